@@ -1,0 +1,46 @@
+"""What a worker must be told through its environment: the contract of a framework's plug-in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from launcher.node import Slot
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """One worker's place in one round. Ranks and sizes as torchrun names them; `group` is the node.
+
+    `mesh_*` run from the outermost axis to the innermost. `master_addr` and `master_port` are where rank 0
+    listens in this round.
+    """
+
+    run_id: str
+    round: int
+    restart_count: int
+    max_restarts: int
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    group_rank: int
+    group_world_size: int
+    role: str
+    role_rank: int
+    role_world_size: int
+    master_addr: str
+    master_port: int
+    mesh_axes: tuple[str, ...]
+    mesh_shape: tuple[int, ...]
+    mesh_coordinates: tuple[int, ...]
+    slot: Slot
+    error_file: str
+
+
+class Environment(Protocol):
+    name: str
+
+    def variables(self, place: Place, parent: Mapping[str, str]) -> dict[str, str]:
+        """What to add to, or overwrite in, the parent's environment for this worker."""

@@ -1,0 +1,48 @@
+"""What a node says of itself: its devices, the slots made of them, and where it stands in the network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """One accelerator, or one share of the CPU when a node has none.
+
+    `index` counts from 0 in the order in which this process may use its devices; `id` is the hardware's own
+    name ("GPU-5a1c...", "cpu0"), stable over reboots where the hardware has one; `visible` is what selects
+    the device in a variable such as CUDA_VISIBLE_DEVICES.
+    """
+
+    kind: str
+    index: int
+    id: str
+    visible: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """The place of one worker on its node: `index` from 0, and the devices that are its own."""
+
+    index: int
+    devices: tuple[Device, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A machine or container with one agent, as the planner sees it.
+
+    `path` names its domains from the outermost level to the innermost, e.g. ("zone-a", "spine-1", "leaf-3");
+    None where a level is unknown. `order` is the store's create revision of its member key: a stable tie-break
+    that no clock and no name decides.
+    """
+
+    id: str
+    slot_count: int
+    path: tuple[str | None, ...] = ()
+    address: str = ""
+    order: int = 0
+
+    def __post_init__(self) -> None:
+        if self.slot_count < 1:
+            raise ValueError(f"node {self.id} has {self.slot_count} slots, at least 1 is needed")

@@ -1,0 +1,44 @@
+"""The errors that people see.
+
+`str(error)` is one sentence with the values that matter; `hint`, if there is one, says what to do. A
+command prints both and no traceback. Errors are sorted by who can do something about them: the store
+(the world), a record (another version or a foreign writer), a setting (the user).
+"""
+
+from __future__ import annotations
+
+
+class MeshrunError(Exception):
+    """The root of the family: a sentence, and perhaps a hint."""
+
+    def __init__(self, sentence: str, hint: str | None = None) -> None:
+        super().__init__(sentence)
+        self.hint = hint
+
+
+class SettingsError(MeshrunError):
+    """A limit or time that cannot work, or two that contradict each other."""
+
+
+class RecordError(MeshrunError):
+    """A value in the store that this version cannot read: not JSON, a field amiss, another record version."""
+
+
+class StoreError(MeshrunError):
+    """The store refused the request or could not be reached. Nothing was written."""
+
+
+class OutcomeUnknown(StoreError):
+    """No answer came in time: the request may have been applied, or may yet be. Read again before deciding."""
+
+
+class LeaseNotFound(StoreError):
+    """The lease has expired or was revoked; its keys are gone."""
+
+
+class Compacted(StoreError):
+    """The history asked for is gone. `revision` is the oldest that can still be read: list again and watch from there."""
+
+    def __init__(self, revision: int) -> None:
+        super().__init__(f"the store has compacted its history up to revision {revision}")
+        self.revision = revision

@@ -1,0 +1,150 @@
+"""What agreement needs from a store: the part of etcd v3 that the protocol uses, in its words.
+
+One writing transaction makes one revision, shared by all events it causes; a transaction that changes
+nothing makes none. A key that is absent has create and mod revision 0 and version 0, and fails every
+comparison of its value. A lease takes all of its keys with it in one revision. A watch delivers every
+event from a revision on, in order, with all events of one revision in one batch.
+
+Every call blocks for a bounded time and raises `StoreError` when nothing was written, `OutcomeUnknown`
+when that cannot be known. Any implementation passes the conformance suite in tests/store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, Protocol, Union
+
+TXN_OPERATIONS_MAX = 128  # etcd's --max-txn-ops; compares are counted apart against the same number
+REQUEST_BYTES_MAX = 1_572_864  # etcd's --max-request-bytes, 1.5 MiB
+
+
+class KeyValue(NamedTuple):
+    """One key as the store holds it. `version` counts its writes since it was created, from 1; `lease` 0 is none."""
+
+    key: str
+    value: bytes
+    create_revision: int
+    mod_revision: int
+    version: int
+    lease: int
+
+
+class Compare(NamedTuple):
+    """One guard of a transaction: `target` of `key` stands in `relation` to `operand` (bytes for "value", else int)."""
+
+    key: str
+    target: Literal["create", "mod", "version", "value"]
+    relation: Literal["=", "!=", "<", ">"]
+    operand: int | bytes
+
+
+class Put(NamedTuple):
+    key: str
+    value: bytes
+    lease: int = 0
+
+
+class Delete(NamedTuple):
+    key: str
+    prefix: bool = False
+
+
+class Get(NamedTuple):
+    key: str
+    prefix: bool = False
+
+
+Operation = Union[Put, Delete, Get]
+
+
+class Found(NamedTuple):
+    """The answer to a read: the store's revision when it was served, and the keys in byte order."""
+
+    revision: int
+    items: tuple[KeyValue, ...]
+
+    @property
+    def first(self) -> KeyValue | None:
+        return self.items[0] if self.items else None
+
+
+class TxnResult(NamedTuple):
+    """`succeeded`: whether every compare held. `found`: one entry per Get of the branch that ran, in order.
+
+    `revision` is the store's after the transaction; keys written by it have it as their mod revision.
+    """
+
+    succeeded: bool
+    revision: int
+    found: tuple[Found, ...]
+
+
+class Lease(NamedTuple):
+    """A granted lease; `ttl_s` is what the store granted, which may be more than was asked."""
+
+    id: int
+    ttl_s: float
+
+
+class Event(NamedTuple):
+    """One change. For a deletion `item` carries only the key and the revision of the deletion as its mod revision."""
+
+    kind: Literal["put", "delete"]
+    item: KeyValue
+
+
+class Batch(NamedTuple):
+    """All watched events of one revision."""
+
+    revision: int
+    events: tuple[Event, ...]
+
+
+class Watch(Protocol):
+    def cancel(self) -> None:
+        """Stop. After it returns no further callback of this watch starts."""
+
+
+class Store(Protocol):
+    def get(self, key: str, *, prefix: bool = False) -> Found:
+        """Read a key, or all keys that start with it."""
+
+    def put(self, key: str, value: bytes, *, lease: int = 0) -> int:
+        """Write unconditionally; the new revision. Raises LeaseNotFound for a lease that is gone."""
+
+    def delete(self, key: str, *, prefix: bool = False) -> int:
+        """Delete; how many keys went."""
+
+    def txn(
+        self, compares: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation] = ()
+    ) -> TxnResult:
+        """If every compare holds, apply `success`, else `failure`, atomically.
+
+        Raises StoreError for a key that is written twice, or more operations or compares than TXN_OPERATIONS_MAX.
+        """
+
+    def lease_grant(self, ttl_s: float) -> Lease:
+        """A new lease of at least `ttl_s` seconds."""
+
+    def lease_keep_alive(self, lease: int) -> float:
+        """Renew in full; the granted TTL in seconds. Raises LeaseNotFound when it is gone."""
+
+    def lease_revoke(self, lease: int) -> None:
+        """End the lease now, and its keys with it. Raises LeaseNotFound when it is gone."""
+
+    def watch(
+        self,
+        key: str,
+        *,
+        prefix: bool = False,
+        start_revision: int,
+        on_batch: Callable[[Batch], None],
+        on_lost: Callable[[StoreError], None],
+    ) -> Watch:
+        """Deliver every event at or after `start_revision` (from 1 up), in order, on a thread of the store's.
+
+        `on_lost` is called at most once, last: with Compacted if the revision is gone, or with what ended the watch.
+        """
+
+    def close(self) -> None:
+        """Cancel the watches and free what the client holds. Leases live on until they expire."""
