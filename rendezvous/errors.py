@@ -37,7 +37,7 @@ class LeaseNotFound(StoreError):
 
 
 class Compacted(StoreError):
-    """The history asked for is gone. `revision` is the oldest that can still be read: list again and watch from there."""
+    """The history asked for is gone; `revision` is the oldest still readable. List again and watch from there."""
 
     def __init__(self, revision: int) -> None:
         super().__init__(f"the store has compacted its history up to revision {revision}")

@@ -12,7 +12,9 @@ when that cannot be known. Any implementation passes the conformance suite in te
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, Protocol, Union
+from typing import Literal, NamedTuple, Protocol
+
+from rendezvous.errors import StoreError
 
 TXN_OPERATIONS_MAX = 128  # etcd's --max-txn-ops; compares are counted apart against the same number
 REQUEST_BYTES_MAX = 1_572_864  # etcd's --max-request-bytes, 1.5 MiB
@@ -54,7 +56,7 @@ class Get(NamedTuple):
     prefix: bool = False
 
 
-Operation = Union[Put, Delete, Get]
+Operation = Put | Delete | Get
 
 
 class Found(NamedTuple):

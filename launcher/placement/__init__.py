@@ -28,7 +28,10 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Feasibility:
-    """The largest world the nodes could form: 0 ranks on 0 nodes if none. `is_full`: further nodes could not enlarge it."""
+    """The largest world the nodes could form; 0 ranks on 0 nodes if none.
+
+    `is_full`: further nodes could not enlarge it.
+    """
 
     world_size: int
     node_count: int
