@@ -1,0 +1,68 @@
+"""Where a job's keys lie.
+
+`/<prefix>/<run id>/current` names the job key, a random word; everything else lies below it, so that a job
+started again under the same run id meets nothing that the one before left behind.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+def current(prefix: str, run_id: str) -> str:
+    return f"/{prefix}/{run_id}/current"
+
+
+class Keys(NamedTuple):
+    """The keys of one job; `root` ends with the job key."""
+
+    root: str
+
+    @property
+    def spec(self) -> str:
+        return f"{self.root}/spec"
+
+    @property
+    def control(self) -> str:
+        return f"{self.root}/ctl/"
+
+    @property
+    def leader(self) -> str:
+        return f"{self.root}/ctl/leader"
+
+    @property
+    def round(self) -> str:
+        return f"{self.root}/ctl/round"
+
+    @property
+    def stop(self) -> str:
+        return f"{self.root}/ctl/stop"
+
+    @property
+    def verdict(self) -> str:
+        return f"{self.root}/ctl/verdict"
+
+    @property
+    def members(self) -> str:
+        return f"{self.root}/members/"
+
+    @property
+    def statuses(self) -> str:
+        return f"{self.root}/status/"
+
+    def member(self, member_id: str) -> str:
+        return self.members + member_id
+
+    def status(self, member_id: str) -> str:
+        return self.statuses + member_id
+
+    def assignments(self, round: int, plan_token: str = "") -> str:
+        """The prefix of a round's assignments, or of one plan's."""
+        return f"{self.root}/assign/{round}/" + (f"{plan_token}/" if plan_token else "")
+
+    def assignment(self, round: int, plan_token: str, member_id: str) -> str:
+        return self.assignments(round, plan_token) + member_id
+
+
+def of_job(prefix: str, run_id: str, job_key: str) -> Keys:
+    return Keys(f"/{prefix}/{run_id}/{job_key}")

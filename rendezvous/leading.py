@@ -1,0 +1,306 @@
+"""What the leading member does besides being a member: see everybody, decide, and write.
+
+Every write names the leader key by its create revision and the revision of what it replaces, so a leader
+that has been replaced, or that decided on something old, writes nothing. When a write is refused by its
+guards, or its outcome is unknown, everything is read again before the next decision.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from rendezvous import budget, decide, keys, messages, records
+from rendezvous.decide import Conclude, EndRound, Fence, MemberView, Resign, SealRound, Sizer, StatusView, View, Wait
+from rendezvous.messages import Answer, Candidate, Follow, MakePlan, Planned, PlanRefused, Txn
+from rendezvous.records import Assignment, Member, Seal, Status, Stop, Verdict
+from rendezvous.store import Compare, Delete, Get, Lease, Operation, Put, TxnResult
+
+if TYPE_CHECKING:
+    from rendezvous.protocol import Protocol
+
+ASSIGNMENTS_PER_TXN = 100  # within etcd's 128 operations; requests stay far below 1.5 MiB at 10 kB a record
+
+
+class Leading:
+    def __init__(
+        self,
+        member: Protocol,
+        job: keys.Keys,
+        leader_revision: int,
+        sizer: Sizer,
+        now: float,
+    ) -> None:
+        self._member = member
+        self._job = job
+        self._leader_guard = Compare(job.leader, "create", "=", leader_revision)
+        self._sizer = sizer
+        self._opened_at = now
+        self._is_loaded = False
+        self._is_following = False
+        self._roster_token = ""  # the plan token whose assignments are known
+        self._assignments: dict[str, str] = {}  # of the sealed round: member id -> content
+        self._lost_at: dict[str, float] = {}
+        self._failed: dict[str, tuple[int, float]] = {}  # status key -> revision and time of the first sight
+        self._leaving_at: dict[str, float] = {}
+        self._plan_asked: tuple[int, SealRound] | None = None
+        self._plan: Planned | PlanRefused | None = None
+        self._verdict_lease: int | None = None
+
+    def advance(self, now: float) -> None:
+        """Look, decide, and ask for one write at most; while one is under way there is nothing to decide."""
+        if self._member.is_busy("lead"):
+            return
+        seal = self._member.read(Seal, self._job.round)
+        if not self._is_loaded or (seal is not None and seal.plan_token != self._roster_token):
+            self._load(seal, now)
+            return
+        decision = decide.decide(self._view(seal, now), now, self._member.settings, self._sizer)
+        match decision:
+            case Wait(until, reason):
+                self._member.say(reason)
+                self._member.wake(until)
+            case EndRound(mode, reason):
+                self._end_round(mode, reason, now)
+            case SealRound():
+                self._seal_round(seal, decision, now)
+            case Fence(member_id, reason):
+                self._fence(member_id, reason, now)
+            case Conclude(verdict):
+                self._conclude(verdict, now)
+            case Resign(reason):
+                self._member.resign(reason, now)
+
+    def take_plan(self, event: Planned | PlanRefused) -> None:
+        if self._plan_asked is not None and event.id == self._plan_asked[0]:
+            self._plan = event
+
+    # --- seeing ---
+
+    def _load(self, seal: Seal | None, now: float) -> None:
+        """Read everybody, and the assignments of the sealed round unless this leader wrote them itself."""
+        prefixes = [self._job.control, self._job.members, self._job.statuses]
+        token = seal.plan_token if seal else ""
+        if seal is not None:
+            prefixes.append(self._job.assignments(seal.round, token))
+
+        def loaded(answer: Answer, now: float) -> None:
+            assert isinstance(answer, TxnResult)
+            for prefix, found in zip(prefixes[:3], answer.found, strict=False):
+                self._member.mirror.load(found, prefix, now)
+            if seal is not None:
+                items = answer.found[3].items
+                contents = {item.key: records.decode(Assignment, item.value, item.key).content for item in items}
+                self._know_round(token, {key.rpartition("/")[2]: content for key, content in contents.items()})
+            if not self._is_following:
+                self._is_following = True
+                self._member.act(Follow(self._job.members, answer.revision + 1))
+                self._member.act(Follow(self._job.statuses, answer.revision + 1))
+            self._is_loaded = True
+
+        request = Txn((), tuple(Get(prefix, prefix=True) for prefix in prefixes))
+        self._member.ask("lead", "read everybody", request, loaded, now)
+
+    def _know_round(self, token: str, assignments: dict[str, str]) -> None:
+        if token != self._roster_token:
+            self._roster_token, self._assignments = token, assignments
+            self._lost_at = {}
+
+    def _view(self, seal: Seal | None, now: float) -> View:
+        mirror, read = self._member.mirror, self._member.read
+        members: dict[str, MemberView] = {}
+        for item in mirror.under(self._job.members):
+            member = read(Member, item.key)
+            assert member is not None
+            members[member.member_id] = MemberView(
+                member, item.create_revision, item.mod_revision, mirror.seen_at(item.key)
+            )
+        statuses = {
+            item.key.rpartition("/")[2]: self._status_view(item.key, item.mod_revision, now)
+            for item in mirror.under(self._job.statuses)
+        }
+        for member_id in self._assignments:
+            if member_id not in members:
+                self._lost_at.setdefault(member_id, now)
+        sealed_at = mirror.seen_at(self._job.round) if seal else 0.0
+        stop = read(Stop, self._job.stop)
+        return View(
+            own_id=self._member.member_id,
+            members=members,
+            statuses=statuses,
+            opened_at=self._opened_at,
+            seal=seal,
+            sealed_at=sealed_at,
+            active=tuple(sorted(self._assignments)),
+            stop=stop,
+            stopped_at=mirror.seen_at(self._job.stop) if stop else 0.0,
+            lost_at=self._lost_at,
+            ledger=budget.from_seal(seal, sealed_at) if seal else budget.Ledger(),
+            verdict=read(Verdict, self._job.verdict),
+        )
+
+    def _status_view(self, key: str, revision: int, now: float) -> StatusView:
+        status = self._member.read(Status, key)
+        assert status is not None
+        failed_key = f"{key} {status.plan_token}"
+        if status.outcome == "failed":
+            self._failed.setdefault(failed_key, (revision, now))
+        failed_revision, failed_at = self._failed.get(failed_key, (0, math.inf))
+        leaving_at = self._leaving_at.setdefault(key, now) if status.leaving else math.inf
+        return StatusView(status, failed_revision, failed_at, leaving_at)
+
+    # --- writing ---
+
+    def _write(
+        self,
+        why: str,
+        guards: tuple[Compare, ...],
+        writes: tuple[Operation, ...],
+        now: float,
+        then: Callable[[float], None],
+    ) -> None:
+        """One guarded transaction. Anything but a plain success is followed by reading everything again."""
+
+        def written(answer: Answer, now: float) -> None:
+            assert isinstance(answer, TxnResult)
+            if not answer.succeeded:
+                self._member.mirror.load(answer.found[0], self._job.control, now)
+                self._is_loaded = False
+                return
+            for write in writes:
+                if isinstance(write, Put):
+                    self._member.wrote(write, answer.revision, now)
+            then(now)
+
+        def perhaps_written(now: float) -> None:
+            self._is_loaded = False
+
+        own = Compare(self._job.member(self._member.member_id), "create", "=", self._member.member_revision)
+        compares = (self._leader_guard, own, Compare(self._job.verdict, "create", "=", 0), *guards)
+        request = Txn(compares, writes, (Get(self._job.control, prefix=True),))
+        self._member.ask("lead", why, request, written, now, perhaps_written)
+
+    def _unchanged(self, key: str) -> Compare:
+        return Compare(key, "mod", "=", self._member.mirror.revision(key))
+
+    def _end_round(self, mode: str, reason: str, now: float) -> None:
+        seal = self._member.read(Seal, self._job.round)
+        assert seal is not None
+        ran_s = now - self._member.mirror.seen_at(self._job.round)
+        put = Put(
+            self._job.stop, records.encode(Stop(round=seal.round, reason=reason, mode=mode, ran_s=round(ran_s, 3)))
+        )
+        guards = (self._unchanged(self._job.round), self._unchanged(self._job.stop))
+        self._member.say(reason)
+        self._write(f"stop round {seal.round}", guards, (put,), now, _nothing)
+
+    def _fence(self, member_id: str, reason: str, now: float) -> None:
+        """Delete a member that does not stop, guarded: it may have re-registered or gone by itself."""
+        key = self._job.member(member_id)
+
+        def fenced(now: float) -> None:
+            self._is_loaded = False
+
+        self._member.say(reason)
+        self._write(f"fence {member_id}", (self._unchanged(key),), (Delete(key),), now, fenced)
+
+    def _conclude(self, verdict: Verdict, now: float) -> None:
+        if self._verdict_lease is None:
+
+            def granted(answer: Answer, now: float) -> None:
+                assert isinstance(answer, Lease)
+                self._verdict_lease = answer.id
+
+            ttl_s = self._member.settings.keep_finished_s
+            self._member.ask("lead", "grant the verdict's lease", messages.Grant(ttl_s), granted, now)
+            return
+        put = Put(self._job.verdict, records.encode(verdict), self._verdict_lease)
+        guards = (self._unchanged(self._job.round), self._unchanged(self._job.stop))
+        self._write(f"end the job: {verdict.kind}", guards, (put,), now, _nothing)
+
+    # --- sealing: plan, assignments under a fresh token, then the seal ---
+
+    def _seal_round(self, seal: Seal | None, decision: SealRound, now: float) -> None:
+        if self._plan_asked is None or self._plan_asked[1].roster != decision.roster:
+            self._ask_for_plan(seal, decision)
+        elif isinstance(self._plan, PlanRefused):
+            round = seal.round if seal else 0
+            self._conclude(Verdict(kind="failure", exit_code=1, round=round, reason=self._plan.reason), now)
+        elif isinstance(self._plan, Planned):
+            self._assign(seal, self._plan, decision, now)
+
+    def _ask_for_plan(self, seal: Seal | None, decision: SealRound) -> None:
+        roster = tuple(self._candidate(member_id) for member_id in decision.roster)
+        round = seal.round + 1 if seal else 1
+        plan_id = self._member.take_id()
+        self._plan_asked, self._plan = (plan_id, decision), None
+        self._member.act(MakePlan(plan_id, round, roster, dict(self._assignments)))
+
+    def _candidate(self, member_id: str) -> Candidate:
+        item = self._member.mirror.get(self._job.member(member_id))
+        member = self._member.read(Member, self._job.member(member_id))
+        status = self._member.read(Status, self._job.status(member_id))
+        assert item is not None
+        assert member is not None
+        port = status.worker_port if status is not None and status.is_stopped else member.worker_port
+        return Candidate(member_id, member.description, port, item.create_revision)
+
+    def _assign(self, seal: Seal | None, plan: Planned, decision: SealRound, now: float) -> None:
+        """Write the assignments in batches, one at a time, then the seal that makes them count."""
+        round = seal.round + 1 if seal else 1
+        token = self._member.token()
+        rest = [
+            Put(
+                self._job.assignment(round, token, member_id),
+                records.encode(Assignment(round=round, plan_token=token, content=content)),
+            )
+            for member_id, content in sorted(plan.assignments.items())
+        ]
+        still_current = (self._unchanged(self._job.round),)
+
+        def next_batch(now: float) -> None:
+            nonlocal rest
+            if rest:
+                batch, rest = rest[:ASSIGNMENTS_PER_TXN], rest[ASSIGNMENTS_PER_TXN:]
+                self._write(f"assign round {round}", still_current, tuple(batch), now, next_batch)
+            else:
+                self._put_seal(round, token, plan, decision, still_current, now)
+
+        next_batch(now)
+
+    def _put_seal(
+        self,
+        round: int,
+        token: str,
+        plan: Planned,
+        decision: SealRound,
+        guards: tuple[Compare, ...],
+        now: float,
+    ) -> None:
+        seal = Seal(round=round, plan_token=token, world_size=plan.world_size, coordinator=plan.coordinator)
+        put = Put(self._job.round, records.encode(budget.into_seal(seal, decision.ledger, now)))
+        writes: tuple[Operation, ...] = (put, *self._litter(round))
+        assignments: Mapping[str, str] = plan.assignments
+
+        def sealed(now: float) -> None:
+            self._know_round(token, dict(assignments))
+            self._plan_asked = self._plan = None
+
+        self._member.say(f"round {round}: {decision.reason}")
+        self._write(f"seal round {round}", guards, writes, now, sealed)
+
+    def _litter(self, round: int) -> list[Delete]:
+        """What nobody will read again once `round` is sealed: old assignments, statuses of members that are gone."""
+        mirror = self._member.mirror
+        gone = [
+            Delete(item.key)
+            for item in mirror.under(self._job.statuses)
+            if mirror.get(self._job.member(item.key.rpartition("/")[2])) is None
+        ]
+        old = [Delete(self._job.assignments(round - 2), prefix=True)] if round > 2 else []
+        return old + gone[:ASSIGNMENTS_PER_TXN]
+
+
+def _nothing(now: float) -> None:
+    pass

@@ -1,0 +1,61 @@
+"""A member's copy of the keys it follows.
+
+Answers, reads and watched events reach a member in any order. Each key is therefore kept with the revision
+that last touched it, and only something newer replaces it; a read of a prefix also removes the keys that it
+no longer shows. So whatever arrives late, twice or through two channels changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rendezvous.store import Batch, Found, KeyValue
+
+
+class Mirror:
+    def __init__(self) -> None:
+        self._items: dict[str, KeyValue] = {}
+        self._gone: dict[str, int] = {}
+        self._seen_at: dict[str, float] = {}
+
+    def get(self, key: str) -> KeyValue | None:
+        return self._items.get(key)
+
+    def under(self, prefix: str) -> Iterator[KeyValue]:
+        """The keys that start with `prefix`, in byte order."""
+        return (self._items[key] for key in sorted(self._items) if key.startswith(prefix))
+
+    def revision(self, key: str) -> int:
+        """The mod revision of `key`, 0 when it is absent: what a guarded write compares with."""
+        item = self._items.get(key)
+        return item.mod_revision if item else 0
+
+    def seen_at(self, key: str) -> float:
+        """When this member first saw the key as it now is, on its own clock."""
+        return self._seen_at[key]
+
+    def apply(self, batch: Batch, now: float) -> None:
+        for event in batch.events:
+            if event.kind == "put":
+                self.put(event.item, now)
+            else:
+                self._remove(event.item.key, event.item.mod_revision)
+
+    def load(self, found: Found, prefix: str, now: float) -> None:
+        """Take in a read of everything under `prefix`."""
+        present = {item.key for item in found.items}
+        for key in [key for key in self._items if key.startswith(prefix) and key not in present]:
+            self._remove(key, found.revision)
+        for item in found.items:
+            self.put(item, now)
+
+    def put(self, item: KeyValue, now: float) -> None:
+        if item.mod_revision > max(self.revision(item.key), self._gone.get(item.key, 0)):
+            self._items[item.key] = item
+            self._seen_at[item.key] = now
+
+    def _remove(self, key: str, revision: int) -> None:
+        self._gone[key] = max(revision, self._gone.get(key, 0))
+        if self.revision(key) <= revision:
+            self._items.pop(key, None)
+            self._seen_at.pop(key, None)

@@ -1,0 +1,678 @@
+"""The agreement of one member with the others, as a machine without hands.
+
+`step(event, now)` takes what happened and returns what shall be done; the machine itself reads no clock,
+opens no socket and starts no process. All state of the agreement is here (and, for the member that leads,
+in `leading`), so a whole cluster can be simulated on one virtual clock, and a fault is a list of events.
+
+It works by comparing, not by remembering steps: after every event `_advance` looks at what is known of the
+store and asks for the next thing that is missing. A lost answer, a late one or one that came twice is then
+nothing special: the store is read again and the comparison repeated. Requests run in lanes, one at a time in
+each, and every write is guarded by the revision of what it replaces and by the member's own key.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from rendezvous import keys, messages, records
+from rendezvous.decide import Sizer
+from rendezvous.errors import LeaseNotFound, RecordError, StoreError
+from rendezvous.leading import Leading
+from rendezvous.messages import (
+    Action,
+    Answer,
+    Answered,
+    Ask,
+    Begin,
+    End,
+    Event,
+    ExtendLeash,
+    Follow,
+    LeashEnded,
+    Leave,
+    Planned,
+    PlanRefused,
+    Refused,
+    Request,
+    RoundFailed,
+    RoundStopped,
+    RoundSucceeded,
+    Say,
+    StartRound,
+    StopRound,
+    Tick,
+    Txn,
+    Unfollow,
+    Unknown,
+    Watched,
+    WatchLost,
+)
+from rendezvous.mirror import Mirror
+from rendezvous.records import Assignment, Member, Seal, Spec, Status, Stop, Verdict
+from rendezvous.settings import Settings
+from rendezvous.store import Compare, Get, KeyValue, Lease, Put, TxnResult
+
+EXIT_FENCED = 137
+EXIT_OTHER_SPEC = 2
+EXIT_TEMPORARY = 75
+
+
+class _Pending(NamedTuple):
+    """A request under way: what to do with its answer, and when it was sent."""
+
+    lane: str
+    sent_at: float
+    on_answer: Callable[[Answer, float], None]
+    on_unknown: Callable[[float], None]
+
+
+class Protocol:
+    """One member. `chance` returns a random number in [0, 1); `sizer` says how large a world some members make."""
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        spec: Spec,
+        node_name: str,
+        boot_id: str,
+        description: str,
+        worker_port: int,
+        prefix: str,
+        run_id: str,
+        sizer: Sizer,
+        chance: Callable[[], float],
+    ) -> None:
+        self.settings = settings
+        self._spec = spec
+        self._node_name = node_name
+        self._boot_id = boot_id
+        self._description = description
+        self._worker_port = worker_port
+        self._prefix, self._run_id = prefix, run_id
+        self._sizer = sizer
+        self._chance = chance
+
+        self._actions: list[Action] = []
+        self._pending: dict[int, _Pending] = {}
+        self._retry_at: dict[str, float] = {}
+        self._next_id = 1
+        self._sent_at = 0.0  # when the request that is being answered was sent
+        self._wake_at = math.inf
+        self._said = ""
+        self._ended = False
+        self._began_at = math.inf
+        self._leave: Leave | None = None
+        self._leave_at = math.inf
+
+        # The round whose processes may live on this node, over all memberships; nothing else starts before it is gone.
+        self._alive_round: int | None = None
+        self._stop_mode = ""
+        self._joined_root = ""  # the job this node has been a member of
+        self._become_new_member()
+
+    def _become_new_member(self) -> None:
+        """Forget the membership. A node that comes back is a new member."""
+        self.member_id = self.token()
+        self.mirror = Mirror()
+        self._decoded: dict[str, tuple[int, object]] = {}
+        self._lease: int | None = None
+        self._lease_until = math.inf
+        self._keep_alive_at = math.inf
+        self._current: KeyValue | None = None
+        self._current_is_read = False
+        self._keys: keys.Keys | None = None
+        self._is_inspected = False
+        self.member_revision = 0
+        self._campaign_at = -math.inf
+        self._leading: Leading | None = None
+        self._answered_token = ""  # the plan token for which this member knows whether it has ranks
+        self._status = Status(round=0)
+        self._status_written: Status | None = None
+        self._pending = {}
+        self._retry_at = {}
+
+    # --- what the outside sees ---
+
+    @property
+    def wake_at(self) -> float:
+        """When to send Tick if nothing else happens before; infinite if never."""
+        return self._wake_at
+
+    @property
+    def alive_round(self) -> int | None:
+        """The round whose processes may be alive on this node."""
+        return self._alive_round
+
+    def step(self, event: Event, now: float) -> list[Action]:
+        """Take in what happened, and return what shall be done. Never raises on anything a peer or the store sent."""
+        self._actions = []
+        if not self._ended:
+            try:
+                self._take(event, now)
+                self._wake_at = math.inf
+                self._advance(now)
+            except RecordError as error:
+                self._finish(EXIT_TEMPORARY, str(error), None, now)
+        return self._actions
+
+    def _take(self, event: Event, now: float) -> None:
+        match event:
+            case Begin():
+                self._began_at = now
+            case Tick():
+                pass
+            case Answered(id, answer):
+                pending = self._pending.pop(id, None)
+                if pending is not None:
+                    self._retry_at.pop(pending.lane, None)
+                    self._sent_at = pending.sent_at
+                    pending.on_answer(answer, now)
+            case Refused(id, error):
+                pending = self._pending.pop(id, None)
+                if pending is not None:
+                    self._take_refusal(pending, error, now)
+            case Unknown(id):
+                pending = self._pending.pop(id, None)
+                if pending is not None:
+                    self._retry_at[pending.lane] = now + self.settings.retry_delay_s
+                    pending.on_unknown(now)
+            case Watched(_, batch):
+                self.mirror.apply(batch, now)
+            case WatchLost(key, _):
+                self._follow_again(key, now)
+            case Planned() | PlanRefused():
+                if self._leading is not None:
+                    self._leading.take_plan(event)
+            case RoundSucceeded(round):
+                if round == self._alive_round and not self._status.outcome and not self._stop_mode:
+                    self._status = replace(self._status, outcome="succeeded")
+            case RoundFailed(round, exit_code, is_peer_loss, failure):
+                if round == self._alive_round and not self._status.outcome and not self._stop_mode:
+                    self._status = replace(
+                        self._status, outcome="failed", exit_code=exit_code, is_peer_loss=is_peer_loss, failure=failure
+                    )
+            case RoundStopped(round, worker_port):
+                if round == self._alive_round:
+                    self._alive_round = None
+                    self._worker_port = worker_port
+                    self._status = replace(self._status, is_stopped=True, worker_port=worker_port)
+            case LeashEnded():
+                if self._lease is not None:
+                    self.act(Ask(self.take_id(), "give the lease back", messages.Revoke(self._lease)))
+                self._lapse(now)
+            case Leave():
+                if self._leave is None:
+                    self._leave, self._leave_at = event, now
+
+    def _take_refusal(self, pending: _Pending, error: StoreError, now: float) -> None:
+        self._retry_at[pending.lane] = now + self.settings.retry_delay_s
+        if isinstance(error, LeaseNotFound):
+            self._lapse(now)
+        elif not self.member_revision and now - self._began_at >= self.settings.start_timeout_s:
+            self._finish(
+                EXIT_TEMPORARY, f"could not join within {self.settings.start_timeout_s:g} s: {error}", None, now
+            )
+
+    # --- the comparison, made after every event ---
+
+    def _advance(self, now: float) -> None:
+        if self._ended:
+            return
+        if not self.member_revision:
+            if self._alive_round is None:
+                self._join(now)
+            return
+        if now >= self._lease_until:
+            self._lapse(now)
+            self._advance(now)
+            return
+        assert self._keys is not None
+        if self.mirror.get(self._keys.member(self.member_id)) is None:
+            self._be_fenced(now)
+            return
+        self._renew(now)
+        if self._obey_verdict(self._keys, now):
+            return
+        self._follow_round(self._keys, now)
+        self._announce_departure(self._keys, now)
+        self._write_status(self._keys, now)
+        if not self._ended:
+            self._lead(self._keys, now)
+
+    def _join(self, now: float) -> None:
+        """Ask for the next thing that is missing to be a member."""
+        if self._leave is not None:
+            self._finish(self._leave.exit_code, self._leave.reason, None, now)
+        elif self._lease is None:
+            self.ask("join", "grant a lease", messages.Grant(self.settings.lease_ttl_s), self._granted, now)
+        elif not self._current_is_read:
+            key = keys.current(self._prefix, self._run_id)
+            self.ask("join", "find the job", Txn((), (Get(key),)), self._read_current, now)
+        elif self._current is None:
+            self._open_job(now)
+        elif not self._is_inspected:
+            assert self._keys is not None
+            reads = (Get(self._keys.spec), Get(self._keys.control, prefix=True), Get(self._keys.members, prefix=True))
+            self.ask("join", "read the job", Txn((), reads), self._inspect, now)
+        elif self._finished_before(now):
+            pass
+        else:
+            self._register(self._current, now)
+        self._keep_lease_while_joining(now)
+
+    def _granted(self, answer: Answer, now: float) -> None:
+        assert isinstance(answer, Lease)
+        self._lease = answer.id
+        self._renewed(self._sent_at, answer.ttl_s)
+
+    def _keep_lease_while_joining(self, now: float) -> None:
+        if self._lease is not None and now >= self._lease_until:
+            self._become_new_member()
+            self._join(now)
+        elif self._lease is not None:
+            self._renew(now)
+
+    def _open_job(self, now: float) -> None:
+        """Name a fresh job key, where there is none or where the job before it has ended for good."""
+        key = keys.current(self._prefix, self._run_id)
+        guard = Compare(key, "mod", "=", self._current.mod_revision if self._current else 0)
+        put = Put(key, self.token().encode())
+        self.ask("join", "open the job", Txn((guard,), (put,)), self._opened, now, self._opened_perhaps)
+
+    def _opened(self, answer: Answer, now: float) -> None:
+        self._opened_perhaps(now)
+
+    def _opened_perhaps(self, now: float) -> None:
+        self._current_is_read, self._current = False, None
+
+    def _read_current(self, answer: Answer, now: float) -> None:
+        assert isinstance(answer, TxnResult)
+        self._current_is_read = True
+        self._current = answer.found[0].first
+        self._is_inspected = False
+        if self._current is not None:
+            self._keys = keys.of_job(self._prefix, self._run_id, self._current.value.decode(errors="replace"))
+
+    def _inspect(self, answer: Answer, now: float) -> None:
+        assert isinstance(answer, TxnResult)
+        assert self._keys is not None
+        spec, control, members = answer.found
+        if spec.first is not None:
+            theirs = records.decode(Spec, spec.first.value, spec.first.key)
+            if (
+                theirs.digest != self._spec.digest
+                or theirs.mesh != self._spec.mesh
+                or theirs.limits != self._spec.limits
+            ):
+                self._finish(EXIT_OTHER_SPEC, _difference(self._run_id, theirs, self._spec), None, now)
+                return
+        self.mirror.load(spec, self._keys.spec, now)
+        self.mirror.load(control, self._keys.control, now)
+        self.mirror.load(members, self._keys.members, now)
+        self._is_inspected = True
+
+    def _finished_before(self, now: float) -> bool:
+        """Whether the job key holds a verdict: then exit with a success, or open the next job after a failure."""
+        assert self._keys is not None
+        assert self._current is not None
+        verdict = self.read(Verdict, self._keys.verdict)
+        if verdict is None:
+            return False
+        if self._keys.root == self._joined_root:
+            self._finish(verdict.exit_code, verdict.reason, verdict, now)  # it ended while this node was cut off
+        elif verdict.kind == "success":
+            self._finish(0, f"run {self._run_id} has already ended: {verdict.reason}", verdict, now)
+        elif any(self.mirror.under(self._keys.members)):
+            self._is_inspected = False
+            self._retry_at["join"] = now + self.settings.retry_delay_s
+            self.wake(self._retry_at["join"])
+            self.say(f"waiting for the agents of the finished job to go: {verdict.reason}")
+        else:
+            self._open_job(now)
+        return True
+
+    def _register(self, current: KeyValue, now: float) -> None:
+        assert self._keys is not None
+        assert self._lease is not None
+        member = Member(
+            member_id=self.member_id,
+            node_name=self._node_name,
+            boot_id=self._boot_id,
+            description=self._description,
+            worker_port=self._worker_port,
+        )
+        own_key = self._keys.member(self.member_id)
+        guards = [
+            Compare(current.key, "mod", "=", current.mod_revision),
+            Compare(self._keys.verdict, "create", "=", 0),
+            Compare(own_key, "create", "=", 0),
+            Compare(self._keys.spec, "mod", "=", self.mirror.revision(self._keys.spec)),
+        ]
+        writes: list[Put | Get] = [Put(own_key, records.encode(member), self._lease)]
+        if self.mirror.get(self._keys.spec) is None:
+            writes.append(Put(self._keys.spec, records.encode(self._spec)))
+        reads = (Get(own_key), Get(self._keys.control, prefix=True))
+        request = Txn(tuple(guards), (*writes, *reads), reads)
+        self.ask("join", "register", request, self._registered, now, self._inspect_again)
+
+    def _registered(self, answer: Answer, now: float) -> None:
+        assert isinstance(answer, TxnResult)
+        assert self._keys is not None
+        own, control = answer.found
+        if own.first is None:
+            self._inspect_again(now)
+            return
+        self.member_revision = own.first.create_revision
+        self._joined_root = self._keys.root
+        self.mirror.put(own.first, now)
+        self.mirror.load(control, self._keys.control, now)
+        self._actions.append(Follow(own.first.key, answer.revision + 1))
+        self._actions.append(Follow(self._keys.control, answer.revision + 1))
+
+    def _inspect_again(self, now: float) -> None:
+        self._current_is_read = self._is_inspected = False
+
+    # --- the lease and the leash ---
+
+    def _renew(self, now: float) -> None:
+        if self._lease is None or self._lease_until == math.inf:
+            return
+        if now >= self._keep_alive_at:
+            self.ask("lease", "keep the lease", messages.KeepAlive(self._lease), self._kept, now)
+        else:
+            self.wake(self._keep_alive_at)
+        self.wake(self._lease_until)
+
+    def _kept(self, answer: Answer, now: float) -> None:
+        assert isinstance(answer, float)
+        self._renewed(self._sent_at, answer)
+
+    def _renewed(self, sent_at: float, ttl_s: float) -> None:
+        """The lease lives until the *send* time of the renewal plus its TTL; the leash ends a margin before."""
+        self._lease_until = sent_at + ttl_s
+        self._keep_alive_at = sent_at + self.settings.keep_alive_interval_s if ttl_s < math.inf else math.inf
+        if ttl_s < math.inf and (self._alive_round is None or self.member_revision):
+            self._actions.append(ExtendLeash(self._lease_until - self.settings.kill_margin_s))
+
+    def _lapse(self, now: float) -> None:
+        """The lease is gone, so others may take this node's place: kill at once, then come back as a new member."""
+        self.say("lost the membership: the lease could not be renewed in time; joining again")
+        self._stop_round("fence", "the lease has ended")
+        self._unfollow()
+        self._become_new_member()
+
+    def _be_fenced(self, now: float) -> None:
+        """The own key was deleted. With a lease that still lives this was another's decision."""
+        self._stop_round("fence", "removed from the job")
+        self._unfollow()
+        self._finish(EXIT_FENCED, "this node was removed from the job", None, now)
+
+    def _unfollow(self) -> None:
+        if self._keys is not None and self.member_revision:
+            followed = [self._keys.member(self.member_id), self._keys.control]
+            if self._leading is not None:
+                followed += [self._keys.members, self._keys.statuses]
+            self._actions += [Unfollow(key) for key in followed]
+
+    # --- a round on this node ---
+
+    def _follow_round(self, job: keys.Keys, now: float) -> None:
+        seal, stop = self.read(Seal, job.round), self.read(Stop, job.stop)
+        if seal is None:
+            return
+        is_stopped = stop is not None and stop.round >= seal.round
+        if self._alive_round is not None:
+            if seal.round > self._alive_round:
+                self._be_fenced(now)  # the others went on without this node
+            elif is_stopped and stop is not None:
+                self._stop_round(stop.mode, stop.reason)
+        elif is_stopped:
+            if self._status.plan_token != seal.plan_token:
+                self._status = replace(
+                    self._status, round=seal.round, plan_token=seal.plan_token, outcome="", failure="", is_stopped=True
+                )
+        elif seal.plan_token != self._answered_token:
+            key = job.assignment(seal.round, seal.plan_token, self.member_id)
+
+            def take_up(answer: Answer, now: float) -> None:
+                self._take_up(job, seal, answer)
+
+            self.ask("assignment", f"read the assignment of round {seal.round}", Txn((), (Get(key),)), take_up, now)
+
+    def _take_up(self, job: keys.Keys, sealed: Seal, answer: Answer) -> None:
+        """Act on the record under the sealed token; no record means no ranks."""
+        assert isinstance(answer, TxnResult)
+        seal, stop = self.read(Seal, job.round), self.read(Stop, job.stop)
+        is_stopped = stop is not None and stop.round >= sealed.round
+        if seal is None or seal.plan_token != sealed.plan_token or is_stopped or self._alive_round is not None:
+            return
+        self._answered_token = seal.plan_token
+        found = answer.found[0].first
+        if found is None:
+            self.say(f"round {seal.round} runs without this node, which stands by as a spare")
+            return
+        assignment = records.decode(Assignment, found.value, found.key)
+        self._alive_round, self._stop_mode = seal.round, ""
+        self._status = Status(
+            round=seal.round, plan_token=seal.plan_token, leaving=self._status.leaving, worker_port=self._worker_port
+        )
+        self._actions.append(
+            StartRound(seal.round, seal.restart_count, seal.world_size, seal.coordinator, assignment.content)
+        )
+
+    def _stop_round(self, mode: str, reason: str) -> None:
+        """Tell the agent once per mode; "fence" overrules a stop that is under way."""
+        if self._alive_round is not None and self._stop_mode != mode and self._stop_mode != "fence":
+            if self._stop_mode and mode != "fence":
+                return
+            self._stop_mode = mode
+            self._actions.append(StopRound(self._alive_round, mode, reason))
+
+    def _write_status(self, job: keys.Keys, now: float) -> None:
+        status = self._status
+        if status == (self._status_written or Status(round=0)):
+            return
+        key = job.status(self.member_id)
+        guards = (
+            Compare(job.member(self.member_id), "create", "=", self.member_revision),
+            Compare(key, "mod", "=", self.mirror.revision(key)),
+        )
+        request = Txn(guards, (Put(key, records.encode(status)),), (Get(key), Get(job.member(self.member_id))))
+
+        def written(answer: Answer, now: float) -> None:
+            assert isinstance(answer, TxnResult)
+            if answer.succeeded:
+                self._status_written = status
+                self.wrote(Put(key, records.encode(status)), answer.revision, now)
+                return
+            own_status, own_member = answer.found
+            self.mirror.load(own_status, key, now)
+            self.mirror.load(own_member, job.member(self.member_id), now)
+            if own_status.first is not None:
+                self._status_written = records.decode(Status, own_status.first.value, key)
+
+        self.ask("status", f"report on round {status.round}", request, written, now)
+
+    # --- leaving and the end ---
+
+    def _announce_departure(self, job: keys.Keys, now: float) -> None:
+        if self._leave is None or self._ended:
+            return
+        self._status = replace(
+            self._status, leaving=self._leave.reason, leaving_exit_code=self._leave.exit_code or EXIT_TEMPORARY
+        )
+        settings = self.settings
+        announce_by = self._leave_at + settings.announce_limit_s
+        gone_by = announce_by + settings.shutdown_timeout_s + settings.stop_limit_s
+        if self._alive_round is not None:
+            if now >= announce_by:
+                self._stop_round("grace", self._leave.reason)
+            else:
+                self.wake(announce_by)
+        elif now >= gone_by or (self._leading is None and (self._status == self._status_written or now >= announce_by)):
+            self._finish(self._leave.exit_code, self._leave.reason, None, now)
+        else:
+            self.wake(gone_by if self._leading else announce_by)
+
+    def _obey_verdict(self, job: keys.Keys, now: float) -> bool:
+        verdict = self.read(Verdict, job.verdict)
+        if verdict is None:
+            return False
+        if self._alive_round is not None:
+            self._stop_round("grace" if verdict.kind == "stopped" else "kill", verdict.reason)
+        else:
+            self._finish(verdict.exit_code, verdict.reason, verdict, now)
+        return True
+
+    def resign(self, reason: str, now: float) -> None:
+        """Let go of the leader's key with the membership: to leave, or since this node cannot stop its workers."""
+        if self._leave is not None:
+            self._finish(self._leave.exit_code, self._leave.reason, None, now)
+        else:
+            self._stop_round("fence", reason)
+            self._finish(EXIT_FENCED, reason, None, now)
+
+    def _finish(self, exit_code: int, reason: str, verdict: Verdict | None, now: float) -> None:
+        """Give the membership up and end, without waiting for the store's word."""
+        if self._ended:
+            return
+        self._unfollow()
+        self._ended = True
+        self._wake_at = math.inf
+        if self._lease is not None:
+            self._actions.append(Ask(self.take_id(), "give the lease back", messages.Revoke(self._lease)))
+        self._actions.append(End(exit_code, reason, verdict))
+
+    # --- leading ---
+
+    def _lead(self, job: keys.Keys, now: float) -> None:
+        leader = self.mirror.get(job.leader)
+        if leader is None:
+            self._leading = None
+            if self._campaign_at == math.inf:
+                self._campaign_at = now + self._chance() * self.settings.election_spread_s
+            if now >= self._campaign_at:
+                self._campaign(job, now)
+            else:
+                self.wake(self._campaign_at)
+            return
+        self._campaign_at = math.inf
+        if leader.value != self.member_id.encode():
+            if self._leading is not None:
+                self._actions += [Unfollow(job.members), Unfollow(job.statuses)]
+            self._leading = None
+            return
+        if self._leading is None:
+            self._leading = Leading(self, job, leader.create_revision, self._sizer, now)
+        self._leading.advance(now)
+
+    def _campaign(self, job: keys.Keys, now: float) -> None:
+        assert self._lease is not None
+        guards = (
+            Compare(job.leader, "create", "=", 0),
+            Compare(job.member(self.member_id), "create", "=", self.member_revision),
+            Compare(job.verdict, "create", "=", 0),
+        )
+        put = Put(job.leader, self.member_id.encode(), self._lease)
+        request = Txn(guards, (put, Get(job.leader)), (Get(job.control, prefix=True),))
+
+        def counted(answer: Answer, now: float) -> None:
+            assert isinstance(answer, TxnResult)
+            self.mirror.load(answer.found[0], job.leader if answer.succeeded else job.control, now)
+
+        self.ask("campaign", "ask to lead", request, counted, now)
+
+    # --- requests, shared with `leading` ---
+
+    def ask(
+        self,
+        lane: str,
+        why: str,
+        request: Request,
+        on_answer: Callable[[Answer, float], None],
+        now: float,
+        on_unknown: Callable[[float], None] = lambda now: None,
+    ) -> bool:
+        """Send a request unless its lane is busy or pausing after a refusal; whether it was sent."""
+        if self.is_busy(lane):
+            return False
+        retry_at = self._retry_at.get(lane, -math.inf)
+        if now < retry_at:
+            self.wake(retry_at)
+            return False
+
+        id = self.take_id()
+        self._pending[id] = _Pending(lane, now, on_answer, on_unknown)
+        self._actions.append(Ask(id, why, request))
+        return True
+
+    def is_busy(self, lane: str) -> bool:
+        return any(pending.lane == lane for pending in self._pending.values())
+
+    def act(self, action: Action) -> None:
+        self._actions.append(action)
+
+    def say(self, sentence: str) -> None:
+        if sentence != self._said:
+            self._said = sentence
+            self._actions.append(Say(sentence))
+
+    def wake(self, at: float) -> None:
+        """Ask for a Tick at `at` at the latest."""
+        self._wake_at = min(self._wake_at, at)
+
+    def token(self) -> str:
+        """A fresh random word of 64 bits."""
+        return "".join(f"{int(self._chance() * 2**32):08x}" for _ in range(2))
+
+    def take_id(self) -> int:
+        self._next_id += 1
+        return self._next_id - 1
+
+    def read(self, kind: type[records.Record], key: str) -> records.Record | None:
+        """The record under `key` as this member knows it, decoded once per revision."""
+        item = self.mirror.get(key)
+        if item is None:
+            return None
+        known = self._decoded.get(key)
+        if known is None or known[0] != item.mod_revision:
+            known = (item.mod_revision, records.decode(kind, item.value, key))
+            self._decoded[key] = known
+        record = known[1]
+        assert isinstance(record, kind)
+        return record
+
+    def wrote(self, put: Put, revision: int, now: float) -> None:
+        """Take an own write into the mirror without waiting for the watch."""
+        old = self.mirror.get(put.key)
+        created = old.create_revision if old else revision
+        version = old.version + 1 if old else 1
+        self.mirror.put(KeyValue(put.key, put.value, created, revision, version, put.lease), now)
+
+    def _follow_again(self, key: str, now: float) -> None:
+        """A watch ended: read what it covered, and watch from there."""
+        is_prefix = key.endswith("/")
+
+        def read_again(answer: Answer, now: float) -> None:
+            assert isinstance(answer, TxnResult)
+            self.mirror.load(answer.found[0], key, now)
+            self._actions.append(Follow(key, answer.revision + 1))
+
+        def try_again(now: float) -> None:
+            self._follow_again(key, now)
+
+        request = Txn((), (Get(key, prefix=is_prefix),))
+        self.ask(f"follow {key}", f"read {key} again", request, read_again, now, try_again)
+
+
+def _difference(run_id: str, theirs: Spec, ours: Spec) -> str:
+    for name in ("mesh", "limits", "digest"):
+        if getattr(theirs, name) != getattr(ours, name):
+            what = "command" if name == "digest" else name
+            first, own = getattr(theirs, name), getattr(ours, name)
+            return f"run {run_id} was started with {what} {first!r}, this agent has {own!r}"
+    return f"run {run_id} was started differently"

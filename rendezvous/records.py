@@ -1,0 +1,175 @@
+"""What lies in the store: small JSON records, each with a version, never pickled.
+
+A record read from the store is checked field by field, because another version or another program may have
+written it. Fields that this version does not know survive a rewrite; another record version is refused with
+a sentence, since an upgrade is a new job. Times are never stored: two machines' clocks are not compared, so
+what must be carried from one leader to the next is carried as an age.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+from rendezvous.errors import RecordError
+
+RECORD_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """What every agent of a job must agree on before it may join. `digest` covers the command and its arguments."""
+
+    mesh: str
+    limits: str
+    digest: str
+    has_secret: bool = False
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One agent, as long as its lease lives. `description` is the launcher's text and opaque here."""
+
+    member_id: str
+    node_name: str
+    boot_id: str
+    description: str
+    presence_address: str = ""
+    worker_port: int = 0
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seal:
+    """The write that fixes a round, and the budget as it stood then.
+
+    `restart_count`: restarts charged to the job so far. `charge_ages_s`: how long ago each was charged, oldest
+    first. `short_rounds`: rounds in a row that ended before the least useful time. `provisional_round`: a round
+    whose charge may still turn out to be the loss of a node, `provisional_age_s` after its first failure.
+    """
+
+    round: int
+    plan_token: str
+    world_size: int
+    coordinator: str
+    successors: tuple[str, ...] = ()
+    restart_count: int = 0
+    charge_ages_s: tuple[float, ...] = ()
+    short_rounds: int = 0
+    provisional_round: int = 0
+    provisional_age_s: float = 0.0
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """The end of a round for all nodes. `mode`: "kill" after a failure or loss, "grace" when there is time to save.
+
+    `ran_s`: how long the round had run by then, for a later leader that did not see it begin.
+    """
+
+    round: int
+    reason: str
+    mode: str
+    ran_s: float = 0.0
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """What one member runs in one round; `content` is the planner's text and opaque here."""
+
+    round: int
+    plan_token: str
+    content: str
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """How a round goes on one member.
+
+    `outcome` is "", "succeeded" or "failed" and final once set. `is_stopped`: no process of the round is left
+    on this node. `failure` is the launcher's text. `is_peer_loss`: the failure looks like a broken connection
+    to somebody else. `leaving` is "" or the reason why this member is about to go, `leaving_exit_code` what with.
+    """
+
+    round: int
+    plan_token: str = ""
+    outcome: str = ""
+    is_stopped: bool = False
+    failure: str = ""
+    exit_code: int = 0
+    is_peer_loss: bool = False
+    leaving: str = ""
+    leaving_exit_code: int = 0
+    worker_port: int = 0
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """How the job ended, for everybody. `kind`: "success", "failure" or "stopped"; `failure`: the first one's text."""
+
+    kind: str
+    exit_code: int
+    round: int
+    reason: str
+    failure: str = ""
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+Record = TypeVar("Record", Spec, Member, Seal, Stop, Assignment, Status, Verdict)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+# Annotations are strings here (from __future__ import annotations), so they can name the check of a field.
+_CHECKS: Mapping[str, Callable[[object], bool]] = {
+    "str": lambda value: isinstance(value, str),
+    "int": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "bool": lambda value: isinstance(value, bool),
+    "float": _is_number,
+    "tuple[str, ...]": lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
+    "tuple[float, ...]": lambda value: isinstance(value, list) and all(_is_number(item) for item in value),
+}
+
+
+def encode(record: Spec | Member | Seal | Stop | Assignment | Status | Verdict) -> bytes:
+    """The record as it is stored."""
+    known = {item.name: getattr(record, item.name) for item in fields(record) if item.name != "unknown"}
+    return json.dumps({**record.unknown, **known, "version": RECORD_VERSION}, separators=(",", ":")).encode()
+
+
+def decode(kind: type[Record], value: bytes, key: str) -> Record:
+    """Read a record of `kind` that was stored under `key`. Raises RecordError naming the key and what is amiss."""
+    try:
+        content = json.loads(value)
+    except ValueError:
+        raise RecordError(f"the value of {key} is not JSON, so it was not written by meshrun") from None
+    if not isinstance(content, dict):
+        raise RecordError(f"the value of {key} is not a record")
+    version = content.pop("version", None)
+    if version != RECORD_VERSION:
+        raise RecordError(
+            f"{key} has record version {version}, this agent reads version {RECORD_VERSION}",
+            "run the same meshrun version on every node, or start the job under another run id",
+        )
+    known: dict[str, Any] = {}
+    for item in fields(kind):
+        if item.name == "unknown" or item.name not in content:
+            continue
+        content_value = content.pop(item.name)
+        if not _CHECKS[str(item.type)](content_value):
+            raise RecordError(f"{key}: {item.name} is {content_value!r}, which is no {item.type}")
+        known[item.name] = tuple(content_value) if isinstance(content_value, list) else content_value
+    try:
+        return kind(**known, unknown=content)
+    except TypeError:
+        missing = [item.name for item in fields(kind) if item.name not in known and item.name != "unknown"]
+        raise RecordError(f"{key} lacks one of: {', '.join(missing)}") from None

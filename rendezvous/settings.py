@@ -1,0 +1,87 @@
+"""Every limit and time of the agreement, in seconds, validated once, each with its reason."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+from rendezvous.errors import SettingsError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    lease_ttl_s: float = 5.0
+    """How long a silent member stays a member. Infinite only on a private store, where nobody could take its place."""
+    keep_alive_parts: int = 5
+    """Renewals per TTL: two may be lost and a third still comes in time."""
+    call_limit_s: float = 1.0
+    """The longest a request to the store may take before its outcome counts as unknown."""
+    kill_margin_s: float = 1.0
+    """The leash ends this long before the lease, so that workers are gone when others see the member gone."""
+    retry_delay_s: float = 0.2
+    """Pause before a refused request is made again; a healthy store answers within milliseconds."""
+
+    join_grace_s: float = 30.0
+    """First round: how long to wait for more nodes after the last arrival once a world is possible (torchrun: 30)."""
+    start_timeout_s: float = 600.0
+    """First round: how long to wait for a possible world at all (torchrun's join time-out: 600)."""
+    rejoin_timeout_s: float = 1800.0
+    """Later rounds: how long too few nodes may wait for others to come back."""
+    grow_delay_s: float = 300.0
+    """Quiet time after an arrival before a running job is restarted to use it."""
+    election_spread_s: float = 1.0
+    """After the leader's key has gone each member tries after a random time within this, so that not all do at once."""
+
+    settle_s: float = 1.0
+    """How long after a failure the loss of a node still explains it: peers' sockets break before a lease ends."""
+    leave_settle_s: float = 0.2
+    """Departures this close together make one restart."""
+    announce_limit_s: float = 0.1
+    """How long a departing member waits for its announcement to be acknowledged before it signals its workers."""
+    restart_grace_s: float = 5.0
+    """TERM to KILL when a round ends by failure or loss."""
+    shutdown_timeout_s: float = 30.0
+    """Stop signal to KILL when workers may save (torchrun's flag and default)."""
+    stop_limit_s: float = 30.0
+    """Beyond the grace: a member that has not stopped by then is fenced."""
+
+    max_restarts: int = 0
+    """Worker failures the job survives (torchrun's default)."""
+    restart_window_s: float = math.inf
+    """Only failures this recent count against max_restarts."""
+    min_round_time_s: float = 5.0
+    """A round that ended sooner made no progress."""
+    backoff_first_s: float = 1.0
+    """Pause after the second short round in a row; doubled for each further one. The first is restarted at once."""
+    backoff_max_s: float = 60.0
+    no_progress_rounds: int = 10
+    """So many short rounds in a row end the job, whatever their reason."""
+    keep_finished_s: float = 3600.0
+    """How long the verdict can be read by late agents."""
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if not value >= 0:
+                raise SettingsError(f"{item.name} is {value}, it cannot be negative")
+        needed = self.keep_alive_interval_s + self.call_limit_s + self.kill_margin_s
+        if self.lease_ttl_s < math.inf and self.lease_ttl_s <= needed:
+            raise SettingsError(
+                f"a lease of {self.lease_ttl_s:g} s is too short: a renewal every {self.keep_alive_interval_s:g} s, "
+                f"a call of up to {self.call_limit_s:g} s and a margin of {self.kill_margin_s:g} s must fit in it",
+                f"give more than {(self.call_limit_s + self.kill_margin_s) / (1 - 1 / self.keep_alive_parts):g} s",
+            )
+
+    @property
+    def keep_alive_interval_s(self) -> float:
+        return self.lease_ttl_s / self.keep_alive_parts
+
+    def grace_s(self, mode: str) -> float:
+        """From the stop signal to KILL in a stop of this mode."""
+        return self.shutdown_timeout_s if mode == "grace" else self.restart_grace_s
+
+    def backoff_s(self, short_rounds: int) -> float:
+        """The pause before the round after `short_rounds` short ones in a row."""
+        if short_rounds < 2:
+            return 0.0
+        return float(min(self.backoff_first_s * 2.0 ** (short_rounds - 2), self.backoff_max_s))
