@@ -44,7 +44,7 @@ class Leading:
         self._lost_at: dict[str, float] = {}
         self._failed: dict[str, tuple[int, float]] = {}  # status key -> revision and time of the first sight
         self._leaving_at: dict[str, float] = {}
-        self._plan_asked: tuple[int, SealRound] | None = None
+        self._plan_asked: tuple[int, int, tuple[str, ...]] | None = None  # id, round, roster
         self._plan: Planned | PlanRefused | None = None
         self._verdict_lease: int | None = None
 
@@ -222,20 +222,19 @@ class Leading:
     # --- sealing: plan, assignments under a fresh token, then the seal ---
 
     def _seal_round(self, seal: Seal | None, decision: SealRound, now: float) -> None:
-        if self._plan_asked is None or self._plan_asked[1].roster != decision.roster:
-            self._ask_for_plan(seal, decision)
-        elif isinstance(self._plan, PlanRefused):
-            round = seal.round if seal else 0
-            self._conclude(Verdict(kind="failure", exit_code=1, round=round, reason=self._plan.reason), now)
-        elif isinstance(self._plan, Planned):
-            self._assign(seal, self._plan, decision, now)
-
-    def _ask_for_plan(self, seal: Seal | None, decision: SealRound) -> None:
-        roster = tuple(self._candidate(member_id) for member_id in decision.roster)
         round = seal.round + 1 if seal else 1
+        if self._plan_asked is None or self._plan_asked[1:] != (round, decision.roster):
+            self._ask_for_plan(round, decision.roster)
+        elif isinstance(self._plan, PlanRefused):
+            self._conclude(Verdict(kind="failure", exit_code=1, round=round - 1, reason=self._plan.reason), now)
+        elif isinstance(self._plan, Planned):
+            self._assign(round, self._plan, decision, now)
+
+    def _ask_for_plan(self, round: int, roster: tuple[str, ...]) -> None:
         plan_id = self._member.take_id()
-        self._plan_asked, self._plan = (plan_id, decision), None
-        self._member.act(MakePlan(plan_id, round, roster, dict(self._assignments)))
+        self._plan_asked, self._plan = (plan_id, round, roster), None
+        candidates = tuple(self._candidate(member_id) for member_id in roster)
+        self._member.act(MakePlan(plan_id, round, candidates, dict(self._assignments)))
 
     def _candidate(self, member_id: str) -> Candidate:
         item = self._member.mirror.get(self._job.member(member_id))
@@ -243,12 +242,11 @@ class Leading:
         status = self._member.read(Status, self._job.status(member_id))
         assert item is not None
         assert member is not None
-        port = status.worker_port if status is not None and status.is_stopped else member.worker_port
+        port = (status.worker_port if status is not None else 0) or member.worker_port
         return Candidate(member_id, member.description, port, item.create_revision)
 
-    def _assign(self, seal: Seal | None, plan: Planned, decision: SealRound, now: float) -> None:
+    def _assign(self, round: int, plan: Planned, decision: SealRound, now: float) -> None:
         """Write the assignments in batches, one at a time, then the seal that makes them count."""
-        round = seal.round + 1 if seal else 1
         token = self._member.token()
         rest = [
             Put(
@@ -285,7 +283,6 @@ class Leading:
 
         def sealed(now: float) -> None:
             self._know_round(token, dict(assignments))
-            self._plan_asked = self._plan = None
 
         self._member.say(f"round {round}: {decision.reason}")
         self._write(f"seal round {round}", guards, writes, now, sealed)

@@ -152,6 +152,8 @@ class Protocol:
         self._actions = []
         if not self._ended:
             try:
+                if self.member_revision and now >= self._lease_until:
+                    self._lapse(now)  # before anything that happened while this node was frozen is acted upon
                 self._take(event, now)
                 self._wake_at = math.inf
                 self._advance(now)
@@ -258,9 +260,7 @@ class Protocol:
             assert self._keys is not None
             reads = (Get(self._keys.spec), Get(self._keys.control, prefix=True), Get(self._keys.members, prefix=True))
             self.ask("join", "read the job", Txn((), reads), self._inspect, now)
-        elif self._finished_before(now):
-            pass
-        else:
+        elif not self._finished_before(now):
             self._register(self._current, now)
         self._keep_lease_while_joining(now)
 
@@ -314,6 +314,9 @@ class Protocol:
         self.mirror.load(control, self._keys.control, now)
         self.mirror.load(members, self._keys.members, now)
         self._is_inspected = True
+        own = self.mirror.get(self._keys.member(self.member_id))
+        if own is not None:  # a registration whose answer was lost
+            self._be_member(own, answer.revision)
 
     def _finished_before(self, now: float) -> bool:
         """Whether the job key holds a verdict: then exit with a success, or open the next job after a failure."""
@@ -322,8 +325,8 @@ class Protocol:
         verdict = self.read(Verdict, self._keys.verdict)
         if verdict is None:
             return False
-        if self._keys.root == self._joined_root:
-            self._finish(verdict.exit_code, verdict.reason, verdict, now)  # it ended while this node was cut off
+        if self._keys.root == self._joined_root or not self.settings.opens_next_job:
+            self._finish(verdict.exit_code, verdict.reason, verdict, now)  # it ended while this node was away
         elif verdict.kind == "success":
             self._finish(0, f"run {self._run_id} has already ended: {verdict.reason}", verdict, now)
         elif any(self.mirror.under(self._keys.members)):
@@ -366,12 +369,17 @@ class Protocol:
         if own.first is None:
             self._inspect_again(now)
             return
-        self.member_revision = own.first.create_revision
-        self._joined_root = self._keys.root
         self.mirror.put(own.first, now)
         self.mirror.load(control, self._keys.control, now)
-        self._actions.append(Follow(own.first.key, answer.revision + 1))
-        self._actions.append(Follow(self._keys.control, answer.revision + 1))
+        self._be_member(own.first, answer.revision)
+
+    def _be_member(self, own: KeyValue, revision: int) -> None:
+        """The own key is in the store, and everything under control is known as of `revision`."""
+        assert self._keys is not None
+        self.member_revision = own.create_revision
+        self._joined_root = self._keys.root
+        self._actions.append(Follow(own.key, revision + 1))
+        self._actions.append(Follow(self._keys.control, revision + 1))
 
     def _inspect_again(self, now: float) -> None:
         self._current_is_read = self._is_inspected = False
@@ -439,16 +447,18 @@ class Protocol:
             key = job.assignment(seal.round, seal.plan_token, self.member_id)
 
             def take_up(answer: Answer, now: float) -> None:
-                self._take_up(job, seal, answer)
+                self._take_up(job, seal, answer, now)
 
             self.ask("assignment", f"read the assignment of round {seal.round}", Txn((), (Get(key),)), take_up, now)
 
-    def _take_up(self, job: keys.Keys, sealed: Seal, answer: Answer) -> None:
-        """Act on the record under the sealed token; no record means no ranks."""
+    def _take_up(self, job: keys.Keys, sealed: Seal, answer: Answer, now: float) -> None:
+        """Act on the record under the sealed token; no record means no ranks. Start nothing beyond the leash."""
         assert isinstance(answer, TxnResult)
         seal, stop = self.read(Seal, job.round), self.read(Stop, job.stop)
         is_stopped = stop is not None and stop.round >= sealed.round
         if seal is None or seal.plan_token != sealed.plan_token or is_stopped or self._alive_round is not None:
+            return
+        if now >= self._lease_until - self.settings.kill_margin_s:
             return
         self._answered_token = seal.plan_token
         found = answer.found[0].first

@@ -58,11 +58,13 @@ class Settings:
     """So many short rounds in a row end the job, whatever their reason."""
     keep_finished_s: float = 3600.0
     """How long the verdict can be read by late agents."""
+    opens_next_job: bool = True
+    """What an agent does that finds this run id's job failed or stopped: begin the next one, or end as that one did."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
             value = getattr(self, item.name)
-            if not value >= 0:
+            if not value >= 0:  # also refuses NaN
                 raise SettingsError(f"{item.name} is {value}, it cannot be negative")
         needed = self.keep_alive_interval_s + self.call_limit_s + self.kill_margin_s
         if self.lease_ttl_s < math.inf and self.lease_ttl_s <= needed:

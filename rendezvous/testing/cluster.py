@@ -107,7 +107,7 @@ class Node:
         self.protocol: Protocol | None = None
         self.running: Running | None = None
         self.running_as = ""  # the member id that started them
-        self.has_finished = False  # the processes have all exited with success
+        self.has_finished = False  # the processes have all exited with success, or one has failed
         self.finished_as: dict[int, str] = {}  # rounds whose processes did so -> the member id they ran under
         self.hangs_until = -math.inf  # processes cannot be killed before
         self.ended: End | None = None
@@ -183,6 +183,7 @@ class Node:
     def fail(self, exit_code: int = 1, is_peer_loss: bool = False) -> None:
         """A process of this node fails."""
         if self.running is not None and not self.has_finished:
+            self.has_finished = True
             self._cluster.failed_rounds.add(self.running.round)
             self.send(RoundFailed(self.running.round, exit_code, is_peer_loss, f"exit {exit_code} on {self.name}"))
 

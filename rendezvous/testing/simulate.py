@@ -206,7 +206,7 @@ class _Storm:
         if node.running is not running:
             return
         present = [n for n in self._cluster.nodes.values() if n.running and n.running.round == running.round]
-        if len(present) < running.world_size and not any(n.has_finished for n in present):
+        if len(present) < running.world_size and not any(running.round in n.finished_as for n in present):
             self._cluster.later(1.0, self._fail, node, running, True)  # a collective with a missing peer
         else:
             node.succeed()
@@ -231,6 +231,7 @@ def run(seed: int, trace: Callable[[str], None] = lambda line: None) -> Result:
         min_round_time_s=2.0,
         backoff_max_s=10.0,
         no_progress_rounds=20,
+        opens_next_job=False,
     )
     is_calm = random.random() < 0.2
     network = Network(
