@@ -59,11 +59,12 @@ def parse(text: str) -> Mesh:
         name, equals, size = (piece.strip() for piece in part.partition("="))
         if not equals or not name.isidentifier() or not name.isascii():
             raise UsageError(f"mesh {text!r}: {part.strip()!r} is not NAME=SIZE", "write it like --mesh pp=4,dp=*,tp=8")
-        if any(axis.name == name for axis in axes):
+        # Workers read MESH_<AXIS>_RANK in capitals, so dp and DP would be one variable.
+        if any(axis.name.upper() == name.upper() for axis in axes):
             raise UsageError(f"mesh {text!r} names the axis {name} twice")
         if size == "*":
             axes.append(Axis(name=name, size=None))
-        elif size.isascii() and size.isdigit() and int(size) > 0:
+        elif size.isascii() and size.isdigit() and len(size) < 10 and int(size) > 0:
             axes.append(Axis(name=name, size=int(size)))
         else:
             raise UsageError(f"mesh {text!r}: the size of {name} is {size!r}, neither a positive number nor *")
@@ -74,3 +75,12 @@ def parse(text: str) -> Mesh:
             "give all but one a size",
         )
     return Mesh(axes=tuple(axes))
+
+
+def require_fit(mesh: Mesh, worker_count: int) -> None:
+    """Raise UsageError unless `worker_count` workers, on all nodes together, fill the grid without a rest."""
+    size = mesh.replica_size
+    if mesh.elastic is None and worker_count != size:
+        raise UsageError(f"mesh {mesh} needs {size} workers, {worker_count} were asked for", "one axis may be *")
+    if worker_count % size:
+        raise UsageError(f"mesh {mesh} needs a multiple of {size} workers, {worker_count} were asked for")

@@ -63,3 +63,10 @@ class Planner(Protocol):
 
     def plan(self, nodes: Sequence[Node], mesh: Mesh, limits: Limits, previous: Plan | None) -> Plan:
         """Raises UsageError, naming what is missing, when no valid world exists."""
+
+
+# At the end, because the functions need the contract above.
+from launcher.placement.capacity import feasibility  # noqa: E402
+from launcher.placement.planner import plan  # noqa: E402
+
+__all__ = ["Feasibility", "Limits", "Plan", "Planner", "feasibility", "plan"]

@@ -1,0 +1,66 @@
+# Everything a person does with this repository. `make` alone lists the targets.
+#
+# Needed: Linux, Python >= 3.10 with venv, make. Packages come through pip as it is set up on this machine
+# (pip.conf, PIP_INDEX_URL, PIP_EXTRA_INDEX_URL and so on). The default build of torch for Linux carries CUDA,
+# about 3 GB; where the CPU build lies in an index of its own, name that: make test PIP_EXTRA_INDEX_URL=...
+
+PYTHON ?= python3
+PAIRS ?= 10
+# What `make soak` runs; SOAK_SECONDS is how long.
+SOAK_SECONDS ?= 600
+SOAK ?= .venv/bin/python -m rendezvous.testing --seeds 0:1000000 --seconds $(SOAK_SECONDS)
+
+# Tests without servers, processes or networks; then all others. A directory in neither list fails a test.
+UNIT_TESTS := $(wildcard tests/unit tests/protocol tests/store)
+OTHER_TESTS := $(wildcard tests/cli tests/processes tests/network tests/end_to_end)
+
+SOURCES := $(shell find launcher rendezvous -name '*.py')
+
+.PHONY: help demo test unit lint docs soak bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+
+demo: .demo-venv/installed ## train on two workers of this machine, in an environment of its own
+	.demo-venv/bin/meshrun --standalone --nproc-per-node 2 examples/ddp_digits.py
+
+test: .venv/installed lint ## lint, types, and every test
+	.venv/bin/pytest $(UNIT_TESTS) $(OTHER_TESTS)
+
+unit: .venv/installed ## the tests without servers or processes
+	.venv/bin/pytest $(UNIT_TESTS)
+
+lint: .venv/installed ## ruff and mypy
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+
+docs: .venv/installed ## build the documentation into site/; a warning is an error
+	.venv/bin/python -m launcher.help > docs/reference/options.md
+	.venv/bin/python docs/settings.py > docs/reference/settings.md
+	.venv/bin/mkdocs build --strict
+
+soak: .venv/installed ## simulate the protocol for SOAK_SECONDS
+	$(SOAK)
+
+bench: .venv/installed ## meshrun and torchrun in turns, PAIRS times; records in benchmarks/records
+	mkdir -p benchmarks/records
+	.venv/bin/python benchmarks/startup.py --pairs $(PAIRS) --json benchmarks/records/startup.jsonl
+	.venv/bin/python benchmarks/memory.py --pairs $(PAIRS) --json benchmarks/records/memory.jsonl
+	.venv/bin/python benchmarks/restart.py --pairs $(PAIRS) --json benchmarks/records/restart.jsonl
+	.venv/bin/python benchmarks/output.py --rounds $(PAIRS) >> benchmarks/records/output.jsonl
+
+clean: ## remove what these targets made
+	rm -rf .venv .demo-venv build site meshrun.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	.venv/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs,examples]'
+	touch $@
+
+# Not editable: the demo runs what a user gets. `build` would carry modules that are gone into the new wheel.
+.demo-venv/installed: pyproject.toml constraints.txt $(SOURCES)
+	$(PYTHON) -m venv .demo-venv
+	rm -rf build
+	.demo-venv/bin/python -m pip install --quiet --constraint constraints.txt '.[examples]'
+	touch $@

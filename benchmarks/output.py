@@ -1,0 +1,193 @@
+"""How fast does tee'd output reach the console: meshrun and torchrun in turn, A B A B, in one run.
+
+Eight workers print 200,000 numbered lines each with `--tee 3`; the console is a pipe that is read as fast as it
+comes. The rate is all lines over the time from the first to the last one read, so that start-up does not count.
+Every run is checked for lines that are torn, lost, doubled or out of their worker's order, on the console and in
+the log files; one such line of meshrun's fails the benchmark, torchrun's are counted.
+
+Two kinds of worker:
+  block   lines are made beforehand and written 1,000 at a time: the launcher is what is measured
+  print   one unbuffered `print` per line, as a script does under `python -u`: mostly the workers are
+
+    python benchmarks/output.py [--rounds 3] [--kind block] [--pump]
+
+`--pump` measures the output thread alone with eight real writers, without agent and warden, in meshrun's place.
+JSON lines go to stdout, sentences to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+WORKERS = 8
+RUN_LIMIT_S = 120.0
+BARRIER = "OUTPUT_BENCHMARK_BARRIER"
+LINE = re.compile(rb"\[default([0-7])\]:worker ([0-7]) prints line (\d+) of a long story")
+
+
+def work(kind: str, lines: int) -> None:
+    """What a worker does: prepare, wait for the others, print."""
+    rank = os.environ["RANK"]
+    text = [f"worker {rank} prints line {number} of a long story" for number in range(lines)]
+    blocks = [("\n".join(text[start : start + 1000]) + "\n").encode() for start in range(0, lines, 1000)]
+    barrier = os.environ[BARRIER]
+    with open(os.path.join(barrier, rank), "w"):
+        pass
+    while len(os.listdir(barrier)) < WORKERS:
+        time.sleep(0.005)
+    if kind == "print":
+        for line in text:
+            print(line)
+    else:
+        for block in blocks:
+            while block:
+                block = block[os.write(1, block) :]
+
+
+def pump(command: list[str], log_dir: str) -> None:
+    """Stand in for the agent: eight writers on the output thread."""
+    from launcher.output.layout import LogLayout
+    from launcher.output.pump import OutputPump
+    from launcher.output.streams import line_prefix
+
+    layout = LogLayout(log_dir=log_dir, run_id="benchmark")
+    output = OutputPump(warn=lambda sentence: print(sentence, file=sys.stderr))
+    workers = []
+    for rank in range(WORKERS):
+        write_fd = output.open_stream(
+            stream="stdout",
+            local_rank=rank,
+            rank=rank,
+            path=layout.stream_file(1, 0, rank, "stdout"),
+            prefix=line_prefix(role="default", local_rank=rank, rank=rank),
+        )
+        workers.append(subprocess.Popen(command, stdout=write_fd, env={**os.environ, "RANK": str(rank)}))
+        os.close(write_fd)
+    for worker in workers:
+        worker.wait()
+    if not output.drain(30):
+        sys.exit("the output thread did not finish within 30 s")
+    output.close()
+
+
+def check(console: bytes, log_dir: str, lines: int) -> dict[str, float]:
+    """Count what is amiss: lines that were cut or mixed, and whole lines lost, doubled or out of order."""
+    next_line = [0] * WORKERS
+    torn_count = whole_count = misplaced_count = 0
+    for line in console.splitlines():
+        match = LINE.fullmatch(line)
+        if not match or match[1] != match[2]:
+            torn_count += 1
+            continue
+        rank, number = int(match[1]), int(match[3])
+        whole_count += 1
+        misplaced_count += number != next_line[rank]
+        next_line[rank] = number + 1
+    in_files_count = 0
+    (job_dir,) = os.listdir(log_dir)
+    for rank in range(WORKERS):
+        with open(os.path.join(log_dir, job_dir, "attempt_0", str(rank), "stdout.log"), "rb") as file:
+            in_files_count += file.read().count(b"\n")
+    return {
+        "torn_lines": torn_count,
+        "misplaced_lines": misplaced_count,
+        "lost_lines": lines * WORKERS - whole_count,
+        "lost_lines_in_files": lines * WORKERS - in_files_count,
+    }
+
+
+def measure(command: list[str], lines: int) -> dict[str, float]:
+    """Run one launcher with `{log_dir}` filled in and read its console."""
+    with tempfile.TemporaryDirectory() as work_dir:
+        log_dir, barrier = os.path.join(work_dir, "logs"), os.path.join(work_dir, "barrier")
+        os.mkdir(barrier)
+        command = [word.replace("{log_dir}", log_dir) for word in command]
+        environment = {**os.environ, BARRIER: barrier, "OMP_NUM_THREADS": "1"}
+        chunks: list[bytes] = []
+        with open(os.path.join(work_dir, "stderr"), "w+") as stderr:
+            start = time.monotonic()
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, env=environment)
+            assert process.stdout is not None
+            first = last = start
+            while chunk := os.read(process.stdout.fileno(), 1 << 20):
+                last = time.monotonic()
+                first = first if chunks else last
+                chunks.append(chunk)
+                if last - start > RUN_LIMIT_S:
+                    process.kill()
+                    sys.exit(f"{' '.join(command)} still prints after {RUN_LIMIT_S:g} s")
+            if process.wait(RUN_LIMIT_S):
+                stderr.seek(0)
+                sys.exit(f"{' '.join(command)} ended with {process.returncode}:\n{stderr.read()[-2000:]}")
+            end = time.monotonic()
+        seconds = {"print_s": last - first, "job_s": end - start}
+        return {"lines_per_s": lines * WORKERS / (last - first), **seconds, **check(b"".join(chunks), log_dir, lines)}
+
+
+def main() -> None:
+    """Read the command line, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="pairs per kind of worker (3)")
+    parser.add_argument("--lines", type=int, default=200_000, help="lines per worker (200000)")
+    parser.add_argument("--kind", choices=["block", "print"], help="only this kind of worker")
+    parser.add_argument("--pump", action="store_true", help="the output thread alone in meshrun's place")
+    parser.add_argument("--as", dest="role", choices=["worker", "agent"], help=argparse.SUPPRESS)
+    parser.add_argument("--log-dir", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    script = os.path.abspath(__file__)
+    if options.role == "worker":
+        work(options.kind, options.lines)
+        return
+    if options.role == "agent":
+        task = ["--as", "worker", "--kind", options.kind, "--lines", str(options.lines)]
+        pump([sys.executable, "-u", script, *task], options.log_dir)
+        return
+    flags = ["--standalone", "--nproc-per-node", str(WORKERS), "--tee", "3", "--log-dir", "{log_dir}"]
+    for kind in [options.kind] if options.kind else ["block", "print"]:
+        task = ["--kind", kind, "--lines", str(options.lines)]
+        worker = [script, "--as", "worker", *task]
+        ours = [sys.executable, "-m", "launcher", *flags, *worker]
+        if options.pump:
+            ours = [sys.executable, script, "--as", "agent", *task, "--log-dir", "{log_dir}"]
+        commands = {"meshrun": ours, "torchrun": [sys.executable, "-m", "torch.distributed.run", *flags, *worker]}
+        rates: dict[str, list[float]] = {name: [] for name in commands}
+        for pair in range(options.rounds):
+            for name, command in commands.items():
+                result = measure(command, options.lines)
+                rates[name].append(result["lines_per_s"])
+                print(json.dumps({"benchmark": "output", "kind": kind, "pair": pair, "launcher": name, **result}))
+                if name == "meshrun" and any(
+                    value for key, value in result.items() if "lines" in key and key != "lines_per_s"
+                ):
+                    sys.exit(f"meshrun's output is damaged: {result}")
+        ratios = [a / b for a, b in zip(rates["meshrun"], rates["torchrun"], strict=True)]
+        summary = {
+            "benchmark": "output",
+            "kind": kind,
+            "lines": options.lines * WORKERS,
+            "ratio_median": statistics.median(ratios),
+            "ratio_range": [min(ratios), max(ratios)],
+            **{f"{name}_lines_per_s_median": statistics.median(rate) for name, rate in rates.items()},
+        }
+        print(json.dumps(summary), flush=True)
+        print(
+            f"{kind}: {summary['ratio_median']:.2f} x torchrun's lines/s "
+            f"({min(ratios):.2f} to {max(ratios):.2f} in {options.rounds} pairs); "
+            f"meshrun {statistics.median(rates['meshrun']):,.0f}, "
+            f"torchrun {statistics.median(rates['torchrun']):,.0f} lines/s",
+            file=sys.stderr,
+        )
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        main()

@@ -1,0 +1,226 @@
+"""Two launchers side by side: the same job under meshrun and under torchrun, A B A B ... in one run.
+
+A machine that is busy, warm or slow is so for both sides of a pair, so the ratio within a pair says more
+than either time. What is printed is the median of these ratios and their range; the samples themselves go
+to a file of JSON lines, with the machine they were taken on. The first run of each side is thrown away:
+it fills the page cache and compiles modules.
+
+Every benchmark here is a function `sample(side)` that runs one job under COMMANDS[side] and returns its
+figures by name. Run one as `python benchmarks/startup.py --pairs 10 --json startup.jsonl`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+OURS, THEIRS = "meshrun", "torchrun"
+COMMANDS = {
+    OURS: [sys.executable, "-m", "launcher"],
+    THEIRS: [sys.executable, "-m", "torch.distributed.run"],
+}
+JOB_LIMIT_S = 120.0  # a job that takes longer hangs: torchrun's slowest here takes about 2 s
+
+Samples = dict[str, dict[str, list[float]]]  # side -> figure -> one value per pair
+
+
+class Figure(NamedTuple):
+    """One line of the table. `goal` is a ratio meshrun / torchrun: at most that, or at least if `more_is_better`."""
+
+    name: str
+    unit: str
+    goal: float | None = None
+    more_is_better: bool = False
+
+
+class Job:
+    """A launcher that was started; `started_s` is CLOCK_MONOTONIC just before its exec."""
+
+    def __init__(self, side: str, options: Sequence[str], script: Path, errors: IO[bytes]) -> None:
+        self.side = side
+        self.errors = errors
+        command = [*COMMANDS[side], "--standalone", *options, str(script)]
+        self.started_s = time.monotonic()
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, cwd=script.parent, env=environment()
+        )
+
+    def line(self) -> str:
+        """The next line that a worker prints. Raises RuntimeError when there is none any more."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.side}: no worker is left to print a line\n{self.tail()}")
+        return line.decode().rstrip("\n")
+
+    def finish(self) -> None:
+        """Wait for the job's own end. Raises RuntimeError with the end of its stderr if it failed."""
+        code = self.process.wait(JOB_LIMIT_S)
+        if code:
+            raise RuntimeError(f"{self.side} ended with {code}\n{self.tail()}")
+
+    def end(self) -> None:
+        """Ask the launcher to leave, and wait until it has."""
+        self.process.terminate()
+        try:
+            self.process.wait(JOB_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def tail(self, count: int = 2_000) -> str:
+        """The last bytes that launcher and workers wrote to stderr, as text."""
+        self.errors.seek(0)
+        return self.errors.read()[-count:].decode(errors="replace")
+
+
+def arguments(description: str, pairs: int) -> argparse.ArgumentParser:
+    """The options that every benchmark has."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=pairs, help="pairs of jobs (default: %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="append machine, samples and summary as JSON lines")
+    parser.add_argument("--only", choices=sorted(COMMANDS), help="run one side, without ratios (to try a benchmark)")
+    return parser
+
+
+def environment() -> dict[str, str]:
+    """The caller's environment without what would configure either launcher."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "LAUNCHER_", "TORCHEL"))}
+
+
+@contextlib.contextmanager
+def running(side: str, options: Sequence[str], script: str) -> Iterator[Job]:
+    """Run `script` (its text) under a launcher on this machine; its workers share one pipe for stdout.
+
+    A job that the caller has not finished is ended.
+    """
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as directory, tempfile.TemporaryFile() as errors:
+        file = Path(directory, "script.py")
+        file.write_text(script)
+        job = Job(side, options, file, errors)
+        try:
+            yield job
+        finally:
+            if job.process.poll() is None:
+                job.end()
+            if job.process.stdout is not None:
+                job.process.stdout.close()
+
+
+def machine() -> dict[str, Any]:
+    """Where the samples were taken; no name of a host or a user."""
+    models = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line[:10] == "model name"
+    ]
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "cpu": models[0] if models else platform.machine(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load_1min": os.getloadavg()[0],
+        **{package: installed(package) for package in ("torch", "meshrun")},
+    }
+
+
+def installed(package: str) -> str | None:
+    """The version of an installed package."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def alternate(
+    sample: Callable[[str], dict[str, float]],
+    *,
+    sides: Sequence[str],
+    pairs: int,
+    record: Callable[[dict[str, Any]], None],
+) -> Samples:
+    """Call `sample` A B A B ..., `pairs` times each after one call that does not count."""
+    samples: Samples = {side: {} for side in sides}
+    for pair in range(pairs + 1):
+        for side in sides:
+            figures = sample(side)
+            record({"sample": side, "pair": pair, "counts": pair > 0, **figures})
+            if pair == 0:
+                continue
+            for name, value in figures.items():
+                samples[side].setdefault(name, []).append(value)
+        print(f"pair {pair} of {pairs}", file=sys.stderr)
+    return samples
+
+
+def summary(figure: Figure, samples: Samples) -> dict[str, Any]:
+    """Medians of both sides; median and range of the ratios within a pair."""
+    medians = {side: statistics.median(figures[figure.name]) for side, figures in samples.items()}
+    line: dict[str, Any] = {"figure": figure.name, "unit": figure.unit, **medians}
+    if OURS in samples and THEIRS in samples:
+        ratios = [
+            ours / theirs for ours, theirs in zip(samples[OURS][figure.name], samples[THEIRS][figure.name], strict=True)
+        ]
+        line |= {
+            "ratio": statistics.median(ratios),
+            "ratio_min": min(ratios),
+            "ratio_max": max(ratios),
+            "pairs": len(ratios),
+        }
+        if figure.goal is not None:
+            reached = line["ratio"] >= figure.goal if figure.more_is_better else line["ratio"] <= figure.goal
+            line |= {"goal": figure.goal, "reached": reached}
+    return line
+
+
+def table(lines: Sequence[dict[str, Any]]) -> str:
+    """The summary for people, as a Markdown table."""
+    rows = ["| figure | meshrun | torchrun | ratio: median (range) | goal |", "|---|---|---|---|---|"]
+    for line in lines:
+        sides = [f"{line[side]:.3g} {line['unit']}" if side in line else "" for side in (OURS, THEIRS)]
+        ratio = goal = ""
+        if "ratio" in line:
+            ratio = f"{line['ratio']:.3f} ({line['ratio_min']:.3f} to {line['ratio_max']:.3f}, {line['pairs']} pairs)"
+        if "goal" in line:
+            goal = f"{line['goal']:g}: {'reached' if line['reached'] else 'missed'}"
+        rows.append(f"| {line['figure']} | {sides[0]} | {sides[1]} | {ratio} | {goal} |")
+    return "\n".join(rows)
+
+
+def main(sample: Callable[[str], dict[str, float]], figures: Sequence[Figure], options: argparse.Namespace) -> None:
+    """Take the samples, print the table on stdout, and keep the record if --json was given."""
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(options.json.open("a")) if options.json else None
+
+        def record(line: dict[str, Any]) -> None:
+            if file:
+                print(json.dumps(line), file=file, flush=True)
+
+        where = machine()
+        record(
+            {
+                "benchmark": Path(sys.argv[0]).stem,
+                "arguments": sys.argv[1:],
+                "machine": where,
+                "unix_time_s": time.time(),
+            }
+        )
+        print(", ".join(f"{name} {value}" for name, value in where.items()), file=sys.stderr)
+        sides = [options.only] if options.only else [OURS, THEIRS]
+        samples = alternate(sample, sides=sides, pairs=options.pairs, record=record)
+        lines = [summary(figure, samples) for figure in figures]
+        for line in lines:
+            record({"summary": line})
+        print(table(lines))

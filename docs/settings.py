@@ -1,0 +1,61 @@
+"""Writes reference/settings.md from rendezvous/settings.py, whose fields carry their reasons.
+
+`python docs/settings.py > docs/reference/settings.md` after a change (`make docs` does it); a test compares.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import math
+import sys
+from dataclasses import fields
+
+from rendezvous import settings
+
+HEAD = """\
+# Settings
+
+<!-- Made from rendezvous/settings.py by `python docs/settings.py`; a test keeps it in step. -->
+
+Limits and times of the agreement between nodes, with their defaults; times are in seconds. On the command line
+today: `--max-restarts`, `--shutdown-timeout` and `--lease-ttl`. With one node nothing waits for others, so most
+of these have no effect yet.
+
+| setting | default | what for |
+|---|---|---|
+"""
+
+
+def reasons() -> dict[str, str]:
+    """The text below each field, on one line; a field without one shares that of the field before it."""
+    body = ast.parse(inspect.getsource(settings.Settings)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found: dict[str, str] = {}
+    name = ""
+    for statement in body.body:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            name = statement.target.id
+        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and name:
+            found[name] = " ".join(str(statement.value.value).split())
+    return found
+
+
+def written(default: object) -> str:
+    """A default as a reader writes it."""
+    if isinstance(default, bool):
+        return "yes" if default else "no"
+    return "none" if default == math.inf else f"{default:g}"
+
+
+def page() -> str:
+    """The whole page."""
+    why = reasons()
+    rows = [
+        f"| `{item.name}` | {written(item.default)} | {why.get(item.name, '')} |" for item in fields(settings.Settings)
+    ]
+    return HEAD + "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

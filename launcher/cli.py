@@ -1,0 +1,148 @@
+"""`meshrun`: from the words of a command line to a running agent, and from errors to exit codes.
+
+Only `os` and `sys` are imported at the top, and both are loaded before Python runs anybody's code: until
+`protect_imports` has run, an import might find a file of the user's that happens to be called `queue.py`.
+What follows is in the order that starts the first worker soonest: words, checks, the warden's fork while this
+process is small, then the agent.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False  # typing's constant without importing typing; type checkers know the name
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from launcher.config import Config
+    from launcher.options import Words
+
+PROGRAM = "meshrun"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code: the job's, or 2 for a usage error, 70 for a bug of ours.
+
+    `argv` is without the program's name; by default it is the process's own.
+    """
+    protect_imports()
+    try:
+        return _run(sys.argv[1:] if argv is None else argv)
+    except KeyboardInterrupt:  # before the agent takes the signals over nothing has been started
+        return 130
+    except Exception as error:
+        return report(error, PROGRAM)
+
+
+def _run(argv: Sequence[str]) -> int:
+    from launcher import options
+
+    words = options.parse(argv)
+    if words.asks:
+        return _answer(words)
+    config = _resolve(words, os.environ)
+
+    from launcher import files
+
+    files.check(config)
+
+    from launcher.warden import Warden
+
+    warden = Warden.fork()
+    for note in config.notes:
+        say(f"{PROGRAM}: {note}")
+
+    from launcher import agent
+
+    return agent.run(config, warden)
+
+
+def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
+    """The Config of a command line that runs something. Raises UsageError; looks at no file."""
+    from launcher import options
+
+    return _resolve(options.parse(argv), environ)
+
+
+def _resolve(words: Words, environ: Mapping[str, str]) -> Config:
+    from launcher import config
+
+    return config.resolve(words, environ, environ.get("PYTHON_EXEC") or sys.executable)
+
+
+def _answer(words: Words) -> int:
+    if words.asks == "version":
+        from launcher import __version__
+
+        show(f"{PROGRAM} {__version__}")
+    else:
+        from launcher import help
+
+        show(help.page(words.topic))
+    return 0
+
+
+def show(text: str) -> None:
+    """Print what was asked for to stdout."""
+    try:
+        os.write(1, (text + "\n").encode(errors="backslashreplace"))
+    except BrokenPipeError:
+        return  # `meshrun -h | head`: the reader has what it wanted
+
+
+def say(line: str) -> None:
+    """Print a line to stderr; stdout belongs to the workers, also when stderr is closed."""
+    if sys.stderr is not None:
+        print(line, file=sys.stderr, flush=True)
+
+
+def report(error: Exception, program: str) -> int:
+    """Print an error as a sentence and a hint, or as a bug of ours, and return the exit code it ends with."""
+    from launcher import __version__
+    from launcher.errors import EXIT_BUG, EXIT_TEMPORARY, EXIT_USAGE
+    from rendezvous.errors import MeshrunError, SettingsError, StoreError
+
+    if isinstance(error, MeshrunError):
+        say(f"{program}: error: {error}")
+        if error.hint:
+            say(f"hint: {error.hint}")
+        if isinstance(error, SettingsError):
+            return EXIT_USAGE
+        return int(getattr(error, "exit_code", EXIT_TEMPORARY if isinstance(error, StoreError) else 1))
+
+    import traceback
+
+    python = ".".join(map(str, sys.version_info[:3]))
+    say(f"{program}: error: {type(error).__name__} where none should be: a bug in meshrun, not in your job")
+    say(f"hint: please report it with the command line and all that follows; meshrun {__version__}, Python {python}")
+    say("".join(traceback.format_exception(error)).rstrip())
+    return EXIT_BUG
+
+
+def protect_imports() -> None:
+    """Let no file of the user's be imported by the agent in place of a module it needs.
+
+    Python searches the current directory (under `python -m`) and the directories of PYTHONPATH before its own
+    library. Here the current directory is taken off, unless meshrun itself was imported from there, and the
+    other directories go behind the library. PYTHONPATH itself stays as it is, so workers find their modules as
+    under `python script.py`.
+    """
+    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    sys.path.insert(0, home)
+    import rendezvous  # noqa: F401  (found beside this package, not in a directory that also has one)
+
+    del sys.path[0]
+    library = os.path.dirname(os.__file__)
+    if library not in sys.path:
+        return  # an unusual Python: leave its path alone
+    start = sys.path.index(library)
+    ahead = [entry for entry in sys.path[:start] if entry == home or not _is_current_directory(entry)]
+    sys.path[:] = sys.path[start:] + ahead
+
+
+def _is_current_directory(entry: str) -> bool:
+    try:
+        return os.path.samestat(os.stat(entry or "."), os.stat("."))
+    except OSError:
+        return False

@@ -1,0 +1,78 @@
+"""Whether the files a command line names can be used, before anything is started for them.
+
+What Python itself would say a second later, once per worker and in a traceback, is said here once and in a
+sentence. Only what is cheap is looked at: a module is found by the workers, a program by the warden.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from launcher.config import Config
+from launcher.errors import UsageError
+from launcher.options import did_you_mean
+
+
+def check(config: Config) -> None:
+    """Raise UsageError if the script cannot be run or the log directory not be written."""
+    if config.script == "-":
+        raise UsageError("the script cannot come from stdin, every worker has to read it", "give the name of a file")
+    if config.launch_mode == "module":
+        _check_module(config.script, config.origins["launch_mode"])
+    elif config.launch_mode != "program":
+        _check_script(config.script)
+    if config.log_dir is not None:
+        _check_log_dir(config.log_dir)
+
+
+def _check_module(name: str, origin: str) -> None:
+    if "/" in name or (name.endswith(".py") and os.path.isfile(name)):
+        raise UsageError(f"{origin} takes the name of a module, {name} is a file", f"leave out {origin}")
+
+
+def _check_script(script: str) -> None:
+    try:
+        mode = os.stat(script).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise UsageError(f"script {script} is neither a file nor a directory", "every worker has to read it")
+        os.close(os.open(script, os.O_RDONLY))
+    except FileNotFoundError:
+        raise UsageError(f"script {script} does not exist", _where_else(script)) from None
+    except OSError as error:
+        raise UsageError(f"script {script} cannot be read: {error.strerror}") from None
+    if stat.S_ISDIR(mode):
+        if not any(os.path.isfile(os.path.join(script, name)) for name in ("__main__.py", "__main__.pyc")):
+            raise UsageError(f"{script} is a directory without __main__.py", "give the name of a script in it")
+    elif _is_zip_without_main(script):
+        raise UsageError(f"{script} is a zip file without __main__.py")
+
+
+def _where_else(script: str) -> str:
+    directory, name = os.path.split(script)
+    try:
+        present = os.listdir(directory or ".")
+    except OSError:
+        return f"there is no directory {directory}"
+    question = did_you_mean(name, {entry: os.path.join(directory, entry) for entry in present})
+    return question or f"the current directory is {os.getcwd()}"
+
+
+def _is_zip_without_main(script: str) -> bool:
+    import zipimport  # what Python itself will ask; always loaded already
+
+    try:
+        return zipimport.zipimporter(script).find_spec("__main__") is None
+    except zipimport.ZipImportError:
+        return False
+
+
+def _check_log_dir(directory: str) -> None:
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except FileExistsError:
+        raise UsageError(f"log directory {directory} is not a directory") from None
+    except OSError as error:
+        raise UsageError(f"log directory {directory} cannot be made: {error.strerror}") from None
+    if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
+        raise UsageError(f"log directory {directory} is not writable")

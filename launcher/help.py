@@ -1,0 +1,88 @@
+"""The help and the reference page, both made from the table of options.
+
+click lays the help out; it is imported here and by `meshctl`, never on the way to a worker. Every group fits a
+screen of 24 lines and 80 columns, nothing depends on colour, and each option shows its variables and what
+holds when it is not given.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from launcher.options import GROUPS, TABLE, Option
+
+if TYPE_CHECKING:
+    from click import HelpFormatter
+
+_USAGE = "[options] SCRIPT [arguments of the script]"
+_INTRO = (
+    "Starts SCRIPT in several worker processes and restarts all of them when one fails. torchrun's options keep "
+    "their names: --log-dir, --log_dir and any unambiguous beginning are the same. The options of SCRIPT stand "
+    "behind its name. A flag wins over its LAUNCHER_ variable, that over the PET_ variable, that over the default."
+)
+
+
+def page(topic: str = "") -> str:
+    """The help as text: everything, or only the group called `topic`."""
+    from click import HelpFormatter
+
+    formatter = HelpFormatter(width=80)
+    if not topic:
+        formatter.write_usage("meshrun", _USAGE)
+        formatter.write_paragraph()
+        formatter.write_text(_INTRO)
+    for group, title in GROUPS.items():
+        if topic in ("", group):
+            with formatter.section(f"{title} (-h {group})"):
+                for option in _options(group):
+                    _write(formatter, option)
+    return formatter.getvalue().strip("\n")
+
+
+def _write(formatter: HelpFormatter, option: Option) -> None:
+    """The option as it is typed, then what it does and what holds without it, then its variables."""
+    formatter.write_text(" ".join(filter(None, (f"{option.short}," * bool(option.short), option.flag, option.metavar))))
+    what = option.help + f" [default: {option.default}]" * (bool(option.default) and option.kind != "flag")
+    variables = ", ".join(option.variables)
+    formatter.indent()
+    formatter.indent()
+    # One line each for the long list of what is planned, else it would not fit a screen.
+    for line in (f"{what} {variables}",) if option.group == "planned" else (what, variables):
+        if line:
+            formatter.write_text(line)
+    formatter.dedent()
+    formatter.dedent()
+
+
+def _options(group: str) -> list[Option]:
+    return [option for option in TABLE if option.group == group]
+
+
+def reference() -> str:
+    """The reference page of the documentation, in Markdown."""
+    lines = [
+        "# Options",
+        "",
+        "<!-- Made from launcher/options.py by `python -m launcher.help`; a test keeps it in step. -->",
+        "",
+        f"`meshrun {_USAGE}`",
+        "",
+        _INTRO,
+    ]
+    for group, title in GROUPS.items():
+        lines += ["", f"## {title}", "", "| option | default | variables | |", "|---|---|---|---|"]
+        for option in _options(group):
+            cells = (
+                ", ".join(f"`{spelling}`" for spelling in option.spellings)
+                + f" `{option.metavar}`" * bool(option.metavar),
+                option.default,
+                ", ".join(f"`{name}`" for name in option.variables),
+                option.help,
+            )
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference())

@@ -1,0 +1,77 @@
+"""The file in which a worker leaves its traceback: TORCHELASTIC_ERROR_FILE, `error.json` beside its logs.
+
+torch's `record` decorator writes it as {"message": {"message": ..., "extraInfo": {"py_callstack": ...}}}; other
+writers put a text under "message", or anything at all. A file that a dying worker wrote can be cut short, huge
+or no file, so whatever can be shown is taken and nothing is raised.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+
+READ_LIMIT = 4 * 1024 * 1024
+MESSAGE_LIMIT = 16 * 1024
+"""Characters; a failure travels to all nodes through the store."""
+
+
+def read_error_file(path: str) -> str | None:
+    """The traceback that a worker left, or what else it wrote there; None if there is nothing to show."""
+    data = _read(path)
+    if data is None:
+        return None
+    text = data.decode(errors="replace")
+    try:
+        message = json.loads(text)["message"]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return _shorten(text)  # not JSON, cut short, or another shape: better than nothing
+    if isinstance(message, dict):
+        extra = message.get("extraInfo")
+        traceback = extra.get("py_callstack") if isinstance(extra, dict) else None
+        message = traceback or message.get("message")
+    if message is None:
+        return _shorten(text)
+    return _shorten(message if isinstance(message, str) else json.dumps(message))
+
+
+def pass_on_error_file(source: str, target: str, exit_code: int) -> None:
+    """Copy the root cause's file to the launcher's own TORCHELASTIC_ERROR_FILE, for whoever launched us.
+
+    As with torchrun the exit code is put beside the message, because a worker cannot know that a signal will end
+    it. Without a readable source nothing is written. Raises OSError when the target cannot be written.
+    """
+    data = _read(source)
+    if data is None:
+        return
+    try:
+        content = json.loads(data)
+        if exit_code and isinstance(content["message"], dict):
+            content["message"]["errorCode"] = exit_code
+            data = json.dumps(content).encode()
+    except (ValueError, TypeError, LookupError, RecursionError):
+        pass  # passed on as it is
+    with open(target, "wb") as file:
+        file.write(data)
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        # O_NONBLOCK: a FIFO under that name must not hold the agent.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None
+    try:
+        return (os.read(fd, READ_LIMIT) or None) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def _shorten(text: str) -> str | None:
+    text = text.strip("\n")
+    if len(text) > MESSAGE_LIMIT:  # the end of a traceback says most
+        start, end = MESSAGE_LIMIT // 4, MESSAGE_LIMIT * 3 // 4
+        text = f"{text[:start]}\n... {len(text) - start - end} characters left out ...\n{text[-end:]}"
+    return text if text.strip() else None

@@ -1,0 +1,68 @@
+"""From chunks of bytes to whole lines with a prefix, without touching a single line by hand.
+
+A chunk is cut at its last line end; one `bytes.replace` puts the prefix behind all others. What is left over
+waits for its end, so that lines of several workers never mix on the console.
+
+A carriage return ends a line too, as with torchrun: a progress bar that redraws itself with "\\r" would
+otherwise show nothing until it is finished, and eight of them would overwrite each other. Log files keep the
+bytes as they came.
+"""
+
+from __future__ import annotations
+
+LINE_LIMIT = 8 * 1024 * 1024
+"""Bytes. A line that grows beyond is shown in pieces of about this size; it is what one stream may hold in memory."""
+
+
+class Lines:
+    """One stream's way to the console."""
+
+    def __init__(self, prefix: bytes, limit: int = LINE_LIMIT) -> None:
+        self._prefix = prefix
+        self._line_end_and_prefix = b"\n" + prefix
+        self._limit = limit
+        self._held: list[bytes] = []
+        self._held_size = 0
+        # A "\r" at the end of a chunk: whether it is half of "\r\n" is only known with the next one.
+        self._undecided = b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """The lines that `chunk` completes, each with its prefix; a piece of one that is longer than the limit."""
+        if self._undecided:
+            chunk = self._undecided + chunk
+            self._undecided = b""
+        if b"\r" in chunk:
+            if chunk.endswith(b"\r"):
+                chunk, self._undecided = chunk[:-1], b"\r"
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        end = chunk.rfind(b"\n")
+        if end < 0:
+            self._held.append(chunk)
+            self._held_size += len(chunk)
+            return self._release() if self._held_size >= self._limit else b""
+        body = chunk[:end]
+        if self._held_size:
+            self._held.append(body)
+            body = b"".join(self._held)
+        rest = chunk[end + 1 :]
+        self._held, self._held_size = [rest], len(rest)
+        return b"".join((self._prefix, body.replace(b"\n", self._line_end_and_prefix), b"\n"))
+
+    def finish(self) -> bytes:
+        """The line that the stream's end cut short, if any, with a line end."""
+        if self._undecided:
+            self._held.append(b"")
+            self._undecided = b""
+            return self._release()
+        return self._release() if self._held_size else b""
+
+    def _release(self) -> bytes:
+        body = b"".join(self._held)
+        self._held, self._held_size = [], 0
+        return b"".join((self._prefix, body, b"\n"))
+
+
+def last_lines(data: bytes, count: int) -> tuple[str, ...]:
+    """The last `count` lines of `data`; of a line that was redrawn with "\\r" only what stood there last."""
+    lines = data.decode(errors="replace").replace("\r\n", "\n").rstrip("\r\n").split("\n")[-count:]
+    return tuple(line.rstrip("\r").rpartition("\r")[2] for line in lines) if lines != [""] else ()

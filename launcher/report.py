@@ -1,0 +1,219 @@
+"""The report of a failed job: what failed first, what followed, what to do.
+
+One worker's crash makes the others fail too, and their noise buries its cause. So the first failure comes first
+and whole: exit code or signal by name, time, host, and the traceback if there is one. The others get a line each.
+The labels (FAILED, Root Cause, rank with local_rank, exitcode with pid, error_file, time, host, traceback) are
+torchrun's, because log collectors look for them. Here is only text made from values; who prints it is elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TypeVar
+
+from rendezvous.errors import RecordError
+
+WIDTH = 80
+OTHERS_LIMIT = 16
+"""Other failures that get a line of their own; with a thousand ranks the box must still fit a screen."""
+MESSAGE_LINES_LIMIT = (20, 60)
+"""Lines kept at the start and the end of a longer traceback."""
+LINE_LIMIT = 400
+
+_NOT_AVAILABLE = "<N/A>"
+_FIRST_REALTIME_SIGNAL = 34  # SIGRTMIN as the C library gives it; the kernel's own two before it are taken
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerFailure:
+    """How one worker ended. `exit_code` is negative for a signal; `time` is local time as ISO text.
+
+    `message` is the traceback from its error file, `tail` the last lines of its stderr if they were captured,
+    `sentence` what we know ourselves: that its program could not be started, say.
+    """
+
+    rank: int
+    local_rank: int
+    pid: int
+    exit_code: int
+    time: str
+    host: str
+    error_file: str | None = None
+    message: str | None = None
+    tail: tuple[str, ...] = ()
+    is_out_of_memory: bool = False
+    sentence: str | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """The failure as a dictionary that JSON can carry."""
+        return {**asdict(self), "tail": list(self.tail)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, object]) -> WorkerFailure:
+        """Read what `to_json` made. Fields of a later version are ignored; RecordError says what is amiss."""
+        tail = _field(data, "tail", list, [])
+        return cls(
+            rank=_field(data, "rank", int),
+            local_rank=_field(data, "local_rank", int),
+            pid=_field(data, "pid", int),
+            exit_code=_field(data, "exit_code", int),
+            time=_field(data, "time", str),
+            host=_field(data, "host", str),
+            error_file=_text_or_none(data, "error_file"),
+            message=_text_or_none(data, "message"),
+            tail=tuple(str(line) for line in tail),
+            is_out_of_memory=_field(data, "is_out_of_memory", bool, False),
+            sentence=_text_or_none(data, "sentence"),
+        )
+
+
+def render(script: str, failures: Sequence[WorkerFailure], *, outcome: str, is_order_known: bool = True) -> str:
+    """The box that goes to stderr; it ends without a line end.
+
+    `failures` is not empty and begins with the root cause. `outcome` says what the launcher made of it:
+    "restarts used 2 of 2". `is_order_known` is false when another failure came so close, on another host, that
+    either may have been first. Raises ValueError when there is no failure.
+    """
+    if not failures:
+        raise ValueError("a report needs at least one failure")
+    root, *others = failures
+    heavy, light = "=" * WIDTH, "-" * WIDTH
+    observed = "first observed failure" if is_order_known else "first reported; others failed at nearly the same time"
+    lines = [heavy, f"{_plain(script)} FAILED", light, f"Root Cause ({observed}):", *_root_lines(root), light]
+    lines.append("Other failures:" if others else "Other failures: <NO_OTHER_FAILURES>")
+    lines += [_other_line(failure) for failure in others[:OTHERS_LIMIT]]
+    if len(others) > OTHERS_LIMIT:
+        lines.append(f"and {len(others) - OTHERS_LIMIT} more")
+    lines += [light, *_wrap(outcome)]
+    if hint := _hint(root):
+        lines += _wrap(f"hint: {hint}")
+    return "\n".join([*lines, heavy])
+
+
+def signal_name(exit_code: int) -> str | None:
+    """The name of the signal that an exit code stands for, None when it is a real exit code."""
+    if exit_code >= 0:
+        return None
+    try:
+        return signal.Signals(-exit_code).name
+    except ValueError:
+        return f"SIGRTMIN+{-exit_code - _FIRST_REALTIME_SIGNAL}" if -exit_code >= _FIRST_REALTIME_SIGNAL else None
+
+
+def _root_lines(failure: WorkerFailure) -> list[str]:
+    first, *rest = _cause(failure)
+    return [
+        f"[{failure.rank}]:",
+        f"  time      : {_plain(failure.time.replace('T', '_', 1))}",
+        f"  host      : {_plain(failure.host)}",
+        f"  rank      : {failure.rank} (local_rank: {failure.local_rank})",
+        f"  exitcode  : {_exit_code(failure)}",
+        f"  error_file: {_plain(failure.error_file or _NOT_AVAILABLE)}",
+        f"  traceback : {first}",
+        *(f"  {line}".rstrip() for line in rest),
+    ]
+
+
+def _other_line(failure: WorkerFailure) -> str:
+    # The labels with torchrun's spaces, for those who look for them literally.
+    rank = f"rank      : {failure.rank} (local_rank: {failure.local_rank})"
+    remark = " out of memory" if failure.is_out_of_memory else ""
+    return f"  {rank}  exitcode  : {_exit_code(failure)}{remark}  host: {_plain(failure.host)}"
+
+
+def _exit_code(failure: WorkerFailure) -> str:
+    name = signal_name(failure.exit_code)
+    return f"{failure.exit_code} (pid: {failure.pid})" + (f"  ({name})" if name else "")
+
+
+def _cause(failure: WorkerFailure) -> list[str]:
+    """What to show as the cause, the best that is known, and the last words where a traceback is missing."""
+    lines: list[str] = []
+    if failure.sentence:
+        lines.append(_plain(failure.sentence))
+    if failure.exit_code < 0:
+        # torchrun's sentence, which is looked for; the reason is ours.
+        reason = ": killed by the kernel: out of memory" if failure.is_out_of_memory else ""
+        name = signal_name(failure.exit_code) or _NOT_AVAILABLE
+        sentence = f"Signal {-failure.exit_code} ({name}) received by PID {failure.pid}{reason}"
+        if not failure.message or reason:
+            lines.append(sentence)
+    if failure.message:
+        lines += _shorten([_plain(line) for line in failure.message.strip("\n").split("\n")])
+    elif failure.tail:
+        count = len(failure.tail)
+        lines.append("its last line on stderr:" if count == 1 else f"its last {count} lines on stderr:")
+        lines += [f"  {_plain(line)}" for line in failure.tail]
+    return lines or [_NOT_AVAILABLE]
+
+
+def _hint(failure: WorkerFailure) -> str | None:
+    code = failure.exit_code
+    if failure.sentence:
+        return None  # it says what is amiss
+    if failure.is_out_of_memory:
+        return "give the job more memory, or use smaller batches or fewer data loading processes"
+    if code in _SIGNAL_HINTS:
+        return _SIGNAL_HINTS[code]
+    if code == 2:
+        return "2 is the worker's own exit code (argparse's for bad arguments), not a usage error of meshrun"
+    if 128 < code <= 128 + signal.SIGRTMAX and (name := signal_name(128 - code)):
+        return f"exit code {code} is how a shell in between reports {name}"
+    if not failure.message and not failure.tail:
+        return "its traceback, if it printed one, is further up; `--tee 2` repeats its last lines here"
+    return None
+
+
+_NATIVE_CRASH = "the worker crashed in native code; with PYTHONFAULTHANDLER=1 it prints where its Python code was"
+_SIGNAL_HINTS = {
+    -signal.SIGKILL: "somebody outside the job sent it: the host out of memory (see dmesg), a scheduler, a person",
+    -signal.SIGSEGV: _NATIVE_CRASH,
+    -signal.SIGABRT: _NATIVE_CRASH,
+    -signal.SIGILL: _NATIVE_CRASH,
+    -signal.SIGFPE: _NATIVE_CRASH,
+    -signal.SIGBUS: "shared memory that is full ends this way: look at /dev/shm, in a container raise its size",
+    -signal.SIGXCPU: "the limit on CPU time is spent: see `ulimit -t`",
+    -signal.SIGXFSZ: "a file grew beyond the limit: see `ulimit -f`",
+}
+
+
+def _shorten(lines: list[str]) -> list[str]:
+    start, end = MESSAGE_LINES_LIMIT
+    left_out = len(lines) - start - end
+    if left_out <= 1:
+        return lines
+    return [*lines[:start], f"... {left_out} lines left out ...", *lines[-end:]]
+
+
+def _plain(text: str) -> str:
+    """One line without what would move the cursor or change colours on the reader's terminal."""
+    text = re.sub(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)", "", text)
+    text = re.sub(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]", "?", text)
+    return text if len(text) <= LINE_LIMIT else f"{text[:LINE_LIMIT]} ..."
+
+
+def _wrap(text: str) -> list[str]:
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > WIDTH:
+            lines.append(word)
+        else:
+            lines[-1] = f"{lines[-1]} {word}".lstrip()
+    return lines
+
+
+def _field(data: Mapping[str, object], name: str, kind: type[Value], default: Value | None = None) -> Value:
+    value = data.get(name, default)
+    # bool is an int to Python, and never what was meant.
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise RecordError(f"a worker's failure has {name} = {value!r}, expected {kind.__name__}")
+    return value
+
+
+def _text_or_none(data: Mapping[str, object], name: str) -> str | None:
+    return None if data.get(name) is None else _field(data, name, str)

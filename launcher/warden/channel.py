@@ -1,0 +1,110 @@
+"""Whole messages, with descriptors, over the socket between the agent and its warden.
+
+A stream socket cuts its bytes where it likes and blocks when nobody reads; two processes that both block in
+send wait for each other for ever. So a channel never blocks: what does not fit waits in a queue, and what has
+not arrived yet waits in a buffer. A message is JSON (text may hold surrogate escapes, which JSON keeps exactly)
+behind a head with its length. The descriptors of a message travel with its first byte, and the kernel never
+joins the bytes of two such messages in one read, so each message finds its own.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from array import array
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+_HEAD = struct.Struct("!IB")  # length of the JSON, number of descriptors
+_READ_SIZE = 1 << 16
+_DESCRIPTOR_LIMIT = 8  # per message; a worker has two
+
+
+class Channel:
+    """One end. `ended` once the other side closed or shut down its writing half."""
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self._end = end
+        self._outbound: deque[tuple[memoryview, tuple[int, ...]]] = deque()
+        self._inbound = bytearray()
+        self._descriptors: list[int] = []
+        self._broken = False
+        self.ended = False
+
+    def fileno(self) -> int:
+        return self._end.fileno()
+
+    def send(self, message: Sequence[object], descriptors: tuple[int, ...] = ()) -> bool:
+        """Queue a message and write what fits; the answer is flush()'s. Descriptors must stay open until it is True."""
+        text = json.dumps(message).encode("ascii")
+        self._outbound.append((memoryview(_HEAD.pack(len(text), len(descriptors)) + text), descriptors))
+        return self.flush()
+
+    def flush(self) -> bool:
+        """Write what fits; True when nothing is left to write, also because nobody will ever read it."""
+        while self._outbound and not self._broken:
+            data, descriptors = self._outbound[0]
+            try:
+                sent = socket.send_fds(self._end, [data], descriptors) if descriptors else self._end.send(data)
+            except BlockingIOError:
+                return False
+            except (BrokenPipeError, ConnectionResetError):
+                self._broken = True
+            else:
+                if sent == len(data):
+                    self._outbound.popleft()
+                else:
+                    self._outbound[0] = (data[sent:], ())
+        self._outbound.clear()
+        return True
+
+    def receive(self) -> Iterator[tuple[list[Any], tuple[int, ...]]]:
+        """Each message that has arrived whole, with its descriptors (close-on-exec, the caller's from now on)."""
+        space = socket.CMSG_SPACE(_DESCRIPTOR_LIMIT * array("i").itemsize)
+        while not self.ended:
+            try:
+                data, ancillary, flags, _ = self._end.recvmsg(_READ_SIZE, space, socket.MSG_CMSG_CLOEXEC)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:  # closed with something of ours unread
+                data, ancillary, flags = b"", [], 0
+            if flags & socket.MSG_CTRUNC:
+                raise OSError("descriptors were lost on the way: too many files are open (ulimit -n)")
+            for _level, _kind, packed in ancillary:
+                numbers = array("i")
+                numbers.frombytes(packed)
+                self._descriptors.extend(numbers)
+            self.ended = not data
+            self._inbound += data
+            yield from self._whole_messages()
+
+    def _whole_messages(self) -> Iterator[tuple[list[Any], tuple[int, ...]]]:
+        while len(self._inbound) >= _HEAD.size:
+            length, descriptor_count = _HEAD.unpack_from(self._inbound)
+            end = _HEAD.size + length
+            if len(self._inbound) < end:
+                return
+            message = json.loads(self._inbound[_HEAD.size : end])
+            del self._inbound[:end]
+            descriptors = tuple(self._descriptors[:descriptor_count])
+            del self._descriptors[:descriptor_count]
+            yield message, descriptors
+
+    def finish(self) -> None:
+        """Say that nothing more will be sent; the other side sees `ended`. Reading goes on."""
+        with suppress(OSError):  # the other side has gone already
+            self._end.shutdown(socket.SHUT_WR)
+
+    def abandon(self) -> None:
+        """Neither send nor receive any more; the descriptor stays, and is readable, until close()."""
+        self._broken = self.ended = True
+        with suppress(OSError):
+            self._end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._broken = self.ended = True
+        self._end.close()

@@ -1,0 +1,42 @@
+"""Run the real commands and read what they print."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+LIMIT_S = 60.0
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def run(*words: str, cwd: Path | None = None, environ: Mapping[str, str] | None = None) -> Outcome:
+    """Run a command of this Python's environment ("meshrun", "meshctl", "python") to its end.
+
+    Variables that set our options are not inherited; `environ` is added to the rest.
+    """
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("LAUNCHER_", "PET_", "PYTHON", "TORCH")) and name not in ("COLUMNS", "LINES")
+    }
+    program = sys.executable if words[0] == "python" else os.path.join(os.path.dirname(sys.executable), words[0])
+    done = subprocess.run(
+        [program, *words[1:]],
+        cwd=cwd,
+        env={**inherited, **(environ or {})},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr)

@@ -1,0 +1,189 @@
+"""Bad input gets a sentence, a hint where we know one, and exit code 2; the real command is run."""
+
+from __future__ import annotations
+
+import os
+import sys
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from launcher import cli, files
+from launcher.errors import UsageError
+from tests.cli.running import run
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory with a script and with several things that are none."""
+    (tmp_path / "train.py").write_text("print('never runs')\n")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "other.py").write_text("")
+    with zipfile.ZipFile(tmp_path / "bundle.zip", "w") as bundle:
+        bundle.writestr("other.py", "")
+    os.mkfifo(tmp_path / "pipe")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence", "hint"),
+    [
+        ([], "no script given", "meshrun [options] SCRIPT [arguments of the script]; meshrun -h explains"),
+        (["tarin.py"], "script tarin.py does not exist", "did you mean train.py?"),
+        (["no/where.py"], "script no/where.py does not exist", "there is no directory no"),
+        (["train.py/x"], "script train.py/x cannot be read: Not a directory", None),
+        (["folder"], "folder is a directory without __main__.py", "give the name of a script in it"),
+        (["bundle.zip"], "bundle.zip is a zip file without __main__.py", None),
+        (["--run-path", "folder"], "folder is a directory without __main__.py", "give the name of a script in it"),
+        (["pipe"], "script pipe is neither a file nor a directory", "every worker has to read it"),
+        (["-"], "the script cannot come from stdin, every worker has to read it", "give the name of a file"),
+        (["-m", "train.py"], "--module takes the name of a module, train.py is a file", "leave out --module"),
+        (["--nproc-per-node", "0", "train.py"], "--nproc-per-node 0: at least 1 worker is needed", None),
+        (["--nproc-per-node", "-1", "train.py"], "--nproc-per-node -1: at least 1 worker is needed", None),
+        (["--nproc=abc", "train.py"], "--nproc-per-node abc is neither a number nor auto, gpu or cpu", None),
+        (
+            ["--nnodes", "a", "train.py"],
+            "--nnodes a is neither a number of nodes nor MIN:MAX",
+            "on one machine leave it out",
+        ),
+        (["--nnodes", "4:2", "train.py"], "--nnodes 4:2: the least, 4, is more than the most, 2", None),
+        (["--nproc-per-nod3", "2", "train.py"], "unknown option --nproc-per-nod3", "did you mean --nproc-per-node?"),
+        (
+            ["--mesh", "dp=*,tp=4", "--nproc-per-node", "6", "train.py"],
+            "mesh dp=*,tp=4 needs a multiple of 4 workers, 6 were asked for",
+            None,
+        ),
+        (
+            ["--mesh", "dp=*,tp=*", "train.py"],
+            "mesh 'dp=*,tp=*' has 2 elastic axes (dp, tp), at most one may be *",
+            "give all but one a size",
+        ),
+        (["--log-dir", "train.py", "train.py"], "log directory train.py is not a directory", None),
+        (["--log-dir", "train.py/x", "train.py"], "log directory train.py/x cannot be made: Not a directory", None),
+        (["-m", "--no-python", "train"], "--no-python and --module exclude each other", "a module is run by Python"),
+        (["--numa-binding", "node", "train.py"], "--numa-binding does not work yet", "leave it out for now"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_the_command_says_what_is_wrong(place: Path, words: list[str], sentence: str, hint: str | None) -> None:
+    outcome = run("meshrun", *words, cwd=place)
+    expected = f"meshrun: error: {sentence}\n" + (f"hint: {hint}\n" if hint else "")
+    assert (outcome.err, outcome.out, outcome.code) == (expected, "", 2)
+
+
+def test_a_variable_with_rubbish_is_named(place: Path) -> None:
+    outcome = run("meshrun", "train.py", cwd=place, environ={"PET_MAX_RESTARTS": "many"})
+    assert outcome.err == "meshrun: error: PET_MAX_RESTARTS=many is not a whole number of at least 0\n"
+    assert outcome.code == 2
+
+
+def test_python_m_launcher_says_the_same(place: Path) -> None:
+    assert run("python", "-m", "launcher", "nosuch.py", cwd=place) == run("meshrun", "nosuch.py", cwd=place)
+
+
+@contextmanager
+def without_rights() -> Iterator[None]:
+    """As a user for whom file permissions hold; root may read and write everything."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+@pytest.fixture
+def open_place(place: Path) -> Iterator[Path]:
+    """`place`, which a user without rights can reach: pytest makes its directories for their owner only."""
+    changed = [parent for parent in (place, *place.parents) if parent.stat().st_mode & 0o055 != 0o055]
+    modes = [parent.stat().st_mode & 0o7777 for parent in changed]
+    for parent, mode in zip(changed, modes, strict=True):
+        parent.chmod(mode | 0o055)
+    yield place
+    for parent, mode in zip(changed, modes, strict=True):
+        parent.chmod(mode)
+
+
+def test_an_unreadable_script_is_refused(open_place: Path) -> None:
+    script = open_place / "train.py"
+    script.chmod(0)
+    config = cli.parse([str(script)], {})
+    with without_rights(), pytest.raises(UsageError) as caught:
+        files.check(config)
+    assert str(caught.value) == f"script {script} cannot be read: Permission denied"
+
+
+def test_a_log_directory_that_cannot_be_written_is_refused(open_place: Path) -> None:
+    closed = open_place / "logs"
+    closed.mkdir()
+    closed.chmod(0o555)
+    config = cli.parse(["--log-dir", str(closed), str(open_place / "train.py")], {})
+    below = cli.parse(["--log-dir", str(closed / "more"), str(open_place / "train.py")], {})
+    with without_rights():
+        with pytest.raises(UsageError) as caught:
+            files.check(config)
+        assert str(caught.value) == f"log directory {closed} is not writable"
+        with pytest.raises(UsageError) as caught:
+            files.check(below)
+        assert str(caught.value) == f"log directory {closed}/more cannot be made: Permission denied"
+
+
+def test_a_directory_or_zip_with_main_passes(place: Path) -> None:
+    (place / "folder" / "__main__.py").write_text("")
+    with zipfile.ZipFile(place / "bundle.zip", "a") as bundle:
+        bundle.writestr("__main__.py", "")
+    for script in ("folder", "bundle.zip", "train.py"):
+        files.check(cli.parse([str(place / script)], {}))
+
+
+def test_a_log_directory_is_made_when_it_is_not_there(place: Path) -> None:
+    files.check(cli.parse(["--log-dir", str(place / "a" / "b"), str(place / "train.py")], {}))
+    assert (place / "a" / "b").is_dir()
+
+
+def test_a_module_and_a_program_are_not_looked_for(place: Path) -> None:
+    files.check(cli.parse(["-m", "no.such.module"], {}))
+    files.check(cli.parse(["--no-python", "no-such-program"], {}))
+
+
+def test_an_unexpected_error_is_called_our_bug_and_shows_its_traceback(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("lost")
+
+    monkeypatch.setattr(cli, "protect_imports", lambda: None)
+    monkeypatch.setattr(cli, "_run", broken)
+    assert cli.main(["train.py"]) == 70
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[0] == "meshrun: error: KeyError where none should be: a bug in meshrun, not in your job"
+    assert lines[1].startswith("hint: please report it with the command line and all that follows; meshrun 0.")
+    assert lines[2] == "Traceback (most recent call last):"
+    assert lines[-1] == "KeyError: 'lost'"
+
+
+def test_an_interrupt_before_the_agent_runs_is_quiet(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "protect_imports", lambda: None)
+    monkeypatch.setattr(cli, "_run", interrupted)
+    assert cli.main(["train.py"]) == 130
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_argument_that_is_not_text_is_shown_and_not_fatal(place: Path) -> None:
+    outcome = run("meshrun", "odd\udcff.py", cwd=place)
+    assert outcome.err.splitlines()[0] == "meshrun: error: script odd\\udcff.py does not exist"
+    assert outcome.code == 2
+
+
+def test_the_interpreter_of_the_workers_can_be_chosen() -> None:
+    assert cli.parse(["train.py"], {}).python == sys.executable
+    assert cli.parse(["train.py"], {"PYTHON_EXEC": "/opt/python"}).python == "/opt/python"

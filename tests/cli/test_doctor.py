@@ -1,0 +1,91 @@
+"""meshctl doctor: what a run would work with, without starting one."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import pytest
+
+from launcher import doctor, options
+from tests.cli.running import run
+
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+
+
+def test_doctor_shows_every_working_option_with_its_value_and_origin() -> None:
+    environ = {**NO_GPU, "PET_ROLE": "trainer", "LAUNCHER_MAX_RESTARTS": "3", "PET_MAX_RESTARTS": "9"}
+    outcome = run("meshctl", "doctor", "--", "--nproc-per-node=2", "train.py", "--lr", environ=environ)
+    assert (outcome.code, outcome.err) == (0, "")
+    rows = [line.split() for line in outcome.out.splitlines()]
+    assert ["nproc-per-node", "2", "--nproc-per-node"] in rows
+    assert ["max-restarts", "3", "LAUNCHER_MAX_RESTARTS"] in rows
+    assert ["role", "trainer", "PET_ROLE"] in rows
+    assert ["nnodes", "1:1", "default"] in rows
+    shown = {row[0] for row in rows if row}
+    assert shown.issuperset(
+        option.name for option in options.TABLE if option.state != "not yet" and option.kind != "ask"
+    )
+
+
+def test_doctor_as_json_is_one_object_and_nothing_else() -> None:
+    outcome = run("meshctl", "doctor", "--json", environ={**NO_GPU, "PYTHON_EXEC": "/opt/python"})
+    findings = json.loads(outcome.out)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert os.path.samefile(findings["python"]["agent"], sys.executable)
+    assert findings["python"]["workers"] == "/opt/python"
+    assert [found["kind"] for found in findings["devices"]] == ["nvidia", "cpu"]
+    assert all(found["reason"] and len(found["ids"]) == found["count"] for found in findings["devices"])
+    assert findings["options"]["rdzv-backend"] == {"value": "static", "origin": "default"}
+
+
+def test_doctor_says_what_a_run_would_start_or_why_not() -> None:
+    assert "\na run would start: 3 workers" in run("meshctl", "doctor", "--", "--nproc-per-node=3", environ=NO_GPU).out
+    outcome = run("meshctl", "doctor", "--", "--nproc-per-node=gpu", environ=NO_GPU)
+    assert "\na run would not start: --nproc-per-node=gpu, but no GPU was found" in outcome.out
+    assert outcome.code == 0
+
+
+def test_doctor_repeats_the_remarks_of_a_run() -> None:
+    assert "note: --monitor-interval 5 has no effect" in run("meshctl", "doctor", "--", "--monitor-interval=5").out
+
+
+def test_doctor_does_not_import_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    findings = doctor.examine([], NO_GPU)
+    assert "torch" not in sys.modules
+    assert findings["torch"] is None or findings["torch"][0].isdigit()
+
+
+def test_a_detector_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    from launcher.devices import nvidia
+
+    def broken(*_: object) -> None:
+        raise OSError("driver is gone")
+
+    monkeypatch.setattr(nvidia.Detector, "detect", broken)
+    found = doctor.examine(["--nproc-per-node=cpu"], NO_GPU)["devices"][0]
+    assert found == {"kind": "nvidia", "count": 0, "reason": "OSError: driver is gone", "ids": []}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["doctor", "--", "--nproc-per-node=0"], "meshctl: error: --nproc-per-node 0: at least 1 worker is needed\n"),
+        (["doctor", "--no-such"], "meshctl: error: No such option"),
+        (["docter"], "meshctl: error: No such command 'docter'."),
+        (["status"], "meshctl: error: No such command 'status'."),
+    ],
+)
+def test_meshctls_errors_look_like_meshruns(words: list[str], sentence: str) -> None:
+    outcome = run("meshctl", *words)
+    assert outcome.err.startswith(sentence)
+    assert (outcome.out, outcome.code) == ("", 2)
+
+
+def test_meshctl_alone_shows_its_commands() -> None:
+    outcome = run("meshctl")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert [line.split()[0] for line in outcome.out.partition("Commands:\n")[2].splitlines()] == ["doctor"]
+    assert run("meshctl", "--version").out.startswith("meshctl 0.")

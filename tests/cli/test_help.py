@@ -1,0 +1,105 @@
+"""The help: complete, a screen per group, readable without colour."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from launcher import help, options
+from tests.cli.running import run
+
+
+def test_every_option_is_in_the_help_with_its_variables_and_default() -> None:
+    words = set(help.page().replace(",", " ").split())
+    text = " ".join(help.page().split())
+    for option in options.TABLE:
+        assert option.flag in words
+        assert option.short == "" or option.short in words
+        assert words.issuperset(option.variables)
+        assert option.kind == "flag" or not option.default or f"[default: {option.default}]" in text
+
+
+@pytest.mark.parametrize("group", options.GROUPS)
+def test_each_group_fits_a_screen_and_shows_only_its_own_options(group: str) -> None:
+    lines = help.page(group).splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    flags = {word for line in lines if line.startswith("  -") for word in line.replace(",", " ").split()}
+    assert {option.flag for option in options.TABLE if option.group == group} == {
+        flag for flag in flags if flag.startswith("--")
+    }
+
+
+def test_a_group_reads_like_this() -> None:
+    assert help.page("addresses") == (
+        "Addresses and ports (-h addresses):\n"
+        "  --node-rank N\n"
+        "      On one node it can only be 0. [default: 0]\n"
+        "      LAUNCHER_NODE_RANK, PET_NODE_RANK\n"
+        "  --master-addr ADDRESS\n"
+        "      MASTER_ADDR of the workers. [default: --local-addr, else loopback]\n"
+        "      LAUNCHER_MASTER_ADDR, PET_MASTER_ADDR\n"
+        "  --master-port PORT\n"
+        "      MASTER_PORT of the workers. [default: a fresh free one for every round]\n"
+        "      LAUNCHER_MASTER_PORT, PET_MASTER_PORT\n"
+        "  --local-addr ADDRESS\n"
+        "      This node's address, as others reach it. [default: loopback]\n"
+        "      LAUNCHER_LOCAL_ADDR, PET_LOCAL_ADDR"
+    )
+
+
+def test_help_is_plain_text_on_stdout_with_every_line_within_80_columns() -> None:
+    outcome = run("meshrun", "-h")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out == help.page() + "\n"
+    assert "\x1b" not in outcome.out
+    assert max(map(len, outcome.out.splitlines())) <= 80
+    assert outcome.out.startswith("Usage: meshrun [options] SCRIPT [arguments of the script]\n")
+
+
+def test_one_group_can_be_asked_for() -> None:
+    assert run("meshrun", "-h", "output").out == help.page("output") + "\n"
+    assert run("meshrun", "--help=output").out == help.page("output") + "\n"
+
+
+def test_the_version_is_one_line() -> None:
+    outcome = run("meshrun", "--version")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.startswith("meshrun 0.")
+
+
+def test_a_reader_that_has_left_is_no_error() -> None:
+    command = os.path.join(os.path.dirname(sys.executable), "meshrun")
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([command, "-h"], stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_the_reference_page_names_every_spelling() -> None:
+    page = help.reference()
+    for option in options.TABLE:
+        assert all(f"`{spelling}`" in page for spelling in option.spellings)
+        assert all(f"`{variable}`" in page for variable in option.variables)
+
+
+# What would be felt before the first worker starts; click is the one that tempts.
+HEAVY = ("click", "argparse", "logging", "pathlib", "tempfile", "subprocess", "asyncio", "importlib.metadata", "uuid")
+
+
+def test_the_way_to_a_worker_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; before = set(sys.modules)\n"
+        "from launcher import cli, files\n"
+        "files.check(cli.parse(['--nproc-per-node=2', '--mesh=dp=2', '--log-dir=/tmp', sys.argv[1], '--lr=1'], {}))\n"
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    outcome = run("python", "-c", code, __file__)
+    assert outcome.code == 0, outcome.err
+    imported = set(outcome.out.split())
+    assert "launcher.config" in imported
+    assert not imported.intersection((*HEAVY, "launcher.help", "torch", "numpy"))

@@ -1,0 +1,90 @@
+"""torchrun itself is the yardstick for the variables that workers get."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.environments import Place
+from launcher.environments.torch import TorchEnvironment
+from launcher.node import Slot
+
+pytest.importorskip("torch")
+
+DUMP = """
+import json, os, sys
+with open(os.path.join(sys.argv[1], os.environ["RANK"]), "w") as file:
+    json.dump(dict(os.environ), file)
+"""
+# Drawn by torchrun in every run; MASTER_ADDR is a name of this host. The store is rank 0's with us, torchrun's there.
+CHOSEN = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_USE_AGENT_STORE"}
+OURS = {"LAUNCHER_ROUND", "MESH_AXES", "MESH_SHAPE", "MESH_COORDS", "MESH_DP_RANK", "MESH_DP_SIZE"}
+
+
+def place(local_rank: int, error_file: str) -> Place:
+    return Place(
+        run_id="a job",
+        round=1,
+        restart_count=0,
+        max_restarts=2,
+        rank=local_rank,
+        world_size=2,
+        local_rank=local_rank,
+        local_world_size=2,
+        group_rank=0,
+        group_world_size=1,
+        role="trainer",
+        role_rank=local_rank,
+        role_world_size=2,
+        master_addr="127.0.0.1",
+        master_port=29400,
+        mesh_axes=("dp",),
+        mesh_shape=(2,),
+        mesh_coordinates=(local_rank,),
+        slot=Slot(index=local_rank, devices=()),
+        error_file=error_file,
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "extra", "is_virtual"),
+    [
+        ([], {}, False),
+        (["--virtual-local-rank"], {"CUDA_VISIBLE_DEVICES": "4, 6"}, True),
+        (["--virtual-local-rank"], {"OMP_NUM_THREADS": "3", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}, True),
+    ],
+)
+def test_our_variables_are_those_torchrun_exports(
+    tmp_path: Path, flags: list[str], extra: dict[str, str], is_virtual: bool
+) -> None:
+    script = tmp_path / "dump.py"
+    script.write_text(DUMP)
+    dumps = tmp_path / "dumps"
+    dumps.mkdir()
+    parent = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **extra}
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--nnodes=1:1", "--rdzv-backend=c10d"),
+            *("--rdzv-endpoint=localhost:0", "--rdzv-id=a job", "--nproc-per-node=2", "--max-restarts=2"),
+            *("--role=trainer", *flags, str(script), str(dumps)),
+        ],
+        env=parent,
+        check=True,
+        timeout=120,
+        stderr=subprocess.DEVNULL,
+    )
+    ours = TorchEnvironment(virtual_local_rank=is_virtual)
+    for local_rank in range(2):
+        theirs: dict[str, str] = json.loads((dumps / str(local_rank)).read_text())
+        theirs.pop("LC_CTYPE", None)  # set by Python itself in a bare environment
+        told = ours.variables(place(local_rank, str(tmp_path)), parent)
+        assert {**parent, **told}.keys() - OURS == theirs.keys()
+        assert told.keys() >= OURS
+        assert {name: value for name, value in {**parent, **told}.items() if name in theirs.keys() - CHOSEN} == {
+            name: value for name, value in theirs.items() if name not in CHOSEN
+        }

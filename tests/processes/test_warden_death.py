@@ -1,0 +1,217 @@
+"""When the agent or the warden dies or freezes, no worker outlives it for long; and the leash."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import Agent, children, descriptors, family, is_alive, state
+from tests.support.waiting import wait_until
+
+SLEEP = ["sleep", "1000"]
+# A child in the worker's group, one in a session of its own, and one that has lost its parent already.
+FAMILY = ["sh", "-c", "sleep 1000 & setsid sleep 1000 & (setsid sleep 1000 &); exec sleep 1000"]
+FAMILY_SIZE = 4
+
+
+@pytest.fixture
+def agent() -> Iterator[Agent]:
+    with Agent() as agent:
+        yield agent
+
+
+def start_families(agent: Agent, count: int) -> list[int]:
+    workers = agent.start(1, *[FAMILY] * count)
+    wait_until(lambda: len(family(agent.token)) == 2 + count * FAMILY_SIZE, what="the workers' children")
+    return workers
+
+
+def now() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def test_killing_the_agent_ends_every_worker_all_descendants_and_the_warden(agent: Agent) -> None:
+    start_families(agent, 4)
+    os.kill(agent.pid, signal.SIGKILL)
+    agent.wait_until_nobody_is_left()
+
+
+def test_killing_the_agent_gives_workers_no_chance_to_handle_sigterm(agent: Agent, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    agent.start(1, ["sh", "-c", f"trap 'touch {told}' TERM HUP INT; echo; while :; do sleep 0.01; done"])
+    os.kill(agent.pid, signal.SIGKILL)
+    agent.wait_until_nobody_is_left()
+    assert not told.exists()
+
+
+def test_killing_the_agent_while_the_warden_is_stopped_ends_all(agent: Agent) -> None:
+    start_families(agent, 2)
+    os.kill(agent.warden_pid, signal.SIGSTOP)
+    wait_until(lambda: state(agent.warden_pid) == "T")
+    os.kill(agent.pid, signal.SIGKILL)
+    agent.wait_until_nobody_is_left()
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGPIPE", "SIGUSR1", "SIGALRM", "SIGTSTP"])
+def test_the_warden_takes_no_notice_of_a_signal(agent: Agent, name: str) -> None:
+    (worker,) = agent.start(1, SLEEP)
+    os.kill(agent.warden_pid, signal.Signals[name])
+    agent.start(2, SLEEP)
+    assert is_alive(worker)
+    assert state(agent.warden_pid) != "T"
+
+
+def test_killing_the_warden_is_reported_and_its_workers_die_with_it(agent: Agent) -> None:
+    workers = start_families(agent, 3)
+    os.kill(agent.warden_pid, signal.SIGKILL)
+    assert agent.wait_for("WardenLost")[1] == f"the warden (pid {agent.warden_pid}) was killed by SIGKILL"
+    wait_until(lambda: not any(map(is_alive, workers)))
+
+
+def test_the_end_of_the_warden_is_known_even_if_the_agent_was_started_with_children_ignored() -> None:
+    with Agent(setup="import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)") as agent:
+        os.kill(agent.warden_pid, signal.SIGKILL)
+        assert "was killed by SIGKILL" in agent.wait_for("WardenLost")[1]
+
+
+def test_the_agent_clears_away_what_a_lost_warden_leaves(agent: Agent) -> None:
+    start_families(agent, 3)
+    os.kill(agent.warden_pid, signal.SIGKILL)
+    agent.wait_for("WardenLost")
+    assert agent.ask("kill_orphans", 20) == []
+    assert family(agent.token) == [agent.pid]
+    assert children(agent.pid) == []
+
+
+def test_a_warden_that_takes_no_orders_is_given_up(tmp_path: Path) -> None:
+    with Agent(setup="import launcher.warden; launcher.warden.ORDER_LIMIT_S = 0.3") as agent:
+        start_families(agent, 1)
+        os.kill(agent.warden_pid, signal.SIGSTOP)
+        agent.spawn(2, *[["echo", "x" * 100_000]] * 20, stdout=str(tmp_path / "out"))
+        sentence = f"the warden (pid {agent.warden_pid}) took no order for 0.3 s and was killed"
+        assert agent.wait_for("WardenLost")[1] == sentence
+        assert agent.ask("kill_orphans", 20) == []
+        assert family(agent.token) == [agent.pid]
+        assert str(tmp_path / "out") not in descriptors(agent.pid)
+
+
+def test_orders_to_a_lost_warden_are_harmless(agent: Agent, tmp_path: Path) -> None:
+    os.kill(agent.warden_pid, signal.SIGKILL)
+    agent.wait_for("WardenLost")
+    for order in (("extend_leash", None), ("signal", 1, 15), ("sweep", 1), ("reap",), ("close", 5)):
+        agent.ask(*order)
+    agent.spawn(1, SLEEP, stdout=str(tmp_path / "out"))
+    agent.wait_for("Returned", "spawn")
+    assert str(tmp_path / "out") not in descriptors(agent.pid)
+    assert children(agent.pid) == []
+
+
+def test_a_worker_whose_warden_dies_before_it_could_ask_for_the_death_signal_ends_itself() -> None:
+    wait_for_the_death_of_the_warden = """
+import os, time
+from launcher.warden import kernel
+real = kernel.signal_on_parent_death
+def late(signum):
+    global warden
+    if signum == 9:
+        while os.getppid() == warden: time.sleep(0.01)
+    else:
+        warden = os.getpid()  # it is the warden that asks for SIGCONT
+    real(signum)
+kernel.signal_on_parent_death = late
+"""
+    with Agent(setup=wait_for_the_death_of_the_warden) as agent:
+        agent.spawn(1, SLEEP)
+        wait_until(lambda: children(agent.warden_pid))
+        os.kill(agent.warden_pid, signal.SIGKILL)
+        agent.wait_until_nobody_is_left(agent.pid)
+
+
+def test_an_agent_that_no_longer_needs_the_warden_closes_it(agent: Agent) -> None:
+    start_families(agent, 2)
+    agent.ask("close", 20)
+    assert family(agent.token) == [agent.pid]
+    assert children(agent.pid) == []
+    for rank in range(2):
+        agent.wait_for("Exited", 1, rank)
+    agent.wait_for("Gone", 1)
+    assert "WardenLost" not in [report[0] for report in agent.heard]
+
+
+def test_a_warden_that_does_not_close_in_time_is_killed_with_all_its_workers(agent: Agent) -> None:
+    start_families(agent, 2)
+    os.kill(agent.warden_pid, signal.SIGSTOP)
+    wait_until(lambda: state(agent.warden_pid) == "T")
+    agent.ask("close", 0.5)
+    assert family(agent.token) == [agent.pid]
+    assert children(agent.pid) == []
+
+
+def test_an_agent_that_is_stopped_with_a_leash_loses_its_workers_in_time(agent: Agent) -> None:
+    start_families(agent, 2)
+    agent.ask("extend_leash", now() + 0.5)
+    os.kill(agent.pid, signal.SIGSTOP)
+    agent.wait_until_nobody_is_left(agent.pid, agent.warden_pid)
+    os.kill(agent.pid, signal.SIGCONT)
+    agent.wait_for("LeashExpired", 1)
+    assert [agent.wait_for("Exited", 1, rank)[4] for rank in range(2)] == [-signal.SIGKILL] * 2
+    agent.wait_for("Gone", 1)
+
+
+def test_an_agent_that_is_stopped_without_a_leash_keeps_its_workers(agent: Agent) -> None:
+    workers = start_families(agent, 1)
+    until = now() + 0.2
+    agent.ask("extend_leash", until)
+    agent.ask("extend_leash", None)
+    os.kill(agent.pid, signal.SIGSTOP)
+    wait_until(lambda: now() > until + 1, what="the time the leash would have ended, timer included")
+    assert is_alive(workers[0])
+    assert is_alive(agent.warden_pid)
+
+
+def test_a_stopped_warden_with_a_leash_is_killed_by_the_kernel_and_its_workers_with_it(agent: Agent) -> None:
+    start_families(agent, 2)
+    agent.ask("extend_leash", now() + 0.5)
+    agent.do("sweep", 2)
+    agent.wait_for("Gone", 2)  # so the warden has taken the leash, too
+    os.kill(agent.warden_pid, signal.SIGSTOP)
+    sentence = f"the warden (pid {agent.warden_pid}) was killed by SIGKILL after its leash had run out"
+    assert agent.wait_for("WardenLost")[1] == sentence
+    assert agent.ask("kill_orphans", 20) == []
+    assert family(agent.token) == [agent.pid]
+
+
+def test_an_extended_leash_ends_later(agent: Agent) -> None:
+    workers = start_families(agent, 1)
+    first = now() + 0.5
+    agent.ask("extend_leash", first)
+    agent.ask("extend_leash", first + 1000)
+    wait_until(lambda: now() > first + 1)
+    assert is_alive(workers[0])
+    agent.ask("extend_leash", now() + 0.1)
+    agent.wait_for("Gone", 1)
+
+
+def test_under_an_expired_leash_no_worker_starts_and_after_an_extension_it_does(agent: Agent) -> None:
+    agent.ask("extend_leash", now() - 10)
+    agent.spawn(1, SLEEP, SLEEP)
+    agent.wait_for("LeashExpired", 1)
+    agent.wait_for("Gone", 1)
+    assert not [report for report in agent.heard if report[0] == "Spawned"]
+    agent.ask("extend_leash", now() + 1000)
+    agent.start(2, SLEEP)
+
+
+def test_the_warden_outlives_an_expired_leash(agent: Agent) -> None:
+    agent.start(1, SLEEP)
+    until = now() + 0.2
+    agent.ask("extend_leash", until)
+    agent.wait_for("Gone", 1)
+    wait_until(lambda: now() > until + 1, what="the kernel's timer, had it not been disarmed")
+    agent.ask("extend_leash", None)
+    agent.start(2, SLEEP)

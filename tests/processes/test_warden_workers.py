@@ -1,0 +1,272 @@
+"""Starting workers: what they inherit, what they do not, and what is reported of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import TOKEN_VARIABLE, Agent, children, descriptors, is_alive, parent
+from tests.support.waiting import wait_until
+
+SLEEP = ["sleep", "1000"]
+
+
+@pytest.fixture
+def agent() -> Iterator[Agent]:
+    with Agent() as agent:
+        yield agent
+
+
+def python(code: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-I", "-S", "-c", code, *arguments]
+
+
+def test_exit_codes_and_signals_are_reported(agent: Agent) -> None:
+    agent.spawn(1, ["true"], ["sh", "-c", "exit 3"], ["sh", "-c", "kill -SEGV $$"])
+    assert [agent.wait_for("Exited", 1, rank)[4] for rank in range(3)] == [0, 3, -signal.SIGSEGV]
+
+
+def test_a_worker_is_reported_running_before_it_is_reported_ended(agent: Agent) -> None:
+    agent.spawn(1, *[["true"]] * 20)
+    for rank in range(20):
+        agent.wait_for("Exited", 1, rank)
+    kinds = [report[0] for rank in range(20) for report in agent.heard if report[1:3] == [1, rank]]
+    assert kinds == ["Spawned", "Exited"] * 20
+
+
+def test_a_worker_leads_a_session_of_its_own(agent: Agent) -> None:
+    workers = agent.start(1, SLEEP, SLEEP)
+    assert [os.getsid(pid) for pid in workers] == workers
+    assert {parent(pid) for pid in workers} == {agent.warden_pid}
+
+
+def test_a_worker_has_only_its_three_streams_open() -> None:
+    with Agent(setup="import os; os.dup2(0, 7); os.dup2(1, 200)") as agent:  # inheritable ones of whoever called us
+        workers = agent.start(1, SLEEP, SLEEP, stdout=os.devnull, stderr=os.devnull)
+        assert len(descriptors(agent.pid)) > 5
+        for worker in workers:  # the dynamic loader may still have a library open
+            wait_until(lambda pid=worker: descriptors(pid) == [os.devnull] * 3)  # type: ignore[misc]
+
+
+def test_a_worker_that_has_not_reached_its_exec_holds_nothing_of_the_warden_or_of_other_workers(tmp_path: Path) -> None:
+    slow_exec = "import time; from launcher.warden import child; child._execute = lambda *_: time.sleep(1000)"
+    with Agent(setup=slow_exec) as agent:
+        agent.spawn(
+            1, *[SLEEP] * 3, stdout=str(tmp_path / "{local_rank}.out"), stderr=str(tmp_path / "{local_rank}.err")
+        )
+        workers = wait_until(lambda: len(found := children(agent.warden_pid)) == 3 and found)
+
+        def settled() -> bool:
+            return all(len(descriptors(worker)) == 4 for worker in workers)
+
+        wait_until(settled, what="nothing but three streams and the pipe of the exec's result")
+        streams = sorted(tuple(descriptors(worker)[1:3]) for worker in workers)
+        assert streams == [(str(tmp_path / f"{rank}.out"), str(tmp_path / f"{rank}.err")) for rank in range(3)]
+        os.kill(agent.pid, signal.SIGKILL)
+        agent.wait_until_nobody_is_left()
+
+
+def test_redirected_streams_reach_their_files_and_others_are_the_agents(agent: Agent, tmp_path: Path) -> None:
+    out = tmp_path / "0.out"
+    (worker,) = agent.start(1, ["sh", "-c", "echo to stdout; exec sleep 1000"], stdout=str(out))
+    assert wait_until(out.read_text) == "to stdout\n"
+    assert descriptors(worker)[2] == descriptors(agent.pid)[2]
+    assert descriptors(worker)[0] == descriptors(agent.pid)[0]
+
+
+def test_a_stream_that_was_closed_when_the_agent_started_is_dev_null_for_the_workers() -> None:
+    with Agent(setup="import os; os.close(2)") as agent:
+        (worker,) = agent.start(1, SLEEP)
+        wait_until(lambda: descriptors(worker) == [os.devnull] * 3)
+
+
+def test_signals_are_at_their_defaults_and_none_is_blocked() -> None:
+    everything = "import signal; [signal.signal(s, signal.SIG_IGN) for s in signal.valid_signals() if s not in (9, 19)]"
+    with Agent(setup=everything + "; signal.pthread_sigmask(signal.SIG_BLOCK, [1, 15])") as agent:
+        (worker,) = agent.start(1, SLEEP)
+        lines = Path(f"/proc/{worker}/status").read_text().splitlines()
+        masks = dict(line.split(":\t") for line in lines if line.startswith(("SigIgn", "SigBlk", "SigCgt")))
+        assert {name: int(mask, 16) for name, mask in masks.items()} == {"SigIgn": 0, "SigBlk": 0, "SigCgt": 0}
+
+
+def test_a_signal_sent_before_the_exec_is_not_lost(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    wait_at_the_gate = f"""
+import os, time
+agent, real = os.getpid(), os.setsid
+def setsid():
+    while os.getppid() != agent and not os.path.exists({str(gate)!r}): time.sleep(0.01)
+    real()
+os.setsid = setsid
+"""
+    with Agent(setup=wait_at_the_gate) as agent:
+        agent.spawn(1, SLEEP)
+        agent.do("signal", 1, signal.SIGTERM)
+        agent.do("sweep", 2)
+        agent.wait_for("Gone", 2)  # orders are obeyed in their order, so the signal has been sent
+        gate.touch()
+        assert agent.wait_for("Exited", 1, 0)[4] == -signal.SIGTERM
+
+
+def test_the_environment_is_the_agents_less_what_is_unset_with_the_workers_on_top(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with Agent(env={"KEPT": "k", "CHANGED": "old", "REMOVED": "r", "REPLACED": "old"}) as agent:
+        environment = {"CHANGED": "new", "REPLACED": "new", "RANK": "3"}
+        agent.spawn(1, ["env", "-0"], env=environment, unset=["REMOVED", "REPLACED", "NEVER_SET"], stdout=str(out))
+        agent.wait_for("Exited", 1, 0)
+        seen = dict(entry.split("=", 1) for entry in out.read_text().split("\0") if entry)
+    names = ("KEPT", "CHANGED", "REMOVED", "REPLACED", "RANK", TOKEN_VARIABLE)
+    assert [seen.get(name) for name in names] == ["k", "new", None, "new", "3", agent.token]
+
+
+def test_arguments_and_variables_arrive_byte_by_byte(agent: Agent, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    tricky = ["", "\udcff\udc80", "ä\n\t\x01", "x" * 100_000]
+    code = "import json, os, sys; json.dump([*map(ascii, sys.argv[1:]), ascii(os.environ['V'])], sys.stdout)"
+    agent.spawn(1, python(code, *tricky), env={"V": "\udcfe\udced\udca0\udc80"}, stdout=str(out))
+    assert agent.wait_for("Exited", 1, 0)[4] == 0
+    assert json.loads(out.read_text()) == [ascii(word) for word in [*tricky, "\udcfe\udced\udca0\udc80"]]
+
+
+def test_a_megabyte_of_arguments_arrives(agent: Agent, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    agent.spawn(1, ["sh", "-c", "echo $#", *["x" * 100_000] * 11], stdout=str(out))
+    assert agent.wait_for("Exited", 1, 0)[4] == 0
+    assert out.read_text() == "10\n"
+
+
+def test_a_program_that_cannot_be_run_is_told_in_a_sentence(agent: Agent, tmp_path: Path) -> None:
+    plain, broken = tmp_path / "plain", tmp_path / "broken"
+    plain.write_text("")
+    broken.write_text("no program")
+    broken.chmod(broken.stat().st_mode | stat.S_IXUSR)
+    programs = [["nowhere-to-be-found"], [str(plain)], [str(broken)], ["echo", "x" * 200_000], ["echo", "\0"]]
+    agent.spawn(1, *programs)
+    failures = [agent.wait_for("SpawnFailed", 1, rank)[3:] for rank in range(len(programs))]
+    assert failures == [
+        ["cannot run 'nowhere-to-be-found': No such file or directory", 2],
+        [f"cannot run '{plain}': Permission denied", 13],
+        [f"cannot run '{broken}': Exec format error", 8],
+        ["cannot run 'echo': Argument list too long", 7],
+        ["cannot run 'echo': embedded null byte", 22],
+    ]
+    agent.do("sweep", 1)
+    agent.wait_for("Gone", 1)
+    assert not [report for report in agent.heard if report[0] in ("Spawned", "Exited")]
+    assert children(agent.warden_pid) == []
+
+
+def test_the_program_is_searched_on_the_path_of_the_workers_own_environment(agent: Agent, tmp_path: Path) -> None:
+    for folder, mode in (("forbidden", 0o600), ("right", 0o700)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "tool").write_text("#!/bin/sh\nexit 7\n")
+        (tmp_path / folder / "tool").chmod(mode)
+    path = f"{tmp_path}/missing:{tmp_path}/forbidden:{tmp_path}/right"
+    agent.spawn(1, ["tool"], env={"PATH": path})
+    assert agent.wait_for("Exited", 1, 0)[4] == 7
+    agent.spawn(2, ["tool"], env={"PATH": f"{tmp_path}/forbidden:{tmp_path}/missing"})
+    assert agent.wait_for("SpawnFailed", 2, 0)[3] == "cannot run 'tool': Permission denied"
+
+
+def test_a_worker_keeps_to_its_cpus_and_impossible_ones_are_told(agent: Agent) -> None:
+    cpu = max(os.sched_getaffinity(0))
+    (worker,) = agent.start(1, SLEEP, affinity=[cpu])
+    assert os.sched_getaffinity(worker) == {cpu}
+    agent.spawn(2, SLEEP, affinity=[100_000])
+    sentence = "cannot keep the worker of local rank 0 to its CPUs: Invalid argument"
+    assert agent.wait_for("SpawnFailed", 2, 0)[3:] == [sentence, 22]
+
+
+def test_a_fork_that_fails_is_told(tmp_path: Path) -> None:
+    no_fork = """
+import os
+real, calls = os.fork, []
+def fork():
+    calls.append(1)
+    if len(calls) > 1: raise BlockingIOError(11, "Resource temporarily unavailable")
+    return real()
+os.fork = fork
+"""
+    with Agent(setup=no_fork) as agent:
+        count = len(descriptors(agent.warden_pid))
+        agent.spawn(1, SLEEP, stdout=str(tmp_path / "out"))
+        sentence = "cannot start the worker of local rank 0: Resource temporarily unavailable"
+        assert agent.wait_for("SpawnFailed")[1:] == [1, 0, sentence, 11]
+        agent.do("sweep", 1)
+        agent.wait_for("Gone", 1)
+        assert len(descriptors(agent.warden_pid)) == count
+
+
+def test_a_signal_goes_to_the_group_of_each_worker_of_its_round_and_of_no_other(agent: Agent, tmp_path: Path) -> None:
+    trap = [
+        "sh",
+        "-c",
+        "trap 'exit 5' USR1; sh -c 'trap \"exit 0\" USR1; echo; while :; do sleep 0.01; done' & wait; wait",
+    ]
+    agent.start(1, SLEEP)
+    workers = agent.start(2, trap, trap, stdout=str(tmp_path / "{local_rank}"))
+    for rank in range(2):
+        wait_until((tmp_path / str(rank)).read_text)
+    agent.do("signal", 2, signal.SIGUSR1)
+    assert [agent.wait_for("Exited", 2, rank)[4] for rank in range(2)] == [5, 5]
+    agent.wait_until_nobody_is_left(agent.pid, agent.warden_pid, *set(children(agent.warden_pid)) - set(workers))
+    assert len(children(agent.warden_pid)) == 1
+
+
+def test_forty_workers_run_side_by_side(agent: Agent) -> None:
+    workers = agent.start(1, *[SLEEP] * 40)
+    assert len(set(workers)) == 40
+    assert all(map(is_alive, workers))
+    agent.do("signal", 1, signal.SIGTERM)
+    assert [agent.wait_for("Exited", 1, rank)[3:5] for rank in range(40)] == [[pid, -15] for pid in workers]
+
+
+def test_agent_and_warden_do_not_wait_for_each_other_when_both_have_much_to_say() -> None:
+    tiny_buffers = """
+import socket
+real = socket.socketpair
+def socketpair():
+    pair = real()
+    for end in pair: end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    return pair
+socket.socketpair = socketpair
+"""
+    with Agent(setup=tiny_buffers) as agent:
+        agent.spawn(1, *[["/" + "x" * 250, "y" * 50_000]] * 100)
+        for rank in range(100):
+            assert agent.wait_for("SpawnFailed", 1, rank)[4] in (2, 36)
+
+
+def test_fifty_rounds_leave_no_descriptor_and_no_process_behind(agent: Agent, tmp_path: Path) -> None:
+    def one_round(number: int) -> None:
+        files = {"stdout": str(tmp_path / "out"), "stderr": str(tmp_path / "err")}
+        agent.spawn(number, SLEEP, ["nowhere-to-be-found"], ["true"], **files)
+        agent.wait_for("Spawned", number, 0)
+        agent.do("sweep", number)
+        agent.wait_for("Gone", number)
+
+    one_round(1)
+    before = descriptors(agent.pid), descriptors(agent.warden_pid)
+    for number in range(2, 52):
+        one_round(number)
+    assert (descriptors(agent.pid), descriptors(agent.warden_pid)) == before
+    assert children(agent.warden_pid) == []
+
+
+def test_what_the_agent_had_buffered_and_registered_for_its_exit_happens_once(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    setup = f"import atexit, sys; sys.stdout = open({str(out)!r}, 'w'); sys.stdout.write('buffered ')"
+    with Agent(setup=setup + "; atexit.register(sys.stdout.write, 'at exit')") as agent:
+        agent.spawn(1, ["true"], ["nowhere-to-be-found"])
+        agent.wait_for("Exited", 1, 0)
+        agent.ask("close", 10)
+        agent.do("exit")
+        assert agent.wait_for_exit() == 0
+    assert out.read_text() == "buffered at exit"

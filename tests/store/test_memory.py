@@ -1,0 +1,405 @@
+"""What only the memory store has: its own thread or none, a clock that can be given, endless leases, fault switches."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from rendezvous.errors import Compacted, LeaseNotFound, OutcomeUnknown, StoreError
+from rendezvous.store import Batch, Compare, Get, Put, Store
+from rendezvous.stores import memory
+from rendezvous.stores.memory import MemoryStore
+from tests.store.under_test import FakeClock
+from tests.support.waiting import wait_until
+
+LIMIT_S = 20.0
+
+
+@pytest.fixture
+def store() -> Iterator[MemoryStore]:
+    store = MemoryStore()
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def still(clock: FakeClock) -> MemoryStore:
+    """A store in which nothing happens by itself."""
+    return MemoryStore(clock=clock, threaded=False)
+
+
+def ignore(_: object) -> None:
+    pass
+
+
+def delivery_thread() -> threading.Thread | None:
+    return next((thread for thread in threading.enumerate() if thread.name == "memory store"), None)
+
+
+def test_it_begins_empty_at_revision_1(still: MemoryStore) -> None:
+    assert still.get("", prefix=True) == (1, ())
+    assert still.put("a", b"1") == 2
+
+
+# The thread
+
+
+def test_there_is_no_thread_until_a_watch_or_a_lease_that_can_expire_needs_it(store: MemoryStore) -> None:
+    store.put("a", b"1", lease=store.lease_grant(math.inf).id)
+    assert delivery_thread() is None
+    store.lease_grant(10)
+    thread = delivery_thread()
+    assert thread is not None
+    assert thread.daemon
+    store.watch("a", start_revision=1, on_batch=ignore, on_lost=ignore)
+    assert delivery_thread() is thread
+    store.close()
+    assert delivery_thread() is None
+
+
+def test_callbacks_run_on_the_store_s_thread_in_order_over_all_watches(store: MemoryStore) -> None:
+    told: list[tuple[str, int, threading.Thread]] = []
+
+    def teller(name: str) -> Callable[[Batch], None]:
+        return lambda batch: told.append((name, batch.revision, threading.current_thread()))
+
+    for name in ("first", "second"):
+        store.watch("", prefix=True, start_revision=1, on_batch=teller(name), on_lost=ignore)
+    for _ in range(50):
+        store.put("a", b"1")
+    wait_until(lambda: len(told) == 100)
+    assert [(name, revision) for name, revision, _ in told] == [
+        (name, revision) for revision in range(2, 52) for name in ("first", "second")
+    ]
+    assert {thread for _, _, thread in told} == {delivery_thread()}
+
+
+def test_a_lease_ends_by_itself_when_it_is_due_and_not_before(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "LEASE_TTL_MIN_S", 0.2)
+    ended_at: list[float] = []
+    long = store.lease_grant(3600)
+    granted_at = time.monotonic()
+    lease = store.lease_grant(0.2)
+    revision = store.put("a", b"1", lease=lease.id)
+    store.put("b", b"1", lease=long.id)
+    store.watch("a", start_revision=revision + 1, on_batch=lambda _: ended_at.append(time.monotonic()), on_lost=ignore)
+    wait_until(lambda: ended_at, LIMIT_S, "the lease to end")
+    assert ended_at[0] >= granted_at + 0.2
+    assert [item.key for item in store.get("", prefix=True).items] == ["b"]
+
+
+def test_cancel_waits_for_the_callback_that_runs_and_no_further_one_starts(store: MemoryStore) -> None:
+    runs, may_end = threading.Event(), threading.Event()
+    told: list[int] = []
+
+    def on_batch(batch: Batch) -> None:
+        told.append(batch.revision)
+        runs.set()
+        assert may_end.wait(LIMIT_S)
+
+    watch = store.watch("a", start_revision=1, on_batch=on_batch, on_lost=ignore)
+    store.put("a", b"1")
+    store.put("a", b"2")  # its callback is pending when the watch is cancelled
+    assert runs.wait(LIMIT_S)
+    canceller = threading.Thread(target=watch.cancel)
+    canceller.start()
+    wait_until(lambda: watch.is_cancelled)  # type: ignore[attr-defined]
+    assert canceller.is_alive(), "cancel() returned while a callback ran"
+    may_end.set()
+    canceller.join(LIMIT_S)
+    assert not canceller.is_alive()
+    store.close()
+    assert told == [2]
+
+
+def test_cancel_and_close_say_so_when_a_callback_does_not_end(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "CALLBACK_LIMIT_S", 0.05)
+    runs, may_end = threading.Event(), threading.Event()
+
+    def on_batch(batch: Batch) -> None:
+        runs.set()
+        assert may_end.wait(LIMIT_S)
+
+    stuck = store.watch("a", start_revision=1, on_batch=on_batch, on_lost=ignore)
+    other = store.watch("b", start_revision=1, on_batch=ignore, on_lost=ignore)
+    store.put("a", b"1")
+    assert runs.wait(LIMIT_S)
+    other.cancel()  # has no callback to wait for
+    with pytest.raises(StoreError, match=r"has not ended in 0\.05 s"):
+        stuck.cancel()
+    with pytest.raises(StoreError, match=r"has not ended in 0\.05 s"):
+        store.close()
+    may_end.set()
+    wait_until(lambda: delivery_thread() is None)
+
+
+def test_a_callback_may_close_the_store(store: MemoryStore) -> None:
+    store.watch("a", start_revision=1, on_batch=lambda _: store.close(), on_lost=ignore)
+    store.put("a", b"1")
+    wait_until(lambda: delivery_thread() is None, what="the thread to end")
+    with pytest.raises(StoreError, match="closed"):
+        store.get("a")
+
+
+def test_a_callback_that_raises_is_shown_and_loses_its_own_watch_only(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", shown.append)
+    lost: list[StoreError] = []
+    told: list[Batch] = []
+
+    def on_batch(batch: Batch) -> None:
+        raise ValueError(f"a bug at revision {batch.revision}")
+
+    def on_lost(error: StoreError) -> None:
+        lost.append(error)
+        raise ValueError("another bug")
+
+    store.watch("a", start_revision=1, on_batch=on_batch, on_lost=on_lost)
+    store.watch("a", start_revision=1, on_batch=told.append, on_lost=ignore)
+    store.put("a", b"1")
+    store.put("a", b"2")
+    wait_until(lambda: len(told) == 2)
+    assert [str(each.exc_value) for each in shown] == ["a bug at revision 2", "another bug"]
+    assert [str(error) for error in lost] == ["a callback of the watch raised ValueError('a bug at revision 2')"]
+
+
+# Without a thread
+
+
+def test_without_a_thread_nothing_happens_by_itself(still: MemoryStore, clock: FakeClock) -> None:
+    told: list[Batch] = []
+    still.watch("", prefix=True, start_revision=1, on_batch=told.append, on_lost=ignore)
+    lease = still.lease_grant(2).id
+    still.put("a", b"1", lease=lease)
+    clock.now += 10
+    assert (told, still.get("a").first is not None, delivery_thread()) == ([], True, None)
+    with pytest.raises(LeaseNotFound):
+        still.lease_keep_alive(lease)  # due to go, which a renewal cannot undo
+    assert still.expire() == 1
+    assert still.get("a").first is None
+    assert told == []
+    assert still.deliver() == 2
+    assert [batch.revision for batch in told] == [2, 3]
+    assert (still.expire(), still.deliver()) == (0, 0)
+
+
+def test_the_next_deadline_is_that_of_the_lease_that_is_due_first(still: MemoryStore, clock: FakeClock) -> None:
+    assert still.next_deadline() is None
+    still.lease_grant(math.inf)
+    assert still.next_deadline() is None
+    still.lease_grant(9)
+    first = still.lease_grant(5).id
+    assert still.next_deadline() == clock.now + 5
+    clock.now += 4
+    still.lease_keep_alive(first)
+    second_due = clock.now + 5
+    assert still.next_deadline() == second_due  # the other one's, 9 s after the start, is the same
+    clock.now += 4.5
+    still.lease_keep_alive(first)
+    assert still.next_deadline() == second_due
+    still.lease_revoke(first)
+    clock.now = second_due
+    assert still.expire() == 1
+    assert still.next_deadline() is None
+
+
+def test_leases_end_in_the_order_of_their_deadlines(still: MemoryStore, clock: FakeClock) -> None:
+    told: list[Batch] = []
+    for name, ttl_s in (("late", 4), ("early", 2), ("middle", 3)):
+        still.put(name, b"1", lease=still.lease_grant(ttl_s).id)
+    still.watch("", prefix=True, start_revision=5, on_batch=told.append, on_lost=ignore)
+    clock.now += 60
+    assert still.expire() == 3
+    still.deliver()
+    assert [batch.events[0].item.key for batch in told] == ["early", "middle", "late"]
+
+
+def test_a_lease_lasts_2_seconds_at_least(still: MemoryStore, clock: FakeClock) -> None:
+    assert [still.lease_grant(asked_s).ttl_s for asked_s in (-1, 0, 1.9, 2, 2.5)] == [2, 2, 2, 2, 2.5]
+    assert still.next_deadline() == clock.now + 2
+
+
+def test_a_lease_of_infinite_time_never_ends(still: MemoryStore, clock: FakeClock) -> None:
+    lease = still.lease_grant(math.inf)
+    assert lease.ttl_s == math.inf
+    still.put("a", b"1", lease=lease.id)
+    clock.now += 1e12
+    assert still.expire() == 0
+    assert still.lease_keep_alive(lease.id) == math.inf
+    still.lease_revoke(lease.id)
+    assert still.get("a").first is None
+    with pytest.raises(StoreError, match="nan"):
+        still.lease_grant(math.nan)
+
+
+def test_deliver_leaves_what_callbacks_cause_to_the_next_call(still: MemoryStore) -> None:
+    told: list[int] = []
+
+    def on_batch(batch: Batch) -> None:
+        told.append(batch.revision)
+        still.put("a", b"again")
+
+    still.watch("a", start_revision=1, on_batch=on_batch, on_lost=ignore)
+    assert still.deliver() == 0
+    still.put("a", b"1")
+    assert [still.deliver(), still.deliver(), still.deliver()] == [1, 1, 1]
+    assert told == [2, 3, 4]
+
+
+def test_what_a_callback_raises_comes_out_of_deliver_and_the_rest_stays_pending(still: MemoryStore) -> None:
+    told: list[int] = []
+
+    def on_batch(batch: Batch) -> None:
+        told.append(batch.revision)
+        assert batch.revision != 2
+
+    still.watch("a", start_revision=1, on_batch=on_batch, on_lost=ignore)
+    still.put("a", b"1")
+    still.put("a", b"2")
+    with pytest.raises(AssertionError):
+        still.deliver()
+    assert still.deliver() == 1
+    assert told == [2, 3]
+
+
+# History
+
+
+@pytest.mark.parametrize("written", range(6))
+def test_it_keeps_so_many_revisions_of_history_and_compacts_older_ones_by_itself(written: int) -> None:
+    store = MemoryStore(threaded=False, history_revisions=3)
+    for _ in range(written):
+        store.put("a", b"1")
+    last = 1 + written
+    oldest = last - 2 if written > 3 else 1  # as long as three revisions hold all that happened, nothing is gone
+    told: list[int] = []
+    lost: list[StoreError] = []
+    for start_revision in range(1, last + 1):
+        store.watch(
+            "a", start_revision=start_revision, on_batch=lambda batch: told.append(batch.revision), on_lost=lost.append
+        )
+    store.deliver()
+    assert [error.revision for error in lost if isinstance(error, Compacted)] == [oldest] * (oldest - 1)
+    starts = range(oldest, last + 1)
+    assert told == [revision for start in starts for revision in range(max(start, 2), last + 1)]
+
+
+def test_a_deletion_at_the_very_revision_compacted_to_is_still_told(still: MemoryStore) -> None:
+    told: list[Batch] = []
+    still.put("a", b"1")
+    still.delete("a")
+    still.compact(3)
+    still.watch("a", start_revision=3, on_batch=told.append, on_lost=ignore)
+    still.deliver()
+    assert [(batch.revision, batch.events[0].kind) for batch in told] == [(3, "delete")]
+
+
+def test_compaction_of_what_is_gone_or_still_to_come_is_refused(still: MemoryStore) -> None:
+    for _ in range(4):
+        still.put("a", b"1")
+    with pytest.raises(StoreError, match="cannot compact up to revision 6: the store is at 5"):
+        still.compact(6)
+    still.compact(5)
+    for revision in (1, 4, 5):
+        with pytest.raises(Compacted) as caught:
+            still.compact(revision)
+        assert caught.value.revision == 5
+
+
+# Faults
+
+WRITING_CALLS: dict[str, Callable[[Store, int], object]] = {
+    "put": lambda store, lease: store.put("a", b"2"),
+    "delete": lambda store, lease: store.delete("a"),
+    "txn": lambda store, lease: store.txn([], [Put("a", b"2")]),
+    "txn whose guard fails": lambda store, lease: store.txn([Compare("a", "mod", "=", 0)], [Put("a", b"2")]),
+    "lease_grant": lambda store, lease: store.lease_grant(10),
+    "lease_keep_alive": lambda store, lease: store.lease_keep_alive(lease),
+    "lease_revoke": lambda store, lease: store.lease_revoke(lease),
+}
+READING_CALLS: dict[str, Callable[[Store, int], object]] = {
+    "get": lambda store, lease: store.get("a"),
+    "txn that only reads": lambda store, lease: store.txn([], [Get("a")]),
+    "watch": lambda store, lease: store.watch("a", start_revision=1, on_batch=ignore, on_lost=ignore),
+}
+
+
+@pytest.mark.parametrize("name", [*WRITING_CALLS, *READING_CALLS])
+def test_a_store_told_to_refuse_fails_every_call_with_that_sentence_and_does_nothing(
+    still: MemoryStore, name: str
+) -> None:
+    lease = still.lease_grant(10).id
+    still.put("a", b"1", lease=lease)
+    before = still.get("", prefix=True)
+    still.faults.refuse = "the store is away for lunch"
+    for _ in range(2):
+        with pytest.raises(StoreError, match="away for lunch") as caught:
+            {**WRITING_CALLS, **READING_CALLS}[name](still, lease)
+        assert not isinstance(caught.value, OutcomeUnknown)
+    still.faults.refuse = None
+    assert still.get("", prefix=True) == before
+    still.lease_keep_alive(lease)
+
+
+@pytest.mark.parametrize("name", WRITING_CALLS)
+def test_a_lost_request_changes_nothing_and_its_outcome_is_unknown(
+    still: MemoryStore, clock: FakeClock, name: str
+) -> None:
+    lease = still.lease_grant(10).id
+    still.put("a", b"1", lease=lease)
+    before = still.get("", prefix=True)
+    clock.now += 5
+    deadline = still.next_deadline()
+    still.faults.lose_requests = 2
+    for call in READING_CALLS.values():
+        call(still, lease)
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown):
+            WRITING_CALLS[name](still, lease)
+    assert still.get("", prefix=True) == before
+    assert still.next_deadline() == deadline
+    WRITING_CALLS[name](still, lease)
+
+
+@pytest.mark.parametrize("name", WRITING_CALLS)
+def test_a_lost_answer_leaves_its_outcome_unknown_though_the_store_acted_on_the_request(
+    still: MemoryStore, clock: FakeClock, name: str
+) -> None:
+    twin = MemoryStore(clock=clock, threaded=False)
+    for store in (still, twin):
+        store.put("a", b"1", lease=store.lease_grant(10).id)
+    clock.now += 5
+    still.faults.lose_answers = 1
+    for call in READING_CALLS.values():
+        call(still, 1)
+    with pytest.raises(OutcomeUnknown):
+        WRITING_CALLS[name](still, 1)
+    WRITING_CALLS[name](twin, 1)
+    assert still.get("", prefix=True) == twin.get("", prefix=True)
+    assert still.next_deadline() == twin.next_deadline()
+    assert still.lease_grant(10) == twin.lease_grant(10)
+    assert still.faults.lose_answers == 0
+
+
+def test_a_refusal_is_an_answer_that_no_fault_hides(still: MemoryStore) -> None:
+    still.faults.lose_answers = 1
+    with pytest.raises(LeaseNotFound):
+        still.lease_revoke(7)
+    with pytest.raises(LeaseNotFound):
+        still.put("a", b"1", lease=7)
+    assert still.faults.lose_answers == 1

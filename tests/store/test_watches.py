@@ -1,0 +1,252 @@
+"""Watches: every event from a revision on, in order, once, all of one revision together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from rendezvous.errors import Compacted, StoreError
+from rendezvous.store import Batch, Delete, Event, KeyValue, Operation, Put, Store, Watch
+from tests.store.under_test import StoreUnderTest, words
+
+Key = Callable[[str], str]
+
+
+def ignore(_: object) -> None:
+    pass
+
+
+def test_a_watch_from_the_past_tells_all_that_happened_and_goes_on(store_under_test: StoreUnderTest, key: Key) -> None:
+    store = store_under_test.new_client()
+    first = store.put(key("a"), b"1")
+    store.put(key("a"), b"2")
+    watched = store_under_test.watch(store, key("a"), start_revision=first)
+    store.delete(key("a"))
+    store.put(key("a"), b"3")
+    batches = watched.wait_for_revision(first + 3)
+    assert [batch.revision for batch in batches] == [first, first + 1, first + 2, first + 3]
+    told = [words(batch.events) for batch in batches]
+    assert told == [[f"put {key('a')}=1"], [f"put {key('a')}=2"], [f"delete {key('a')}"], [f"put {key('a')}=3"]]
+
+
+def test_a_watch_begins_at_its_revision_wherever_that_lies(store_under_test: StoreUnderTest, key: Key) -> None:
+    store = store_under_test.new_client()
+    first = store.put(key("a"), b"1")
+    starts = {start: store_under_test.watch(store, key("a"), start_revision=start) for start in range(first, first + 9)}
+    for number in range(2, 6):
+        store.put(key("a"), b"%d" % number)
+    late = {start: store_under_test.watch(store, key("a"), start_revision=start) for start in range(first, first + 9)}
+    last = store.put(key("a"), b"6")
+    store.put(key("a"), b"7")
+    final = store.put(key("a"), b"8")
+    for start, watched in [*starts.items(), *late.items()]:
+        if start <= final:
+            told = [batch.revision for batch in watched.wait_for_revision(final)]
+            assert told == list(range(start, final + 1))
+    assert [watched.batches for watched in (starts[final + 1], late[final + 1])] == [[], []]
+    assert last < final
+
+
+def test_an_event_carries_the_key_as_it_was_written_and_a_deletion_only_its_name(
+    store_under_test: StoreUnderTest, key: Key
+) -> None:
+    store = store_under_test.new_client()
+    lease = store.lease_grant(10).id
+    first = store.put(key("a"), b"\0\xff")
+    watched = store_under_test.watch(store, key("a"), start_revision=first)
+    store.put(key("a"), b"2", lease=lease)
+    store.delete(key("a"))
+    assert watched.wait_for_revision(first + 2) == [
+        Batch(first, (Event("put", KeyValue(key("a"), b"\0\xff", first, first, 1, 0)),)),
+        Batch(first + 1, (Event("put", KeyValue(key("a"), b"2", first, first + 1, 2, lease)),)),
+        Batch(first + 2, (Event("delete", KeyValue(key("a"), b"", 0, first + 2, 0, 0)),)),
+    ]
+
+
+def test_a_watch_is_told_of_its_own_keys_only_and_sees_gaps_between_revisions(
+    store_under_test: StoreUnderTest, key: Key
+) -> None:
+    store = store_under_test.new_client()
+    names = ["o", "p", "p/", "p/1", "p0", "p/1/x", "q", "p/\U0010ffff"]
+    first = store.put(key("before"), b"1") + 1
+    one = store_under_test.watch(store, key("p/1"), start_revision=first)
+    many = store_under_test.watch(store, key("p/"), prefix=True, start_revision=first)
+    revisions = {name: store.put(key(name), name.encode()) for name in names}
+    told = many.wait_for_revision(revisions["p/\U0010ffff"])
+    inside = [name for name in names if name.startswith("p/")]
+    assert [(batch.revision, words(batch.events)) for batch in told] == [
+        (revisions[name], [f"put {key(name)}={name}"]) for name in inside
+    ]
+    assert [batch.revision for batch in one.wait_for_revision(revisions["p/1"])] == [revisions["p/1"]]
+
+
+def test_the_events_of_a_transaction_come_in_one_batch_in_the_order_of_its_operations(
+    store_under_test: StoreUnderTest, key: Key
+) -> None:
+    store = store_under_test.new_client()
+    for name in ("d/2", "d/1", "e"):
+        before = store.put(key(name), b"1")
+    watched = store_under_test.watch(store, key(""), prefix=True, start_revision=before + 1)
+    only_d = store_under_test.watch(store, key("d/"), prefix=True, start_revision=before + 1)
+    operations: list[Operation] = [
+        Put(key("z"), b"1"),
+        Delete(key("d/"), prefix=True),
+        Put(key("a"), b"1"),
+        Delete(key("e")),
+    ]
+    revision = store.txn([], operations).revision
+    (batch,) = watched.wait_for_revision(revision)
+    deletions = [f"delete {key('d/1')}", f"delete {key('d/2')}"]
+    assert words(batch.events) == [f"put {key('z')}=1", *deletions, f"put {key('a')}=1", f"delete {key('e')}"]
+    assert {event.item.mod_revision for event in batch.events} == {revision}
+    (batch,) = only_d.wait_for_revision(revision)
+    assert words(batch.events) == deletions
+
+
+def test_what_changes_nothing_is_no_event(store_under_test: StoreUnderTest, key: Key) -> None:
+    store = store_under_test.new_client()
+    before = store.put(key("b"), b"1")
+    watched = store_under_test.watch(store, key(""), prefix=True, start_revision=before + 1)
+    store.delete(key("a"))
+    store.txn([], [Delete(key("a"), prefix=True)])
+    last = store.put(key("b"), b"2")
+    assert [batch.revision for batch in watched.wait_for_revision(last)] == [last]
+
+
+def test_a_list_and_a_watch_from_the_next_revision_miss_nothing_that_is_written_meanwhile(
+    store_under_test: StoreUnderTest, key: Key
+) -> None:
+    writers, each = 4, 50
+    first = store_under_test.new_client().put(key("w/first"), b"0")
+
+    def write(index: int) -> None:
+        store = store_under_test.new_client()
+        for number in range(each):
+            store.put(key(f"w/{index}"), b"%d" % number)
+
+    threads = [threading.Thread(target=write, args=(index,)) for index in range(writers)]
+    reader = store_under_test.new_client()
+    for thread in threads:
+        thread.start()
+    listed = reader.get(key("w/"), prefix=True)
+    watched = store_under_test.watch(reader, key("w/"), prefix=True, start_revision=listed.revision + 1)
+    for thread in threads:
+        thread.join(60)
+    final = first + writers * each
+    if listed.revision < final:
+        told = watched.wait_for_revision(final)
+        assert [batch.revision for batch in told] == list(range(listed.revision + 1, final + 1))
+    state = {item.key: item for item in listed.items}
+    state.update((event.item.key, event.item) for batch in watched.batches for event in batch.events)
+    assert tuple(state[name] for name in sorted(state)) == reader.get(key("w/"), prefix=True).items
+
+
+# The end of a watch
+
+
+def test_a_cancelled_watch_is_told_nothing_more_while_others_are(store_under_test: StoreUnderTest, key: Key) -> None:
+    store = store_under_test.new_client()
+    first = store.put(key("a"), b"1")
+    ended = store_under_test.watch(store, key("a"), start_revision=first)
+    other = store_under_test.watch(store, key("a"), start_revision=first)
+    ended.wait_for_revision(first)
+    ended.watch.cancel()
+    ended.watch.cancel()  # a second time is no matter
+    last = store.put(key("a"), b"2")
+    assert len(other.wait_for_revision(last)) == 2
+    assert (len(ended.batches), ended.losses, other.losses) == (1, [], [])
+
+
+def test_a_callback_may_use_the_store_and_cancel_its_own_watch(store_under_test: StoreUnderTest, key: Key) -> None:
+    store = store_under_test.new_client()
+    before = store.put(key("b"), b"0")
+    told: list[Batch] = []
+    inner: list[Batch] = []
+    watches: list[Watch] = []
+    is_ready = threading.Event()  # the first callback may come before watch() has returned
+
+    def on_batch(batch: Batch) -> None:
+        assert is_ready.wait(10)
+        told.append(batch)
+        store.put(key("b"), b"1", lease=store.lease_grant(10).id)
+        start_revision = store.get(key("b")).revision
+        watches.append(store.watch(key("b"), start_revision=start_revision, on_batch=inner.append, on_lost=ignore))
+        watches[0].cancel()
+
+    watches.append(store.watch(key("a"), start_revision=before, on_batch=on_batch, on_lost=ignore))
+    is_ready.set()
+    store.put(key("a"), b"1")
+    store.put(key("a"), b"2")
+    store_under_test.wait_until(lambda: inner, "the watch that the callback made")
+    last = store.put(key("b"), b"2")
+    store_under_test.wait_until(lambda: inner[-1].revision == last, "the last event")
+    assert [batch.revision for batch in told] == [before + 1]
+
+
+def test_a_closed_client_is_told_nothing_more_and_refuses_every_call(
+    store_under_test: StoreUnderTest, key: Key
+) -> None:
+    store = store_under_test.new_client()
+    first = store.put(key("a"), b"1")
+    watched = store_under_test.watch(store, key("a"), start_revision=first)
+    watched.wait_for_revision(first)
+    store.close()
+    store.close()  # a second time is no matter
+    store_under_test.settle()
+    assert (len(watched.batches), watched.losses) == (1, [])
+    watched.watch.cancel()
+    for call in (
+        lambda: store.get(key("a")),
+        lambda: store.put(key("a"), b"2"),
+        lambda: store.lease_grant(10),
+        lambda: store.watch(key("a"), start_revision=1, on_batch=ignore, on_lost=ignore),
+    ):
+        with pytest.raises(StoreError):
+            call()
+
+
+# Compaction
+
+
+def test_a_watch_from_before_the_compaction_is_lost_with_the_revision_to_read_from(
+    store_under_test: StoreUnderTest, key: Key
+) -> None:
+    store = store_under_test.new_client()
+    first = store.put(key("a"), b"1")
+    for number in (2, 3, 4):
+        store.put(key("a"), b"%d" % number)
+    store_under_test.compact(first + 2)
+    for start_revision in (first, first + 1):
+        gone = store_under_test.watch(store, key("a"), start_revision=start_revision)
+        error = gone.wait_for_loss()
+        assert isinstance(error, Compacted)
+        assert error.revision == first + 2
+        readable = store_under_test.watch(store, key("a"), start_revision=error.revision)
+        told = [batch.revision for batch in readable.wait_for_revision(first + 3)]
+        assert told == [first + 2, first + 3]
+    last = store.put(key("a"), b"5")
+    readable.wait_for_revision(last)
+    assert (gone.batches, len(gone.losses), readable.losses) == ([], 1, [])
+
+
+def test_a_running_watch_and_the_keys_themselves_survive_a_compaction(
+    store_under_test: StoreUnderTest, key: Key
+) -> None:
+    store = store_under_test.new_client()
+    first = store.put(key("a"), b"1")
+    watched = store_under_test.watch(store, key(""), prefix=True, start_revision=first)
+    second = store.put(key("b"), b"1")
+    watched.wait_for_revision(second)
+    store_under_test.compact(second)
+    assert [item.mod_revision for item in store.get(key(""), prefix=True).items] == [first, second]
+    last = store.put(key("a"), b"2")
+    assert [batch.revision for batch in watched.wait_for_revision(last)] == [first, second, last]
+    assert watched.losses == []
+
+
+def test_a_watch_that_starts_before_the_first_revision_is_refused(store: Store, key: Key) -> None:
+    for start_revision in (0, -1):
+        with pytest.raises(StoreError):
+            store.watch(key("a"), start_revision=start_revision, on_batch=ignore, on_lost=ignore)

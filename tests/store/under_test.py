@@ -1,0 +1,121 @@
+"""What the conformance suite asks of a store that wants to be tested, and the recorder of its watches.
+
+A new store joins by a subclass of `StoreUnderTest` and one entry in KINDS of conftest.py. Tests write only
+below `key(...)`, and count revisions from where they find them, so a server may be shared by many tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rendezvous.errors import StoreError
+from rendezvous.store import Batch, Event, Store
+from rendezvous.stores.memory import MemoryStore
+from tests.support.waiting import wait_until
+
+
+class StoreUnderTest:
+    """One store for one test, and how a test makes time pass in it."""
+
+    margin_s = 0.001
+    """How much earlier than its deadline a lease is looked at to see that it is still there."""
+
+    advances_at_once = True
+    """Whether `advance` costs no real time; if it does, the random steps leave time out."""
+
+    root = "t/"
+    """All keys of the test begin with this; a shared server gives each test another."""
+
+    def key(self, name: str) -> str:
+        return self.root + name
+
+    def new_client(self) -> Store:
+        raise NotImplementedError
+
+    def advance(self, seconds: float) -> None:
+        """Let this much time pass for the store: by its clock, or by waiting."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """Have callbacks run that nobody else runs. Stores with a thread need nothing."""
+
+    def compact(self, revision: int) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def wait_until(self, condition: Callable[[], object], what: str) -> None:
+        def settled() -> object:
+            self.settle()
+            return condition()
+
+        wait_until(settled, what=what)
+
+    def watch(self, store: Store, key: str, *, prefix: bool = False, start_revision: int) -> Recorder:
+        return Recorder(self, store, key, prefix, start_revision)
+
+
+class Recorder:
+    """A watch that writes down what it is told."""
+
+    def __init__(self, under_test: StoreUnderTest, store: Store, key: str, prefix: bool, start_revision: int) -> None:
+        self.under_test = under_test
+        self.batches: list[Batch] = []
+        self.losses: list[StoreError] = []
+        self.watch = store.watch(
+            key, prefix=prefix, start_revision=start_revision, on_batch=self.batches.append, on_lost=self.losses.append
+        )
+
+    def wait_for_revision(self, revision: int) -> list[Batch]:
+        """All batches so far, once the one of `revision` (or a later one) is among them."""
+        self.under_test.wait_until(
+            lambda: self.batches and self.batches[-1].revision >= revision, f"the events of revision {revision}"
+        )
+        return self.batches
+
+    def wait_for_loss(self) -> StoreError:
+        self.under_test.wait_until(lambda: self.losses, "the end of the watch")
+        return self.losses[0]
+
+
+def words(events: Sequence[Event]) -> list[str]:
+    """Events as one reads them: "put t/a=1", "delete t/a"."""
+    return [
+        f"put {event.item.key}={event.item.value.decode()}" if event.kind == "put" else f"delete {event.item.key}"
+        for event in events
+    ]
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class MemoryUnderTest(StoreUnderTest):
+    """The memory store on a clock that only the test moves; with its thread, or with the test in the thread's place."""
+
+    def __init__(self, threaded: bool) -> None:
+        self.clock = FakeClock()
+        self.threaded = threaded
+        self.store = MemoryStore(clock=self.clock, threaded=threaded)
+
+    def new_client(self) -> MemoryStore:
+        return self.store
+
+    def advance(self, seconds: float) -> None:
+        self.clock.now += seconds
+        self.store.expire()  # the thread sleeps by the real clock and cannot know
+
+    def settle(self) -> None:
+        if not self.threaded:
+            self.store.deliver()
+
+    def compact(self, revision: int) -> None:
+        self.store.compact(revision)
+
+    def close(self) -> None:
+        self.store.close()

@@ -1,0 +1,114 @@
+"""The pages of the project as tests see them: fenced blocks with their marks, links, headings.
+
+A block of commands (`console` or `bash`) is run by tests/end_to_end/test_docs.py unless an HTML comment in the
+line above its fence says why it is not. The marks, invisible on the rendered page:
+
+    <!-- not run: REASON -->     a command block that no test can run, and why
+    <!-- exits: 3 -->            the exit code of the block's last command, when it is not 0
+    <!-- file: train.py -->      the block is a file that the blocks after it use
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = ("console", "bash")
+LANGUAGES = (*COMMANDS, "python", "text", "yaml", "dockerfile")
+_FENCE = re.compile(r"^( *)```(.*)$")
+_MARK = re.compile(r"^ *<!-- (not run|exits|file): (.+) -->$")
+_LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)|<img[^>]* src=\"([^\"]+)\"")
+
+
+class Block(NamedTuple):
+    """One fenced block; `line` is that of its fence. At most one of the marks is there."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    not_run: str = ""
+    exits: int = 0
+    file: str = ""
+
+    @property
+    def is_run(self) -> bool:
+        return self.language in COMMANDS and not self.not_run
+
+    @property
+    def where(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+    @property
+    def script(self) -> str:
+        """The commands as a shell reads them: in a console block those behind "$ ", continued behind "> "."""
+        if self.language == "bash":
+            return self.text
+        lines = self.text.splitlines()
+        return "".join(line[2:] + "\n" for line in lines if line.startswith(("$ ", "> ")))
+
+    @property
+    def output(self) -> str:
+        """What a console block shows of its output; "..." stands for anything."""
+        if self.language == "bash":
+            return ""
+        return "".join(line + "\n" for line in self.text.splitlines() if not line.startswith(("$ ", "> ")))
+
+
+def pages() -> list[Path]:
+    """Every Markdown page of the repository."""
+    return sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
+
+
+def blocks(page: Path) -> list[Block]:
+    """The fenced blocks of a page, in order. Raises ValueError for one that is never closed."""
+    found: list[Block] = []
+    lines = page.read_text().splitlines()
+    at = 0
+    while at < len(lines):
+        if not (fence := _FENCE.match(lines[at])):
+            at += 1
+            continue
+        indent, language = fence.groups()
+        end = at + 1
+        while end < len(lines) and lines[end] != f"{indent}```":
+            end += 1
+        if end == len(lines):
+            raise ValueError(f"{page}:{at + 1}: a block without an end")
+        text = "".join(line[len(indent) :] + "\n" for line in lines[at + 1 : end])
+        block = Block(page, at + 1, language.strip(), text)
+        mark = _MARK.match(lines[at - 1]) if at else None
+        if mark and mark[1] == "exits":
+            block = block._replace(exits=int(mark[2]))
+        elif mark:
+            block = block._replace(**{mark[1].replace(" ", "_"): mark[2].strip()})
+        found.append(block)
+        at = end + 1
+    return found
+
+
+def is_shown(shown: str, output: str) -> bool:
+    """Whether `output` is what a page shows: a line "..." stands for any lines, "..." within a line for any text."""
+    lines = (".*\n" if line == "..." else f"{re.escape(line)}\n" for line in shown.splitlines())
+    pattern = "".join(f"(?:{line})*?" if line == ".*\n" else line.replace(r"\.\.\.", ".*?") for line in lines)
+    return re.fullmatch(pattern, output if output.endswith("\n") else f"{output}\n") is not None
+
+
+def prose(page: Path) -> str:
+    """The page without its fenced blocks."""
+    return re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def links(page: Path) -> list[str]:
+    """The targets of all links and images that do not leave the repository."""
+    targets = [first or second for first, second in _LINK.findall(re.sub(r"`[^`\n]*`", "", prose(page)))]
+    return [target for target in targets if not re.match(r"[a-z]+:", target)]
+
+
+def anchors(page: Path) -> set[str]:
+    """What `#...` can name on a page, by the rule of mkdocs: lower case, no punctuation, dashes for blanks."""
+    headings = re.findall(r"^#+ +(.+)$", prose(page), flags=re.MULTILINE)
+    plain = (re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings)
+    return {re.sub(r"[\s-]+", "-", heading) for heading in plain}

@@ -1,0 +1,168 @@
+"""Real processes for tests: a small agent to command, and a way to see who is left of its family.
+
+Every process a test starts inherits a random token in its environment, so descendants are found in /proc wherever
+they went: other sessions, other parents. Zombies count as dead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tests.support.waiting import wait_until
+
+TOKEN_VARIABLE = "MESHRUN_TEST_TOKEN"
+REPOSITORY = Path(__file__).parents[2]
+REPORT_LIMIT_S = 30.0
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process exists and is more than a zombie."""
+    return state(pid) not in ("", "Z", "X")
+
+
+def state(pid: int) -> str:
+    """The letter of /proc/<pid>/stat: R, S, D, T, Z...; empty when there is no such process."""
+    return _stat(pid)[0]
+
+
+def parent(pid: int) -> int:
+    """The parent's pid; -1 when there is no such process."""
+    return int(_stat(pid)[1])
+
+
+def _stat(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return ["", "-1"]
+
+
+def children(pid: int) -> list[int]:
+    """Children by parent pid, zombies included."""
+    return [number for number in map(int, filter(str.isdigit, os.listdir("/proc"))) if parent(number) == pid]
+
+
+def family(token: str) -> list[int]:
+    """The living processes whose environment carries the token."""
+    mark = f"{TOKEN_VARIABLE}={token}".encode()
+    found = []
+    for number in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            environment = Path(f"/proc/{number}/environ").read_bytes()
+        except (OSError, ValueError):
+            continue
+        if mark in environment.split(b"\0") and is_alive(int(number)):
+            found.append(int(number))
+    return found
+
+
+def descriptors(pid: int) -> list[str]:
+    """What the process has open, as ls -l /proc/<pid>/fd shows it, in the order of the numbers."""
+    folder = Path(f"/proc/{pid}/fd")
+    found = []
+    for number in sorted(os.listdir(folder), key=int):
+        with suppress(FileNotFoundError):  # closed since
+            found.append(os.readlink(folder / number))
+    return found
+
+
+class Agent:
+    """A small agent in a process of its own (tests/support/warden_agent.py), driven line by line.
+
+    A context manager: at its end every process that carries the token is killed by pid.
+    """
+
+    def __init__(self, *prefix: str, env: dict[str, str] | None = None, setup: str = "") -> None:
+        self.token = secrets.token_hex(8)
+        self.inbox: list[list[Any]] = []
+        self.heard: list[list[Any]] = []
+        self._buffer = b""
+        self._process = subprocess.Popen(
+            [*prefix, sys.executable, "-m", "tests.support.warden_agent", setup],
+            cwd=REPOSITORY,
+            env={**os.environ, **(env or {}), TOKEN_VARIABLE: self.token},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        _, self.pid, self.warden_pid = self.wait_for("Ready")  # as numbered in the agent's own pid namespace
+        self.do("sweep", 0)
+        self.wait_for("Gone", 0)  # now the warden has settled
+        self.heard.clear()
+
+    def __enter__(self) -> Agent:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        deadline = time.monotonic() + 20
+        while left := family(self.token):
+            assert time.monotonic() < deadline, f"cannot kill {left}"
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.005)
+        self._process.communicate()
+
+    def do(self, verb: str, *words: object) -> None:
+        """Have the agent call a method of its handle, or another verb of warden_agent.py."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps([verb, *words]).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def ask(self, verb: str, *words: object) -> Any:
+        """The same, and wait for what it returns."""
+        self.do(verb, *words)
+        return self.wait_for("Returned", verb)[2]
+
+    def spawn(self, round: int, *programs: list[str], **options: Any) -> None:
+        """Start one worker per argv, local ranks 0, 1, ...; options go to each spec; streams are paths of files."""
+        specs = [{"local_rank": index, "argv": argv, **options} for index, argv in enumerate(programs)]
+        self.do("spawn", round, specs)
+
+    def start(self, round: int, *programs: list[str], **options: Any) -> list[int]:
+        """Spawn and wait until all run; their pids by local rank."""
+        self.spawn(round, *programs, **options)
+        return [self.wait_for("Spawned", round, index)[3] for index in range(len(programs))]
+
+    def wait_for(self, *beginning: object, limit_s: float = REPORT_LIMIT_S) -> list[Any]:
+        """The first report not taken yet that begins so; what else arrives is kept for later calls."""
+        deadline = time.monotonic() + limit_s
+        while True:
+            for report in self.inbox:
+                if report[: len(beginning)] == list(beginning):
+                    self.inbox.remove(report)
+                    return report
+            left_s = deadline - time.monotonic()
+            assert left_s > 0, f"waited {limit_s:g} s for {beginning}, heard {self.heard}"
+            self._read(left_s)
+
+    def _read(self, limit_s: float) -> None:
+        assert self._process.stdout is not None
+        if not select.select([self._process.stdout], [], [], limit_s)[0]:
+            return
+        data = os.read(self._process.stdout.fileno(), 1 << 16)
+        assert data, f"the agent ended; heard {self.heard}"
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        for line in lines:
+            self.inbox.append(json.loads(line))
+            self.heard.append(self.inbox[-1])
+
+    def wait_until_nobody_is_left(self, *but: int, limit_s: float = 20.0) -> None:
+        """But the agent, its warden or whoever is named."""
+        wait_until(lambda: set(family(self.token)) <= set(but), limit_s, f"the end of all but {but}")
+
+    def wait_for_exit(self) -> int:
+        """The agent's own exit code."""
+        return self._process.wait(REPORT_LIMIT_S)

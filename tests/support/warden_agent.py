@@ -1,0 +1,81 @@
+"""An agent reduced to its warden: reads [verb, ...] lines on stdin, writes each report as a JSON line to stdout.
+
+`python -m tests.support.warden_agent [SETUP]`; SETUP is run before the fork.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+
+if sys.argv[1]:
+    exec(sys.argv[1])
+
+orders, answers = (fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, 10) for stream in (0, 1))
+null = os.open(os.devnull, os.O_RDWR)
+os.dup2(null, 0)  # a worker that inherits 0 and 1 must not get in the way of the conversation
+os.dup2(null, 1)
+os.close(null)
+
+from launcher.warden import Warden, WardenLost  # noqa: E402
+
+warden = Warden.fork()
+
+import json  # noqa: E402
+import select  # noqa: E402
+
+from launcher.warden import WorkerSpec  # noqa: E402
+
+
+def say(*words: object) -> None:
+    line = json.dumps(words).encode() + b"\n"
+    while line:
+        line = line[os.write(answers, line) :]
+
+
+def spec(local_rank, argv, env=None, unset=(), stdout=None, stderr=None, affinity=None):  # type: ignore[no-untyped-def]
+    def opened(path: str | None) -> int | None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        return None if path is None else os.open(path.format(local_rank=local_rank), flags, 0o600)
+
+    where = None if affinity is None else frozenset(affinity)
+    return WorkerSpec(local_rank, tuple(argv), env or {}, tuple(unset), opened(stdout), opened(stderr), where)
+
+
+def obey(verb: str, *words):  # type: ignore[no-untyped-def]
+    if verb == "spawn":
+        return warden.spawn(words[0], [spec(**fields) for fields in words[1]])
+    if verb == "exit":
+        sys.exit(0)
+    if verb == "run":  # any other process of the agent's own
+        return os.posix_spawnp(words[0], list(words), os.environ)
+    if verb == "evaluate":
+        return eval(words[0])
+    return getattr(warden, verb)(*words)
+
+
+say("Ready", os.getpid(), warden.pid)
+poll = select.poll()
+poll.register(orders, select.POLLIN)
+poll.register(warden, select.POLLIN)
+buffer = b""
+is_listening = True
+while True:
+    for descriptor, _ in poll.poll():
+        if descriptor == orders:
+            data = os.read(orders, 1 << 16)
+            if not data:
+                os._exit(0)
+            *lines, buffer = (buffer + data).split(b"\n")
+            for line in lines:
+                verb, *words = json.loads(line)
+                if verb == "close" and is_listening:
+                    is_listening = False
+                    poll.unregister(warden)
+                say("Returned", verb, obey(verb, *words))
+        for report in warden.reports():
+            if isinstance(report, WardenLost):
+                is_listening = False
+                poll.unregister(warden)
+            say(type(report).__name__, *report)

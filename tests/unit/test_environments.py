@@ -1,0 +1,145 @@
+"""What a worker is told: torchrun's variables and the mesh."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from launcher.environments import Place
+from launcher.environments.foreign import step_variables
+from launcher.environments.torch import TorchEnvironment
+from launcher.errors import UsageError
+from launcher.node import Device, Slot
+
+
+def gpus(*indices: int) -> Slot:
+    devices = tuple(Device(kind="nvidia", index=index, id=f"GPU-{index}", visible=str(index)) for index in indices)
+    return Slot(index=0, devices=devices)
+
+
+PLACE = Place(
+    run_id="job",
+    round=5,
+    restart_count=2,
+    max_restarts=3,
+    rank=26,
+    world_size=224,
+    local_rank=2,
+    local_world_size=8,
+    group_rank=3,
+    group_world_size=28,
+    role="trainer",
+    role_rank=26,
+    role_world_size=224,
+    master_addr="10.0.0.9",
+    master_port=29400,
+    mesh_axes=("pp", "dp", "tp"),
+    mesh_shape=(4, 7, 8),
+    mesh_coordinates=(0, 3, 2),
+    slot=gpus(2),
+    error_file="/logs/attempt_2/2/error.json",
+)
+
+
+def variables(parent: dict[str, str] | None = None, place: Place = PLACE, **job: Any) -> dict[str, str]:
+    return TorchEnvironment(**job).variables(place, parent or {})
+
+
+def test_a_worker_is_told_its_place_in_torchruns_words_and_in_the_mesh() -> None:
+    assert variables() == {
+        "RANK": "26",
+        "WORLD_SIZE": "224",
+        "LOCAL_RANK": "2",
+        "LOCAL_WORLD_SIZE": "8",
+        "GROUP_RANK": "3",
+        "GROUP_WORLD_SIZE": "28",
+        "ROLE_NAME": "trainer",
+        "ROLE_RANK": "26",
+        "ROLE_WORLD_SIZE": "224",
+        "MASTER_ADDR": "10.0.0.9",
+        "MASTER_PORT": "29400",
+        "TORCHELASTIC_RUN_ID": "job",
+        "TORCHELASTIC_RESTART_COUNT": "2",
+        "TORCHELASTIC_MAX_RESTARTS": "3",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_ERROR_FILE": "/logs/attempt_2/2/error.json",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "OMP_NUM_THREADS": "1",
+        "LAUNCHER_ROUND": "5",
+        "MESH_AXES": "pp,dp,tp",
+        "MESH_SHAPE": "4,7,8",
+        "MESH_COORDS": "0,3,2",
+        "MESH_PP_RANK": "0",
+        "MESH_PP_SIZE": "4",
+        "MESH_DP_RANK": "3",
+        "MESH_DP_SIZE": "7",
+        "MESH_TP_RANK": "2",
+        "MESH_TP_SIZE": "8",
+    }
+
+
+def test_what_the_user_set_for_threads_and_nccl_is_kept() -> None:
+    told = variables({"OMP_NUM_THREADS": "7", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"})
+    assert "OMP_NUM_THREADS" not in told
+    assert told["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
+
+
+def test_a_single_worker_keeps_all_threads() -> None:
+    assert "OMP_NUM_THREADS" not in variables(place=replace(PLACE, local_world_size=1))
+
+
+def test_the_pods_own_rank_is_overwritten() -> None:
+    assert variables({"RANK": "1", "WORLD_SIZE": "4"})["RANK"] == "26"
+
+
+def test_all_gpus_stay_visible_to_every_worker() -> None:
+    assert "CUDA_VISIBLE_DEVICES" not in variables()
+    assert "CUDA_VISIBLE_DEVICES" not in variables({"CUDA_VISIBLE_DEVICES": "4,5,6"})
+
+
+@pytest.mark.parametrize(
+    ("parent", "visible"),
+    [({}, "2"), ({"CUDA_VISIBLE_DEVICES": "4,5, 6"}, "6"), ({"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b,GPU-c"}, "GPU-c")],
+)
+def test_virtual_local_rank_shows_each_worker_its_own_gpu(parent: dict[str, str], visible: str) -> None:
+    told = variables(parent, virtual_local_rank=True)
+    assert (told["LOCAL_RANK"], told["CUDA_VISIBLE_DEVICES"]) == ("0", visible)
+
+
+def test_virtual_local_rank_beyond_the_visible_gpus_is_refused() -> None:
+    with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES=0,1, and local rank 2 finds none"):
+        variables({"CUDA_VISIBLE_DEVICES": "0,1"}, virtual_local_rank=True)
+
+
+@pytest.mark.parametrize(("is_virtual", "local_rank"), [(False, "2"), (True, "0")])
+def test_a_worker_with_several_gpus_sees_only_those(is_virtual: bool, local_rank: str) -> None:
+    told = variables({"CUDA_VISIBLE_DEVICES": "0,1"}, replace(PLACE, slot=gpus(4, 5)), virtual_local_rank=is_virtual)
+    assert (told["LOCAL_RANK"], told["CUDA_VISIBLE_DEVICES"]) == (local_rank, "4,5")
+
+
+def test_a_worker_with_several_cpus_hears_nothing_of_gpus() -> None:
+    cpus = tuple(Device(kind="cpu", index=index, id=f"cpu{index}", visible=str(index)) for index in range(2))
+    assert "CUDA_VISIBLE_DEVICES" not in variables(place=replace(PLACE, slot=Slot(index=0, devices=cpus)))
+
+
+def test_the_signals_are_passed_on() -> None:
+    assert variables(signals_to_handle=("SIGTERM", "SIGUSR1"))["TORCHELASTIC_SIGNALS_TO_HANDLE"] == "SIGTERM,SIGUSR1"
+
+
+def test_a_foreign_launchers_step_is_not_the_workers() -> None:
+    step = [
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_MCA_orte_hnp_uri",
+        "PMIX_RANK",
+        "PMI_RANK",
+        "SLURM_LOCALID",
+        "SLURM_NTASKS",
+        "SLURM_PROCID",
+        "SLURM_STEP_NODELIST",
+        "SLURM_TASK_PID",
+    ]
+    job = ["OMPI_MCA_btl", "PATH", "SLURM_GPUS_ON_NODE", "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_TOPOLOGY_ADDR"]
+    assert step_variables([*reversed(step), *job]) == tuple(step)

@@ -1,0 +1,159 @@
+"""The floors of the house: imports go downwards only, and the lower floors touch no clock, file or socket.
+
+A module belongs to exactly one floor. A new one fails the test until it is placed here.
+"""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+PACKAGES = ("rendezvous", "launcher")
+
+# From the lowest to the highest. "*" stands for everything below a package.
+FLOORS: dict[str, tuple[str, ...]] = {
+    "values": (
+        "rendezvous",
+        "rendezvous.errors",
+        "rendezvous.keys",
+        "rendezvous.messages",
+        "rendezvous.records",
+        "rendezvous.settings",
+        # The store's contract stands this low because its words (Put, Compare, Batch) are what protocol and
+        # messages are made of. It imports nothing but errors.
+        "rendezvous.store",
+        "launcher",
+        "launcher.config",
+        "launcher.errors",
+        "launcher.meeting",
+        "launcher.mesh",
+        "launcher.node",
+        "launcher.options",
+    ),
+    "decisions": (
+        "rendezvous.budget",
+        "rendezvous.decide",
+        "rendezvous.leading",
+        "rendezvous.mirror",
+        "rendezvous.protocol",
+        "launcher.lifecycle",
+        "launcher.placement",
+        "launcher.placement.*",
+        "launcher.report",
+    ),
+    "contracts": ("launcher.devices", "launcher.environments"),
+    "hands": (
+        "rendezvous.driver",
+        "rendezvous.stores",
+        "rendezvous.stores.*",
+        "rendezvous.testing",
+        "rendezvous.testing.*",
+        "launcher.devices.*",
+        "launcher.environments.*",
+        "launcher.files",
+        "launcher.memory_events",
+        "launcher.output",
+        "launcher.output.*",
+        "launcher.warden",
+        "launcher.warden.*",
+    ),
+    "agent": ("launcher.agent",),
+    "command": ("launcher.__main__", "launcher.cli", "launcher.ctl", "launcher.doctor", "launcher.help"),
+}
+PURE = ("values", "decisions")
+IMPURE_MODULES = frozenset({"os", "time", "random", "asyncio", "threading", "socket", "subprocess", "logging"})
+
+
+def sources(root: Path) -> dict[str, ast.Module]:
+    """Every module of the packages under `root`: dotted name -> syntax tree."""
+    found = {}
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            found[name] = ast.parse(path.read_text(), filename=str(path))
+    return found
+
+
+def floors_of(module: str) -> list[str]:
+    return [floor for floor, patterns in FLOORS.items() for name in patterns if fnmatch.fnmatchcase(module, name)]
+
+
+def imports(module: str, tree: ast.Module, modules: Mapping[str, object]) -> Iterator[str]:
+    """What a module imports, anywhere in it: inside functions and for type checkers too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} imports relatively; write the whole name"
+            assert node.module is not None
+            for alias in node.names:
+                # `from package import name`: the name may be a module or something inside the package.
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in modules else node.module
+        elif isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute)):
+            called = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+            if called in ("__import__", "import_module") and node.args and isinstance(node.args[0], ast.Constant):
+                yield str(node.args[0].value)
+
+
+def faults(modules: Mapping[str, ast.Module]) -> list[str]:
+    """Every breach of the rules, as a sentence."""
+    found: list[str] = []
+    order = list(FLOORS)
+    for module, tree in modules.items():
+        floors = floors_of(module)
+        if len(floors) != 1:
+            found.append(f"{module} stands on {len(floors)} floors, not on one: place it in FLOORS")
+            continue
+        floor = floors[0]
+        for imported in imports(module, tree, modules):
+            package = imported.partition(".")[0]
+            if floor in PURE and package in IMPURE_MODULES:
+                found.append(f"{module} ({floor}) imports {imported}: pass in what it needs")
+            if package not in PACKAGES:
+                continue
+            if package == "launcher" and module.partition(".")[0] == "rendezvous":
+                found.append(f"{module} imports {imported}: agreement knows nothing of nodes")
+            found.extend(
+                f"{module} ({floor}) imports {imported} ({above}): imports go downwards"
+                for above in floors_of(imported)
+                if order.index(above) > order.index(floor)
+            )
+    return found
+
+
+def test_every_module_keeps_to_its_floor() -> None:
+    assert faults(sources(REPOSITORY)) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "fault"),
+    [
+        ("rendezvous.records", "import launcher.node", "agreement knows nothing of nodes"),
+        ("rendezvous.decide", "import time", "pass in what it needs"),
+        ("launcher.mesh", "def late():\n    from os import path", "pass in what it needs"),
+        ("launcher.placement.order", "import random", "pass in what it needs"),
+        ("launcher.node", "from launcher.placement import plan", "imports go downwards"),
+        ("launcher.devices", "from launcher.devices import cpu", "imports go downwards"),
+        ("launcher.warden", "if TYPE_CHECKING:\n    from launcher import agent", "imports go downwards"),
+        ("launcher.mesh", "__import__('launcher.cli')", "imports go downwards"),
+        ("launcher.brand_new", "", "place it in FLOORS"),
+    ],
+)
+def test_a_breach_is_found(module: str, source: str, fault: str) -> None:
+    others = dict.fromkeys(("launcher.agent", "launcher.cli", "launcher.devices.cpu"), ast.parse(""))
+    found = faults({**others, module: ast.parse(source)})
+    assert len(found) == 1
+    assert fault in found[0]
+
+
+def test_an_import_downwards_is_no_breach() -> None:
+    source = "import threading\nfrom rendezvous import errors\nfrom launcher.node import Node"
+    assert faults({"launcher.devices.cpu": ast.parse(source)}) == []

@@ -1,0 +1,201 @@
+"""Taking a command line apart, and where an option's value comes from."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher import options
+from launcher.errors import UsageError
+
+
+def given(*words: str) -> dict[str, str]:
+    """The option values in front of a script."""
+    parsed = options.parse([*words, "train.py"])
+    assert parsed.script == "train.py"
+    return dict(parsed.values)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--nproc-per-node", "4"],
+        ["--nproc-per-node=4"],
+        ["--nproc_per_node", "4"],
+        ["--nproc_per_node=4"],
+        ["--nproc-per_node", "4"],
+        ["--nproc", "4"],
+        ["--np=4"],
+        ["--nproc-per-node=1", "--nproc-per-node=4"],
+    ],
+)
+def test_every_spelling_of_an_option_means_the_same(words: list[str]) -> None:
+    assert given(*words) == {"nproc-per-node": "4"}
+
+
+@pytest.mark.parametrize(
+    "words", [["-r3"], ["-r", "3"], ["-r=3"], ["--redirect=3"], ["--redirects", "3"], ["--red", "3"]]
+)
+def test_short_options_take_their_value_attached_or_apart(words: list[str]) -> None:
+    assert given(*words) == {"redirects": "3"}
+
+
+def test_short_flags_can_be_put_together() -> None:
+    assert given("-mt3") == {"module": "1", "tee": "3"}
+
+
+def test_a_value_may_be_empty_negative_or_a_text_with_a_space() -> None:
+    assert given("--role=") == {"role": ""}
+    assert given("--role", "") == {"role": ""}
+    assert given("--max-restarts", "-1") == {"max-restarts": "-1"}
+    assert given("--role", "-a b") == {"role": "-a b"}
+    assert given("--rdzv-conf=a=1,b=2") == {"rdzv-conf": "a=1,b=2"}
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        ("--max-r", "max-restarts"),
+        ("--st", None),
+        ("--sta", None),
+        ("--stan", "standalone"),
+        ("--t", "tee"),  # ours has --target-nodes and --traffic, but torchrun only --tee
+        ("--no", None),
+        ("--no-", "no-python"),
+        ("--v", "virtual-local-rank"),  # before our --version
+        ("--ver", "version"),
+        ("--h", "help"),
+        ("--mes", "mesh"),
+        ("--gro", None),  # --grow and --grow-delay
+        ("--grow", "grow"),
+        ("--m", None),
+    ],
+)
+def test_prefixes_resolve_among_torchruns_names_first(spelling: str, name: str | None) -> None:
+    if name is None:
+        with pytest.raises(UsageError, match=f"^{spelling} could mean --"):
+            options.find(spelling)
+    else:
+        assert options.find(spelling).name == name
+
+
+def test_an_ambiguous_prefix_lists_what_it_could_mean() -> None:
+    with pytest.raises(UsageError) as caught:
+        options.find("--master")
+    assert str(caught.value) == "--master could mean --master-addr or --master-port"
+
+
+def test_what_follows_the_script_is_the_scripts() -> None:
+    words = options.parse(
+        ["--nproc-per-node", "2", "train.py", "--nproc-per-node", "8", "-h", "--", "--no-such", "-r3"]
+    )
+    assert words.values == {"nproc-per-node": "2"}
+    assert words.script_args == ("--nproc-per-node", "8", "-h", "--", "--no-such", "-r3")
+
+
+def test_one_double_dash_beside_the_script_is_dropped_and_any_other_kept() -> None:
+    assert options.parse(["-m", "--", "pkg", "--", "a"]) == options.Words({"module": "1"}, "pkg", ("--", "a"))
+    assert options.parse(["train.py", "--", "--lr=1", "--"]).script_args == ("--lr=1", "--")
+    assert options.parse(["train.py", "a", "--", "b"]).script_args == ("a", "--", "b")
+    assert options.parse(["--", "--odd.py"]).script == "--odd.py"
+    assert options.parse(["--"]).script is None
+
+
+def test_a_single_dash_is_a_script() -> None:
+    assert options.parse(["-", "a"]) == options.Words({}, "-", ("a",))
+
+
+@pytest.mark.parametrize(
+    "words", [["--nproc-per-node"], ["--nproc-per-node", "--standalone"], ["-r"], ["-r", "--", "x"]]
+)
+def test_a_missing_value_is_named(words: list[str]) -> None:
+    with pytest.raises(UsageError, match=r"^--(nproc-per-node|redirects) needs a value$") as caught:
+        options.parse(words)
+    assert caught.value.hint in ("--nproc-per-node N|auto|gpu|cpu", "--redirects 0-3|RANK:0-3,...")
+
+
+def test_a_flag_takes_no_value() -> None:
+    with pytest.raises(UsageError, match=r"^--standalone is a flag and takes no value, --standalone=1 gives it one$"):
+        options.parse(["--standalone=1", "x.py"])
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("--nporc-per-node", "did you mean --nproc-per-node?"),
+        ("--nprco_per_node=4", "did you mean --nproc-per-node?"),
+        ("--max-restart-s", "did you mean --max-restarts?"),
+        ("--mehs", "did you mean --mesh?"),
+        ("--qqqq", "meshrun -h lists the options; options of the script stand behind its name"),
+        ("-x", "meshrun -h lists the options; options of the script stand behind its name"),
+    ],
+)
+def test_an_unknown_option_gets_a_near_miss_suggested(word: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        options.parse([word, "x.py"])
+    assert str(caught.value) == f"unknown option {word.partition('=')[0]}"
+    assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize(
+    ("words", "asks", "topic"),
+    [
+        (["-h"], "help", ""),
+        (["--help"], "help", ""),
+        (["-h", "output"], "help", "output"),
+        (["--help=output"], "help", "output"),
+        (["-h", "train.py"], "help", ""),
+        (["--standalone", "--help", "train.py"], "help", ""),
+        (["--version"], "version", ""),
+    ],
+)
+def test_help_and_version_can_be_asked_before_the_script(words: list[str], asks: str, topic: str) -> None:
+    parsed = options.parse(words)
+    assert (parsed.asks, parsed.topic) == (asks, topic)
+
+
+def test_the_flag_wins_over_launcher_over_pet_over_the_default() -> None:
+    environ = {"LAUNCHER_ROLE": "second", "PET_ROLE": "third"}
+    found = options.gather({"role": "first"}, environ)["role"]
+    assert (found.text, found.origin, str(found)) == ("first", "--role", "--role first")
+    found = options.gather({}, environ)["role"]
+    assert (found.text, found.origin, str(found)) == ("second", "LAUNCHER_ROLE", "LAUNCHER_ROLE=second")
+    del environ["LAUNCHER_ROLE"]
+    assert options.gather({}, environ)["role"].origin == "PET_ROLE"
+    assert options.gather({}, {})["role"] == options.Given(options.BY_NAME["role"], "default", "default")
+
+
+def test_an_empty_text_counts_as_not_given() -> None:
+    assert options.gather({}, {"PET_RDZV_ENDPOINT": "", "PET_LOG_DIR": ""})["log-dir"].is_default
+    assert options.gather({"rdzv-endpoint": ""}, {})["rdzv-endpoint"].is_default
+
+
+def test_our_own_options_have_no_pet_variable() -> None:
+    assert options.BY_NAME["mesh"].variables == ("LAUNCHER_MESH",)
+    assert options.gather({}, {"PET_MESH": "dp=2"})["mesh"].is_default
+
+
+def test_torchruns_two_options_without_a_variable_ignore_one() -> None:
+    options.gather({}, {"PET_LOGS_SPECS": "x", "PET_NUMA_BINDING": "node"})
+
+
+NOT_YET = [option for option in options.TABLE if option.state == "not yet"]
+
+
+@pytest.mark.parametrize("option", NOT_YET, ids=lambda option: option.name)
+def test_an_option_that_does_not_work_yet_says_so_by_flag_and_by_variable(option: options.Option) -> None:
+    with pytest.raises(UsageError) as caught:
+        options.gather({option.name: "7"}, {})
+    assert str(caught.value) == f"{option.flag} does not work yet"
+    for variable in option.variables:
+        with pytest.raises(UsageError) as caught:
+            options.gather({}, {variable: "7"})
+        assert str(caught.value) == f"{variable}=7: {option.flag} does not work yet"
+
+
+def test_an_option_that_does_not_work_yet_may_be_given_its_default() -> None:
+    assert options.gather({"start-method": "spawn"}, {"PET_EVENT_LOG_HANDLER": "null"})
+
+
+def test_names_are_unique_and_every_group_has_options() -> None:
+    assert len(options.BY_NAME) == len(options.TABLE)
+    assert {option.group for option in options.TABLE} == set(options.GROUPS)

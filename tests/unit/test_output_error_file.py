@@ -1,0 +1,94 @@
+"""Whatever a dying worker left in its error file, the report shows what can be shown."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from launcher.output.error_file import MESSAGE_LIMIT, READ_LIMIT, pass_on_error_file, read_error_file
+
+RECORDED = {
+    "message": {
+        "message": "RuntimeError: boom",
+        "extraInfo": {"py_callstack": "Traceback ...\nRuntimeError: boom\n", "timestamp": "1700000000"},
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (json.dumps(RECORDED), "Traceback ...\nRuntimeError: boom"),
+        ('{"message": "it broke", "timestamp": 1}', "it broke"),
+        ('{"message": {"message": "no stack"}}', "no stack"),
+        ('{"message": {"message": "odd", "extraInfo": []}}', "odd"),
+        ('{"message": {"code": 7}}', '{"message": {"code": 7}}'),
+        ('{"message": 7}', "7"),
+        ('{"message": ', '{"message":'),
+        ('{"text": "x"}', '{"text": "x"}'),
+        ("[1, 2]", "[1, 2]"),
+        ("not JSON at all", "not JSON at all"),
+        ("[" * 100_000, None),
+        ("", None),
+        ("  \n", None),
+        ('{"message": ""}', None),
+    ],
+)
+def test_the_best_text_in_the_file_is_taken(tmp_path: Path, content: str, expected: str | None) -> None:
+    path = tmp_path / "error.json"
+    path.write_text(content)
+    found = read_error_file(str(path))
+    if content.startswith("[["):
+        assert found is not None
+        assert found.startswith("[[")
+    else:
+        assert (found.strip() if found else found) == expected
+
+
+def test_what_is_no_readable_file_is_no_message(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "missing", tmp_path, tmp_path / "fifo", Path("/proc/self/mem")):
+        assert read_error_file(str(path)) is None
+    assert read_error_file("") is None
+
+
+def test_a_huge_file_is_cut_and_its_end_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "error.json"
+    path.write_text(json.dumps({"message": "first " + "x" * 100_000 + " last"}))
+    message = read_error_file(str(path)) or ""
+    assert len(message) < MESSAGE_LIMIT + 100
+    assert message.startswith("first ")
+    assert message.endswith(" last")
+    path.write_text("y" * (READ_LIMIT + 10))
+    assert len(read_error_file(str(path)) or "") < MESSAGE_LIMIT + 100
+
+
+def test_bytes_that_are_not_text_are_shown_as_far_as_they_go(tmp_path: Path) -> None:
+    path = tmp_path / "error.json"
+    path.write_bytes(b"\xff\xfeboom")
+    assert (read_error_file(str(path)) or "").endswith("boom")
+
+
+def test_the_root_causes_file_reaches_whoever_launched_us_with_the_exit_code(tmp_path: Path) -> None:
+    source, target = tmp_path / "error.json", tmp_path / "ours.json"
+    source.write_text(json.dumps(RECORDED))
+    pass_on_error_file(str(source), str(target), -9)
+    passed = json.loads(target.read_text())
+    assert passed["message"].pop("errorCode") == -9
+    assert passed == RECORDED
+
+
+@pytest.mark.parametrize("content", ["not JSON", '{"message": "plain"}', "[]"])
+def test_an_error_file_of_another_shape_is_passed_on_as_it_is(tmp_path: Path, content: str) -> None:
+    source, target = tmp_path / "error.json", tmp_path / "ours.json"
+    source.write_text(content)
+    pass_on_error_file(str(source), str(target), 1)
+    assert target.read_text() == content
+
+
+def test_without_an_error_file_nothing_is_passed_on(tmp_path: Path) -> None:
+    pass_on_error_file(str(tmp_path / "missing"), str(tmp_path / "ours.json"), 1)
+    assert not (tmp_path / "ours.json").exists()

@@ -1,0 +1,112 @@
+"""Where files lie: torchrun's layout, and nothing that was there is touched."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import UsageError
+from launcher.output.layout import LogLayout
+
+
+def test_files_lie_where_torchrun_puts_them(tmp_path: Path) -> None:
+    layout = LogLayout(log_dir=f"{tmp_path}/logs", run_id="night")
+    assert re.fullmatch(rf"{tmp_path}/logs/night_[0-9a-f]{{8}}", layout.root)
+    assert layout.stream_file(1, 0, 3, "stdout") == f"{layout.root}/attempt_0/3/stdout.log"
+    assert layout.error_file(1, 0, 3) == f"{layout.root}/attempt_0/3/error.json"
+    assert os.listdir(f"{layout.root}/attempt_0") == ["3"]
+    assert not layout.is_temporary
+
+
+def test_a_later_round_with_the_same_restart_count_gets_its_own_directory(tmp_path: Path) -> None:
+    layout = LogLayout(log_dir=str(tmp_path), run_id="night")
+    names = [os.path.basename(layout.round_dir(round, count)) for round, count in [(1, 0), (2, 0), (3, 1), (5, 1)]]
+    assert names == ["attempt_0", "attempt_0.round_2", "attempt_1", "attempt_1.round_5"]
+    assert os.path.basename(layout.round_dir(2, 0)) == "attempt_0.round_2"
+
+
+def test_two_jobs_with_one_run_id_share_nothing(tmp_path: Path) -> None:
+    first, second = (LogLayout(log_dir=str(tmp_path), run_id="night") for _ in range(2))
+    assert first.root != second.root
+
+
+def test_paths_are_absolute_for_workers_that_change_their_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert LogLayout(log_dir="logs", run_id="night").error_file(1, 0, 0).startswith(f"{tmp_path}/logs/")
+
+
+@pytest.mark.parametrize("run_id", ["a/b", "../up", "x" * 300, "\udcff", "\N{SNOWMAN}" * 100])
+def test_any_run_id_makes_one_directory_below_the_log_dir(tmp_path: Path, run_id: str) -> None:
+    layout = LogLayout(log_dir=str(tmp_path), run_id=run_id)
+    assert os.path.dirname(layout.root) == str(tmp_path)
+    assert os.path.isdir(layout.root)
+
+
+def test_without_a_log_dir_files_lie_in_a_private_temporary_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    layout = LogLayout(log_dir=None, run_id="night")
+    assert re.fullmatch(rf"{tmp_path}/meshrun_[0-9a-f]{{8}}", layout.root)
+    assert os.stat(layout.root).st_mode & 0o777 == 0o700
+
+
+def test_a_temporary_directory_with_error_files_only_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    layout = LogLayout(log_dir=None, run_id="night")
+    Path(layout.error_file(1, 0, 0)).write_text("{}")
+    layout.error_file(2, 1, 0)
+    layout.remove_if_unused()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_temporary_directory_with_output_stays_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    layout = LogLayout(log_dir=None, run_id="night")
+    error_file, log = Path(layout.error_file(1, 0, 0)), Path(layout.stream_file(2, 1, 0, "stderr") or "")
+    error_file.write_text("{}")
+    log.write_text("hello\n")
+    layout.remove_if_unused()
+    assert error_file.exists()
+    assert log.read_text() == "hello\n"
+
+
+def test_a_directory_that_was_asked_for_is_never_removed(tmp_path: Path) -> None:
+    layout = LogLayout(log_dir=str(tmp_path), run_id="night")
+    layout.remove_if_unused()
+    assert os.path.isdir(layout.root)
+
+
+def test_dev_null_as_log_dir_keeps_no_files() -> None:
+    layout = LogLayout(log_dir="/dev/null", run_id="night")
+    assert not layout.keeps_files
+    assert layout.stream_file(1, 0, 0, "stdout") is None
+    assert layout.error_file(1, 0, 0) == ""
+    assert layout.worker_dir(1, 0, 0) == "/dev/null"
+
+
+def test_a_log_dir_that_is_a_file_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(UsageError, match=r"^--log-dir .*/file.* is not a directory$"):
+            LogLayout(log_dir=str(path), run_id="night")
+
+
+def test_a_log_dir_that_cannot_be_written_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match=r"^--log-dir /proc/logs cannot be written: ") as caught:
+        LogLayout(log_dir="/proc/logs", run_id="night")
+    assert caught.value.hint
+
+
+def test_a_round_starts_even_if_its_directory_cannot_be_made(tmp_path: Path) -> None:
+    layout = LogLayout(log_dir=str(tmp_path), run_id="night")
+    Path(layout.root).rmdir()
+    Path(layout.root).touch()  # as good as a full disk: nothing can be made below
+    assert layout.error_file(1, 0, 0) == f"{layout.root}/attempt_0/0/error.json"

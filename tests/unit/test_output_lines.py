@@ -1,0 +1,83 @@
+"""Chunks in, whole prefixed lines out."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.output.lines import Lines, last_lines
+
+PREFIX = b"[default3]:"
+
+# Few different bytes, so that line ends, carriage returns and both together fall on chunk borders often.
+outputs = st.lists(st.sampled_from([b"\n", b"\r", b"\r\n", b"a", b"\xff\x00", b"[default3]:"]), max_size=40).map(
+    b"".join
+)
+
+
+def chunks_of(data: bytes, borders: list[int]) -> list[bytes]:
+    cuts = sorted({0, len(data), *(border % (len(data) + 1) for border in borders)})
+    return [data[start:end] for start, end in itertools.pairwise(cuts)]
+
+
+def shown(chunks: list[bytes], limit: int = 1000) -> bytes:
+    lines = Lines(PREFIX, limit)
+    return b"".join([*(lines.feed(chunk) for chunk in chunks), lines.finish()])
+
+
+@given(outputs, st.lists(st.integers(min_value=0), max_size=10))
+def test_how_the_bytes_were_cut_into_chunks_does_not_show(data: bytes, borders: list[int]) -> None:
+    text = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    whole = text.split(b"\n")
+    if not whole[-1]:
+        whole.pop()
+    assert shown(chunks_of(data, borders)) == b"".join(PREFIX + line + b"\n" for line in whole)
+
+
+@given(outputs, st.lists(st.integers(min_value=0), max_size=10))
+def test_whatever_is_released_ends_with_a_line_end(data: bytes, borders: list[int]) -> None:
+    lines = Lines(PREFIX)
+    for chunk in chunks_of(data, borders):
+        released = lines.feed(chunk)
+        assert not released or released.endswith(b"\n")
+
+
+def test_a_line_waits_for_its_end() -> None:
+    lines = Lines(PREFIX)
+    assert lines.feed(b"loss ") == b""
+    assert lines.feed(b"0.25\nacc") == b"[default3]:loss 0.25\n"
+    assert lines.finish() == b"[default3]:acc\n"
+
+
+def test_a_line_beyond_the_limit_is_shown_in_pieces_and_nothing_of_it_is_lost() -> None:
+    lines = shown([b"x" * 40] * 10 + [b"\n", b"next\n"], limit=100).splitlines()
+    assert all(line.startswith(PREFIX) for line in lines)
+    assert max(map(len, lines)) <= 140 + len(PREFIX)
+    assert b"".join(line[len(PREFIX) :] for line in lines) == b"x" * 400 + b"next"
+
+
+def test_a_progress_bar_shows_each_of_its_states() -> None:
+    lines = Lines(PREFIX)
+    assert lines.feed(b"\r10%") == b"[default3]:\n"
+    assert lines.feed(b"\r20%") == b"[default3]:10%\n"
+    assert lines.feed(b"\r") == b""  # perhaps half of a "\r\n"
+    assert lines.feed(b"\n") == b"[default3]:20%\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "count", "expected"),
+    [
+        (b"", 3, ()),
+        (b"\n", 3, ()),
+        (b"a\nb\nc\nd\n", 2, ("c", "d")),
+        (b"a\nb", 5, ("a", "b")),
+        (b"a\r\nb\r\n", 5, ("a", "b")),
+        (b"10%\r20%\r30%\nValueError", 5, ("30%", "ValueError")),
+        (b"\xff\n", 5, ("\N{REPLACEMENT CHARACTER}",)),
+    ],
+)
+def test_the_last_lines_are_text(data: bytes, count: int, expected: tuple[str, ...]) -> None:
+    assert last_lines(data, count) == expected

@@ -1,0 +1,159 @@
+"""The rules of the repository that a machine can check: what a file may hold, and that what is written twice agrees."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from launcher import help
+from launcher.environments import Place
+from launcher.environments.torch import TorchEnvironment
+from launcher.node import Device, Slot
+from tests.support.documentation import ROOT, anchors, blocks, links, pages
+
+FOLDERS = (".ci", "benchmarks", "docs", "examples", "launcher", "rendezvous", "tests")
+TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".svg", ".typed", ""}
+LINES_MAX = 320
+LONGER = {
+    "rendezvous/protocol.py": "all state of the protocol is in one file",
+    "rendezvous/stores/memory.py": "one store, with etcd's rules beside each other",
+    "rendezvous/testing/cluster.py": "one simulated world",
+    "launcher/options.py": "a table and its parser",
+}
+# Brackets keep a pattern from finding itself.
+UNWANTED = {
+    r"/(?:wor[k]|roo[t]|tm[p]/venv|User[s])/": "a path of somebody's machine",
+    r"\b(?:TOD[O]|FIXM[E]|XX[X])\b": "unfinished work belongs in an issue",
+    r"(?i)py[p]i\.org|python[h]osted|download\.py[t]orch": "the host of a package index; pip's own settings name it",
+    r"(?i)\b(?:chat[b]ot|assistan[t]|workplac[e])\b": "the project speaks of itself alone",
+}
+
+
+def files() -> list[Path]:
+    """Every text file of the repository, without what tools make."""
+    found = [path for path in ROOT.iterdir() if path.is_file()]
+    found += [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
+    return sorted(path for path in found if path.suffix in TEXT and "__pycache__" not in path.parts)
+
+
+FILES = files()
+MODULES = [path for path in FILES if path.suffix == ".py"]
+SOURCES = [path for path in MODULES if path.relative_to(ROOT).parts[0] in ("launcher", "rendezvous")]
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def test_no_file_holds_anything_unwanted() -> None:
+    found = [
+        f"{name(path)}: {match[0]}: {why}"
+        for path in FILES
+        for pattern, why in UNWANTED.items()
+        for match in re.finditer(pattern, path.read_text())
+    ]
+    assert not found
+
+
+def test_every_module_opens_with_a_paragraph_for_newcomers() -> None:
+    assert not [name(path) for path in MODULES if (text := path.read_text()) and not ast.get_docstring(ast.parse(text))]
+
+
+def test_every_module_is_short_or_listed_with_a_reason() -> None:
+    counts = {name(path): len(path.read_text().splitlines()) for path in SOURCES}
+    assert not {path: count for path, count in counts.items() if count > LINES_MAX and path not in LONGER}
+
+
+def test_a_round_is_called_a_round() -> None:
+    assert not [name(path) for path in SOURCES if re.search(r"(?i)\b(?:generations?|epochs?)\b", path.read_text())]
+
+
+def test_every_link_leads_somewhere() -> None:
+    broken: list[str] = []
+    for page in pages():
+        for link in links(page):
+            target, _, anchor = link.partition("#")
+            file = (page.parent / target).resolve() if target else page
+            if not file.exists() or (anchor and anchor not in anchors(file)):
+                broken.append(f"{name(page)}: {link}")
+    assert not broken
+
+
+def test_every_page_that_a_module_names_exists() -> None:
+    named = {(name(path), page) for path in MODULES for page in re.findall(r"\bdocs/[\w/.-]+\.md", path.read_text())}
+    assert not [(module, page) for module, page in sorted(named) if not (ROOT / page).exists()]
+
+
+def test_every_module_has_its_place_in_the_table_of_rooms() -> None:
+    rooms = re.findall(r"^\| (`.*?) \|", (ROOT / "docs/internals/ARCHITECTURE.md").read_text(), flags=re.MULTILINE)
+    words = set(re.findall(r"`([^`]+)`", " ".join(rooms)))
+    names = {word.split("/")[-1] if word.endswith(".py") else word for word in words}
+    missing = []
+    for path in SOURCES:
+        package, *rest = path.relative_to(ROOT).parts
+        room = f"{package}/{rest[0]}/" if len(rest) > 1 else rest[0]
+        if room not in names and not room.startswith("__"):
+            missing.append(name(path))
+    assert not missing
+
+
+def test_a_target_of_make_that_a_page_names_exists() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    for page in pages():
+        text = page.read_text()
+        named = set(re.findall(r"`make ([a-z]+)", text))
+        named |= {
+            word for block in blocks(page) for word in re.findall(r"^\$? ?make ([a-z]+)", block.text, re.MULTILINE)
+        }
+        assert named <= targets, name(page)
+
+
+def test_make_runs_the_tests_of_every_directory() -> None:
+    lists = re.findall(r"^\w+_TESTS := \$\(wildcard (.*)\)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    named = {directory for words in lists for directory in words.split()}
+    there = {name(path.parent) for path in (ROOT / "tests").glob("**/test_*.py")}
+    assert all(any(directory.startswith(parent) for parent in named) for directory in there)
+
+
+def test_the_tests_run_under_the_torch_that_is_measured_against() -> None:
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    assert "torch==2.13.0" in pins  # a local label such as +cpu would refuse every other build
+
+
+def test_the_page_of_options_is_what_the_table_says() -> None:
+    assert (ROOT / "docs/reference/options.md").read_text() == help.reference(), "make docs writes it anew"
+
+
+def test_the_page_of_settings_is_what_the_code_says() -> None:
+    from docs import settings
+
+    assert (ROOT / "docs/reference/settings.md").read_text() == settings.page(), "make docs writes it anew"
+
+
+def test_every_variable_that_a_worker_gets_is_on_its_page() -> None:
+    device = Device(kind="cpu", index=0, id="cpu0", visible="")
+    place = Place(
+        **dict.fromkeys(("round", "restart_count", "max_restarts", "rank", "local_rank", "group_rank", "role_rank"), 0),
+        **dict.fromkeys(("world_size", "local_world_size", "group_world_size", "role_world_size", "master_port"), 2),
+        **dict.fromkeys(("run_id", "role", "master_addr", "error_file"), ""),
+        mesh_axes=("tp",),
+        mesh_shape=(2,),
+        mesh_coordinates=(0,),
+        slot=Slot(index=0, devices=(device,)),
+    )
+    variables = TorchEnvironment(virtual_local_rank=True).variables(place, {})
+    text = (ROOT / "docs/reference/worker-variables.md").read_text()
+    assert not [variable for variable in variables if f"`{variable}`" not in text]
+
+
+def test_the_picture_is_what_its_script_draws() -> None:
+    from docs.images import idea
+
+    assert (ROOT / "docs/images/idea.svg").read_text() == idea.picture(), "python docs/images/idea.py draws it anew"
+
+
+def test_every_decision_is_in_the_list_of_decisions() -> None:
+    index = ROOT / "docs/internals/decisions/index.md"
+    listed = {target.partition("#")[0] for target in links(index)}
+    assert {path.name for path in index.parent.glob("*.md")} - {index.name} <= listed
