@@ -22,6 +22,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import statistics
 import subprocess
 import sys
@@ -70,7 +71,9 @@ def pump(command: list[str], log_dir: str) -> None:
             path=layout.stream_file(1, 0, rank, "stdout"),
             prefix=line_prefix(role="default", local_rank=rank, rank=rank),
         )
-        workers.append(subprocess.Popen(command, stdout=write_fd, env={**os.environ, "RANK": str(rank)}))
+        environment = {**os.environ, "RANK": str(rank)}
+        # Each in its own session, as under both launchers: a kernel with autogroups shares CPUs among sessions.
+        workers.append(subprocess.Popen(command, stdout=write_fd, env=environment, start_new_session=True))
         os.close(write_fd)
     for worker in workers:
         worker.wait()
@@ -98,10 +101,10 @@ def check(console: bytes, log_dir: str, lines: int) -> dict[str, float]:
         with open(os.path.join(log_dir, job_dir, "attempt_0", str(rank), "stdout.log"), "rb") as file:
             in_files_count += file.read().count(b"\n")
     return {
-        "torn_lines": torn_count,
-        "misplaced_lines": misplaced_count,
-        "lost_lines": lines * WORKERS - whole_count,
-        "lost_lines_in_files": lines * WORKERS - in_files_count,
+        "torn_line_count": torn_count,
+        "misplaced_line_count": misplaced_count,
+        "lost_line_count": lines * WORKERS - whole_count,
+        "lost_in_files_line_count": lines * WORKERS - in_files_count,
     }
 
 
@@ -114,6 +117,7 @@ def measure(command: list[str], lines: int) -> dict[str, float]:
         environment = {**os.environ, BARRIER: barrier, "OMP_NUM_THREADS": "1"}
         chunks: list[bytes] = []
         with open(os.path.join(work_dir, "stderr"), "w+") as stderr:
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
             start = time.monotonic()
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, env=environment)
             assert process.stdout is not None
@@ -129,7 +133,9 @@ def measure(command: list[str], lines: int) -> dict[str, float]:
                 stderr.seek(0)
                 sys.exit(f"{' '.join(command)} ended with {process.returncode}:\n{stderr.read()[-2000:]}")
             end = time.monotonic()
-        seconds = {"print_s": last - first, "job_s": end - start}
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu_s = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+        seconds = {"print_s": last - first, "job_s": end - start, "job_cpu_s": cpu_s}
         return {"lines_per_s": lines * WORKERS / (last - first), **seconds, **check(b"".join(chunks), log_dir, lines)}
 
 

@@ -50,11 +50,12 @@ def _run(argv: Sequence[str]) -> int:
     from launcher.warden import Warden
 
     warden = Warden.fork()
-    for note in config.notes:
-        say(f"{PROGRAM}: {note}")
 
     from launcher import agent
+    from launcher.console import tell
 
+    for note in config.notes:
+        tell(note)
     return agent.run(config, warden)
 
 
@@ -91,15 +92,10 @@ def show(text: str) -> None:
         return  # `meshrun -h | head`: the reader has what it wanted
 
 
-def say(line: str) -> None:
-    """Print a line to stderr; stdout belongs to the workers, also when stderr is closed."""
-    if sys.stderr is not None:
-        print(line, file=sys.stderr, flush=True)
-
-
 def report(error: Exception, program: str) -> int:
     """Print an error as a sentence and a hint, or as a bug of ours, and return the exit code it ends with."""
     from launcher import __version__
+    from launcher.console import say
     from launcher.errors import EXIT_BUG, EXIT_TEMPORARY, EXIT_USAGE
     from rendezvous.errors import MeshrunError, SettingsError, StoreError
 

@@ -25,13 +25,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     cli.protect_imports()
     import click
 
+    from launcher.console import say
+
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         _commands().main(args=words or ["--help"], prog_name=PROGRAM, standalone_mode=False)
     except click.Abort:
         return 130
     except click.ClickException as error:
-        cli.say(f"{PROGRAM}: error: {error.format_message()}\nhint: {PROGRAM} --help lists the commands")
+        say(f"{PROGRAM}: error: {error.format_message()}\nhint: {PROGRAM} --help lists the commands")
         return 2
     except Exception as error:
         return cli.report(error, PROGRAM)

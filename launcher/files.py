@@ -54,7 +54,8 @@ def _where_else(script: str) -> str:
         present = os.listdir(directory or ".")
     except OSError:
         return f"there is no directory {directory}"
-    question = did_you_mean(name, {entry: os.path.join(directory, entry) for entry in present})
+    # The ending alone makes two names of scripts alike.
+    question = did_you_mean(name, {entry: os.path.join(directory, entry) for entry in present}, likeness=0.8)
     return question or f"the current directory is {os.getcwd()}"
 
 

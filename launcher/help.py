@@ -73,15 +73,17 @@ def reference() -> str:
     for group, title in GROUPS.items():
         lines += ["", f"## {title}", "", "| option | default | variables | |", "|---|---|---|---|"]
         for option in _options(group):
-            cells = (
-                ", ".join(f"`{spelling}`" for spelling in option.spellings)
-                + f" `{option.metavar}`" * bool(option.metavar),
-                option.default,
-                ", ".join(f"`{name}`" for name in option.variables),
-                option.help,
-            )
-            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+            typed = " or ".join(f"`{spelling}`" for spelling in option.spellings)
+            if option.metavar:
+                # A | inside a cell means different things to different readers of Markdown.
+                typed += f" `{option.metavar.replace('|', ' or ')}`"
+            variables = ", ".join(f"`{variable}`" for variable in option.variables)
+            lines.append(f"| {typed} | {_escaped(option.default)} | {variables} | {_escaped(option.help)} |")
     return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("*", "\\*")
 
 
 if __name__ == "__main__":

@@ -270,11 +270,14 @@ def _unknown(word: str) -> UsageError:
     )
 
 
-def did_you_mean(word: str, known: Mapping[str, str]) -> str:
-    """The question after a misspelt word, or "" if nothing is near. `known`: what it may be -> how to write that."""
+def did_you_mean(word: str, known: Mapping[str, str], likeness: float = 0.7) -> str:
+    """The question after a misspelt word, or "" if nothing is near. `known`: what it may be -> how to write that.
+
+    `likeness` runs from 0 to 1, the same word; 0.7 takes --mehs for --mesh.
+    """
     from difflib import get_close_matches  # only on the way to an error
 
-    close = get_close_matches(word, known, n=1, cutoff=0.7)
+    close = get_close_matches(word, known, n=1, cutoff=likeness)
     return f"did you mean {known[close[0]]}?" if close else ""
 
 

@@ -56,7 +56,7 @@ class View:
     """All that the leader knows. Times are on its own clock; `opened_at` is when it began to lead or the job began.
 
     `active`: the members with ranks in the sealed round, lost ones included. `lost_at`: when each of those that
-    are gone was missed. `statuses` are of the sealed round only, except that a departure is kept from any round.
+    are gone was missed. `names`: of the nodes of all members ever seen. `statuses` may be of earlier rounds.
     """
 
     own_id: str
@@ -69,6 +69,7 @@ class View:
     stop: Stop | None = None
     stopped_at: float = 0.0
     lost_at: Mapping[str, float]
+    names: Mapping[str, str]
     ledger: Ledger
     verdict: Verdict | None = None
 
@@ -96,8 +97,7 @@ class View:
         return member_id not in self.active or self.has_stopped(member_id) or self.outcome(member_id) == "succeeded"
 
     def name(self, member_id: str) -> str:
-        view = self.members.get(member_id)
-        return view.member.node_name if view else member_id
+        return self.names.get(member_id, member_id)
 
 
 class Wait(NamedTuple):
@@ -179,7 +179,7 @@ def _running(view: View, seal: Seal, now: float, settings: Settings, sizer: Size
     pending = [m for m in view.active if view.outcome(m) != "succeeded"]
     if not pending:
         return Conclude(Verdict(kind="success", exit_code=0, round=seal.round, reason="all workers succeeded"))
-    lost = [m for m in pending if m not in view.members]
+    lost = [m for m in pending if m not in view.members and not view.is_leaving(m)]
     if lost:
         return EndRound("kill", f"{_nodes(view, lost)} lost in round {seal.round}")
     failed = [m for m in pending if view.outcome(m) == "failed"]

@@ -41,6 +41,7 @@ class Leading:
         self._is_following = False
         self._roster_token = ""  # the plan token whose assignments are known
         self._assignments: dict[str, str] = {}  # of the sealed round: member id -> content
+        self._names: dict[str, str] = {}  # node names of all members ever seen
         self._lost_at: dict[str, float] = {}
         self._failed: dict[str, tuple[int, float]] = {}  # status key -> revision and time of the first sight
         self._leaving_at: dict[str, float] = {}
@@ -113,6 +114,7 @@ class Leading:
         for item in mirror.under(self._job.members):
             member = read(Member, item.key)
             assert member is not None
+            self._names[member.member_id] = member.node_name
             members[member.member_id] = MemberView(
                 member, item.create_revision, item.mod_revision, mirror.seen_at(item.key)
             )
@@ -136,6 +138,7 @@ class Leading:
             stop=stop,
             stopped_at=mirror.seen_at(self._job.stop) if stop else 0.0,
             lost_at=self._lost_at,
+            names=self._names,
             ledger=budget.from_seal(seal, sealed_at) if seal else budget.Ledger(),
             verdict=read(Verdict, self._job.verdict),
         )

@@ -241,8 +241,8 @@ class Protocol:
             return
         self._follow_round(self._keys, now)
         self._announce_departure(self._keys, now)
-        self._write_status(self._keys, now)
         if not self._ended:
+            self._write_status(self._keys, now)
             self._lead(self._keys, now)
 
     def _join(self, now: float) -> None:
@@ -518,8 +518,10 @@ class Protocol:
         settings = self.settings
         announce_by = self._leave_at + settings.announce_limit_s
         gone_by = announce_by + settings.shutdown_timeout_s + settings.stop_limit_s
+        # Written means that whoever leads will know of it before it charges what the departure breaks.
+        is_announced = now >= announce_by or (self._status_written is not None and bool(self._status_written.leaving))
         if self._alive_round is not None:
-            if now >= announce_by:
+            if is_announced:
                 self._stop_round("grace", self._leave.reason)
             else:
                 self.wake(announce_by)

@@ -21,6 +21,7 @@ class Lines:
         self._prefix = prefix
         self._line_end_and_prefix = b"\n" + prefix
         self._limit = limit
+        self.has_cut_a_line = False
         self._held: list[bytes] = []
         self._held_size = 0
         # A "\r" at the end of a chunk: whether it is half of "\r\n" is only known with the next one.
@@ -39,7 +40,10 @@ class Lines:
         if end < 0:
             self._held.append(chunk)
             self._held_size += len(chunk)
-            return self._release() if self._held_size >= self._limit else b""
+            if self._held_size < self._limit:
+                return b""
+            self.has_cut_a_line = True
+            return self._release()
         body = chunk[:end]
         if self._held_size:
             self._held.append(body)

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from launcher.output.lines import Lines, last_lines
+from launcher.output.lines import LINE_LIMIT, Lines, last_lines
 from launcher.output.sinks import PENDING_LIMIT, Console, LogFile, enlarge_pipe
 
 CHUNK_SIZE = 256 * 1024
@@ -87,6 +87,7 @@ class OutputPump:
         os.set_blocking(read_fd, False)
         capture = _Capture(
             fd=read_fd,
+            label=f"rank {rank} on {stream}",
             capacity=enlarge_pipe(read_fd),
             file=None if path is None else LogFile(path, self._warn),
             lines=None if prefix is None else Lines(prefix),
@@ -167,6 +168,9 @@ class OutputPump:
             if capture.lines:
                 capture.console.put(capture.lines.feed(bytes(chunk)))
                 self._flush(capture.console)
+                if capture.lines.has_cut_a_line:
+                    limit_mib = LINE_LIMIT >> 20
+                    self._warn("cut", f"{capture.label} prints lines above {limit_mib} MiB, the console shows them cut")
         return size
 
     def _end(self, capture: _Capture) -> None:
@@ -232,6 +236,7 @@ class _Capture:
     """One stream of one worker: the read end of its pipe and where it goes."""
 
     fd: int
+    label: str
     capacity: int
     file: LogFile | None
     lines: Lines | None

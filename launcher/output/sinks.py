@@ -33,13 +33,15 @@ Warn = Callable[[str, str], None]
 
 
 class LogFile:
-    """A file that is only ever appended to. It is opened at the first write, and again as long as that fails."""
+    """A file that is only ever appended to. It is opened at once; if that fails, again with each write."""
 
     def __init__(self, path: str, warn: Warn) -> None:
         self.path = path
         self._warn = warn
         self._fd = -1
         self._gap = _Gap()
+        with contextlib.suppress(OSError):  # reported when there is something to lose
+            self._fd = _open_log(path)
 
     def write(self, data: memoryview) -> None:
         """Append `data`; what cannot be written is dropped and counted."""

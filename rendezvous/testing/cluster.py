@@ -119,6 +119,7 @@ class Node:
         self._cluster = cluster
         self._incarnation = 0  # answers to an agent that was killed go nowhere
         self._backlog: list[Event] = []
+        self._armed_for = math.inf
         self._watches: dict[str, tuple[Watch, list[float]]] = {}
         self._ports = itertools.count(20_000)
 
@@ -136,7 +137,7 @@ class Node:
         cluster = self._cluster
         self._incarnation += 1
         self.ended, self.paused_until, self.leash_until = None, -math.inf, math.inf
-        self._backlog = []
+        self._backlog, self._armed_for = [], math.inf
         self.protocol = Protocol(
             settings=cluster.settings,
             spec=Spec(mesh="simulated", limits="", digest="simulated"),
@@ -212,13 +213,17 @@ class Node:
                 self.send(event)
 
     def _arm(self) -> None:
-        if self.protocol is not None and self.protocol.wake_at < math.inf:
-            self._cluster.at(max(self.protocol.wake_at, self._cluster.now), self._tick, self._incarnation)
+        if self.protocol is not None and self.protocol.wake_at not in (math.inf, self._armed_for):
+            self._armed_for = self.protocol.wake_at
+            self._cluster.at(max(self._armed_for, self._cluster.now), self._tick, self._incarnation)
 
     def _tick(self, incarnation: int) -> None:
         is_current = incarnation == self._incarnation and self.is_up and self.protocol is not None
+        self._armed_for = math.inf
         if is_current and self.protocol is not None and self._cluster.now >= self.protocol.wake_at:
             self.send(Tick())
+        elif is_current:
+            self._arm()
 
     def _carry_out(self, action: Action) -> None:
         cluster = self._cluster
@@ -275,7 +280,8 @@ class Node:
     def _start_processes(self, start: StartRound) -> None:
         rank = json.loads(start.assignment)["rank"]
         started = Running(start.round, rank, start.world_size, start.coordinator, start.restart_count)
-        self._cluster.trace(f"{self.name} starts rank {rank} of {start.world_size} in round {start.round}")
+        restarts = f" after {start.restart_count} restarts" if start.restart_count else ""
+        self._cluster.trace(f"{self.name} starts rank {rank} of {start.world_size} in round {start.round}{restarts}")
         self._cluster.check_start(self, started)
         self.running, self.has_finished = started, False
         self.running_as = self.protocol.member_id if self.protocol else ""
@@ -319,6 +325,8 @@ class Cluster:
         self.failed_rounds: set[int] = set()  # in which a process really failed
         self.on_start: Callable[[Node], None] = lambda node: None
         self.check_start: Callable[[Node, Running], None] = lambda node, running: None
+        self.stop_s: float | None = None  # how long processes take to stop, if always the same
+        self.fates: dict[str, str] = {}  # what shall happen to the next request of this purpose
         self._trace = trace
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._order = itertools.count()
@@ -360,6 +368,8 @@ class Cluster:
 
     def stop_time_s(self, mode: str) -> float:
         """How long processes take to be gone. The agent kills at the end of the grace, so never much longer."""
+        if self.stop_s is not None:
+            return self.stop_s
         return 0.005 if mode == "fence" else self.random.uniform(0.01, self.settings.grace_s(mode))
 
     # --- the store behind the network ---
@@ -376,6 +386,7 @@ class Cluster:
         }
         shares["answered"] = 1.0 - sum(shares.values())
         fate = self.random.choices(list(shares), list(shares.values()))[0]
+        fate = self.fates.pop(ask.why, fate)
         if self.now < node.cut_until:
             fate = "lost"
         if fate == "refused":

@@ -19,9 +19,9 @@ from rendezvous import keys, records
 from rendezvous.records import Seal, Verdict
 from rendezvous.settings import Settings
 from rendezvous.store import Batch, KeyValue
-from rendezvous.testing.cluster import PREFIX, RUN_ID, Cluster, Network, Node, Running, Shape
+from rendezvous.testing.cluster import PREFIX, Cluster, Network, Node, Running, Shape
 
-FAULTS_S = 120.0  # virtual time during which faults happen
+FAULTS_S = 60.0  # virtual time during which faults happen
 HEAL_S = 600.0  # and within which, once healed, the job must have ended
 STEPS_MAX = 400_000
 
@@ -180,7 +180,7 @@ class _Storm:
             self._cluster.later(self._random.uniform(0.2, 3.0), self.revive)
 
     def _hang(self, node: Node) -> None:
-        node.hangs_until = self._cluster.now + self._random.uniform(5.0, 60.0)
+        node.hangs_until = max(node.hangs_until, self._cluster.now + self._random.uniform(5.0, 60.0))
 
     def _run_processes(self, node: Node) -> None:
         """What the processes do: work and succeed, or fail, and break when a peer of theirs is gone."""
@@ -276,4 +276,4 @@ def _play(cluster: Cluster, checker: Checker) -> None:
 
 def replay_command(seed: int) -> str:
     """How to see a seed again, for a failure message."""
-    return f"python -m rendezvous.testing --seeds {seed} --trace   # run id {RUN_ID}"
+    return f"python -m rendezvous.testing --seeds {seed} --trace"

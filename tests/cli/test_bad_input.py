@@ -19,7 +19,7 @@ from tests.cli.running import run
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A directory with a script and with several things that are none."""
-    (tmp_path / "train.py").write_text("print('never runs')\n")
+    (tmp_path / "train.py").write_text("print('it runs')\n")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "other.py").write_text("")
     with zipfile.ZipFile(tmp_path / "bundle.zip", "w") as bundle:
@@ -78,6 +78,25 @@ def test_a_variable_with_rubbish_is_named(place: Path) -> None:
     outcome = run("meshrun", "train.py", cwd=place, environ={"PET_MAX_RESTARTS": "many"})
     assert outcome.err == "meshrun: error: PET_MAX_RESTARTS=many is not a whole number of at least 0\n"
     assert outcome.code == 2
+
+
+def test_gpus_that_are_not_there_are_missed_before_anything_starts(place: Path) -> None:
+    outcome = run("meshrun", "--nproc-per-node=gpu", "train.py", cwd=place, environ={"CUDA_VISIBLE_DEVICES": ""})
+    assert outcome.err.startswith("meshrun: error: --nproc-per-node=gpu, but no GPU was found: ")
+    assert "\nhint: " in outcome.err
+    assert (outcome.out, outcome.code) == ("", 2)
+
+
+def test_a_mesh_must_fit_the_workers_that_were_found_too(place: Path) -> None:
+    outcome = run("meshrun", "--mesh=dp=3", "train.py", cwd=place, environ={"CUDA_VISIBLE_DEVICES": ""})
+    assert outcome.err.startswith("meshrun: error: mesh dp=3 needs 3 workers, 1 were asked for\n")
+    assert (outcome.out, outcome.code) == ("", 2)
+
+
+def test_remarks_come_before_the_job_and_on_stderr(place: Path) -> None:
+    outcome = run("meshrun", "--monitor-interval=5", "train.py", cwd=place, environ={"CUDA_VISIBLE_DEVICES": ""})
+    assert outcome.err.splitlines()[0].startswith("meshrun: --monitor-interval 5 has no effect: ")
+    assert (outcome.out, outcome.code) == ("it runs\n", 0)
 
 
 def test_python_m_launcher_says_the_same(place: Path) -> None:

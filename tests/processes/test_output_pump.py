@@ -206,6 +206,20 @@ def test_a_line_of_three_megabytes_is_whole_among_others(job: Job, pipe: tuple[i
     assert len(lines) == 3001
 
 
+def test_a_worker_without_line_ends_neither_fills_memory_nor_goes_unseen(job: Job, pipe: tuple[int, int]) -> None:
+    reader = Reader(pipe[0])
+    pump = job.pump(console_stdout=pipe[1])
+    job.start("for _ in range(20): os.write(1, b'z' * 1_000_000)", stdout=job.open(pump, 5))
+    job.wait()
+    assert pump.drain(LIMIT_S)
+    pump.close()
+    os.close(pipe[1])
+    lines = reader.rest().splitlines()
+    assert len(lines) == 3
+    assert b"".join(line.removeprefix(b"[default5]:") for line in lines) == b"z" * 20_000_000
+    assert job.warnings == ["rank 5 on stdout prints lines above 8 MiB, the console shows them cut"]
+
+
 def test_the_end_of_a_stream_shows_its_unfinished_line_and_leaves_the_file_as_it_is(
     job: Job, pipe: tuple[int, int]
 ) -> None:
@@ -218,6 +232,13 @@ def test_the_end_of_a_stream_shows_its_unfinished_line_and_leaves_the_file_as_it
     os.close(pipe[1])
     assert reader.rest() == b"[default0]:last words\n"
     assert job.log(0).read_bytes() == b"last words"
+
+
+def test_a_stream_without_output_leaves_an_empty_file(job: Job) -> None:
+    pump = job.pump()
+    os.close(job.open(pump, 0))
+    assert pump.drain(LIMIT_S)
+    assert job.log(0).read_bytes() == b""
 
 
 def test_a_full_disk_is_one_warning_and_no_failure(job: Job, pipe: tuple[int, int]) -> None:

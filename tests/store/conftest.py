@@ -10,8 +10,8 @@ from rendezvous.store import Store
 from tests.store.under_test import MemoryUnderTest, StoreUnderTest
 
 KINDS: dict[str, Callable[[], StoreUnderTest]] = {
-    "memory-threaded": lambda: MemoryUnderTest(threaded=True),
     "memory-virtual": lambda: MemoryUnderTest(threaded=False),
+    "memory-threaded": lambda: MemoryUnderTest(threaded=True),
 }
 
 

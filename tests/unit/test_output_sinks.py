@@ -48,8 +48,8 @@ def test_a_log_file_is_appended_to_and_keeps_what_was_there(tmp_path: Path) -> N
 def test_a_log_file_makes_the_directory_that_could_not_be_made_before(tmp_path: Path) -> None:
     path = tmp_path / "attempt_0" / "3" / "stdout.log"
     warnings = Warnings()
-    file = LogFile(str(path), warnings)
     tmp_path.joinpath("attempt_0").touch()
+    file = LogFile(str(path), warnings)
     file.write(memoryview(b"lost\n"))
     tmp_path.joinpath("attempt_0").unlink()
     file.write(memoryview(b"kept\n"))

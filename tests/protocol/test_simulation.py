@@ -1,0 +1,100 @@
+"""Random faults against simulated clusters: the invariants hold, and a missing guard does not stay hidden."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rendezvous import decide, leading
+from rendezvous.budget import Ledger
+from rendezvous.store import Compare
+from rendezvous.testing import cluster, simulate
+
+SECONDS = 50  # two processes side by side; each does its seeds' minimum however long that takes
+SEEDS_EACH = 250
+PLANTED_SEEDS = 60  # far fewer than above: each planted bug shows within the first few
+
+
+def test_the_invariants_hold_under_faults() -> None:
+    command = [sys.executable, "-m", "rendezvous.testing", "--seconds", str(SECONDS), "--at-least", str(SEEDS_EACH)]
+    runs = [
+        subprocess.Popen([*command, "--seeds", f"{first}:{first + 100_000}"], stdout=subprocess.PIPE, text=True)
+        for first in (0, 1_000_000)
+    ]
+    outputs = [run.communicate()[0] for run in runs]
+    print(*outputs, sep="")
+    assert [run.returncode for run in runs] == [0, 0]
+    assert sum(int(re.match(r"(\d+) seeds", output)[1]) for output in outputs) >= 2 * SEEDS_EACH  # type: ignore[index]
+
+
+def test_a_seed_replays_exactly() -> None:
+    first: list[str] = []
+    second: list[str] = []
+    assert simulate.run(7, first.append) == simulate.run(7, second.append)
+    assert first == second
+    assert len(first) > 10
+
+
+def _without_revision_guards(patch: pytest.MonkeyPatch) -> None:
+    def anything(self: leading.Leading, key: str) -> Compare:
+        return Compare(key, "mod", ">", -1)
+
+    patch.setattr(leading.Leading, "_unchanged", anything)
+
+
+def _without_leash(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(cluster.Node, "_check_leash", lambda self: None)
+
+
+def _with_two_charges_per_failure(patch: pytest.MonkeyPatch) -> None:
+    charge = Ledger.charge
+
+    def twice(self: Ledger, round: int, failed_at: float, now: float) -> Ledger:
+        return charge(charge(self, round, failed_at, now), round, failed_at, now)
+
+    patch.setattr(Ledger, "charge", twice)
+
+
+def _without_stop_before_seal(patch: pytest.MonkeyPatch) -> None:
+    def nobody_runs(self: decide.View, member_id: str) -> bool:
+        return True
+
+    patch.setattr(decide.View, "has_stopped", nobody_runs)
+
+
+def _without_settling(patch: pytest.MonkeyPatch) -> None:
+    """A success is believed when one member has succeeded."""
+    outcome = decide.View.outcome
+
+    def of_anyone(self: decide.View, member_id: str) -> str:
+        return next(
+            (found for m in self.active if (found := outcome(self, m)) == "succeeded"), outcome(self, member_id)
+        )
+
+    patch.setattr(decide.View, "outcome", of_anyone)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        _without_revision_guards,
+        _without_leash,
+        _with_two_charges_per_failure,
+        _without_stop_before_seal,
+        _without_settling,
+    ],
+)
+def test_a_planted_bug_is_found(plant: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    with pytest.raises(simulate.Violation):
+        _run_seeds(PLANTED_SEEDS)
+
+
+def _run_seeds(count: int) -> None:
+    for seed in range(count):
+        simulate.run(seed)
