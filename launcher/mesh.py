@@ -81,6 +81,6 @@ def require_fit(mesh: Mesh, worker_count: int) -> None:
     """Raise UsageError unless `worker_count` workers, on all nodes together, fill the grid without a rest."""
     size = mesh.replica_size
     if mesh.elastic is None and worker_count != size:
-        raise UsageError(f"mesh {mesh} needs {size} workers, {worker_count} were asked for", "one axis may be *")
+        raise UsageError(f"mesh {mesh} needs {size} workers, not {worker_count}", "one axis may be *")
     if worker_count % size:
-        raise UsageError(f"mesh {mesh} needs a multiple of {size} workers, {worker_count} were asked for")
+        raise UsageError(f"mesh {mesh} needs a multiple of {size} workers, not {worker_count}")

@@ -53,7 +53,7 @@ def place(tmp_path: Path) -> Path:
         (["--nproc-per-nod3", "2", "train.py"], "unknown option --nproc-per-nod3", "did you mean --nproc-per-node?"),
         (
             ["--mesh", "dp=*,tp=4", "--nproc-per-node", "6", "train.py"],
-            "mesh dp=*,tp=4 needs a multiple of 4 workers, 6 were asked for",
+            "mesh dp=*,tp=4 needs a multiple of 4 workers, not 6",
             None,
         ),
         (
@@ -89,7 +89,7 @@ def test_gpus_that_are_not_there_are_missed_before_anything_starts(place: Path) 
 
 def test_a_mesh_must_fit_the_workers_that_were_found_too(place: Path) -> None:
     outcome = run("meshrun", "--mesh=dp=3", "train.py", cwd=place, environ={"CUDA_VISIBLE_DEVICES": ""})
-    assert outcome.err.startswith("meshrun: error: mesh dp=3 needs 3 workers, 1 were asked for\n")
+    assert outcome.err.startswith("meshrun: error: mesh dp=3 needs 3 workers, not 1\n")
     assert (outcome.out, outcome.code) == ("", 2)
 
 

@@ -54,6 +54,16 @@ def test_python_m_launcher_takes_none_but_what_runpy_needs(tmp_path: Path) -> No
     assert run("python", "-m", "launcher.ctl", "doctor", cwd=tmp_path).code == 0
 
 
+def test_a_whole_job_runs_among_such_files_and_its_workers_do_see_them(tmp_path: Path) -> None:
+    lay_traps(tmp_path, (*BEFORE_US, *NEEDED_BY_US))
+    (tmp_path / "train.py").write_text("import sys; print(sys.path[0])\nimport queue")
+    outcome = run("meshrun", "--nproc-per-node=1", "--tee=3", "train.py", cwd=tmp_path)
+    assert outcome.out == f"[default0]:{tmp_path}\n"
+    assert "[default0]:imported the queue.py of the current directory\n" in outcome.err
+    assert "bug in meshrun" not in outcome.err
+    assert outcome.code == 1
+
+
 def test_a_python_path_that_names_the_current_directory_changes_nothing(tmp_path: Path) -> None:
     lay_traps(tmp_path, NEEDED_BY_US)
     for entry in (".", str(tmp_path), f"/nowhere:{tmp_path}/"):

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from rendezvous.errors import Compacted, LeaseNotFound, StoreError
@@ -16,7 +16,7 @@ from tests.store.model import Model
 from tests.store.under_test import Recorder, StoreUnderTest
 
 # Few names, so that random operations meet; prefixes of one another, so that ranges matter.
-NAMES = st.sampled_from(["a", "a/", "a/1", "a/2", "a0", "b", "\u00e9", "\U0010ffff"])
+NAMES = st.sampled_from(["a", "a/", "a/1", "a0", "\U0010ffff"])
 VALUES = st.sampled_from([b"", b"\0", b"1", b"12", b"2", b"\xff\xfe"])
 LEASES = st.sampled_from([0, 0, 1, 1, 2, 2, 3, 4])  # the how-manieth lease granted: 0 is none, 3 perhaps not yet
 UNKNOWN_LEASE = 987_654_321_987
@@ -46,9 +46,12 @@ NUMBER_COMPARES = st.builds(
     st.integers(-4, 3),
 )
 VALUE_COMPARES = st.builds(Compare, NAMES, st.just("value"), st.sampled_from(["=", "!=", "<", ">"]), VALUES)
+PUTS = st.builds(Do, st.just("put"), st.tuples(NAMES, VALUES, LEASES))
 STEPS = st.lists(
     st.one_of(
-        st.builds(Do, st.just("put"), st.tuples(NAMES, VALUES, LEASES)),
+        PUTS,
+        PUTS,
+        PUTS,
         st.builds(Do, st.just("delete"), st.tuples(NAMES, st.booleans())),
         st.builds(Do, st.just("get"), st.tuples(NAMES, st.booleans())),
         st.builds(
@@ -208,6 +211,8 @@ ROOTS = itertools.count()
     max_examples=150,
     deadline=None,
     derandomize=True,
+    phases=[Phase.generate, Phase.shrink],
+    report_multiple_bugs=False,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(steps=STEPS)

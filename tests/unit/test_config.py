@@ -223,7 +223,7 @@ def test_a_number_of_workers_that_cannot_be_is_refused(text: str, sentence: str)
         (["--local-ranks-filter", "0,"], "--local-ranks-filter 0, is not a list of local ranks"),
         (["--local-ranks-filter", "0,-1"], "--local-ranks-filter 0,-1 is not a list of local ranks"),
         (["--mesh", "dp=*,tp=*"], "mesh 'dp=*,tp=*' has 2 elastic axes (dp, tp), at most one may be *"),
-        (["--mesh=dp=3", "--nproc-per-node=4"], "mesh dp=3 needs 3 workers, 4 were asked for"),
+        (["--mesh=dp=3", "--nproc-per-node=4"], "mesh dp=3 needs 3 workers, not 4"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_with_its_flag(words: list[str], sentence: str) -> None:

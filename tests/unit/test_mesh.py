@@ -76,10 +76,10 @@ def test_a_size_of_many_digits_is_refused_like_any_other() -> None:
 @pytest.mark.parametrize(
     ("mesh", "workers", "sentence"),
     [
-        ("dp=*,tp=4", 6, "mesh dp=*,tp=4 needs a multiple of 4 workers, 6 were asked for"),
-        ("dp=*,tp=4", 2, "mesh dp=*,tp=4 needs a multiple of 4 workers, 2 were asked for"),
-        ("dp=2,tp=4", 4, "mesh dp=2,tp=4 needs 8 workers, 4 were asked for"),
-        ("dp=2,tp=4", 16, "mesh dp=2,tp=4 needs 8 workers, 16 were asked for"),
+        ("dp=*,tp=4", 6, "mesh dp=*,tp=4 needs a multiple of 4 workers, not 6"),
+        ("dp=*,tp=4", 2, "mesh dp=*,tp=4 needs a multiple of 4 workers, not 2"),
+        ("dp=2,tp=4", 4, "mesh dp=2,tp=4 needs 8 workers, not 4"),
+        ("dp=2,tp=4", 16, "mesh dp=2,tp=4 needs 8 workers, not 16"),
         ("dp=*,tp=4", 8, None),
         ("dp=2,tp=4", 8, None),
     ],
