@@ -17,6 +17,10 @@ import time
 
 import torch
 import torch.distributed as dist
+
+# DDP imports this later, when its functions would take the process group of the moment as a default argument. That
+# keeps the group's threads alive beyond destroy_process_group, and at exit they may abort the process (torch 2.13).
+import torch.distributed.nn
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -58,6 +62,46 @@ def save(path: str, state: dict[str, object]) -> None:
     os.replace(f"{path}.new", path)
 
 
+def train(device: torch.device, epochs: int, checkpoint: str | None) -> None:
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    images, labels = (tensor.to(device) for tensor in digits())
+    model = DistributedDataParallel(network().to(device))
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+
+    path = os.path.join(checkpoint, "digits.pt") if checkpoint else None
+    first_epoch = 0
+    if path and os.path.exists(path):
+        state = torch.load(path, map_location=device, weights_only=True)
+        model.module.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        first_epoch = state["epochs"]
+        if rank == 0:
+            print(f"resumed after epoch {first_epoch} from {path}", flush=True)
+
+    started = time.perf_counter()
+    for epoch in range(first_epoch, epochs):
+        # The same order on every rank; of each batch a rank takes every world_size-th scan.
+        order = torch.randperm(TRAIN_COUNT, generator=torch.Generator().manual_seed(epoch))
+        for batch in order.split(BATCH_SIZE):
+            mine = batch[rank::world_size].to(device)
+            loss = cross_entropy(model(images[mine]), labels[mine])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        if rank == 0:
+            print(f"epoch {epoch + 1} of {epochs}: loss {loss.item():.3f}", flush=True)
+            if path:
+                state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "epochs": epoch + 1}
+                save(path, state)
+    elapsed_s = time.perf_counter() - started
+
+    if rank == 0:
+        with torch.no_grad():
+            right = model.module(images[TRAIN_COUNT:]).argmax(dim=1) == labels[TRAIN_COUNT:]
+        sample_count = TRAIN_COUNT * max(epochs - first_epoch, 0)
+        print(f"test accuracy {right.float().mean().item():.3f}, {sample_count / elapsed_s:.0f} samples/s", flush=True)
+
+
 @record  # an exception reaches the launcher's failure report with its traceback
 def main() -> None:
     parser = argparse.ArgumentParser()
@@ -73,45 +117,8 @@ def main() -> None:
     else:
         device = torch.device("cpu")
         dist.init_process_group("gloo")
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-
-    images, labels = (tensor.to(device) for tensor in digits())
-    model = DistributedDataParallel(network().to(device))
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-
-    path = os.path.join(arguments.checkpoint, "digits.pt") if arguments.checkpoint else None
-    first_epoch = 0
-    if path and os.path.exists(path):
-        state = torch.load(path, map_location=device, weights_only=True)
-        model.module.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        first_epoch = state["epochs"]
-        if rank == 0:
-            print(f"resumed after epoch {first_epoch} from {path}", flush=True)
-
-    started = time.perf_counter()
-    for epoch in range(first_epoch, arguments.epochs):
-        # The same order on every rank; of each batch a rank takes every world_size-th scan.
-        order = torch.randperm(TRAIN_COUNT, generator=torch.Generator().manual_seed(epoch))
-        for batch in order.split(BATCH_SIZE):
-            mine = batch[rank::world_size].to(device)
-            loss = cross_entropy(model(images[mine]), labels[mine])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        if rank == 0:
-            print(f"epoch {epoch + 1} of {arguments.epochs}: loss {loss.item():.3f}", flush=True)
-            if path:
-                state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "epochs": epoch + 1}
-                save(path, state)
-    elapsed_s = time.perf_counter() - started
-
-    if rank == 0:
-        with torch.no_grad():
-            right = model.module(images[TRAIN_COUNT:]).argmax(dim=1) == labels[TRAIN_COUNT:]
-        sample_count = TRAIN_COUNT * max(arguments.epochs - first_epoch, 0)
-        print(f"test accuracy {right.float().mean().item():.3f}, {sample_count / elapsed_s:.0f} samples/s", flush=True)
-    dist.destroy_process_group()
+    train(device, arguments.epochs, arguments.checkpoint)
+    dist.destroy_process_group()  # `model` is gone by now, so this ends the group's threads
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ class Round:
         self.failures: list[End] = []  # before any stop, in the order in which they were seen
         self.wake_at = math.inf
         self.is_gone = False
-        self._is_stopping = False
+        self.is_stopping = False
         self._is_sweeping = False
         self._is_told = False
         self._tell_at = math.inf
@@ -73,7 +73,7 @@ class Round:
         self.live.discard(end.local_rank)
         if self._is_sweeping:
             return []
-        if self._is_stopping:
+        if self.is_stopping:
             return [] if self.live else self._sweep()
         if end.exit_code != 0:
             self.failures.append(end)
@@ -87,8 +87,8 @@ class Round:
         """End the round: the signal now, SIGKILL after `grace_s`. A later stop can only shorten the grace."""
         if self._is_sweeping:
             return []
-        told = [] if self._is_stopping else self._tell()
-        is_first, self._is_stopping = not self._is_stopping, True
+        told = [] if self.is_stopping else self._tell()
+        is_first, self.is_stopping = not self.is_stopping, True
         self.wake_at = min(self.wake_at, now + grace_s)
         if not self.live or grace_s <= 0:
             return [*told, *self._sweep()]
@@ -96,7 +96,7 @@ class Round:
 
     def kill(self) -> list[Action]:
         """End the round without a signal that workers could act on."""
-        self._is_stopping = True
+        self.is_stopping = True
         return [] if self._is_sweeping else self._sweep()
 
     def passed(self, now: float) -> list[Action]:
@@ -104,9 +104,9 @@ class Round:
         actions: list[Action] = []
         if now >= self._tell_at:
             actions += self._tell()
-        if self._is_stopping and not self._is_sweeping and now >= self.wake_at:
+        if self.is_stopping and not self._is_sweeping and now >= self.wake_at:
             actions += self._sweep()
-        if not self._is_stopping:
+        if not self.is_stopping:
             self.wake_at = self._tell_at
         return actions
 

@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import socket
 
+from launcher.errors import TemporaryError
+
 
 class HeldPort:
-    """One free port of all local addresses, kept until `close`. Raises OSError when there is none."""
+    """One free port of all local addresses, kept until `close`. Raises TemporaryError when there is none."""
 
     def __init__(self) -> None:
-        self._socket = _bound()
+        try:
+            self._socket = _bound()
+        except OSError as error:
+            raise TemporaryError(f"no port can be had for rank 0: {error.strerror}") from error
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.number: int = self._socket.getsockname()[1]
 

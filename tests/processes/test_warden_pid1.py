@@ -6,11 +6,10 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.support.processes import Agent, children, family
+from tests.support.processes import Agent, children, family, namespace_pids
 from tests.support.waiting import wait_until
 
 NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc")
@@ -31,12 +30,10 @@ def agent() -> Iterator[Agent]:
 
 def outside(agent: Agent) -> dict[int, int]:
     """The namespace's processes by their pid inside: their pid out here."""
-    found = {}
-    for pid in family(agent.token):
-        numbers = Path(f"/proc/{pid}/status").read_text().partition("NSpid:")[2].splitlines()[0].split()
-        if len(numbers) > len(Path("/proc/self/status").read_text().partition("NSpid:")[2].splitlines()[0].split()):
-            found[int(numbers[-1])] = pid  # unshare itself carries the token too, and stays outside
-    return found
+    own_depth = len(namespace_pids(os.getpid()))
+    pids = {pid: namespace_pids(pid) for pid in family(agent.token)}
+    # unshare itself carries the token too, and stays outside.
+    return {inner[-1]: pid for pid, inner in pids.items() if len(inner) > own_depth}
 
 
 def test_a_round_is_started_and_swept(agent: Agent) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import TOKEN_VARIABLE, Agent, children, descriptors, is_alive, parent
+from tests.support.processes import TOKEN_VARIABLE, Agent, children, descriptors, family, is_alive, parent, program_name
 from tests.support.waiting import wait_until
 
 SLEEP = ["sleep", "1000"]
@@ -204,12 +204,15 @@ os.fork = fork
         assert len(descriptors(agent.warden_pid)) == count
 
 
-def test_a_signal_goes_to_the_group_of_each_worker_of_its_round_and_of_no_other(agent: Agent, tmp_path: Path) -> None:
-    trap = ["sh", "-c", "trap 'exit 5' USR1; sleep 1000 & echo; wait"]
+def test_a_signal_goes_to_the_group_of_each_worker_of_its_round_and_of_no_other(agent: Agent) -> None:
+    trap = ["sh", "-c", "trap 'exit 5' USR1; sleep 1000 & wait"]
     (kept,) = agent.start(1, SLEEP)
-    agent.start(2, trap, trap, stdout=str(tmp_path / "{local_rank}"))
-    for rank in range(2):
-        wait_until((tmp_path / str(rank)).read_text)
+    agent.start(2, trap, trap)
+
+    def three_sleep() -> bool:
+        return [program_name(pid) for pid in family(agent.token)].count("sleep") == 3
+
+    wait_until(three_sleep)
     agent.do("signal", 2, signal.SIGUSR1)
     assert [agent.wait_for("Exited", 2, rank)[4] for rank in range(2)] == [5, 5]
     agent.wait_until_nobody_is_left(agent.pid, agent.warden_pid, kept)

@@ -41,11 +41,25 @@ def parent(pid: int) -> int:
     return int(_stat(pid)[1])
 
 
+def program_name(pid: int) -> str:
+    """The short name of what the process runs; empty when there is no such process."""
+    return _read(pid, "comm").strip()
+
+
+def namespace_pids(pid: int) -> list[int]:
+    """The process's pid in every pid namespace it is in, from ours inwards; empty when there is no such process."""
+    return [int(number) for number in _read(pid, "status").partition("NSpid:")[2].partition("\n")[0].split()]
+
+
 def _stat(pid: int) -> list[str]:
+    return _read(pid, "stat").rpartition(")")[2].split() or ["", "-1"]
+
+
+def _read(pid: int, name: str) -> str:
     try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
-        return ["", "-1"]
+        return ""
 
 
 def children(pid: int) -> list[int]:

@@ -1,0 +1,113 @@
+"""What failed on this node in the present round: noted when a worker ends, told when the job has failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from launcher.blame import is_peer_loss
+from launcher.console import say, tell
+from launcher.memory_events import MemoryEvents, is_out_of_memory
+from launcher.roster import Share
+from rendezvous.records import Verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.output.pump import OutputPump
+    from launcher.report import WorkerFailure
+
+TAIL_LIMIT_S = 0.5  # for the last lines of workers that have just been killed to arrive
+
+
+class Failures:
+    """`error_file` gives the path of a local rank's error file in the present round, or ""."""
+
+    def __init__(self, host: str, pump: OutputPump | None) -> None:
+        self._host = host
+        self._pump = pump
+        self._memory = MemoryEvents()
+        self._oom_kills: int | None = None
+        self._share: Share | None = None
+        self._error_file: Callable[[int], str] = lambda local_rank: ""
+        self._found: dict[int, WorkerFailure] = {}  # by local rank, the cause first once it is known
+
+    def begin(self, share: Share, error_file: Callable[[int], str]) -> None:
+        """A round begins: what failed before is of no interest any more."""
+        self._share, self._error_file = share, error_file
+        self._oom_kills = self._memory.oom_kill_count()
+        self._found = {}
+
+    def note(self, local_rank: int, pid: int, exit_code: int, at: float, sentence: str | None) -> bool:
+        """A worker failed at `at` (time.time()). Whether it looks like the loss of a peer."""
+        from launcher.output.error_file import read_error_file
+        from launcher.report import WorkerFailure
+
+        assert self._share is not None
+        error_file = self._error_file(local_rank)
+        message = read_error_file(error_file) if error_file else None
+        failure = WorkerFailure(
+            rank=self._share.ranks[local_rank],
+            local_rank=local_rank,
+            pid=pid,
+            exit_code=exit_code,
+            time=time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at)),
+            host=self._host,
+            error_file=error_file if message is not None else None,
+            message=message,
+            tail=self._tail(local_rank),
+            is_out_of_memory=is_out_of_memory(exit_code, self._oom_kills, self._memory.oom_kill_count()),
+            sentence=sentence,
+        )
+        self._found.setdefault(local_rank, failure)
+        return is_peer_loss(message or "\n".join(failure.tail))
+
+    def blame(self, local_rank: int) -> tuple[int, str]:
+        """Make this worker the cause: the exit code it gives the job (128 + signal), and the text for the verdict."""
+        failure = self._found[local_rank]
+        self._found = {local_rank: failure, **self._found}
+        tell(f"rank {failure.rank} (pid {failure.pid}) {_ending(failure)}")
+        exit_code = failure.exit_code if failure.exit_code > 0 else 128 - failure.exit_code
+        return exit_code, json.dumps(failure.to_json())
+
+    def settle(self) -> None:
+        """All workers of the round are gone: take in what they wrote last."""
+        if self._found and self._pump is not None:
+            self._pump.drain(TAIL_LIMIT_S)
+            self._found = {rank: replace(failure, tail=self._tail(rank)) for rank, failure in self._found.items()}
+
+    def report(self, verdict: Verdict, script: str) -> None:
+        """Say why the job failed: the verdict's failure first, then this node's others."""
+        if not verdict.failure:
+            tell(f"error: {verdict.reason}")
+            return
+        from launcher import report
+        from launcher.output.error_file import pass_on_error_file
+
+        root = report.WorkerFailure.from_json(json.loads(verdict.failure))
+        own = self._found.get(root.local_rank)
+        if own is not None and (own.host, own.pid, own.rank) == (root.host, root.pid, root.rank):
+            root = own  # with its last lines
+        others = [failure for failure in self._found.values() if failure is not root]
+        say(report.render(script, [root, *others], outcome=verdict.reason))
+        target = os.environ.get("TORCHELASTIC_ERROR_FILE")
+        if target and root.error_file:
+            try:
+                pass_on_error_file(root.error_file, target, root.exit_code)
+            except OSError as error:
+                tell(f"cannot copy the failure to {target}: {error.strerror}")
+
+    def _tail(self, local_rank: int) -> tuple[str, ...]:
+        return self._pump.tail(local_rank, "stderr") if self._pump is not None else ()
+
+
+def _ending(failure: WorkerFailure) -> str:
+    from launcher.report import signal_name
+
+    if failure.sentence:
+        return f"could not be started: {failure.sentence}"
+    if name := signal_name(failure.exit_code):
+        return f"was killed by {name}" + (" (out of memory)" if failure.is_out_of_memory else "")
+    return f"failed with exit code {failure.exit_code}"
