@@ -478,8 +478,7 @@ class MemoryStore(Store):
         threading.excepthook(threading.ExceptHookArgs((type(error), error, error.__traceback__, self._thread)))
         with self._changed:
             self._watches.pop(watch, None)
-            if not watch.is_cancelled:
-                self._calls.appendleft((watch, StoreError(f"a callback of the watch raised {error!r}")))
+            self._calls.appendleft((watch, StoreError(f"a callback of the watch raised {error!r}")))
 
     def _cancel(self, watch: _MemoryWatch) -> None:
         with self._changed:

@@ -67,7 +67,7 @@ STEPS = st.lists(
         st.builds(Do, st.just("cancel"), st.tuples(st.integers(0, 3))),
         st.builds(Do, st.just("compact"), st.tuples(st.integers(-1, 4))),
     ),
-    min_size=10,
+    min_size=25,
     max_size=60,
 )
 
