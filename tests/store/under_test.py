@@ -6,6 +6,7 @@ below `key(...)`, and count revisions from where they find them, so a server may
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 
 from rendezvous.errors import StoreError
@@ -24,7 +25,7 @@ class StoreUnderTest:
     """Whether `advance` costs no real time; if it does, the random steps leave time out."""
 
     limit_s = 20.0
-    """How long a test waits for what must come; a store that failed to deliver once is not waited for as long again."""
+    """How long a test waits for what must come."""
 
     root = "t/"
     """All keys of the test begin with this; a shared server gives each test another."""
@@ -53,11 +54,7 @@ class StoreUnderTest:
             self.settle()
             return condition()
 
-        try:
-            wait_until(settled, self.limit_s, what)
-        except AssertionError:
-            self.limit_s = min(self.limit_s, 0.5)  # while hypothesis looks for the smallest example
-            raise
+        wait_until(settled, self.limit_s, what)
 
     def watch(self, store: Store, key: str, *, prefix: bool = False, start_revision: int) -> Recorder:
         return Recorder(self, store, key, prefix, start_revision)
@@ -70,20 +67,38 @@ class Recorder:
         self.under_test = under_test
         self.batches: list[Batch] = []
         self.losses: list[StoreError] = []
+        self.told = threading.Condition()
         self.watch = store.watch(
-            key, prefix=prefix, start_revision=start_revision, on_batch=self.batches.append, on_lost=self.losses.append
+            key, prefix=prefix, start_revision=start_revision, on_batch=self.on_batch, on_lost=self.on_lost
         )
+
+    def on_batch(self, batch: Batch) -> None:
+        with self.told:
+            self.batches.append(batch)
+            self.told.notify_all()
+
+    def on_lost(self, error: StoreError) -> None:
+        with self.told:
+            self.losses.append(error)
+            self.told.notify_all()
 
     def wait_for_revision(self, revision: int) -> list[Batch]:
         """All batches so far, once the one of `revision` (or a later one) is among them."""
-        self.under_test.wait_until(
-            lambda: self.batches and self.batches[-1].revision >= revision, f"the events of revision {revision}"
-        )
+        self.wait_for(lambda: bool(self.batches) and self.batches[-1].revision >= revision)
         return self.batches
 
     def wait_for_loss(self) -> StoreError:
-        self.under_test.wait_until(lambda: self.losses, "the end of the watch")
+        self.wait_for(lambda: bool(self.losses))
         return self.losses[0]
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """As `StoreUnderTest.wait_until`, but without its ten milliseconds between looks: random steps wait often."""
+        self.under_test.settle()
+        with self.told:
+            if not self.told.wait_for(condition, self.under_test.limit_s):
+                # while hypothesis looks for the smallest example, a store that is broken is waited for less long
+                self.under_test.limit_s = min(self.under_test.limit_s, 0.5)
+                raise AssertionError(f"the watch was told {self.batches} {self.losses}")
 
 
 def words(events: Sequence[Event]) -> list[str]:

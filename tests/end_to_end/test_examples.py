@@ -1,0 +1,164 @@
+"""The examples, as a user runs them: unmodified under torchrun and under meshrun."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import REPOSITORY, TOKEN_VARIABLE, family
+from tests.support.waiting import wait_until
+
+EXAMPLES = REPOSITORY / "examples"
+LIMIT_S = 180.0
+
+LAUNCHERS = {"meshrun": "launcher", "torchrun": "torch.distributed.run"}
+
+
+class Run:
+    def __init__(self, process: subprocess.Popen[str], token: str, output: Path) -> None:
+        self._process = process
+        self._token = token
+        self._output = output
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text()
+
+    def worker(self, rank: int) -> int:
+        """The pid of the worker with this rank."""
+        for pid in family(self._token):
+            with suppress(OSError):
+                if f"RANK={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    return pid
+        raise AssertionError(f"no worker has rank {rank}:\n{self.output}")
+
+    def wait(self) -> int:
+        try:
+            return self._process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {LIMIT_S:g} s:\n{self.output}") from None
+
+
+@contextmanager
+def start(launcher: str, directory: Path, *words: str) -> Iterator[Run]:
+    """One run with both its streams in one file; whatever is left at the end is killed by pid."""
+    token = secrets.token_hex(8)
+    output = directory / f"{token}.txt"
+    with output.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", LAUNCHERS[launcher], "--standalone", *words],
+            cwd=directory,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), TOKEN_VARIABLE: token},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+    try:
+        yield Run(process, token, output)
+    finally:
+        deadline = time.monotonic() + 20
+        while left := family(token):
+            assert time.monotonic() < deadline, f"cannot kill {left}"
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.005)
+        process.wait()
+
+
+def finish(launcher: str, directory: Path, *words: str) -> str:
+    with start(launcher, directory, *words) as run:
+        assert run.wait() == 0, run.output
+        return run.output
+
+
+def accuracy(output: str) -> float:
+    found = re.search(r"^test accuracy ([0-9.]+), [0-9]+ samples/s$", output, re.MULTILINE)
+    assert found, output
+    return float(found.group(1))
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_the_digits_are_learned_and_a_later_run_goes_on_from_the_checkpoint(launcher: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    words = ("--nproc-per-node", "2", str(EXAMPLES / "ddp_digits.py"), "--checkpoint", "saved", "--epochs")
+    first = finish(launcher, tmp_path, *words, "3")
+    assert "epoch 3 of 3" in first
+    assert "resumed" not in first
+    second = finish(launcher, tmp_path, *words, "20")
+    assert "resumed after epoch 3 from saved/digits.pt" in second
+    assert "epoch 3 of 20" not in second
+    assert accuracy(second) >= 0.95
+    assert os.listdir(tmp_path / "saved") == ["digits.pt"]
+
+
+# Not under torchrun 2.13: its next round meets the last one's addresses in the shared store, and gloo gives up.
+def test_a_killed_worker_costs_an_epoch_at_most(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    checkpoint = tmp_path / "saved" / "digits.pt"
+    words = ("--nproc-per-node", "2", "--max-restarts", "1", str(EXAMPLES / "ddp_digits.py"))
+    with start("meshrun", tmp_path, *words, "--checkpoint", "saved", "--epochs", "40") as run:
+        wait_until(checkpoint.exists, LIMIT_S, "the first checkpoint")
+        os.kill(run.worker(1), signal.SIGKILL)
+        assert run.wait() == 0, run.output
+        output = run.output
+    resumed = re.findall(r"^resumed after epoch ([0-9]+) ", output, re.MULTILINE)
+    assert len(resumed) == 1
+    trained = [int(number) for number in re.findall(r"^epoch ([0-9]+) of 40", output, re.MULTILINE)]
+    assert sorted(set(trained)) == list(range(1, 41))
+    assert len(trained) <= 41  # the epoch that was lost is trained again
+    assert accuracy(output) >= 0.95
+
+
+def test_the_tour_shows_every_rank_in_one_block(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    output = finish("meshrun", tmp_path, "--nproc-per-node=4", "--mesh=dp=*,tp=2", str(EXAMPLES / "mesh_tour.py"))
+    assert (
+        "mesh dp=2 tp=2, round 1\n"
+        "rank 0: dp=0 tp=0   groups: dp [0, 2]  tp [0, 1]\n"
+        "rank 1: dp=0 tp=1   groups: dp [1, 3]  tp [0, 1]\n"
+        "rank 2: dp=1 tp=0   groups: dp [0, 2]  tp [2, 3]\n"
+        "rank 3: dp=1 tp=1   groups: dp [1, 3]  tp [2, 3]\n"
+    ) in output
+
+
+def test_the_tour_needs_no_torch(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('not on this machine')")
+    variables = {
+        "RANK": "5",
+        "WORLD_SIZE": "8",
+        "MESH_AXES": "pp,dp,tp",
+        "MESH_SHAPE": "2,2,2",
+        "MESH_COORDS": "1,0,1",
+        "LAUNCHER_ROUND": "1",
+        "PYTHONPATH": str(tmp_path),
+    }
+    shown = subprocess.run(
+        [sys.executable, EXAMPLES / "mesh_tour.py"],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
+    assert shown.stdout == "rank 5: pp=1 dp=0 tp=1   groups: pp [1, 5]  dp [5, 7]  tp [4, 5]\n"
+
+
+def test_the_tour_without_a_mesh_says_how_to_start_it() -> None:
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("MESH_")}
+    shown = subprocess.run(
+        [sys.executable, EXAMPLES / "mesh_tour.py"], env=bare, capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert shown.returncode == 1
+    assert shown.stderr == "there is no mesh in the environment: start this with meshrun\n"
