@@ -51,7 +51,7 @@ def _layout(world: World, owners: list[str | None], limits: Limits) -> tuple[lis
                 candidates.append(runs)
     candidates.append(_fresh(world))
     counted = [(moved_count(owners, runs, world.unit), index) for index, runs in enumerate(candidates)]
-    moved, best = max(counted)
+    moved, best = min(counted)
     return candidates[best], moved
 
 

@@ -400,9 +400,9 @@ class MemoryStore(Store):
 
     def _announce(self, watch: _MemoryWatch, revision: int, events: Sequence[Event]) -> None:
         if revision >= watch.start_revision:
-            watched = tuple(event for event in events if watch.keys.covers(event.item.key))
+            watched = [event for event in events if watch.keys.covers(event.item.key)]
             if watched:
-                self._calls.append((watch, Batch(revision, watched)))
+                self._calls.append((watch, Batch(revision, tuple(watched))))
 
     def _lease(self, lease: int) -> _Lease:
         held = self._leases.get(lease)

@@ -40,6 +40,7 @@ from rendezvous.messages import (
     StopRound,
     Tick,
     Unfollow,
+    WatchLost,
 )
 from rendezvous.protocol import Protocol
 from rendezvous.records import Spec
@@ -111,6 +112,7 @@ class Node:
         self.finished_as: dict[int, str] = {}  # rounds whose processes did so -> the member id they ran under
         self.hangs_until = -math.inf  # processes cannot be killed before
         self.ended: End | None = None
+        self.is_told_to_leave = False
         self.said = ""
         self.paused_until = -math.inf
         self.cut_until = -math.inf
@@ -137,10 +139,11 @@ class Node:
         cluster = self._cluster
         self._incarnation += 1
         self.ended, self.paused_until, self.leash_until = None, -math.inf, math.inf
+        self.is_told_to_leave = False
         self._backlog, self._armed_for = [], math.inf
         self.protocol = Protocol(
             settings=cluster.settings,
-            spec=Spec(mesh="simulated", limits="", digest="simulated"),
+            spec=Spec(mesh="simulated", limits="", digest=cluster.command),
             node_name=self.name,
             boot_id=self.name,
             description="",
@@ -171,7 +174,16 @@ class Node:
         self._cluster.trace(f"{self.name} is cut off for {duration_s:g} s")
         self.cut_until = max(self.cut_until, self._cluster.now + duration_s)
 
+    def deafen(self) -> None:
+        """End every watch, as a reconnect to a store does that has forgotten what came meanwhile."""
+        self._cluster.trace(f"{self.name} loses its watches")
+        for key in self._watches:
+            lost = WatchLost(key, StoreError("the watch has ended"))
+            self._cluster.later(self._cluster.delay(), self._send_to, self._incarnation, lost)
+        self._forget_watches()
+
     def leave(self, exit_code: int = 143) -> None:
+        self.is_told_to_leave = True
         self.send(Leave("SIGTERM", exit_code))
 
     def succeed(self) -> None:
@@ -197,7 +209,9 @@ class Node:
         if self._cluster.now < self.paused_until:
             self._backlog.append(event)
             return
-        for action in self.protocol.step(event, self._cluster.now):
+        actions = self.protocol.step(event, self._cluster.now)
+        self._cluster.check_step(self, actions)
+        for action in actions:
             self._carry_out(action)
         self._arm()
 
@@ -252,6 +266,7 @@ class Node:
                 cluster.trace(f"{self.name} says: {sentence}")
             case End(exit_code, reason, _):
                 self.ended = action
+                cluster.check_end(self, tuple(self._watches))
                 self._forget_watches()
                 cluster.trace(f"{self.name} ends with {exit_code}: {reason}")
                 cluster.later(0.01, self._kill_processes, self.running)
@@ -265,7 +280,7 @@ class Node:
             self._cluster.at(last[0], self._send_to, incarnation, messages.Watched(key, batch))
 
         def on_lost(error: StoreError) -> None:
-            self._cluster.later(self._cluster.delay(), self._send_to, incarnation, messages.WatchLost(key, error))
+            self._cluster.later(self._cluster.delay(), self._send_to, incarnation, WatchLost(key, error))
 
         watch = self._cluster.store.watch(
             key, prefix=key.endswith("/"), start_revision=start_revision, on_batch=on_batch, on_lost=on_lost
@@ -325,6 +340,10 @@ class Cluster:
         self.failed_rounds: set[int] = set()  # in which a process really failed
         self.on_start: Callable[[Node], None] = lambda node: None
         self.check_start: Callable[[Node, Running], None] = lambda node, running: None
+        self.check_step: Callable[[Node, Sequence[Action]], None] = lambda node, actions: None
+        self.check_end: Callable[[Node, Sequence[str]], None] = lambda node, watched: None
+        self.check_request: Callable[[Node, Ask], None] = lambda node, ask: None
+        self.command = "simulated"  # what agents that start are told to run
         self.stop_s: float | None = None  # how long processes take to stop, if always the same
         self.fates: dict[str, str] = {}  # what shall happen to the next request of this purpose
         self._trace = trace
@@ -376,6 +395,7 @@ class Cluster:
 
     def request(self, node: Node, incarnation: int, ask: Ask, send: Callable[[int, Event], None]) -> None:
         """Carry a request to the store and its answer back, or lose either."""
+        self.check_request(node, ask)
         network, limit_s = self.network, self.settings.call_limit_s
         there, back = self.delay(), self.delay()
         shares = {

@@ -10,15 +10,17 @@ unguarded deciding write; S11 a transaction whose answer was lost counts once; L
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
 from rendezvous import keys, records
-from rendezvous.records import Seal, Verdict
+from rendezvous.messages import Action, Ask, End, Txn
+from rendezvous.records import Seal, Status, Verdict
 from rendezvous.settings import Settings
-from rendezvous.store import Batch, KeyValue
+from rendezvous.store import Batch, Delete, Get, KeyValue
 from rendezvous.testing.cluster import PREFIX, Cluster, Network, Node, Running, Shape
 
 FAULTS_S = 60.0  # virtual time during which faults happen
@@ -52,7 +54,11 @@ class Checker:
         self.seals: dict[int, Seal] = {}
         self._coordinators: dict[int, tuple[str, int, int]] = {}
         self._used_coordinators: set[str] = set()  # where a rank 0 really ran
+        self._first_failures: dict[str, tuple[bool, int, int]] = {}  # plan token -> echo, revision, exit code: least
         cluster.check_start = self.check_start
+        cluster.check_step = self.check_step
+        cluster.check_end = self.check_end
+        cluster.check_request = self.check_request
         cluster.store.watch(
             f"/{PREFIX}/",
             prefix=True,
@@ -66,7 +72,7 @@ class Checker:
 
     def _see(self, batch: Batch) -> None:
         for event in batch.events:
-            name = event.item.key.split("/", 4)[-1]
+            name = _name(event.item.key)
             if event.kind == "delete":
                 if name == "ctl/round":
                     self.fail("S3", "the seal was deleted")
@@ -74,6 +80,15 @@ class Checker:
                 self._see_verdict(event.item)
             elif name == "ctl/round":
                 self._see_seal(event.item)
+            elif name.startswith("status/"):
+                self._see_status(event.item)
+
+    def _see_status(self, item: KeyValue) -> None:
+        status = records.decode(Status, item.value, item.key)
+        if status.outcome == "failed":
+            failure = (status.is_peer_loss, item.mod_revision, status.exit_code)
+            known = self._first_failures.setdefault(status.plan_token, failure)
+            self._first_failures[status.plan_token] = min(known, failure)
 
     def _see_verdict(self, item: KeyValue) -> None:
         if item.version != 1:
@@ -89,6 +104,10 @@ class Checker:
             done = {n.finished_as[seal.round] for n in self._cluster.nodes.values() if seal.round in n.finished_as}
             if not members <= done:
                 self.fail("S4", f"success of round {seal.round} without {len(members - done)} of its members")
+        if self.verdict.failure:
+            first = self._first_failures[self.seals[self.verdict.round].plan_token]
+            if self.verdict.exit_code != first[2]:
+                self.fail("S9", f"the job ends with {self.verdict.exit_code}, its first failure was {first[2]}")
         if self.verdict.kind == "failure" and "restarts" in self.verdict.reason:
             failed = len(self._cluster.failed_rounds)
             if failed <= self._settings.max_restarts:
@@ -131,11 +150,64 @@ class Checker:
         if seal is None or seal.restart_count != started.restart_count:
             self.fail("S5", f"{node.name} runs round {started.round} with another restart count than was sealed")
 
-    def check_ends(self) -> None:
-        """All that ended with the job's verdict ended with the same one."""
-        for node in self._cluster.nodes.values():
-            if node.ended is not None and node.ended.verdict is not None and node.ended.verdict != self.verdict:
-                self.fail("S3", f"{node.name} ended with {node.ended.verdict}, the store says {self.verdict}")
+    def check_request(self, node: Node, ask: Ask) -> None:
+        """Every write names what it was decided on, so that it does nothing once that has changed."""
+        if not isinstance(ask.request, Txn) or node.protocol is None:
+            return
+        named = {(_name(compare.key), compare.target) for compare in ask.request.compares if compare.relation == "="}
+        for write in ask.request.success:
+            if isinstance(write, Get):
+                continue
+            missing = _guards(_name(write.key), isinstance(write, Delete), node.protocol.member_id) - named
+            if missing:
+                self.fail("S10", f"{node.name} wants to {ask.why} without naming {sorted(missing)}")
+        if not all(isinstance(operation, Get) for operation in ask.request.failure):
+            self.fail("S10", f"{node.name} writes where its guards do not hold: {ask.why}")
+
+    def check_step(self, node: Node, actions: Sequence[Action]) -> None:
+        """Nobody asks to be woken in the past, nor after its end."""
+        if any(isinstance(action, End) for action in actions[:-1]):
+            self.fail("L1", f"{node.name} acts after its end: {actions}")
+        has_ended = bool(actions) and isinstance(actions[-1], End)
+        wake_at = node.protocol.wake_at if node.protocol is not None else math.inf
+        if wake_at < math.inf and (has_ended or wake_at <= self._cluster.now):
+            self.fail("L1", f"{node.name} wants to be woken at {wake_at:.3f}, ended: {has_ended}")
+
+    def check_end(self, node: Node, watched: Sequence[str]) -> None:
+        """Who ends with the job's verdict ends with the same one; others end as they were told, never with success."""
+        assert node.ended is not None
+        verdict, exit_code = node.ended.verdict, node.ended.exit_code
+        if watched:
+            self.fail("S6", f"{node.name} ends and still watches {watched}")
+        if verdict is not None:
+            if verdict != self.verdict or exit_code != verdict.exit_code:
+                self.fail("S3", f"{node.name} ends with {exit_code}, {verdict}; the store says {self.verdict}")
+        elif exit_code not in ((137, 143) if node.is_told_to_leave else (137,)):
+            self.fail("S3", f"{node.name} ends with {exit_code} and without a verdict: {node.ended.reason}")
+
+
+def _name(key: str) -> str:
+    """The key below its job."""
+    return key.split("/", 4)[-1]
+
+
+def _guards(name: str, is_delete: bool, member_id: str) -> set[tuple[str, str]]:
+    """What a write of this key has to compare: key and target."""
+    own = f"members/{member_id}"
+    leading = {("ctl/leader", "create"), (own, "create"), ("ctl/verdict", "create")}
+    if name in ("current", "spec"):
+        return {(name, "mod")}
+    if name == own and not is_delete:
+        return {(own, "create"), ("current", "mod"), ("ctl/verdict", "create")}
+    if name == f"status/{member_id}" and not is_delete:
+        return {(own, "create"), (name, "mod")}
+    if name == "ctl/leader":
+        return leading
+    if name == "ctl/verdict":
+        return leading | {("ctl/round", "mod"), ("ctl/stop", "mod")}
+    if name.startswith(("assign/", "status/")):
+        return leading | {("ctl/round", "mod")}
+    return leading | {(name, "mod")}
 
 
 class _Storm:
@@ -152,6 +224,7 @@ class _Storm:
             ("cut", lambda node: node.cut(random.uniform(0.5, 20.0))),
             ("leave", lambda node: node.leave()),
             ("hang", self._hang),
+            ("deafen", lambda node: node.deafen()),
         ]
         cluster.on_start = self._run_processes
 
@@ -271,7 +344,6 @@ def _play(cluster: Cluster, checker: Checker) -> None:
             checker.fail("L1", f"no end {HEAL_S:g} s after the heal; verdict {checker.verdict}; {json.dumps(up)}")
     else:
         checker.fail("L1", f"{STEPS_MAX} steps without an end")
-    checker.check_ends()
 
 
 def replay_command(seed: int) -> str:

@@ -3,7 +3,8 @@
     # Why this transcript exists.
     world 2:3              the possible worlds: MIN:MAX nodes, or MIN:MAX/GROUP
     set max_restarts=1     a setting, before the first start
-    start a b              agents begin; crash a, leave a, pause a 7, cut a 5, hang a 60
+    command other          what agents that start from here on are told to run
+    start a b              agents begin; crash a, leave a, pause a 7, cut a 5, hang a 60; deafen a: its watches end
     run 3                  let three seconds pass
     fail b 3               a worker on b exits with 3; `fail b 3 echo`: it looks like the loss of a peer
     succeed a b            all workers there exit with success
@@ -88,7 +89,9 @@ class _Player:
                 self._cluster.nodes[name].fail(int(code), is_peer_loss=echo == ["echo"])
             case ["pause" | "cut" | "hang" as what, name, seconds]:
                 self._strike(what, name, float(seconds))
-            case ["crash" | "leave" | "succeed" as what, *names]:
+            case ["command", command]:
+                self._cluster.command = command
+            case ["crash" | "leave" | "succeed" | "deafen" as what, *names]:
                 for name in names:
                     getattr(self._cluster.nodes[name], what)()
             case _:

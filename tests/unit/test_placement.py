@@ -14,6 +14,7 @@ from launcher.node import Node
 from launcher.placement import Limits, Plan, feasibility, plan
 from launcher.placement.capacity import unit_size, usual_slot_count
 from launcher.placement.order import in_order, nearness
+from launcher.placement.patch import tile
 
 REFERENCE = parse("pp=4,dp=*,tp=8")
 
@@ -110,6 +111,7 @@ def test_nearness_counts_the_domains_two_nodes_share(
         ("dp=*,cp=2,tp=2", 8, 4),
         ("dp=*,cp=4,tp=4", 8, 8),
         ("dp=*,tp=12", 8, 4),
+        ("dp=*,cp=2,tp=12", 8, 4),
         ("dp=*,tp=3", 8, 1),
         ("tp=8,dp=*", 8, 1),
         ("pp=2,tp=4", 8, 8),
@@ -255,13 +257,34 @@ def test_nodes_that_share_replicas_are_cut_anew_and_keep_what_they_can() -> None
     assert after.ranks["h0"] == before.ranks["h0"]
 
 
-def test_a_hole_is_filled_by_idle_slots_next_to_it_before_a_spare_is_taken() -> None:
+def test_idle_slots_next_to_a_hole_fill_it_before_a_spare_is_taken() -> None:
+    before = Plan(shape=(7,), ranks={"a": (0, 1, 2), "gone": (3,), "b": (4, 5, 6)}, spares=("c",), moved=0, reasons=())
+    after = plan(nodes_of(4, 4, 4), parse("dp=7"), Limits(), before)
+    assert after.ranks == {"a": (0, 1, 2, 3), "b": (4, 5, 6)}
+    assert (after.spares, after.moved) == (("c",), 1)
+
+
+def test_idle_slots_take_what_no_spare_can() -> None:
     mesh = parse("dp=*,tp=3")
     before = plan(nodes_of(8, 8), mesh, Limits(), None)  # 15 ranks: one slot of b is idle
     after = plan(nodes_of(8, 8, 8), mesh, Limits(), before)
     assert after.world_size == 24
     assert after.moved == 0
     assert after.ranks["b"] == tuple(range(8, 16))
+
+
+def test_staying_ends_where_too_many_nodes_would_be_active() -> None:
+    before = Plan(shape=(6,), ranks={"a": (0, 1), "b": (2, 3), "c": (4, 5)}, spares=(), moved=0, reasons=())
+    after = plan(nodes_of(4, 4, 4), parse("dp=*"), Limits(nodes_max=2), before)
+    assert {name: len(ranks) for name, ranks in after.ranks.items()} == {"a": 4, "c": 4}
+    assert after.moved == 2
+
+
+def test_full_nodes_go_to_whoever_held_most_of_them() -> None:
+    nodes = nodes_of(3, 3, 3)
+    held = ["x", "x", "a", "a", "a", "b", "b", "b", "c"]
+    runs = tile(held, nodes, {"a": 3, "b": 3, "c": 3})
+    assert runs == [("c", 0, 3), ("a", 3, 3), ("b", 6, 3)]
 
 
 def test_a_node_that_returns_smaller_keeps_what_it_can_hold() -> None:
