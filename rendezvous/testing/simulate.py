@@ -224,7 +224,7 @@ class _Storm:
             ("cut", lambda node: node.cut(random.uniform(0.5, 20.0))),
             ("leave", lambda node: node.leave()),
             ("hang", self._hang),
-            ("deafen", lambda node: node.deafen()),
+            ("deafen", self._deafen),
         ]
         cluster.on_start = self._run_processes
 
@@ -254,6 +254,11 @@ class _Storm:
 
     def _hang(self, node: Node) -> None:
         node.hangs_until = max(node.hangs_until, self._cluster.now + self._random.uniform(5.0, 60.0))
+
+    def _deafen(self, node: Node) -> None:
+        """Watches end with the connection, which takes a while to come back."""
+        node.deafen()
+        node.cut(self._random.choice([0.0, self._random.uniform(0.0, 3.0)]))
 
     def _run_processes(self, node: Node) -> None:
         """What the processes do: work and succeed, or fail, and break when a peer of theirs is gone."""
