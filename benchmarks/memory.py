@@ -1,18 +1,16 @@
 """How much memory the launcher itself holds while its workers run.
 
 Eight workers sleep; what is counted is every process of the job that is not a worker: torchrun's agent,
-our agent and its warden. The measure is PSS (proportional set size, /proc/PID/smaps_rollup): a page that
-several processes share is divided among them, so a sum over processes counts no page twice.
+our agent and its warden. The measure is PSS (proportional set size, as psutil reads it): a page that several processes share is divided among them, so a sum over processes counts no page twice.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import time
-from pathlib import Path
 
 import pairs
+import psutil
 
 WORKERS = 8
 SCRIPT = r"""
@@ -29,30 +27,10 @@ def sample(side: str, settle_s: float) -> dict[str, float]:
     with pairs.running(side, ["--nproc-per-node", str(WORKERS)], SCRIPT) as job:
         workers = {int(job.line()) for _ in range(WORKERS)}
         time.sleep(settle_s)
-        counted = tree(job.process.pid) - workers
-        return {PSS: sum(map(pss_mib, counted)), PROCESSES: float(len(counted))}
-
-
-def tree(root: int) -> set[int]:
-    """A process and all that descend from it."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it ended while we looked
-            parent = stat.read_text().rpartition(")")[2].split()[1]
-            children.setdefault(int(parent), []).append(int(stat.parent.name))
-    found, waiting = set[int](), [root]
-    while waiting:
-        found.add(pid := waiting.pop())
-        waiting += children.get(pid, [])
-    return found
-
-
-def pss_mib(pid: int) -> float:
-    """The proportional set size of one process, in MiB."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError(f"the kernel gives no PSS for process {pid}")
+        root = psutil.Process(job.process.pid)
+        counted = [root, *(child for child in root.children(recursive=True) if child.pid not in workers)]
+        pss = sum(process.memory_full_info().pss for process in counted)
+        return {PSS: pss / 2**20, PROCESSES: float(len(counted))}
 
 
 if __name__ == "__main__":

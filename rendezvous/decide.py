@@ -71,7 +71,6 @@ class View:
     lost_at: Mapping[str, float]
     names: Mapping[str, str]
     ledger: Ledger
-    verdict: Verdict | None = None
 
     def is_leaving(self, member_id: str) -> bool:
         view = self.statuses.get(member_id)
@@ -95,6 +94,15 @@ class View:
     def is_idle(self, member_id: str) -> bool:
         """Whether the round does not need this member: it has no ranks, has succeeded, or has stopped."""
         return member_id not in self.active or self.has_stopped(member_id) or self.outcome(member_id) == "succeeded"
+
+    def departed_at(self) -> list[float]:
+        """When each active member that had not succeeded was missed, or told that it leaves."""
+        times = (
+            min(self.lost_at.get(m, math.inf), self.statuses[m].leaving_at if m in self.statuses else math.inf)
+            for m in self.active
+            if self.outcome(m) != "succeeded"
+        )
+        return [at for at in times if at < math.inf]
 
     def name(self, member_id: str) -> str:
         return self.names.get(member_id, member_id)
@@ -139,13 +147,13 @@ Decision = Wait | EndRound | SealRound | Fence | Resign | Conclude
 
 
 def decide(view: View, now: float, settings: Settings, sizer: Sizer) -> Decision:
-    """The leader's next act."""
-    if view.verdict is not None:
-        return Wait(math.inf, f"the job has ended: {view.verdict.reason}")
+    """The leader's next act, as long as there is no verdict."""
     if view.is_leaving(view.own_id) and view.is_idle(view.own_id) and _candidates(view):
         return Resign("this node leaves, another will lead")
     if view.seal is None:
         return _first_round(view, now, settings, sizer)
+    if view.active and all(view.outcome(m) == "succeeded" for m in view.active):  # also when a stop came too late
+        return Conclude(Verdict(kind="success", exit_code=0, round=view.seal.round, reason="all workers succeeded"))
     if view.stop is None or view.stop.round != view.seal.round:
         return _running(view, view.seal, now, settings, sizer)
     unstopped = [m for m in view.active if m in view.members and not view.has_stopped(m)]
@@ -177,8 +185,6 @@ def _first_round(view: View, now: float, settings: Settings, sizer: Sizer) -> De
 
 def _running(view: View, seal: Seal, now: float, settings: Settings, sizer: Sizer) -> Decision:
     pending = [m for m in view.active if view.outcome(m) != "succeeded"]
-    if not pending:
-        return Conclude(Verdict(kind="success", exit_code=0, round=seal.round, reason="all workers succeeded"))
     lost = [m for m in pending if m not in view.members and not view.is_leaving(m)]
     if lost:
         return EndRound("kill", f"{_nodes(view, lost)} lost in round {seal.round}")
@@ -208,7 +214,7 @@ def _growth(view: View, seal: Seal, now: float, settings: Settings, sizer: Sizer
 
 
 def _stopping(view: View, stop: Stop, unstopped: Sequence[str], now: float, settings: Settings) -> Decision:
-    until = view.stopped_at + settings.grace_s(stop.mode) + settings.stop_limit_s
+    until = view.stopped_at + settings.gone_within_s(stop.mode)
     if now < until:
         return Wait(until, f"stopping round {stop.round} ({stop.reason}): waiting for {_nodes(view, unstopped)}")
     others = [m for m in unstopped if m != view.own_id]
@@ -219,13 +225,13 @@ def _stopping(view: View, stop: Stop, unstopped: Sequence[str], now: float, sett
 
 def _between(view: View, seal: Seal, stop: Stop, now: float, settings: Settings, sizer: Sizer) -> Decision:
     """The round is gone everywhere. Charge it, then choose who runs the next."""
-    ledger = view.ledger.settle(now, settings.settle_s).with_round_of(stop.ran_s, settings)
+    ledger = view.ledger.with_round_of(stop.ran_s, settings)
     failures = [m for m in view.active if view.outcome(m) == "failed"]
-    departed = [m for m in view.active if m not in view.members or view.is_leaving(m)]
-    losses = [view.lost_at[m] for m in view.active if m in view.lost_at]
-    if ledger.provisional_round and losses and min(losses) - ledger.provisional_since <= settings.settle_s:
-        ledger = ledger.refund()
-    elif failures and not departed:
+    departed_at = view.departed_at()
+    if departed_at:
+        if ledger.provisional_round and min(departed_at) - ledger.provisional_since <= settings.settle_s:
+            ledger = ledger.refund()
+    elif failures:
         failed_at = min(view.statuses[m].failed_at for m in failures)
         explained_at = failed_at + _explanation_s(view, failures, settings)
         if len(view.active) > 1 and explained_at > now and _must_know(view, failures, ledger, now, settings):
@@ -233,6 +239,7 @@ def _between(view: View, seal: Seal, stop: Stop, now: float, settings: Settings,
         if ledger.spent(now, settings.restart_window_s) >= settings.max_restarts:
             return Conclude(_first_failure(view, seal, failures, ledger, now, settings))
         ledger = ledger.charge(seal.round, failed_at, now)
+    ledger = ledger.settle(now, settings.settle_s)
     if ledger.short_rounds >= settings.no_progress_rounds:
         reason = f"no progress: {ledger.short_rounds} rounds in a row lasted less than {settings.min_round_time_s:g} s"
         if failures:
@@ -290,10 +297,7 @@ def _first_failure(
 
 
 def _nobody_left(view: View, round: int) -> Decision:
-    """Every member is leaving. The last one writes the verdict; before that, the leader waits for the others."""
-    others = [m for m in view.members if m != view.own_id and not view.has_stopped(m) and m in view.active]
-    if others:
-        return Wait(math.inf, f"waiting for {_nodes(view, others)} to leave")
+    """Every member is leaving, and nothing runs any more: the one that leads writes the verdict."""
     status = view.statuses[view.own_id].status
     exit_code = status.leaving_exit_code or EXIT_TEMPORARY
     return Conclude(Verdict(kind="stopped", exit_code=exit_code, round=round, reason=status.leaving))

@@ -41,7 +41,10 @@ Planner = Callable[[MakePlan], Planned | PlanRefused]
 
 
 class Driver:
-    """`clock` is seconds on CLOCK_BOOTTIME; `wake` is called from any thread when `run` has something to do."""
+    """`clock` is seconds on CLOCK_BOOTTIME; `wake` is called from any thread when `run` has something to do.
+
+    `is_local`: the store is in this process, so requests are made at once and in the caller's thread.
+    """
 
     def __init__(
         self,
@@ -126,9 +129,12 @@ class Driver:
         old = self._watches.pop(key, None)
         if old is not None:
             old.cancel()
-        self._watches[key] = self._store.watch(
-            key, prefix=key.endswith("/"), start_revision=start_revision, on_batch=on_batch, on_lost=on_lost
-        )
+        try:
+            self._watches[key] = self._store.watch(
+                key, prefix=key.endswith("/"), start_revision=start_revision, on_batch=on_batch, on_lost=on_lost
+            )
+        except StoreError as error:
+            on_lost(error)
 
     def _ask(self, ask: Ask) -> None:
         if self._is_local:

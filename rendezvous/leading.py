@@ -1,6 +1,6 @@
 """What the leading member does besides being a member: see everybody, decide, and write.
 
-Every write names the leader key by its create revision and the revision of what it replaces, so a leader
+Every write names the leader key by its create revision and the revision of what was decided on, so a leader
 that has been replaced, or that decided on something old, writes nothing. When a write is refused by its
 guards, or its outcome is unknown, everything is read again before the next decision.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from rendezvous import budget, decide, keys, messages, records
 from rendezvous.decide import Conclude, EndRound, Fence, MemberView, Resign, SealRound, Sizer, StatusView, View, Wait
-from rendezvous.messages import Answer, Candidate, Follow, MakePlan, Planned, PlanRefused, Txn
+from rendezvous.messages import Answer, Candidate, MakePlan, Planned, PlanRefused, Txn
 from rendezvous.records import Assignment, Member, Seal, Status, Stop, Verdict
 from rendezvous.store import Compare, Delete, Get, Lease, Operation, Put, TxnResult
 
@@ -34,6 +34,7 @@ class Leading:
     ) -> None:
         self._member = member
         self._job = job
+        self.revision = leader_revision
         self._leader_guard = Compare(job.leader, "create", "=", leader_revision)
         self._sizer = sizer
         self._opened_at = now
@@ -43,11 +44,10 @@ class Leading:
         self._assignments: dict[str, str] = {}  # of the sealed round: member id -> content
         self._names: dict[str, str] = {}  # node names of all members ever seen
         self._lost_at: dict[str, float] = {}
-        self._failed: dict[str, tuple[int, float]] = {}  # status key -> revision and time of the first sight
+        self._failed_at: dict[str, float] = {}  # status key and plan token -> when the failure was first seen
         self._leaving_at: dict[str, float] = {}
         self._plan_asked: tuple[int, int, tuple[str, ...]] | None = None  # id, round, roster
         self._plan: Planned | PlanRefused | None = None
-        self._verdict_lease: int | None = None
 
     def advance(self, now: float) -> None:
         """Look, decide, and ask for one write at most; while one is under way there is nothing to decide."""
@@ -96,8 +96,8 @@ class Leading:
                 self._know_round(token, {key.rpartition("/")[2]: content for key, content in contents.items()})
             if not self._is_following:
                 self._is_following = True
-                self._member.act(Follow(self._job.members, answer.revision + 1))
-                self._member.act(Follow(self._job.statuses, answer.revision + 1))
+                self._member.follow(self._job.members, answer.revision + 1)
+                self._member.follow(self._job.statuses, answer.revision + 1)
             self._is_loaded = True
 
         request = Txn((), tuple(Get(prefix, prefix=True) for prefix in prefixes))
@@ -106,7 +106,7 @@ class Leading:
     def _know_round(self, token: str, assignments: dict[str, str]) -> None:
         if token != self._roster_token:
             self._roster_token, self._assignments = token, assignments
-            self._lost_at = {}
+            self._lost_at, self._failed_at = {}, {}
 
     def _view(self, seal: Seal | None, now: float) -> View:
         mirror, read = self._member.mirror, self._member.read
@@ -140,18 +140,15 @@ class Leading:
             lost_at=self._lost_at,
             names=self._names,
             ledger=budget.from_seal(seal, sealed_at) if seal else budget.Ledger(),
-            verdict=read(Verdict, self._job.verdict),
         )
 
     def _status_view(self, key: str, revision: int, now: float) -> StatusView:
         status = self._member.read(Status, key)
         assert status is not None
-        failed_key = f"{key} {status.plan_token}"
-        if status.outcome == "failed":
-            self._failed.setdefault(failed_key, (revision, now))
-        failed_revision, failed_at = self._failed.get(failed_key, (0, math.inf))
+        has_failed = status.outcome == "failed"
+        failed_at = self._failed_at.setdefault(f"{key} {status.plan_token}", now) if has_failed else math.inf
         leaving_at = self._leaving_at.setdefault(key, now) if status.leaving else math.inf
-        return StatusView(status, failed_revision, failed_at, leaving_at)
+        return StatusView(status, status.failed_revision or revision, failed_at, leaving_at)
 
     # --- writing ---
 
@@ -209,18 +206,16 @@ class Leading:
         self._write(f"fence {member_id}", (self._unchanged(key),), (Delete(key),), now, fenced)
 
     def _conclude(self, verdict: Verdict, now: float) -> None:
-        if self._verdict_lease is None:
-
-            def granted(answer: Answer, now: float) -> None:
-                assert isinstance(answer, Lease)
-                self._verdict_lease = answer.id
-
-            ttl_s = self._member.settings.keep_finished_s
-            self._member.ask("lead", "grant the verdict's lease", messages.Grant(ttl_s), granted, now)
-            return
-        put = Put(self._job.verdict, records.encode(verdict), self._verdict_lease)
+        """Grant the verdict a lease of its own, then write it, if what was decided on is unchanged."""
         guards = (self._unchanged(self._job.round), self._unchanged(self._job.stop))
-        self._write(f"end the job: {verdict.kind}", guards, (put,), now, _nothing)
+
+        def granted(answer: Answer, now: float) -> None:
+            assert isinstance(answer, Lease)
+            put = Put(self._job.verdict, records.encode(verdict), answer.id)
+            self._write(f"end the job: {verdict.kind}", guards, (put,), now, _nothing)
+
+        ttl_s = self._member.settings.keep_finished_s
+        self._member.ask("lead", "grant the verdict's lease", messages.Grant(ttl_s), granted, now)
 
     # --- sealing: plan, assignments under a fresh token, then the seal ---
 
@@ -231,7 +226,7 @@ class Leading:
         elif isinstance(self._plan, PlanRefused):
             self._conclude(Verdict(kind="failure", exit_code=1, round=round - 1, reason=self._plan.reason), now)
         elif isinstance(self._plan, Planned):
-            self._assign(round, self._plan, decision, now)
+            self._assign(round, seal, self._plan, decision, now)
 
     def _ask_for_plan(self, round: int, roster: tuple[str, ...]) -> None:
         plan_id = self._member.take_id()
@@ -248,7 +243,7 @@ class Leading:
         port = (status.worker_port if status is not None else 0) or member.worker_port
         return Candidate(member_id, member.description, port, item.create_revision)
 
-    def _assign(self, round: int, plan: Planned, decision: SealRound, now: float) -> None:
+    def _assign(self, round: int, last: Seal | None, plan: Planned, decision: SealRound, now: float) -> None:
         """Write the assignments in batches, one at a time, then the seal that makes them count."""
         token = self._member.token()
         rest = [
@@ -266,29 +261,33 @@ class Leading:
                 batch, rest = rest[:ASSIGNMENTS_PER_TXN], rest[ASSIGNMENTS_PER_TXN:]
                 self._write(f"assign round {round}", still_current, tuple(batch), now, next_batch)
             else:
-                self._put_seal(round, token, plan, decision, still_current, now)
+                seal = Seal(
+                    round=round,
+                    plan_token=token,
+                    world_size=plan.world_size,
+                    coordinator=plan.coordinator,
+                    unknown=last.unknown if last else {},
+                )
+                self._put_seal(seal, plan.assignments, decision, still_current, now)
 
         next_batch(now)
 
     def _put_seal(
         self,
-        round: int,
-        token: str,
-        plan: Planned,
+        seal: Seal,
+        assignments: Mapping[str, str],
         decision: SealRound,
         guards: tuple[Compare, ...],
         now: float,
     ) -> None:
-        seal = Seal(round=round, plan_token=token, world_size=plan.world_size, coordinator=plan.coordinator)
         put = Put(self._job.round, records.encode(budget.into_seal(seal, decision.ledger, now)))
-        writes: tuple[Operation, ...] = (put, *self._litter(round))
-        assignments: Mapping[str, str] = plan.assignments
+        writes: tuple[Operation, ...] = (put, *self._litter(seal.round))
 
         def sealed(now: float) -> None:
-            self._know_round(token, dict(assignments))
+            self._know_round(seal.plan_token, dict(assignments))
 
-        self._member.say(f"round {round}: {decision.reason}")
-        self._write(f"seal round {round}", guards, writes, now, sealed)
+        self._member.say(f"round {seal.round}: {decision.reason}")
+        self._write(f"seal round {seal.round}", guards, writes, now, sealed)
 
     def _litter(self, round: int) -> list[Delete]:
         """What nobody will read again once `round` is sealed: old assignments, statuses of members that are gone."""

@@ -2,7 +2,8 @@
 
 Answers, reads and watched events reach a member in any order. Each key is therefore kept with the revision
 that last touched it, and only something newer replaces it; a read of a prefix also removes the keys that it
-no longer shows. So whatever arrives late, twice or through two channels changes nothing.
+no longer shows, and anything older that comes after it is not believed. So whatever arrives late, twice or
+through two channels changes nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ class Mirror:
     def __init__(self) -> None:
         self._items: dict[str, KeyValue] = {}
         self._gone: dict[str, int] = {}
+        self._read_at: dict[str, int] = {}  # the revision of the last read of each prefix
         self._seen_at: dict[str, float] = {}
 
     def get(self, key: str) -> KeyValue | None:
@@ -48,9 +50,11 @@ class Mirror:
             self._remove(key, found.revision)
         for item in found.items:
             self.put(item, now)
+        self._read_at[prefix] = max(found.revision, self._read_at.get(prefix, 0))
 
     def put(self, item: KeyValue, now: float) -> None:
-        if item.mod_revision > max(self.revision(item.key), self._gone.get(item.key, 0)):
+        read_at = max((at for prefix, at in self._read_at.items() if item.key.startswith(prefix)), default=0)
+        if item.mod_revision > max(read_at, self.revision(item.key), self._gone.get(item.key, 0)):
             self._items[item.key] = item
             self._seen_at[item.key] = now
 

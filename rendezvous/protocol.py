@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from rendezvous import keys, messages, records
-from rendezvous.decide import Sizer
+from rendezvous.decide import EXIT_TEMPORARY, Sizer
 from rendezvous.errors import LeaseNotFound, RecordError, StoreError
 from rendezvous.leading import Leading
 from rendezvous.messages import (
@@ -56,8 +56,7 @@ from rendezvous.settings import Settings
 from rendezvous.store import Compare, Get, KeyValue, Lease, Put, TxnResult
 
 EXIT_FENCED = 137
-EXIT_OTHER_SPEC = 2
-EXIT_TEMPORARY = 75
+EXIT_REFUSED = 2  # another command or another version of meshrun: as for other errors of usage
 
 
 class _Pending(NamedTuple):
@@ -104,14 +103,16 @@ class Protocol:
         self._wake_at = math.inf
         self._said = ""
         self._ended = False
-        self._began_at = math.inf
         self._leave: Leave | None = None
         self._leave_at = math.inf
 
         # The round whose processes may live on this node, over all memberships; nothing else starts before it is gone.
         self._alive_round: int | None = None
         self._stop_mode = ""
+        self._gone_by = math.inf  # when a round that is being stopped must be gone
         self._joined_root = ""  # the job this node has been a member of
+        self._joining_since = math.inf
+        self._join_trouble = ""  # what kept this node from joining so far
         self._become_new_member()
 
     def _become_new_member(self) -> None:
@@ -132,6 +133,10 @@ class Protocol:
         self._answered_token = ""  # the plan token for which this member knows whether it has ranks
         self._status = Status(round=0)
         self._status_written: Status | None = None
+        self._failed_revision = 0  # of the write that first told of this round's failure
+        self._verdict: Verdict | None = None  # obeyed even when its key has expired meanwhile
+        self._followed: set[str] = set()
+        self._unwatched: set[str] = set()  # followed keys whose watch has ended
         self._pending = {}
         self._retry_at = {}
 
@@ -147,6 +152,11 @@ class Protocol:
         """The round whose processes may be alive on this node."""
         return self._alive_round
 
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member leads, as far as it knows."""
+        return self._leading is not None
+
     def step(self, event: Event, now: float) -> list[Action]:
         """Take in what happened, and return what shall be done. Never raises on anything a peer or the store sent."""
         self._actions = []
@@ -158,14 +168,12 @@ class Protocol:
                 self._wake_at = math.inf
                 self._advance(now)
             except RecordError as error:
-                self._finish(EXIT_TEMPORARY, str(error), None, now)
+                self._finish(EXIT_REFUSED, str(error), None, now)
         return self._actions
 
     def _take(self, event: Event, now: float) -> None:
         match event:
-            case Begin():
-                self._began_at = now
-            case Tick():
+            case Begin() | Tick():
                 pass
             case Answered(id, answer):
                 pending = self._pending.pop(id, None)
@@ -180,12 +188,15 @@ class Protocol:
             case Unknown(id):
                 pending = self._pending.pop(id, None)
                 if pending is not None:
-                    self._retry_at[pending.lane] = now + self.settings.retry_delay_s
+                    self._pause(pending.lane, "the store does not answer", now)
                     pending.on_unknown(now)
-            case Watched(_, batch):
-                self.mirror.apply(batch, now)
+            case Watched(key, batch):
+                if key in self._followed:
+                    self.mirror.apply(batch, now)
             case WatchLost(key, _):
-                self._follow_again(key, now)
+                if key in self._followed:
+                    self._unwatched.add(key)
+                    self._retry_at[_follow_lane(key)] = now + self.settings.retry_delay_s
             case Planned() | PlanRefused():
                 if self._leading is not None:
                     self._leading.take_plan(event)
@@ -211,13 +222,14 @@ class Protocol:
                     self._leave, self._leave_at = event, now
 
     def _take_refusal(self, pending: _Pending, error: StoreError, now: float) -> None:
-        self._retry_at[pending.lane] = now + self.settings.retry_delay_s
-        if isinstance(error, LeaseNotFound):
+        self._pause(pending.lane, str(error), now)
+        if isinstance(error, LeaseNotFound) and pending.lane != "lead":  # there it is the verdict's lease
             self._lapse(now)
-        elif not self.member_revision and now - self._began_at >= self.settings.start_timeout_s:
-            self._finish(
-                EXIT_TEMPORARY, f"could not join within {self.settings.start_timeout_s:g} s: {error}", None, now
-            )
+
+    def _pause(self, lane: str, trouble: str, now: float) -> None:
+        self._retry_at[lane] = now + self.settings.retry_delay_s
+        if lane == "join":
+            self._join_trouble = trouble
 
     # --- the comparison, made after every event ---
 
@@ -227,6 +239,10 @@ class Protocol:
         if not self.member_revision:
             if self._alive_round is None:
                 self._join(now)
+            elif now >= self._gone_by:
+                self.resign(f"this node has not stopped round {self._alive_round} in time", now)
+            else:
+                self.wake(self._gone_by)
             return
         if now >= self._lease_until:
             self._lapse(now)
@@ -236,6 +252,8 @@ class Protocol:
         if self.mirror.get(self._keys.member(self.member_id)) is None:
             self._be_fenced(now)
             return
+        for key in sorted(self._unwatched):
+            self._follow_again(key, now)
         self._renew(now)
         if self._obey_verdict(self._keys, now):
             return
@@ -247,9 +265,21 @@ class Protocol:
 
     def _join(self, now: float) -> None:
         """Ask for the next thing that is missing to be a member."""
+        settings = self.settings
+        self._joining_since = min(self._joining_since, now)
+        limit_s = settings.rejoin_timeout_s if self._joined_root else settings.start_timeout_s
         if self._leave is not None:
             self._finish(self._leave.exit_code, self._leave.reason, None, now)
-        elif self._lease is None:
+            return
+        if now >= self._joining_since + limit_s:
+            reason = f"could not join run {self._run_id} within {limit_s:g} s: {self._join_trouble}"
+            self._finish(EXIT_TEMPORARY, reason, None, now)
+            return
+        self.wake(self._joining_since + limit_s)
+        if now >= self._lease_until:
+            self._become_new_member()
+        self._renew(now)
+        if self._lease is None:
             self.ask("join", "grant a lease", messages.Grant(self.settings.lease_ttl_s), self._granted, now)
         elif not self._current_is_read:
             key = keys.current(self._prefix, self._run_id)
@@ -262,19 +292,11 @@ class Protocol:
             self.ask("join", "read the job", Txn((), reads), self._inspect, now)
         elif not self._finished_before(now):
             self._register(self._current, now)
-        self._keep_lease_while_joining(now)
 
     def _granted(self, answer: Answer, now: float) -> None:
         assert isinstance(answer, Lease)
         self._lease = answer.id
         self._renewed(self._sent_at, answer.ttl_s)
-
-    def _keep_lease_while_joining(self, now: float) -> None:
-        if self._lease is not None and now >= self._lease_until:
-            self._become_new_member()
-            self._join(now)
-        elif self._lease is not None:
-            self._renew(now)
 
     def _open_job(self, now: float) -> None:
         """Name a fresh job key, where there is none or where the job before it has ended for good."""
@@ -301,15 +323,6 @@ class Protocol:
         assert isinstance(answer, TxnResult)
         assert self._keys is not None
         spec, control, members = answer.found
-        if spec.first is not None:
-            theirs = records.decode(Spec, spec.first.value, spec.first.key)
-            if (
-                theirs.digest != self._spec.digest
-                or theirs.mesh != self._spec.mesh
-                or theirs.limits != self._spec.limits
-            ):
-                self._finish(EXIT_OTHER_SPEC, _difference(self._run_id, theirs, self._spec), None, now)
-                return
         self.mirror.load(spec, self._keys.spec, now)
         self.mirror.load(control, self._keys.control, now)
         self.mirror.load(members, self._keys.members, now)
@@ -319,24 +332,27 @@ class Protocol:
             self._be_member(own, answer.revision)
 
     def _finished_before(self, now: float) -> bool:
-        """Whether the job key holds a verdict: then exit with a success, or open the next job after a failure."""
+        """Whether the job cannot be joined: it has ended (after a failure the next is opened), or is another one."""
         assert self._keys is not None
-        assert self._current is not None
         verdict = self.read(Verdict, self._keys.verdict)
-        if verdict is None:
-            return False
-        if self._keys.root == self._joined_root or not self.settings.opens_next_job:
-            self._finish(verdict.exit_code, verdict.reason, verdict, now)  # it ended while this node was away
-        elif verdict.kind == "success":
-            self._finish(0, f"run {self._run_id} has already ended: {verdict.reason}", verdict, now)
-        elif any(self.mirror.under(self._keys.members)):
-            self._is_inspected = False
-            self._retry_at["join"] = now + self.settings.retry_delay_s
-            self.wake(self._retry_at["join"])
-            self.say(f"waiting for the agents of the finished job to go: {verdict.reason}")
-        else:
-            self._open_job(now)
-        return True
+        opens_next = self.settings.opens_next_job and self._keys.root != self._joined_root
+        if verdict is not None and verdict.kind != "success" and opens_next:
+            if any(self.mirror.under(self._keys.members)):
+                self._is_inspected = False
+                self._pause("join", f"agents of the finished job are still there ({verdict.reason})", now)
+                self.wake(self._retry_at["join"])
+                self.say(f"waiting for the agents of the finished job to go: {verdict.reason}")
+            else:
+                self._open_job(now)
+            return True
+        spec = self.read(Spec, self._keys.spec)
+        difference = _difference(self._run_id, spec, self._spec) if spec is not None else ""
+        if difference:
+            self._finish(EXIT_REFUSED, difference, None, now)
+        elif verdict is not None:
+            late = "" if self._keys.root == self._joined_root else f"run {self._run_id} has already ended: "
+            self._finish(verdict.exit_code, late + verdict.reason, verdict, now)
+        return bool(difference) or verdict is not None
 
     def _register(self, current: KeyValue, now: float) -> None:
         assert self._keys is not None
@@ -378,8 +394,9 @@ class Protocol:
         assert self._keys is not None
         self.member_revision = own.create_revision
         self._joined_root = self._keys.root
-        self._actions.append(Follow(own.key, revision + 1))
-        self._actions.append(Follow(self._keys.control, revision + 1))
+        self._joining_since = math.inf
+        self.follow(own.key, revision + 1)
+        self.follow(self._keys.control, revision + 1)
 
     def _inspect_again(self, now: float) -> None:
         self._current_is_read = self._is_inspected = False
@@ -396,7 +413,7 @@ class Protocol:
         self.wake(self._lease_until)
 
     def _kept(self, answer: Answer, now: float) -> None:
-        assert isinstance(answer, float)
+        assert isinstance(answer, (float, int))  # the type float admits both
         self._renewed(self._sent_at, answer)
 
     def _renewed(self, sent_at: float, ttl_s: float) -> None:
@@ -408,23 +425,16 @@ class Protocol:
 
     def _lapse(self, now: float) -> None:
         """The lease is gone, so others may take this node's place: kill at once, then come back as a new member."""
-        self.say("lost the membership: the lease could not be renewed in time; joining again")
-        self._stop_round("fence", "the lease has ended")
-        self._unfollow()
+        if self.member_revision:
+            self.say("lost the membership: the lease could not be renewed in time; joining again")
+        self._stop_round("fence", "the lease has ended", now)
+        self.unfollow(*self._followed)
         self._become_new_member()
 
     def _be_fenced(self, now: float) -> None:
         """The own key was deleted. With a lease that still lives this was another's decision."""
-        self._stop_round("fence", "removed from the job")
-        self._unfollow()
+        self._stop_round("fence", "removed from the job", now)
         self._finish(EXIT_FENCED, "this node was removed from the job", None, now)
-
-    def _unfollow(self) -> None:
-        if self._keys is not None and self.member_revision:
-            followed = [self._keys.member(self.member_id), self._keys.control]
-            if self._leading is not None:
-                followed += [self._keys.members, self._keys.statuses]
-            self._actions += [Unfollow(key) for key in followed]
 
     # --- a round on this node ---
 
@@ -437,13 +447,11 @@ class Protocol:
             if seal.round > self._alive_round:
                 self._be_fenced(now)  # the others went on without this node
             elif is_stopped and stop is not None:
-                self._stop_round(stop.mode, stop.reason)
+                self._stop_round(stop.mode, stop.reason, now)
         elif is_stopped:
             if self._status.plan_token != seal.plan_token:
-                self._status = replace(
-                    self._status, round=seal.round, plan_token=seal.plan_token, outcome="", failure="", is_stopped=True
-                )
-        elif seal.plan_token != self._answered_token:
+                self._begin_status(seal, is_stopped=True)
+        elif seal.plan_token != self._answered_token and self._leave is None:
             key = job.assignment(seal.round, seal.plan_token, self.member_id)
 
             def take_up(answer: Answer, now: float) -> None:
@@ -459,6 +467,7 @@ class Protocol:
         if seal is None or seal.plan_token != sealed.plan_token or is_stopped or self._alive_round is not None:
             return
         if now >= self._lease_until - self.settings.kill_margin_s:
+            self._pause("assignment", "", now)  # read it again when the lease has been renewed
             return
         self._answered_token = seal.plan_token
         found = answer.found[0].first
@@ -467,20 +476,24 @@ class Protocol:
             return
         assignment = records.decode(Assignment, found.value, found.key)
         self._alive_round, self._stop_mode = seal.round, ""
-        self._status = Status(
-            round=seal.round, plan_token=seal.plan_token, leaving=self._status.leaving, worker_port=self._worker_port
-        )
+        self._begin_status(seal, is_stopped=False)
         self._actions.append(
             StartRound(seal.round, seal.restart_count, seal.world_size, seal.coordinator, assignment.content)
         )
 
-    def _stop_round(self, mode: str, reason: str) -> None:
-        """Tell the agent once per mode; "fence" overrules a stop that is under way."""
-        if self._alive_round is not None and self._stop_mode != mode and self._stop_mode != "fence":
-            if self._stop_mode and mode != "fence":
-                return
-            self._stop_mode = mode
-            self._actions.append(StopRound(self._alive_round, mode, reason))
+    def _begin_status(self, seal: Seal, is_stopped: bool) -> None:
+        self._failed_revision = 0
+        self._status = Status(
+            round=seal.round, plan_token=seal.plan_token, is_stopped=is_stopped, worker_port=self._worker_port
+        )
+
+    def _stop_round(self, mode: str, reason: str, now: float) -> None:
+        """Tell the agent once; only "fence" overrules a stop that is under way."""
+        if self._alive_round is None or (self._stop_mode and (mode != "fence" or self._stop_mode == "fence")):
+            return
+        self._stop_mode = mode
+        self._gone_by = now + self.settings.gone_within_s(mode)
+        self._actions.append(StopRound(self._alive_round, mode, reason))
 
     def _write_status(self, job: keys.Keys, now: float) -> None:
         status = self._status
@@ -491,19 +504,22 @@ class Protocol:
             Compare(job.member(self.member_id), "create", "=", self.member_revision),
             Compare(key, "mod", "=", self.mirror.revision(key)),
         )
-        request = Txn(guards, (Put(key, records.encode(status)),), (Get(key), Get(job.member(self.member_id))))
+        put = Put(key, records.encode(replace(status, failed_revision=self._failed_revision)))
+        request = Txn(guards, (put,), (Get(key), Get(job.member(self.member_id))))
 
         def written(answer: Answer, now: float) -> None:
             assert isinstance(answer, TxnResult)
             if answer.succeeded:
-                self._status_written = status
-                self.wrote(Put(key, records.encode(status)), answer.revision, now)
-                return
-            own_status, own_member = answer.found
-            self.mirror.load(own_status, key, now)
-            self.mirror.load(own_member, job.member(self.member_id), now)
-            if own_status.first is not None:
-                self._status_written = records.decode(Status, own_status.first.value, key)
+                self.wrote(put, answer.revision, now)
+            else:  # perhaps it had been written and the answer was lost
+                own_status, own_member = answer.found
+                self.mirror.load(own_status, key, now)
+                self.mirror.load(own_member, job.member(self.member_id), now)
+            stored = self.read(Status, key)
+            if stored is not None:
+                self._status_written = replace(stored, failed_revision=0)
+                if stored.outcome == "failed" and stored.plan_token == self._status.plan_token:
+                    self._failed_revision = stored.failed_revision or self.mirror.revision(key)
 
         self.ask("status", f"report on round {status.round}", request, written, now)
 
@@ -522,7 +538,7 @@ class Protocol:
         is_announced = now >= announce_by or (self._status_written is not None and bool(self._status_written.leaving))
         if self._alive_round is not None:
             if is_announced:
-                self._stop_round("grace", self._leave.reason)
+                self._stop_round("grace", self._leave.reason, now)
             else:
                 self.wake(announce_by)
         elif now >= gone_by or (self._leading is None and (self._status == self._status_written or now >= announce_by)):
@@ -531,13 +547,15 @@ class Protocol:
             self.wake(gone_by if self._leading else announce_by)
 
     def _obey_verdict(self, job: keys.Keys, now: float) -> bool:
-        verdict = self.read(Verdict, job.verdict)
+        verdict = self._verdict = self.read(Verdict, job.verdict) or self._verdict
         if verdict is None:
             return False
         if self._alive_round is not None:
-            self._stop_round("grace" if verdict.kind == "stopped" else "kill", verdict.reason)
-        else:
+            self._stop_round("grace" if verdict.kind == "stopped" else "kill", verdict.reason, now)
+        if self._alive_round is None or now >= self._gone_by:
             self._finish(verdict.exit_code, verdict.reason, verdict, now)
+        else:
+            self.wake(self._gone_by)
         return True
 
     def resign(self, reason: str, now: float) -> None:
@@ -545,14 +563,14 @@ class Protocol:
         if self._leave is not None:
             self._finish(self._leave.exit_code, self._leave.reason, None, now)
         else:
-            self._stop_round("fence", reason)
+            self._stop_round("fence", reason, now)
             self._finish(EXIT_FENCED, reason, None, now)
 
     def _finish(self, exit_code: int, reason: str, verdict: Verdict | None, now: float) -> None:
         """Give the membership up and end, without waiting for the store's word."""
         if self._ended:
             return
-        self._unfollow()
+        self.unfollow(*self._followed)
         self._ended = True
         self._wake_at = math.inf
         if self._lease is not None:
@@ -563,8 +581,10 @@ class Protocol:
 
     def _lead(self, job: keys.Keys, now: float) -> None:
         leader = self.mirror.get(job.leader)
-        if leader is None:
+        if self._leading is not None and (leader is None or leader.create_revision != self._leading.revision):
+            self.unfollow(job.members, job.statuses)
             self._leading = None
+        if leader is None:
             if self._campaign_at == math.inf:
                 self._campaign_at = now + self._chance() * self.settings.election_spread_s
             if now >= self._campaign_at:
@@ -574,9 +594,6 @@ class Protocol:
             return
         self._campaign_at = math.inf
         if leader.value != self.member_id.encode():
-            if self._leading is not None:
-                self._actions += [Unfollow(job.members), Unfollow(job.statuses)]
-            self._leading = None
             return
         if self._leading is None:
             self._leading = Leading(self, job, leader.create_revision, self._sizer, now)
@@ -584,17 +601,20 @@ class Protocol:
 
     def _campaign(self, job: keys.Keys, now: float) -> None:
         assert self._lease is not None
+        own = job.member(self.member_id)
         guards = (
             Compare(job.leader, "create", "=", 0),
-            Compare(job.member(self.member_id), "create", "=", self.member_revision),
+            Compare(own, "create", "=", self.member_revision),
             Compare(job.verdict, "create", "=", 0),
         )
         put = Put(job.leader, self.member_id.encode(), self._lease)
-        request = Txn(guards, (put, Get(job.leader)), (Get(job.control, prefix=True),))
+        reads = (Get(job.control, prefix=True), Get(own))
+        request = Txn(guards, (put, *reads), reads)
 
         def counted(answer: Answer, now: float) -> None:
             assert isinstance(answer, TxnResult)
-            self.mirror.load(answer.found[0], job.leader if answer.succeeded else job.control, now)
+            for found, key in zip(answer.found, (job.control, own), strict=True):
+                self.mirror.load(found, key, now)
 
         self.ask("campaign", "ask to lead", request, counted, now)
 
@@ -608,19 +628,17 @@ class Protocol:
         on_answer: Callable[[Answer, float], None],
         now: float,
         on_unknown: Callable[[float], None] = lambda now: None,
-    ) -> bool:
-        """Send a request unless its lane is busy or pausing after a refusal; whether it was sent."""
+    ) -> None:
+        """Send a request, unless its lane is busy or pausing after a refusal."""
         if self.is_busy(lane):
-            return False
+            return
         retry_at = self._retry_at.get(lane, -math.inf)
         if now < retry_at:
             self.wake(retry_at)
-            return False
-
+            return
         id = self.take_id()
         self._pending[id] = _Pending(lane, now, on_answer, on_unknown)
         self._actions.append(Ask(id, why, request))
-        return True
 
     def is_busy(self, lane: str) -> bool:
         return any(pending.lane == lane for pending in self._pending.values())
@@ -665,26 +683,40 @@ class Protocol:
         version = old.version + 1 if old else 1
         self.mirror.put(KeyValue(put.key, put.value, created, revision, version, put.lease), now)
 
+    def follow(self, key: str, start_revision: int) -> None:
+        """Watch `key` (a prefix if it ends with "/"), until `unfollow` or the end of this membership."""
+        self._followed.add(key)
+        self._unwatched.discard(key)
+        self._actions.append(Follow(key, start_revision))
+
+    def unfollow(self, *watched: str) -> None:
+        for key in sorted(self._followed.intersection(watched)):
+            self._followed.remove(key)
+            self._unwatched.discard(key)
+            self._actions.append(Unfollow(key))
+
     def _follow_again(self, key: str, now: float) -> None:
-        """A watch ended: read what it covered, and watch from there."""
-        is_prefix = key.endswith("/")
+        """A watch has ended: read what it covered, and watch from there."""
 
         def read_again(answer: Answer, now: float) -> None:
             assert isinstance(answer, TxnResult)
-            self.mirror.load(answer.found[0], key, now)
-            self._actions.append(Follow(key, answer.revision + 1))
+            if key in self._unwatched:
+                self.mirror.load(answer.found[0], key, now)
+                self.follow(key, answer.revision + 1)
 
-        def try_again(now: float) -> None:
-            self._follow_again(key, now)
+        request = Txn((), (Get(key, prefix=key.endswith("/")),))
+        self.ask(_follow_lane(key), f"read {key} again", request, read_again, now)
 
-        request = Txn((), (Get(key, prefix=is_prefix),))
-        self.ask(f"follow {key}", f"read {key} again", request, read_again, now, try_again)
+
+def _follow_lane(key: str) -> str:
+    return f"follow {key}"
 
 
 def _difference(run_id: str, theirs: Spec, ours: Spec) -> str:
+    """In what this agent's job is another one than the run's; empty if they are the same."""
     for name in ("mesh", "limits", "digest"):
-        if getattr(theirs, name) != getattr(ours, name):
+        first, own = getattr(theirs, name), getattr(ours, name)
+        if first != own:
             what = "command" if name == "digest" else name
-            first, own = getattr(theirs, name), getattr(ours, name)
             return f"run {run_id} was started with {what} {first!r}, this agent has {own!r}"
-    return f"run {run_id} was started differently"
+    return ""

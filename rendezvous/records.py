@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, TypeVar
 
 from rendezvous.errors import RecordError
@@ -93,14 +93,17 @@ class Status:
     """How a round goes on one member.
 
     `outcome` is "", "succeeded" or "failed" and final once set. `is_stopped`: no process of the round is left
-    on this node. `failure` is the launcher's text. `is_peer_loss`: the failure looks like a broken connection
-    to somebody else. `leaving` is "" or the reason why this member is about to go, `leaving_exit_code` what with.
+    on this node. `failed_revision`: the store's revision when the failure was first told, 0 in that very write;
+    it says whose came first, whatever was added later. `failure` is the launcher's text. `is_peer_loss`: the
+    failure looks like a broken connection to somebody else. `leaving` is "" or the reason why this member is
+    about to go, `leaving_exit_code` what with.
     """
 
     round: int
     plan_token: str = ""
     outcome: str = ""
     is_stopped: bool = False
+    failed_revision: int = 0
     failure: str = ""
     exit_code: int = 0
     is_peer_loss: bool = False
@@ -125,8 +128,13 @@ class Verdict:
 Record = TypeVar("Record", Spec, Member, Seal, Stop, Assignment, Status, Verdict)
 
 
+def _is_required(item: Field[Any]) -> bool:
+    return item.default is MISSING and item.default_factory is MISSING
+
+
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    """A time in seconds that can be calculated with: JSON can bring infinity, no number, and 400 digits."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2.0**53
 
 
 # Annotations are strings here (from __future__ import annotations), so they can name the check of a field.
@@ -150,7 +158,7 @@ def decode(kind: type[Record], value: bytes, key: str) -> Record:
     """Read a record of `kind` that was stored under `key`. Raises RecordError naming the key and what is amiss."""
     try:
         content = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise RecordError(f"the value of {key} is not JSON, so it was not written by meshrun") from None
     if not isinstance(content, dict):
         raise RecordError(f"the value of {key} is not a record")
@@ -168,8 +176,7 @@ def decode(kind: type[Record], value: bytes, key: str) -> Record:
         if not _CHECKS[str(item.type)](content_value):
             raise RecordError(f"{key}: {item.name} is {content_value!r}, which is no {item.type}")
         known[item.name] = tuple(content_value) if isinstance(content_value, list) else content_value
-    try:
-        return kind(**known, unknown=content)
-    except TypeError:
-        missing = [item.name for item in fields(kind) if item.name not in known and item.name != "unknown"]
-        raise RecordError(f"{key} lacks one of: {', '.join(missing)}") from None
+    missing = [item.name for item in fields(kind) if _is_required(item) and item.name not in known]
+    if missing:
+        raise RecordError(f"{key} lacks {', '.join(missing)}")
+    return kind(**known, unknown=content)

@@ -43,7 +43,7 @@ class Settings:
     shutdown_timeout_s: float = 30.0
     """Stop signal to KILL when workers may save (torchrun's flag and default)."""
     stop_limit_s: float = 30.0
-    """Beyond the grace: a member that has not stopped by then is fenced."""
+    """Beyond the grace: a member that has not stopped by then is fenced, though never within a lease's time."""
 
     max_restarts: int = 0
     """Worker failures the job survives (torchrun's default)."""
@@ -66,6 +66,8 @@ class Settings:
             value = getattr(self, item.name)
             if not value >= 0:  # also refuses NaN
                 raise SettingsError(f"{item.name} is {value}, it cannot be negative")
+        if self.keep_alive_parts < 2:
+            raise SettingsError(f"keep_alive_parts is {self.keep_alive_parts}, a lease needs 2 renewals at least")
         needed = self.keep_alive_interval_s + self.call_limit_s + self.kill_margin_s
         if self.lease_ttl_s < math.inf and self.lease_ttl_s <= needed:
             raise SettingsError(
@@ -79,11 +81,20 @@ class Settings:
         return self.lease_ttl_s / self.keep_alive_parts
 
     def grace_s(self, mode: str) -> float:
-        """From the stop signal to KILL in a stop of this mode."""
-        return self.shutdown_timeout_s if mode == "grace" else self.restart_grace_s
+        """From the stop signal to KILL in a stop of this mode: "kill", "grace" or "fence"."""
+        return {"kill": self.restart_grace_s, "grace": self.shutdown_timeout_s}.get(mode, 0.0)
+
+    def gone_within_s(self, mode: str) -> float:
+        """From a stop to the time when a member that has not stopped is given up.
+
+        Not before a lease is over: a node that hears nothing of the stop has killed its workers by then.
+        """
+        lease_s = self.lease_ttl_s if self.lease_ttl_s < math.inf else 0.0
+        return max(self.grace_s(mode) + self.stop_limit_s, lease_s)
 
     def backoff_s(self, short_rounds: int) -> float:
         """The pause before the round after `short_rounds` short ones in a row."""
         if short_rounds < 2:
             return 0.0
-        return float(min(self.backoff_first_s * 2.0 ** (short_rounds - 2), self.backoff_max_s))
+        doublings = min(short_rounds - 2, 60)  # beyond any limit, and still a number
+        return float(min(self.backoff_first_s * 2.0**doublings, self.backoff_max_s))

@@ -7,6 +7,7 @@ watched events, loses requests or answers, and applies some writes long after th
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import json
@@ -18,7 +19,7 @@ from typing import NamedTuple
 
 from rendezvous import messages
 from rendezvous.decide import MemberView, Size
-from rendezvous.errors import StoreError
+from rendezvous.errors import Compacted, StoreError
 from rendezvous.messages import (
     Action,
     Ask,
@@ -129,6 +130,10 @@ class Node:
     def may_still_act(self) -> bool:
         """Whether what runs here counts as alive: not when SIGKILL is pending and the kernel holds the process."""
         return self._cluster.now >= self.hangs_until
+
+    @property
+    def is_leader(self) -> bool:
+        return self.protocol is not None and self.protocol.is_leader
 
     @property
     def is_up(self) -> bool:
@@ -379,6 +384,12 @@ class Cluster:
 
     def trace(self, line: str) -> None:
         self._trace(f"{self.now:9.3f}  {line}")
+
+    def compact(self) -> None:
+        """Have the store forget its history: a watch from an earlier revision is lost."""
+        self.trace("the store forgets its history")
+        with contextlib.suppress(Compacted):  # nothing was written since the last time
+            self.store.compact(self.store.get("nothing").revision)
 
     # --- chance ---
 

@@ -19,6 +19,7 @@ LONGER = {
     "rendezvous/protocol.py": "all state of the protocol is in one file",
     "rendezvous/stores/memory.py": "one store, with etcd's rules beside each other",
     "rendezvous/testing/cluster.py": "one simulated world",
+    "rendezvous/testing/simulate.py": "faults and invariants of that world",
     "launcher/options.py": "a table and its parser",
 }
 # Brackets keep a pattern from finding itself.
