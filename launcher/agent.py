@@ -20,7 +20,7 @@ from launcher import mesh as meshes
 from launcher.config import Config
 from launcher.console import tell
 from launcher.devices.choose import worker_devices
-from launcher.errors import EXIT_FENCED, TemporaryError
+from launcher.errors import EXIT_FENCED, TemporaryError, shortage_hint
 from launcher.failures import Failures
 from launcher.membership import new_driver, now, settings
 from launcher.mesh import Axis, Mesh
@@ -38,39 +38,45 @@ if TYPE_CHECKING:
 
 SWEEP_LIMIT_S = 10.0  # a killed process may hang in a driver; after this the agent ends and says so
 SILENCE_LIMIT_S = 0.5  # a longer wait without workers is explained
+STUCK_LIMIT_S = 3.0  # killed processes that are still there are named
 DRAIN_LIMIT_S = 5.0  # for a console that takes no more
+_POLL_LIMIT_S = 86400.0  # poll() counts milliseconds in 31 bits
 _DEFAULT_MESH = Mesh(axes=(Axis(name="dp", size=None),))
 
 
 def run(config: Config, warden: Warden) -> int:
     """Run the job on this node and return the exit code. Raises UsageError for what cannot be started."""
+    exit_code = 1
+    layout: LogLayout | None = None
     try:
-        return Agent(config, warden).run()
+        layout = LogLayout(log_dir=config.log_dir, run_id=config.run_id or os.urandom(8).hex())
+        exit_code = Agent(config, warden, layout).run()
     except KeyboardInterrupt:  # SIGINT, where --signals-to-handle leaves it out
-        return 130
+        exit_code = 130
     finally:
         warden.close(SWEEP_LIMIT_S)
+        if layout is not None:
+            layout.remove_if_unused(has_succeeded=exit_code == 0)
+    return exit_code
 
 
 class Agent:
-    def __init__(self, config: Config, warden: Warden) -> None:
+    def __init__(self, config: Config, warden: Warden, layout: LogLayout) -> None:
         self._config = config
         self._warden = warden
+        self._layout = layout
         self._host = os.uname().nodename
-        self._wakeup = Wakeup([*config.signals_to_handle, "SIGCHLD"])
+        self._wakeup = Wakeup([*_handled_signals(config), "SIGCHLD"])
         slots, self._reason = worker_devices(config.worker_count, config.devices_per_worker, os.environ)
         mesh = config.mesh or _DEFAULT_MESH
         meshes.require_fit(mesh, len(slots))
-        run_id = config.run_id or os.urandom(8).hex()
-        self._layout = LogLayout(log_dir=config.log_dir, run_id=run_id)
         self._port = None if config.master_port is not None else HeldPort()
         self._maker = WorkerMaker(
             config=config,
             mesh=mesh,
             slots=slots,
-            run_id=run_id,
             host=self._host,
-            layout=self._layout,
+            layout=layout,
             parent=os.environ,
         )
         self._settings = settings(config)
@@ -79,7 +85,7 @@ class Agent:
             self._settings,
             mesh,
             slot_count=len(slots),
-            run_id=run_id,
+            run_id=layout.run_id,
             node_name=self._host,
             worker_port=self._port.number if self._port else 0,
             wake=self._wakeup.wake,
@@ -92,6 +98,7 @@ class Agent:
         self._end: messages.End | None = None
         self._lost = ""  # why the warden is gone
         self._sentence = ""  # what the agreement said last, until it is told
+        self._stuck_at = math.inf  # when a sweep has taken so long that it is explained
         self._poll = select.poll()
 
     def _new_pump(self) -> OutputPump | None:
@@ -103,6 +110,8 @@ class Agent:
 
     def run(self) -> int:
         tell(self._reason)
+        for remark in self._maker.remarks():
+            tell(remark)
         self._poll.register(self._wakeup, select.POLLIN)
         self._poll.register(self._warden, select.POLLIN)
         self._driver.submit(messages.Begin())
@@ -110,7 +119,8 @@ class Agent:
             while self._end is None:
                 self._turn()
                 if self._end is None:
-                    self._wait(min(self._driver.wake_at, self._round.wake_at if self._round else math.inf) - now())
+                    round_wake_at = self._round.wake_at if self._round else math.inf
+                    self._wait(min(self._driver.wake_at, round_wake_at, self._stuck_at) - now())
             return self._finish(self._end)
         finally:
             self._driver.close(self._settings.call_limit_s)
@@ -122,7 +132,7 @@ class Agent:
         if self._round is None and limit_s > SILENCE_LIMIT_S and self._sentence:
             tell(self._sentence)
             self._sentence = ""
-        self._poll.poll(None if limit_s == math.inf else max(0.0, math.ceil(limit_s * 1000)))
+        self._poll.poll(math.ceil(min(max(0.0, limit_s), _POLL_LIMIT_S) * 1000))
 
     def _turn(self) -> None:
         """Everything that has happened since the last time."""
@@ -132,6 +142,9 @@ class Agent:
             self._take_report(report)
         if self._round is not None and now() >= self._round.wake_at:
             self._do(self._round, self._round.passed(now()))
+        if now() >= self._stuck_at:
+            self._stuck_at = math.inf
+            tell(f"killed, and still there: {self._warden.still_there()}; waiting for their end")
         # Looped, because what is done here (a spawn that fails, a round with nothing left) may go straight back.
         while actions := self._driver.run():
             for action in actions:
@@ -168,7 +181,7 @@ class Agent:
             return self._maker.make(start.round, start.restart_count, share, self._pump)
         except OSError as error:
             raise TemporaryError(
-                f"cannot prepare {_workers(len(share.ranks))}: {error.strerror}", "see ulimit -n"
+                f"cannot prepare {_workers(len(share.ranks))}: {error.strerror}", shortage_hint(error)
             ) from error
 
     def _stop(self, round: lifecycle.Round, mode: str) -> None:
@@ -176,7 +189,10 @@ class Agent:
             self._do(round, round.kill())
             return
         signum = self._leave_signal if mode == "grace" and self._leave_signal else signal.SIGTERM
-        self._do(round, round.stop(signum, self._settings.grace_s(mode), now()))
+        grace_s = self._settings.grace_s(mode)
+        self._do(round, round.stop(signum, grace_s, now()))
+        if mode == "grace" and grace_s > 0 and round.live:
+            tell(f"{signal.Signals(signum).name} is passed to the workers, which have {grace_s:g} s")
 
     # --- what the warden says ---
 
@@ -214,6 +230,7 @@ class Agent:
         self._poll.unregister(self._warden)
         left = self._warden.kill_orphans(SWEEP_LIMIT_S)
         tell(f"{sentence}; its workers were killed" + (f", but {_pids(left)} would not go" if left else ""))
+        self._stuck_at = math.inf
         self._driver.submit(messages.Leave(sentence, EXIT_FENCED))
         if self._round is not None:
             self._do(self._round, self._round.gone())
@@ -227,6 +244,7 @@ class Agent:
                     self._warden.signal(round.round, signum)
                 case lifecycle.Sweep():
                     self._warden.sweep(round.round)
+                    self._stuck_at = now() + STUCK_LIMIT_S
                 case lifecycle.TellSucceeded():
                     self._driver.submit(messages.RoundSucceeded(round.round))
                 case lifecycle.TellFailed(cause):
@@ -237,7 +255,7 @@ class Agent:
 
     def _tell_stopped(self, round: lifecycle.Round) -> None:
         self._failures.settle()
-        self._round = None
+        self._round, self._stuck_at = None, math.inf
         if self._port is not None:
             held, self._port = self._port, HeldPort()
             held.close()
@@ -250,27 +268,31 @@ class Agent:
             self._warden.reap()
         elif self._leave_signal is None:
             self._leave_signal = signum
-            name = signal.Signals(signum).name
-            tell(f"{name}: passing it to the workers, which have {self._config.shutdown_timeout_s:g} s")
-            self._driver.submit(messages.Leave(f"stopped by {name}", 128 + signum))
-        elif signum == signal.SIGINT and self._round is not None:
-            tell("SIGINT again: killing the workers")
+            self._driver.submit(messages.Leave(f"stopped by {signal.Signals(signum).name}", 128 + signum))
+        elif signum == signal.SIGINT and self._round is not None and self._round.live:
             self._do(self._round, self._round.kill())
+            tell("SIGINT: no more waiting, the workers are killed")
 
     def _finish(self, end: messages.End) -> int:
         """Leave nothing behind, then say how it ended."""
         if self._round is not None and not self._lost:
             self._warden.sweep(self._round.round)
         self._warden.close(SWEEP_LIMIT_S)
-        if self._pump is not None and not self._pump.drain(DRAIN_LIMIT_S):
-            tell(f"some output could not be written within {DRAIN_LIMIT_S:g} s and is only in the log files")
+        if self._pump is not None:
+            self._pump.drain(DRAIN_LIMIT_S)  # what it could not write it says itself when it is closed
         if end.verdict is not None and end.verdict.kind == "failure":
             self._failures.report(end.verdict, self._config.script)
-        elif end.exit_code == 0:
-            self._layout.remove_if_unused()
-        else:
+        elif end.exit_code != 0 and end.reason != self._lost:
             tell(end.reason)
         return end.exit_code
+
+
+def _handled_signals(config: Config) -> Sequence[str]:
+    """--signals-to-handle; but a SIGHUP that was ignored when we came, as by nohup, stays so unless it was asked for."""
+    names = config.signals_to_handle
+    if config.origins["signals_to_handle"] == "default" and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        return [name for name in names if name != "SIGHUP"]
+    return names
 
 
 def _spawn_exit_code(error_number: int) -> int:

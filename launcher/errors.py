@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import errno
+
 from rendezvous.errors import MeshrunError
 
 EXIT_USAGE = 2
 EXIT_BUG = 70  # sysexits.h EX_SOFTWARE
 EXIT_TEMPORARY = 75  # sysexits.h EX_TEMPFAIL: the same command may work later
 EXIT_FENCED = 137
+
+
+_SHORTAGES = {
+    errno.EMFILE: "see ulimit -n",
+    errno.ENFILE: "see /proc/sys/fs/file-max",
+    errno.EAGAIN: "see ulimit -u",
+    errno.ENOMEM: "see free -m, and in a container its memory limit",
+    errno.ENOSPC: "see df -h and df -i",
+    errno.EDQUOT: "see quota",
+}
+
+
+def shortage_hint(error: BaseException) -> str | None:
+    """Where to look if the system call failed because the machine has too little of something; else None."""
+    return _SHORTAGES.get(error.errno or 0) if isinstance(error, OSError) else None
 
 
 class LauncherError(MeshrunError):

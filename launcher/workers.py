@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from launcher.config import Config
@@ -33,7 +33,6 @@ class WorkerMaker:
         config: Config,
         mesh: Mesh,
         slots: Sequence[Slot],
-        run_id: str,
         host: str,
         layout: LogLayout,
         parent: Mapping[str, str],
@@ -41,7 +40,6 @@ class WorkerMaker:
         self._config = config
         self._mesh = mesh
         self._slots = slots
-        self._run_id = run_id
         self._host = host
         self._layout = layout
         self._parent = parent
@@ -53,11 +51,25 @@ class WorkerMaker:
     @property
     def captures(self) -> bool:
         """Whether any stream of any worker goes through the agent."""
-        return any(
-            self._destination(local_rank, index).is_captured
-            for local_rank in range(len(self._slots))
-            for index in (0, 1)
-        )
+        return any(way.is_captured for way in self._destinations())
+
+    def remarks(self) -> list[str]:
+        """Sentences for the start: which options name workers that there are not, and where the log files are."""
+        config, count = self._config, len(self._slots)
+        named = {
+            "redirects": config.redirects.by_rank or (),
+            "tee": config.tee.by_rank or (),
+            "local_ranks_filter": config.local_ranks_filter or (),
+        }
+        sentences = []
+        for field, ranks in named.items():
+            missing = sorted(rank for rank in ranks if rank >= count)
+            if missing:
+                numbers = ", ".join(map(str, missing))
+                sentences.append(f"{config.origins[field]} names local rank {numbers}, the last one is {count - 1}")
+        if any(way.to_file for way in self._destinations()):
+            sentences.append(f"log files are in {self._layout.root}")
+        return sentences
 
     def make(self, round: int, restart_count: int, share: Share, pump: OutputPump | None) -> list[WorkerSpec]:
         """One spec per rank of the share. Raises UsageError if the environment cannot be made, OSError for streams."""
@@ -87,7 +99,7 @@ class WorkerMaker:
     def _place(self, round: int, restart_count: int, share: Share, local_rank: int) -> Place:
         rank = share.ranks[local_rank]
         return Place(
-            run_id=self._run_id,
+            run_id=self._layout.run_id,
             round=round,
             restart_count=restart_count,
             max_restarts=self._config.max_restarts,
@@ -122,6 +134,11 @@ class WorkerMaker:
                 return (python, "-u", "-c", _RUN_PATH, config.script, *arguments)
             case "program":
                 return (config.script, *arguments)
+
+    def _destinations(self) -> Iterator[Destination]:
+        for local_rank in range(len(self._slots)):
+            yield self._destination(local_rank, 0)
+            yield self._destination(local_rank, 1)
 
     def _destination(self, local_rank: int, stream_index: int) -> Destination:
         config = self._config

@@ -25,6 +25,7 @@ class LogLayout:
     """
 
     def __init__(self, *, log_dir: str | None, run_id: str) -> None:
+        self.run_id = run_id
         self.is_temporary = not log_dir
         # torchrun's way to ask for no files at all.
         self.keeps_files = log_dir != os.devnull
@@ -69,12 +70,12 @@ class LogLayout:
             return ""
         return os.path.join(self.worker_dir(round, restart_count, local_rank), "error.json")
 
-    def remove_if_unused(self) -> None:
-        """After success: take the temporary directory away if error files are all that it holds."""
+    def remove_if_unused(self, *, has_succeeded: bool) -> None:
+        """Take the temporary directory away if it holds no file, or, after success, nothing but error files."""
         if not self.is_temporary:
             return
         found = list(os.walk(self.root, topdown=False))
-        if any(name != "error.json" for _, _, names in found for name in names):
+        if any(not has_succeeded or name != "error.json" for _, _, names in found for name in names):
             return
         with contextlib.suppress(OSError):  # somebody put a file there in the meantime: then it is in use
             for directory, _, names in found:

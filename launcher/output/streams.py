@@ -46,7 +46,7 @@ def line_prefix(
     has several nodes.
     """
     if not template:
-        return f"{host + ' ' if host else ''}[{role}{local_rank}]:".encode()
+        return f"{host + ' ' if host else ''}[{role}{local_rank}]:".encode(errors="surrogateescape")
     from string import Template  # seldom needed, and it brings `re` along
 
     values = {"role_name": role, "local_rank": local_rank, "rank": rank, "host": host or ""}

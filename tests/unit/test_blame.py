@@ -1,0 +1,38 @@
+"""Which failures name a connection rather than a cause. The texts are what the libraries really say."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.blame import is_peer_loss
+
+ECHOES = [
+    "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4521",
+    "RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection reset by peer",
+    "torch.distributed.DistBackendError: NCCL error in: ... ncclRemoteError: A call failed possibly due to a network "
+    "error or a remote process exiting prematurely.",
+    "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed. Did the remote "
+    "server shutdown or crash?",
+    "[E] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE)",
+    "BrokenPipeError: [Errno 32] Broken pipe",
+    "torch.distributed.DistStoreError: Socket Timeout",
+]
+CAUSES = [
+    "",
+    "ZeroDivisionError: division by zero",
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+    "FileNotFoundError: [Errno 2] No such file or directory: 'data.bin'",
+    "RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)",
+    "ConnectionRefusedError: [Errno 111] Connection refused",
+]
+
+
+@pytest.mark.parametrize("text", ECHOES)
+def test_the_loss_of_a_peer_is_known_wherever_it_stands(text: str) -> None:
+    assert is_peer_loss(text)
+    assert is_peer_loss(f"Traceback (most recent call last):\n  ...\n{text}\nsome lines after it")
+
+
+@pytest.mark.parametrize("text", CAUSES)
+def test_a_failure_with_a_cause_of_its_own_is_not_an_echo(text: str) -> None:
+    assert not is_peer_loss(text)

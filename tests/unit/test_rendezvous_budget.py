@@ -1,0 +1,88 @@
+"""The budget: what is charged, what is given back, and that a seal carries it to another clock."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rendezvous import budget
+from rendezvous.budget import Ledger
+from rendezvous.records import Seal
+from rendezvous.settings import Settings
+
+SEAL = Seal(round=4, plan_token="t", world_size=8, coordinator="a:1")
+CHARGED = Ledger(restart_count=1, charged_at=(10.0,)).charge(3, failed_at=99.0, now=100.0)
+
+
+def test_a_charge_counts_once_and_stays_provisional_from_the_failure_on() -> None:
+    assert (
+        Ledger(restart_count=2, charged_at=(10.0, 100.0), provisional_round=3, provisional_since=99.0, short_rounds=0)
+        == CHARGED
+    )
+
+
+def test_a_refund_takes_back_the_provisional_charge_and_nothing_else() -> None:
+    assert CHARGED.refund() == Ledger(restart_count=1, charged_at=(10.0,))
+
+
+@pytest.mark.parametrize(("now", "is_provisional"), [(99.5, True), (101.0, True), (101.1, False)])
+def test_a_charge_is_final_once_the_time_to_settle_is_over(now: float, is_provisional: bool) -> None:
+    settled = CHARGED.settle(now, settle_s=2.0)
+    assert bool(settled.provisional_round) is is_provisional
+    assert (settled.restart_count, settled.charged_at) == (2, (10.0, 100.0))
+
+
+@pytest.mark.parametrize(
+    ("now", "window_s", "spent"), [(100.0, math.inf, 2), (100.0, 90.0, 2), (100.1, 90.0, 1), (500.0, 60.0, 0)]
+)
+def test_only_charges_within_the_window_count(now: float, window_s: float, spent: int) -> None:
+    assert CHARGED.spent(now, window_s) == spent
+
+
+def test_short_rounds_count_as_long_as_they_follow_each_other() -> None:
+    limits = Settings(min_round_time_s=5.0)
+    ledger = Ledger()
+    counts = []
+    for duration_s in (1.0, 4.9, 5.0, 0.0):
+        ledger = ledger.with_round_of(duration_s, limits)
+        counts.append(ledger.short_rounds)
+    assert counts == [1, 2, 0, 1]
+
+
+@settings(max_examples=60)
+@given(
+    charged_at=st.lists(st.floats(0, 1e6), max_size=4).map(lambda times: tuple(sorted(times))),
+    provisional_since=st.none() | st.floats(0, 1e6),
+    short_rounds=st.integers(0, 100),
+    passed_s=st.floats(0, 1e6),
+    clock_offset_s=st.floats(-1e6, 1e6),
+)
+def test_a_seal_carries_the_ledger_to_another_clock(
+    charged_at: tuple[float, ...],
+    provisional_since: float | None,
+    short_rounds: int,
+    passed_s: float,
+    clock_offset_s: float,
+) -> None:
+    ledger = Ledger(
+        restart_count=len(charged_at),
+        charged_at=charged_at,
+        short_rounds=short_rounds,
+        provisional_round=0 if provisional_since is None else 3,
+        provisional_since=-math.inf if provisional_since is None else provisional_since,
+    )
+    sealed_at = 1e6 + passed_s
+    carried = budget.from_seal(budget.into_seal(SEAL, ledger, sealed_at), seen_at=sealed_at + clock_offset_s)
+    assert (carried.restart_count, carried.short_rounds) == (ledger.restart_count, ledger.short_rounds)
+    assert carried.provisional_round == ledger.provisional_round
+    assert carried.charged_at == pytest.approx([at + clock_offset_s for at in charged_at], abs=0.01)
+    assert carried.provisional_since == pytest.approx(ledger.provisional_since + clock_offset_s, abs=0.01)
+
+
+def test_only_the_budget_of_a_seal_changes() -> None:
+    written = budget.into_seal(SEAL, CHARGED, 110.0)
+    assert (written.round, written.plan_token, written.world_size, written.coordinator) == (4, "t", 8, "a:1")
+    assert (written.charge_ages_s, written.provisional_age_s) == ((100.0, 10.0), 11.0)

@@ -1,0 +1,100 @@
+"""The mirror: in whatever order answers, reads and events arrive, only what is newer counts."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rendezvous.mirror import Mirror
+from rendezvous.store import Batch, Event, Found, KeyValue
+
+
+def item(key: str, revision: int) -> KeyValue:
+    return KeyValue(key, b"", revision, revision, 1, 0)
+
+
+def put(key: str, revision: int) -> Batch:
+    return Batch(revision, (Event("put", item(key, revision)),))
+
+
+def gone(key: str, revision: int) -> Batch:
+    return Batch(revision, (Event("delete", KeyValue(key, b"", 0, revision, 0, 0)),))
+
+
+def read(revision: int, *items: KeyValue) -> Found:
+    return Found(revision, items)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "revision"),
+    [
+        (put("d/a", 5), put("d/a", 4), 5),
+        (put("d/a", 5), put("d/a", 5), 5),
+        (put("d/a", 5), put("d/a", 6), 6),
+        (put("d/a", 5), gone("d/a", 6), 0),
+        (put("d/a", 5), gone("d/a", 4), 5),
+        (gone("d/a", 5), put("d/a", 4), 0),
+        (gone("d/a", 5), put("d/a", 6), 6),
+        (put("d/a", 5), read(6), 0),
+        (put("d/a", 5), read(4), 5),
+        (put("d/a", 5), read(6, item("d/a", 5)), 5),
+        (put("d/a", 7), read(6, item("d/a", 5)), 7),
+        (read(6), put("d/a", 5), 0),
+        (read(6), put("d/a", 7), 7),
+        (read(6), read(5, item("d/a", 5)), 0),
+        (read(6, item("d/a", 6)), read(5, item("d/a", 5)), 6),
+    ],
+)
+def test_only_what_is_newer_counts(first: Batch | Found, then: Batch | Found, revision: int) -> None:
+    mirror = Mirror()
+    for arrival in (first, then):
+        if isinstance(arrival, Batch):
+            mirror.apply(arrival, 0.0)
+        else:
+            mirror.load(arrival, "d/", 0.0)
+    assert mirror.revision("d/a") == revision
+    assert (mirror.get("d/a") is None) is (revision == 0)
+
+
+@settings(max_examples=80)
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), min_size=1, max_size=12), st.integers(0, 2**32))
+def test_a_history_in_any_order_ends_the_same(writes: list[tuple[str, bool]], seed: int) -> None:
+    """Each write is seen as an event, each state in between as a read, all of them shuffled."""
+    state: dict[str, KeyValue] = {}
+    arrivals: list[Batch | Found] = []
+    for revision, (name, is_put) in enumerate(writes, start=1):
+        key = f"d/{name}"
+        if is_put:
+            state[key] = item(key, revision)
+            arrivals.append(put(key, revision))
+        elif state.pop(key, None) is not None:
+            arrivals.append(gone(key, revision))
+        arrivals.append(read(revision, *state.values()))
+    random.Random(seed).shuffle(arrivals)
+    mirror = Mirror()
+    for arrival in arrivals:
+        if isinstance(arrival, Batch):
+            mirror.apply(arrival, 0.0)
+        else:
+            mirror.load(arrival, "d/", 0.0)
+    assert {found.key: found for found in mirror.under("d/")} == state
+
+
+def test_a_read_of_one_prefix_says_nothing_of_another() -> None:
+    mirror = Mirror()
+    mirror.apply(put("e/a", 3), 0.0)
+    mirror.load(read(9), "d/", 0.0)
+    mirror.apply(put("e/b", 4), 0.0)
+    assert [found.key for found in mirror.under("e/")] == ["e/a", "e/b"]
+
+
+def test_a_key_counts_as_seen_when_it_became_what_it_is() -> None:
+    mirror = Mirror()
+    mirror.apply(put("d/a", 3), 1.0)
+    mirror.load(read(4, item("d/a", 3)), "d/", 2.0)
+    assert mirror.seen_at("d/a") == 1.0
+    mirror.apply(put("d/a", 5), 3.0)
+    assert mirror.seen_at("d/a") == 3.0

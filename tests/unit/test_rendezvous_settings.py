@@ -1,0 +1,60 @@
+"""Settings: what cannot work is refused with its figures, and the times that follow from others."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+
+import pytest
+
+from rendezvous.errors import SettingsError
+from rendezvous.settings import Settings
+
+
+@pytest.mark.parametrize("name", [item.name for item in fields(Settings)])
+@pytest.mark.parametrize("value", [-1, math.nan])
+def test_no_setting_is_negative_or_not_a_number(name: str, value: float) -> None:
+    with pytest.raises(SettingsError, match=f"^{name} is {value}, it cannot be negative$"):
+        Settings(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("given", "least"),
+    [
+        ({"lease_ttl_s": 2.5}, "2.5"),
+        ({"lease_ttl_s": 0.0}, "2.5"),
+        ({"lease_ttl_s": 5.0, "call_limit_s": 3.0}, "5"),
+        ({"lease_ttl_s": 5.0, "kill_margin_s": 4.0}, "6.25"),
+        ({"lease_ttl_s": 4.0, "keep_alive_parts": 2}, "4"),
+    ],
+)
+def test_a_lease_that_is_over_before_a_renewal_can_fail_is_refused(given: dict[str, float], least: str) -> None:
+    with pytest.raises(SettingsError, match=f"a lease of {given['lease_ttl_s']:g} s is too short") as caught:
+        Settings(**given)  # type: ignore[arg-type]
+    assert caught.value.hint == f"give more than {least} s"
+    Settings(**{**given, "lease_ttl_s": float(least) + 0.01})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("parts", [0, 1])
+def test_a_lease_is_renewed_more_than_once(parts: int) -> None:
+    with pytest.raises(SettingsError, match=f"keep_alive_parts is {parts}"):
+        Settings(keep_alive_parts=parts)
+
+
+def test_a_lease_without_end_suits_a_private_store() -> None:
+    assert Settings(lease_ttl_s=math.inf).gone_within_s("kill") == 35.0
+
+
+@pytest.mark.parametrize(
+    ("mode", "grace_s", "gone_within_s"), [("kill", 5.0, 6.0), ("grace", 30.0, 31.0), ("fence", 0.0, 4.0)]
+)
+def test_each_way_to_stop_has_its_grace_and_an_end_not_before_the_lease_s(
+    mode: str, grace_s: float, gone_within_s: float
+) -> None:
+    settings = Settings(stop_limit_s=1.0, lease_ttl_s=4.0)
+    assert (settings.grace_s(mode), settings.gone_within_s(mode)) == (grace_s, gone_within_s)
+
+
+def test_pauses_double_from_the_second_short_round_up_to_their_limit() -> None:
+    settings = Settings(backoff_first_s=1.5, backoff_max_s=10.0)
+    assert [settings.backoff_s(count) for count in (0, 1, 2, 3, 4, 5, 100_000)] == [0.0, 0.0, 1.5, 3.0, 6.0, 10.0, 10.0]

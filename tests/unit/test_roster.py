@@ -1,0 +1,112 @@
+"""From members' texts to a plan and back to one text per node: what every node is told, and that all agree."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher import mesh as meshes
+from launcher.placement import Limits
+from launcher.roster import Description, RosterPlanner, Share, describe, read_share
+from rendezvous.decide import MemberView, Size
+from rendezvous.messages import Candidate, MakePlan, Planned, PlanRefused
+from rendezvous.records import Member
+
+
+def candidate(name: str, order: int, slots: int = 2, role: str = "default", master_port: int = 0) -> Candidate:
+    described = Description(slot_count=slots, address=f"10.0.0.{order}", role=role, master_port=master_port)
+    return Candidate(name, describe(described), 4000 + order, order)
+
+
+def planner(mesh: str = "dp=*", nodes_min: int = 1, nodes_max: int | None = None) -> RosterPlanner:
+    return RosterPlanner(meshes.parse(mesh), Limits(nodes_min=nodes_min, nodes_max=nodes_max))
+
+
+def shares(planned: Planned | PlanRefused) -> dict[str, Share]:
+    assert isinstance(planned, Planned)
+    return {member_id: read_share(text) for member_id, text in planned.assignments.items()}
+
+
+def plan(
+    roster: Sequence[Candidate], mesh: str = "dp=*", previous: Mapping[str, str] | None = None, **limits: int
+) -> Planned | PlanRefused:
+    return planner(mesh, **limits).plan(MakePlan(7, 1, tuple(roster), previous or {}))
+
+
+def test_each_node_is_told_its_ranks_and_what_all_know_alike() -> None:
+    planned = plan([candidate("a", 1), candidate("b", 2)], "dp=*,tp=2")
+    told = shares(planned)
+    assert told["b"] == Share(
+        ranks=(2, 3),
+        world_size=4,
+        shape=(2, 2),
+        group_rank=1,
+        group_world_size=2,
+        role_ranks=(2, 3),
+        role_world_size=4,
+        master_addr="10.0.0.1",
+        master_port=4001,
+    )
+    assert isinstance(planned, Planned)
+    assert (planned.id, planned.world_size, planned.coordinator) == (7, 4, "10.0.0.1:4001")
+
+
+def test_a_master_port_that_was_asked_for_is_the_one_all_use() -> None:
+    planned = plan([candidate("a", 1, master_port=29500), candidate("b", 2, master_port=29500)])
+    assert isinstance(planned, Planned)
+    assert planned.coordinator == "10.0.0.1:29500"
+    assert {share.master_port for share in shares(planned).values()} == {29500}
+
+
+def test_a_spare_is_told_nothing() -> None:
+    assert set(shares(plan([candidate(name, order) for order, name in enumerate("abc", 1)], nodes_max=2))) == {"a", "b"}
+
+
+def test_who_stays_keeps_its_ranks_and_a_spare_fills_the_hole() -> None:
+    nodes = {name: candidate(name, order) for order, name in enumerate("abcd", 1)}
+    first = plan(list(nodes.values()), nodes_max=3)
+    assert isinstance(first, Planned)
+    second = plan([nodes[name] for name in "bcd"], previous=first.assignments, nodes_max=3)
+    before, after = shares(first), shares(second)
+    assert {name: after[name].ranks for name in "bc"} == {name: before[name].ranks for name in "bc"}
+    assert after["d"].ranks == before["a"].ranks
+    assert after["b"].master_addr == "10.0.0.4", "the address of rank 0 moves with rank 0"
+
+
+def test_no_plan_is_refused_in_a_sentence() -> None:
+    refused = plan([candidate("a", 1)], "dp=2,tp=4")
+    assert refused == PlanRefused(7, "mesh dp=2,tp=4 needs 8 devices, 2 are present on 1 node")
+
+
+@pytest.mark.parametrize(("names", "size"), [("a", 0), ("ab", 4), ("abc", 6), ("abcd", 6)])
+def test_the_size_of_a_world_is_known_before_it_is_planned(names: str, size: int) -> None:
+    members = [
+        MemberView(
+            Member(member_id=c.member_id, node_name="n", boot_id="", description=c.description), order, order, 0.0
+        )
+        for order, c in enumerate((candidate(name, order) for order, name in enumerate(names, 1)), 1)
+    ]
+    found = planner(nodes_min=2, nodes_max=3).size(members)
+    assert (found.world_size, found.is_full) == (size, size == 6)
+    assert isinstance(found, Size)
+    assert found.reason
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["train", "eval"])), min_size=1, max_size=6))
+def test_ranks_are_numbered_without_holes_in_the_world_and_in_every_role(nodes: list[tuple[int, str]]) -> None:
+    roster = [candidate(f"n{order}", order, slots, role) for order, (slots, role) in enumerate(nodes, 1)]
+    told = shares(plan(roster))
+    in_order = sorted(told.values(), key=lambda share: share.group_rank)
+    assert [share.group_rank for share in in_order] == list(range(len(nodes)))
+    assert list(itertools.chain(*(share.ranks for share in in_order))) == list(range(sum(slots for slots, _ in nodes)))
+    for role in {role for _, role in nodes}:
+        of_role = [told[f"n{order}"] for order, (_, own) in enumerate(nodes, 1) if own == role]
+        numbers = sorted(itertools.chain(*(share.role_ranks for share in of_role)))
+        assert numbers == list(range(of_role[0].role_world_size))
+        assert {share.role_world_size for share in of_role} == {len(numbers)}
+    assert len({(s.world_size, s.shape, s.group_world_size, s.master_addr, s.master_port) for s in in_order}) == 1
