@@ -288,7 +288,7 @@ class Agent:
 
 
 def _handled_signals(config: Config) -> Sequence[str]:
-    """--signals-to-handle; but a SIGHUP that was ignored when we came, as by nohup, stays so unless it was asked for."""
+    """What --signals-to-handle says; by default not a SIGHUP that is ignored already, for that is what nohup is for."""
     names = config.signals_to_handle
     if config.origins["signals_to_handle"] == "default" and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         return [name for name in names if name != "SIGHUP"]

@@ -90,13 +90,17 @@ def show(text: str) -> None:
         os.write(1, (text + "\n").encode(errors="backslashreplace"))
     except BrokenPipeError:
         return  # `meshrun -h | head`: the reader has what it wanted
+    except OSError as error:
+        from launcher.errors import LauncherError
+
+        raise LauncherError(f"cannot write to stdout: {error.strerror}") from None
 
 
 def report(error: Exception, program: str) -> int:
     """Print an error as a sentence and a hint, or as a bug of ours, and return the exit code it ends with."""
     from launcher import __version__
     from launcher.console import say
-    from launcher.errors import EXIT_BUG, EXIT_TEMPORARY, EXIT_USAGE
+    from launcher.errors import EXIT_BUG, EXIT_TEMPORARY, EXIT_USAGE, shortage_hint
     from rendezvous.errors import MeshrunError, SettingsError, StoreError
 
     if isinstance(error, MeshrunError):
@@ -106,6 +110,9 @@ def report(error: Exception, program: str) -> int:
         if isinstance(error, SettingsError):
             return EXIT_USAGE
         return int(getattr(error, "exit_code", EXIT_TEMPORARY if isinstance(error, StoreError) else 1))
+    if isinstance(error, OSError) and (shortage := shortage_hint(error)):
+        say(f"{program}: error: this machine gives too little to run: {error.strerror}\nhint: {shortage}")
+        return EXIT_TEMPORARY
 
     import traceback
 

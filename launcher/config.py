@@ -16,12 +16,15 @@ from typing import Literal, NamedTuple
 
 from launcher import mesh as meshes
 from launcher.errors import UsageError
-from launcher.meeting import bare_host, meet, whole_number
+from launcher.meeting import host, meet, printable, whole_number
 from launcher.mesh import Mesh
 from launcher.options import Given, Words, did_you_mean, gather
 
 LaunchMode = Literal["script", "module", "program", "path"]
 DeviceWord = Literal["auto", "gpu", "cpu"]
+
+_SECONDS_MAX = 1e9  # the kernel's timers count further, a slip of the pen is more likely
+_WORKERS_MAX = 10_000  # before a wrong number makes this machine unusable
 
 
 class Streams(NamedTuple):
@@ -127,7 +130,7 @@ def resolve(words: Words, environ: Mapping[str, str], python: str) -> Config:
         mesh=mesh,
         max_restarts=_count(given["max-restarts"]),
         monitor_interval_s=_seconds(given["monitor-interval"]),
-        role=given["role"].text,
+        role=printable(given["role"]),
         log_dir=given["log-dir"].text_if_given,
         redirects=_streams(given["redirects"]),
         tee=_streams(given["tee"]),
@@ -143,7 +146,7 @@ def resolve(words: Words, environ: Mapping[str, str], python: str) -> Config:
         node_rank=0,
         master_addr=meeting.master_addr,
         master_port=meeting.master_port,
-        local_addr=bare_host(given["local-addr"].text) if not given["local-addr"].is_default else None,
+        local_addr=None if given["local-addr"].is_default else host(given["local-addr"], given["local-addr"].text),
         lease_ttl_s=_lease_ttl(given["lease-ttl"]),
         python=python,
         notes=tuple(notes),
@@ -179,6 +182,8 @@ def _seconds(given: Given) -> float:
         seconds = float("nan")
     if not 0 <= seconds < float("inf"):
         raise UsageError(f"{given} is not a number of seconds")
+    if seconds > _SECONDS_MAX:
+        raise UsageError(f"{given} is more than {_SECONDS_MAX:.0f} s, thirty years")
     return seconds
 
 
@@ -223,6 +228,8 @@ def _worker_count(given: Given) -> int | DeviceWord | None:
     if count is not None:
         if count < 1:
             raise UsageError(f"{given}: at least 1 worker is needed")
+        if count > _WORKERS_MAX:
+            raise UsageError(f"{given}: more than {_WORKERS_MAX} workers on one machine")
         return count
     words: tuple[DeviceWord, ...] = ("auto", "gpu", "cpu")
     for word in words:
@@ -299,7 +306,7 @@ def _signals(given: Given, notes: list[str]) -> tuple[str, ...]:
             why = "there is no such signal" + (f", {question}" if question else "")
         elif name in ("SIGKILL", "SIGSTOP"):
             why = "no process can handle it"
-        elif name == "SIGCHLD":
+        elif signals[name] == signal.SIGCHLD:  # SIGCLD is the same
             why = "it tells the agent that a worker has ended"
         if why:
             notes.append(f"{given.origin}: {name} is left out: {why}")

@@ -14,7 +14,6 @@ PROGRAM = "meshrun"
 PATIENCE_S = 1.0
 
 _is_unread = False
-_is_mid_line = False
 
 
 def say(text: str, *, patience_s: float = 0.0) -> None:
@@ -22,21 +21,17 @@ def say(text: str, *, patience_s: float = 0.0) -> None:
 
     `patience_s`: how long it is worth waiting for a reader who has not read before.
     """
-    global _is_unread, _is_mid_line
-    start = "\n" if _is_mid_line else ""
-    data = memoryview(f"{start}{text}\n".encode(errors="backslashreplace"))
-    size = len(data)
+    global _is_unread
+    data = memoryview(f"{text}\n".encode(errors="backslashreplace"))
     poll = select.poll()
     poll.register(2, select.POLLOUT)
     with contextlib.suppress(OSError):
         while data:
             if not poll.poll((patience_s if _is_unread else max(PATIENCE_S, patience_s)) * 1000):
                 _is_unread = True
-                break
+                return
             data = data[os.write(2, data[: select.PIPE_BUF]) :]
             _is_unread = False
-    if len(data) < size:
-        _is_mid_line = len(data) > 0
 
 
 def tell(sentence: str) -> None:

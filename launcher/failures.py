@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from launcher.report import WorkerFailure
 
 TAIL_LIMIT_S = 0.5  # for the last lines of workers that have just been killed to arrive
+REPORT_LIMIT_S = 5.0  # for somebody to read on, if stderr is full: these are the last words, nothing else is held up
 
 
 class Failures:
@@ -91,7 +92,7 @@ class Failures:
         if own is not None and (own.host, own.pid, own.rank) == (root.host, root.pid, root.rank):
             root = own  # with its last lines
         others = [failure for failure in self._found.values() if failure is not root]
-        say(report.render(script, [root, *others], outcome=verdict.reason))
+        say(report.render(script, [root, *others], outcome=verdict.reason), patience_s=REPORT_LIMIT_S)
         target = os.environ.get("TORCHELASTIC_ERROR_FILE")
         if target and root.error_file:
             try:

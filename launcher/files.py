@@ -16,6 +16,8 @@ from launcher.options import did_you_mean
 
 def check(config: Config) -> None:
     """Raise UsageError if the script cannot be run or the log directory not be written."""
+    if not config.script:
+        raise UsageError("the script's name is empty", "is a variable of the shell empty?")
     if config.script == "-":
         raise UsageError("the script cannot come from stdin, every worker has to read it", "give the name of a file")
     if config.launch_mode == "module":
@@ -56,7 +58,12 @@ def _where_else(script: str) -> str:
         return f"there is no directory {directory}"
     # The ending alone makes two names of scripts alike.
     question = did_you_mean(name, {entry: os.path.join(directory, entry) for entry in present}, likeness=0.8)
-    return question or f"the current directory is {os.getcwd()}"
+    if question:
+        return question
+    try:
+        return f"the current directory is {os.getcwd()}"
+    except OSError:
+        return "the current directory has been removed"
 
 
 def _is_zip_without_main(script: str) -> bool:

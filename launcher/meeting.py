@@ -48,7 +48,7 @@ def meet(given: Mapping[str, Given], notes: list[str], *, standalone: bool, node
         _unused(notes, [*others, *rank, *masters], f"beside {given['standalone']}")
         return Meeting(True, "c10d", None, conf, None, None, None)
     _require_backend(backend)
-    if "/" in run_id.text:
+    if "/" in printable(run_id):
         raise UsageError(f"{run_id}: a run's name is part of a directory's name and cannot hold a /")
     endpoint = None if given["rdzv-endpoint"].is_default else _address(given["rdzv-endpoint"])
     if backend.text == "c10d":
@@ -64,7 +64,7 @@ def meet(given: Mapping[str, Given], notes: list[str], *, standalone: bool, node
             raise UsageError(f"{given['rdzv-endpoint']}: a static rendezvous needs HOST:PORT")
         _unused(notes, masters, f"beside {given['rdzv-endpoint']}")
     else:
-        master_addr = None if masters[0].is_default else bare_host(masters[0].text)
+        master_addr = None if masters[0].is_default else host(masters[0], masters[0].text)
         master_port = None if masters[1].is_default else _port(masters[1], masters[1].text)
     if master_addr is not None:
         _unused(notes, [given["local-addr"]], "on one node when the master's address is given")
@@ -120,13 +120,10 @@ def _conf(given: Given, notes: list[str]) -> dict[str, str]:
 def _address(given: Given) -> tuple[str, int | None]:
     """HOST[:PORT], an IPv6 address in brackets if a port follows."""
     text = given.text.strip()
-    host, colon, port = text.rpartition(":")
+    name, colon, port = text.rpartition(":")
     if not colon or (text.startswith("[") and text.endswith("]")):
-        host, port = text, ""
-    host = bare_host(host)
-    if not host or not all(letter.isalnum() or letter in "_.:-" for letter in host):
-        raise UsageError(f"{given} is not HOST:PORT")
-    return host, _port(given, port) if port else None
+        name, port = text, ""
+    return host(given, name), _port(given, port) if port else None
 
 
 def _port(given: Given, text: str) -> int:
@@ -136,10 +133,26 @@ def _port(given: Given, text: str) -> int:
     return port
 
 
-def bare_host(text: str) -> str:
-    """An address without the brackets that IPv6 wears beside a port."""
-    text = text.strip()
-    return text[1:-1] if text.startswith("[") and text.endswith("]") else text
+def host(given: Given, text: str) -> str:
+    """A name or an address, without the brackets that IPv6 wears beside a port. Raises UsageError for neither."""
+    name = text.strip()
+    if name.startswith("[") and name.endswith("]"):
+        name = name[1:-1]
+    address = name.partition("%")[0]  # fe80::1%eth0 names its interface
+    if ":" in name:
+        is_plausible = set(address) <= set("0123456789abcdefABCDEF:.")
+    else:
+        is_plausible = all(letter.isalnum() or letter in "_.-" for letter in address)
+    if not address or not is_plausible:
+        raise UsageError(f"{given}: {name!r} is no address and no name of a host")
+    return name
+
+
+def printable(given: Given) -> str:
+    """The text, which becomes part of messages and file names. Raises UsageError for what cannot be shown."""
+    if not given.text.isprintable():
+        raise UsageError(f"{given.origin} {given.text!r}: only printable characters will do")
+    return given.text
 
 
 def whole_number(text: str) -> int | None:

@@ -12,10 +12,12 @@ import time
 from collections.abc import Callable
 
 from launcher.config import Config
+from launcher.errors import UsageError
 from launcher.mesh import Mesh
 from launcher.placement import Limits
 from launcher.roster import Description, RosterPlanner, describe
 from rendezvous.driver import Driver
+from rendezvous.errors import SettingsError
 from rendezvous.protocol import Protocol
 from rendezvous.records import Spec
 from rendezvous.settings import Settings
@@ -25,13 +27,16 @@ PREFIX = "meshrun"
 
 
 def settings(config: Config) -> Settings:
-    """The agreement's limits for this run. Raises SettingsError for a lease that is too short."""
-    return Settings(
-        lease_ttl_s=math.inf if config.lease_ttl_s is None else config.lease_ttl_s,
-        max_restarts=config.max_restarts,
-        shutdown_timeout_s=config.shutdown_timeout_s,
-        restart_grace_s=min(Settings.restart_grace_s, config.shutdown_timeout_s),
-    )
+    """The agreement's limits for this run. Raises UsageError for a lease that is too short."""
+    try:
+        return Settings(
+            lease_ttl_s=math.inf if config.lease_ttl_s is None else config.lease_ttl_s,
+            max_restarts=config.max_restarts,
+            shutdown_timeout_s=config.shutdown_timeout_s,
+            restart_grace_s=min(Settings.restart_grace_s, config.shutdown_timeout_s),
+        )
+    except SettingsError as error:
+        raise UsageError(f"{config.origins['lease_ttl_s']}: {error}", error.hint) from None
 
 
 def new_driver(

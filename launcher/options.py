@@ -278,6 +278,10 @@ def did_you_mean(word: str, known: Mapping[str, str], likeness: float = 0.7) -> 
     from difflib import get_close_matches  # only on the way to an error
 
     close = get_close_matches(word, known, n=1, cutoff=likeness)
+    if not close:
+        # The beginning of a name is a name too, and may be misspelt: --npoc for --nproc-per-node.
+        beginnings = {name[: len(word) + 1]: name for name in known}
+        close = [beginnings[start] for start in get_close_matches(word, beginnings, n=1, cutoff=likeness)]
     return f"did you mean {known[close[0]]}?" if close else ""
 
 

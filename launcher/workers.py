@@ -66,7 +66,7 @@ class WorkerMaker:
             missing = sorted(rank for rank in ranks if rank >= count)
             if missing:
                 numbers = ", ".join(map(str, missing))
-                sentences.append(f"{config.origins[field]} names local rank {numbers}, the last one is {count - 1}")
+                sentences.append(f"{config.origins[field]} names {numbers}, but the last local rank is {count - 1}")
         if any(way.to_file for way in self._destinations()):
             sentences.append(f"log files are in {self._layout.root}")
         return sentences

@@ -597,7 +597,8 @@ class Protocol:
             return
         if self._leading is None:
             self._leading = Leading(self, job, leader.create_revision, self._sizer, now)
-        self._leading.advance(now)
+        if not self._unwatched:  # nothing is decided on what may be old
+            self._leading.advance(now)
 
     def _campaign(self, job: keys.Keys, now: float) -> None:
         assert self._lease is not None

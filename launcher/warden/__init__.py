@@ -223,6 +223,14 @@ class Warden:
                 return tuple(left)
             time.sleep(0.005)
 
+    def still_there(self) -> str:
+        """Who keeps a sweep from its end, as words: the warden's children, or a warden that does not run itself."""
+        from launcher.warden import kernel
+
+        if kernel.is_stopped(self.pid):
+            return f"the warden, which somebody has stopped: {kernel.describe(self.pid)}"
+        return ", ".join(map(kernel.describe, kernel.children(self.pid))) or "nobody"
+
     def close(self, limit_s: float) -> None:
         """End the warden in good order: it sweeps everything and exits. After `limit_s` it is killed, and the rest.
 

@@ -149,6 +149,20 @@ def children(pid: int) -> list[int]:
     return [int(number) for number, text in stats if text and _parse_stat(text).parent == pid]
 
 
+def is_stopped(pid: int) -> bool:
+    text = _read(f"/proc/{pid}/stat")
+    return bool(text) and _parse_stat(text).state in "Tt"
+
+
+def describe(pid: int) -> str:
+    """A process for people: "pid 12 (python, in state D)"."""
+    text = _read(f"/proc/{pid}/stat")
+    if not text:
+        return f"pid {pid}"
+    name = text.partition(b"(")[2].rpartition(b")")[0].decode(errors="replace")
+    return f"pid {pid} ({name}, in state {_parse_stat(text).state})"
+
+
 def is_past_user_code(pid: int) -> bool:
     """Whether no thread of the process can run an instruction of its own any more, though it is not reaped yet.
 

@@ -37,6 +37,7 @@ SWEEP_INTERVAL_S = 0.02
 # The kernel's timer fires so long after the warden should have killed by itself: only a warden that is stopped
 # or starved meets it.
 TIMER_MARGIN_S = 0.5
+POLL_LIMIT_S = 86400.0  # poll() counts milliseconds in 31 bits
 # The reports of the last moments are worth this long a wait for an agent that reads slowly.
 FAREWELL_S = 1.0
 
@@ -129,7 +130,7 @@ class _Loop:
             waits.append(self._next_pass - time.monotonic())
         if self._leash is not None and not self._is_leash_handled:
             waits.append(self._leash - _boottime())
-        return math.ceil(max(0.0, min(waits)) * 1000) if waits else None
+        return math.ceil(min(max(0.0, min(waits)), POLL_LIMIT_S) * 1000) if waits else None
 
     # The agent
 

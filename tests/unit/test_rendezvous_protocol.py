@@ -127,7 +127,8 @@ class Bench:
             case messages.KeepAlive(lease):
                 return self.store.lease_keep_alive(lease)
             case messages.Revoke(lease):
-                return self.store.lease_revoke(lease)
+                self.store.lease_revoke(lease)
+                return None
             case messages.Txn(compares, success, failure):
                 return self.store.txn(compares, success, failure)
 
@@ -352,6 +353,13 @@ def test_what_a_lost_watch_covered_is_read_again_until_that_succeeds(is_refused:
     actions = bench.tell(Tick())
     assert only(actions, Follow).key == control
     assert only(actions, StopRound).reason == "over"
+
+
+def test_a_leader_that_has_lost_a_watch_decides_nothing_until_it_has_read_again() -> None:
+    bench = running()
+    bench.lose(bench.job.members)
+    assert none(bench.tell(RoundFailed(1, 1, False, "first")), StopRound)
+    assert only(bench.wait(0.2), StopRound).mode == "kill"
 
 
 def test_the_loss_of_a_watch_that_nobody_wants_any_more_is_ignored() -> None:
