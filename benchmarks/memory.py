@@ -1,7 +1,8 @@
 """How much memory the launcher itself holds while its workers run.
 
 Eight workers sleep; what is counted is every process of the job that is not a worker: torchrun's agent,
-our agent and its warden. The measure is PSS (proportional set size, as psutil reads it): a page that several processes share is divided among them, so a sum over processes counts no page twice.
+our agent and its warden. The measure is PSS (proportional set size, as psutil reads it): a page that several
+processes share is divided among them, so a sum over processes counts no page twice.
 """
 
 from __future__ import annotations
