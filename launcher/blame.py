@@ -12,6 +12,7 @@ import re
 _PEER_LOSS = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|ncclRemoteError|remote process exited"
     r"|Socket (?:closed|Timeout)|recvValue failed|failed to recv, got 0 bytes|Connection was likely closed"
+    r"|caused pair closure"
     r"|process group .* (?:aborted|terminated)|Watchdog caught collective operation timeout"
 )
 

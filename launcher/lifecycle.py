@@ -89,7 +89,7 @@ class Round:
             return []
         told = [] if self.is_stopping else self._tell()
         is_first, self.is_stopping = not self.is_stopping, True
-        self.wake_at = min(self.wake_at, now + grace_s)
+        self.wake_at = now + grace_s if is_first else min(self.wake_at, now + grace_s)
         if not self.live or grace_s <= 0:
             return [*told, *self._sweep()]
         return [*told, Signal(signum)] if is_first else told

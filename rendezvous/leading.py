@@ -28,12 +28,14 @@ class Leading:
         self,
         member: Protocol,
         job: keys.Keys,
+        current: str,
         leader_revision: int,
         sizer: Sizer,
         now: float,
     ) -> None:
         self._member = member
         self._job = job
+        self._current = current  # the key that names the job
         self.revision = leader_revision
         self._leader_guard = Compare(job.leader, "create", "=", leader_revision)
         self._sizer = sizer
@@ -56,6 +58,10 @@ class Leading:
         seal = self._member.read(Seal, self._job.round)
         if not self._is_loaded or (seal is not None and seal.plan_token != self._roster_token):
             self._load(seal, now)
+            return
+        if self._member.is_removed(self._member.mirror.get(self._current), self._member.mirror.get(self._job.spec)):
+            round = seal.round if seal else 0
+            self._conclude(Verdict(kind="stopped", exit_code=1, round=round, reason=self._member.removal), now)
             return
         decision = decide.decide(self._view(seal, now), now, self._member.settings, self._sizer)
         match decision:
@@ -82,25 +88,27 @@ class Leading:
     def _load(self, seal: Seal | None, now: float) -> None:
         """Read everybody, and the assignments of the sealed round unless this leader wrote them itself."""
         prefixes = [self._job.control, self._job.members, self._job.statuses]
+        singles = [self._current, self._job.spec]
         token = seal.plan_token if seal else ""
         if seal is not None:
             prefixes.append(self._job.assignments(seal.round, token))
 
         def loaded(answer: Answer, now: float) -> None:
             assert isinstance(answer, TxnResult)
-            for prefix, found in zip(prefixes[:3], answer.found, strict=False):
-                self._member.mirror.load(found, prefix, now)
+            for key, found in zip([*singles, *prefixes[:3]], answer.found, strict=False):
+                self._member.mirror.load(found, key, now)
             if seal is not None:
-                items = answer.found[3].items
+                items = answer.found[-1].items
                 contents = {item.key: records.decode(Assignment, item.value, item.key).content for item in items}
                 self._know_round(token, {key.rpartition("/")[2]: content for key, content in contents.items()})
             if not self._is_following:
                 self._is_following = True
-                self._member.follow(self._job.members, answer.revision + 1)
-                self._member.follow(self._job.statuses, answer.revision + 1)
+                for key in (*singles, self._job.members, self._job.statuses):
+                    self._member.follow(key, answer.revision + 1)
             self._is_loaded = True
 
-        request = Txn((), tuple(Get(prefix, prefix=True) for prefix in prefixes))
+        reads = [*(Get(key) for key in singles), *(Get(prefix, prefix=True) for prefix in prefixes)]
+        request = Txn((), tuple(reads))
         self._member.ask("lead", "read everybody", request, loaded, now)
 
     def _know_round(self, token: str, assignments: dict[str, str]) -> None:

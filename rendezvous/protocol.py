@@ -56,6 +56,7 @@ from rendezvous.settings import Settings
 from rendezvous.store import Compare, Get, KeyValue, Lease, Put, TxnResult
 
 EXIT_FENCED = 137
+EXIT_REMOVED = 1
 EXIT_REFUSED = 2  # another command or another version of meshrun: as for other errors of usage
 
 
@@ -127,6 +128,7 @@ class Protocol:
         self._current_is_read = False
         self._keys: keys.Keys | None = None
         self._is_inspected = False
+        self._is_fenced = False
         self.member_revision = 0
         self._campaign_at = -math.inf
         self._leading: Leading | None = None
@@ -318,6 +320,8 @@ class Protocol:
         self._is_inspected = False
         if self._current is not None:
             self._keys = keys.of_job(self._prefix, self._run_id, self._current.value.decode(errors="replace"))
+        if self._joined_root and (self._keys is None or self._keys.root != self._joined_root):
+            self._finish(EXIT_REMOVED, self.removal, None, now)
 
     def _inspect(self, answer: Answer, now: float) -> None:
         assert isinstance(answer, TxnResult)
@@ -432,9 +436,30 @@ class Protocol:
         self._become_new_member()
 
     def _be_fenced(self, now: float) -> None:
-        """The own key was deleted. With a lease that still lives this was another's decision."""
+        """The own key was deleted, under a lease that lives: kill at once, then see whether the job itself is gone."""
         self._stop_round("fence", "removed from the job", now)
-        self._finish(EXIT_FENCED, "this node was removed from the job", None, now)
+        assert self._keys is not None
+        if not self._is_fenced:
+            self._is_fenced = True
+            reads = (Get(keys.current(self._prefix, self._run_id)), Get(self._keys.spec))
+            self.ask("farewell", "see whether the job is still there", Txn((), reads), self._tell_why_fenced, now)
+        elif not self.is_busy("farewell"):
+            self._finish(EXIT_FENCED, "this node was removed from the job", None, now)
+
+    def _tell_why_fenced(self, answer: Answer, now: float) -> None:
+        assert isinstance(answer, TxnResult)
+        current, spec = answer.found
+        if self.is_removed(current.first, spec.first):
+            self._finish(EXIT_REMOVED, self.removal, None, now)
+
+    def is_removed(self, current: KeyValue | None, spec: KeyValue | None) -> bool:
+        """Whether these two keys say that this member's job is no more: deleted, or another begun in its place."""
+        assert self._current is not None
+        return spec is None or current is None or current.value != self._current.value
+
+    @property
+    def removal(self) -> str:
+        return f"run {self._run_id} was removed from the store, or another job was begun under its name"
 
     # --- a round on this node ---
 
@@ -582,7 +607,7 @@ class Protocol:
     def _lead(self, job: keys.Keys, now: float) -> None:
         leader = self.mirror.get(job.leader)
         if self._leading is not None and (leader is None or leader.create_revision != self._leading.revision):
-            self.unfollow(job.members, job.statuses)
+            self.unfollow(job.members, job.statuses, job.spec, keys.current(self._prefix, self._run_id))
             self._leading = None
         if leader is None:
             if self._campaign_at == math.inf:
@@ -596,7 +621,8 @@ class Protocol:
         if leader.value != self.member_id.encode():
             return
         if self._leading is None:
-            self._leading = Leading(self, job, leader.create_revision, self._sizer, now)
+            current = keys.current(self._prefix, self._run_id)
+            self._leading = Leading(self, job, current, leader.create_revision, self._sizer, now)
         if not self._unwatched:  # nothing is decided on what may be old
             self._leading.advance(now)
 

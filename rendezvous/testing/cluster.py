@@ -439,7 +439,7 @@ class Cluster:
             event = messages.Refused(ask.id, error)
         if send is not None:
             self.later(back, send, incarnation, event)
-        self._after_store()
+        self.deliver()
 
     def _answer(self, request: messages.Request) -> messages.Answer:
         match request:
@@ -453,7 +453,7 @@ class Cluster:
             case messages.Txn(compares, success, failure):
                 return self.store.txn(compares, success, failure)
 
-    def _after_store(self) -> None:
+    def deliver(self) -> None:
         self.store.deliver()
         deadline = self.store.next_deadline()
         if deadline is not None and deadline < self._expiry_at:
@@ -463,7 +463,7 @@ class Cluster:
     def _expire(self) -> None:
         self._expiry_at = math.inf
         self.store.expire()
-        self._after_store()
+        self.deliver()
 
 
 __all__ = ["PREFIX", "RUN_ID", "Cluster", "Network", "Node", "Running", "Shape"]

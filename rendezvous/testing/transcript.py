@@ -8,6 +8,7 @@
     run 3                  let three seconds pass
     fail b 3               a worker on b exits with 3; `fail b 3 echo`: it looks like the loss of a peer
     succeed a b            all workers there exit with success
+    remove spec            somebody deletes that key of the job; also current, or everything
     answer lost: seal round 1     the next request of this purpose is applied, but its answer is lost;
                            also "request lost", "request late" and "request refused"
     ----
@@ -23,7 +24,7 @@ from dataclasses import fields, replace
 from random import Random
 
 from rendezvous.settings import Settings
-from rendezvous.testing.cluster import Cluster, Network, Shape
+from rendezvous.testing.cluster import PREFIX, Cluster, Network, Shape
 
 SEPARATOR = "----"
 _FATES = {
@@ -80,6 +81,8 @@ class _Player:
                 self._shape = Shape(nodes_min=int(low), nodes_max=int(high or low), group=int(group or 1))
             case ["set", *assignments]:
                 self._set(assignments)
+            case ["remove", what]:
+                self._remove(what)
             case ["run", seconds]:
                 self._cluster.run(self._cluster.now + float(seconds))
             case ["start", *names]:
@@ -96,6 +99,12 @@ class _Player:
                     getattr(self._cluster.nodes[name], what)()
             case _:
                 raise ValueError("no such command")
+
+    def _remove(self, what: str) -> None:
+        for item in self._cluster.store.get(f"/{PREFIX}/", prefix=True).items:
+            if what in ("everything", item.key.rpartition("/")[2]):
+                self._cluster.store.delete(item.key)
+        self._cluster.deliver()
 
     def _strike(self, what: str, name: str, seconds: float) -> None:
         node = self._cluster.nodes[name]

@@ -71,7 +71,6 @@ def test_a_stop_tells_first_what_was_held_back() -> None:
     assert round.stop(TERM, 5.0, 10.1) == [TellFailed(end(0, ECHO)), Signal(TERM)]
 
 
-@pytest.mark.xfail(strict=True, reason="stop() keeps the wake-up of a failure that was held back as its own deadline")
 def test_what_was_held_back_does_not_shorten_the_grace() -> None:
     round, _ = ended(ECHO, now=10.0)
     round.stop(TERM, 30.0, 10.1)
