@@ -155,20 +155,22 @@ class Driver:
 
     def _event_of(self, ask: Ask) -> Event:
         try:
-            return Answered(ask.id, self._answer(ask.request))
+            return Answered(ask.id, answer(self._store, ask.request))
         except OutcomeUnknown:
             return Unknown(ask.id)
         except StoreError as error:
             return Refused(ask.id, error)
 
-    def _answer(self, request: Request) -> Answer:
-        match request:
-            case messages.Grant(ttl_s):
-                return self._store.lease_grant(ttl_s)
-            case messages.KeepAlive(lease):
-                return self._store.lease_keep_alive(lease)
-            case messages.Revoke(lease):
-                self._store.lease_revoke(lease)
-                return None
-            case messages.Txn(compares, success, failure):
-                return self._store.txn(compares, success, failure)
+
+def answer(store: Store, request: Request) -> Answer:
+    """Put a request to the store. Raises StoreError as the store does."""
+    match request:
+        case messages.Grant(ttl_s):
+            return store.lease_grant(ttl_s)
+        case messages.KeepAlive(lease):
+            return store.lease_keep_alive(lease)
+        case messages.Revoke(lease):
+            store.lease_revoke(lease)
+            return None
+        case messages.Txn(compares, success, failure):
+            return store.txn(compares, success, failure)

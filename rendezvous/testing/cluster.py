@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from rendezvous import messages
 from rendezvous.decide import MemberView, Size
+from rendezvous.driver import answer
 from rendezvous.errors import Compacted, StoreError
 from rendezvous.messages import (
     Action,
@@ -434,24 +435,12 @@ class Cluster:
         self.store.expire()
         event: Event
         try:
-            event = messages.Answered(ask.id, self._answer(ask.request))
+            event = messages.Answered(ask.id, answer(self.store, ask.request))
         except StoreError as error:
             event = messages.Refused(ask.id, error)
         if send is not None:
             self.later(back, send, incarnation, event)
         self.deliver()
-
-    def _answer(self, request: messages.Request) -> messages.Answer:
-        match request:
-            case messages.Grant(ttl_s):
-                return self.store.lease_grant(ttl_s)
-            case messages.KeepAlive(lease):
-                return self.store.lease_keep_alive(lease)
-            case messages.Revoke(lease):
-                self.store.lease_revoke(lease)
-                return None
-            case messages.Txn(compares, success, failure):
-                return self.store.txn(compares, success, failure)
 
     def deliver(self) -> None:
         self.store.deliver()

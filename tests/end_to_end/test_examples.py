@@ -8,14 +8,13 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from tests.support.processes import REPOSITORY, TOKEN_VARIABLE, family
+from tests.support.processes import REPOSITORY, TOKEN_VARIABLE, family, kill_family
 from tests.support.waiting import wait_until
 
 EXAMPLES = REPOSITORY / "examples"
@@ -67,13 +66,7 @@ def start(launcher: str, directory: Path, *words: str) -> Iterator[Run]:
     try:
         yield Run(process, token, output)
     finally:
-        deadline = time.monotonic() + 20
-        while left := family(token):
-            assert time.monotonic() < deadline, f"cannot kill {left}"
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.005)
+        kill_family(token)
         process.wait()
 
 

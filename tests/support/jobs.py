@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
 import subprocess
 import sys
-import time
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from tests.support.processes import REPOSITORY, TOKEN_VARIABLE, children, family, is_alive
+from tests.support.processes import REPOSITORY, TOKEN_VARIABLE, children, family, is_alive, kill_family
 from tests.support.waiting import wait_until
 
 PRELUDE = """
@@ -76,13 +73,7 @@ class Job:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        deadline = time.monotonic() + 20
-        while left := family(self._token):
-            assert time.monotonic() < deadline, f"cannot kill {left}"
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.005)
+        kill_family(self._token)
         self._process.wait()
 
     @property

@@ -81,6 +81,17 @@ def family(token: str) -> list[int]:
     return found
 
 
+def kill_family(token: str) -> None:
+    """Kill by pid whoever carries the token, until nobody does."""
+    deadline = time.monotonic() + 20
+    while left := family(token):
+        assert time.monotonic() < deadline, f"cannot kill {left}"
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
+
+
 def descriptors(pid: int) -> list[str]:
     """What the process has open, as ls -l /proc/<pid>/fd shows it, in the order of the numbers."""
     folder = Path(f"/proc/{pid}/fd")
@@ -120,13 +131,7 @@ class Agent:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        deadline = time.monotonic() + 20
-        while left := family(self.token):
-            assert time.monotonic() < deadline, f"cannot kill {left}"
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.005)
+        kill_family(self.token)
         self._process.communicate()
 
     def do(self, verb: str, *words: object) -> None:
