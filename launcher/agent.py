@@ -144,7 +144,7 @@ class Agent:
             self._do(self._round, self._round.passed(now()))
         if now() >= self._stuck_at:
             self._stuck_at = math.inf
-            tell(f"killed, and still there: {self._warden.still_there()}; waiting for their end")
+            tell(f"not everything is gone {STUCK_LIMIT_S:g} s after SIGKILL: waiting for {self._warden.still_there()}")
         # Looped, because what is done here (a spawn that fails, a round with nothing left) may go straight back.
         while actions := self._driver.run():
             for action in actions:

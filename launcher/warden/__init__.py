@@ -224,12 +224,11 @@ class Warden:
             time.sleep(0.005)
 
     def still_there(self) -> str:
-        """Who keeps a sweep from its end, as words: the warden's children, or a warden that does not run itself."""
+        """Who keeps a sweep from its end, as words: what the warden cannot kill, or the warden if it does not run."""
         from launcher.warden import kernel
 
-        if kernel.is_stopped(self.pid):
-            return f"the warden, which somebody has stopped: {kernel.describe(self.pid)}"
-        return ", ".join(map(kernel.describe, kernel.children(self.pid))) or "nobody"
+        children = [] if kernel.is_stopped(self.pid) else kernel.children(self.pid)
+        return ", ".join(map(kernel.describe, children or [self.pid]))
 
     def close(self, limit_s: float) -> None:
         """End the warden in good order: it sweeps everything and exits. After `limit_s` it is killed, and the rest.

@@ -155,12 +155,12 @@ def is_stopped(pid: int) -> bool:
 
 
 def describe(pid: int) -> str:
-    """A process for people: "pid 12 (python, in state D)"."""
+    """A process for people: "pid 12 (python, state D)"; the letter is that of ps."""
     text = _read(f"/proc/{pid}/stat")
     if not text:
         return f"pid {pid}"
     name = text.partition(b"(")[2].rpartition(b")")[0].decode(errors="replace")
-    return f"pid {pid} ({name}, in state {_parse_stat(text).state})"
+    return f"pid {pid} ({name}, state {_parse_stat(text).state})"
 
 
 def is_past_user_code(pid: int) -> bool:

@@ -123,14 +123,19 @@ def test_an_endpoint_elsewhere_has_no_effect_and_is_said_so() -> None:
         (["--master-port=65536"], "--master-port 65536: a port is a number from 0 (any free one) to 65535"),
         (["--master-port=x"], "--master-port x: a port is a number from 0 (any free one) to 65535"),
         (["--rdzv-endpoint=node7"], "--rdzv-endpoint node7: a static rendezvous needs HOST:PORT"),
-        (["--rdzv-endpoint=no de:1"], "--rdzv-endpoint no de:1 is not HOST:PORT"),
-        (["--rdzv-endpoint=:1"], "--rdzv-endpoint :1 is not HOST:PORT"),
+        (["--rdzv-endpoint=no de:1"], "--rdzv-endpoint no de:1: 'no de' is no address and no name of a host"),
+        (["--rdzv-endpoint=:1"], "--rdzv-endpoint :1: '' is no address and no name of a host"),
+        (["--rdzv-endpoint=h:1:2"], "--rdzv-endpoint h:1:2: 'h:1' is no address and no name of a host"),
+        (["--master-addr=a b"], "--master-addr a b: 'a b' is no address and no name of a host"),
+        (["--local-addr=::g"], "--local-addr ::g: '::g' is no address and no name of a host"),
         (
             ["--rdzv-backend=c10d", "--rdzv-endpoint=a:b"],
             "--rdzv-endpoint a:b: a port is a number from 0 (any free one) to 65535",
         ),
         (["--rdzv-conf=timeout"], "--rdzv-conf timeout: 'timeout' is not KEY=VALUE"),
         (["--rdzv-conf=a=1,=2"], "--rdzv-conf a=1,=2: '=2' is not KEY=VALUE"),
+        (["--rdzv-id=a\udcff"], "--rdzv-id 'a\\udcff': only printable characters will do"),
+        (["--role=a\nb"], "--role 'a\\nb': only printable characters will do"),
         (["--rdzv-id=a/b"], "--rdzv-id a/b: a run's name is part of a directory's name and cannot hold a /"),
     ],
 )
@@ -148,6 +153,13 @@ def test_settings_are_read_and_the_unknown_ones_named() -> None:
         "--rdzv-conf: jion_timeout is not known, did you mean join_timeout?",
         "--rdzv-conf: colour is not known",
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "address"), [("fe80::1%eth0", "fe80::1%eth0"), ("[::1]", "::1"), ("node-7.x", "node-7.x")]
+)
+def test_an_address_may_be_a_name_or_one_of_either_family(text: str, address: str) -> None:
+    assert resolve(f"--master-addr={text}").master_addr == address
 
 
 def test_with_another_backend_a_node_rank_has_no_effect() -> None:

@@ -63,8 +63,20 @@ def test_a_temporary_directory_with_error_files_only_is_removed(
     layout = LogLayout(log_dir=None, run_id="night")
     Path(layout.error_file(1, 0, 0)).write_text("{}")
     layout.error_file(2, 1, 0)
-    layout.remove_if_unused()
+    layout.remove_if_unused(has_succeeded=True)
     assert os.listdir(tmp_path) == []
+
+
+def test_without_success_a_temporary_directory_is_removed_only_if_it_is_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    empty, used = LogLayout(log_dir=None, run_id="night"), LogLayout(log_dir=None, run_id="night")
+    empty.error_file(1, 0, 0)
+    Path(used.error_file(1, 0, 0)).write_text("{}")
+    for layout in (empty, used):
+        layout.remove_if_unused(has_succeeded=False)
+    assert os.listdir(tmp_path) == [os.path.basename(used.root)]
 
 
 def test_a_temporary_directory_with_output_stays_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,14 +85,14 @@ def test_a_temporary_directory_with_output_stays_whole(tmp_path: Path, monkeypat
     error_file, log = Path(layout.error_file(1, 0, 0)), Path(layout.stream_file(2, 1, 0, "stderr") or "")
     error_file.write_text("{}")
     log.write_text("hello\n")
-    layout.remove_if_unused()
+    layout.remove_if_unused(has_succeeded=True)
     assert error_file.exists()
     assert log.read_text() == "hello\n"
 
 
 def test_a_directory_that_was_asked_for_is_never_removed(tmp_path: Path) -> None:
     layout = LogLayout(log_dir=str(tmp_path), run_id="night")
-    layout.remove_if_unused()
+    layout.remove_if_unused(has_succeeded=True)
     assert os.path.isdir(layout.root)
 
 

@@ -1,0 +1,148 @@
+"""What workers print on one machine, where it ends up, and what happens when it cannot: whole jobs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.jobs import Job
+from tests.support.processes import REPOSITORY
+from tests.support.waiting import wait_until
+
+# A small file system of the job's own: made in a mount namespace, gone with it.
+SMALL_DISK = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=256k none small && exec "$@"', "sh")
+
+
+def _can_mount() -> bool:
+    command = ["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"]
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(not _can_mount(), reason="no file system may be mounted here (unshare -m needs privileges)")
+def test_on_a_full_disk_training_goes_on_with_one_warning(tmp_path: Path) -> None:
+    script = """
+for step in range(4000):
+    print("step", step, "x" * 100)
+mark("trained", str(os.statvfs("small").f_bfree))
+"""
+    (tmp_path / "small").mkdir()
+    with Job(tmp_path, "--nproc-per-node", "2", "--log-dir", "small", "--tee", "1", prefix=SMALL_DISK,
+             script=script) as job:  # fmt: skip
+        ended = job.wait()
+    assert [job.mark("trained", rank, 1) for rank in range(2)] == ["0", "0"]
+    assert ended.exit_code == 0
+    assert ended.stderr.count("No space left on device") == 1
+    assert "training goes on" in ended.stderr
+    assert ended.stdout.count("step 3999") == 2
+    assert len(ended.stdout.splitlines()) == 8000
+
+
+def test_when_the_reader_of_stdout_goes_away_log_files_and_training_go_on(tmp_path: Path) -> None:
+    script = """
+print("first")
+wait_for("closed")
+print("second")
+mark("trained")
+"""
+    reader = 'code=0; { "$@"; echo $? > code; } | { head -n 1 > read; exec <&-; touch closed; }'
+    with Job(tmp_path, "--log-dir", "logs", "--tee", "3", prefix=("sh", "-c", reader, "sh"), script=script) as job:
+        job.wait()
+        job.wait_until_nobody_is_left()
+    assert (tmp_path / "code").read_text() == "0\n"
+    assert (tmp_path / "read").read_text() == "[default0]:first\n"
+    assert job.has_mark("trained", 0, 1)
+    assert job.stderr.count("Broken pipe") == 1
+    (log,) = tmp_path.glob("logs/*/attempt_0/0/stdout.log")
+    assert log.read_text() == "first\nsecond\n"
+
+
+def test_every_restart_has_its_own_log_files_and_the_start_says_where(tmp_path: Path) -> None:
+    script = """
+print("round", ROUND)
+if RANK == 0:
+    print("reason", ROUND, file=sys.stderr)
+    sys.exit(1 if ROUND < 3 else 0)
+"""
+    with Job(tmp_path, "--nproc-per-node", "2", "--max-restarts", "2", "--tee", "3", "--log-dir", "logs",
+             "--rdzv-id", "night", script=script) as job:  # fmt: skip
+        ended = job.wait()
+    assert ended.exit_code == 0
+    (root,) = (tmp_path / "logs").iterdir()
+    assert root.name.startswith("night_")
+    assert f"log files are in {root}\n" in ended.stderr
+    assert sorted(os.listdir(root)) == ["attempt_0", "attempt_1", "attempt_2"]
+    for restarts in range(3):
+        assert (root / f"attempt_{restarts}/0/stdout.log").read_text() == f"round {restarts + 1}\n"
+        assert (root / f"attempt_{restarts}/0/stderr.log").read_text() == f"reason {restarts + 1}\n"
+        assert f"[default0]:reason {restarts + 1}\n" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "script", "exit_code"),
+    [
+        ((), "pass", 0),
+        ((), "sys.exit(3)", 3),
+        (("--lease-ttl", "1"), "pass", 2),
+        (("--virtual-local-rank",), "pass", 2),
+        (("--signals-to-handle", "SIGTERM"), "os.kill(int(os.environ['AGENT']), 15); time.sleep(60)", 143),
+    ],
+    ids=["success", "failure", "refused before the start", "refused at the start", "stopped"],
+)
+def test_no_temporary_directory_without_a_file_is_left(
+    tmp_path: Path, options: tuple[str, ...], script: str, exit_code: int
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    env = {"TMPDIR": str(tmp_path / "temporary"), "CUDA_VISIBLE_DEVICES": "0"}
+    env |= {"AGENT": ""} if exit_code != 143 else {}
+    prefix = ("sh", "-c", 'AGENT=$$ exec "$@"', "sh")
+    with Job(tmp_path, "--nproc-per-node", "2", *options, script=script, env=env, prefix=prefix) as job:
+        assert job.wait().exit_code == exit_code
+    assert os.listdir(tmp_path / "temporary") == []
+
+
+def test_options_that_name_a_local_rank_that_is_not_there_are_remarked_on(tmp_path: Path) -> None:
+    with Job(tmp_path, "--nproc-per-node", "2", "--local-ranks-filter", "1,2,7", script="",
+             env={"PET_TEE": "0:3,4:3"}) as job:  # fmt: skip
+        ended = job.wait()
+    assert ended.exit_code == 0
+    assert "--local-ranks-filter names 2, 7, but the last local rank is 1\n" in ended.stderr
+    assert "PET_TEE names 4, but the last local rank is 1\n" in ended.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--tee", "3"), ("--redirects", "3")], ids=["inherited", "teed", "redirected"])
+def test_hundreds_of_restarts_leave_no_descriptor_behind(tmp_path: Path, options: tuple[str, ...]) -> None:
+    count = "[ $RANK = 1 ] && exec sleep 60; ls /proc/$AGENT/fd /proc/$PPID/fd | wc -l >> counts; exit 1"
+    words = ("--nproc-per-node", "2", "--max-restarts", "200", *options, "--no-python", "sh", "-c", count)
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.support.short_rounds", *words],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.returncode == 1, ended.stderr
+    assert "200 of 200 restarts used" in ended.stderr
+    counts = [int(line) for line in (tmp_path / "counts").read_text().splitlines()]
+    assert len(counts) == 201
+    assert min(counts[-20:]) <= max(counts[:20])  # it varies a little: a pipe may be in use or not
+
+
+def test_a_stderr_that_nobody_reads_hangs_neither_a_signal_nor_the_end(tmp_path: Path) -> None:
+    script = """
+signal.signal(signal.SIGTERM, lambda signum, frame: (mark("got"), sys.exit(0)))
+mark("up")
+while True:
+    time.sleep(60)
+"""
+    # A pipe that is full before the agent comes, and that its own shell keeps open.
+    fill = 'mkfifo full; exec 3<>full; dd if=/dev/zero bs=4096 oflag=nonblock >&3 2>/dev/null; exec "$@" 2>&3'
+    with Job(tmp_path, prefix=("sh", "-c", fill, "sh"), script=script) as job:
+        job.mark("up", 0, 1)
+        job.send(15)
+        wait_until(lambda: job.has_mark("got", 0, 1))
+        assert job.wait().exit_code == 143
