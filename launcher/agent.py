@@ -181,7 +181,7 @@ class Agent:
             return self._maker.make(start.round, start.restart_count, share, self._pump)
         except OSError as error:
             raise TemporaryError(
-                f"cannot prepare {_workers(len(share.ranks))}: {error.strerror}", shortage_hint(error)
+                f"cannot prepare {_workers(len(share.ranks))}: {error.strerror}", shortage_hint(error.errno)
             ) from error
 
     def _stop(self, round: lifecycle.Round, mode: str) -> None:
@@ -206,6 +206,8 @@ class Agent:
                     self._take_end(round, local_rank, pid, exit_code, at, None)
             case SpawnFailed(number, local_rank, sentence, error_number):
                 if round is not None and round.round == number:
+                    hint = shortage_hint(error_number)
+                    sentence = f"{sentence} ({hint})" if hint else sentence
                     self._take_end(round, local_rank, 0, _spawn_exit_code(error_number), time.time(), sentence)
             case Gone(number):
                 if round is not None and round.round == number:

@@ -110,7 +110,7 @@ def report(error: Exception, program: str) -> int:
         if isinstance(error, SettingsError):
             return EXIT_USAGE
         return int(getattr(error, "exit_code", EXIT_TEMPORARY if isinstance(error, StoreError) else 1))
-    if isinstance(error, OSError) and (shortage := shortage_hint(error)):
+    if isinstance(error, OSError) and (shortage := shortage_hint(error.errno)):
         say(f"{program}: error: this machine gives too little to run: {error.strerror}\nhint: {shortage}")
         return EXIT_TEMPORARY
 

@@ -22,9 +22,9 @@ _SHORTAGES = {
 }
 
 
-def shortage_hint(error: BaseException) -> str | None:
-    """Where to look if the system call failed because the machine has too little of something; else None."""
-    return _SHORTAGES.get(error.errno or 0) if isinstance(error, OSError) else None
+def shortage_hint(error_number: int | None) -> str | None:
+    """Where to look if a system call failed with this errno for want of something; None if that was not the reason."""
+    return _SHORTAGES.get(error_number or 0)
 
 
 class LauncherError(MeshrunError):

@@ -69,7 +69,8 @@ class Failures:
         """Make this worker the cause: the exit code it gives the job (128 + signal), and the text for the verdict."""
         failure = self._found[local_rank]
         self._found = {local_rank: failure, **self._found}
-        tell(f"rank {failure.rank} (pid {failure.pid}) {_ending(failure)}")
+        pid = f" (pid {failure.pid})" if failure.pid else ""  # without one it never started
+        tell(f"rank {failure.rank}{pid} {_ending(failure)}")
         exit_code = failure.exit_code if failure.exit_code > 0 else 128 - failure.exit_code
         return exit_code, json.dumps(failure.to_json())
 

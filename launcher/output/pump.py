@@ -10,6 +10,7 @@ The thread owns streams and sinks. Others only add a stream, look at its last li
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -40,7 +41,7 @@ class OutputPump:
     """Starts its thread at once; make one only when a stream is to be captured.
 
     `console_stdout` and `console_stderr` are descriptors and stay open. `tail_lines` is how many lines `tail`
-    gives. `warn` gets a sentence, in the thread.
+    gives. `warn` gets a sentence, in the thread. Raises OSError when there are no descriptors or threads left.
     """
 
     def __init__(
@@ -71,7 +72,10 @@ class OutputPump:
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._epoll.register(self._wake_fd, select.EPOLLIN)
         self._thread = threading.Thread(target=self._run, name="output", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # Python's word for EAGAIN
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
 
     def open_stream(
         self, *, stream: StreamName, local_rank: int, rank: int, path: str | None, prefix: bytes | None

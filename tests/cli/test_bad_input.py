@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -40,8 +41,19 @@ def place(tmp_path: Path) -> Path:
         (["--run-path", "folder"], "folder is a directory without __main__.py", "give the name of a script in it"),
         (["pipe"], "script pipe is neither a file nor a directory", "every worker has to read it"),
         (["-"], "the script cannot come from stdin, every worker has to read it", "give the name of a file"),
+        ([""], "the script's name is empty", "is a variable of the shell empty?"),
         (["-m", "train.py"], "--module takes the name of a module, train.py is a file", "leave out --module"),
         (["--nproc-per-node", "0", "train.py"], "--nproc-per-node 0: at least 1 worker is needed", None),
+        (
+            ["--nproc-per-node", "99999999999999999999", "train.py"],
+            "--nproc-per-node 99999999999999999999: more than 10000 workers on one machine",
+            None,
+        ),
+        (
+            ["--shutdown-timeout", "1e10", "train.py"],
+            "--shutdown-timeout 1e10 is more than 1000000000 s, thirty years",
+            None,
+        ),
         (["--nproc-per-node", "-1", "train.py"], "--nproc-per-node -1: at least 1 worker is needed", None),
         (["--nproc=abc", "train.py"], "--nproc-per-node abc is neither a number nor auto, gpu or cpu", None),
         (
@@ -72,6 +84,34 @@ def test_the_command_says_what_is_wrong(place: Path, words: list[str], sentence:
     outcome = run("meshrun", *words, cwd=place)
     expected = f"meshrun: error: {sentence}\n" + (f"hint: {hint}\n" if hint else "")
     assert (outcome.err, outcome.out, outcome.code) == (expected, "", 2)
+
+
+def test_a_lease_that_is_too_short_is_refused_by_the_name_it_was_given_by(place: Path) -> None:
+    outcome = run("meshrun", "train.py", cwd=place, environ={"LAUNCHER_LEASE_TTL": "2"})
+    assert outcome.err.startswith("meshrun: error: LAUNCHER_LEASE_TTL: a lease of 2 s is too short: ")
+    assert "\nhint: give more than 2.5 s\n" in outcome.err
+    assert outcome.code == 2
+
+
+def test_a_current_directory_that_has_been_removed_is_no_bug_of_ours(place: Path) -> None:
+    command = f'rmdir "$PWD"; exec {os.path.dirname(sys.executable)}/meshrun train.py'
+    gone = place / "gone"
+    gone.mkdir()
+    done = subprocess.run(["sh", "-c", command], cwd=gone, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "meshrun: error: script train.py does not exist\nhint: the current directory has been removed\n"
+    )
+
+
+@pytest.mark.parametrize("word", ["-h", "--version"])
+def test_an_answer_that_cannot_be_written_is_no_bug_of_ours(word: str) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [os.path.join(os.path.dirname(sys.executable), "meshrun"), word],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "meshrun: error: cannot write to stdout: No space left on device\n")
 
 
 def test_a_variable_with_rubbish_is_named(place: Path) -> None:

@@ -107,6 +107,11 @@ class Job:
         assert path.exists(), f"the job ended before mark {path.name}:\n{self.stderr}"
         return path.read_text()
 
+    def says(self, words: str, limit_s: float = 60.0) -> None:
+        """Wait until these words are on the agent's stderr."""
+        wait_until(lambda: words in self.stderr or not is_alive(self.pid), limit_s, f"{words!r} on stderr")
+        assert words in self.stderr, f"the job ended without saying {words!r}:\n{self.stderr}"
+
     def has_mark(self, what: str, rank: int, round: int) -> bool:
         return (self.directory / f"{what}-{rank}-{round}").exists()
 

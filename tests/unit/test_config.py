@@ -258,13 +258,14 @@ def test_a_flag_hides_rubbish_in_its_variable() -> None:
 
 
 def test_signals_that_cannot_be_handled_are_left_out_with_a_warning() -> None:
-    made = resolve("--signals-to-handle", "SIGTERM,SIGFOO,SIGTREM, SIGUSR1,SIGKILL,SIGCHLD,SIGTERM")
+    made = resolve("--signals-to-handle", "SIGTERM,SIGFOO,SIGTREM, SIGUSR1,SIGKILL,SIGCHLD,SIGCLD,SIGTERM")
     assert made.signals_to_handle == ("SIGTERM", "SIGUSR1")
     assert made.notes == (
         "--signals-to-handle: SIGFOO is left out: there is no such signal",
         "--signals-to-handle: SIGTREM is left out: there is no such signal, did you mean SIGTERM?",
         "--signals-to-handle: SIGKILL is left out: no process can handle it",
         "--signals-to-handle: SIGCHLD is left out: it tells the agent that a worker has ended",
+        "--signals-to-handle: SIGCLD is left out: it tells the agent that a worker has ended",
     )
 
 

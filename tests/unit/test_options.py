@@ -125,6 +125,8 @@ def test_a_flag_takes_no_value() -> None:
         ("--nprco_per_node=4", "did you mean --nproc-per-node?"),
         ("--max-restart-s", "did you mean --max-restarts?"),
         ("--mehs", "did you mean --mesh?"),
+        ("--npoc", "did you mean --nproc-per-node?"),
+        ("--nprocs=4", "did you mean --nproc-per-node?"),
         ("--qqqq", "meshrun -h lists the options; options of the script stand behind its name"),
         ("-x", "meshrun -h lists the options; options of the script stand behind its name"),
     ],

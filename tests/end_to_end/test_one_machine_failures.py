@@ -1,0 +1,78 @@
+"""What is said when a job fails on one machine, read as the person does who finds it in the morning."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.jobs import Job
+
+RECORDED = """
+from torch.distributed.elastic.multiprocessing.errors import record
+
+@record
+def main():
+    mark("up")
+    if RANK == 1:
+        wait_for(f"up-0-{ROUND}")
+        raise ValueError("the loss is not a number")
+    time.sleep(1000)
+
+main()
+"""
+
+
+def test_the_report_shows_the_exception_that_record_wrote(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    with Job(tmp_path, "--nproc-per-node", "2", "--log-dir", "logs", script=RECORDED) as job:
+        ended = job.wait()
+    (error_file,) = tmp_path.glob("logs/*/attempt_0/1/error.json")
+    assert ended.exit_code == 1
+    report = ended.stderr.partition("train.py FAILED")[2]
+    assert f"error_file: {error_file}\n" in report
+    assert "rank      : 1 (local_rank: 1)" in report
+    assert "traceback : Traceback (most recent call last):" in report
+    assert "ValueError: the loss is not a number" in report
+    assert "hint: its traceback" not in report
+
+
+def test_torch_passes_the_reason_on_to_whoever_started_the_job(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    target = tmp_path / "told.json"
+    with Job(tmp_path, "--nproc-per-node", "2", script=RECORDED, env={"TORCHELASTIC_ERROR_FILE": str(target)}) as job:
+        assert job.wait().exit_code == 1
+    assert "the loss is not a number" in target.read_text()
+
+
+def test_a_lost_warden_is_said_once(tmp_path: Path) -> None:
+    with Job(tmp_path, script="mark('up')\ntime.sleep(1000)") as job:
+        job.mark("up", 0, 1)
+        os.kill(job.warden_pid, signal.SIGKILL)
+        ended = job.wait()
+    assert ended.exit_code == 137
+    assert ended.stderr.count("was killed by SIGKILL") == 1
+
+
+def test_who_holds_up_the_end_is_named(tmp_path: Path) -> None:
+    script = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nmark('up')\ntime.sleep(1000)"
+    with Job(tmp_path, "--shutdown-timeout", "0.1", script=script) as job:
+        job.mark("up", 0, 1)
+        warden = job.warden_pid
+        os.kill(warden, signal.SIGSTOP)
+        job.send(signal.SIGTERM)
+        job.says(f"not everything is gone 3 s after SIGKILL: waiting for pid {warden} (meshrun-warden, state T)")
+        os.kill(warden, signal.SIGCONT)
+        assert job.wait().exit_code == 143
+
+
+def test_too_few_descriptors_are_no_bug_of_ours(tmp_path: Path) -> None:
+    for limit in range(7, 24):
+        prefix = ("sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh")
+        with Job(tmp_path, "--nproc-per-node", "2", "--tee", "3", script="", prefix=prefix) as job:
+            ended = job.wait()
+        assert ended.exit_code in (0, 75), ended.stderr
+        if ended.exit_code:
+            assert "Too many open files\nhint: see ulimit -n" in ended.stderr
