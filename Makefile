@@ -16,7 +16,7 @@ BENCH := env -u PYTHONDONTWRITEBYTECODE .venv/bin/python
 # Tests without servers, processes or networks; then all others. A directory in neither list fails a test.
 UNIT_TESTS := $(wildcard tests/unit tests/protocol tests/store)
 # A minute of random faults, in processes of its own: not for `make unit`.
-SIMULATION := tests/protocol/test_simulation.py
+SIMULATION := tests/protocol/test_simulation.py tests/protocol/test_checker.py
 OTHER_TESTS := $(wildcard tests/cli tests/processes tests/network tests/end_to_end)
 
 SOURCES := $(shell find launcher rendezvous -name '*.py')
@@ -33,7 +33,7 @@ test: .venv/installed lint ## lint, types, and every test
 	.venv/bin/pytest $(UNIT_TESTS) $(OTHER_TESTS)
 
 unit: .venv/installed ## the tests without servers or processes, in seconds
-	.venv/bin/pytest $(UNIT_TESTS) --ignore $(SIMULATION)
+	.venv/bin/pytest $(UNIT_TESTS) $(addprefix --ignore=,$(SIMULATION))
 
 lint: .venv/installed ## ruff and mypy
 	.venv/bin/ruff check

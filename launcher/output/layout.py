@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from launcher.errors import UsageError
+from launcher.errors import UsageError, shortage_hint
 
 _TRIES = 100
 
@@ -96,7 +96,7 @@ def _job_dir(log_dir: str, run_id: str) -> str:
     except OSError as error:
         raise UsageError(
             f"--log-dir {log_dir} cannot be written: {error.strerror}",
-            "give a directory in which this user may make files",
+            shortage_hint(error.errno) or "give a directory in which this user may make files",
         ) from None
 
 

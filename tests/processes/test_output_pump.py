@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pty
 import re
@@ -395,3 +396,13 @@ def test_a_warning_that_cannot_be_given_is_no_trouble(tmp_path: Path) -> None:
     os.close(write_fd)
     assert pump.drain(LIMIT_S)
     pump.close()
+
+
+def test_a_thread_that_cannot_be_started_is_an_error_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with pytest.raises(BlockingIOError) as caught:  # Python's class for EAGAIN
+        OutputPump(warn=print)
+    assert caught.value.errno == errno.EAGAIN

@@ -1,0 +1,17 @@
+"""What the errors of the command tell beside their sentence."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from launcher.errors import shortage_hint
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [(errno.EMFILE, "see ulimit -n"), (errno.EAGAIN, "see ulimit -u"), (errno.ENOENT, None), (0, None), (None, None)],
+)
+def test_a_call_that_failed_for_want_of_something_names_where_to_look(number: int | None, hint: str | None) -> None:
+    assert shortage_hint(number) == hint
