@@ -208,7 +208,7 @@ ROOTS = itertools.count()
 
 
 @settings(
-    max_examples=150,
+    max_examples=80,
     deadline=None,
     derandomize=True,
     phases=[Phase.generate, Phase.shrink],

@@ -368,7 +368,7 @@ def test_every_plan_is_valid(nodes: list[Node], mesh: Mesh, nodes_max: int | Non
             plan(nodes, mesh, limits, None)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(history=histories(), mesh=meshes)
 def test_every_patched_plan_is_valid_and_counts_its_moves_truly(
     history: tuple[list[Node], list[Node]], mesh: Mesh
