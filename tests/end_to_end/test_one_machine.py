@@ -22,7 +22,8 @@ while True:
 
 
 def test_all_workers_succeed_and_the_command_too(tmp_path: Path) -> None:
-    with Job(tmp_path, "--standalone", "--nproc-per-node", "3", script='sys.stdout.write(f"rank {RANK} {sys.argv[1:]}\\n")',
+    script = 'sys.stdout.write(f"rank {RANK} {sys.argv[1:]}\\n")'  # `print` would write its line in pieces
+    with Job(tmp_path, "--standalone", "--nproc-per-node", "3", script=script,
              arguments=("--standalone", "-x", "${local_rank}")) as job:  # fmt: skip
         ended = job.wait()
     assert ended.exit_code == 0
