@@ -14,7 +14,7 @@ from collections.abc import Callable
 from launcher.config import Config
 from launcher.errors import UsageError
 from launcher.mesh import Mesh
-from launcher.placement import Limits
+from launcher.placement import Costs, Limits
 from launcher.roster import Description, RosterPlanner, describe
 from rendezvous.driver import Driver
 from rendezvous.errors import SettingsError
@@ -51,7 +51,7 @@ def new_driver(
     wake: Callable[[], None],
 ) -> Driver:
     """The member that this node is going to be. `wake` is called from any thread when the driver has work."""
-    planner = RosterPlanner(mesh, Limits(nodes_min=config.nodes_min, nodes_max=config.nodes_max))
+    planner = RosterPlanner(mesh, Limits(nodes_min=config.nodes_min, nodes_max=config.nodes_max), Costs())
     description = Description(
         slot_count=slot_count,
         address=config.master_addr or config.local_addr or "127.0.0.1",

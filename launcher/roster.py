@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from launcher.errors import UsageError
 from launcher.mesh import Mesh
 from launcher.node import Node
-from launcher.placement import Limits, Plan
+from launcher.placement import Costs, Limits, Plan
 from launcher.placement.capacity import feasibility
 from launcher.placement.planner import plan
 from rendezvous.decide import MemberView, Size
@@ -60,11 +60,12 @@ def read_share(text: str) -> Share:
 
 
 class RosterPlanner:
-    """The planner as agreement sees it. `mesh` and `limits` are the job's, the same on every node."""
+    """The planner as agreement sees it. `mesh`, `limits` and `costs` are the job's, the same on every node."""
 
-    def __init__(self, mesh: Mesh, limits: Limits) -> None:
+    def __init__(self, mesh: Mesh, limits: Limits, costs: Costs) -> None:
         self._mesh = mesh
         self._limits = limits
+        self._costs = costs
 
     def size(self, members: Sequence[MemberView]) -> Size:
         """How large a world these members could form."""
@@ -76,7 +77,7 @@ class RosterPlanner:
         """Who gets which ranks, as one text per active member."""
         nodes = [_node(candidate.member_id, candidate.description, candidate.order) for candidate in order.roster]
         try:
-            planned = plan(nodes, self._mesh, self._limits, _previous(order.previous))
+            planned = plan(nodes, self._mesh, self._limits, self._costs, _previous(order.previous))
         except UsageError as error:
             return PlanRefused(order.id, str(error))
         shares = _shares(planned, {candidate.member_id: candidate for candidate in order.roster})

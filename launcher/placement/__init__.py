@@ -1,8 +1,8 @@
 """Which node gets which ranks: the contract of the planner.
 
-Two pure functions over frozen values. `feasibility` answers quickly how large a world the nodes present
-could form; `plan` says who gets which ranks. Neither reads a clock, a file or a random number, and neither
-depends on the order in which the nodes are given.
+Two pure functions over frozen values. `feasibility` answers quickly how large a world the nodes present could
+form; `plan` says who gets which ranks. Neither reads a clock, a file or a random number, and neither depends on
+the order in which the nodes are given. `Limits` say which plans are valid, `Costs` which of them is better.
 
 A valid plan uses every rank once, makes the largest world that fits, gives a node's ranks in device order
 and consecutively, and leaves the other nodes as spares.
@@ -11,19 +11,56 @@ and consecutively, and leaves the other nodes as spares.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from launcher.mesh import Mesh
 from launcher.node import Node
+from launcher.traffic import Communicator
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole:
+    """Domains of `level` are used entirely or not at all; a complete one has `hosts` nodes (a TPU slice)."""
+
+    level: str
+    hosts: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How many nodes may be active. `nodes_max` None is unbounded."""
+    """What makes a plan valid.
+
+    `nodes_min`, `nodes_max`: how many nodes may be active; `elastic_min`, `elastic_max`: sizes of the elastic axis.
+    None is unbounded. `levels`: names of the levels of the nodes' paths, outermost first. `unit`: aligned
+    consecutive ranks that must sit on one node; None: the innermost axes that fit a node. `within`: axis -> level,
+    every group of the axis stays inside one domain of the level ("host" is one, too). `is_contiguous`: all of a
+    node's ranks are consecutive; else it may hold several runs of `unit`.
+    """
 
     nodes_min: int = 1
     nodes_max: int | None = None
+    elastic_min: int = 1
+    elastic_max: int | None = None
+    levels: tuple[str, ...] = ()
+    unit: int | None = None
+    within: Mapping[str, str] = field(default_factory=dict)
+    whole: Whole | None = None
+    is_contiguous: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """What makes one valid plan better than another: its traffic times its tolls, and what moves.
+
+    `traffic` None: what is usual for the names of the axes. `tolls`: level or "host" -> cost of a hop that leaves a
+    domain of it; a level that is not named has its usual toll. `move_cost`: of a rank whose coordinates move to
+    another node; None: moving all ranks is worth 5 % of the plan's cost.
+    """
+
+    traffic: tuple[Communicator, ...] | None = None
+    tolls: Mapping[str, int | float] = field(default_factory=dict)
+    move_cost: int | float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +81,8 @@ class Plan:
     """Slot <-> rank for a round.
 
     `ranks`: node id -> its ranks, one per used slot in slot order; `spares`: nodes left out, in the order in
-    which they would be taken; `moved`: how many ranks' coordinates were on another node before.
+    which they would be taken; `moved`: how many ranks' coordinates were on another node before. `cost`: tolls
+    times traffic, called J; `lower_bound`: what no plan of this world can go below.
     """
 
     shape: tuple[int, ...]
@@ -52,6 +90,8 @@ class Plan:
     spares: tuple[str, ...]
     moved: int
     reasons: tuple[str, ...]
+    cost: int | float = 0
+    lower_bound: int | float = 0
 
     @property
     def world_size(self) -> int:
@@ -61,7 +101,7 @@ class Plan:
 class Planner(Protocol):
     def feasibility(self, nodes: Sequence[Node], mesh: Mesh, limits: Limits) -> Feasibility: ...
 
-    def plan(self, nodes: Sequence[Node], mesh: Mesh, limits: Limits, previous: Plan | None) -> Plan:
+    def plan(self, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previous: Plan | None) -> Plan:
         """Raises UsageError, naming what is missing, when no valid world exists."""
 
 
@@ -69,4 +109,4 @@ class Planner(Protocol):
 from launcher.placement.capacity import feasibility  # noqa: E402
 from launcher.placement.planner import plan  # noqa: E402
 
-__all__ = ["Feasibility", "Limits", "Plan", "Planner", "feasibility", "plan"]
+__all__ = ["Costs", "Feasibility", "Limits", "Plan", "Planner", "Whole", "feasibility", "plan"]

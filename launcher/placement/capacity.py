@@ -15,7 +15,7 @@ from typing import NamedTuple
 from launcher.mesh import Mesh
 from launcher.node import Node
 from launcher.placement import Feasibility, Limits
-from launcher.placement.order import in_order
+from launcher.topology import in_order
 
 NAMES_MAX = 8  # as many names as a log line bears
 

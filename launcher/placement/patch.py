@@ -20,7 +20,7 @@ from typing import NamedTuple
 from launcher.mesh import Mesh
 from launcher.node import Node
 from launcher.placement import Plan
-from launcher.placement.order import nearness
+from launcher.topology import nearness
 
 
 class Run(NamedTuple):

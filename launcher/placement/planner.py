@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from launcher.errors import UsageError
 from launcher.mesh import Mesh
 from launcher.node import Node
-from launcher.placement import Limits, Plan
+from launcher.placement import Costs, Limits, Plan
 from launcher.placement.capacity import NAMES_MAX, World, largest_world, names
-from launcher.placement.order import natural
 from launcher.placement.patch import Run, by_unit, holders, moved_count, stay, tile
+from launcher.topology import natural
 
 
-def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, previous: Plan | None) -> Plan:
+def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previous: Plan | None) -> Plan:
     """Who gets which ranks; with `previous`, as few coordinates as possible change their node.
 
     Raises UsageError, naming what is missing, when no valid world exists.

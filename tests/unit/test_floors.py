@@ -34,6 +34,8 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "launcher.mesh",
         "launcher.node",
         "launcher.options",
+        "launcher.topology",
+        "launcher.traffic",
     ),
     "decisions": (
         "rendezvous.budget",
@@ -71,7 +73,15 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "launcher.workers",
     ),
     "agent": ("launcher.agent",),
-    "command": ("launcher.__main__", "launcher.cli", "launcher.ctl", "launcher.doctor", "launcher.help"),
+    "command": (
+        "launcher.__main__",
+        "launcher.cli",
+        "launcher.ctl",
+        "launcher.doctor",
+        "launcher.help",
+        "launcher.preview",
+        "launcher.preview.*",
+    ),
 }
 PURE = ("values", "decisions")
 IMPURE_MODULES = frozenset({"os", "time", "random", "asyncio", "threading", "socket", "subprocess", "logging"})

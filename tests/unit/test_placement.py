@@ -11,12 +11,17 @@ from hypothesis import strategies as st
 from launcher.errors import UsageError
 from launcher.mesh import Mesh, parse
 from launcher.node import Node
-from launcher.placement import Limits, Plan, feasibility, plan
+from launcher.placement import Costs, Limits, Plan, feasibility
+from launcher.placement import plan as plan_with_costs
 from launcher.placement.capacity import unit_size, usual_slot_count
-from launcher.placement.order import in_order, nearness
 from launcher.placement.patch import tile
+from launcher.topology import in_order, nearness
 
 REFERENCE = parse("pp=4,dp=*,tp=8")
+
+
+def plan(nodes: list[Node], mesh: Mesh, limits: Limits, previous: Plan | None) -> Plan:
+    return plan_with_costs(nodes, mesh, limits, Costs(), previous)
 
 
 def cluster(count: int, slot_count: int = 8, leaf: int = 8) -> list[Node]:

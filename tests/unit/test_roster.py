@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher import mesh as meshes
-from launcher.placement import Limits
+from launcher.placement import Costs, Limits
 from launcher.roster import Description, RosterPlanner, Share, describe, read_share
 from rendezvous.decide import MemberView, Size
 from rendezvous.messages import Candidate, MakePlan, Planned, PlanRefused
@@ -23,7 +23,7 @@ def candidate(name: str, order: int, slots: int = 2, role: str = "default", mast
 
 
 def planner(mesh: str = "dp=*", nodes_min: int = 1, nodes_max: int | None = None) -> RosterPlanner:
-    return RosterPlanner(meshes.parse(mesh), Limits(nodes_min=nodes_min, nodes_max=nodes_max))
+    return RosterPlanner(meshes.parse(mesh), Limits(nodes_min=nodes_min, nodes_max=nodes_max), Costs())
 
 
 def shares(planned: Planned | PlanRefused) -> dict[str, Share]:

@@ -1,0 +1,37 @@
+"""What a plan costs: J, exactly.
+
+A hop pays the toll of every level at which its two ends lie in different domains. Summed up the other way round,
+that is: for every level its toll times the traffic that leaves that level's domains. This module computes the
+second form, which is also what the lower bound and the explanation to users are made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launcher.placement.hops import Traffic
+
+Labels = NDArray[np.int32]
+"""For one level: unit -> number of the domain in which it is placed."""
+
+
+def leaving(traffic: Traffic, labels: Labels) -> list[int]:
+    """Scaled traffic that leaves the domains of one level: one number per hops, then one per exchange."""
+    found = [hops.weight * int(np.count_nonzero(labels[hops.low] != labels[hops.high])) for hops in traffic.hops]
+    for exchange in traffic.exchanges:
+        # Pairs of units of a class that are in the same domain: sum of n (n - 1) / 2 over what a domain has of it.
+        domain_count = int(labels.max()) + 1
+        together = np.bincount(exchange.class_of.astype(np.int64) * domain_count + labels)
+        pairs_inside = int((together * (together - 1) // 2).sum())
+        class_count = len(labels) // exchange.size
+        pairs = class_count * exchange.size * (exchange.size - 1) // 2
+        found.append(exchange.weight * (pairs - pairs_inside))
+    return found
+
+
+def cost(traffic: Traffic, labels: Sequence[Labels]) -> int:
+    """Scaled J of a layout. `labels`: per level, outermost first, the host's last, as many as there are tolls."""
+    return sum(toll * sum(leaving(traffic, level)) for toll, level in zip(traffic.tolls, labels, strict=True) if toll)

@@ -1,0 +1,108 @@
+"""The tree of domains: which nodes share a leaf switch, a pod, a zone, and what it costs to leave one.
+
+A node's path names its domains from the outermost level to the innermost. Two nodes are in the same domain of a
+level when their paths agree down to it. A level may be unknown: such a node shares that domain with nobody,
+unless a deeper level is known, which then tells it apart. Every level has a toll, the cost of a hop that leaves
+a domain; leaving the host has one too, and a hop pays the tolls of all levels that it leaves.
+
+Nothing here depends on who joined first: nodes are ordered by path, and within a domain by name the way people
+number things, h9 before h10.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from launcher.node import Node
+
+HOST = "host"
+"""The level below all others: a node itself."""
+
+HOST_TOLL = 1
+_NUMBER = re.compile(r"([0-9]+)")
+
+Natural = tuple[str | int, ...]
+
+
+def natural(text: str) -> Natural:
+    """A sort key in which runs of digits count as numbers: "10.0.0.9" before "10.0.0.10"."""
+    return tuple(int(piece) if index % 2 else piece for index, piece in enumerate(_NUMBER.split(text)))
+
+
+def in_order(nodes: Iterable[Node]) -> list[Node]:
+    """The nodes by locality path, an unknown level after every known one, then natural name, then arrival."""
+    return sorted(nodes, key=_key)
+
+
+def _key(node: Node) -> tuple[tuple[tuple[int, Natural], ...], Natural, int, str]:
+    unknown: tuple[int, Natural] = (1, ())
+    levels = tuple(unknown if domain is None else (0, natural(domain)) for domain in node.path)
+    # The closing `unknown` puts a path that ends early after one that goes on.
+    return ((*levels, unknown), natural(node.id), node.order, node.id)
+
+
+def nearness(one: Node, other: Node) -> int:
+    """At how many levels the two lie in the same domain. An unknown domain is nobody else's."""
+    shared = 0
+    depth = min(len(one.path), len(other.path))
+    for level in range(depth):
+        if one.path[level] is not None and one.path[: level + 1] == other.path[: level + 1]:
+            shared += 1
+    return shared
+
+
+class Tree(NamedTuple):
+    """The nodes in order, and their domains.
+
+    `levels`: names, outermost first, without the host. `domains[level][position]` is the number of the domain in
+    which the node at that position of `nodes` lies; domains are numbered from 0 in the order of the nodes, and
+    those of a level lie inside those of the level before. `names[level][domain]` is what to call it: "p0/l3".
+    """
+
+    nodes: tuple[Node, ...]
+    levels: tuple[str, ...]
+    domains: tuple[tuple[int, ...], ...]
+    names: tuple[tuple[str, ...], ...]
+
+
+def tree(nodes: Iterable[Node], levels: Sequence[str] = ()) -> Tree:
+    """The tree that the nodes' paths describe. Levels without a name in `levels` are called "level 1" and so on."""
+    ordered = tuple(in_order(nodes))
+    depth = max([len(levels), *(len(node.path) for node in ordered)])
+    numbers: list[dict[object, int]] = [{} for _ in range(depth)]
+    names: list[list[str]] = [[] for _ in range(depth)]
+    domains: list[list[int]] = [[] for _ in range(depth)]
+    for node in ordered:
+        for level, key in enumerate(_domain_keys(node, depth)):
+            known = numbers[level]
+            number = known.setdefault(key, len(known))
+            if number == len(names[level]):
+                names[level].append("/".join(part for part in key if part is not None) or node.id)
+            domains[level].append(number)
+    called = tuple(levels[level] if level < len(levels) else f"level {level + 1}" for level in range(depth))
+    return Tree(ordered, called, tuple(map(tuple, domains)), tuple(map(tuple, names)))
+
+
+def _domain_keys(node: Node, depth: int) -> list[tuple[str | None, ...]]:
+    """For every level what tells the node's domain apart: the path down to it, or as far as something is known."""
+    path = (*node.path, *(None,) * (depth - len(node.path)))
+    keys: list[tuple[str | None, ...]] = []
+    for level in range(depth):
+        end = next((below + 1 for below in range(level, depth) if path[below] is not None), None)
+        # A path that is unknown from here on: the node is alone. The None keeps its name apart from a domain's.
+        keys.append(path[:end] if end is not None else (*path, None, node.id))
+    return keys
+
+
+def usual_tolls(levels: Sequence[str]) -> dict[str, int | float]:
+    """Tolls when nobody gives any: 1 to leave the host, 2 for the innermost level, twice as much per level outwards."""
+    tolls: dict[str, int | float] = {level: 2 ** (len(levels) - index) for index, level in enumerate(levels)}
+    return {**tolls, HOST: HOST_TOLL}
+
+
+def tolls_of(levels: Sequence[str], given: Mapping[str, int | float]) -> tuple[int | float, ...]:
+    """The toll of every level, outermost first, the host's last; what is not `given` has its usual toll."""
+    tolls = {**usual_tolls(levels), **given}
+    return tuple(tolls[level] for level in (*levels, HOST))
