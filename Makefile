@@ -8,6 +8,8 @@ PYTHON ?= python3
 PAIRS ?= 10
 # What `make soak` runs; SOAK_SECONDS is how long.
 SOAK_SECONDS ?= 600
+# CPU seconds that `make best` spends on one cluster of more than 270 nodes; smaller ones get less.
+SEARCH_SECONDS ?= 20
 SOAK ?= .venv/bin/python -m rendezvous.testing --seeds 0:1000000 --seconds $(SOAK_SECONDS)
 
 # Compiled modules are part of what is measured, on either side.
@@ -21,15 +23,15 @@ OTHER_TESTS := $(wildcard tests/cli tests/processes tests/network tests/end_to_e
 
 SOURCES := $(shell find launcher rendezvous -name '*.py')
 
-.PHONY: help demo test unit lint docs soak bench clean
+.PHONY: help demo test unit lint docs soak bench placement best optima browser clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 demo: .demo-venv/installed ## train on two workers of this machine, in an environment of its own
 	.demo-venv/bin/meshrun --standalone --nproc-per-node 2 examples/ddp_digits.py
 
-test: .venv/installed lint ## lint, types, and every test
+test: .venv/installed lint browser ## lint, types, and every test
 	.venv/bin/pytest $(UNIT_TESTS) $(OTHER_TESTS)
 
 unit: .venv/installed ## the tests without servers or processes, in seconds
@@ -43,6 +45,7 @@ lint: .venv/installed ## ruff and mypy
 docs: .venv/installed ## build the documentation into site/; a warning is an error
 	.venv/bin/python -m launcher.help > docs/reference/options.md
 	.venv/bin/python docs/settings.py > docs/reference/settings.md
+	.venv/bin/meshctl plan dgx:4x8x8 --mesh 'pp=4,dp=*,tp=8' --lose h3 --svg docs/images/placement.svg >/dev/null
 	.venv/bin/mkdocs build --strict
 
 soak: .venv/installed ## simulate the protocol for SOAK_SECONDS
@@ -54,6 +57,24 @@ bench: .venv/installed ## meshrun and torchrun in turns, PAIRS times; records in
 	$(BENCH) benchmarks/memory.py --pairs $(PAIRS) --json benchmarks/records/memory.jsonl
 	$(BENCH) benchmarks/restart.py --pairs $(PAIRS) --json benchmarks/records/restart.jsonl
 	$(BENCH) benchmarks/output.py --rounds $(PAIRS) >> benchmarks/records/output.jsonl
+
+placement: .venv/installed ## quality, time and memory of the planner; pictures in docs/images
+	$(BENCH) -m benchmarks.placement --json benchmarks/records/placement.jsonl --plots docs/images
+
+best: .venv/installed ## search long for layouts better than those the planner is measured against
+	.venv/bin/python -m pip install --quiet --constraint constraints.txt numba
+	nice .venv/bin/python -m benchmarks.long_search --seconds $(SEARCH_SECONDS)
+
+# Two minutes. The solver, and pandas behind it, is for this target alone.
+optima: .venv/installed ## prove the stored optima of small instances again
+	.venv/bin/python -m pip install --quiet --constraint constraints.txt --config-settings editable_mode=compat --editable '.[optima]'
+	nice .venv/bin/python -m tests.support.optima
+
+# The tests of pictures need a browser; without one, and without the means to install it, they are skipped and say so.
+browser: ## install Debian's chromium where there is none and this user may
+	@command -v chromium >/dev/null || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null; \
+	else echo "no chromium here: the tests of pictures are skipped"; fi
 
 clean: ## remove what these targets made
 	rm -rf .venv .demo-venv build site meshrun.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -18,7 +18,7 @@ from launcher import mesh as meshes
 from launcher.errors import UsageError
 from launcher.meeting import host, meet, printable, whole_number
 from launcher.mesh import Mesh
-from launcher.options import Given, Words, did_you_mean, gather
+from launcher.options import DEMANDS, Given, Words, did_you_mean, gather
 
 LaunchMode = Literal["script", "module", "program", "path"]
 DeviceWord = Literal["auto", "gpu", "cpu"]
@@ -47,11 +47,12 @@ class Config:
     """One run of the command on this node. Times are in seconds.
 
     `nodes_max` is 1 also for 1:N, since only this machine can join. `worker_count` None was not given: one worker
-    per accelerator if there are any, else 1. `mesh` None: one elastic axis, dp. `log_dir` None: a temporary
-    directory. `local_ranks_filter` None: all. `run_id` None: the agent draws one. `master_addr` None: `local_addr`
-    if given, else loopback; `master_port` None: a free one for every round. `lease_ttl_s` None: no leash. `python`
-    is the interpreter of the workers. `notes` are lines to print once, before the first worker starts. `origins`:
-    field -> "--flag", the variable's name, or "default".
+    per accelerator if there are any, else 1. `mesh` None: one elastic axis, dp. `demands`: those of
+    `options.DEMANDS` that were given, name -> text, which `demand` reads when the mesh is known. `log_dir` None: a
+    temporary directory. `local_ranks_filter` None: all. `run_id` None: the agent draws one. `master_addr` None:
+    `local_addr` if given, else loopback; `master_port` None: a free one for every round. `lease_ttl_s` None: no
+    leash. `python` is the interpreter of the workers. `notes` are lines to print once, before the first worker
+    starts. `origins`: field, or name of an option of `demands` -> "--flag", the variable's name, or "default".
     """
 
     script: str
@@ -62,6 +63,7 @@ class Config:
     worker_count: int | DeviceWord | None
     devices_per_worker: int | Literal["all"]
     mesh: Mesh | None
+    demands: Mapping[str, str]
     max_restarts: int = 0
     monitor_interval_s: float
     role: str = "default"
@@ -98,6 +100,7 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "module": (),  # these three make `launch_mode`
     "no-python": (),
     "run-path": (),
+    **{name: (name,) for name in DEMANDS},
 }
 
 
@@ -128,6 +131,7 @@ def resolve(words: Words, environ: Mapping[str, str], python: str) -> Config:
         worker_count=worker_count,
         devices_per_worker=_devices_per_worker(given["devices-per-worker"]),
         mesh=mesh,
+        demands={name: given[name].text for name in DEMANDS if not given[name].is_default},
         max_restarts=_count(given["max-restarts"]),
         monitor_interval_s=_seconds(given["monitor-interval"]),
         role=printable(given["role"]),

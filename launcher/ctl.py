@@ -13,15 +13,18 @@ from launcher import cli
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from typing import Any, TypeVar
 
-    from click import Group
+    from click import Command, Group
+
+    _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 PROGRAM = "meshctl"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code: 0, or 2 for a usage error, 70 for a bug of ours."""
+    """Run the command and return its exit code: 0, the command's own, 2 for a usage error, 70 for a bug of ours."""
     cli.protect_imports()
     import click
 
@@ -29,15 +32,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        _commands().main(args=words or ["--help"], prog_name=PROGRAM, standalone_mode=False)
+        code = _commands().main(args=words or ["--help"], prog_name=PROGRAM, standalone_mode=False)
     except click.Abort:
         return 130
     except click.ClickException as error:
-        say(f"{PROGRAM}: error: {error.format_message()}\nhint: {PROGRAM} --help lists the commands")
+        context = getattr(error, "ctx", None)
+        asked = context.command_path if context else PROGRAM
+        lists = "the commands" if asked == PROGRAM else "its options"
+        say(f"{PROGRAM}: error: {error.format_message()}\nhint: {asked} --help lists {lists}")
         return 2
     except Exception as error:
         return cli.report(error, PROGRAM)
-    return 0
+    return code if isinstance(code, int) else 0
 
 
 def _commands() -> Group:
@@ -66,7 +72,69 @@ def _commands() -> Group:
         findings = examination.examine(words, os.environ)
         cli.show(json.dumps(findings, indent=2) if as_json else examination.describe(findings))
 
+    meshctl.add_command(_plan_command())
     return meshctl
+
+
+def _plan_command() -> Command:
+    import click
+
+    def wish(name: str, metavar: str, help: str) -> Callable[[_Function], _Function]:
+        return click.option(f"--{name}", metavar=metavar, help=help)
+
+    @click.command(short_help="Show who would get which ranks, and what it would cost.", epilog=_PLAN_EXAMPLES)
+    @click.argument("cluster", required=False)
+    @click.option("--cluster", "named", metavar="CLUSTER", help="The same, as an option.")
+    @wish("mesh", "AXIS=SIZE,...", "The grid of ranks, outermost axis first; one axis may be *. Default: dp=*.")
+    @wish("nnodes", "N|MIN:MAX", "How many nodes may be active.")
+    @wish("elastic", "MIN:MAX", "Sizes of the axis that is *; either end may be left out.")
+    @wish("dp-min", "N", "The least size of the axis that is *.")
+    @wish("dp-max", "N", "The largest size of the axis that is *.")
+    @wish("traffic", "AXIS=WEIGHT,...", "How much axes talk, e.g. tp=100,dp=10,pp=3; kinds: pp=3:line.")
+    @wish("tolls", "LEVEL=TOLL,...", "What a hop costs that leaves a domain, e.g. pod=4,leaf=2,host=1.")
+    @wish("unit", "N", "Consecutive ranks that stay on one node.")
+    @wish("within", "AXIS=LEVEL,...", "Keep the groups of an axis inside a domain, e.g. tp=host.")
+    @wish("whole", "LEVEL[:HOSTS]", "Use domains of a level entirely or not at all, e.g. slice:4.")
+    @wish("move-cost", "COST", "Of a rank that moves. Default: moving all is worth 5 % of the plan.")
+    @click.option("--contiguous/--no-contiguous", default=None, help="Whether a node's ranks are consecutive.")
+    @click.option("--levels", metavar="LEVEL,...", help="Names of the levels of the nodes' paths, outermost first.")
+    @click.option("--previous", metavar="FILE", help="The plan before: an answer of --json.")
+    @click.option("--lose", metavar="NODE,...", default="", help="Nodes that are lost.")
+    @click.option("--join", metavar="NODE[=PATH],...", default="", help="Nodes that come, e.g. h40=p0/l3.")
+    @click.option("--ranks", "with_ranks", is_flag=True, help="Also the ranks of every node.")
+    @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+    @click.option("--svg", metavar="FILE", help="Draw the plan into a file.")
+    @click.option("--html", metavar="FILE", help="The plan as a page for a browser.")
+    def plan(cluster: str | None, named: str | None, **given: Any) -> int:
+        """Show who would get which ranks, and what it would cost.
+
+        CLUSTER is a file in JSON or YAML (- for stdin), or a generator:
+        dgx:4x8x8 (4 leaves, 8 nodes in each, 8 GPUs in each; a further number in front for pods, then for zones),
+        nvl72:8 (8 racks of 18 hosts with 4 GPUs), tpu:v5e-16:6 (6 slices). No GPU is needed, nothing is started.
+
+        With --lose or --join: what would happen next, and what would move.
+        """
+        from launcher.errors import UsageError
+        from launcher.preview import command
+
+        if (cluster is None) == (named is None):
+            amiss = "no cluster is given" if cluster is None else f"two clusters are given, {cluster} and {named}"
+            raise UsageError(amiss, "meshctl plan dgx:4x8x8, or the name of a file")
+        kept = ("levels", "previous", "lose", "join", "with_ranks", "as_json", "svg", "html")
+        own = {key: given.pop(key) for key in kept}
+        is_contiguous = given.pop("contiguous")
+        wishes = {key.replace("_", "-"): text for key, text in given.items() if text}
+        request = command.Request(cluster=cluster or named or "", wishes=wishes, is_contiguous=is_contiguous, **own)
+        return command.run(request)
+
+    return plan
+
+
+_PLAN_EXAMPLES = """\b
+meshctl plan dgx:4x8x8 --mesh pp=4,dp=*,tp=8
+meshctl plan dgx:4x8x8 --mesh pp=4,dp=*,tp=8 --lose h17
+meshctl plan cluster.json --json > plan.json
+"""
 
 
 if __name__ == "__main__":

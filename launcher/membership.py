@@ -12,10 +12,14 @@ import time
 from collections.abc import Callable
 
 from launcher.config import Config
+from launcher.console import tell
+from launcher.demand import limits_and_costs, written
 from launcher.errors import UsageError
 from launcher.mesh import Mesh
-from launcher.placement import Costs, Limits
+from launcher.node import Node
+from launcher.placement import Costs, Limits, feasibility
 from launcher.roster import Description, RosterPlanner, describe
+from launcher.topology import HOST
 from rendezvous.driver import Driver
 from rendezvous.errors import SettingsError
 from rendezvous.protocol import Protocol
@@ -39,6 +43,23 @@ def settings(config: Config) -> Settings:
         raise UsageError(f"{config.origins['lease_ttl_s']}: {error}", error.hint) from None
 
 
+def demands(config: Config, mesh: Mesh, slot_count: int) -> tuple[Limits, Costs]:
+    """What is asked of the placement. Raises UsageError if it cannot be, or not by `slot_count` slots on one node."""
+    variables = {name: config.origins[name] for name in config.demands if not config.origins[name].startswith("--")}
+    limits, costs = limits_and_costs(
+        config.demands, mesh, nodes_min=config.nodes_min, nodes_max=config.nodes_max, variables=variables
+    )
+    # One machine is all there will be: nobody needs to wait for others that could make it possible.
+    world = feasibility([Node(id="this", slot_count=slot_count)], mesh, limits)
+    if not world.world_size:
+        raise UsageError(world.reason)
+    if world.world_size < slot_count:
+        tell(world.reason)
+    if unknown := [level for level in costs.tolls if level != HOST]:
+        tell(f"{config.origins['tolls']}: nobody pays for {', '.join(unknown)}: one machine knows no such level")
+    return limits, costs
+
+
 def new_driver(
     config: Config,
     limits: Settings,
@@ -51,7 +72,8 @@ def new_driver(
     wake: Callable[[], None],
 ) -> Driver:
     """The member that this node is going to be. `wake` is called from any thread when the driver has work."""
-    planner = RosterPlanner(mesh, Limits(nodes_min=config.nodes_min, nodes_max=config.nodes_max), Costs())
+    asked = demands(config, mesh, slot_count)
+    planner = RosterPlanner(mesh, *asked)
     description = Description(
         slot_count=slot_count,
         address=config.master_addr or config.local_addr or "127.0.0.1",
@@ -61,7 +83,7 @@ def new_driver(
     protocol = Protocol(
         settings=limits,
         # Nobody else reads the store of one machine, so nothing has to be compared with other agents.
-        spec=Spec(mesh=str(mesh), limits=f"{config.nodes_min}:{config.nodes_max}", digest=""),
+        spec=Spec(mesh=str(mesh), limits=written(*asked), digest=""),
         node_name=node_name,
         boot_id="",
         description=describe(description),

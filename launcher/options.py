@@ -69,6 +69,7 @@ class Option(NamedTuple):
 # The parts of the help: what `-h NAME` takes, and its heading. Each fits a screen.
 GROUPS = {
     "size": "How many workers, and the grid they form",
+    "placement": "Which node gets which ranks",
     "script": "What a worker runs",
     "restarts": "When something fails or stops",
     "output": "Where the output goes",
@@ -93,6 +94,23 @@ TABLE: tuple[Option, ...] = (
     Option("devices-per-worker", "text", "N|all", "1", "Devices a worker gets for itself.", "size", source="ours"),
     Option("mesh", "text", "AXIS=SIZE,...", "dp=*", "The grid of ranks, outermost axis first, e.g. pp=4,dp=*,tp=8; "
            "one axis may be * and takes what is there.", "size", source="ours"),
+    Option("elastic", "text", "MIN:MAX", "1:", "Sizes the axis with * may take; N, MIN: and :MAX will do.",
+           "size", source="ours"),
+    Option("dp-min", "count", "N", "1", "The same as --elastic N: for the axis with *.", "size", source="ours"),
+    Option("dp-max", "count", "N", "none", "The same as --elastic :N for the axis with *.", "size", source="ours"),
+
+    Option("traffic", "text", "AXIS=WEIGHT[:KIND],...", "tp=100,cp=30,ep=20,dp=10,pp=3", "Bytes a rank sends along an "
+           "axis, in proportion; A+B is one group over both. KIND is ring, line or all.", "placement", source="ours"),
+    Option("tolls", "text", "LEVEL=TOLL,...", "host=1, then 2, 4, 8, ...",
+           "Cost of leaving a domain of a level.", "placement", source="ours"),
+    Option("unit", "count", "N", "inner axes that fit a node", "Consecutive ranks that stay on one node.",
+           "placement", source="ours"),
+    Option("within", "text", "AXIS=LEVEL,...", "", "Every group of the axis stays inside one domain of the level; "
+           "one machine knows only host.", "placement", source="ours"),
+    Option("whole", "text", "LEVEL[:HOSTS]", "", "Domains of the level are used with all their HOSTS nodes or not at "
+           "all; one machine knows none.", "placement", source="ours"),
+    Option("move-cost", "text", "COST", "5 % of the plan for all", "Cost of moving a rank to another node.",
+           "placement", source="ours"),
 
     Option("module", "flag", "", "0", "SCRIPT is a module, run as by python -m.", "script", short="-m"),
     Option("no-python", "flag", "", "0", "SCRIPT is a program, run without Python.", "script"),
@@ -147,14 +165,14 @@ TABLE: tuple[Option, ...] = (
     _later("port-range", "text", "FIRST:LAST", "", "Ports to listen on.", "ours"),
     _later("interface", "text", "NAME", "", "Network interface to use.", "ours"),
     _later("preload", "text", "MODULE,...", "", "Import once, fork workers.", "ours"),
-    _later("unit", "count", "N", "", "Ranks that stay on one node.", "ours"),
-    _later("within", "text", "AXIS=LEVEL,...", "", "Keep groups inside a domain.", "ours"),
-    _later("traffic", "text", "AXIS=WEIGHT,...", "", "How much an axis talks.", "ours"),
 
     Option("help", "ask", "[GROUP]", "", "This text, or the part of it that is called GROUP.", "help", short="-h"),
     Option("version", "ask", "", "", "The version of meshrun.", "help", source="ours"),
 )
 # fmt: on
+
+# What `demand` reads, against the mesh and the network's levels.
+DEMANDS = ("traffic", "unit", "within", "whole", "tolls", "elastic", "dp-min", "dp-max", "move-cost")
 
 BY_NAME = {option.name: option for option in TABLE}
 _BY_SHORT = {option.short: option for option in TABLE if option.short}

@@ -23,12 +23,16 @@ from rendezvous.messages import Candidate, MakePlan, Planned, PlanRefused
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What a node says of itself when it joins. `master_port` 0: rank 0 listens on the port offered per round."""
+    """What a node says of itself when it joins. `master_port` 0: rank 0 listens on the port offered per round.
+
+    `path` and `index`: where it stands in the network, see `Node`.
+    """
 
     slot_count: int
     address: str
     role: str
     path: tuple[str | None, ...] = ()
+    index: int | None = None
     master_port: int = 0
 
 
@@ -94,6 +98,7 @@ def _node(member_id: str, text: str, order: int) -> Node:
         path=tuple(description["path"]),
         address=description["address"],
         order=order,
+        index=description["index"],
     )
 
 

@@ -20,10 +20,11 @@ from launcher.node import Node
 HOST = "host"
 """The level below all others: a node itself."""
 
-HOST_TOLL = 1
-_NUMBER = re.compile(r"([0-9]+)")
+# At most 18 digits at a time: nobody counts further, and Python refuses to read numbers of thousands of digits.
+_NUMBER = re.compile(r"([0-9]{1,18})")
 
 Natural = tuple[str | int, ...]
+PathKey = tuple[tuple[int, Natural, str], ...]
 
 
 def natural(text: str) -> Natural:
@@ -33,14 +34,21 @@ def natural(text: str) -> Natural:
 
 def in_order(nodes: Iterable[Node]) -> list[Node]:
     """The nodes by locality path, an unknown level after every known one, then natural name, then arrival."""
-    return sorted(nodes, key=_key)
+    keys: dict[tuple[str | None, ...], PathKey] = {}  # a path is read once, not for each of its nodes
+
+    def key(node: Node) -> tuple[PathKey, Natural, int, str]:
+        if node.path not in keys:
+            keys[node.path] = _path_key(node.path)
+        return keys[node.path], natural(node.id), node.order, node.id
+
+    return sorted(nodes, key=key)
 
 
-def _key(node: Node) -> tuple[tuple[tuple[int, Natural], ...], Natural, int, str]:
-    unknown: tuple[int, Natural] = (1, ())
-    levels = tuple(unknown if domain is None else (0, natural(domain)) for domain in node.path)
-    # The closing `unknown` puts a path that ends early after one that goes on.
-    return ((*levels, unknown), natural(node.id), node.order, node.id)
+def _path_key(path: tuple[str | None, ...]) -> PathKey:
+    unknown: tuple[int, Natural, str] = (1, (), "")
+    # A name behind its natural form keeps the nodes of "leaf1" and "leaf01" apart. The closing `unknown` puts a path
+    # that ends early after one that goes on.
+    return (*(unknown if domain is None else (0, natural(domain), domain) for domain in path), unknown)
 
 
 def nearness(one: Node, other: Node) -> int:
@@ -74,7 +82,11 @@ def tree(nodes: Iterable[Node], levels: Sequence[str] = ()) -> Tree:
     numbers: list[dict[object, int]] = [{} for _ in range(depth)]
     names: list[list[str]] = [[] for _ in range(depth)]
     domains: list[list[int]] = [[] for _ in range(depth)]
-    for node in ordered:
+    for at, node in enumerate(ordered):
+        if at and len(node.path) == depth and node.path == ordered[at - 1].path and None not in node.path[-1:]:
+            for own in domains:  # neighbours in the innermost domain are so in all others
+                own.append(own[-1])
+            continue
         for level, key in enumerate(_domain_keys(node, depth)):
             known = numbers[level]
             number = known.setdefault(key, len(known))
@@ -91,15 +103,15 @@ def _domain_keys(node: Node, depth: int) -> list[tuple[str | None, ...]]:
     keys: list[tuple[str | None, ...]] = []
     for level in range(depth):
         end = next((below + 1 for below in range(level, depth) if path[below] is not None), None)
-        # A path that is unknown from here on: the node is alone. The None keeps its name apart from a domain's.
-        keys.append(path[:end] if end is not None else (*path, None, node.id))
+        # Where nothing is known from here on the node is alone, by a key that is longer than any path.
+        keys.append(path[:end] if end is not None else (*path, node.id))
     return keys
 
 
 def usual_tolls(levels: Sequence[str]) -> dict[str, int | float]:
     """Tolls when nobody gives any: 1 to leave the host, 2 for the innermost level, twice as much per level outwards."""
     tolls: dict[str, int | float] = {level: 2 ** (len(levels) - index) for index, level in enumerate(levels)}
-    return {**tolls, HOST: HOST_TOLL}
+    return {**tolls, HOST: 1}
 
 
 def tolls_of(levels: Sequence[str], given: Mapping[str, int | float]) -> tuple[int | float, ...]:

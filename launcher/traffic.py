@@ -57,61 +57,62 @@ USUAL: dict[str, Usual] = {
 
 def usual(mesh: Mesh) -> tuple[Communicator, ...]:
     """One communicator per axis; an axis of an unknown name talks like dp."""
-    rules = ((axis.name, USUAL.get(axis.name.lower(), _DP)) for axis in mesh.axes)
+    rules = ((axis.name, _usual(axis.name)) for axis in mesh.axes)
     return tuple(Communicator(axes=(name,), kind=rule.kind, weight=rule.weight) for name, rule in rules)
+
+
+def _usual(axis: str) -> Usual:
+    return USUAL.get(axis.lower(), _DP)
 
 
 def parse(text: str, mesh: Mesh) -> tuple[Communicator, ...]:
     """Read "tp=100,dp+cp=10:ring,pp=3"; axes that are not named in it keep what is usual for them.
 
-    Raises UsageError for an axis the mesh lacks, a weight that is no number from 0 to 1e9, or an unknown kind.
+    Without a kind, what is usual for the last of the axes. The answer is in the mesh's order whatever the order of
+    the text. Raises UsageError for an axis the mesh lacks, a weight that is no number from 0 to 1e9, or an unknown
+    kind.
     """
-    given: list[Communicator] = []
+    what = f"traffic {text!r}"
+    place = {axis.name: index for index, axis in enumerate(mesh.axes)}
+    found: dict[tuple[tuple[int, ...], int], Communicator] = {}
     for part in text.split(","):
         name, equals, rest = (piece.strip() for piece in part.partition("="))
         if not equals:
-            raise UsageError(f"traffic {text!r}: {part.strip()!r} is not AXIS=WEIGHT", "--traffic tp=100,dp=10,pp=3")
-        weight, _, kind = (piece.strip() for piece in rest.partition(":"))
-        axes = tuple(piece.strip() for piece in name.split("+"))
-        given.append(communicator(axes, kind or None, number(weight, f"traffic {text!r}: the weight of {name}"), mesh))
-    return complete(given, mesh)
+            raise UsageError(
+                f"{what}: {part.strip()!r} is not AXIS=WEIGHT", "write it like --traffic tp=100,dp=10,pp=3"
+            )
+        axes = [piece.strip() for piece in name.split("+")]
+        for axis in axes:
+            if axis not in place:
+                raise UsageError(f"{what}: mesh {mesh} has no axis {axis!r}", f"its axes are {', '.join(place)}")
+        if len(set(axes)) < len(axes):
+            raise UsageError(f"{what}: {name!r} names an axis twice")
+        weight, colon, word = (piece.strip() for piece in rest.partition(":"))
+        kind = next((kind for kind in KINDS if kind == word), None) if colon else _usual(axes[-1]).kind
+        if kind is None:
+            raise UsageError(f"{what}: {word!r} is no kind of traffic", f"the kinds are {', '.join(KINDS)}")
+        key = tuple(sorted(place[axis] for axis in axes)), KINDS.index(kind)
+        if key in found:
+            raise UsageError(f"{what} names {name} twice")
+        weight_found = number(weight, f"{what}: the weight of {name}")
+        found[key] = Communicator(axes=tuple(sorted(axes, key=place.__getitem__)), kind=kind, weight=weight_found)
+    named = {axis for one in found.values() for axis in one.axes}
+    for one in usual(mesh):
+        if one.axes[0] not in named:
+            found[(place[one.axes[0]],), KINDS.index(one.kind)] = one
+    return tuple(found[key] for key in sorted(found))
 
 
-def communicator(axes: Sequence[str], kind: str | None, weight: int | float, mesh: Mesh) -> Communicator:
-    """A communicator of this mesh; without `kind` what is usual for its last axis. Raises UsageError."""
-    order = [axis.name for axis in mesh.axes]
-    for axis in axes:
-        if axis not in order:
-            raise UsageError(f"traffic: mesh {mesh} has no axis {axis!r}", f"its axes are {', '.join(order)}")
-    if not axes or len(set(axes)) < len(axes):
-        raise UsageError(f"traffic: {'+'.join(axes)!r} names no axis or one twice")
-    kind = kind or USUAL.get(axes[-1].lower(), _DP).kind
-    if kind not in KINDS:
-        raise UsageError(f"traffic: {kind!r} is no kind of traffic", f"the kinds are {', '.join(KINDS)}")
-    return Communicator(axes=tuple(sorted(axes, key=order.index)), kind=kind, weight=weight)
-
-
-def complete(given: Sequence[Communicator], mesh: Mesh) -> tuple[Communicator, ...]:
-    """`given`, and the usual for every axis that is not named there. Raises UsageError for a repeat."""
-    seen: set[tuple[tuple[str, ...], Kind]] = set()
-    for one in given:
-        if (one.axes, one.kind) in seen:
-            raise UsageError(f"traffic names {one.name} twice")
-        seen.add((one.axes, one.kind))
-    named = {axis for one in given for axis in one.axes}
-    return (*given, *(one for one in usual(mesh) if one.axes[0] not in named))
-
-
-def number(value: object, what: str) -> int | float:
-    """A weight, toll or cost: 0 to 1e9 with at most 6 decimals, from text or a number. Raises UsageError."""
+def number(text: str, what: str) -> int | float:
+    """A weight, toll or cost: 0 to 1e9 with at most 6 decimals. Raises UsageError, calling it `what`."""
     try:
-        found = float(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else math.nan
-    except (ValueError, OverflowError):
+        found = float(text)
+    except ValueError:
         found = math.nan
     if not 0 <= found <= NUMBER_MAX:  # false for NaN
-        raise UsageError(f"{what} is {value!r}, not a number from 0 to 1e9")
+        raise UsageError(f"{what} is {text!r}, not a number from 0 to 1e9")
     if round(found, DECIMALS_MAX) != found:
-        raise UsageError(f"{what} is {value!r}, more than {DECIMALS_MAX} decimals", "only proportions matter")
+        raise UsageError(f"{what} is {text!r}, more than {DECIMALS_MAX} decimals", "only proportions matter")
     return int(found) if found == int(found) else found
 
 

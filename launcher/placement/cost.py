@@ -23,8 +23,9 @@ def leaving(traffic: Traffic, labels: Labels) -> list[int]:
     found = [hops.weight * int(np.count_nonzero(labels[hops.low] != labels[hops.high])) for hops in traffic.hops]
     for exchange in traffic.exchanges:
         # Pairs of units of a class that are in the same domain: sum of n (n - 1) / 2 over what a domain has of it.
-        domain_count = int(labels.max()) + 1
-        together = np.bincount(exchange.class_of.astype(np.int64) * domain_count + labels)
+        # Sorting, because a table of all classes and domains would not fit into memory for a large cluster.
+        keys = exchange.class_of.astype(np.int64) * (int(labels.max()) + 1) + labels
+        together = np.unique(keys, return_counts=True)[1]
         pairs_inside = int((together * (together - 1) // 2).sum())
         class_count = len(labels) // exchange.size
         pairs = class_count * exchange.size * (exchange.size - 1) // 2

@@ -1,98 +1,157 @@
-"""The plan of a round: the first nodes in order of locality, or the round before with its holes filled.
+"""The plan of a round: the largest valid world, the layout that costs least, and the reasons in words.
 
-This planner looks at no traffic. Sorting puts neighbours next to each other, and from then on a node that
-can stay stays. A search over layouts can take the place of `_fresh` behind the same contract.
+Three questions in turn. How large is the world (`capacity`)? Who holds which ranks (`choice`)? And who is left over, in
+which order would they be taken? Where the second question answers itself, because one node holds everything, or all
+nodes are alike and equally far apart, it is not put: then no array is needed, and a job of one node starts without
+the time it takes to load numpy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from launcher.errors import UsageError
 from launcher.mesh import Mesh
 from launcher.node import Node
-from launcher.placement import Costs, Limits, Plan
-from launcher.placement.capacity import NAMES_MAX, World, largest_world, names
-from launcher.placement.patch import Run, by_unit, holders, moved_count, stay, tile
-from launcher.topology import natural
+from launcher.placement import Costs, Limits, Plan, shortage
+from launcher.placement.capacity import World, largest_world
+from launcher.placement.plain import Choice, plain
+from launcher.placement.stability import Run, holders, is_precedent, moved_count
+from launcher.topology import Tree, natural, tolls_of, tree
+from launcher.traffic import in_integers
 
 
 def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previous: Plan | None) -> Plan:
-    """Who gets which ranks; with `previous`, as few coordinates as possible change their node.
+    """Who gets which ranks; with `previous`, as few coordinates change their node as the cost allows.
 
     Raises UsageError, naming what is missing, when no valid world exists.
     """
-    world = largest_world(nodes, mesh, limits)
+    place = tree(nodes, limits.levels)
+    world = largest_world(place.nodes, mesh, limits, place)
     if not world.size:
-        raise UsageError(world.reason, "add nodes, or ask for fewer nodes or a smaller mesh")
+        raise UsageError(world.reason, world.hint or "add nodes, or ask for fewer nodes or a smaller mesh")
     shape = mesh.shape(world.size)
-    owners = holders(previous, mesh, shape)
-    runs, moved = _layout(world, owners, limits)
-    active = {run.node for run in runs}
-    spares = [node for node in (*world.usable, *world.unusable) if node.id not in active]
-    ranks = {run.node: tuple(range(run.start * world.unit, run.end * world.unit)) for run in runs}
+    owners = holders(previous, mesh, shape) if is_precedent(previous, mesh) else None
+    answer = plain(world, place, mesh, limits, costs, owners)
+    if answer is None:
+        from launcher.placement.choice import choose  # it brings numpy along
+
+        answer = choose(world, place, mesh, limits, costs, owners)
+    ranks = _ranks(world, answer.runs)
+    moved = 0
+    if owners is not None:
+        stretches = (stretch for run in answer.runs for stretch in _stretches(world, run))
+        moved = sum(moved_count(owners, node.id, start, end) for node, start, end in stretches)
+    spares = _spares(world, place, costs, answer.runs)
+    reasons = [
+        _why(world, place, limits, ranks, spares),
+        *_unused(world),
+        *_idle(world, ranks),
+        *_price(answer),
+        *answer.notes,
+    ]
+    if previous is not None and owners is None:
+        reasons.append("the plan before was made for another mesh, so no rank has a place to keep")
+    if owners is not None:
+        reasons += _moves(world, place, ranks, owners, moved)
     return Plan(
         shape=shape,
         ranks=ranks,
-        spares=tuple(node.id for node in spares),
+        spares=tuple(node.id for node in (*spares, *(node for unused in world.unused for node in unused.nodes))),
         moved=moved,
-        reasons=tuple(_reasons(world, spares, ranks, owners, moved)),
+        reasons=tuple(reasons),
+        cost=_number(answer.cost, answer.scale),
+        lower_bound=_number(answer.bound, answer.scale),
     )
 
 
-def _layout(world: World, owners: list[str | None], limits: Limits) -> tuple[list[Run], int]:
-    """The runs that move the fewest ranks, and how many ranks these are."""
-    candidates = []
-    held = by_unit(owners, world.unit)
-    if any(name in world.capacity for name in held):
-        for patch in (stay, tile):
-            runs = patch(held, world.usable, world.capacity)
-            if runs is not None and _is_within(len(runs), limits):
-                candidates.append(runs)
-    candidates.append(_fresh(world))
-    counted = [(moved_count(owners, runs, world.unit), index) for index, runs in enumerate(candidates)]
-    moved, best = min(counted)
-    return candidates[best], moved
+def _number(scaled: int, scale: int) -> int | float:
+    return scaled // scale if scaled % scale == 0 else scaled / scale
 
 
-def _is_within(node_count: int, limits: Limits) -> bool:
-    return limits.nodes_min <= node_count and (limits.nodes_max is None or node_count <= limits.nodes_max)
+# Who gets what
 
 
-def _fresh(world: World) -> list[Run]:
-    """The active nodes one after the other, each filled before the next."""
-    runs: list[Run] = []
-    start, end = 0, world.size // world.unit
-    for node in world.active:
-        length = min(world.capacity[node.id], end - start)
-        runs.append(Run(node.id, start, length))
-        start += length
-    return runs
+def _stretches(world: World, run: Run) -> list[tuple[Node, int, int]]:
+    """The nodes of a run, each with its first rank and the one after its last."""
+    nodes = world.items[run.item].nodes
+    start, length = run.start * world.unit, run.length * world.unit // len(nodes)
+    return [(node, start + index * length, start + (index + 1) * length) for index, node in enumerate(nodes)]
 
 
-def _reasons(
-    world: World,
-    spares: Sequence[Node],
-    ranks: Mapping[str, tuple[int, ...]],
-    owners: Sequence[str | None],
-    moved: int,
+def _ranks(world: World, runs: Sequence[Run]) -> dict[str, tuple[int, ...]]:
+    ranks: dict[str, tuple[int, ...]] = {}
+    for run in runs:
+        for node, start, end in _stretches(world, run):
+            ranks[node.id] = (*ranks.get(node.id, ()), *range(start, end))
+    return ranks
+
+
+def _spares(world: World, place: Tree, costs: Costs, runs: Sequence[Run]) -> list[Node]:
+    """Nodes that could hold ranks and hold none: those that can take an active item's place first, nearest first.
+
+    Near is what has little toll to pay to all who are active.
+    """
+    active: dict[int, int] = {}
+    for run in runs:
+        active[run.item] = active.get(run.item, 0) + run.length
+    spare = [index for index in range(len(world.items)) if index not in active]
+    if not spare:
+        return []
+    tolls, _ = in_integers(tolls_of(place.levels, costs.tolls))
+    toll_sums = dict.fromkeys(spare, 0)
+    for toll, level in zip(tolls, place.domains, strict=False):
+        inside: dict[int, int] = {}
+        for index, length in active.items() if toll else ():
+            domain = level[world.items[index].position]
+            inside[domain] = inside.get(domain, 0) + length
+        for index in spare:
+            toll_sums[index] -= toll * inside.get(level[world.items[index].position], 0)
+    lengths = sorted(active.values())
+    usual_length = lengths[len(lengths) // 2]
+    spare.sort(key=lambda index: (world.items[index].room < usual_length, toll_sums[index], index))
+    return [node for index in spare for node in world.items[index].nodes]
+
+
+# In words
+
+
+def _why(world: World, place: Tree, limits: Limits, ranks: dict[str, tuple[int, ...]], spares: Sequence[Node]) -> str:
+    spare = f"; {len(spares)} spare{'s' if len(spares) > 1 else ''}: {shortage.names(spares)}" if spares else ""
+    return shortage.world(world.size, len(ranks), len(place.nodes), world.reason, limits) + spare
+
+
+def _unused(world: World) -> list[str]:
+    shown = world.unused[: shortage.NAMES_MAX]
+    sentences = [f"not usable, as {unused.reason}: {shortage.names(unused.nodes)}" for unused in shown]
+    more = sum(len(unused.nodes) for unused in world.unused[len(shown) :])
+    return [*sentences, f"not usable for like reasons: {shortage.count_nodes(more)} more"] if more else sentences
+
+
+def _idle(world: World, ranks: dict[str, tuple[int, ...]]) -> list[str]:
+    nodes = (node for item in world.items for node in item.nodes if node.id in ranks)
+    idle = sum(node.slot_count - len(ranks[node.id]) for node in nodes)
+    return [f"{idle} slot{'s' if idle > 1 else ''} of active nodes stay{'' if idle > 1 else 's'} idle"] if idle else []
+
+
+def _price(answer: Choice) -> list[str]:
+    """What the traffic costs, next to what it must cost."""
+    if not answer.cost:
+        return []
+    cost = f"the traffic's cost is {_number(answer.cost, answer.scale)}"
+    if answer.bound == answer.cost:
+        return [f"{cost}, and no layout of this world has less"]
+    least = f"no layout of this world can have less than {_number(answer.bound, answer.scale)}"
+    return [f"{cost}; {least}, {shortage.percent(answer.cost - answer.bound, answer.cost)} below"]
+
+
+def _moves(
+    world: World, place: Tree, ranks: dict[str, tuple[int, ...]], owners: Sequence[str | None], moved: int
 ) -> list[str]:
-    usable = [node for node in spares if node.id in world.capacity]
-    spare = "" if not usable else f"; {len(usable)} spare{'s' if len(usable) > 1 else ''}: {names(usable)}"
-    reasons = [world.reason + spare]
-    if world.unusable:
-        reasons.append(f"not usable, as {world.unit} ranks must sit on one node: {names(world.unusable)}")
-    idle = sum(node.slot_count - len(ranks[node.id]) for node in world.usable if node.id in ranks)
-    if idle:
-        reasons.append(f"{idle} slot{'s' if idle > 1 else ''} of active nodes stay{'' if idle > 1 else 's'} idle")
     before = {owner for owner in owners if owner is not None}
-    if before:
-        gone = sorted(before - set(ranks), key=natural)
-        joined = [node for node in world.usable if node.id in ranks and node.id not in before]
-        changes = [f"without {_listed(gone)}"] * bool(gone) + [f"with {names(joined)}"] * bool(joined)
-        reasons.append("; ".join([f"{moved} of {world.size} ranks change their node", *changes]))
-    return reasons
-
-
-def _listed(ids: Sequence[str]) -> str:
-    return ", ".join(ids[:NAMES_MAX]) + (f" and {len(ids) - NAMES_MAX} more" if len(ids) > NAMES_MAX else "")
+    if not before:
+        return []
+    gone = sorted(before - set(ranks), key=natural)
+    joined = [node for node in place.nodes if node.id in ranks and node.id not in before]
+    changes = [f"without {shortage.listed(gone)}"] * bool(gone) + [f"with {shortage.names(joined)}"] * bool(joined)
+    return ["; ".join([f"{moved} of {world.size} ranks change their node", *changes])]

@@ -7,14 +7,19 @@ and devices are left behind here, so what follows can be arithmetic.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from launcher.mesh import Mesh
+from launcher.placement import Costs, Limits
 from launcher.placement.cost import Labels, cost
-from launcher.placement.hops import Traffic
+from launcher.placement.hops import Traffic, traffic
+from launcher.topology import HOST, Tree, tolls_of
+from launcher.traffic import usual
 
 Layout = NDArray[np.int32]
 """unit -> item that holds it."""
@@ -74,3 +79,65 @@ def fault(problem: Problem, layout: Layout) -> str | None:
         if pairs.shape[1] != int(rule.class_of.max()) + 1:
             return f"a class of units lies in several domains of level {rule.level}"
     return None
+
+
+def problem_of(
+    tree: Tree,
+    mesh: Mesh,
+    shape: Sequence[int],
+    unit: int,
+    limits: Limits,
+    costs: Costs,
+    capacity: Sequence[int],
+    members: Sequence[int] | None = None,
+) -> Problem:
+    """The problem of a world of `shape` in units of `unit` ranks on the nodes of `tree`.
+
+    `capacity`: units per item. `members[item]`: position in `tree.nodes` of the item, or of the first node of a
+    domain that is used as a whole, rising; None: every node is an item. Raises ValueError if a unit is no box of the
+    mesh, and KeyError if `limits.within` names an unknown axis or level.
+    """
+    positions = np.arange(len(tree.nodes)) if members is None else np.array(members, dtype=np.int64)
+    labels = [_numbered(np.array(level, dtype=np.int32)[positions]) for level in tree.domains]
+    labels.append(np.arange(len(positions), dtype=np.int32))
+    names = [axis.name for axis in mesh.axes]
+    talk = traffic(shape, names, unit, costs.traffic or usual(mesh), tolls_of(tree.levels, costs.tolls))
+    hosts = limits.whole.hosts if limits.whole else 1
+    return Problem(
+        traffic=talk,
+        capacity=np.array(capacity, dtype=np.int32),
+        labels=tuple(labels),
+        rules=rules_of(talk.grid, names, (*tree.levels, HOST), limits.within),
+        is_contiguous=limits.is_contiguous,
+        active_min=-(-limits.nodes_min // hosts),
+        active_max=None if limits.nodes_max is None else limits.nodes_max // hosts,
+    )
+
+
+def rules_of(
+    grid: Sequence[int], axes: Sequence[str], levels: Sequence[str], within: Mapping[str, str]
+) -> tuple[Rule, ...]:
+    """What `within` asks of units: one rule per level that it names, outermost first.
+
+    What stays inside a leaf stays inside its pod as well; and units that share a domain with the same unit share it
+    with each other. So a rule's class is the box over all axes that are bound to its level or to a deeper one.
+    """
+    depth = {level: index for index, level in enumerate(levels)}
+    bound = {axes.index(axis) if axis in axes else _unknown(axis): depth[level] for axis, level in within.items()}
+    rules: list[Rule] = []
+    for level in sorted(set(bound.values())):
+        free = [1 if bound.get(axis, -1) >= level else size for axis, size in enumerate(grid)]
+        classes = np.arange(np.prod(free), dtype=np.int32).reshape(free)
+        class_of = np.ascontiguousarray(np.broadcast_to(classes, grid)).ravel()
+        if int(class_of.max()) + 1 < class_of.size:  # else every unit is a class of its own
+            rules.append(Rule(level, class_of))
+    return tuple(rules)
+
+
+def _unknown(axis: str) -> int:
+    raise KeyError(axis)
+
+
+def _numbered(labels: Labels) -> Labels:
+    """The same domains, numbered from 0 without gaps: some may have lost all their items."""
+    return np.unique(labels, return_inverse=True)[1].astype(np.int32).reshape(labels.shape)

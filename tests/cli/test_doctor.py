@@ -87,5 +87,5 @@ def test_meshctls_errors_look_like_meshruns(words: list[str], sentence: str) -> 
 def test_meshctl_alone_shows_its_commands() -> None:
     outcome = run("meshctl")
     assert (outcome.code, outcome.err) == (0, "")
-    assert [line.split()[0] for line in outcome.out.partition("Commands:\n")[2].splitlines()] == ["doctor"]
+    assert [line.split()[0] for line in outcome.out.partition("Commands:\n")[2].splitlines()] == ["doctor", "plan"]
     assert run("meshctl", "--version").out.startswith("meshctl 0.")

@@ -33,6 +33,7 @@ def test_without_options_torchruns_defaults_hold() -> None:
         "worker_count": None,
         "devices_per_worker": 1,
         "mesh": None,
+        "demands": {},
         "max_restarts": 0,
         "monitor_interval_s": 0.1,
         "role": "default",
@@ -62,7 +63,8 @@ def test_without_options_torchruns_defaults_hold() -> None:
 
 def test_every_option_has_its_field_and_every_field_its_origin() -> None:
     fields = {field.name for field in dataclasses.fields(Config)}
-    assert set(resolve().origins) == fields - {"script", "script_args", "python", "notes", "origins"}
+    without = {"script", "script_args", "demands", "python", "notes", "origins"}
+    assert set(resolve().origins) == fields - without | set(options.DEMANDS)
 
 
 def test_options_and_script_arguments_arrive() -> None:
@@ -94,6 +96,19 @@ def test_each_value_remembers_where_it_came_from() -> None:
     assert made.origins["shutdown_timeout_s"] == "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
     assert made.origins["launch_mode"] == "--module"
     assert made.origins["worker_count"] == "default"
+
+
+@pytest.mark.parametrize("name", options.DEMANDS)
+def test_what_is_asked_of_the_placement_comes_by_flag_by_variable_or_not_at_all(name: str) -> None:
+    variable = "LAUNCHER_" + name.replace("-", "_").upper()
+    by_flag, by_variable, by_neither = (
+        resolve(f"--{name}", "7", **{variable: "8"}),
+        resolve(**{variable: "8"}),
+        resolve(),
+    )
+    assert (by_flag.demands, by_flag.origins[name]) == ({name: "7"}, f"--{name}")
+    assert (by_variable.demands, by_variable.origins[name]) == ({name: "8"}, variable)
+    assert (by_neither.demands, by_neither.origins[name]) == ({}, "default")
 
 
 def test_torchruns_shutdown_variable_is_read_last() -> None:

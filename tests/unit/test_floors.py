@@ -44,6 +44,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "rendezvous.mirror",
         "rendezvous.protocol",
         "launcher.blame",
+        "launcher.demand",
         "launcher.lifecycle",
         "launcher.placement",
         "launcher.placement.*",

@@ -58,7 +58,9 @@ def test_a_value_may_be_empty_negative_or_a_text_with_a_space() -> None:
         ("--st", None),
         ("--sta", None),
         ("--stan", "standalone"),
-        ("--t", "tee"),  # ours has --target-nodes and --traffic, but torchrun only --tee
+        ("--t", "tee"),  # ours are --target-nodes, --tolls and --traffic, but torchrun has only --tee
+        ("--to", "tolls"),
+        ("--dp", None),  # --dp-min and --dp-max
         ("--no", None),
         ("--no-", "no-python"),
         ("--v", "virtual-local-rank"),  # before our --version

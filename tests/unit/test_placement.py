@@ -1,8 +1,9 @@
-"""The planner: tables for what people will ask about, properties for what must hold always."""
+"""Worlds and plans: tables for what people will ask about, properties for what must hold always."""
 
 from __future__ import annotations
 
-import itertools
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -13,9 +14,9 @@ from launcher.mesh import Mesh, parse
 from launcher.node import Node
 from launcher.placement import Costs, Limits, Plan, feasibility
 from launcher.placement import plan as plan_with_costs
-from launcher.placement.capacity import unit_size, usual_slot_count
-from launcher.placement.patch import tile
+from launcher.placement.units import unit_size, usual_slot_count
 from launcher.topology import in_order, nearness
+from tests.support.plans import faults
 
 REFERENCE = parse("pp=4,dp=*,tp=8")
 
@@ -33,20 +34,6 @@ def cluster(count: int, slot_count: int = 8, leaf: int = 8) -> list[Node]:
 
 def nodes_of(*slot_counts: int) -> list[Node]:
     return [Node(id="abcdefgh"[index], slot_count=count) for index, count in enumerate(slot_counts)]
-
-
-def without(nodes: list[Node], *ids: str) -> list[Node]:
-    return [node for node in nodes if node.id not in ids]
-
-
-def coordinates(answer: Plan, mesh: Mesh) -> dict[tuple[int, ...], str]:
-    return {mesh.coordinates(rank, answer.shape): node for node, ranks in answer.ranks.items() for rank in ranks}
-
-
-def count_moved(before: Plan, after: Plan, mesh: Mesh) -> int:
-    """Counted from the definition, independently of the planner's own arithmetic."""
-    old = coordinates(before, mesh)
-    return sum(old.get(place, node) != node for place, node in coordinates(after, mesh).items())
 
 
 def refusal(nodes: list[Node], mesh: str, limits: Limits | None = None) -> str:
@@ -159,7 +146,11 @@ def test_the_world_is_the_largest_whole_number_of_replicas(
 
 def test_the_reason_names_the_world_and_the_spares() -> None:
     assert plan(cluster(31), REFERENCE, Limits(), None).reasons == (
-        "world of 224 ranks on 28 of 31 nodes: dp=7 is the largest whole number of replicas; 3 spares: h28, h29, h30",
+        "world of 224 ranks on 28 of 31 nodes: dp=7 is the largest whole number of replicas; 3 spares: h7, h15, h23",
+        "the traffic's cost is 3752, and no layout of this world has less",
+    )
+    assert plan(cluster(9), REFERENCE, Limits(elastic_max=1), None).reasons[0] == (
+        "world of 32 ranks on 4 of 9 nodes: dp=1 is the most that is allowed; 5 spares: h4, h5, h6, h7, h8"
     )
     assert plan(cluster(1, 2), parse("dp=2"), Limits(), None).reasons == (
         "world of 2 ranks on 1 of 1 node: mesh dp=2 has a fixed size",
@@ -167,6 +158,7 @@ def test_the_reason_names_the_world_and_the_spares() -> None:
     assert plan(nodes_of(8, 8, 7), parse("dp=*,tp=8"), Limits(), None).reasons == (
         "world of 16 ranks on 2 of 3 nodes: dp=2 is the largest whole number of replicas",
         "not usable, as 8 ranks must sit on one node: c",
+        "the traffic's cost is 160, and no layout of this world has less",
     )
     assert plan(nodes_of(8), parse("dp=*,tp=3"), Limits(), None).reasons == (
         "world of 6 ranks on 1 of 1 node: dp=2 is the largest whole number of replicas",
@@ -201,110 +193,76 @@ def test_two_nodes_with_one_id_are_our_own_mistake() -> None:
         feasibility([*cluster(1), *cluster(1)], parse("dp=*"), Limits())
 
 
-# Patching
+# Cost
 
 
-def test_a_lost_node_takes_its_replica_along_and_only_its_own_ranks_move() -> None:
-    nodes = cluster(32)
-    before = plan(nodes, REFERENCE, Limits(), None)
-    after = plan(without(nodes, "h13"), REFERENCE, Limits(), before)
-    assert after.shape == (4, 7, 8)
-    assert after.moved == count_moved(before, after, REFERENCE) == 8
-    # h7, h15, h23 and h31 held dp=7, which is gone; h15 stands on the leaf of h13's neighbours.
-    assert coordinates(after, REFERENCE)[1, 5, 0] == "h15"
-    assert after.spares == ("h7", "h23", "h31")
-    assert after.reasons[-1] == "8 of 224 ranks change their node; without h13; with h15"
+LEAVES = Limits(levels=("spine", "leaf"))
+TOLLS = Costs(tolls={"spine": 4, "leaf": 2, "host": 1})
 
 
-def test_a_lost_node_is_replaced_by_the_nearest_spare() -> None:
-    nodes = cluster(32, leaf=8)
-    before = plan(nodes, parse("pp=3,dp=8,tp=8"), Limits(), None)
-    assert before.spares[0] == "h24"
-    near = [*without(nodes, "h13"), Node(id="z", slot_count=8, path=("leaf-1",))]
-    after = plan(near, parse("pp=3,dp=8,tp=8"), Limits(), before)
-    assert after.ranks["z"] == before.ranks["h13"]
-    assert after.moved == 8
-    assert {name: ranks for name, ranks in after.ranks.items() if name != "z"} == {
-        name: ranks for name, ranks in before.ranks.items() if name != "h13"
+def hall(count: int, leaf: int = 8) -> list[Node]:
+    return [Node(id=f"h{index}", slot_count=8, path=("s", f"l{index // leaf}")) for index in range(count)]
+
+
+def test_the_first_of_32_nodes_to_leave_costs_a_replica_and_no_more() -> None:
+    answer = plan_with_costs(hall(31), REFERENCE, LEAVES, TOLLS, None)
+    assert (answer.shape, answer.cost, answer.lower_bound) == ((4, 7, 8), 3752, 3752)
+    assert answer.spares == ("h7", "h15", "h23")
+
+
+@pytest.mark.parametrize(
+    ("mesh", "slot_counts", "limits"),
+    [
+        ("dp=*,tp=2", [8], Limits()),
+        ("dp=*,tp=2", [2, 8, 4], Limits(elastic_max=4)),
+        ("dp=*,tp=8", [8] * 5, Limits()),
+        ("pp=2,dp=*,tp=4", [8] * 6, Limits()),
+        ("dp=4,ep=4,tp=2", [8] * 4, Limits()),
+        ("pp=3,cp=2,tp=8", [8] * 6, Limits()),
+    ],
+)
+def test_where_it_does_not_matter_who_holds_what_no_search_is_needed(
+    mesh: str, slot_counts: list[int], limits: Limits
+) -> None:
+    nodes = [Node(id=f"h{index}", slot_count=count, path=("leaf",)) for index, count in enumerate(slot_counts)]
+    program = (
+        "import sys; from launcher import mesh; from launcher.node import Node; "
+        "from launcher.placement import Costs, Limits, Plan, Whole, plan; "
+        f"answer = plan({nodes!r}, mesh.parse({mesh!r}), {limits!r}, Costs(), None); "
+        "assert 'numpy' not in sys.modules; print(answer.cost, answer.lower_bound)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    # Two leaves make it a question for the search; if they are free of toll, the answer is the same.
+    apart = [Node(id=node.id, slot_count=node.slot_count, path=(node.id,)) for node in nodes]
+    free = Costs(tolls={"level 1": 0})
+    other = plan_with_costs(apart, parse(mesh), Limits(elastic_max=limits.elastic_max, is_contiguous=False), free, None)
+    assert ran.stdout.split() == [str(other.cost), str(other.lower_bound)]
+
+
+def test_the_names_of_nodes_and_domains_change_no_cost() -> None:
+    nodes = [Node(id=f"h{i}", slot_count=8, path=(f"s{i // 11}", f"l{i // 3}")) for i in range(31)]
+    names = [Node(id=f"{97 - i}x", slot_count=8, path=(f"q{9 - i // 11}", f"{50 - i // 3}")) for i in range(31)]
+    one, other = (plan_with_costs(each, REFERENCE, LEAVES, TOLLS, None) for each in (nodes, names))
+    assert (one.cost, one.lower_bound, one.shape) == (other.cost, other.lower_bound, other.shape)
+
+
+def test_the_seed_of_hashes_changes_nothing() -> None:
+    program = (
+        "from launcher import mesh; from launcher.node import Node; from launcher.placement import *; "
+        "slots = [8 - i % 5 // 4 * 4 for i in range(31)]; "
+        "nodes = [Node(id=f'h{i}', slot_count=slots[i], path=(f's{i // 11}', f'l{i // 3}')) for i in range(31)]; "
+        "limits = Limits(levels=('spine', 'leaf'), within={'tp': 'host', 'cp': 'spine'}); "
+        "first = plan(nodes, mesh.parse('pp=2,dp=*,cp=2,tp=4'), limits, Costs(), None); "
+        "print(first, plan(nodes[3:], mesh.parse('pp=2,dp=*,cp=2,tp=4'), limits, Costs(), first))"
+    )
+    answers = {
+        subprocess.run(
+            [sys.executable, "-c", program], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in ("1", "2")
     }
-
-
-def test_a_replica_that_arrives_moves_nobody() -> None:
-    nodes = cluster(32)
-    before = plan(nodes[:28], REFERENCE, Limits(), None)
-    after = plan(nodes, REFERENCE, Limits(), before)
-    assert after.shape == (4, 8, 8)
-    assert after.moved == count_moved(before, after, REFERENCE) == 0
-
-
-def test_an_arrival_that_makes_no_replica_changes_nothing() -> None:
-    nodes = cluster(32)
-    before = plan(nodes[:28], REFERENCE, Limits(), None)
-    after = plan(nodes[:31], REFERENCE, Limits(), before)
-    assert after.ranks == before.ranks
-    assert after.moved == 0
-
-
-def test_a_node_that_comes_back_gets_its_place_again() -> None:
-    nodes = cluster(4)
-    before = plan(nodes, parse("dp=*"), Limits(), None)
-    assert plan(list(reversed(nodes)), parse("dp=*"), Limits(), before).ranks == before.ranks
-
-
-def test_nodes_that_share_replicas_are_cut_anew_and_keep_what_they_can() -> None:
-    # Two units per node, two stages: with dp=7 the stages meet inside a node, so the second stage must shift.
-    mesh = parse("pp=2,dp=*,tp=4")
-    nodes = cluster(8)
-    before = plan(nodes, mesh, Limits(), None)
-    after = plan(without(nodes, "h1"), mesh, Limits(), before)
-    assert after.shape == (2, 7, 4)
-    assert after.moved == count_moved(before, after, mesh) == 24
-    assert after.ranks["h0"] == before.ranks["h0"]
-
-
-def test_idle_slots_next_to_a_hole_fill_it_before_a_spare_is_taken() -> None:
-    before = Plan(shape=(7,), ranks={"a": (0, 1, 2), "gone": (3,), "b": (4, 5, 6)}, spares=("c",), moved=0, reasons=())
-    after = plan(nodes_of(4, 4, 4), parse("dp=7"), Limits(), before)
-    assert after.ranks == {"a": (0, 1, 2, 3), "b": (4, 5, 6)}
-    assert (after.spares, after.moved) == (("c",), 1)
-
-
-def test_idle_slots_take_what_no_spare_can() -> None:
-    mesh = parse("dp=*,tp=3")
-    before = plan(nodes_of(8, 8), mesh, Limits(), None)  # 15 ranks: one slot of b is idle
-    after = plan(nodes_of(8, 8, 8), mesh, Limits(), before)
-    assert after.world_size == 24
-    assert after.moved == 0
-    assert after.ranks["b"] == tuple(range(8, 16))
-
-
-def test_staying_ends_where_too_many_nodes_would_be_active() -> None:
-    before = Plan(shape=(6,), ranks={"a": (0, 1), "b": (2, 3), "c": (4, 5)}, spares=(), moved=0, reasons=())
-    after = plan(nodes_of(4, 4, 4), parse("dp=*"), Limits(nodes_max=2), before)
-    assert {name: len(ranks) for name, ranks in after.ranks.items()} == {"a": 4, "c": 4}
-    assert after.moved == 2
-
-
-def test_full_nodes_go_to_whoever_held_most_of_them() -> None:
-    nodes = nodes_of(3, 3, 3)
-    held = ["x", "x", "a", "a", "a", "b", "b", "b", "c"]
-    runs = tile(held, nodes, {"a": 3, "b": 3, "c": 3})
-    assert runs == [("c", 0, 3), ("a", 3, 3), ("b", 6, 3)]
-
-
-def test_a_node_that_returns_smaller_keeps_what_it_can_hold() -> None:
-    mesh = parse("dp=*")
-    before = plan(nodes_of(4, 4, 4), mesh, Limits(), None)
-    after = plan(nodes_of(4, 2, 4), mesh, Limits(), before)
-    assert after.world_size == 10
-    assert after.ranks["a"] == (0, 1, 2, 3)
-    assert after.moved == count_moved(before, after, mesh)
-
-
-def test_a_plan_of_another_mesh_is_no_precedent() -> None:
-    before = plan(cluster(4), parse("dp=*,tp=8"), Limits(), None)
-    after = plan(cluster(4), parse("pp=2,dp=*,tp=4"), Limits(), before)
-    assert after == plan(cluster(4), parse("pp=2,dp=*,tp=4"), Limits(), None)
+    assert len(answers) == 1
 
 
 # What holds always
@@ -336,106 +294,26 @@ def node_lists(draw: st.DrawFn, *, size_min: int = 1, is_equal: bool = False) ->
     ]
 
 
-def assert_valid(answer: Plan, nodes: list[Node], mesh: Mesh, limits: Limits) -> None:
-    slots = {node.id: node.slot_count for node in nodes}
-    unit = unit_size(mesh, usual_slot_count(nodes))
-    assert sorted(itertools.chain(*answer.ranks.values())) == list(range(answer.world_size))
-    assert answer.shape == mesh.shape(answer.world_size)
-    for name, ranks in answer.ranks.items():
-        assert 0 < len(ranks) <= slots[name]
-        assert ranks == tuple(range(ranks[0], ranks[0] + len(ranks)))
-        assert ranks[0] % unit == len(ranks) % unit == 0
-    assert limits.nodes_min <= len(answer.ranks) <= (limits.nodes_max or len(nodes))
-    assert sorted([*answer.ranks, *answer.spares]) == sorted(slots)
-    answerable = sorted((slots_of // unit * unit for slots_of in slots.values()), reverse=True)
-    room = sum(answerable[: limits.nodes_max])
-    assert answer.world_size == feasibility(nodes, mesh, limits).world_size
-    if mesh.elastic is not None:
-        assert room - answer.world_size < mesh.replica_size
-
-
-@st.composite
-def histories(draw: st.DrawFn, *, is_equal: bool = False) -> tuple[list[Node], list[Node]]:
-    """Nodes before and after: some lost, some new, none changed."""
-    everybody = draw(node_lists(size_min=2, is_equal=is_equal))
-    before = [node for node in everybody if draw(st.integers(0, 3))]
-    after = [node for node in everybody if draw(st.integers(0, 3))]
-    return before, after
-
-
+@settings(deadline=None, max_examples=60)
 @given(nodes=node_lists(), mesh=meshes, nodes_max=st.one_of(st.none(), st.integers(1, 12)))
-def test_every_plan_is_valid(nodes: list[Node], mesh: Mesh, nodes_max: int | None) -> None:
+def test_every_plan_is_valid_and_as_large_as_can_be(nodes: list[Node], mesh: Mesh, nodes_max: int | None) -> None:
     limits = Limits(nodes_max=nodes_max)
-    if feasibility(nodes, mesh, limits).world_size:
-        assert_valid(plan(nodes, mesh, limits, None), nodes, mesh, limits)
-    else:
-        with pytest.raises(UsageError):
+    found = feasibility(nodes, mesh, limits)
+    if not found.world_size:
+        with pytest.raises(UsageError, match="needs"):
             plan(nodes, mesh, limits, None)
-
-
-@settings(max_examples=150)
-@given(history=histories(), mesh=meshes)
-def test_every_patched_plan_is_valid_and_counts_its_moves_truly(
-    history: tuple[list[Node], list[Node]], mesh: Mesh
-) -> None:
-    then, now = history
-    if feasibility(then, mesh, Limits()).world_size and feasibility(now, mesh, Limits()).world_size:
-        before = plan(then, mesh, Limits(), None)
-        after = plan(now, mesh, Limits(), before)
-        assert_valid(after, now, mesh, Limits())
-        assert after.moved == count_moved(before, after, mesh)
-        assert after.moved <= count_moved(before, plan(now, mesh, Limits(), None), mesh)
-
-
-@given(history=histories(), mesh=meshes, data=st.data())
-def test_the_order_of_the_nodes_changes_nothing(
-    history: tuple[list[Node], list[Node]], mesh: Mesh, data: st.DataObject
-) -> None:
-    then, now = history
-    shuffled = data.draw(st.permutations(now))
-    assert feasibility(now, mesh, Limits()) == feasibility(shuffled, mesh, Limits())
-    if feasibility(then, mesh, Limits()).world_size and feasibility(now, mesh, Limits()).world_size:
-        before = plan(then, mesh, Limits(), None)
-        one, other = plan(now, mesh, Limits(), before), plan(shuffled, mesh, Limits(), before)
-        assert one == other
-        assert list(one.ranks) == list(other.ranks)
-
-
-@given(
-    history=histories(is_equal=True), mesh=st.sampled_from(["dp=*", "dp=4", "dp=3,tp=2", "pp=2,dp=2,tp=2"]).map(parse)
-)
-def test_survivors_stay_when_every_hole_has_a_spare(history: tuple[list[Node], list[Node]], mesh: Mesh) -> None:
-    then, now = history
-    if not (feasibility(then, mesh, Limits()).world_size and feasibility(now, mesh, Limits()).world_size):
         return
-    before = plan(then, mesh, Limits(), None)
-    after = plan(now, mesh, Limits(), before)
-    if after.shape == before.shape:
-        here = {node.id for node in now}
-        held = coordinates(after, mesh)
-        for place, name in coordinates(before, mesh).items():
-            assert held[place] == name or name not in here
+    answer = plan(nodes, mesh, limits, None)
+    unit = unit_size(mesh, usual_slot_count(nodes))
+    assert not list(faults(answer, nodes, mesh, limits, unit))
+    assert answer.world_size == found.world_size
+    assert answer.lower_bound <= answer.cost
+    if mesh.elastic is not None:
+        rooms = sorted((node.slot_count // unit * unit for node in nodes), reverse=True)
+        assert sum(rooms[:nodes_max]) - answer.world_size < mesh.replica_size
 
 
-@given(
-    history=histories(is_equal=True),
-    mesh=st.sampled_from(["pp=2,dp=*,tp=8", "dp=*,tp=8", "pp=3,dp=*,tp=16"]).map(parse),
-)
-def test_with_whole_nodes_as_units_only_lost_coordinates_move(
-    history: tuple[list[Node], list[Node]], mesh: Mesh
-) -> None:
-    then, now = history
-    if not (feasibility(then, mesh, Limits()).world_size and feasibility(now, mesh, Limits()).world_size):
-        return
-    if unit_size(mesh, now[0].slot_count) != now[0].slot_count:
-        return
-    before = plan(then, mesh, Limits(), None)
-    after = plan(now, mesh, Limits(), before)
-    here = {node.id for node in now}
-    old = coordinates(before, mesh)
-    assert after.moved == sum(old.get(place, "") not in {"", *here} for place in coordinates(after, mesh))
-
-
+@settings(deadline=None, max_examples=60)
 @given(nodes=node_lists(), mesh=meshes, nodes_max=st.one_of(st.none(), st.integers(1, 12)))
 def test_one_more_node_of_the_usual_kind_never_makes_the_world_smaller(
     nodes: list[Node], mesh: Mesh, nodes_max: int | None

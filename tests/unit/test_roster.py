@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher import mesh as meshes
-from launcher.placement import Costs, Limits
+from launcher.placement import Costs, Limits, Whole
 from launcher.roster import Description, RosterPlanner, Share, describe, read_share
 from rendezvous.decide import MemberView, Size
 from rendezvous.messages import Candidate, MakePlan, Planned, PlanRefused
@@ -53,6 +53,17 @@ def test_each_node_is_told_its_ranks_and_what_all_know_alike() -> None:
     )
     assert isinstance(planned, Planned)
     assert (planned.id, planned.world_size, planned.coordinator) == (7, 4, "10.0.0.1:4001")
+
+
+def test_where_a_node_stands_reaches_the_planner() -> None:
+    roster = []
+    for order, (name, index) in enumerate({"a": 1, "b": 0, "c": 0}.items(), 1):
+        path = ("whole",) if name in "ab" else ("half",)
+        described = Description(slot_count=2, address="10.0.0.1", role="default", path=path, index=index)
+        roster.append(Candidate(name, describe(described), 4000, order))
+    limits = Limits(levels=("slice",), whole=Whole(level="slice", hosts=2))
+    told = shares(RosterPlanner(meshes.parse("dp=*"), limits, Costs()).plan(MakePlan(7, 1, tuple(roster), {})))
+    assert {name: share.ranks for name, share in told.items()} == {"b": (0, 1), "a": (2, 3)}
 
 
 def test_a_master_port_that_was_asked_for_is_the_one_all_use() -> None:

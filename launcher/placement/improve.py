@@ -1,0 +1,244 @@
+"""Make a layout cheaper by swapping: two blocks change places, or one moves to a spare place.
+
+A block is a unit, the run of an item, or a line of units in the same domain: what talks much would never part for a
+swap of one. What a swap brings is known without trying it. For each block and each bin (places that are alike, such as
+the nodes of a leaf) stands in a table how much of its traffic the block would keep close in that bin. The best swap
+between two bins is then the best leaver of the one and the best leaver of the other, so all pairs of bins are compared
+at once, and after a swap only the rows of those who talk to the two blocks change.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from launcher.placement.graph import Ints, graph, neighbours
+from launcher.placement.problem import Layout, Problem, fault
+
+FAR = np.int64(-(1 << 60))
+LINE_MAX = 64
+CELLS_MAX = 1 << 21
+"""Blocks times bins: 16 MiB for the table."""
+
+
+class Blocks(NamedTuple):
+    """How a layout is cut up. Blocks are stretches of units; the last ones are dummies, which stand for spare places.
+
+    Block `block_of[unit]` begins at unit `first[block]` and has `length[block]` units, a dummy none. Its place is in
+    bin `where[block]`. `items[place]` are the items of a place, as many as it has units: a block of fewer takes the
+    first of them. Places of a bin stand side by side and have `room[bin]` units. Blocks move only inside a `zone[bin]`.
+    """
+
+    block_of: Ints
+    first: Ints
+    length: Ints
+    where: Ints
+    items: Ints
+    room: Ints
+    zone: Ints
+    shared: Ints
+
+    def layout(self, where: Ints) -> Layout:
+        place = np.empty(len(where), dtype=np.int64)
+        place[np.argsort(where, kind="stable")] = np.arange(len(where))
+        offset = np.arange(len(self.block_of)) - self.first[self.block_of]
+        layout: Layout = self.items[place[self.block_of], offset].astype(np.int32)
+        return layout
+
+
+def blocks(problem: Problem, layout: Layout, size: int) -> Blocks:
+    """Lines of `size` units as blocks, where they are in one domain and end where items end; else the smallest ones."""
+    count, tolls = len(layout), problem.traffic.tolls
+    capacity = np.minimum(problem.capacity, count).astype(np.int64)
+    bound = [rule.level for rule in problem.rules]
+    kept = [level for level in range(len(tolls) - 1) if tolls[level] or level in bound]
+    labels = [problem.labels[level] for level in kept]
+    own = np.full(len(capacity), -1) if problem.is_contiguous else np.where(capacity > 1, np.arange(len(capacity)), -1)
+    domain = np.unique(np.stack([*labels, own]), axis=1, return_inverse=True)[1].ravel()
+    starts = _starts(layout, domain[layout], size, problem.is_contiguous)
+    length = np.diff([*starts.tolist(), count])
+    held = layout[starts]
+    spare = np.repeat(np.arange(len(capacity)), _spare(problem, layout, capacity))
+    # A line goes where a line was; anything else where there is room for it.
+    is_one = length <= 1 if not problem.is_contiguous else layout[starts + length - 1] == held
+    in_runs = problem.is_contiguous
+    room = np.concatenate(
+        (np.where(is_one & in_runs, capacity[held], length), capacity[spare] if in_runs else spare * 0 + 1)
+    )
+    keys = np.stack((np.concatenate((domain[held], domain[spare])), room))
+    bins, where = np.unique(keys, axis=1, return_inverse=True)
+    where = where.ravel()
+    order = np.argsort(where, kind="stable")
+    items = np.repeat(np.concatenate((held, spare))[:, None], int(room.max()), axis=1).astype(np.int64)
+    for index in np.flatnonzero(~is_one).tolist():
+        items[index, : length[index]] = layout[starts[index] : starts[index] + length[index]]
+    example = np.concatenate((held, spare))[order][np.searchsorted(where[order], np.arange(bins.shape[1]))]
+    shared = np.zeros((len(example), len(example)), dtype=np.int64)
+    for level, label in zip(kept, labels, strict=True):
+        shared += tolls[level] * (label[example][:, None] == label[example])
+    shared += tolls[-1] * ((own[example][:, None] == own[example]) & (own[example] >= 0))
+    return Blocks(
+        block_of=np.repeat(np.arange(len(starts)), length),
+        first=starts,
+        length=np.concatenate((length, np.zeros(len(spare), dtype=np.int64))),
+        where=where.astype(np.int64),
+        items=items[order],
+        room=bins[1],
+        zone=problem.labels[max(bound)][example].astype(np.int64) if bound else np.zeros(len(example), dtype=np.int64),
+        shared=shared,
+    )
+
+
+def _starts(layout: Layout, domain: Ints, size: int, is_contiguous: bool) -> Ints:
+    """The first unit of every block."""
+    begins = np.ones(len(layout), dtype=bool)
+    if is_contiguous:
+        begins[1:] = np.diff(layout) != 0
+    if size > 1:
+        edge, here = [*begins.tolist(), True], domain.tolist()
+        unit = 0
+        while unit + size <= len(layout):
+            if edge[unit] and edge[unit + size] and len(set(here[unit : unit + size])) == 1:
+                begins[unit + 1 : unit + size] = False
+                unit += size
+            else:
+                unit += 1
+    return np.flatnonzero(begins)
+
+
+def _spare(problem: Problem, layout: Layout, capacity: Ints) -> Ints:
+    """Spare places of each item: of one that takes a run, one if it holds nothing."""
+    held = np.bincount(layout, minlength=len(capacity))
+    return (held == 0) & (capacity > 0) if problem.is_contiguous else capacity - held
+
+
+def improve(problem: Problem, layout: Layout, swaps: int = 2000) -> Layout:
+    """A valid layout that costs no more. `swaps`: at most so many of each kind."""
+    room = int(problem.capacity.max())
+    sizes = [1]
+    if room == 1:
+        for side in reversed(problem.traffic.grid):
+            sizes.append(sizes[-1] * side)
+    elif problem.is_contiguous:
+        sizes += [room, 1]
+    for size in dict.fromkeys(sizes) if room == 1 else sizes:
+        if size <= LINE_MAX and size < len(layout):
+            found = _descended(problem, layout, size, swaps)
+            if problem.cost(found) < problem.cost(layout) and fault(problem, found) is None:
+                layout = found
+    return layout
+
+
+def _descended(problem: Problem, layout: Layout, size: int, swaps: int) -> Layout:
+    here = blocks(problem, layout, size)
+    ends, weights = neighbours(graph(problem.traffic, here.block_of))
+    if len(here.room) < 2 or here.where.size * here.room.size > CELLS_MAX or not ends.size:
+        return layout
+    swapper = _Swapper(here, ends, weights)
+    swapper.descend(swaps)
+    return here.layout(swapper.where)
+
+
+class _Swapper:
+    """Blocks on their way; `keeps[block, bin]`: traffic times tolls that the block would keep close there."""
+
+    def __init__(self, here: Blocks, ends: Ints, weights: Ints) -> None:
+        self.here, self.ends, self.weights = here, ends, weights
+        self.real = len(ends)
+        self.where = here.where.copy()
+        self.keeps = np.zeros((len(self.where), len(here.room)), dtype=np.int64)
+        for column in range(ends.shape[1]):
+            self.keeps[: self.real] += weights[:, column, None] * here.shared[self.where[ends[:, column]]]
+        too_large = here.length[:, None] > here.room
+        self.forbidden = too_large if too_large.any() else None
+        self.apart = here.zone[:, None] != here.zone
+        self.apart |= np.eye(len(here.room), dtype=bool)
+        self.sizes = np.bincount(self.where, minlength=len(here.room))
+        self.starts = np.cumsum(self.sizes) - self.sizes
+        # Blocks in the order of their bins; a swap exchanges two entries.
+        self.order = np.argsort(self.where, kind="stable")
+        self.seat = np.empty_like(self.order)
+        self.seat[self.order] = np.arange(len(self.order))
+
+    def leavers(self) -> tuple[Ints, Ints]:
+        """For each block what it would win in each bin; for every two bins what the best leaver of one would."""
+        wins = self.keeps - self.keeps[np.arange(len(self.where)), self.where][:, None]
+        if self.forbidden is not None:
+            wins[self.forbidden] = FAR
+        best = np.maximum.reduceat(wins[self.order], self.starts, axis=0)
+        return wins, best
+
+    def pairs(self, best: Ints) -> Ints:
+        both: Ints = best + best.T
+        both[self.apart] = FAR
+        return both
+
+    def best_swap(self, wins: Ints, a: int, b: int) -> tuple[int, int, int]:
+        """What the best swap found between two bins brings, and its blocks.
+
+        Two that talk to each other win less by changing places than each would alone, so the best leavers of both
+        sides need not be the best pair: to each of them the best partner is looked for.
+        """
+        mine, theirs = self.members(a), self.members(b)
+        one, other = mine[int(wins[mine, b].argmax())], theirs[int(wins[theirs, a].argmax())]
+        first, last = self.gains(int(one), theirs), self.gains(int(other), mine)
+        if first.max() >= last.max():
+            return int(first.max()), int(one), int(theirs[int(first.argmax())])
+        return int(last.max()), int(mine[int(last.argmax())]), int(other)
+
+    def members(self, a: int) -> Ints:
+        return self.order[self.starts[a] : self.starts[a] + self.sizes[a]]
+
+    def gains(self, one: int, others: Ints) -> Ints:
+        """What it brings if a block changes places with each of some in one other bin."""
+        keeps, shared = self.keeps, self.here.shared
+        a, b = self.where[one], self.where[others[0]]
+        found: Ints = keeps[one, b] - keeps[one, a] + keeps[others, a] - keeps[others, b]
+        length, room = self.here.length, self.here.room
+        found[(length[one] > room[b]) | (length[others] > room[a])] = FAR
+        if one < self.real:
+            between = np.zeros(len(self.where), dtype=np.int64)
+            between[self.ends[one]] = self.weights[one]
+            found -= between[others] * (shared[a, a] + shared[b, b] - 2 * shared[a, b])
+        return found
+
+    def swap(self, u: int, v: int) -> None:
+        a, b = self.where[u], self.where[v]
+        change = self.here.shared[b] - self.here.shared[a]
+        for block, sign in ((u, 1), (v, -1)):
+            if block < self.real:
+                self.keeps[self.ends[block]] += (sign * self.weights[block])[:, None] * change
+        self.where[u], self.where[v] = b, a
+        seat_u, seat_v = self.seat[u], self.seat[v]
+        self.order[seat_u], self.order[seat_v] = v, u
+        self.seat[u], self.seat[v] = seat_v, seat_u
+
+    def descend(self, swaps: int) -> None:
+        """Swap as long as it helps."""
+        batch = max(8, len(self.sizes))
+        while swaps > 0:
+            wins, best = self.leavers()
+            both = np.triu(self.pairs(best), 1)
+            flat = both.ravel()
+            top = np.argsort(-flat, kind="stable")[:batch] if flat.size <= batch * 8 else _top(flat, batch)
+            done = 0
+            for cell in top.tolist():
+                if flat[cell] <= 0 or done >= swaps:
+                    break
+                a, b = divmod(cell, len(self.sizes))
+                gain, one, other = self.best_swap(wins, a, b)
+                if gain > 0:
+                    self.swap(one, other)
+                    done += 1
+            swaps -= done
+            if not done:
+                return
+
+
+def _top(values: Ints, count: int) -> Ints:
+    """The indices of the `count` largest values, the largest first; of equals the first."""
+    least = np.partition(values, -count)[-count] if values.size > count else FAR
+    cells = np.flatnonzero(values >= least)
+    found: Ints = cells[np.argsort(-values[cells], kind="stable")][:count]
+    return found

@@ -1,0 +1,84 @@
+"""Whether one move more makes a patched plan cheaper.
+
+A node is lost in the middle of a leaf, and the only spare stands elsewhere: now two hops of each ring through the lost
+place leave the leaf. If instead somebody at the edge of the leaf steps into the gap, and the spare takes the edge, it
+is one hop. That moves one node's ranks more and may be worth it. So each unit that was put somewhere new is offered an
+exchange with every other unit, and takes the best if that pays for the ranks it moves; then the one it displaced is
+offered the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launcher.placement.problem import Layout, Problem
+from launcher.placement.stability import NOBODY
+
+HOLES_MAX = 16  # each is weighed against everybody; where more is lost, a layout from scratch will be compared anyway
+STEPS_MAX = 4
+
+Numbers = NDArray[np.int64]
+
+
+def mended(problem: Problem, layout: Layout, held: Layout, factor: int, price: int) -> Layout:
+    """`layout` after all exchanges that pay. `held`: unit -> item that held it before, NOBODY for the holes.
+
+    An exchange pays if it changes J by `change` with change x factor + price x units moved in addition < 0.
+    """
+    holes = np.flatnonzero(held == NOBODY)
+    if len(holes) > HOLES_MAX or problem.rules or int(problem.capacity.max()) > 1:
+        return layout
+    layout = layout.copy()
+    for hole in holes.tolist():
+        unit = hole
+        for _ in range(STEPS_MAX):
+            change = exchange_costs(problem, layout, unit)
+            is_still = (held == layout) & (held != NOBODY)
+            worth = change * factor + price * is_still
+            best = int(np.argmin(worth))
+            if worth[best] >= 0:
+                break
+            layout[[unit, best]] = layout[[best, unit]]
+            unit = best
+    return layout
+
+
+def exchange_costs(problem: Problem, layout: Layout, unit: int) -> Numbers:
+    """For every other unit: how J changes if it and `unit` exchange their items, of which each holds one unit."""
+    change = np.zeros(len(layout), dtype=np.int64)
+    for toll, labels in zip(problem.traffic.tolls, problem.labels, strict=True):
+        if not toll:
+            continue
+        place = labels[layout].astype(np.int64)
+        is_away = place != place[unit]
+        for weight, coming, partners in _changes(problem, place, is_away, unit):
+            # `unit` in the other's place: all partners that are not there, less those that are away now. To a
+            # partner itself it stays as far as it was, which both sides of the exchange took for none.
+            there = np.bincount(place[partners], minlength=int(place.max()) + 1)
+            going = len(partners) - there[place] - np.count_nonzero(is_away[partners])
+            np.add.at(going, partners, 2 * is_away[partners])
+            change += toll * weight * (coming + going)
+    change[unit] = 0
+    return change
+
+
+def _changes(
+    problem: Problem, place: Numbers, is_away: NDArray[np.bool_], unit: int
+) -> Iterator[tuple[int, Numbers, Numbers]]:
+    """Per communicator: its weight, for every unit how many more of its partners would be elsewhere if it stood where
+    `unit` does, and the partners of `unit`."""
+    for hops in problem.traffic.hops:
+        was = place[hops.low] != place[hops.high]
+        coming = np.bincount(hops.low, is_away[hops.high].astype(np.int64) - was, len(place))
+        coming += np.bincount(hops.high, is_away[hops.low].astype(np.int64) - was, len(place))
+        partners = np.concatenate((hops.high[hops.low == unit], hops.low[hops.high == unit])).astype(np.int64)
+        yield hops.weight, coming.astype(np.int64), partners
+    for exchange in problem.traffic.exchanges:
+        classes = exchange.class_of.astype(np.int64)
+        _, spot, count = np.unique(classes * (int(place.max()) + 1) + place, return_inverse=True, return_counts=True)
+        at_home = np.bincount(classes, ~is_away, int(classes.max()) + 1).astype(np.int64)
+        partners = np.flatnonzero(classes == classes[unit])
+        yield exchange.weight, count[spot] - 1 - at_home[classes] + ~is_away, partners[partners != unit]

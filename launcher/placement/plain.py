@@ -1,0 +1,122 @@
+"""Where it does not matter who holds what: one node, no traffic, or nodes that are all alike and equally far apart.
+
+Then no search is needed and no arrays either, so that a job of one node starts without the time it takes to load
+numpy. All that is left to decide is who may stay where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from launcher.mesh import Mesh
+from launcher.placement import Costs, Limits
+from launcher.placement.capacity import World
+from launcher.placement.stability import NOBODY, Run, first_that_fits, stay, tile
+from launcher.placement.units import grid
+from launcher.topology import Tree, tolls_of
+from launcher.traffic import usual
+
+
+class Choice(NamedTuple):
+    """Who holds what; J and its lower bound, both times `scale`; and what is to be said about it."""
+
+    runs: list[Run]
+    cost: int
+    bound: int
+    scale: int = 1
+    notes: tuple[str, ...] = ()
+
+
+def plain(
+    world: World, place: Tree, mesh: Mesh, limits: Limits, costs: Costs, owners: list[str | None] | None
+) -> Choice | None:
+    """The answer where it does not matter who holds what; None if it may."""
+    if limits.whole and len(place.nodes) > 1:
+        return None
+    unit_count = world.size // world.unit
+    held = _held(world, owners)
+    if limits.nodes_min <= 1:
+        able = [index for index, item in enumerate(world.items) if item.room >= unit_count]
+        if able:
+            best = min(able, key=lambda index: (-held.count(index), world.items[index].room))
+            if len(able) == len(world.items) == 1 or all(each in (best, NOBODY) for each in held):
+                return Choice([Run(best, 0, unit_count)], 0, 0)
+    if limits.within or not limits.is_contiguous:
+        return None
+    rooms = [item.room for item in world.items]
+    tolls = tolls_of(place.levels, costs.tolls)
+    is_free = not any(tolls) or not any(one.weight for one in costs.traffic or usual(mesh))
+    cost = (0, 1) if is_free else _flat_cost(world, place, mesh, costs, tolls)
+    if cost is None:
+        return None
+    pick = first_that_fits(rooms)
+    ways: tuple[Callable[[], list[Run] | None], ...] = (
+        lambda: stay(held, rooms, pick),
+        lambda: tile(held, rooms, pick),
+        lambda: _in_line(world),
+    )
+    for way in ways if any(item != NOBODY for item in held) else ways[-1:]:
+        runs = way()
+        if runs is None or not limits.nodes_min <= len(runs) <= (limits.nodes_max or len(runs)):
+            continue
+        if is_free or all(run.length == rooms[run.item] for run in runs):
+            return Choice(runs, cost[0], *cost)
+    return None
+
+
+def _flat_cost(
+    world: World, place: Tree, mesh: Mesh, costs: Costs, tolls: Sequence[int | float]
+) -> tuple[int, int] | None:
+    """J where only hosts have a toll, all are alike and full, and what one holds is a box; None anywhere else.
+
+    As a numerator and a denominator.
+    """
+    from fractions import Fraction  # not needed on one node, where it would be a part of the time to start
+
+    positions = [item.position for item in world.items]
+    for toll, level in zip(tolls, place.domains, strict=False):
+        if toll and any(level[position] != level[positions[0]] for position in positions):
+            return None
+    room = world.items[0].room
+    shape = mesh.shape(world.size)
+    counts = grid(shape, room * world.unit)
+    if counts is None or any(item.room != room for item in world.items):
+        return None
+    total = Fraction(0)
+    for one in costs.traffic or usual(mesh):
+        axes = [index for index, axis in enumerate(mesh.axes) if axis.name in one.axes]
+        size, hosts = 1, 1  # ranks of a group, and hosts that it is spread over
+        for index in axes:
+            size, hosts = size * shape[index], hosts * counts[index]
+        if hosts > 1:
+            lead = Fraction(str(one.weight)) * world.size / size  # times groups
+            inside = size // hosts
+            hops = {
+                "ring": Fraction(hosts),
+                "line": Fraction(hosts - 1),
+                "all": Fraction(size * (size - inside), size - 1),
+            }
+            total += lead * hops[one.kind]
+    total *= Fraction(str(tolls[-1]))
+    return total.numerator, total.denominator
+
+
+def _in_line(world: World) -> list[Run]:
+    runs: list[Run] = []
+    for item, length in world.filling:
+        runs.append(Run(item, runs[-1].end if runs else 0, length))
+    return runs
+
+
+def _held(world: World, owners: list[str | None] | None) -> list[int]:
+    """For every unit the item that held all of its ranks. Of single nodes."""
+    if owners is None:
+        return [NOBODY] * (world.size // world.unit)
+    items = {item.nodes[0].id: index for index, item in enumerate(world.items)}
+    found: list[int] = []
+    for start in range(0, world.size, world.unit):
+        owner = owners[start]
+        is_whole = owner is not None and owners[start : start + world.unit].count(owner) == world.unit
+        found.append(items.get(owner, NOBODY) if owner is not None and is_whole else NOBODY)
+    return found

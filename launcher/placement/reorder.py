@@ -1,0 +1,81 @@
+"""Items of different sizes change places along the ranks, and whoever stands between them moves up.
+
+`improve` exchanges blocks of one size. Where nodes of 3 and 4 units stand in a line, exchanging two of them shifts all
+runs between, so what it brings has to be counted anew, hop by hop: for many exchanges at once, and only of items that
+stand near each other, in clusters that are not large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launcher.placement.graph import Graph, Ints, graph
+from launcher.placement.problem import Layout, Problem, fault
+
+REACH = 24
+ROUNDS = 20
+CELLS_MAX = 1 << 21
+"""Exchanges times pairs of units that talk, in a round."""
+CHUNK = 128
+
+
+def reorder(problem: Problem, layout: Layout) -> Layout:
+    """A valid layout that costs no more. Takes contiguous runs."""
+    talk = graph(problem.traffic)
+    for _ in range(ROUNDS):
+        starts = np.flatnonzero(np.diff(layout, prepend=-1))
+        items, lengths = layout[starts].astype(np.int64), np.diff([*starts.tolist(), len(layout)])
+        pairs = [
+            (one, other)
+            for one in range(len(items))
+            for other in range(one + 1, min(len(items), one + REACH + 1))
+            if lengths[one] != lengths[other]
+        ]
+        if not pairs or len(pairs) * len(talk.low) > CELLS_MAX:
+            return layout
+        costs = np.concatenate([_costs(problem, talk, each) for each in _exchanged(items, lengths, pairs)])
+        now = int(_costs(problem, talk, layout[None, :])[0])
+        gains = now - costs
+        chosen: list[tuple[int, int]] = []
+        for index in np.argsort(-gains, kind="stable").tolist():
+            one, other = pairs[index]
+            if gains[index] <= 0:
+                break
+            # Far from each other, exchanges hardly touch; near each other, only the best is made.
+            if all(other + REACH < low or high + REACH < one for low, high in chosen):
+                chosen.append((one, other))
+        found = layout
+        for count in (len(chosen), 1):
+            order = np.arange(len(items))
+            for one, other in chosen[:count]:
+                order[[one, other]] = order[[other, one]]
+            found = np.repeat(items[order], lengths[order]).astype(np.int32)
+            if problem.cost(found) < problem.cost(layout) and fault(problem, found) is None:
+                break
+        else:
+            return layout
+        layout = found
+    return layout
+
+
+def _exchanged(items: Ints, lengths: Ints, pairs: list[tuple[int, int]]) -> Iterator[Ints]:
+    """The layouts after each exchange, some at a time."""
+    for start in range(0, len(pairs), CHUNK):
+        some = np.array(pairs[start : start + CHUNK])
+        order = np.repeat(np.arange(len(items))[None, :], len(some), axis=0)
+        rows = np.arange(len(some))
+        order[rows, some[:, 0]], order[rows, some[:, 1]] = some[:, 1], some[:, 0]
+        yield np.repeat(items[order].ravel(), lengths[order].ravel()).reshape(len(some), -1)
+
+
+def _costs(problem: Problem, talk: Graph, layouts: NDArray[np.integer]) -> Ints:
+    """J of each layout."""
+    total = np.zeros(len(layouts), dtype=np.int64)
+    for toll, label in zip(problem.traffic.tolls, problem.labels, strict=True):
+        if toll:
+            placed = label[layouts]
+            total += toll * ((placed[:, talk.low] != placed[:, talk.high]) @ talk.weight)
+    return total

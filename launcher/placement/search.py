@@ -1,0 +1,195 @@
+"""The layout that costs least, as far as can be found in a time that grows with the number of nodes only.
+
+Finding the best layout for irregular domains is a hard problem (it contains 3-PARTITION), so candidates are made and
+compared by their exact cost:
+
+1. the units filled in the order of paths, which is what sorting would do: nothing that costs more is ever returned;
+2. the outermost domains laid out along many orders of the mesh, the promising ones with everything inside them (`fit`);
+3. the best of those improved by swaps (`improve`);
+4. in small clusters, many layouts improved side by side by a search that also goes uphill (`explore`).
+
+As soon as a layout costs what no layout can be below, that is the answer. All limits are counts, and all numbers
+integers, so every machine finds the same layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from launcher.placement.bound import lower_bound
+from launcher.placement.domains import Grove
+from launcher.placement.explore import explore
+from launcher.placement.fit import filling, fit, outlines
+from launcher.placement.graph import graph
+from launcher.placement.ground import Ground
+from launcher.placement.improve import improve
+from launcher.placement.masonry import bricks
+from launcher.placement.orders import loads_of, orders
+from launcher.placement.problem import Layout, Problem, fault
+from launcher.placement.reorder import reorder
+from launcher.placement.simplify import coarse, restricted, rounded
+
+
+class Effort(NamedTuple):
+    """How much is tried for a problem of at most `places` places for units.
+
+    `careful`: outlines of the outermost domains that are laid out with care; `fits`: outlines that are filled in, and
+    of those again with care; `tries`: orders that each region then tries with care; `improved`: candidates that
+    swaps improve; `sequences`: how often runs take the lengths of the items found for them; `walkers` and `steps`:
+    of `explore`.
+    """
+
+    places: int
+    careful: int
+    fits: int
+    careful_fits: int
+    tries: int
+    improved: int
+    sequences: int
+    walkers: int = 0
+    steps: int = 0
+
+
+EFFORTS = (
+    Effort(24, 2, 3, 1, 1, 2, 1, walkers=24, steps=120),
+    Effort(64, 4, 8, 3, 2, 3, 3, walkers=6, steps=60),
+    Effort(256, 8, 8, 2, 2, 6, 3),
+    Effort(1024, 4, 4, 2, 2, 3, 3),
+    Effort(8192, 2, 3, 1, 2, 1, 1),
+    Effort(1 << 60, 1, 2, 1, 1, 0, 1),
+)
+
+
+class Best:
+    """The cheapest valid layout so far, and the others by cost."""
+
+    def __init__(self, problem: Problem, target: int) -> None:
+        self.problem, self.target = problem, target
+        self.found: dict[bytes, tuple[int, int, Layout]] = {}
+
+    def add(self, layout: Layout | None) -> bool:
+        """Whether it is as cheap as can be."""
+        if layout is not None and fault(self.problem, layout) is None:
+            key = layout.tobytes()
+            if key not in self.found:
+                self.found[key] = (self.problem.cost(layout), len(self.found), layout)
+        return self.is_met
+
+    @property
+    def is_met(self) -> bool:
+        return bool(self.found) and self.layouts()[0][0] <= self.target
+
+    def layouts(self) -> list[tuple[int, int, Layout]]:
+        return sorted(self.found.values(), key=lambda each: each[:2])
+
+
+def search(problem: Problem) -> Layout | None:
+    """The cheapest layout found, or None if none was found under the rules."""
+    if int(problem.capacity.sum()) < problem.traffic.unit_count:
+        return None
+    easy = rounded(problem)
+    best = Best(easy, lower_bound(easy))
+    limited = restricted(easy)
+    for variant in (easy, limited) if limited else (easy,):
+        _search(variant, best)
+        if best.is_met:
+            break
+    layouts = best.layouts()
+    if not layouts:
+        return None
+    if easy is problem:
+        return layouts[0][2]
+    # Rounding may have hidden what is best.
+    return min((layout for _, _, layout in layouts), key=problem.cost)
+
+
+def _search(problem: Problem, best: Best) -> None:
+    large, size = coarse(problem)
+    places = int(np.minimum(problem.capacity, problem.traffic.unit_count).sum())
+    effort = next(each for each in EFFORTS if places // size <= each.places)
+    for layout in _candidates(large, effort):
+        if best.add(np.repeat(layout, size)):
+            return
+    if size > 1 and places <= EFFORTS[1].places:
+        for layout in _candidates(problem, effort):
+            if best.add(layout):
+                return
+    # The others may use more of an item than this variant of the problem allows.
+    found = [layout for _, _, layout in best.layouts() if fault(problem, layout) is None]
+    for layout in found[: effort.improved]:
+        # Blocks are the runs of items, so this needs no larger units.
+        better = improve(problem, layout)
+        if problem.is_contiguous and int(problem.capacity.max()) > 1 and not problem.rules:
+            better = improve(problem, reorder(problem, better))
+        if best.add(better):
+            return
+    small = next((each for each in EFFORTS if places <= each.places and each.walkers), None)
+    if small:
+        starts = [layout for _, _, layout in best.layouts() if fault(problem, layout) is None]
+        best.add(explore(problem, starts[: small.walkers // 2], small.walkers, small.steps, best.target))
+
+
+def _candidates(problem: Problem, effort: Effort) -> Iterator[Layout]:
+    grove = Grove(problem)
+    if grove.root.room < problem.traffic.unit_count:
+        return
+    ground = Ground(problem, grove, graph(problem.traffic))
+    plain = filling(ground)
+    if plain is not None:
+        yield plain
+    if grove.is_in_runs and not problem.rules:
+        yield from bricks(grove, problem.traffic.grid)
+        yield from _sequences(problem, effort)
+    yield from _fits(problem, ground, effort, problem.traffic.grid)
+
+
+def _sequences(problem: Problem, effort: Effort) -> Iterator[Layout]:
+    """Items of different sizes one after the other along the ranks, in a good order.
+
+    Any order is valid, since each simply begins where the one before ends. First all runs are taken to be equally long;
+    then as long as the items found for them.
+    """
+    count, capacity = problem.traffic.unit_count, problem.capacity
+    alike = replace(problem, capacity=np.minimum(capacity, 1))
+    grove = Grove(alike)
+    item_count = min(len(grove.items), -(-count * len(grove.items) // int(capacity.sum())))
+    starts = np.arange(item_count) * count // item_count
+    for _ in range(effort.sequences):
+        run_of = np.repeat(np.arange(len(starts)), np.diff([*starts.tolist(), count]))
+        ground = Ground(alike, grove, graph(problem.traffic, run_of), starts)
+        best: tuple[int, Layout] | None = None
+        for order in _fits(alike, ground, effort, problem.traffic.grid):
+            rest = np.setdiff1d(grove.items, order)
+            items = np.concatenate((order, rest))
+            layout = np.repeat(items, capacity[items])[:count].astype(np.int32)
+            cost = problem.cost(layout)
+            if best is None or cost < best[0]:
+                best = cost, layout
+            yield layout
+        if best is None:
+            return
+        starts = np.flatnonzero(np.diff(best[1], prepend=-1))
+
+
+def _fits(problem: Problem, ground: Ground, effort: Effort, grid: tuple[int, ...]) -> Iterator[Layout]:
+    """What `fit` makes of the outlines that cost least, and with more care of those for which that costs least."""
+    grove = ground.grove
+    if not grove.root.children:
+        return
+    loads = loads_of(problem.traffic)
+    choices = [orders(grid, loads, room) for room in grove.usual_rooms()]
+    ways = outlines(ground, choices[grove.root.depth], effort.careful)
+    seen: list[tuple[int, int]] = []
+    for index, outline in enumerate(ways[: effort.fits]):
+        layout = fit(ground, outline, choices, 0)
+        if layout is not None:
+            seen.append((ground.cost(layout, problem), index))
+            yield layout
+    for _, index in sorted(seen)[: effort.careful_fits]:
+        layout = fit(ground, ways[index], choices, effort.tries)
+        if layout is not None:
+            yield layout

@@ -1,0 +1,76 @@
+"""What gets units: a node, or a whole domain of nodes where domains are used entirely or not at all.
+
+A TPU slice is such a domain. Its hosts are wired to each other in a fixed order, so a slice that lacks one host is of
+no use, and inside a complete one the order of the hosts is not the planner's to choose: it is the index that each
+host brings along or, if none does, that of the names. For the rest of the planner a slice is one large node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from launcher.node import Node
+from launcher.placement import Whole
+from launcher.placement.units import usual_slot_count
+from launcher.topology import Tree
+
+
+class Item(NamedTuple):
+    """A node, or the nodes of a whole domain in the order of their ranks.
+
+    `room`: units it can hold. `position`: of its first node in the tree.
+    """
+
+    nodes: tuple[Node, ...]
+    room: int
+    position: int
+
+
+class Unused(NamedTuple):
+    """Nodes that can hold nothing, and why."""
+
+    nodes: tuple[Node, ...]
+    reason: str
+
+
+def slices(tree: Tree, whole: Whole) -> tuple[list[tuple[int, tuple[Node, ...]]], list[Unused]]:
+    """The complete domains, each as the position of its first node and its nodes in order; and the others."""
+    level = tree.levels.index(whole.level)
+    members: dict[int, list[int]] = {}
+    for position, domain in enumerate(tree.domains[level]):
+        members.setdefault(domain, []).append(position)
+    complete: list[tuple[str, int, tuple[Node, ...]]] = []
+    unused: list[Unused] = []
+    for domain, positions in members.items():
+        nodes = tuple(tree.nodes[position] for position in positions)
+        name = f"{whole.level} {tree.names[level][domain]}"
+        fault = _fault(nodes, level, whole, name)
+        if fault:
+            unused.append(Unused(nodes, fault))
+        else:
+            in_order = sorted(nodes, key=lambda node: node.index or 0)  # by name still, where nobody has an index
+            complete.append((name, positions[0], tuple(in_order)))
+    # Slices of two kinds make no common unit: the kind that brings the most devices stays.
+    usual = usual_slot_count(nodes[0] for _, _, nodes in complete) if complete else 0
+    for name, _, nodes in complete:
+        if nodes[0].slot_count != usual:
+            unused.append(Unused(nodes, f"{name} has {nodes[0].slot_count} devices per host, others {usual}"))
+    return [(position, nodes) for _, position, nodes in complete if nodes[0].slot_count == usual], unused
+
+
+def _fault(nodes: Sequence[Node], level: int, whole: Whole, name: str) -> str | None:
+    """Why these nodes are no complete domain."""
+    count = len(nodes)
+    if count == 1 and whole.hosts > 1 and (len(nodes[0].path) <= level or nodes[0].path[level] is None):
+        return f"node {nodes[0].id} has no known {whole.level}"
+    if count < whole.hosts:
+        return f"{name} has {count} of {whole.hosts} hosts"
+    if count > whole.hosts:
+        return f"{name} has {count} hosts, {whole.hosts} make a complete one"
+    if any(node.slot_count != nodes[0].slot_count for node in nodes):
+        return f"{name} has hosts with {', '.join(str(node.slot_count) for node in nodes)} devices"
+    indices = [node.index for node in nodes if node.index is not None]
+    if indices and sorted(indices) != list(range(count)):
+        return f"{name} has hosts with the indices {', '.join(map(str, sorted(indices)))}, not 0 to {count - 1}"
+    return None

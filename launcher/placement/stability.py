@@ -1,0 +1,200 @@
+"""Keeping ranks where they are from one round to the next.
+
+What must not move is a *coordinate*: the worker at pp=1, dp=3 finds its checkpoint shard, its compiled programs and its
+page cache on the node where it was. When the elastic axis shrinks, coordinates beyond its new size vanish and all
+others live on, though their rank numbers may change; when it grows, new ones appear.
+
+Everything below counts in units along the line of the new world's ranks, and an item (a node, or a slice) holds one run
+of consecutive units. `stay` moves nobody and gives each hole to a free item. Where that is impossible, because every
+slot is needed and runs no longer meet end to end, `tile` cuts the line into full items and gives each piece to the item
+that held most of it. What a hole's taker costs is for somebody else to say: `Pick`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+from launcher.mesh import Mesh
+from launcher.placement import Plan
+
+NOBODY = -1
+"""In place of an item: nobody who is here held the unit before."""
+
+
+class Run(NamedTuple):
+    """Consecutive units on one item."""
+
+    item: int
+    start: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.length
+
+
+Pick = Callable[[Collection[int], int, int], int]
+"""(free items in order, first unit of a hole, units missing there) -> the item that takes them, as far as it has room,
+or NOBODY."""
+
+
+def is_precedent(previous: Plan | None, mesh: Mesh) -> bool:
+    """Whether `previous` is a plan of this mesh, but perhaps for the size of the elastic axis."""
+    return (
+        previous is not None
+        and len(previous.shape) == len(mesh.axes)
+        and all(axis.size in (None, size) for size, axis in zip(previous.shape, mesh.axes, strict=True))
+    )
+
+
+def holders(previous: Plan | None, mesh: Mesh, shape: tuple[int, ...]) -> list[str | None]:
+    """For every rank of a world of `shape`: the node that held its coordinates before; None where they are new."""
+    owners: list[str | None] = [None] * math.prod(shape)
+    if previous is None or not is_precedent(previous, mesh):
+        return owners
+    elastic = next((index for index, axis in enumerate(mesh.axes) if axis.size is None), 0)
+    inner = math.prod(shape[elastic + 1 :])
+    size_before, size_now = previous.shape[elastic], shape[elastic]
+    for node, ranks in previous.ranks.items():
+        done = 0
+        while done < len(ranks):
+            rank = ranks[done]
+            outer_and_elastic, low = divmod(rank, inner)
+            outer, index = divmod(outer_and_elastic, size_before)
+            # Ranks of one step of the elastic axis stay together, so a run of them is written at once.
+            count = min(inner - low, len(ranks) - done)
+            if ranks[done + count - 1] != rank + count - 1:
+                count = 1
+            if index < size_now and outer * size_before < math.prod(previous.shape[: elastic + 1]):
+                start = (outer * size_now + index) * inner + low
+                owners[start : start + count] = [node] * count
+            done += count
+    return owners
+
+
+def moved_count(owners: Sequence[str | None], node: str, start: int, end: int) -> int:
+    """Ranks from `start` to `end`, now on `node`, whose coordinates another held before; new ones do not count."""
+    before = owners[start:end]
+    return len(before) - before.count(None) - before.count(node)
+
+
+def stay(held: Sequence[int], rooms: Sequence[int], pick: Pick) -> list[Run] | None:
+    """Runs in which nobody who is still here moves, and each hole is filled; None if there is no such thing.
+
+    `held`: unit -> item that held it, or NOBODY; `rooms`: of the items, in units. A hole goes to the next item along
+    the line if that has room, else to the free item that `pick` chooses.
+    """
+    runs = _kept(held, rooms)
+    if any(left.end > right.start for left, right in itertools.pairwise(runs)):
+        return None  # an item between two parts of another: these ranks were not laid out by this planner
+    kept = {run.item for run in runs}
+    free = dict.fromkeys(item for item in range(len(rooms)) if item not in kept)
+    filled: list[Run] = []
+    for right in [*runs, None]:
+        hole_start = filled[-1].end if filled else 0
+        hole_end = right.start if right else len(held)
+        left = filled[-1] if filled else None
+        left_room = rooms[left.item] - left.length if left else 0
+        right_room = rooms[right.item] - right.length if right else 0
+        takers: list[tuple[int, int]] = []
+        missing = hole_end - hole_start
+        if max(left_room, right_room) < missing:
+            while missing and free:
+                taker = pick(free, hole_end - missing, missing)
+                if taker == NOBODY:
+                    return None
+                del free[taker]
+                takers.append((taker, min(missing, rooms[taker])))
+                missing -= takers[-1][1]
+        # What is still missing makes the neighbours' runs longer, which moves none of their ranks.
+        from_left = min(missing, left_room)
+        from_right = missing - from_left
+        if from_right > right_room:
+            return None
+        if left and from_left:
+            filled[-1] = left._replace(length=left.length + from_left)
+        start = hole_start + from_left
+        for item, length in takers:
+            filled.append(Run(item, start, length))
+            start += length
+        if right:
+            filled.append(Run(right.item, start, right.length + from_right))
+    return filled
+
+
+def stay_apart(held: Sequence[int], rooms: Sequence[int], pick: Pick) -> list[Run] | None:
+    """The same where an item may hold several runs: every unit stays, every hole takes an item with room left."""
+    left = list(rooms)
+    takers: list[int] = []
+    for item in held:
+        takers.append(item if item != NOBODY and left[item] else NOBODY)
+        if takers[-1] != NOBODY:
+            left[item] -= 1
+    free = dict.fromkeys(item for item, room in enumerate(left) if room)
+    for unit, item in enumerate(takers):
+        if item == NOBODY:
+            taker = pick(free, unit, 1) if free else NOBODY
+            if taker == NOBODY:
+                return None
+            takers[unit] = taker
+            left[taker] -= 1
+            if not left[taker]:
+                del free[taker]
+    return [Run(item, unit, 1) for unit, item in enumerate(takers)]
+
+
+def tile(held: Sequence[int], rooms: Sequence[int], pick: Pick) -> list[Run] | None:
+    """Runs that fill every item but the last, each given to the item that held most of it.
+
+    None if the items are of different sizes: then the cuts depend on who comes where, which is a search.
+    """
+    length = rooms[0]
+    if any(room != length for room in rooms):
+        return None
+    run_count = math.ceil(len(held) / length)
+    overlap: dict[tuple[int, int], int] = {}
+    for unit, item in enumerate(held):
+        if item != NOBODY:
+            overlap[unit // length, item] = overlap.get((unit // length, item), 0) + 1
+    takers: dict[int, int] = {}
+    taken: set[int] = set()
+    # `overlap` was filled along the line, so equals keep that order whatever the order of the nodes.
+    for index, item in sorted(overlap, key=lambda piece: (-overlap[piece], piece[0])):
+        if index not in takers and item not in taken:
+            takers[index] = item
+            taken.add(item)
+    free = dict.fromkeys(item for item in range(len(rooms)) if item not in taken)
+    for index in range(run_count):
+        if index not in takers:
+            taker = pick(free, index * length, min(length, len(held) - index * length))
+            if taker == NOBODY:
+                return None
+            del free[taker]
+            takers[index] = taker
+    return [Run(takers[index], index * length, min(length, len(held) - index * length)) for index in range(run_count)]
+
+
+def first_that_fits(rooms: Sequence[int]) -> Pick:
+    """Where cost does not matter: the smallest item that can fill the hole alone, else the largest; then the first."""
+    is_even = min(rooms) == max(rooms)
+
+    def pick(free: Collection[int], _start: int, missing: int) -> int:
+        if is_even:
+            return next(iter(free))
+        return min(free, key=lambda item: (rooms[item] < missing, abs(rooms[item] - missing)))
+
+    return pick
+
+
+def _kept(held: Sequence[int], rooms: Sequence[int]) -> list[Run]:
+    """For each item still here, the stretch from its first to its last unit, cut to what it can hold."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for unit, item in enumerate(held):
+        if item != NOBODY:
+            first.setdefault(item, unit)
+            last[item] = unit
+    return [Run(item, start, min(last[item] + 1 - start, rooms[item])) for item, start in first.items()]

@@ -1,0 +1,113 @@
+"""Units: the runs of ranks that stay together on one node.
+
+Ranks are not handed out one by one but in units, aligned runs of consecutive ranks, so that the innermost axes, which
+talk most, never leave a node. With tp=8 on nodes of 8 devices a unit is 8 ranks and a node holds one of them. A unit
+is always a box of the mesh: whole inner axes and perhaps a part of the next. So all units look alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from launcher.errors import UsageError
+from launcher.mesh import Mesh
+from launcher.node import Node
+
+
+def unit_size(mesh: Mesh, slot_count: int) -> int:
+    """Ranks that stay together on a node of `slot_count` slots.
+
+    The innermost axes as long as they fit, and of the first that does not fit the largest part that fills the
+    node evenly: tp=8 on 8 slots is 8, tp=16 on 8 slots is 8, cp=2,tp=2 on 8 slots is 4, tp=3 on 8 slots is 1.
+    The elastic axis ends the unit, as its size is not known yet.
+    """
+    unit = 1
+    for axis in reversed(mesh.axes):
+        if axis.size is None:
+            break
+        part = math.gcd(axis.size, slot_count // unit)
+        unit *= part
+        if part < axis.size:
+            break
+    return unit
+
+
+def usual_slot_count(nodes: Iterable[Node]) -> int:
+    """The slot count of the kind of node that brings the most slots.
+
+    The unit is made for this kind, so neither one machine that lost a GPU nor one that is twice as large
+    changes how everybody else is used.
+    """
+    slots: dict[int, int] = {}
+    for node in nodes:
+        slots[node.slot_count] = slots.get(node.slot_count, 0) + node.slot_count
+    return max(slots, key=lambda slot_count: (slots[slot_count], slot_count))
+
+
+def grid(shape: Sequence[int], unit: int) -> tuple[int, ...] | None:
+    """Units along each axis of a mesh of this shape; None if runs of `unit` ranks are no boxes of it."""
+    counts: list[int] = []
+    left = unit
+    for size in reversed(shape):
+        side = math.gcd(size, left)
+        if side < size and side < left:
+            return None
+        counts.append(size // side)
+        left //= side
+    return tuple(reversed(counts)) if left == 1 else None
+
+
+def elastic_part(mesh: Mesh, unit: int) -> int | None:
+    """How far a unit reaches along the elastic axis if that is large; None if it fits the mesh at no size of it."""
+    left = unit
+    for axis in reversed(mesh.axes):
+        if axis.size is None:
+            return left
+        side = math.gcd(axis.size, left)
+        if side < axis.size and side < left:
+            return None
+        left //= side
+    return left if left == 1 else None
+
+
+def elastic_sizes(mesh: Mesh, unit: int, block: int, low: int, high: int) -> Sequence[int]:
+    """The sizes from `low` to `high` of the elastic axis, rising, at which units are boxes and `block` ranks divide
+    the world; of a mesh without one, 1 stands for the whole mesh."""
+    part = elastic_part(mesh, unit)
+    replica = mesh.replica_size
+    if mesh.elastic is None:
+        return (1,) if part and replica % block == 0 and low <= 1 <= high else ()
+    if part is None:
+        return ()
+    step = math.lcm(part, block // math.gcd(block, replica))
+    # Below `part` a unit takes the whole axis and goes on into the next; from there on the axis is cut into parts.
+    small = [
+        size
+        for size in range(low, min(high + 1, part))
+        if size * replica % block == 0 and grid(mesh.shape(size * replica), unit)
+    ]
+    large = range(-(-max(low, part) // step) * step, high + 1, step)
+    return [*small, *large] if small else large
+
+
+def require_unit(unit: int, nodes: Iterable[Node], mesh: Mesh, host_slots: int | None) -> None:
+    """Raise UsageError for a unit that fits no node or no world of this mesh, with those that would.
+
+    `host_slots`: of the hosts that must be filled entirely, if any.
+    """
+    most = max(node.slot_count for node in nodes)
+    if unit > most:
+        raise UsageError(f"unit {unit} fits on no node: the largest has {most} devices", _units(mesh, most))
+    if unit < 1 or elastic_part(mesh, unit) is None:
+        raise UsageError(
+            f"unit {unit}: {unit} consecutive ranks are no even part of mesh {mesh}, counted from its last axis",
+            _units(mesh, most),
+        )
+    if host_slots is not None and host_slots % unit:
+        raise UsageError(f"unit {unit} does not divide the {host_slots} devices of a host, and none may stay idle")
+
+
+def _units(mesh: Mesh, most: int) -> str:
+    fitting = [str(unit) for unit in range(1, most + 1) if elastic_part(mesh, unit)]
+    return f"{' or '.join([', '.join(fitting[:-1]), fitting[-1]] if len(fitting) > 1 else fitting)} would fit"

@@ -1,0 +1,50 @@
+"""Small questions about values that somebody else's file holds, and how to speak of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from reprlib import Repr
+from typing import Any, TypeGuard
+
+from launcher.errors import UsageError
+from launcher.options import did_you_mean
+
+_short = Repr()
+_short.maxstring = _short.maxother = _short.maxlong = 60
+_short.maxlist = 8
+
+
+def is_name(value: object) -> TypeGuard[str]:
+    """Whether it is text that can stand in a sentence and in a table."""
+    return isinstance(value, str) and 0 < len(value) <= 200 and value.isprintable() and value.strip() == value
+
+
+def is_count(value: object) -> TypeGuard[int]:
+    """Whether it is a whole number; true and false are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def require_known(values: Mapping[Any, Any], keys: Iterable[str], where: str) -> None:
+    """Raise UsageError for a key that is none of `keys`."""
+    names = {key: repr(key) for key in keys}
+    for key in values:
+        if key not in names:
+            question = did_you_mean(str(key)[:60], names) or f"the keys are {', '.join(names)}"
+            raise UsageError(f"{where}: unknown key {shown(key)}", question)
+
+
+def kind(value: object) -> str:
+    """What it is, for a sentence: "nodes is a list"."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict):
+        return "keys and values"
+    return "a list" if isinstance(value, list) else shown(value)
+
+
+def shown(value: object) -> str:
+    """The value as a sentence bears it: cut short where somebody's file is not what was meant."""
+    try:
+        return _short.repr(value)
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        return "a number with thousands of digits"

@@ -1,0 +1,106 @@
+"""Clusters from a few words, for who has no file at hand: "dgx:4x8x8" is 4 leaves of 8 nodes with 8 GPUs each.
+
+Nodes are called h0, h1, ... along the tree, and so are domains, each within the one above. Two things are as
+unhelpful as in reality: the order in which nodes join is a shuffle, always the same one, and addresses count up
+along the tree, so that sorted as text 10.0.0.10 comes before 10.0.0.2.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from collections.abc import Sequence
+
+from launcher.errors import UsageError
+from launcher.node import Node
+from launcher.preview.cluster import DEVICES_MAX, Cluster, require_devices, require_size
+
+FORMS = {
+    "dgx": "dgx:[[[ZONESx]PODSx]LEAVESx]NODESxGPUS",
+    "nvl72": "nvl72:[PODSx]RACKS",
+    "tpu": "tpu:v5e-CHIPS:SLICES",
+}
+"""Kind -> how it is written. dgx:4x8 are 4 nodes without a network to speak of."""
+
+_NVL72 = (18, 4)  # an NVLink domain of 72 GPUs: 18 hosts with 4
+_TPU_CHIPS_PER_HOST = 4
+_TPU_SLICES = {"v5e": (16, 32, 64, 128, 256), "v6e": (16, 32, 64, 128, 256)}  # of several hosts, by chips
+_SUBNET_HOSTS = 250
+
+
+def is_form(text: str) -> bool:
+    """Whether it names a generator, not a file."""
+    return text.partition(":")[0] in FORMS and ":" in text
+
+
+def generated(text: str) -> Cluster:
+    """The cluster that `text`, one of FORMS, stands for. Raises UsageError."""
+    kind, _, rest = text.partition(":")
+    if kind == "nvl72":
+        counts = _counts(rest, text, kind, 1, 2)
+        return _made(text, ("pod", "nvl")[-len(counts) :], (*counts, *_NVL72))
+    if kind == "tpu":
+        return _tpu(rest, text)
+    counts = _counts(rest, text, kind, 2, 5)
+    return _made(text, ("zone", "pod", "leaf")[5 - len(counts) :], counts)
+
+
+def _tpu(rest: str, text: str) -> Cluster:
+    model, _, slice_count = rest.partition(":")
+    version, _, chips = model.partition("-")
+    sizes = _TPU_SLICES.get(version, ())
+    if chips not in map(str, sizes):
+        known = ", ".join(f"{each}-{size}" for each, sizes in _TPU_SLICES.items() for size in sizes)
+        raise UsageError(f"cluster {text!r}: {model!r} is no slice of several hosts that is known", f"known: {known}")
+    counts = _counts(slice_count, text, "tpu", 1, 1)
+    hosts = int(chips) // _TPU_CHIPS_PER_HOST
+    return _made(text, ("slice",), (*counts, hosts, _TPU_CHIPS_PER_HOST), whole=f"slice:{hosts}")
+
+
+def _counts(text: str, whole: str, kind: str, least: int, most: int) -> tuple[int, ...]:
+    pieces = text.split("x")
+    if not least <= len(pieces) <= most or not all(piece.isascii() and piece.isdigit() for piece in pieces):
+        raise UsageError(
+            f"cluster {whole!r} is not of the form {FORMS[kind]}", "numbers with x between, e.g. dgx:4x8x8"
+        )
+    if not all(0 < len(piece) < 10 and int(piece) for piece in pieces):
+        raise UsageError(f"cluster {whole!r} has a number that is not from 1 to 999999999")
+    return tuple(int(piece) for piece in pieces)
+
+
+def _made(name: str, levels: tuple[str, ...], counts: Sequence[int], whole: str = "") -> Cluster:
+    """`counts`: domains of the outermost level, of the next in each, ..., nodes in each, devices of each."""
+    *domains, devices = counts
+    node_count = math.prod(domains)
+    require_size(node_count, name)
+    if devices > DEVICES_MAX:
+        raise UsageError(f"{name}: {devices} devices per node are more than the {DEVICES_MAX} that one may have")
+    require_devices(node_count * devices, name)
+    places = itertools.product(*(range(count) for count in domains))
+    arrival = sorted(range(node_count), key=_shuffled)
+    order = {number: position for position, number in enumerate(arrival)}
+    nodes = [
+        Node(
+            id=f"h{number}",
+            slot_count=devices,
+            path=tuple(f"{level[0]}{place[depth]}" for depth, level in enumerate(levels)),
+            address=address(number),
+            order=order[number],
+            index=place[-1] if whole else None,
+        )
+        for number, place in enumerate(places)
+    ]
+    nodes.sort(key=lambda node: node.order)
+    wishes = {"whole": whole} if whole else {}
+    return Cluster(name=name, levels=levels, nodes=tuple(nodes), wishes=wishes, is_generated=True)
+
+
+def address(number: int) -> str:
+    """The address of node `number`, counted from 0."""
+    subnet, host = divmod(number, _SUBNET_HOSTS)
+    return f"10.{subnet // 256}.{subnet % 256}.{host + 1}"
+
+
+def _shuffled(number: int) -> bytes:
+    return hashlib.blake2b(str(number).encode(), digest_size=8).digest()

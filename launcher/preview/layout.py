@@ -1,0 +1,175 @@
+"""Where everything of the tree stands: nested frames with rows of tiles, aligned on both sides.
+
+All tiles of a picture have one size, and all frames of a level one width. What is chosen is how many children stand
+in a row at every level; the best choice shows the largest tiles on a sheet of the given width that is not too high.
+Sizes come in steps, and each step says what can be written: a name and all coordinates, only numbers, nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import product
+from typing import NamedTuple
+
+from launcher.preview.scene import Domain, Scene, Tile
+
+FRAME_GAP = 8
+
+
+class Step(NamedTuple):
+    """Sizes that go together. `name`, `caption`, `ranks`: font sizes of a tile's lines, 0 for none."""
+
+    width_min: int
+    width_max: int
+    height: int
+    gap: int
+    pad: int
+    head: int
+    head_font: float
+    name: float
+    caption: float
+    ranks: float
+
+
+STEPS = (
+    Step(112, 148, 60, 6, 10, 25, 12.5, 12.5, 12, 10.5),
+    Step(84, 118, 42, 5, 9, 23, 12, 11.5, 11, 0),
+    Step(52, 90, 32, 4, 8, 21, 11, 10, 10, 0),
+    Step(34, 64, 20, 3, 7, 19, 10.5, 0, 10, 0),
+    Step(22, 46, 15, 2, 6, 17, 10, 0, 9, 0),
+    Step(12, 26, 11, 2, 5, 15, 9, 0, 0, 0),
+    Step(5, 16, 7, 1, 4, 14, 9, 0, 0, 0),
+)
+
+
+class Place(NamedTuple):
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+class Layout(NamedTuple):
+    """Tiles and frames with their places, outer frames before inner ones; the origin is the upper left corner."""
+
+    step: Step
+    tiles: tuple[tuple[Tile, Place], ...]
+    frames: tuple[tuple[Domain, Place], ...]
+    width: float
+    height: float
+
+
+def arrange(scene: Scene, width: int, height: int) -> Layout:
+    """The largest tiles on a sheet `width` wide and, if any size allows that, at most `height` high."""
+    best: tuple[tuple[float, ...], tuple[int, ...], Step, int] | None = None
+    counts = [_child_counts(scene.root, depth) for depth in range(scene.depth + 1)]
+    for columns in product(*(_choices(max(found)) for found in counts)):
+        # Rows with a hole at the end look untidy, most of all the inner ones; it is worth some height to have none.
+        ragged = sum(
+            40 * (depth + 1)
+            for depth, (found, column) in enumerate(zip(counts, columns, strict=True))
+            if max(found) % column
+        )
+        for number, step in enumerate(STEPS):
+            if best is not None and number > best[0][1] and best[0][0] == 0:
+                break
+            tile = _tile_width(columns, step, width)
+            if tile < step.width_min:
+                continue
+            high = _height(scene.root, columns, step)
+            excess = max(0, high - height)
+            score = (excess, number, high + ragged, *columns)
+            if best is None or score < best[0]:
+                best = (score, columns, step, tile)
+            if not excess:
+                break
+    if best is None:  # narrower than one smallest tile
+        columns = (1,) * (scene.depth + 1)
+        best = ((), columns, STEPS[-1], max(1, _tile_width(columns, STEPS[-1], width)))
+    _, columns, step, tile = best
+    return _Drawing(columns, step, tile).layout(scene.root)
+
+
+def _child_counts(domain: Domain, depth: int) -> list[int]:
+    """How many children the domains of a depth have."""
+    if depth == 0:
+        return [max(1, len(domain.children))]
+    return [
+        count for child in domain.children if isinstance(child, Domain) for count in _child_counts(child, depth - 1)
+    ]
+
+
+def _choices(count: int) -> list[int]:
+    """Columns worth trying for at most `count` children: those that make 1, 2, 3... rows."""
+    return sorted({-(-count // rows) for rows in range(1, min(count, 40) + 1)}, reverse=True)
+
+
+def _tile_width(columns: tuple[int, ...], step: Step, width: int) -> int:
+    """The widest tile with which the whole stays within `width`."""
+    room = width
+    for column in columns[:-1]:
+        room = (room - (column - 1) * FRAME_GAP) // column - 2 * step.pad
+    return min(step.width_max, (room - (columns[-1] - 1) * step.gap) // columns[-1])
+
+
+def _rows(domain: Domain, column: int) -> Iterable[tuple[Domain | Tile, ...]]:
+    return (domain.children[start : start + column] for start in range(0, len(domain.children), column))
+
+
+def _height(domain: Domain, columns: tuple[int, ...], step: Step) -> int:
+    """Of what stands inside the domain's frame."""
+    if len(columns) == 1:
+        row_count = -(-len(domain.children) // columns[0])
+        return row_count * (step.height + step.gap) - step.gap
+    rows = [max(_frame_height(child, columns[1:], step) for child in row) for row in _rows(domain, columns[0])]
+    return sum(rows) + (len(rows) - 1) * FRAME_GAP
+
+
+def _frame_height(child: Domain | Tile, columns: tuple[int, ...], step: Step) -> int:
+    assert isinstance(child, Domain)
+    return step.head + _height(child, columns, step) + step.pad
+
+
+class _Drawing:
+    """Places tiles and frames, once the columns are chosen."""
+
+    def __init__(self, columns: tuple[int, ...], step: Step, tile: int) -> None:
+        self.columns, self.step, self.tile = columns, step, tile
+        self.tiles: list[tuple[Tile, Place]] = []
+        self.frames: list[tuple[Domain, Place]] = []
+
+    def layout(self, root: Domain) -> Layout:
+        self._fill(root, 0, 0, 0)
+        places = [place for _, place in (*self.tiles, *self.frames)]
+        return Layout(
+            step=self.step,
+            tiles=tuple(self.tiles),
+            frames=tuple(self.frames),
+            width=max((place.x + place.width for place in places), default=0),
+            height=max((place.y + place.height for place in places), default=0),
+        )
+
+    def _inner_width(self, depth: int) -> int:
+        column = self.columns[depth]
+        if depth == len(self.columns) - 1:
+            return column * (self.tile + self.step.gap) - self.step.gap
+        return column * (self._inner_width(depth + 1) + 2 * self.step.pad + FRAME_GAP) - FRAME_GAP
+
+    def _fill(self, domain: Domain, depth: int, left: int, top: int) -> None:
+        step = self.step
+        if depth == len(self.columns) - 1:
+            for index, tile in enumerate(domain.children):
+                assert isinstance(tile, Tile)
+                row, column = divmod(index, self.columns[depth])
+                x, y = left + column * (self.tile + step.gap), top + row * (step.height + step.gap)
+                self.tiles.append((tile, Place(x, y, self.tile, step.height)))
+            return
+        width = self._inner_width(depth + 1) + 2 * step.pad
+        for row_of in _rows(domain, self.columns[depth]):
+            height = max(_frame_height(child, self.columns[depth + 1 :], step) for child in row_of)
+            for index, child in enumerate(row_of):
+                assert isinstance(child, Domain)
+                x = left + index * (width + FRAME_GAP)
+                self.frames.append((child, Place(x, top, width, height)))
+                self._fill(child, depth + 1, x + step.pad, top + step.head)
+            top += height + FRAME_GAP

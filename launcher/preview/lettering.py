@@ -1,0 +1,101 @@
+"""Words in a picture: how wide they are, how to make them fit, how to say numbers shortly.
+
+A picture is drawn without a browser at hand, so the width of a word is estimated from the widest of the usual fonts
+(DejaVu Sans, per character): a word that fits here fits everywhere. Names come from users, so what cannot be seen
+or could turn the direction of the text is replaced.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+FONTS = "system-ui, -apple-system, Segoe UI, DejaVu Sans, sans-serif"
+ELLIPSIS, DASH = "\u2026", "\u2013"
+BOLD = 1.13  # bold letters are wider by at most this
+
+# Widths as parts of the font size.
+_WIDTHS = {
+    **dict.fromkeys("ijlI.,:;'|!·", 0.36),
+    **dict.fromkeys("frt()[]{}/\\-` ", 0.42),
+    **dict.fromkeys("wAVXYBEFGKLPRSTUZ", 0.82),
+    **dict.fromkeys("CDHNOQ~+=<>", 0.86),
+    **dict.fromkeys("mMW@%&", 1.05),
+}
+_USUAL, _WIDE = 0.66, 1.4
+
+
+def width(words: str, size: float, is_bold: bool = False) -> float:
+    """At most how wide `words` are, in the units of the font's `size`."""
+    return sum(_part(letter) for letter in words) * size * (BOLD if is_bold else 1)
+
+
+def _part(letter: str) -> float:
+    known = _WIDTHS.get(letter)
+    if known is not None:
+        return known
+    if letter < "\u0080":
+        return _USUAL
+    if letter < "\u0250" or letter in (ELLIPSIS, DASH):
+        return 1.0
+    return 0.0 if unicodedata.combining(letter) else _WIDE
+
+
+def printable(name: str) -> str:
+    """The name without what cannot be seen: control characters, halves of characters, turns of direction."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in name)
+
+
+def shorten(words: str, room: float, size: float, is_bold: bool = False) -> str:
+    """`words`, or their beginning and end with an ellipsis between, so that they fit; empty if nothing sensible does.
+
+    Names of nodes mostly differ at the end, so the end keeps the larger part.
+    """
+    if width(words, size, is_bold) <= room:
+        return words
+    for kept in range(min(len(words) - 1, int(room / size / 0.3)), 2, -1):
+        head = kept // 3
+        found = words[:head] + ELLIPSIS + words[len(words) - (kept - head) :]
+        if width(found, size, is_bold) <= room:
+            return found
+    return ""
+
+
+def wrap(words: str, room: float, size: float, is_bold: bool = False) -> list[str]:
+    """`words` in lines that fit; a single word that does not is shortened."""
+    lines: list[str] = []
+    for word in words.split():
+        longer = f"{lines[-1]} {word}" if lines else ""
+        if lines and width(longer, size, is_bold) <= room:
+            lines[-1] = longer
+        else:
+            lines.append(shorten(word, room, size, is_bold))
+    return lines
+
+
+def amount(number: int | float) -> str:
+    """1,008 or 0.25 or 1,234.5: at most two decimals."""
+    if isinstance(number, float) and not number.is_integer():
+        return f"{number:,.2f}".rstrip("0").rstrip(".") if abs(number) >= 0.01 else f"{number:.1e}"
+    return f"{int(number):,}"
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """0 to 7 and 16 as "0-7, 16" with a dash: the numbers, runs of them as their ends."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(start) if start == end else f"{start}{DASH}{end}" for start, end in runs)
+
+
+def some(items: Sequence[str], most: int) -> str:
+    """The first `most` of the items, and how many more there are."""
+    more = f" and {len(items) - most:,} more" if len(items) > most else ""
+    return ", ".join(items[:most]) + more

@@ -1,0 +1,63 @@
+"""SVG as text: elements and their attributes, with everything escaped that somebody else named.
+
+All text of a picture is written by `element` and `text`, so a node called `<script>` is a name and no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+
+from launcher.preview.lettering import printable
+
+INK, SOFT, LINE, PAPER, CARD = "#1c2733", "#4a5866", "#8b97a3", "#ffffff", "#f4f6f8"
+
+
+def element(name: str, inner: Iterable[str] | None = None, **attributes: float | str) -> str:
+    """One element; `font_size=13` becomes font-size="13", `class_` becomes class. `inner` is markup already."""
+    pairs = "".join(f' {_key(key)}="{_value(value)}"' for key, value in attributes.items())
+    return f"<{name}{pairs}/>" if inner is None else f"<{name}{pairs}>{''.join(inner)}</{name}>"
+
+
+def _key(name: str) -> str:
+    return name.rstrip("_").replace("_", "-")
+
+
+def _value(value: float | str) -> str:
+    return escape(printable(value)) if isinstance(value, str) else shortly(value)
+
+
+def shortly(number: float) -> str:
+    """A length with at most two decimals."""
+    return f"{number:.2f}".rstrip("0").rstrip(".") if number % 1 else str(int(number))
+
+
+def words(value: str) -> str:
+    """Text as markup."""
+    return escape(printable(value), quote=False)
+
+
+def tip(value: str) -> str:
+    """What a browser shows when the pointer rests on the element around it."""
+    return f"<title>{words(value)}</title>"
+
+
+def text(
+    x: float, y: float, value: str, size: float, *, weight: str = "400", anchor: str = "start", fill: str, class_: str
+) -> str:
+    """Words whose baseline starts, or is centred with anchor "middle", at x, y."""
+    return element(
+        "text",
+        [words(value)],
+        x=x,
+        y=y,
+        font_size=size,
+        font_weight=weight,
+        text_anchor=anchor,
+        fill=fill,
+        class_=class_,
+    )
+
+
+def box(x: float, y: float, width: float, height: float, **attributes: float | str) -> str:
+    return element("rect", None, x=x, y=y, width=width, height=height, **attributes)

@@ -1,0 +1,99 @@
+"""The options that say which node gets which ranks, given to the real command on one machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import Outcome, run
+
+SCRIPT = """
+import os, sys
+names = ("RANK", "WORLD_SIZE", "MESH_SHAPE", "MESH_COORDS", "MESH_DP_RANK", "MESH_DP_SIZE", "MESH_TP_RANK")
+sys.stdout.write(" ".join(os.environ[name] for name in names) + "\\n")
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def job(place: Path, *words: str, workers: int = 4, **environ: str) -> Outcome:
+    return run("meshrun", f"--nproc-per-node={workers}", "--mesh=dp=*,tp=2", *words, "train.py",
+               cwd=place, environ=environ)  # fmt: skip
+
+
+def test_a_job_runs_with_all_of_them_and_its_workers_know_their_places(place: Path) -> None:
+    outcome = job(
+        place, "--traffic", "tp=100,dp=10:ring", "--unit", "2", "--within", "tp=host", "--tolls", "host=1.5",
+        "--dp-min", "1", "--move-cost", "0.1", LAUNCHER_DP_MAX="2",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    assert sorted(outcome.out.splitlines()) == [
+        "0 4 2,2 0,0 0 2 0",
+        "1 4 2,2 0,1 0 2 1",
+        "2 4 2,2 1,0 1 2 0",
+        "3 4 2,2 1,1 1 2 1",
+    ]
+    assert "level" not in outcome.err
+
+
+def test_a_bounded_axis_leaves_slots_idle_and_says_so(place: Path) -> None:
+    outcome = job(place, LAUNCHER_ELASTIC=":1")
+    assert outcome.code == 0, outcome.err
+    assert sorted(outcome.out.splitlines()) == ["0 2 1,2 0,0 0 1 0", "1 2 1,2 0,1 0 1 1"]
+    assert "meshrun: world of 2 ranks on 1 of 1 node: " in outcome.err
+
+
+def test_a_world_that_one_machine_cannot_form_is_refused_at_once(place: Path) -> None:
+    outcome = job(place, "--elastic", "3:")
+    assert (outcome.out, outcome.code) == ("", 2)
+    assert outcome.err.startswith("meshrun: error: ")
+    assert "dp" in outcome.err
+    outcome = job(place, "--unit=8")
+    assert (outcome.out, outcome.code) == ("", 2)
+    assert outcome.err.startswith("meshrun: error: ")
+
+
+@pytest.mark.parametrize(
+    ("word", "variable", "error"),
+    [
+        ("--traffic=pp=3", "", "traffic 'pp=3': mesh dp=*,tp=2 has no axis 'pp'\nhint: its axes are dp, tp"),
+        ("", "TRAFFIC:tp=1:star", "LAUNCHER_TRAFFIC: traffic 'tp=1:star': 'star' is no kind of traffic\n"
+         "hint: the kinds are ring, line, all"),
+        ("--unit=0", "", "unit '0' is not a whole number from 1 to 999999999"),
+        ("--within=tp=nvl", "", "within 'tp=nvl': no level 'nvl' is known\nhint: known here: host"),
+        ("--whole=slice:4", "", "whole 'slice:4': no level 'slice' is known\n"
+         "hint: the levels come with the nodes, and none is known here"),
+        ("--elastic=1", "DP_MAX:2", "elastic '1' and dp-max '2' both bound the elastic axis\nhint: give one of them"),
+        ("", "MOVE_COST:-1", "LAUNCHER_MOVE_COST: move-cost is '-1', not a number from 0 to 1e9"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_asked_is_said_with_its_origin(place: Path, word: str, variable: str, error: str) -> None:
+    name, _, text = variable.partition(":")
+    outcome = job(place, *filter(None, [word]), **({f"LAUNCHER_{name}": text} if name else {}))
+    assert (outcome.out, outcome.err, outcome.code) == ("", f"meshrun: error: {error}\n", 2)
+
+
+def test_a_plan_for_one_node_needs_nothing_heavy() -> None:
+    code = """
+import sys
+from launcher import agent, mesh
+from launcher.placement import Costs, Limits
+from launcher.roster import Description, RosterPlanner, describe
+from rendezvous.messages import Candidate, MakePlan
+
+node = Candidate("a", describe(Description(slot_count=8, address="127.0.0.1", role="default")), 4000, 1)
+planner = RosterPlanner(mesh.parse("pp=2,dp=*,tp=2"), Limits(), Costs())
+planned = planner.plan(MakePlan(1, 1, (node,), {}))
+assert planned.world_size == 8
+again = planner.plan(MakePlan(2, 2, (node,), planned.assignments))
+assert again.assignments == planned.assignments
+print(*sys.modules)
+"""
+    outcome = run("python", "-c", code)
+    assert outcome.code == 0, outcome.err
+    assert {"numpy", "fractions", "click", "argparse"}.isdisjoint(outcome.out.split())

@@ -1,0 +1,259 @@
+"""meshctl plan: what it prints, where, and the exit code it ends with; the real command is run."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.running import LIMIT_S, run
+from tests.support.documentation import is_shown
+
+MESH = ("--mesh", "pp=4,dp=*,tp=8")
+
+LOST_ONE_OF_32 = """\
+cluster  dgx:4x8x8: 32 nodes with 8 devices each
+mesh     pp=4,dp=*,tp=8
+before   pp=4, dp=8, tp=8: 256 ranks on 32 nodes, J 4,288
+lost     h17
+
+world    pp=4, dp=7, tp=8: 224 ranks on 28 nodes
+why      world of 224 ranks on 28 of 31 nodes: dp=7 is the largest whole number
+           of replicas; 3 spares: h...
+...
+spares   h..., h..., h...; every leaf keeps 7 active
+moved    8 of 224 ranks: 8 from h17 to h...
+
+cost     J 3,752; the lower bound is 3,752
+         join order                 ... more
+         address order, as text     ... more
+         address order, as numbers  ... more
+         path order                 ... more
+busiest  leaf l1 with 336 in and out; host h8 with 208 in and out
+
+traffic that leaves a   leaf   host
+  pp line, weight 3      504    504
+  dp ring, weight 10       0  2,240
+  tp ring, weight 100      0      0
+times the toll             2      1
+share of J             1,008  2,744
+widest group touches
+  pp                       4      4
+  dp                       1      7
+  tp                       1      1
+"""
+
+
+def cluster_of_31(path: Path, **wishes: Any) -> str:
+    """31 nodes on leaves of 7, 8, 8 and 8."""
+    homes = [f"l{leaf}" for leaf, size in enumerate((7, 8, 8, 8)) for _ in range(size)]
+    nodes = [{"id": f"h{at}", "path": [home], "devices": 8} for at, home in enumerate(homes)]
+    path.write_text(json.dumps({"levels": ["leaf"], "nodes": nodes, "mesh": "pp=4,dp=*,tp=8", **wishes}))
+    return str(path)
+
+
+def answer_of(*words: str, code: int = 0) -> dict[str, Any]:
+    """The answer as JSON, checked to be one whole object that says what a plan must say."""
+    outcome = run("meshctl", "plan", *words, "--json")
+    assert (outcome.code, outcome.err) == (code, "")
+    assert outcome.out.count("\n") == 1
+    answer: dict[str, Any] = json.loads(outcome.out)
+    if code:
+        assert set(answer) == {"plan", "error"}
+        assert answer["plan"] == {}
+        return answer
+    assert set(answer) == {"dims", "plan", "spares", "J", "moved", "lower_bound", "reasons"}
+    ranks = sorted(rank for ranks in answer["plan"].values() for rank in ranks)
+    assert ranks == list(range(math.prod(answer["dims"])))
+    assert not set(answer["plan"]) & set(answer["spares"])
+    assert 0 <= answer["lower_bound"] <= answer["J"]
+    assert all(isinstance(reason, str) for reason in answer["reasons"])
+    return answer
+
+
+def test_one_node_of_32_lost_is_told_in_words() -> None:
+    outcome = run("meshctl", "plan", "dgx:4x8x8", *MESH, "--lose", "h17")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert is_shown(LOST_ONE_OF_32, outcome.out), outcome.out
+    assert max(map(len, outcome.out.splitlines())) <= 80
+
+
+def test_31_of_32_nodes_make_28_in_use_with_seven_on_every_leaf(tmp_path: Path) -> None:
+    answer = answer_of(cluster_of_31(tmp_path / "c.json"), "--tolls", "host=0")
+    assert answer["dims"] == [4, 7, 8]
+    assert (len(answer["plan"]), len(answer["spares"])) == (28, 3)
+    assert (answer["J"], answer["lower_bound"], answer["moved"]) == (1008, 1008, 0)
+    outcome = run("meshctl", "plan", str(tmp_path / "c.json"), "--tolls", "host=0")
+    assert "every leaf keeps 7 active" in outcome.out
+    assert "path order  1,552  54.0 % more" in outcome.out
+
+
+def test_an_answer_is_the_plan_before_of_the_next_question(tmp_path: Path) -> None:
+    cluster, before = cluster_of_31(tmp_path / "c.json"), tmp_path / "before.json"
+    before.write_text(json.dumps(answer_of(cluster)))
+    assert answer_of(cluster, "--previous", str(before))["moved"] == 0
+    lost = next(iter(json.loads(before.read_text())["plan"]))
+    after = answer_of(cluster, "--previous", str(before), "--lose", lost)
+    assert (after["dims"], after["moved"]) == ([4, 7, 8], 8)
+
+
+def test_a_node_that_comes_is_used(tmp_path: Path) -> None:
+    cluster = cluster_of_31(tmp_path / "c.json")
+    answer = answer_of(cluster, "--join", "new=l0")
+    assert answer["dims"] == [4, 8, 8]
+    assert len(answer["plan"]["new"]) == 8
+
+
+def test_a_flag_wins_over_the_file(tmp_path: Path) -> None:
+    cluster = cluster_of_31(tmp_path / "c.json", dp_max=5, leave_cost={"host": 0})
+    assert answer_of(cluster)["dims"] == [4, 5, 8]
+    assert answer_of(cluster, "--dp-max", "6")["dims"] == [4, 6, 8]
+    assert answer_of(cluster, "--elastic", "1:2")["dims"] == [4, 2, 8]
+    assert answer_of(cluster, "--nnodes", "1:9")["dims"] == [4, 2, 8]
+    assert answer_of(cluster, "--tolls", "leaf=0,host=0")["J"] == 0
+
+
+def test_yaml_json_and_stdin_give_the_same_answer(tmp_path: Path) -> None:
+    cluster = cluster_of_31(tmp_path / "c.json")
+    (tmp_path / "c.yaml").write_text((tmp_path / "c.json").read_text())
+    command = [os.path.join(os.path.dirname(sys.executable), "meshctl"), "plan", "-", "--json"]
+    with open(cluster) as file:
+        from_stdin = subprocess.run(command, stdin=file, capture_output=True, timeout=LIMIT_S, check=True).stdout
+    assert answer_of(cluster) == answer_of(str(tmp_path / "c.yaml")) == json.loads(from_stdin)
+
+
+def test_a_world_that_cannot_be_is_exit_code_1_and_says_what_is_missing() -> None:
+    sentence = "mesh pp=4,dp=*,tp=8 needs at least 4 nodes with 8 devices; 3 are present"
+    assert answer_of("dgx:3x8", *MESH, code=1)["error"] == sentence
+    outcome = run("meshctl", "plan", "dgx:3x8", *MESH)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err.startswith(f"meshctl: error: {sentence}\nhint: ")
+
+
+def test_ranks_of_every_node_are_listed_when_asked_for() -> None:
+    outcome = run("meshctl", "plan", "dgx:2x2x8", "--mesh", "dp=3,tp=8", "--ranks")
+    table = outcome.out[outcome.out.index("  node") :].splitlines()
+    assert [line.split() for line in table] == [
+        ["node", "leaf", "ranks"],
+        ["h0", "l0", "0-7"],
+        ["h1", "l0", "8-15"],
+        ["h2", "l1", "16-23"],
+        ["h3", "l1", "spare"],
+    ]
+
+
+def test_the_text_stays_short_for_16384_nodes() -> None:
+    outcome = run("meshctl", "plan", "dgx:32x32x16x8", "--mesh", "pp=16,dp=*,tp=8", "--lose", "h2,h4000")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert len(outcome.out.splitlines()) < 50
+    assert max(map(len, outcome.out.splitlines())) <= 80
+
+
+def test_an_answer_is_whole_through_a_pipe_of_any_speed() -> None:
+    answer = answer_of("dgx:16x32x8x8", "--mesh", "pp=16,dp=*,tp=8")
+    assert math.prod(answer["dims"]) == 32768
+
+
+def test_a_reader_who_leaves_early_is_no_error() -> None:
+    command = f"{os.path.dirname(sys.executable)}/meshctl plan dgx:16x32x8x8 --ranks | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert (done.returncode, done.stdout.count("\n"), done.stderr) == (0, 1, "")
+
+
+def test_help_shows_every_way_to_name_a_cluster_and_examples() -> None:
+    outcome = run("meshctl", "plan", "-h")
+    assert (outcome.code, outcome.err) == (0, "")
+    for word in ("dgx:4x8x8", "nvl72:8", "tpu:v5e-16:6", "--lose h17", "--within AXIS=LEVEL,..."):
+        assert word in outcome.out
+
+
+FILES = {
+    "good.json": '{"levels": ["leaf"], "nodes": [{"id": "a", "path": ["l0"], "devices": 8}]}',
+    "twins.json": '{"nodes": [{"id": "a", "devices": 8}, {"id": "a", "devices": 8}]}',
+    "minus.json": '{"nodes": [{"id": "a", "devices": -8}]}',
+    "nan.json": '{"leave_cost": {"host": NaN}, "nodes": [{"id": "a", "devices": 8}]}',
+    "ragged.json": '{"levels": ["pod", "leaf"], "nodes": [{"id": "a", "path": ["p0"], "devices": 8}]}',
+    "weight.json": '{"comms": [{"axes": ["dp"], "weight": -1}], "nodes": [{"id": "a", "devices": 8}]}',
+    "within.json": '{"within": {"dp": "rack"}, "nodes": [{"id": "a", "devices": 8}]}',
+    "other.json": '{"mesh": "dp=*,tp=2", "previous": {"dims": [1, 4], "plan": {"a": [0, 1, 2, 3]}}, '
+    '"nodes": [{"id": "a", "devices": 8}]}',
+    "key.json": '{"mash": "dp=*", "nodes": [{"id": "a", "devices": 8}]}',
+    "broken.json": '{"nodes": [\n  {"id": "a"},,\n]}',
+    "broken.yaml": "nodes:\n  - {id: a, devices: 8\n",
+    "circle.yaml": "nodes: &all\n  - {id: a, devices: 8, path: *all}\n",
+    "empty.yaml": "",
+    "rubbish": "\x00\x01",
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence", "hint"),
+    [
+        ([], "no cluster is given", "meshctl plan dgx:4x8x8, or the name of a file"),
+        (["good.json", "--cluster", "dgx:4x8"], "two clusters are given, good.json and dgx:4x8", "meshctl plan dgx:"),
+        ([""], "the name of a file is empty", "is a variable of the shell empty?"),
+        (["nowhere.json"], "file nowhere.json does not exist", "meshctl plan -h shows what can be"),
+        (["."], "file '.' cannot be read: Is a directory", None),
+        (["twins.json"], "twins.json: the id a stands twice, at nodes 1 and 2", None),
+        (["minus.json"], "minus.json: node a: devices is -8, not a whole number from 1 to 1024", None),
+        (["nan.json"], "nan.json: tolls 'host=nan': the toll of host is 'nan', not a number from 0 to 1e9", None),
+        (["ragged.json"], "ragged.json: node a has a path of 1 entry, the levels are 2 (pod, leaf)", "write null"),
+        (["weight.json"], "weight.json: traffic 'dp=-1': the weight of dp is '-1', not a number from 0 to 1e9", None),
+        (["within.json"], "within.json: within 'dp=rack': no level 'rack' is known", None),
+        (["other.json"], "other.json: the previous plan is of a mesh of 1 x 4, not of dp=*,tp=2", "leave it out"),
+        (["key.json"], "key.json: unknown key 'mash'", "did you mean 'mesh'?"),
+        (["broken.json"], "broken.json is no JSON: line 2, column 15: expecting value", None),
+        (["broken.yaml"], "broken.yaml is no YAML that can be used: line 3, column 1: did not find", None),
+        (["circle.yaml"], "circle.yaml is no YAML that can be used: line 2, column 31: *all stands inside", None),
+        (["empty.yaml"], "empty.yaml is empty", 'the least is {"nodes"'),
+        (["rubbish"], "rubbish is no YAML: line 1, column 1: control characters are not allowed", None),
+        (["-"], "stdin is empty", 'the least is {"nodes"'),
+        (["/dev/zero"], "/dev/zero is larger than 16 MiB, which is as much as is read", None),
+        (["dgx:4x8x8x8x8x8"], "cluster 'dgx:4x8x8x8x8x8' is not of the form dgx:[[[ZONESx]PODSx]LEAVESx]", "numbers"),
+        (["dgx:1000x1000x8"], "dgx:1000x1000x8 has 1000000 nodes, more than the 65536", None),
+        (["dgx:4x8", "--lose", "h9"], "--lose: dgx:4x8 has no node 'h9'", "its nodes are h"),
+        (["dgx:4x8", "--join", "h2"], "--join: 'h2' is there already", "give the new node an id of its own"),
+        (["dgx:4x8", "--mesh", "tp=0"], "mesh 'tp=0': the size of tp is '0', neither a positive number nor *", None),
+        (["dgx:4x8", "--whole", "slice:4"], "whole 'slice:4': no level 'slice' is known", None),
+        (["dgx:4x8", "--tolls", "host=-1"], "tolls 'host=-1': the toll of host is '-1', not a number from 0", None),
+        (["dgx:4x8", "--traffic", "dp=nan"], "traffic 'dp=nan': the weight of dp is 'nan', not a number", None),
+        (["dgx:4x8", "--unit", "0"], "unit '0' is not a whole number from 1", None),
+        (["dgx:4x8", "--nnodes", "4:2"], "nnodes '4:2': the least, 4, is more than the most, 2", None),
+        (["dgx:4x8", "--nnodes", "x"], "nnodes 'x' is neither a number of nodes nor MIN:MAX", "write it like"),
+        (["dgx:4x8x8", "--levels", "a,b"], "--levels a,b names 2 levels, dgx:4x8x8 has 1: leaf", None),
+        (["good.json", "--levels", "leaf,leaf"], "good.json: levels names 'leaf' twice", None),
+        (["dgx:4x8", "--previous", "good.json"], "--previous good.json has no keys 'dims' and 'plan'", '{"dims"'),
+        (["dgx:4x8", "--bogus"], "No such option '--bogus'", "meshctl plan --help lists its options"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    words: list[str], sentence: str, hint: str | None, tmp_path: Path
+) -> None:
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    outcome = run("meshctl", "plan", *words, "--json", cwd=tmp_path)
+    assert (outcome.code, outcome.out) == (2, "")
+    first, *rest = outcome.err.splitlines()
+    assert first.startswith(f"meshctl: error: {sentence}")
+    assert len(rest) <= 1
+    if hint:
+        assert rest[0].startswith(f"hint: {hint}")
+
+
+def test_pictures_go_into_files_and_one_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> None:
+    pytest.importorskip("launcher.preview.page")
+    outcome = run(
+        *("meshctl", "plan", "dgx:2x2x8", "--svg", "nowhere/plan.svg", "--html", "plan.html", "--json"), cwd=tmp_path
+    )
+    assert outcome.code == 2
+    assert json.loads(outcome.out)["dims"] == [32]
+    assert outcome.err == "meshctl: error: cannot write 'nowhere/plan.svg': No such file or directory\n"
+    assert "</html>" in (tmp_path / "plan.html").read_text()
+    run("meshctl", "plan", "dgx:2x2x8", "--svg", "plan.svg", cwd=tmp_path)
+    assert (tmp_path / "plan.svg").read_text().rstrip().endswith("</svg>")

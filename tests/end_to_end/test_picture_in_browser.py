@@ -1,0 +1,179 @@
+"""Pictures and pages in a real browser: whether words fit, nothing is cut off, and the switch works.
+
+A page of our own shows what is tested, measures it with the browser's own boxes, and leaves the answer as JSON in
+its document. Pages to test are shown in frames, as wide as a window and as wide as a telephone.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import drawn
+from tests.support.browser import dom, needs_browser, screenshot
+from tests.support.documentation import ROOT
+
+# For an <svg>: words wider than their tile or frame, what reaches out of the picture, words upon words.
+MEASURE = """
+function inside(inner, outer) {
+  const slack = 0.51;
+  return inner.left >= outer.left - slack && inner.right <= outer.right + slack
+      && inner.top >= outer.top - slack && inner.bottom <= outer.bottom + slack;
+}
+function box(element) { return element.getBoundingClientRect(); }
+function told(element) { return element.textContent || element.outerHTML; }
+function measure(svg) {
+  const texts = [...svg.querySelectorAll("text")], boxes = texts.map(box);
+  const found = {overflow: [], outside: [], upon: []};
+  const scale = box(svg).width / svg.viewBox.baseVal.width;
+  found.tiles = svg.querySelectorAll(".tile").length;
+  found.texts = texts.length;
+  found.scale = scale;
+  texts.forEach((text, index) => {
+    const tile = text.parentNode.querySelector(":scope > rect.tile");
+    const frame = text.matches(".name") && text.previousElementSibling.querySelector("rect");
+    if ((tile || frame) && !inside(boxes[index], box(tile || frame))) found.overflow.push(told(text));
+    for (let other = 0; other < index; other++) {
+      const one = boxes[index], two = boxes[other], shared = 1.5 * scale;
+      if (one.left + shared < two.right && two.left + shared < one.right
+          && one.top + shared < two.bottom && two.top + shared < one.bottom)
+        found.upon.push(told(texts[other]) + " / " + told(text));
+    }
+  });
+  svg.querySelectorAll("rect, text, path").forEach((element) => {
+    if (!inside(box(element), box(svg))) found.outside.push(told(element));
+  });
+  return found;
+}
+"""
+LISTEN = (
+    '<script>addEventListener("error", (event) => { document.documentElement.dataset.error = event.message })</script>'
+)
+
+
+def answer(tmp_path: Path, body: str, script: str) -> Any:
+    """What `script` returns in a page with `body`, once everything in it is loaded."""
+    page = tmp_path / "measuring.html"
+    page.write_text(
+        f'<!DOCTYPE html><meta charset="utf-8"><body style="margin:0">{body}<pre id="answer"></pre><script>{MEASURE}'
+        f"function found() {{ {script} }}\n"
+        'addEventListener("load", () => {'
+        ' document.getElementById("answer").textContent = "answer:" + JSON.stringify(found()) });</script>'
+    )
+    said = re.search(r'<pre id="answer">answer:(.*?)</pre>', dom(page, tmp_path), re.DOTALL)
+    assert said is not None, "the page's own script did not end"
+    return json.loads(html.unescape(said[1]))
+
+
+def frame(page: str, width: int, attributes: str = "") -> str:
+    return f'<iframe style="width:{width}px;height:900px;border:0" {attributes} srcdoc="{html.escape(page)}"></iframe>'
+
+
+@needs_browser
+def test_words_fit_and_nothing_is_cut_off_or_hidden(tmp_path: Path) -> None:
+    pictures = [case().svg() for case in drawn.ALL]
+    found = answer(tmp_path, "".join(pictures), 'return [...document.querySelectorAll("body > svg")].map(measure)')
+    faults = [
+        {case.__name__: {name: said for name, said in one.items() if said and isinstance(said, list)}}
+        for case, one in zip(drawn.ALL, found, strict=True)
+    ]
+    assert faults == [{case.__name__: {}} for case in drawn.ALL]
+    assert [one["tiles"] for one in found] == [8, 31, 8, 144, 512, 1024, 1, 6]
+    assert all(one["texts"] > 3 for one in found)
+
+
+@needs_browser
+@pytest.mark.parametrize("case", [drawn.lost_one, drawn.many, drawn.hostile])
+def test_the_page_shows_one_view_at_a_time_at_every_width(case: Callable[[], drawn.Case], tmp_path: Path) -> None:
+    page = case().html().replace("</title>", f"</title>{LISTEN}", 1)
+    # The page itself allows no more than this; the listener above is one more script of its kind.
+    found = answer(
+        tmp_path,
+        frame(page, 1200) + frame(page, 390),
+        """
+        return [...document.querySelectorAll("iframe")].map((frame) => {
+          const page = frame.contentDocument, shown = [], pictures = [];
+          const visible = (element) => element.getClientRects().length > 0;
+          const buttons = [...page.querySelectorAll("nav button")];
+          const views = [...page.querySelectorAll("figure")];
+          const first = views.filter(visible).map((view) => view.id);
+          for (const button of buttons) {
+            button.click();
+            shown.push([button.dataset.view, ...views.filter(visible).map((view) => view.id)]);
+            const drawn = [...page.querySelectorAll("figure > svg")].filter(visible);
+            pictures.push(...drawn.map(measure), drawn.length);
+          }
+          const root = page.documentElement;
+          return {first, shown, pictures, error: root.dataset.error || "",
+                  sideways: root.scrollWidth - root.clientWidth,
+                  pressed: page.querySelectorAll("[aria-pressed=true]").length};
+        });
+        """,
+    )
+    for one in found:
+        assert one["error"] == ""
+        assert one["sideways"] == 0
+        assert one["pressed"] == 1
+        assert one["first"] == ["view-0"]
+        assert len(one["shown"]) >= 2
+        assert all(len(shown) == 2 and shown[0] == shown[1] for shown in one["shown"])
+        for measured in one["pictures"]:
+            if isinstance(measured, int):
+                assert measured == 1  # one width of every view
+            else:
+                assert (measured["overflow"], measured["outside"], measured["upon"]) == ([], [], [])
+                assert measured["scale"] > 0.9  # so small words stay words
+
+
+@needs_browser
+def test_without_scripts_the_page_shows_all_views(tmp_path: Path) -> None:
+    page = drawn.lost_one().html()
+    found = answer(
+        tmp_path,
+        frame(page, 1200, 'sandbox="allow-same-origin"'),
+        """
+        const page = document.querySelector("iframe").contentDocument;
+        const visible = (element) => element.getClientRects().length > 0;
+        return [page.querySelectorAll("figure").length, [...page.querySelectorAll("figure")].filter(visible).length,
+                visible(page.querySelector("nav"))];
+        """,
+    )
+    assert found == [4, 4, False]
+
+
+@needs_browser
+def test_the_file_itself_is_an_image(tmp_path: Path) -> None:
+    file = tmp_path / "plan.svg"
+    file.write_text(drawn.hostile().svg())
+    assert "parsererror" not in dom(file, tmp_path)
+    image = screenshot(file, tmp_path, 1120, 700)
+    assert image.startswith(b"\x89PNG")
+    empty = tmp_path / "empty.html"
+    empty.write_text("<!DOCTYPE html>")
+    assert len(image) > 2 * len(screenshot(empty, tmp_path, 1120, 700))
+
+
+def test_every_hash_seed_makes_the_same_bytes() -> None:
+    script = "from tests.support import drawn; print(drawn.hostile().html(), drawn.racks().svg())"
+    one, other = (
+        subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONIOENCODING": "utf-8"},
+            capture_output=True,
+            timeout=60,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    )
+    assert one == other
+    assert len(one) > 10_000

@@ -1,0 +1,119 @@
+"""`make optima`: the stored optima of small instances, proven again from nothing, or a new set of them.
+
+    python -m tests.support.optima               prove every stored optimum; exit 1 on any difference
+    python -m tests.support.optima --make 320    make instances until so many are proven, and store them
+
+A proof has two halves. The stored layout is valid and costs what is said, which is counted; and no layout costs less,
+for which `exact` looks everywhere. The solver's effort is limited in its own steps and not in seconds, so that the same
+instances are proven on every machine, and an instance is never left out because of what the planner makes of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from launcher.placement.problem import fault
+from tests.support.instances import Instance, instance, make
+
+STORED = Path(__file__).parents[1] / "unit" / "optima.jsonl"
+
+
+def stored() -> list[Instance]:
+    """All instances; the first line of the file says how they were made."""
+    return [instance(line) for line in STORED.read_text().splitlines()[1:]]
+
+
+def missed(instances: Sequence[Instance]) -> list[str]:
+    """A sentence for every instance that the planner's search does not solve to its optimum."""
+    from launcher.placement.search import search
+
+    found = []
+    for one in instances:
+        problem = one.problem()
+        layout = search(problem)
+        assert layout is not None, one.name
+        assert fault(problem, layout) is None, one.name
+        assert one.optimum is not None
+        cost = problem.cost(layout)
+        assert cost >= one.optimum, f"{one.name}: {cost} is less than the proven optimum {one.optimum}"
+        if cost > one.optimum:
+            found.append(f"{one.name}: {cost} is {cost / one.optimum - 1:.2%} above {one.optimum}")
+    return found
+
+
+def prove() -> Iterator[str]:
+    """A sentence for every stored optimum that is none."""
+    from tests.support.exact import cheaper
+
+    for one in stored():
+        start = time.process_time()
+        problem = one.problem()
+        layout = np.array(one.layout, dtype=np.int32)
+        assert one.optimum is not None
+        wrong = fault(problem, layout)
+        if wrong or problem.cost(layout) != one.optimum:
+            yield f"{one.name}: the stored layout costs {problem.cost(layout)}, not {one.optimum}; {wrong or 'valid'}"
+            continue
+        is_certain, better = cheaper(problem, one.optimum)
+        if better is not None:
+            yield f"{one.name}: {problem.cost(better)} is less than {one.optimum}"
+        elif not is_certain:
+            yield f"{one.name}: nothing cheaper than {one.optimum} was found, but that is no proof"
+        print(f"{one.name}: {one.optimum}, {time.process_time() - start:.1f} s", flush=True)
+
+
+def store(count: int) -> None:
+    """Instances 0, 1, 2, ... until `count` are proven, with their optima."""
+    from launcher.placement.search import search
+    from tests.support.exact import cheaper
+
+    lines: list[str] = []
+    unproven: list[str] = []
+    number = -1
+    while len(lines) < count:
+        number += 1
+        one = make(number)
+        if one is None:
+            continue
+        start = time.process_time()
+        problem = one.problem()
+        # To begin with the planner's layout saves the solver the way to a good one, and decides nothing else.
+        known = search(problem)
+        is_certain, better = cheaper(problem, None if known is None else problem.cost(known))
+        layout = known if better is None else better
+        print(f"{one.name}: {'proven' if is_certain else 'open'}, {time.process_time() - start:.1f} s", flush=True)
+        if not is_certain or layout is None:
+            unproven.append(one.name)
+            continue
+        wrong = fault(problem, layout)
+        assert wrong is None, f"{one.name}: {wrong}"
+        done = Instance(**{**vars(one), "optimum": problem.cost(layout), "layout": tuple(layout.tolist())})
+        lines.append(done.line())
+        about = (
+            f"instances 0 to {number} of tests/support/instances.py: {len(lines)} with proven optima, and "
+            f"{len(unproven)} left out as their proofs take longer: {', '.join(unproven) or 'none'}"
+        )
+        STORED.write_text("\n".join([json.dumps({"about": about}), *lines]) + "\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--make", type=int, metavar="COUNT", help="make a new set")
+    arguments = parser.parse_args()
+    if arguments.make:
+        store(arguments.make)
+        return 0
+    wrong = list(prove())
+    print("\n".join(wrong or [f"all {len(stored())} optima are proven"]), file=sys.stderr if wrong else sys.stdout)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

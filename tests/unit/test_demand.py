@@ -1,0 +1,240 @@
+"""What options ask of the placement: texts to limits and costs and back, and what cannot be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher import config, membership, options
+from launcher import mesh as meshes
+from launcher.demand import limits_and_costs, written
+from launcher.errors import UsageError
+from launcher.mesh import Axis, Mesh
+from launcher.node import Node
+from launcher.placement import Costs, Limits, Whole
+from launcher.traffic import KINDS, parse
+
+MESH = "pp=4,dp=*,tp=8"
+LEVELS = ("pod", "leaf")
+
+
+def ask(texts: Mapping[str, str], mesh: str = MESH, levels: Sequence[str] = LEVELS) -> tuple[Limits, Costs]:
+    return limits_and_costs(texts, meshes.parse(mesh), levels=levels)
+
+
+def refusal(texts: Mapping[str, str], mesh: str = MESH, levels: Sequence[str] = LEVELS) -> tuple[str, str | None]:
+    with pytest.raises(UsageError) as caught:
+        ask(texts, mesh, levels)
+    return str(caught.value), caught.value.hint
+
+
+def test_without_options_only_the_numbers_of_nodes_and_the_levels_are_set() -> None:
+    assert ask({}, levels=()) == (Limits(), Costs())
+    found = limits_and_costs({}, meshes.parse(MESH), levels=["leaf"], nodes_min=2, nodes_max=5)
+    assert found == (Limits(nodes_min=2, nodes_max=5, levels=("leaf",)), Costs())
+
+
+def test_every_option_arrives_where_it_belongs() -> None:
+    limits, costs = ask(
+        {
+            "traffic": "tp=100,dp=10",
+            "unit": "8",
+            "within": "tp=host, dp=pod",
+            "whole": "leaf:4",
+            "tolls": "leaf=2,pod=4.5,host=0",
+            "elastic": "2:64",
+            "move-cost": "0.1",
+        }
+    )
+    assert limits == Limits(
+        elastic_min=2,
+        elastic_max=64,
+        levels=LEVELS,
+        unit=8,
+        within={"tp": "host", "dp": "pod"},
+        whole=Whole(level="leaf", hosts=4),
+    )
+    traffic = parse("tp=100,dp=10", meshes.parse(MESH))
+    assert costs == Costs(traffic=traffic, tolls={"leaf": 2, "pod": 4.5, "host": 0}, move_cost=0.1)
+
+
+@pytest.mark.parametrize(
+    ("texts", "least", "most"),
+    [
+        ({"elastic": "1:64"}, 1, 64),
+        ({"elastic": "3"}, 3, 3),
+        ({"elastic": "3:"}, 3, None),
+        ({"elastic": ":64"}, 1, 64),
+        ({"dp-min": "2"}, 2, None),
+        ({"dp-max": "2"}, 1, 2),
+        ({"dp-min": "2", "dp-max": "2"}, 2, 2),
+    ],
+)
+def test_the_elastic_axis_is_bounded_by_either_name(texts: dict[str, str], least: int, most: int | None) -> None:
+    for mesh in (MESH, "fsdp=*,tp=8"):
+        limits, _ = ask(texts, mesh)
+        assert (limits.elastic_min, limits.elastic_max) == (least, most)
+
+
+RANGE = "write it like --elastic 1:64"
+NUMBER = "not a whole number from 1 to 999999999"
+
+
+@pytest.mark.parametrize(
+    ("texts", "sentence", "hint"),
+    [
+        ({"elastic": "4:2"}, "elastic '4:2': the least, 4, is more than the most, 2", None),
+        ({"elastic": ":"}, "elastic ':' gives neither a least nor a largest size", RANGE),
+        ({"elastic": "0:4"}, f"elastic '0:4': '0' is {NUMBER}", RANGE),
+        ({"elastic": "-1"}, f"elastic '-1': '-1' is {NUMBER}", RANGE),
+        ({"elastic": "1:2:3"}, f"elastic '1:2:3': '2:3' is {NUMBER}", RANGE),
+        ({"elastic": "1:1e3"}, f"elastic '1:1e3': '1e3' is {NUMBER}", RANGE),
+        ({"dp-min": "4", "dp-max": "2"}, "dp-max '2' is less than dp-min '4'", None),
+        ({"dp-max": "0"}, f"dp-max '0' is {NUMBER}", None),
+        ({"elastic": "4", "dp-max": "4"}, "elastic '4' and dp-max '4' both bound the elastic axis", "give one of them"),
+        ({"unit": "0"}, f"unit '0' is {NUMBER}", None),
+        ({"unit": "2.5"}, f"unit '2.5' is {NUMBER}", None),
+        ({"unit": "9999999999"}, f"unit '9999999999' is {NUMBER}", None),
+        ({"move-cost": "-1"}, "move-cost is '-1', not a number from 0 to 1e9", None),
+        ({"move-cost": "inf"}, "move-cost is 'inf', not a number from 0 to 1e9", None),
+        ({"tolls": "leaf"}, "tolls 'leaf': 'leaf' is not LEVEL=TOLL", "write it like --tolls leaf=2,host=1"),
+        ({"tolls": "leaf=nan"}, "tolls 'leaf=nan': the toll of leaf is 'nan', not a number from 0 to 1e9", None),
+        ({"tolls": "leaf=1,leaf=2"}, "tolls 'leaf=1,leaf=2' names leaf twice", None),
+        ({"tolls": "rack=1"}, "tolls 'rack=1': no level 'rack' is known", "known here: pod, leaf, host"),
+        ({"within": "tp"}, "within 'tp': 'tp' is not AXIS=LEVEL", "write it like --within tp=host"),
+        ({"within": "ep=leaf"}, f"within 'ep=leaf': mesh {MESH} has no axis 'ep'", "its axes are pp, dp, tp"),
+        ({"within": "tp=nvl"}, "within 'tp=nvl': no level 'nvl' is known", "known here: pod, leaf, host"),
+        ({"within": "tp=leaf,tp=host"}, "within 'tp=leaf,tp=host' names tp twice", None),
+        ({"whole": "slice:4"}, "whole 'slice:4': no level 'slice' is known", "known here: pod, leaf"),
+        ({"whole": "leaf:none"}, f"whole 'leaf:none': 'none' is {NUMBER}", "write it like --whole slice:4"),
+        ({"whole": "leaf"}, "whole 'leaf' does not say how many nodes a complete leaf has", "write it like leaf:4"),
+        (
+            {"whole": "host"},
+            "whole 'host': a host is one node, no domain of several",
+            "--within AXIS=host keeps ranks on one",
+        ),
+        ({"traffic": "tp"}, "traffic 'tp': 'tp' is not AXIS=WEIGHT", "write it like --traffic tp=100,dp=10,pp=3"),
+        ({"traffic": "ep=1"}, f"traffic 'ep=1': mesh {MESH} has no axis 'ep'", "its axes are pp, dp, tp"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_a_sentence(texts: dict[str, str], sentence: str, hint: str | None) -> None:
+    assert refusal(texts) == (sentence, hint)
+
+
+def test_bounds_need_an_axis_that_they_bound() -> None:
+    hint = "give one of its axes the size *"
+    assert refusal({"elastic": "1:4"}, "dp=4") == ("elastic '1:4': mesh dp=4 has no elastic axis", hint)
+    assert refusal({"dp-min": "4"}, "dp=4") == ("dp-min '4': mesh dp=4 has no elastic axis", hint)
+    assert refusal({"dp-max": "4"}, "dp=4,ep=*") == (
+        "dp-max '4': dp has a fixed size in mesh dp=4,ep=*, the elastic axis is ep",
+        "--elastic MIN:MAX bounds ep",
+    )
+
+
+def test_where_no_level_is_known_only_the_host_and_any_toll_can_be_named() -> None:
+    limits, costs = ask({"within": "tp=host", "tolls": "leaf=2,host=1"}, levels=())
+    assert (limits.within, costs.tolls) == ({"tp": "host"}, {"leaf": 2, "host": 1})
+    assert refusal({"within": "dp=leaf"}, levels=()) == (
+        "within 'dp=leaf': no level 'leaf' is known",
+        "known here: host",
+    )
+    assert refusal({"whole": "leaf:4"}, levels=()) == (
+        "whole 'leaf:4': no level 'leaf' is known",
+        "the levels come with the nodes, and none is known here",
+    )
+
+
+def test_a_complete_domain_has_as_many_nodes_as_the_fullest_unless_its_size_is_given() -> None:
+    paths = [("p", "a"), ("p", "a"), ("p", "a"), ("p", "b"), ("q", "a"), ("q", None)]
+    nodes = [Node(id=f"h{number}", slot_count=8, path=path) for number, path in enumerate(paths)]
+    for text, hosts in (("leaf", 3), ("pod", 4), ("leaf:5", 5)):
+        limits, _ = limits_and_costs({"whole": text}, meshes.parse(MESH), levels=LEVELS, nodes=nodes)
+        assert limits.whole == Whole(level=text.partition(":")[0], hosts=hosts)
+
+
+def test_an_error_names_the_variable_the_text_came_from() -> None:
+    with pytest.raises(UsageError, match=r"^LAUNCHER_UNIT: unit 'x' is not a whole number") as caught:
+        limits_and_costs({"unit": "x", "elastic": "2"}, meshes.parse(MESH), variables={"unit": "LAUNCHER_UNIT"})
+    assert caught.value.exit_code == 2
+
+
+COUNTS = st.integers(1, 99)
+DECIMALS = st.one_of(st.integers(0, 10**9), st.integers(0, 10**9).map(lambda number: number / 10**6))
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> dict[str, str]:
+    """Options of which any may be missing, in any order and spelling."""
+
+    def chosen(names: tuple[str, ...], values: st.SearchStrategy[object]) -> str:
+        keys = draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
+        return ", ".join(f"{key} = {draw(values)}" for key in keys)
+
+    least = draw(COUNTS)
+    weights = st.builds("{}{}".format, DECIMALS, st.sampled_from(["", *(f":{kind}" for kind in KINDS)]))
+    every = {
+        "elastic": draw(st.sampled_from([f"{least}", f"{least}:", f":{least}", f"{least}:{least + draw(COUNTS)}"])),
+        "unit": str(draw(COUNTS)),
+        "within": chosen(("pp", "dp", "tp"), st.sampled_from((*LEVELS, "host"))),
+        "whole": f"leaf:{draw(COUNTS)}",
+        "traffic": chosen(("pp", "dp", "tp", "tp+dp"), weights),
+        "tolls": chosen((*LEVELS, "host"), DECIMALS),
+        "move-cost": str(draw(DECIMALS)),
+    }
+    return {name: every[name] for name in draw(st.lists(st.sampled_from(sorted(every)), unique=True))}
+
+
+@settings(max_examples=50)
+@given(texts())
+def test_what_was_asked_can_be_written_as_options_that_ask_the_same(texts: dict[str, str]) -> None:
+    mesh = meshes.parse(MESH)
+    asked = limits_and_costs(texts, mesh, levels=LEVELS)
+    words = dict(options.parse(written(*asked).split()).values)
+    assert words.pop("nnodes") == "1:"
+    assert limits_and_costs(words, mesh, levels=LEVELS) == asked
+
+
+@given(st.lists(COUNTS, min_size=1, max_size=4), st.integers(0, 4))
+def test_the_mesh_that_nodes_compare_can_be_written_and_read_again(sizes: list[int], elastic_at: int) -> None:
+    axes = tuple(Axis(name=f"a{at}", size=None if at == elastic_at else size) for at, size in enumerate(sizes))
+    assert meshes.parse(str(Mesh(axes=axes))) == Mesh(axes=axes)
+
+
+def test_the_same_wishes_in_other_words_are_written_alike() -> None:
+    one = ask({"traffic": "tp=100,dp=5", "within": "tp=host,dp=leaf", "tolls": "leaf=2,host=1", "elastic": ":4"})
+    other = ask(
+        {"traffic": "dp=5:ring, tp=100.0", "within": "dp=leaf, tp=host", "tolls": "host=1.0,leaf=2", "dp-max": "4"}
+    )
+    assert written(*one) == written(*other)
+    assert written(*one) == (
+        "--nnodes 1: --elastic 1:4 --within dp=leaf,tp=host "
+        "--traffic pp=3:line,dp=5:ring,tp=100:ring --tolls host=1,leaf=2"
+    )
+    assert written(Limits(nodes_min=2, nodes_max=4), Costs()) == "--nnodes 2:4"
+
+
+def demands(*words: str, slot_count: int = 4, **environ: str) -> tuple[Limits, Costs]:
+    made = config.resolve(options.parse([*words, "train.py"]), environ, "python3")
+    assert made.mesh is not None
+    return membership.demands(made, made.mesh, slot_count)
+
+
+def test_a_job_asks_what_its_options_and_variables_ask() -> None:
+    limits, costs = demands("--mesh=dp=*,tp=2", "--within=tp=host", "--move-cost=2", LAUNCHER_ELASTIC="1:2")
+    assert limits == Limits(nodes_max=1, elastic_max=2, within={"tp": "host"})
+    assert costs == Costs(move_cost=2)
+
+
+def test_a_job_says_by_which_variable_it_was_asked_what_cannot_be() -> None:
+    with pytest.raises(UsageError, match=r"^LAUNCHER_WITHIN: within 'tp=nvl': no level 'nvl' is known$"):
+        demands("--mesh=dp=*,tp=2", LAUNCHER_WITHIN="tp=nvl")
+    with pytest.raises(UsageError, match=r"^within 'tp=nvl': no level 'nvl' is known$"):
+        demands("--mesh=dp=*,tp=2", "--within=tp=nvl")
+
+
+def test_tolls_of_levels_that_one_machine_does_not_know_are_noted(capfd: pytest.CaptureFixture[str]) -> None:
+    demands("--mesh=dp=*", "--tolls=leaf=2,host=1,pod=4")
+    assert capfd.readouterr().err == "meshrun: --tolls: nobody pays for leaf, pod: one machine knows no such level\n"

@@ -1,0 +1,274 @@
+"""Pictures of a plan: what is shown, where it stands, in which colours, and that names do no harm."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import xml.etree.ElementTree as xml
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from launcher.mesh import parse
+from launcher.node import Node
+from launcher.placement import Costs
+from launcher.preview.colours import HUES, PALEST, colour
+from launcher.preview.flows import ledger
+from launcher.preview.layout import Place, arrange
+from launcher.preview.lettering import printable, shorten, spans, width, wrap
+from launcher.preview.markup import INK
+from launcher.preview.page import html
+from launcher.preview.picture import svg
+from launcher.preview.scene import Colouring, Domain, Tile, choose, scene
+from launcher.traffic import Communicator
+from tests.support import drawn
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def tips(text: str) -> list[str]:
+    """Of all tiles."""
+    found = [
+        group.findtext(f"{SVG}title", "")
+        for group in xml.fromstring(text).iter(f"{SVG}g")
+        if any("tile" in rect.get("class", "").split() for rect in group.findall(f"{SVG}rect"))
+    ]
+    assert found
+    return found
+
+
+def test_every_node_has_a_tile_that_tells_its_place_and_ranks() -> None:
+    told = tips(drawn.lost_one().svg())
+    assert len(told) == 31
+    assert "h15; leaf l1; ranks 112\u2013119; pp 2, dp 0" in told
+    assert "h31; leaf l3; spare" in told
+
+
+def test_the_title_says_world_and_cost_and_bound() -> None:
+    text = drawn.lost_one().svg()
+    assert "mesh pp=4, dp=7, tp=8: 224 ranks on 28 of 31 nodes" in text
+    assert "J 1,552 · lower bound 1,008.5 · 3 spares · 8 ranks moved" in text
+
+
+def test_a_node_with_two_groups_has_a_band_for_each() -> None:
+    text = drawn.two_groups_a_node().svg()
+    group = next(each for each in xml.fromstring(text).iter(f"{SVG}g") if each.findtext(f"{SVG}title", "")[:3] == "h1;")
+    fills = [rect.get("fill") for rect in group.findall(f"{SVG}rect")]
+    assert fills == [colour(0, 2, 8), colour(0, 3, 8), "none"]
+    assert "pp 0 · dp 2\u20133" in [each.text for each in group.iter(f"{SVG}text")]
+
+
+def test_spares_are_hollow() -> None:
+    text = drawn.lost_one().svg()
+    spares = [rect for rect in xml.fromstring(text).iter(f"{SVG}rect") if rect.get("class") == "tile spare"]
+    assert [(rect.get("fill"), rect.get("stroke-dasharray")) for rect in spares] == [("#ffffff", "3 2")] * 3
+
+
+@pytest.mark.parametrize("case", [drawn.lost_one, drawn.hostile])
+@pytest.mark.parametrize("draw", [svg, html])
+def test_the_order_of_the_nodes_does_not_matter(case: Callable[[], drawn.Case], draw: Callable[..., str]) -> None:
+    one = case()
+    other = one._replace(
+        nodes=[*one.nodes[5:], *reversed(one.nodes[:5])],
+        plan=replace(one.plan, ranks=dict(sorted(one.plan.ranks.items(), reverse=True))),
+    )
+    assert draw(*one) == draw(*other)
+
+
+@pytest.mark.parametrize("case", [drawn.small, drawn.lost_one, drawn.racks, drawn.lone, drawn.hostile])
+def test_lengths_have_at_most_two_decimals(case: Callable[[], drawn.Case]) -> None:
+    root = xml.fromstring(case().svg())
+    values = [value for element in root.iter() for value in element.attrib.values() if value[:1] != "#"]
+    assert not [value for value in values if re.search(r"\.\d{3}|nan|inf|\de-?\d\d", value)]
+
+
+def test_names_are_names_and_no_markup() -> None:
+    case = drawn.hostile()
+    root = xml.fromstring(case.svg())  # raises unless it is well-formed, control characters included
+    assert {element.tag.removeprefix(SVG) for element in root.iter()} <= {"svg", "g", "rect", "text", "title", "path"}
+    page = case.html()
+    assert page.count("<script") == 1
+    assert "<b>" not in page
+    assert any(tip.startswith(f"{drawn.HOSTILE};") for tip in tips(case.svg()))
+
+
+def test_a_page_needs_nothing_besides_itself() -> None:
+    page = drawn.lost_one().html().replace('xmlns="http://www.w3.org/2000/svg"', "")
+    assert not re.search(r"https?:|src=|href=|@import|url\(", page)
+
+
+def test_a_page_has_a_view_by_stage_and_one_by_group() -> None:
+    views = re.findall(r"<figure.*?</figure>", drawn.lost_one().html(), re.DOTALL)
+    for view, told, fill in (
+        (views[0], "h15; leaf l1; ranks 112\u2013119; pp 2, dp 0", colour(2, 0, 7)),
+        (views[1], "h15; leaf l1; ranks 112\u2013119; dp 0, pp 2", colour(0, 2, 4)),
+    ):
+        assert view.count("<svg ") == 2  # for a window and for a telephone
+        assert len(re.findall(f'<title>{told}</title><rect [^>]*fill="{fill}"', view)) == 2
+        assert set(re.findall(r'fill="([^"]*)"', view)) <= {"none", *re.findall(r"#[0-9a-f]{6}\b", view)}
+
+
+def test_thousands_of_nodes_share_tiles_and_the_picture_says_so() -> None:
+    text = drawn.filled(drawn.hosts(8, 16, 16), "pp=8,dp=*,tp=8", (8, 256, 8), ("pod", "leaf")).svg()
+    told = tips(text)
+    assert len(told) == 1024
+    assert "a cell stands for up to 2 neighbouring nodes" in text
+    assert "h0 … h1; 2 nodes; pod p0, leaf l0; ranks 0\u201315; pp 0, dp 0\u20131" in told
+
+
+def test_what_is_left_out_is_said() -> None:
+    nodes = drawn.hosts(4, 100, 2)
+    text = drawn.filled(nodes, "dp=*,tp=8", (800, 8), ("pod", "leaf")).svg()
+    assert "domains of leaf are too many to be drawn" in text
+    assert len(tips(text)) == 800
+
+
+def domains(domain: Domain) -> list[Domain]:
+    inner = [found for child in domain.children if isinstance(child, Domain) for found in domains(child)]
+    return [*inner, domain]
+
+
+def test_nodes_of_unknown_locality_stand_together_in_a_dashed_frame() -> None:
+    paths = [("p0", "l0"), ("p0", "l0"), ("p0", None), (None, None), (None, None), ("p1", "l0"), ("p1", "l0")]
+    nodes = [Node(id=f"h{index}", slot_count=1, path=path) for index, path in enumerate(paths)]
+    case = drawn.filled(nodes, "dp=*", (7,), ("pod", "leaf"))
+    shown = scene(case.plan, nodes, case.mesh, ("pod", "leaf"))
+    inner = [(each.level, each.name, len(each.children)) for each in domains(shown.root) if each.level == "leaf"]
+    assert inner == [("leaf", "l0", 2), ("leaf", "unknown", 1), ("leaf", "l0", 2), ("leaf", "unknown", 2)]
+    assert case.svg().count('stroke-dasharray="4 3"') == 3  # one of them around another
+
+
+def is_apart(one: Place, other: Place) -> bool:
+    return (
+        one.x + one.width <= other.x
+        or other.x + other.width <= one.x
+        or one.y + one.height <= other.y
+        or other.y + other.height <= one.y
+    )
+
+
+@pytest.mark.parametrize("sheet", [(1080, 940), (376, 1400), (90, 300)])
+@pytest.mark.parametrize("case", [drawn.small, drawn.lost_one, drawn.racks, drawn.hostile, drawn.lone])
+def test_tiles_stand_apart_and_inside_the_sheet(case: Callable[[], drawn.Case], sheet: tuple[int, int]) -> None:
+    one = case()
+    layout = arrange(scene(one.plan, one.nodes, one.mesh, one.limits.levels), *sheet)
+    places = [place for _, place in layout.tiles]
+    assert all(is_apart(a, b) for a, b in itertools.combinations(places, 2))
+    assert all(place.width > 0 and place.x + place.width <= sheet[0] for place in places)
+    assert len({(place.width, place.height) for place in places}) == 1
+
+
+def test_a_tile_stands_inside_the_frame_of_its_domain() -> None:
+    one = drawn.lost_one()
+    layout = arrange(scene(one.plan, one.nodes, one.mesh, ("leaf",)), 1080, 940)
+    where = dict(layout.tiles)
+    for domain, frame in layout.frames:
+        for tile in domain.children:
+            assert isinstance(tile, Tile)
+            place = where[tile]
+            assert frame.x < place.x < place.x + place.width < frame.x + frame.width
+            assert frame.y < place.y < place.y + place.height < frame.y + frame.height
+
+
+@pytest.mark.parametrize(
+    ("mesh", "shape", "hue", "shade"),
+    [
+        ("pp=2,dp=*,tp=8", (2, 4, 8), 0, 1),
+        ("dp=*,pp=2,tp=8", (4, 2, 8), 1, 0),
+        ("stage=2,fsdp=*,model=8", (2, 4, 8), 0, 1),
+        ("pp=1,dp=*,tp=8", (1, 8, 8), 1, None),
+        ("replicas=*,tp=32", (2, 32), 1, 0),
+        ("a=2,b=2,c=16", (2, 2, 16), 0, 1),
+        ("tp=64", (64,), 0, None),
+    ],
+)
+def test_the_axes_that_are_coloured(mesh: str, shape: Sequence[int], hue: int, shade: int | None) -> None:
+    case = drawn.filled(drawn.hosts(1, 1, 8), mesh, shape)
+    assert choose(case.plan, parse(mesh)) == Colouring(hue, shade)
+
+
+def test_the_amounts_are_those_of_the_exact_cost() -> None:
+    case = drawn.lost_one()._replace(costs=Costs(tolls={"leaf": 2, "host": 0}))
+    book = ledger(*case)
+    assert sum(flow.cost for flow in book.flows) == 1552  # 16 hops of dp and 152 of pp leave a leaf
+    dp = next(flow for flow in book.flows if flow.communicator.name == "dp")
+    assert (dp.crossing_count, dp.group_count) == (16, 32)
+    assert [(book.names[arc.low], book.names[arc.high], arc.amount) for arc in dp.arcs] == [
+        ("l1", "l2", 160),
+        ("l2", "l3", 160),
+    ]
+
+
+def test_an_exchange_is_drawn_between_all_its_domains() -> None:
+    expert = Communicator(axes=("ep",), kind="all", weight=12)
+    case = drawn.filled(drawn.hosts(1, 4, 1, slot_count=1), "ep=4", (4,))._replace(costs=Costs(traffic=(expert,)))
+    (flow,) = ledger(*case).flows
+    # Each sends 12 in all, 4 to each other; both directions count.
+    assert [arc.amount for arc in flow.arcs] == [8] * 6
+    assert flow.leaving == (48, 48)
+
+
+def luminance(code: str) -> float:
+    return float(linear(code) @ [0.2126, 0.7152, 0.0722])
+
+
+def linear(code: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    parts = np.array([int(code[start : start + 2], 16) for start in (1, 3, 5)]) / 255
+    return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+
+
+@pytest.mark.parametrize("hue", range(len(HUES)))
+@pytest.mark.parametrize("shade", range(3))
+def test_dark_text_can_be_read_on_every_colour(hue: int, shade: int) -> None:
+    assert (luminance(colour(hue, shade, 3)) + 0.05) / (luminance(INK) + 0.05) >= 4.5
+
+
+# How people see who lack one kind of cones: Machado, Oliveira, Fernandes 2009, severity 1, for linear RGB.
+SIGHTS = {
+    "all cones": np.eye(3),
+    "no red": np.array([[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]]),
+    "no green": np.array([[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]]),
+    "no blue": np.array([[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]]),
+}
+
+
+@pytest.mark.parametrize("sight", SIGHTS)
+def test_the_first_six_hues_differ_whatever_cones_are_lacking(sight: str) -> None:
+    # Distances in Oklab, where about 0.02 can just be seen.
+    cones = np.array([[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]])
+    to_lab = np.array([[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]])
+    seen = [to_lab @ np.cbrt(cones @ np.clip(SIGHTS[sight] @ linear(colour(hue)), 0, 1)) for hue in range(6)]
+    assert min(np.linalg.norm(one - other) for one, other in itertools.combinations(seen, 2)) > 0.06
+
+
+def test_shades_run_from_strong_to_pale() -> None:
+    shades = [colour(0, index, 64) for index in range(64)]
+    assert shades[0] == HUES[0]
+    assert [luminance(each) for each in shades] == sorted(luminance(each) for each in shades)
+    assert colour(0) == colour(0, 0, 9) != colour(0, 8, 9)
+    assert PALEST < 1
+
+
+def test_a_long_name_keeps_its_end() -> None:
+    assert shorten("node-rack-0017", 200, 10) == "node-rack-0017"
+    short = shorten("ip-10-0-13-241.eu-central-1", 90, 10)
+    assert short.startswith("ip")
+    assert short.endswith("central-1"[-5:])
+    assert width(short, 10) <= 90
+    assert shorten("node", 3, 10) == ""
+
+
+def test_lines_are_no_wider_than_their_room() -> None:
+    lines = wrap("a word, " * 9 + "x" * 90, 100, 12)
+    assert len(lines) > 4
+    assert all(width(line, 12) <= 100 for line in lines)
+
+
+def test_numbers_are_told_as_runs() -> None:
+    assert spans([3, 1, 2, 7]) == "1\u20133, 7"
+
+
+def test_what_cannot_be_seen_is_replaced() -> None:
+    assert printable("a\x00\u202eb\ud800 é節") == "a\ufffd\ufffdb\ufffd é節"

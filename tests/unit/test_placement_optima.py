@@ -1,0 +1,104 @@
+"""The search against optima that an exact solver has proven; `make optima` proves them again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from launcher.placement.bound import lower_bound
+from launcher.placement.problem import Problem, fault
+from tests.support.instances import Instance, instance
+from tests.support.optima import missed, stored
+
+ALL = stored()
+LAYOUTS_MAX = 3000
+
+
+def test_the_search_finds_the_proven_optima() -> None:
+    # One of six; all of them are tried in tests/end_to_end.
+    assert missed(ALL[::6]) == []
+
+
+def test_every_stored_layout_is_valid_and_costs_what_is_stored() -> None:
+    for one in ALL:
+        problem, layout = one.problem(), np.array(one.layout, dtype=np.int32)
+        assert fault(problem, layout) is None, one.name
+        assert problem.cost(layout) == one.optimum, one.name
+
+
+def test_the_lower_bound_is_below_every_optimum_and_mostly_close() -> None:
+    ratios = []
+    for one in ALL:
+        assert one.optimum
+        ratios.append(lower_bound(one.problem()) / one.optimum)
+    assert max(ratios) <= 1
+    assert sum(ratio == 1 for ratio in ratios) >= len(ALL) // 3
+    assert sum(ratios) / len(ratios) > 0.94
+
+
+def test_the_set_is_of_many_sizes_and_kinds() -> None:
+    assert len(ALL) >= 300
+    assert len({len(one.nodes) for one in ALL}) >= 15
+    assert {one.name.split("-")[0] for one in ALL} == {"pipeline", "fixed", "context", "experts", "wide", "within"}
+    assert sum(max(len(sizes) for sizes in one.leaves.values()) > 1 for one in ALL) > len(ALL) * 0.9
+    assert sum(any(16 in sizes for sizes in one.leaves.values()) for one in ALL) > len(ALL) // 10
+    assert len({one.line() for one in ALL}) == len(ALL)
+
+
+def all_layouts(problem: Problem) -> Iterator[list[int]]:
+    """Every valid layout, once for those that only differ in which of equal nodes of a leaf has what."""
+    leaf = problem.labels[-2]
+
+    def onward(begun: list[int]) -> Iterator[list[int]]:
+        if len(begun) == problem.traffic.unit_count:
+            yield begun
+            return
+        seen = set()
+        for item, room in enumerate(problem.capacity.tolist()):
+            kind = int(leaf[item]), room
+            if item not in begun and kind not in seen:
+                seen.add(kind)
+                for length in range(1, min(room, problem.traffic.unit_count - len(begun)) + 1):
+                    yield from onward([*begun, *[item] * length])
+
+    return onward([])
+
+
+def costs(problem: Problem, layouts: NDArray[np.int32]) -> NDArray[np.int64]:
+    """J of many layouts, from the pairs of units that talk."""
+    found = np.zeros(len(layouts), dtype=np.int64)
+    for labels, toll in zip(problem.labels, problem.traffic.tolls, strict=True):
+        where = labels[layouts]
+        for hops in problem.traffic.hops:
+            found += toll * hops.weight * (where[:, hops.low] != where[:, hops.high]).sum(axis=1)
+        for exchange in problem.traffic.exchanges:
+            low, high = np.triu_indices(problem.traffic.unit_count, 1)
+            is_pair = exchange.class_of[low] == exchange.class_of[high]
+            leaving = where[:, low[is_pair]] != where[:, high[is_pair]]
+            found += toll * exchange.weight * leaving.sum(axis=1)
+    return found
+
+
+def test_the_smallest_optima_are_those_of_trying_everything() -> None:
+    tried = 0
+    for one in ALL:
+        problem = one.problem()
+        if problem.traffic.unit_count > 6 or problem.rules:
+            continue
+        layouts = []
+        for layout in all_layouts(problem):
+            layouts.append(layout)
+            if len(layouts) > LAYOUTS_MAX:
+                break
+        else:
+            assert costs(problem, np.array(layouts, dtype=np.int32)).min() == one.optimum, one.name
+            tried += 1
+    assert tried >= 10
+
+
+@pytest.mark.parametrize("one", ALL[::40], ids=lambda one: one.name)
+def test_an_instance_is_read_as_it_was_written(one: Instance) -> None:
+    assert instance(one.line()) == one

@@ -1,0 +1,225 @@
+"""The search and its parts: orders of the mesh, domains on a line, swaps, and what holds for every problem."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher import traffic
+from launcher.mesh import parse
+from launcher.node import Node
+from launcher.placement import Costs, Limits
+from launcher.placement.bound import lower_bound
+from launcher.placement.graph import graph, matrix, neighbours
+from launcher.placement.improve import improve
+from launcher.placement.lineup import Kind, beam, greedy
+from launcher.placement.masonry import _lay
+from launcher.placement.orders import Digit, Order, loads_of, orders, walk
+from launcher.placement.problem import Layout, Problem, fault, problem_of
+from launcher.placement.runs import cut_up
+from launcher.placement.search import search
+from launcher.placement.simplify import coarse, restricted, rounded
+from launcher.topology import tree
+
+small = settings(max_examples=25, deadline=None, derandomize=True)
+
+
+def problem(
+    leaves: list[tuple[str, list[int]]], mesh: str, size: int = 1, limits: Limits | None = None, weights: str = ""
+) -> Problem:
+    """`leaves`: "pod/leaf" and the units of its nodes. A unit is four ranks; `size` of the elastic axis."""
+    nodes = [
+        Node(id=f"h{index}-{number}", slot_count=4 * units, path=tuple(leaf.split("/")))
+        for index, (leaf, rooms) in enumerate(leaves)
+        for number, units in enumerate(rooms)
+    ]
+    grid = parse(mesh)
+    limits = limits or Limits()
+    costs = Costs(traffic=traffic.parse(weights, grid) if weights else None)
+    place = tree(nodes, ("pod", "leaf"))
+    rooms = [node.slot_count // 4 for node in place.nodes]
+    return problem_of(place, grid, grid.shape(size * grid.replica_size), 4, limits, costs, rooms)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    leaves = [
+        (f"p{draw(st.integers(0, 2))}/l{index}", draw(st.lists(st.sampled_from([1, 1, 2, 3]), min_size=1, max_size=4)))
+        for index in range(draw(st.integers(2, 5)))
+    ]
+    mesh = draw(st.sampled_from(["pp=2,dp=*,tp=4", "dp=*,cp=2,tp=4", "dp=*,ep=3,tp=4", "dp=*,tp=4"]))
+    room = sum(sum(rooms) for _, rooms in leaves)
+    most = room * 4 // parse(mesh).replica_size
+    if not most:
+        leaves[0][1].extend([1] * 6)
+        most = 1
+    limits = Limits(is_contiguous=draw(st.booleans()))
+    return problem(leaves, mesh, draw(st.integers(1, most)), limits)
+
+
+def sorted_by_path(given: Problem) -> Layout:
+    return np.repeat(np.arange(len(given.capacity)), given.capacity)[: given.traffic.unit_count].astype(np.int32)
+
+
+@small
+@given(problems())
+def test_what_is_found_is_valid_no_dearer_than_sorting_by_path_and_not_below_the_bound(given: Problem) -> None:
+    found = search(given)
+    assert found is not None
+    assert fault(given, found) is None
+    assert lower_bound(given) <= given.cost(found) <= given.cost(sorted_by_path(given))
+
+
+@small
+@given(problems(), st.randoms(use_true_random=False))
+def test_improving_never_costs_more_and_stays_valid(given: Problem, chance: object) -> None:
+    order = list(range(len(given.capacity)))
+    chance.shuffle(order)  # type: ignore[attr-defined]
+    items = np.array(order)
+    start = np.repeat(items, given.capacity[items])[: given.traffic.unit_count].astype(np.int32)
+    found = improve(given, start)
+    assert fault(given, found) is None
+    assert given.cost(found) <= given.cost(start)
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    given = problem([("p0/l0", [1] * 5), ("p0/l1", [1] * 4), ("p1/l2", [1, 2, 1])], "pp=3,dp=*,tp=4", 4)
+    one, other = search(given), search(given)
+    assert one is not None
+    assert np.array_equal(one, other)
+
+
+def test_another_node_never_makes_the_best_layout_dearer() -> None:
+    leaves = [("p0/l0", [1] * 3), ("p0/l1", [1] * 4), ("p1/l2", [1] * 4)]
+    before = math.inf
+    for extra in range(4):
+        given = problem([*leaves, ("p1/l3", [1] * (1 + extra))], "pp=3,dp=4,tp=4")
+        found = search(given)
+        assert found is not None
+        assert given.cost(found) <= before
+        before = given.cost(found)
+
+
+def test_swaps_bring_partners_together() -> None:
+    # Two pipelines of two stages, each stage on another leaf: one swap puts every pipeline on a leaf of its own.
+    given = problem([("p0/l0", [1, 1]), ("p0/l1", [1, 1])], "pp=2,dp=2,tp=4", weights="pp=50,dp=1")
+    apart = np.array([0, 1, 2, 3], dtype=np.int32)
+    found = improve(given, apart)
+    leaf = given.labels[1][found]
+    assert leaf[0] == leaf[2] != leaf[1] == leaf[3]
+
+
+def test_rules_keep_classes_together_where_the_traffic_would_not() -> None:
+    leaves = [("p0/l0", [1] * 3), ("p0/l1", [1] * 3), ("p1/l2", [1] * 3)]
+    given = problem(leaves, "pp=3,dp=2,tp=4", limits=Limits(within={"dp": "leaf"}), weights="pp=50,dp=1")
+    found = search(given)
+    assert found is not None
+    assert fault(given, found) is None
+    assert np.ptp(given.labels[1][found].reshape(3, 2), axis=1).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("nodes_min", "nodes_max"), [(1, 3), (6, None), (4, 4)])
+def test_as_many_nodes_are_active_as_allowed(nodes_min: int, nodes_max: int | None) -> None:
+    limits = Limits(nodes_min=nodes_min, nodes_max=nodes_max)
+    given = problem([("p0/l0", [3, 1, 1]), ("p0/l1", [3, 1, 1]), ("p1/l2", [3])], "pp=2,dp=4,tp=4", limits=limits)
+    found = search(given)
+    assert found is not None
+    assert fault(given, found) is None
+    assert nodes_min <= len(set(found.tolist())) <= (nodes_max or 7)
+
+
+def test_a_world_that_does_not_fit_has_no_layout() -> None:
+    given = problem([("p0/l0", [1, 1])], "pp=2,dp=1,tp=4")
+    assert search(replace(given, capacity=given.capacity[:1], labels=tuple(one[:1] for one in given.labels))) is None
+
+
+def test_numbers_that_would_overflow_are_rounded_and_the_answer_stays() -> None:
+    leaves = [("p0/l0", [1] * 3), ("p0/l1", [1] * 4), ("p1/l2", [1] * 4)]
+    plain = problem(leaves, "pp=2,dp=4,tp=4", weights="pp=3,dp=10,tp=100")
+    huge = problem(leaves, "pp=2,dp=4,tp=4", weights="pp=300000000,dp=1000000000,tp=1")
+    assert rounded(plain) is plain
+    assert max(hops.weight for hops in rounded(huge).traffic.hops) < 2**32
+    one, other = search(plain), search(huge)
+    assert one is not None
+    assert other is not None
+    assert plain.cost(one) == plain.cost(other)
+
+
+def test_nodes_of_eight_units_are_laid_out_as_one() -> None:
+    given = problem([("p0/l0", [8] * 3), ("p1/l1", [8] * 3)], "dp=*,tp=4", 40)
+    larger, size = coarse(given)
+    assert (size, larger.traffic.grid, larger.capacity.tolist()) == (8, (5, 1), [1] * 6)
+    found = search(given)
+    assert found is not None
+    assert np.array_equal(found, np.repeat(found[::8], 8))
+
+
+def test_coarse_costs_are_the_costs() -> None:
+    given = problem([("p0/l0", [2] * 4), ("p1/l1", [2] * 4)], "pp=2,dp=2,ep=4,tp=4")
+    larger, size = coarse(given)
+    layout = np.array([3, 0, 5, 1, 7, 2, 6, 4], dtype=np.int32)
+    assert size == 2
+    assert larger.cost(layout) == given.cost(np.repeat(layout, 2))
+
+
+def test_restricting_items_makes_every_layout_obey_the_limits() -> None:
+    given = problem([("p0/l0", [3, 3, 1, 1])], "dp=*,tp=4", 4, Limits(nodes_min=3))
+    less = restricted(given)
+    assert less is not None
+    assert np.sort(less.capacity)[-2:].sum() < 4 <= less.capacity.sum()
+
+
+def test_orders_are_rows_and_strips_each_also_as_a_snake() -> None:
+    given = problem([("p0/l0", [1] * 16)], "pp=4,dp=4,tp=4", weights="pp=10,dp=10")
+    grid = given.traffic.grid
+    coordinates = np.array(np.unravel_index(np.arange(16), grid))
+    found = [walk(coordinates, grid, order).tolist() for order in orders(grid, loads_of(given.traffic), 4)]
+    assert list(range(16)) in found
+    assert [0, 1, 2, 3, 7, 6, 5, 4, 8, 9, 10, 11, 15, 14, 13, 12] in found
+    assert [0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15] in found
+    assert all(sorted(line) == list(range(16)) for line in found)
+
+
+def test_a_snake_goes_through_neighbours_only() -> None:
+    grid = (3, 4, 5)
+    coordinates = np.array(np.unravel_index(np.arange(60), grid))
+    order = Order((Digit(0, 1, 0), Digit(1, 1, 0), Digit(2, 1, 0)), True)
+    steps = np.abs(np.diff(coordinates[:, walk(coordinates, grid, order)], axis=1)).sum(axis=0)
+    assert set(steps.tolist()) == {1}
+
+
+@pytest.mark.parametrize("way", [greedy, beam])
+def test_domains_take_less_than_they_could_where_a_cut_is_cheaper(way: type[greedy]) -> None:
+    # Four rows of 7 units: a cut at the end of a row costs 1, elsewhere 5.
+    cut = [0, *(1 if position % 7 == 0 else 5 for position in range(1, 28)), 0]
+    chosen = way([Kind(8, 3), Kind(7, 1)], cut, 1)
+    assert [take for _, take in chosen] == [7, 7, 7, 7]
+
+
+def test_runs_are_shared_among_items_that_fit_them() -> None:
+    taken = cut_up([2, 1, 2, 1], [(0, 1), (1, 2), (3, 3)], [0, *[1] * 5, 0])
+    assert taken is not None
+    assert sorted((start, amount) for _, start, amount in taken) == [(0, 1), (1, 2), (3, 2), (5, 1)]
+    assert cut_up([2, 2], [(0, 1), (1, 1), (2, 1)], [0, 1, 1, 0]) is None
+
+
+def test_bricks_fill_rows_that_are_built_up_together() -> None:
+    assert _lay([2, 1, 1, 2, 2, 1, 1, 2], 2, 6, 2) == [0, 0, 3, 3, 7, 7, 1, 2, 4, 4, 5, 6]
+    assert _lay([2, 2], 2, 3, 2) is None
+
+
+def test_the_graph_counts_every_pair_once() -> None:
+    talk = problem([("p0/l0", [1] * 6)], "dp=2,ep=3,tp=4").traffic
+    found = graph(talk)
+    ends, weights = neighbours(found)
+    square = matrix(found)
+    assert np.array_equal(square, square.T)
+    assert square.sum() == weights.sum()
+    for unit in range(6):
+        for end, weight in zip(ends[unit].tolist(), weights[unit].tolist(), strict=True):
+            assert weight in (0, square[unit, end])

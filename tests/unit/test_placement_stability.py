@@ -1,0 +1,381 @@
+"""Plans after a plan: who stays, who moves, and what that is worth."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.mesh import Mesh, parse
+from launcher.node import Node
+from launcher.placement import Costs, Limits, Plan, Whole, candidates, feasibility, plan
+from launcher.placement.hops import traffic
+from launcher.placement.mending import exchange_costs
+from launcher.placement.problem import Problem
+from launcher.placement.stability import NOBODY, first_that_fits, stay, tile
+from launcher.placement.units import unit_size
+from launcher.traffic import usual
+from tests.support.plans import coordinates, count_moved, faults
+
+REFERENCE = parse("pp=4,dp=*,tp=8")
+LEAVES = Limits(levels=("spine", "leaf"))
+TOLLS = Costs(tolls={"spine": 4, "leaf": 2, "host": 1})
+COSTLY = Costs(move_cost=10**6)  # to move is dearer than any traffic
+
+
+def cluster(count: int, leaf: int = 8) -> list[Node]:
+    return [Node(id=f"h{index}", slot_count=8, path=("s", f"l{index // leaf}")) for index in range(count)]
+
+
+def nodes_of(*slot_counts: int) -> list[Node]:
+    return [Node(id="abcdefgh"[index], slot_count=count) for index, count in enumerate(slot_counts)]
+
+
+def without(nodes: list[Node], *ids: str) -> list[Node]:
+    return [node for node in nodes if node.id not in ids]
+
+
+# A node is lost
+
+
+def test_a_lost_node_takes_its_replica_along_and_only_its_own_ranks_move() -> None:
+    nodes = cluster(32)
+    before = plan(nodes, REFERENCE, LEAVES, TOLLS, None)
+    after = plan(without(nodes, "h17"), REFERENCE, LEAVES, TOLLS, before)
+    assert (after.shape, after.cost, after.lower_bound) == ((4, 7, 8), 3752, 3752)
+    assert after.moved == count_moved(before, after, REFERENCE) == 8
+    # One node on each leaf held dp=7, which is gone; the one on the lost node's leaf takes its place.
+    (taker,) = (name for name in after.ranks if before.ranks[name][0] % 64 == 56)
+    assert taker in {f"h{index}" for index in range(16, 24)}
+    assert after.reasons == (
+        "world of 224 ranks on 28 of 31 nodes: dp=7 is the largest whole number of replicas; "
+        f"3 spares: {', '.join(after.spares)}",
+        "the traffic's cost is 3752, and no layout of this world has less",
+        f"8 of 224 ranks change their node; without h17; with {taker}",
+    )
+
+
+@pytest.mark.parametrize(("mesh", "count"), [("pp=4,dp=*,tp=8", 511), ("pp=8,dp=64,tp=8", 513), ("dp=*,tp=16", 513)])
+@pytest.mark.parametrize("lost_index", [0, 100])
+def test_one_node_lost_of_512_moves_two_nodes_ranks_at_most(mesh: str, count: int, lost_index: int) -> None:
+    nodes = cluster(count, leaf=15)
+    before = plan(nodes, parse(mesh), LEAVES, TOLLS, None)
+    left = without(nodes, list(before.ranks)[lost_index])
+    after = plan(left, parse(mesh), LEAVES, TOLLS, before)
+    assert after.moved == count_moved(before, after, parse(mesh)) <= 16
+    assert after.cost <= plan(left, parse(mesh), LEAVES, TOLLS, None).cost * 1.0025
+
+
+def test_a_hole_goes_to_the_spare_from_which_the_traffic_is_cheapest() -> None:
+    # The hole's tensor-parallel other half stands on leaf b, its pipeline neighbours on leaf a.
+    mesh = parse("pp=3,tp=16")
+    places = {"s0": "a", "s1": "a", "t0": "b", "lost": "b", "u0": "a", "u1": "a", "near-pp": "a", "near-tp": "b"}
+    nodes = [Node(id=name, slot_count=8, path=(leaf,)) for name, leaf in places.items()]
+    order = ("s0", "s1", "t0", "lost", "u0", "u1")
+    ranks = {name: tuple(range(8 * index, 8 * index + 8)) for index, name in enumerate(order)}
+    before = Plan(shape=(3, 16), ranks=ranks, spares=("near-pp", "near-tp"), moved=0, reasons=())
+    after = plan(without(nodes, "lost"), mesh, Limits(), COSTLY, before)
+    assert after.ranks == {**{name: ranks[name] for name in order if name != "lost"}, "near-tp": ranks["lost"]}
+    assert after.moved == 8
+
+
+def test_spares_are_named_in_the_order_in_which_they_would_be_taken() -> None:
+    places = ["a", *["b"] * 4, *["c"] * 3]
+    nodes = [Node(id=f"h{index}", slot_count=8, path=("s", leaf)) for index, leaf in enumerate(places)]
+    small = Node(id="small", slot_count=4, path=("s", "b"))
+    answer = plan([*nodes, small], parse("dp=5,tp=8"), LEAVES, Costs(), None)
+    assert set(answer.ranks) == {"h1", "h2", "h3", "h4", "h5"}
+    assert answer.spares == ("h6", "h7", "h0", "small")  # on leaf c there is somebody active, on leaf a nobody
+    assert "not usable, as 8 ranks must sit on one node: small" in answer.reasons
+
+
+@pytest.mark.parametrize("mesh", ["pp=2,dp=3,tp=4", "dp=4,ep=4", "dp=5", "pp=3,dp=2,cp=2", "dp=2,ep=3,tp=2"])
+def test_what_an_exchange_of_two_units_costs_is_counted_without_trying_it(mesh: str) -> None:
+    shape = parse(mesh).shape(parse(mesh).replica_size)
+    talk = traffic(shape, [axis.name for axis in parse(mesh).axes], 1, usual(parse(mesh)), (4, 2, 1))
+    items = np.arange(talk.unit_count + 3, dtype=np.int32)
+    labels = (items // 7, items // 3, items)
+    problem = Problem(traffic=talk, capacity=np.ones(len(items), dtype=np.int32), labels=labels)
+    layout = items[(np.arange(talk.unit_count) * 5 + 1) % len(items)] if len(items) % 5 else items[::-1][:-3]
+    unit = talk.unit_count // 2
+    changes = exchange_costs(problem, layout, unit)
+    for other in range(talk.unit_count):
+        exchanged = layout.copy()
+        exchanged[[unit, other]] = layout[[other, unit]]
+        assert problem.cost(exchanged) - problem.cost(layout) == changes[other]
+
+
+# Nodes arrive
+
+
+def test_a_replica_that_arrives_moves_nobody() -> None:
+    nodes = cluster(32)
+    before = plan(nodes[:28], REFERENCE, LEAVES, TOLLS, None)
+    after = plan(nodes, REFERENCE, LEAVES, Costs(tolls=TOLLS.tolls, move_cost=10**6), before)
+    assert after.shape == (4, 8, 8)
+    assert after.moved == count_moved(before, after, REFERENCE) == 0
+
+
+def test_an_arrival_that_makes_no_replica_changes_nothing() -> None:
+    nodes = cluster(32)
+    before = plan(nodes[:28], REFERENCE, LEAVES, COSTLY, None)
+    after = plan(nodes[:31], REFERENCE, LEAVES, COSTLY, before)
+    assert after.ranks == before.ranks
+    assert after.moved == 0
+
+
+def test_twice_as_many_nodes_are_laid_out_anew_around_those_who_stay() -> None:
+    nodes = [Node(id=f"h{index}", slot_count=8, path=(f"s{index // 32}", f"l{index // 8}")) for index in range(64)]
+    before = plan(nodes[:32], REFERENCE, LEAVES, TOLLS, None)
+    after = plan(nodes, REFERENCE, LEAVES, TOLLS, before)
+    fresh = plan(nodes, REFERENCE, LEAVES, TOLLS, None)
+    assert after.cost == fresh.cost
+    assert (
+        after.moved == count_moved(before, after, REFERENCE) < count_moved(before, fresh, REFERENCE) or not after.moved
+    )
+
+
+def test_a_node_that_comes_back_gets_its_place_again() -> None:
+    nodes = cluster(4)
+    before = plan(nodes, parse("dp=*"), LEAVES, Costs(), None)
+    assert plan(list(reversed(nodes)), parse("dp=*"), LEAVES, Costs(), before).ranks == before.ranks
+
+
+# What moving is worth
+
+
+def test_the_price_of_a_move_decides_between_cheap_and_still() -> None:
+    # Eight stages of one node each on two leaves, every other stage on the other leaf: all 7 hops leave a leaf.
+    mesh = parse("pp=8,tp=8")
+    nodes = cluster(8, leaf=4)
+    order = [f"h{index // 2 + index % 2 * 4}" for index in range(8)]
+    ranks = {name: tuple(range(8 * index, 8 * index + 8)) for index, name in enumerate(order)}
+    before = Plan(shape=(8, 8), ranks=ranks, spares=(), moved=0, reasons=())
+
+    def after(move_cost: int | float | None) -> Plan:
+        return plan(nodes, mesh, LEAVES, Costs(tolls=TOLLS.tolls, move_cost=move_cost), before)
+
+    # 7 hops x 8 ranks x weight 3: 168 for the host, 336 for leaves if all hops leave theirs, 48 if one does.
+    assert after(100).moved == 0
+    assert after(100).cost == 168 + 336
+    for move_cost in (None, 0, 0.25):
+        found = after(move_cost)
+        assert found.cost == 168 + 48
+        # Which leaf is the first is free; on either, two stages can stay where they are.
+        assert found.moved == count_moved(before, found, mesh) == 32
+    assert any("if only 0 ranks moved" in reason for reason in after(None).reasons)
+
+
+def test_where_a_move_costs_nothing_cost_alone_decides() -> None:
+    nodes = cluster(511, leaf=15)
+    before = plan(nodes, REFERENCE, LEAVES, TOLLS, None)
+    left = without(nodes, list(before.ranks)[100])
+    fresh = plan(left, REFERENCE, LEAVES, TOLLS, None)
+    still = plan(left, REFERENCE, LEAVES, TOLLS, before)
+    cheap = plan(left, REFERENCE, LEAVES, Costs(tolls=TOLLS.tolls, move_cost=0), before)
+    assert cheap.cost <= fresh.cost < still.cost
+    assert cheap.moved == count_moved(before, cheap, REFERENCE) > still.moved
+
+
+def test_equal_domains_change_names_before_anybody_moves() -> None:
+    # The same plan, but for the names of leaves and of nodes in a leaf, which a plan from scratch would not keep.
+    nodes = cluster(32)
+    fresh = plan(nodes, REFERENCE, LEAVES, TOLLS, None)
+    renamed = {f"h{index}": f"h{(index + 8) % 32 // 8 * 8 + (index * 3 + 1) % 8}" for index in range(32)}
+    ranks = {renamed[name]: ranks for name, ranks in fresh.ranks.items()}
+    before = Plan(shape=fresh.shape, ranks=ranks, spares=(), moved=0, reasons=())
+    after = plan(nodes, REFERENCE, LEAVES, Costs(tolls=TOLLS.tolls, move_cost=0), before)
+    assert (after.moved, after.cost) == (0, fresh.cost)
+
+
+def test_a_plan_of_another_mesh_is_no_precedent() -> None:
+    before = plan(cluster(4), parse("dp=*,tp=8"), LEAVES, Costs(), None)
+    after = plan(cluster(4), parse("pp=2,dp=*,tp=4"), LEAVES, Costs(), before)
+    fresh = plan(cluster(4), parse("pp=2,dp=*,tp=4"), LEAVES, Costs(), None)
+    assert (after.ranks, after.moved) == (fresh.ranks, 0)
+    assert after.reasons[-1] == "the plan before was made for another mesh, so no rank has a place to keep"
+
+
+# Several units on a node
+
+
+def test_nodes_that_share_replicas_are_cut_anew_and_keep_what_they_can() -> None:
+    # Two units per node, two stages: with dp=7 the stages meet inside a node, so the second stage must shift.
+    mesh = parse("pp=2,dp=*,tp=4")
+    nodes = cluster(8)
+    before = plan(nodes, mesh, LEAVES, Costs(), None)
+    after = plan(without(nodes, "h1"), mesh, LEAVES, COSTLY, before)
+    assert after.shape == (2, 7, 4)
+    assert after.moved == count_moved(before, after, mesh) <= 24
+
+
+def test_idle_slots_next_to_a_hole_fill_it_before_a_spare_is_taken() -> None:
+    before = Plan(shape=(7,), ranks={"a": (0, 1, 2), "gone": (3,), "b": (4, 5, 6)}, spares=("c",), moved=0, reasons=())
+    after = plan(nodes_of(4, 4, 4), parse("dp=7"), Limits(), COSTLY, before)
+    assert after.ranks == {"a": (0, 1, 2, 3), "b": (4, 5, 6)}
+    assert (after.spares, after.moved) == (("c",), 1)
+
+
+def test_idle_slots_take_what_no_spare_can() -> None:
+    mesh = parse("dp=*,tp=3")
+    before = plan(nodes_of(8, 8), mesh, Limits(), Costs(), None)  # 15 ranks: one slot of b is idle
+    after = plan(nodes_of(8, 8, 8), mesh, Limits(), COSTLY, before)
+    assert after.world_size == 24
+    assert after.moved == count_moved(before, after, mesh) == 0
+
+
+def test_staying_ends_where_too_many_nodes_would_be_active() -> None:
+    before = Plan(shape=(6,), ranks={"a": (0, 1), "b": (2, 3), "c": (4, 5)}, spares=(), moved=0, reasons=())
+    after = plan(nodes_of(4, 4, 4), parse("dp=*"), Limits(nodes_max=2), Costs(), before)
+    assert {name: len(ranks) for name, ranks in after.ranks.items()} == {"a": 4, "c": 4}
+    assert after.moved == 2
+
+
+def test_full_nodes_go_to_whoever_held_most_of_them() -> None:
+    held = [NOBODY, NOBODY, 0, 0, 0, 1, 1, 1, 2]
+    assert tile(held, [3, 3, 3], first_that_fits([3, 3, 3])) == [(2, 0, 3), (0, 3, 3), (1, 6, 3)]
+
+
+def test_parts_that_were_laid_out_by_somebody_else_cannot_all_stay() -> None:
+    assert stay([0, 1, 0], [3, 1, 1], first_that_fits([3, 1, 1])) is None
+
+
+def test_a_node_that_returns_smaller_keeps_what_it_can_hold() -> None:
+    mesh = parse("dp=*")
+    before = plan(nodes_of(4, 4, 4), mesh, Limits(), Costs(), None)
+    after = plan(nodes_of(4, 2, 4), mesh, Limits(), COSTLY, before)
+    assert after.world_size == 10
+    assert after.moved == count_moved(before, after, mesh) <= 4
+
+
+def test_several_runs_on_a_node_stay_where_they_are() -> None:
+    limits = Limits(levels=("spine", "leaf"), is_contiguous=False)
+    mesh = parse("pp=2,dp=*,tp=2")
+    nodes = cluster(6, leaf=2)
+    before = plan(nodes, mesh, limits, Costs(), None)
+    after = plan(nodes[1:], mesh, limits, COSTLY, before)
+    assert not list(faults(after, nodes[1:], mesh, limits, 2))
+    held = coordinates(before, mesh)
+    lost = [place for place in coordinates(after, mesh) if held[place] == "h0"]
+    assert after.moved == count_moved(before, after, mesh) == len(lost)
+
+
+def test_a_slice_takes_the_place_of_a_lost_one_host_by_host() -> None:
+    limits = Limits(levels=("slice",), whole=Whole(level="slice", hosts=4))
+    nodes = [Node(id=f"t{index}", slot_count=4, path=(f"s{index // 4}",), index=3 - index % 4) for index in range(20)]
+    mesh = parse("dp=4,tp=16")
+    before = plan(nodes, mesh, limits, Costs(), None)
+    lost = next(iter(before.ranks))
+    after = plan(without(nodes, lost), mesh, limits, Costs(), before)
+    assert not list(faults(after, without(nodes, lost), mesh, limits))
+    assert after.moved == count_moved(before, after, mesh) == 16
+
+
+# What holds always
+
+meshes = st.sampled_from(
+    [
+        "dp=*",
+        "dp=*,tp=2",
+        "dp=*,tp=4",
+        "pp=2,dp=*,tp=2",
+        "tp=2,dp=*",
+        "pp=2,dp=*",
+        "dp=*,cp=2,tp=3",
+        "pp=2,tp=4",
+        "tp=3",
+    ]
+).map(parse)
+domains = st.sampled_from([None, "a", "b", "c2", "c10"])
+
+
+@st.composite
+def histories(draw: st.DrawFn, *, is_equal: bool = False) -> tuple[list[Node], list[Node]]:
+    """Nodes before and after: some lost, some new, none changed."""
+    names = draw(st.lists(st.integers(0, 30), min_size=2, max_size=12, unique=True))
+    usual = draw(st.sampled_from([1, 2, 4, 6, 8]))
+    slots = st.just(usual) if is_equal else st.one_of(st.just(usual), st.integers(1, 8))
+    everybody = [
+        Node(id=f"h{name}", slot_count=draw(slots), path=(draw(domains), draw(domains)), order=draw(st.integers(0, 3)))
+        for name in names
+    ]
+    before = [node for node in everybody if draw(st.integers(0, 3))]
+    after = [node for node in everybody if draw(st.integers(0, 3))]
+    return before, after
+
+
+def are_worlds(history: tuple[list[Node], list[Node]], mesh: Mesh, limits: Limits) -> bool:
+    return all(feasibility(nodes, mesh, limits).world_size for nodes in history)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    history=histories(),
+    mesh=meshes,
+    is_contiguous=st.booleans(),
+    move_cost=st.sampled_from([None, 0, 0.5, 100]),
+    data=st.data(),
+)
+def test_every_plan_after_a_plan_is_valid_counts_its_moves_truly_and_is_worth_them(
+    history: tuple[list[Node], list[Node]],
+    mesh: Mesh,
+    is_contiguous: bool,
+    move_cost: float | None,
+    data: st.DataObject,
+) -> None:
+    then, now = history
+    limits, costs = Limits(is_contiguous=is_contiguous), Costs(move_cost=move_cost)
+    if not are_worlds(history, mesh, limits):
+        return
+    # A layout that is merely valid is precedent and rival enough, and quickly found.
+    with mock.patch.object(candidates, "search", return_value=None):
+        before = plan(then, mesh, limits, costs, None)
+        after = plan(now, mesh, limits, costs, before)
+        fresh = plan(now, mesh, limits, costs, None)
+        shuffled = plan(data.draw(st.permutations(now)), mesh, limits, costs, before)
+    assert not list(faults(after, now, mesh, limits))
+    assert after.moved == count_moved(before, after, mesh)
+    worth = fresh.cost / 20 / fresh.world_size if move_cost is None else move_cost
+    slack = fresh.cost / 20 if move_cost is None else 0  # at the usual price nearly as cheap is cheap enough
+    total = fresh.cost + worth * count_moved(before, fresh, mesh)
+    assert after.cost + worth * after.moved <= total + slack + 1e-9
+    assert shuffled == after
+    assert list(shuffled.ranks) == list(after.ranks)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    history=histories(is_equal=True), mesh=st.sampled_from(["dp=*", "dp=4", "dp=3,tp=2", "pp=2,dp=2,tp=2"]).map(parse)
+)
+def test_survivors_stay_when_every_hole_has_a_spare(history: tuple[list[Node], list[Node]], mesh: Mesh) -> None:
+    then, now = history
+    if not are_worlds(history, mesh, Limits()):
+        return
+    before = plan(then, mesh, Limits(), COSTLY, None)
+    after = plan(now, mesh, Limits(), COSTLY, before)
+    if after.shape == before.shape:
+        here = {node.id for node in now}
+        held = coordinates(after, mesh)
+        for place, name in coordinates(before, mesh).items():
+            assert held[place] == name or name not in here
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    history=histories(is_equal=True),
+    mesh=st.sampled_from(["pp=2,dp=*,tp=8", "dp=*,tp=8", "pp=3,dp=*,tp=16"]).map(parse),
+)
+def test_with_whole_nodes_as_units_only_lost_coordinates_move(
+    history: tuple[list[Node], list[Node]], mesh: Mesh
+) -> None:
+    then, now = history
+    if not are_worlds(history, mesh, Limits()) or unit_size(mesh, now[0].slot_count) != now[0].slot_count:
+        return
+    before = plan(then, mesh, Limits(), COSTLY, None)
+    after = plan(now, mesh, Limits(), COSTLY, before)
+    here = {node.id for node in now}
+    old = coordinates(before, mesh)
+    assert after.moved == sum(old.get(place, "") not in {"", *here} for place in coordinates(after, mesh))

@@ -1,0 +1,70 @@
+"""The plan in words: numbers a person reads, lists that stay short, and the table of all ranks."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from launcher.mesh import parse
+from launcher.node import Node
+from launcher.placement import Plan
+from launcher.preview import words
+from launcher.preview.moves import Move
+
+NODES = [Node(id=f"h{at}", slot_count=4, path=("l0" if at < 2 else None,)) for at in (10, 9, 1, 0)]
+PLAN = Plan(
+    shape=(2, 6), ranks={"h0": (0, 1, 6, 7), "h1": (2, 3, 4, 5), "h9": (8,)}, spares=("h10",), moved=0, reasons=()
+)
+
+
+def test_the_table_lists_nodes_along_the_tree_with_their_runs_of_ranks() -> None:
+    assert words.table(PLAN, NODES, ["leaf"]) == (
+        "  node  leaf  ranks\n"
+        "  h0    l0    0-1, 6-7\n"
+        "  h1    l0    2-5\n"
+        "  h9    ?     8\n"
+        "  h10   ?     spare\n"
+    )  # fmt: skip
+
+
+def test_spares_are_told_with_what_they_leave_in_each_domain() -> None:
+    text = words.world(PLAN, NODES, parse("pp=2,dp=*"), ["leaf"])
+    assert text == (
+        "world    pp=2, dp=6: 9 ranks on 3 nodes\n"
+        "spares   h10; every leaf in use keeps 1 to 2 active\n"
+    )  # fmt: skip
+
+
+def test_reasons_stand_below_each_other_and_none_is_wider_than_a_terminal() -> None:
+    plan = Plan(shape=(1,), ranks={"h0": (0,)}, spares=(), moved=0, reasons=("one " * 30, "two"))
+    lines = words.world(plan, NODES[3:], parse("dp=*"), ()).splitlines()
+    assert lines[1].startswith("why      one one")
+    assert lines[2].startswith("           one")
+    assert lines[3:] == ["         two", "spares   none"]
+    assert max(map(len, lines)) <= 80
+
+
+def test_many_moves_are_counted_and_a_few_are_named() -> None:
+    moves = [Move(f"h{at}", "h9", 1) for at in range(6)]
+    text = words.moved(Plan(shape=(6,), ranks={"h9": (0, 1, 2, 3, 4, 5)}, spares=(), moved=6, reasons=()), moves)
+    assert text.startswith("moved    6 of 6 ranks: 1 from h0 to h9, 1 from h1 to h9, ")
+    assert text.endswith(" and 2 more\n")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (1008, "1,008"), (2.5, "2.5"), (Fraction(2, 3), "0.6667"), (Fraction(4194304, 3), "1,398,101.3")],
+)
+def test_numbers_are_exact_where_they_are_whole_and_short_where_not(value: Fraction | float, text: str) -> None:
+    assert words.number(value) == text
+
+
+def test_a_small_share_is_never_called_none() -> None:
+    assert words.percent(Fraction(43, 1000)) == "4.3 %"
+    assert words.percent(Fraction(1, 10**6)) == "less than 0.1 %"
+
+
+def test_long_lists_name_the_first_few() -> None:
+    assert words.listed(["a", "b"]) == "a, b"
+    assert words.listed([str(at) for at in range(1010)], 2) == "0, 1 and 1,008 more"

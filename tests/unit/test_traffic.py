@@ -1,0 +1,122 @@
+"""How much the ranks along each axis talk: what is usual, what is asked for, and numbers made whole."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher import mesh as meshes
+from launcher.errors import UsageError
+from launcher.traffic import KINDS, Communicator, Kind, in_integers, number, parse, usual
+
+MESH = meshes.parse("pp=4,dp=*,cp=2,ep=2,tp=8")
+
+
+def one(name: str, kind: Kind, weight: int | float) -> Communicator:
+    return Communicator(axes=tuple(name.split("+")), kind=kind, weight=weight)
+
+
+def refusal(text: str) -> tuple[str, str | None]:
+    with pytest.raises(UsageError) as caught:
+        parse(text, MESH)
+    return str(caught.value), caught.value.hint
+
+
+def test_each_axis_talks_as_is_usual_for_its_name() -> None:
+    assert usual(MESH) == (
+        one("pp", "line", 3),
+        one("dp", "ring", 10),
+        one("cp", "ring", 30),
+        one("ep", "all", 20),
+        one("tp", "ring", 100),
+    )
+    others = meshes.parse("stage=2,dp_shard=2,Expert=2,rows=2,tensor=2")
+    assert [(rule.kind, rule.weight) for rule in usual(others)] == [
+        ("line", 3), ("ring", 10), ("all", 20), ("ring", 10), ("ring", 100),
+    ]  # fmt: skip
+
+
+def test_axes_that_are_not_named_keep_what_is_usual() -> None:
+    found = parse("tp=7,dp=2.5", MESH)
+    assert found == (
+        one("pp", "line", 3), one("dp", "ring", 2.5), one("cp", "ring", 30), one("ep", "all", 20), one("tp", "ring", 7),
+    )  # fmt: skip
+
+
+def test_several_axes_can_be_one_ring_and_a_kind_be_given() -> None:
+    found = parse("cp + dp = 10, dp=1:all, tp=0, pp=3:ring, ep=1", MESH)
+    assert found == (
+        one("pp", "ring", 3), one("dp", "all", 1), one("dp+cp", "ring", 10), one("ep", "all", 1), one("tp", "ring", 0),
+    )  # fmt: skip
+
+
+def test_the_order_in_which_traffic_is_named_makes_no_difference() -> None:
+    assert parse("tp=1,pp=2,dp=3:ring,dp=4:all", MESH) == parse("dp=4:all,dp=3,pp=2,tp=1", MESH)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence", "hint"),
+    [
+        ("tp", "traffic 'tp': 'tp' is not AXIS=WEIGHT", "write it like --traffic tp=100,dp=10,pp=3"),
+        ("tp=1,", "traffic 'tp=1,': '' is not AXIS=WEIGHT", "write it like --traffic tp=100,dp=10,pp=3"),
+        ("tp=", "traffic 'tp=': the weight of tp is '', not a number from 0 to 1e9", None),
+        ("tp=-1", "traffic 'tp=-1': the weight of tp is '-1', not a number from 0 to 1e9", None),
+        ("tp=nan", "traffic 'tp=nan': the weight of tp is 'nan', not a number from 0 to 1e9", None),
+        ("tp=inf", "traffic 'tp=inf': the weight of tp is 'inf', not a number from 0 to 1e9", None),
+        ("tp=1:", "traffic 'tp=1:': '' is no kind of traffic", "the kinds are ring, line, all"),
+        ("tp=1:star", "traffic 'tp=1:star': 'star' is no kind of traffic", "the kinds are ring, line, all"),
+        ("xp=1", f"traffic 'xp=1': mesh {MESH} has no axis 'xp'", "its axes are pp, dp, cp, ep, tp"),
+        ("dp+=1", f"traffic 'dp+=1': mesh {MESH} has no axis ''", "its axes are pp, dp, cp, ep, tp"),
+        ("tp+tp=1", "traffic 'tp+tp=1': 'tp+tp' names an axis twice", None),
+        ("tp=1,tp=2:ring", "traffic 'tp=1,tp=2:ring' names tp twice", None),
+        ("tp=0.0000001", "traffic 'tp=0.0000001': the weight of tp is '0.0000001', more than 6 decimals",
+         "only proportions matter"),
+    ],
+)  # fmt: skip
+def test_traffic_that_cannot_be_is_refused_with_what_is_amiss(text: str, sentence: str, hint: str | None) -> None:
+    assert refusal(text) == (sentence, hint)
+
+
+def test_a_communicator_without_a_kind_talks_like_its_last_axis() -> None:
+    assert one("dp+ep", "all", 1) in parse("dp+ep=1", MESH)
+    assert one("dp+ep", "ring", 1) in parse("ep+dp=1", MESH)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("100", 100), (" 1e3 ", 1000), ("0.25", 0.25), ("0", 0), ("2.0", 2), ("1e9", 10**9), ("1e-6", 1e-06)],
+)
+def test_a_number_is_whole_where_it_can_be(text: str, found: int | float) -> None:
+    assert number(text, "it") == found
+    assert isinstance(number(text, "it"), type(found))
+
+
+@pytest.mark.parametrize("text", ["", "one", "0x10", "1,5", "-1", "nan", "inf", "1000000001", "1e400", "9" * 400])
+def test_what_is_no_number_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^the toll is '.*', not a number from 0 to 1e9$"):
+        number(text, "the toll")
+
+
+DECIMALS = st.integers(0, 10**15).map(lambda millionths: number(str(millionths / 10**6), "it"))
+
+
+@given(st.lists(DECIMALS, max_size=4))
+def test_numbers_made_whole_keep_their_proportions(numbers: list[int | float]) -> None:
+    whole, scale = in_integers(numbers)
+    assert scale in [10**power for power in range(7)]
+    assert [each / scale for each in whole] == numbers
+    smaller = scale // 10
+    assert scale == 1 or any(round(each * 10**6) * smaller % 10**6 for each in numbers), "the scale is the smallest"
+
+
+@given(
+    st.permutations([axis.name for axis in MESH.axes]),
+    st.lists(st.tuples(DECIMALS, st.sampled_from(KINDS)), max_size=5),
+)
+def test_what_is_read_can_be_written_and_read_again(names: list[str], rules: list[tuple[int | float, Kind]]) -> None:
+    found = parse(
+        ",".join(f"{name}={weight}:{kind}" for name, (weight, kind) in zip(names, rules, strict=False)) or "tp=100",
+        MESH,
+    )
+    assert parse(",".join(f"{each.name}={each.weight}:{each.kind}" for each in found), MESH) == found
