@@ -3,8 +3,8 @@
 A node is lost in the middle of a leaf, and the only spare stands elsewhere: now two hops of each ring through the lost
 place leave the leaf. If instead somebody at the edge of the leaf steps into the gap, and the spare takes the edge, it
 is one hop. That moves one node's ranks more and may be worth it. So each unit that was put somewhere new is offered an
-exchange with every other unit, and takes the best if that pays for the ranks it moves; then the one it displaced is
-offered the same.
+exchange with every other unit, and takes the best if that pays for the ranks it moves. One exchange and no more: nobody
+expects a lost node to move the ranks of a third.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from launcher.placement.problem import Layout, Problem
 from launcher.placement.stability import NOBODY
 
 HOLES_MAX = 16  # each is weighed against everybody; where more is lost, a layout from scratch will be compared anyway
-STEPS_MAX = 4
 
 Numbers = NDArray[np.int64]
 
 
 def mended(problem: Problem, layout: Layout, held: Layout, factor: int, price: int) -> Layout:
-    """`layout` after all exchanges that pay. `held`: unit -> item that held it before, NOBODY for the holes.
+    """`layout` after one exchange for each hole, if it pays. `held`: unit -> item that held it before, NOBODY for the holes.
 
     An exchange pays if it changes J by `change` with change x factor + price x units moved in addition < 0.
     """
@@ -33,16 +32,12 @@ def mended(problem: Problem, layout: Layout, held: Layout, factor: int, price: i
         return layout
     layout = layout.copy()
     for hole in holes.tolist():
-        unit = hole
-        for _ in range(STEPS_MAX):
-            change = exchange_costs(problem, layout, unit)
-            is_still = (held == layout) & (held != NOBODY)
-            worth = change * factor + price * is_still
-            best = int(np.argmin(worth))
-            if worth[best] >= 0:
-                break
-            layout[[unit, best]] = layout[[best, unit]]
-            unit = best
+        change = exchange_costs(problem, layout, hole)
+        is_still = (held == layout) & (held != NOBODY)
+        worth = change * factor + price * is_still
+        best = int(np.argmin(worth))
+        if worth[best] < 0:
+            layout[[hole, best]] = layout[[best, hole]]
     return layout
 
 
