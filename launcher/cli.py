@@ -73,6 +73,8 @@ def _resolve(words: Words, environ: Mapping[str, str]) -> Config:
 
 
 def _answer(words: Words) -> int:
+    from launcher.console import show
+
     if words.asks == "version":
         from launcher import __version__
 
@@ -82,18 +84,6 @@ def _answer(words: Words) -> int:
 
         show(help.page(words.topic))
     return 0
-
-
-def show(text: str) -> None:
-    """Print what was asked for to stdout."""
-    try:
-        os.write(1, (text + "\n").encode(errors="backslashreplace"))
-    except BrokenPipeError:
-        return  # `meshrun -h | head`: the reader has what it wanted
-    except OSError as error:
-        from launcher.errors import LauncherError
-
-        raise LauncherError(f"cannot write to stdout: {error.strerror}") from None
 
 
 def report(error: Exception, program: str) -> int:

@@ -1,7 +1,9 @@
-"""The agent's own words: lines on stderr, and never a reason to stop.
+"""Words for people: the agent's own lines on stderr, never a reason to stop, and on stdout what was asked for.
 
 stderr may be closed, a terminal that has gone, or a pipe nobody reads. The agent keeps workers alive, so it
 waits a moment for room and then does without being heard; while nobody reads, it does not wait again.
+
+Names of files and nodes come from elsewhere. What would steer a terminal is written out in both, \\x1b for escape.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ PROGRAM = "meshrun"
 PATIENCE_S = 1.0
 
 _is_unread = False
+_WRITTEN_OUT = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
 
 
 def say(text: str, *, patience_s: float = 0.0) -> None:
@@ -22,7 +25,7 @@ def say(text: str, *, patience_s: float = 0.0) -> None:
     `patience_s`: how long it is worth waiting for a reader who has not read before.
     """
     global _is_unread
-    data = memoryview(f"{text}\n".encode(errors="backslashreplace"))
+    data = memoryview(_bytes(f"{text}\n"))
     poll = select.poll()
     poll.register(2, select.POLLOUT)
     with contextlib.suppress(OSError):
@@ -37,3 +40,24 @@ def say(text: str, *, patience_s: float = 0.0) -> None:
 def tell(sentence: str) -> None:
     """One line in the name of the program."""
     say(f"{PROGRAM}: {sentence}")
+
+
+def show(text: str) -> None:
+    """Write what was asked for to stdout, all of it. A reader who has gone has what they wanted.
+
+    Raises LauncherError.
+    """
+    data = memoryview(_bytes(f"{text}\n"))
+    try:
+        while data:
+            data = data[os.write(1, data) :]
+    except BrokenPipeError:
+        return
+    except OSError as error:
+        from launcher.errors import LauncherError, shortage_hint
+
+        raise LauncherError(f"cannot write to stdout: {error.strerror}", shortage_hint(error.errno)) from None
+
+
+def _bytes(text: str) -> bytes:
+    return text.translate(_WRITTEN_OUT).encode(errors="backslashreplace")

@@ -68,9 +68,10 @@ def _commands() -> Group:
         import json
 
         from launcher import doctor as examination
+        from launcher.console import show
 
         findings = examination.examine(words, os.environ)
-        cli.show(json.dumps(findings, indent=2) if as_json else examination.describe(findings))
+        show(json.dumps(findings, indent=2) if as_json else examination.describe(findings))
 
     meshctl.add_command(_plan_command())
     return meshctl
@@ -112,7 +113,8 @@ def _plan_command() -> Command:
         dgx:4x8x8 (4 leaves, 8 nodes in each, 8 GPUs in each; a further number in front for pods, then for zones),
         nvl72:8 (8 racks of 18 hosts with 4 GPUs), tpu:v5e-16:6 (6 slices). No GPU is needed, nothing is started.
 
-        With --lose or --join: what would happen next, and what would move.
+        With --lose or --join: what would happen next, and what would move. Variables
+        such as LAUNCHER_MESH set options of a job, none of these.
         """
         from launcher.errors import UsageError
         from launcher.preview import command

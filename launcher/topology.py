@@ -51,16 +51,6 @@ def _path_key(path: tuple[str | None, ...]) -> PathKey:
     return (*(unknown if domain is None else (0, natural(domain), domain) for domain in path), unknown)
 
 
-def nearness(one: Node, other: Node) -> int:
-    """At how many levels the two lie in the same domain. An unknown domain is nobody else's."""
-    shared = 0
-    depth = min(len(one.path), len(other.path))
-    for level in range(depth):
-        if one.path[level] is not None and one.path[: level + 1] == other.path[: level + 1]:
-            shared += 1
-    return shared
-
-
 class Tree(NamedTuple):
     """The nodes in order, and their domains.
 

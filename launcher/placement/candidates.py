@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from launcher.mesh import Mesh
 from launcher.placement import Costs, Limits
-from launcher.placement.bound import lower_bound
 from launcher.placement.capacity import World
 from launcher.placement.cost import cost
 from launcher.placement.hops import traffic
@@ -22,11 +21,16 @@ from launcher.placement.mending import mended
 from launcher.placement.prices import Prices
 from launcher.placement.problem import Layout, Problem, fault, problem_of
 from launcher.placement.search import search
+from launcher.placement.search.bound import lower_bound
+from launcher.placement.search.simplify import rounded
 from launcher.placement.siblings import by_kind, settled
 from launcher.placement.stability import NOBODY, stay, stay_apart, tile
 from launcher.placement.units import grid
 from launcher.topology import Tree, tolls_of
 from launcher.traffic import usual
+
+UNITS_MAX = 1 << 18
+"""With more, nodes are filled in order: a search takes minutes and gigabytes. 16,384 nodes of 8 have half of it."""
 
 GONE, NEW = -1, -2
 """In place of the node that held a rank's coordinates: it is not here any more; nobody, they did not exist."""
@@ -104,6 +108,8 @@ class Candidates:
         if len(able) and problem.active_min <= 1:
             overlap = np.bincount(self._held[self._held != NOBODY], minlength=len(problem.capacity))
             return self._candidate(np.full(len(self._held), able[np.argmax(overlap[able])], dtype=np.int32))
+        if problem.traffic.unit_count > UNITS_MAX:
+            return self._candidate(self._filling())
         in_kind_order, items = by_kind(problem)
         layout = search(in_kind_order)
         return self._candidate(self._filling() if layout is None else items[layout])
@@ -120,9 +126,10 @@ class Candidates:
         held, rooms = self._held.tolist(), self.problem.capacity.tolist()
         if all(item == NOBODY for item in held):
             return []
+        easy = rounded(self.problem)  # arrays of 64 bits hold its prices
         found: list[Candidate] = []
         for way in (stay, tile) if self.problem.is_contiguous else (stay_apart,):
-            runs = way(held, rooms, Prices(self.problem, self._held).pick)
+            runs = way(held, rooms, Prices(easy, self._held).pick)
             if runs is None:
                 continue
             items = np.array([run.item for run in runs], dtype=np.int32)
@@ -130,7 +137,10 @@ class Candidates:
             blocks = layout.reshape(-1, self._block // self._world.unit)
             if fault(self.problem, layout) is None and (blocks == blocks[:, :1]).all():
                 found.append(self._candidate(layout))
-                better = mended(self.problem, layout, self._held, factor, price * self._world.unit)
+                move = price * self._world.unit
+                if easy is not self.problem:  # the price of a move in the same proportion to J as before
+                    move = move * easy.cost(layout) // max(1, self.problem.cost(layout))
+                better = mended(easy, layout, self._held, factor, move)
                 if (better != layout).any():
                     found.append(self._candidate(better))
         return found

@@ -165,7 +165,7 @@ def _largest(yard: _Yard) -> World:
     )
     if world.node_count < limits.nodes_min:
         return none(
-            f"mesh {shortage.sized(mesh, size)} makes a world of {world.size} ranks on "
+            f"mesh {shortage.sized(mesh, size)} makes a world of {world.size:,} ranks on "
             f"{shortage.count_nodes(world.node_count)}, but at least {limits.nodes_min} must be active"
         )
     return world._replace(reason=shortage.why(mesh, size, size == high == limits.elastic_max, size < high, limits))

@@ -70,5 +70,5 @@ def _best(
     if not fewer:
         return best, ()
     kept = min(fewer, key=lambda each: each.cost)
-    more = shortage.percent(kept.cost - best.cost, max(1, best.cost))
-    return best, (f"if only {kept.moved} ranks moved, the traffic's cost would be {more} higher",)
+    dearer = shortage.amount(kept.cost, scale)
+    return best, (f"if only {kept.moved:,} ranks moved, the traffic's cost would be {dearer}",)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from launcher.placement.units import grid
 from launcher.traffic import Communicator, in_integers
 
 Units = NDArray[np.int32]
@@ -70,15 +71,8 @@ class Traffic:
 
 def box(shape: Sequence[int], unit: int) -> tuple[int, ...] | None:
     """Ranks of a unit along each axis, or None if runs of `unit` ranks are no boxes of a mesh of this shape."""
-    sides: list[int] = []
-    left = unit
-    for size in reversed(shape):
-        side = math.gcd(size, left)
-        if side < size and side < left:
-            return None
-        sides.append(side)
-        left //= side
-    return tuple(reversed(sides)) if left == 1 else None
+    counts = grid(shape, unit)
+    return None if counts is None else tuple(size // count for size, count in zip(shape, counts, strict=True))
 
 
 def traffic(
@@ -95,7 +89,7 @@ def traffic(
     sides = box(shape, unit)
     if sides is None:
         raise ValueError(f"{unit} consecutive ranks are no box of a mesh of shape {tuple(shape)}")
-    grid = tuple(size // side for size, side in zip(shape, sides, strict=True))
+    counts = tuple(size // side for size, side in zip(shape, sides, strict=True))
     position = {name: index for index, name in enumerate(axes)}
     talking = [one for one in communicators if one.weight > 0]
     weights, weight_scale = in_integers([one.weight for one in talking])
@@ -104,7 +98,7 @@ def traffic(
     shares = math.lcm(
         1, *(size - 1 for size, one in zip(sizes, talking, strict=True) if one.kind == "all" and size > 1)
     )
-    units = np.arange(math.prod(grid), dtype=np.int32).reshape(grid)
+    units = np.arange(math.prod(counts), dtype=np.int32).reshape(counts)
     hops: list[Hops] = []
     exchanges: list[Exchange] = []
     for one, weight, size in zip(talking, weights, sizes, strict=True):
@@ -122,7 +116,7 @@ def traffic(
         else:
             hops.append(_hops(one, lines, parallel * weight * shares))
     return Traffic(
-        grid=grid,
+        grid=counts,
         unit=unit,
         hops=tuple(hops),
         exchanges=tuple(exchanges),

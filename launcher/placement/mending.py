@@ -23,7 +23,7 @@ Numbers = NDArray[np.int64]
 
 
 def mended(problem: Problem, layout: Layout, held: Layout, factor: int, price: int) -> Layout:
-    """`layout` after one exchange for each hole, if it pays. `held`: unit -> item that held it before, NOBODY for the holes.
+    """`layout` after one exchange per hole, where it pays. `held`: unit -> item that held it, NOBODY for the holes.
 
     An exchange pays if it changes J by `change` with change x factor + price x units moved in addition < 0.
     """
@@ -34,10 +34,16 @@ def mended(problem: Problem, layout: Layout, held: Layout, factor: int, price: i
     for hole in holes.tolist():
         change = exchange_costs(problem, layout, hole)
         is_still = (held == layout) & (held != NOBODY)
-        worth = change * factor + price * is_still
-        best = int(np.argmin(worth))
-        if worth[best] < 0:
-            layout[[hole, best]] = layout[[best, hole]]
+        # The best of those who would move for it and of those who have moved anyway, compared in Python's integers:
+        # factor and price may be so large that an array's would overflow.
+        best_worth, best = 0, hole
+        for extra, may in ((0, ~is_still), (price, is_still)):
+            if may.any():
+                other = int(np.argmin(np.where(may, change, change.max())))
+                worth = int(change[other]) * factor + extra
+                if may[other] and worth < best_worth:
+                    best_worth, best = worth, other
+        layout[[hole, best]] = layout[[best, hole]]
     return layout
 
 

@@ -131,17 +131,19 @@ def _unused(world: World) -> list[str]:
 def _idle(world: World, ranks: dict[str, tuple[int, ...]]) -> list[str]:
     nodes = (node for item in world.items for node in item.nodes if node.id in ranks)
     idle = sum(node.slot_count - len(ranks[node.id]) for node in nodes)
-    return [f"{idle} slot{'s' if idle > 1 else ''} of active nodes stay{'' if idle > 1 else 's'} idle"] if idle else []
+    if not idle:
+        return []
+    return [f"{idle:,} slots of active nodes stay idle" if idle > 1 else "1 slot of active nodes stays idle"]
 
 
 def _price(answer: Choice) -> list[str]:
     """What the traffic costs, next to what it must cost."""
     if not answer.cost:
         return []
-    cost = f"the traffic's cost is {_number(answer.cost, answer.scale)}"
+    cost = f"the traffic's cost is {shortage.amount(answer.cost, answer.scale)}"
     if answer.bound == answer.cost:
         return [f"{cost}, and no layout of this world has less"]
-    least = f"no layout of this world can have less than {_number(answer.bound, answer.scale)}"
+    least = f"no layout of this world can have less than {shortage.amount(answer.bound, answer.scale)}"
     return [f"{cost}; {least}, {shortage.percent(answer.cost - answer.bound, answer.cost)} below"]
 
 
@@ -154,4 +156,4 @@ def _moves(
     gone = sorted(before - set(ranks), key=natural)
     joined = [node for node in place.nodes if node.id in ranks and node.id not in before]
     changes = [f"without {shortage.listed(gone)}"] * bool(gone) + [f"with {shortage.names(joined)}"] * bool(joined)
-    return ["; ".join([f"{moved} of {world.size} ranks change their node", *changes])]
+    return ["; ".join([f"{moved:,} of {world.size:,} ranks change their node", *changes])]

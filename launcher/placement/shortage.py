@@ -26,11 +26,11 @@ def names(nodes: Iterable[Node]) -> str:
 
 
 def listed(ids: Sequence[str]) -> str:
-    return ", ".join(ids[:NAMES_MAX]) + (f" and {len(ids) - NAMES_MAX} more" if len(ids) > NAMES_MAX else "")
+    return ", ".join(ids[:NAMES_MAX]) + (f" and {len(ids) - NAMES_MAX:,} more" if len(ids) > NAMES_MAX else "")
 
 
 def count_nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"
+    return "1 node" if count == 1 else f"{count:,} nodes"
 
 
 def several(level: str) -> str:
@@ -46,7 +46,18 @@ def sized(mesh: Mesh, elastic_size: int) -> str:
 def percent(part: int, whole: int) -> str:
     """What `part` is of `whole`, rounded down."""
     tenths = part * 1000 // whole
-    return f"{tenths / 10:g} %" if tenths else "less than 0.1 %"
+    return f"{tenths // 10:,}{f'.{tenths % 10}' if tenths % 10 else ''} %" if tenths else "less than 0.1 %"
+
+
+def amount(scaled: int, scale: int) -> str:
+    """`scaled` / `scale` as people read it: 1,008; 2.5; 1,397,981.3."""
+    whole, rest = divmod(scaled, scale)
+    if not rest:
+        return f"{whole:,}"
+    if whole >= 100:
+        tenths = scaled * 10 // scale
+        return f"{tenths // 10:,}.{tenths % 10}"
+    return f"{scaled / scale:.4g}"
 
 
 def too_small(unit: int) -> str:
@@ -55,9 +66,9 @@ def too_small(unit: int) -> str:
 
 def world(size: int, node_count: int, present_count: int, reason: str, limits: Limits) -> str:
     """The whole sentence about a world. `reason`: what `why` gave."""
-    ranks = "1 rank" if size == 1 else f"{size} ranks"
+    ranks = "1 rank" if size == 1 else f"{size:,} ranks"
     most = f" on at most {count_nodes(node_count)}" if limits.nodes_max == node_count < present_count else ""
-    return f"world of {ranks} on {node_count} of {count_nodes(present_count)}: {reason}{most}"
+    return f"world of {ranks} on {node_count:,} of {count_nodes(present_count)}: {reason}{most}"
 
 
 def why(mesh: Mesh, elastic_size: int, is_most_allowed: bool, is_held_back: bool, limits: Limits) -> str:
@@ -104,7 +115,7 @@ def too_few_slots(
     if len(present) == 1 or limits.nodes_max == 1:
         most = max(node.slot_count for node in present)
         are = "is" if most == 1 else "are"
-        return f"{whose} needs {rank_count} devices, {most} {are} present on {count_nodes(1)}"
+        return f"{whose} needs {rank_count:,} devices, {most:,} {are} present on {count_nodes(1)}"
     needs = f"{whose} needs at least {count_nodes(node_count)} with {devices}"
     alike = sum(1 for node in present if node.slot_count == slot_count)
     if limits.nodes_max is not None and limits.nodes_max < min(node_count, alike + 1):
@@ -162,14 +173,14 @@ def no_room(
         if max(found[-2].rooms) == 0:
             inside = layers(rooms, domains, [*sizes[:-1], sizes[-2] if len(sizes) > 1 else 1])[-2].rooms
             return (
-                f"{sizes[-1] * unit} ranks of {axes} must sit in one {level} for mesh {sized(mesh, size)}, "
-                f"the largest {level} has room for {max(inside) * unit}"
+                f"{sizes[-1] * unit:,} ranks of {axes} must sit in one {level} for mesh {sized(mesh, size)}, "
+                f"the largest {level} has room for {max(inside) * unit:,}"
             )
         needed, present = math.prod(counts) // sizes[-1], found[-1].rooms[0] // sizes[-1]
         if present < needed:
             return (
-                f"mesh {sized(mesh, size)} needs {needed} times {sizes[-1] * unit} ranks of {axes}, each in one "
-                f"{level}; there is room for {present}"
+                f"mesh {sized(mesh, size)} needs {needed:,} times {sizes[-1] * unit:,} ranks of {axes}, each in one "
+                f"{level}; there is room for {present:,}"
             )
     return f"mesh {mesh} fits on no {limits.nodes_max or len(tree.nodes)} of the nodes present with these rules"
 

@@ -39,11 +39,15 @@ def kind(value: object) -> str:
         return "nothing"
     if isinstance(value, dict):
         return "keys and values"
-    return "a list" if isinstance(value, list) else shown(value)
+    if isinstance(value, list):
+        return "a list" if value else "an empty list"
+    return shown(value)
 
 
 def shown(value: object) -> str:
     """The value as a sentence bears it: cut short where somebody's file is not what was meant."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]  # as the file has them, not as Python does
     try:
         return _short.repr(value)
     except ValueError:  # Python writes no number of more than 4,300 digits

@@ -183,6 +183,8 @@ def previous(values: Any, where: str) -> Plan:
     require_devices(world_size, where)
     holder: dict[int, str] = {}
     for node, ranks in plan.items():
+        if not is_name(node):
+            raise UsageError(f"{where}: plan has the node {shown(node)}, which is no name")
         for rank in ranks:
             if not is_count(rank) or not 0 <= rank < world_size:
                 raise UsageError(

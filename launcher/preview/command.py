@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from launcher import mesh as meshes
 from launcher import placement
-from launcher.console import say
+from launcher.console import say, show
 from launcher.demand import limits_and_costs
 from launcher.errors import EXIT_USAGE, LauncherError, UsageError
 from launcher.mesh import Mesh
@@ -25,7 +25,7 @@ from launcher.preview.changes import changed
 from launcher.preview.cluster import Cluster, from_values, level_names, previous, require_same_mesh
 from launcher.preview.generate import generated, is_form
 from launcher.preview.moves import moves
-from launcher.preview.writing import to_file, to_stdout
+from launcher.preview.writing import to_file
 
 PROGRAM = "meshctl"
 EXIT_NO_WORLD = 1
@@ -72,11 +72,11 @@ def run(request: Request) -> int:
         plan = _plan(after, task, before)
     except UsageError as error:
         if request.as_json:
-            to_stdout(json.dumps({"plan": {}, "error": str(error)}) + "\n")
+            show(json.dumps({"plan": {}, "error": str(error)}))
         else:
             say(f"{PROGRAM}: error: {error}" + (f"\nhint: {error.hint}" if error.hint else ""))
         return EXIT_NO_WORLD
-    to_stdout(_as_json(plan) if request.as_json else _in_words(request, cluster, after, task, before, plan))
+    show(_as_json(plan) if request.as_json else _in_words(request, cluster, after, task, before, plan))
     return _pictures(request, after, task, plan)
 
 
@@ -102,8 +102,15 @@ def _cluster(request: Request) -> Cluster:
 
 def _task(request: Request, cluster: Cluster) -> _Task:
     texts = {**_without_rivals(cluster.wishes, request.wishes), **request.wishes}
-    mesh = meshes.parse(texts.get("mesh", DEFAULT_MESH))
-    nodes_min, nodes_max = _node_bounds(texts["nnodes"]) if "nnodes" in texts else (1, None)
+    try:
+        key = "mesh"
+        mesh = meshes.parse(texts.get(key, DEFAULT_MESH))
+        key = "nnodes"
+        nodes_min, nodes_max = _node_bounds(texts[key]) if key in texts else (1, None)
+    except UsageError as error:
+        if key in request.wishes:
+            raise
+        raise UsageError(f"{cluster.name}: {error}", error.hint) from None
     limits, costs = limits_and_costs(
         texts, mesh, levels=cluster.levels, nodes_min=nodes_min, nodes_max=nodes_max, nodes=cluster.nodes,
         variables={key: cluster.name for key in cluster.wishes if key not in request.wishes},
@@ -156,7 +163,7 @@ def _as_json(plan: Plan) -> str:
         "lower_bound": plan.lower_bound,
         "reasons": list(plan.reasons),
     }
-    return json.dumps(answer) + "\n"
+    return json.dumps(answer)
 
 
 def _in_words(request: Request, cluster: Cluster, after: Cluster, task: _Task, before: Plan | None, plan: Plan) -> str:
@@ -170,7 +177,7 @@ def _in_words(request: Request, cluster: Cluster, after: Cluster, task: _Task, b
     parts += ["\n", words.cost(plan, explanation)]
     if request.with_ranks:
         parts += ["\n", words.table(plan, after.nodes, after.levels)]
-    return "".join(parts)
+    return "".join(parts).removesuffix("\n")
 
 
 def _pictures(request: Request, cluster: Cluster, task: _Task, plan: Plan) -> int:

@@ -83,7 +83,7 @@ def _from_json(text: str, name: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
-        what = error.msg[0].lower() + error.msg[1:]
+        what = error.msg[0].lower() + error.msg[1:].removesuffix(" at")
         raise UsageError(f"{name} is no JSON: line {error.lineno}, column {error.colno}: {what}") from None
     except RecursionError:
         raise UsageError(f"{name} is nested too deeply") from None
@@ -207,6 +207,8 @@ class _Builder:
         known = (event.value, event.implicit, event.tag)
         if known not in self._scalars:
             tag = event.tag or self._loader.resolve(yaml.ScalarNode, event.value, event.implicit)
+            if tag == "tag:yaml.org,2002:merge":
+                raise _amiss(self._name, event.start_mark, "<< is not read, write the keys out")
             node = yaml.ScalarNode(tag, event.value, event.start_mark, event.end_mark)
             try:
                 self._scalars[known] = self._loader.construct_object(node)

@@ -138,17 +138,21 @@ def _compared(other: Fraction, cost: Fraction) -> str:
 
 
 def _traffic(explanation: Explanation) -> str:
-    """A row per communicator, a column per level: what leaves the level's domains, and how wide groups are spread."""
+    """A row per communicator, a column per level: what leaves the level's domains, and how wide groups are spread.
+
+    The last column and the row "share of J" add up to J, by communicator and by level.
+    """
     levels = explanation.levels
-    rows = [["traffic that leaves a", *(level.name for level in levels)]]
+    rows = [["traffic that leaves a", *(level.name for level in levels), "J"]]
     for index, one in enumerate(explanation.communicators):
         name = f"  {one.name} {one.kind}, weight {number(one.weight)}"
-        rows.append([name, *(number(level.leaving[index]) for level in levels)])
-    rows.append(["times the toll", *(number(level.toll) for level in levels)])
-    rows.append(["share of J", *(number(level.cost) for level in levels)])
-    rows.append(["widest group touches", *("" for _ in levels)])
+        cost = sum((level.toll * level.leaving[index] for level in levels), Fraction(0))
+        rows.append([name, *(number(level.leaving[index]) for level in levels), number(cost)])
+    rows.append(["times the toll", *(number(level.toll) for level in levels), ""])
+    rows.append(["share of J", *(number(level.cost) for level in levels), number(explanation.cost)])
+    rows.append(["widest group touches", *("" for _ in levels), ""])
     for index, one in enumerate(explanation.communicators):
-        rows.append([f"  {one.name}", *(number(level.spreads[index]) for level in levels)])
+        rows.append([f"  {one.name}", *(number(level.spreads[index]) for level in levels), ""])
     return _columns(rows)
 
 

@@ -1,6 +1,6 @@
-"""Where an answer goes: whole to stdout, or whole into a file.
+"""A picture goes into its file whole or not at all.
 
-A file appears under its name only when all of it is on the disk, so a full disk leaves the old one as it was.
+The file appears under its name only when all of it is on the disk, so a full disk leaves the old one as it was.
 """
 
 from __future__ import annotations
@@ -9,21 +9,13 @@ import contextlib
 import os
 import stat
 
-from launcher.errors import LauncherError, UsageError, shortage_hint
-
-
-def to_stdout(text: str) -> None:
-    """Print what was asked for. A reader that has gone has what it wanted. Raises LauncherError."""
-    try:
-        _write(1, text)
-    except BrokenPipeError:
-        return
-    except OSError as error:
-        raise LauncherError(f"cannot write to stdout: {error.strerror}", shortage_hint(error.errno)) from None
+from launcher.errors import UsageError, shortage_hint
 
 
 def to_file(path: str, text: str) -> None:
     """Put `text` into a file, in the place of what is there. Raises UsageError."""
+    if path in ("", "-"):
+        raise UsageError(f"{path!r} is no name of a file", "stdout has the answer")
     target = os.path.realpath(path)  # a link stays a link
     temporary = os.path.join(os.path.dirname(target), f".{os.path.basename(target)[:100]}.{os.getpid()}")
     try:
@@ -44,14 +36,10 @@ def to_file(path: str, text: str) -> None:
 def _write_new(path: str, text: str, flags: int) -> None:
     descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
     try:
-        _write(descriptor, text)
+        data = memoryview(text.encode(errors="backslashreplace"))
+        while data:
+            data = data[os.write(descriptor, data) :]
         if flags & os.O_CREAT:
             os.fsync(descriptor)  # some disks say only now that they are full
     finally:
         os.close(descriptor)
-
-
-def _write(descriptor: int, text: str) -> None:
-    data = memoryview(text.encode(errors="backslashreplace"))
-    while data:
-        data = data[os.write(descriptor, data) :]

@@ -37,12 +37,12 @@ cost     J 3,752; the lower bound is 3,752
          path order                 ... more
 busiest  leaf l1 with 336 in and out; host h8 with 208 in and out
 
-traffic that leaves a   leaf   host
-  pp line, weight 3      504    504
-  dp ring, weight 10       0  2,240
-  tp ring, weight 100      0      0
+traffic that leaves a   leaf   host      J
+  pp line, weight 3      504    504  1,512
+  dp ring, weight 10       0  2,240  2,240
+  tp ring, weight 100      0      0      0
 times the toll             2      1
-share of J             1,008  2,744
+share of J             1,008  2,744  3,752
 widest group touches
   pp                       4      4
   dp                       1      7
@@ -189,6 +189,12 @@ FILES = {
     "circle.yaml": "nodes: &all\n  - {id: a, devices: 8, path: *all}\n",
     "empty.yaml": "",
     "rubbish": "\x00\x01",
+    "mesh.json": '{"mesh": [["pp", 0]], "nodes": [{"id": "a", "devices": 8}]}',
+    "none.json": '{"nodes": []}',
+    "truth.json": '{"nodes": [{"id": "a", "devices": true}]}',
+    "control.json": '{"nodes": "\x01"}',
+    "merge.yaml": "nodes:\n  - {<<: {devices: 8}, id: a}\n",
+    "escape.json": '{"previous": {"dims": [1], "plan": {"\\u001b[31m": [0]}}, "nodes": [{"id": "a", "devices": 8}]}',
 }
 
 
@@ -213,6 +219,13 @@ FILES = {
         (["circle.yaml"], "circle.yaml is no YAML that can be used: line 2, column 31: *all stands inside", None),
         (["empty.yaml"], "empty.yaml is empty", 'the least is {"nodes"'),
         (["rubbish"], "rubbish is no YAML: line 1, column 1: control characters are not allowed", None),
+        (["mesh.json"], "mesh.json: mesh 'pp=0': the size of pp is '0', neither a positive number nor *", None),
+        (["none.json"], "none.json: nodes is an empty list, not a list with at least one node", "like {"),
+        (["truth.json"], "truth.json: node a: devices is true, not a whole number from 1 to 1024", None),
+        (["control.json"], "control.json is no JSON: line 1, column 12: invalid control character", None),
+        (["merge.yaml"], "merge.yaml is no YAML that can be used: line 2, column 6: << is not read", None),
+        (["escape.json"], "escape.json: previous: plan has the node '\\x1b[31m', which is no name", None),
+        (["a\x1b[31m"], "file a\\x1b[31m does not exist", "meshctl plan -h"),
         (["-"], "stdin is empty", 'the least is {"nodes"'),
         (["/dev/zero"], "/dev/zero is larger than 16 MiB, which is as much as is read", None),
         (["dgx:4x8x8x8x8x8"], "cluster 'dgx:4x8x8x8x8x8' is not of the form dgx:[[[ZONESx]PODSx]LEAVESx]", "numbers"),

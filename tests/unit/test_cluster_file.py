@@ -94,20 +94,20 @@ def test_a_plan_before_is_read_from_the_file() -> None:
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ([], "c holds a list, not keys and values"),
+        ([], "c holds an empty list, not keys and values"),
         ({}, "c has no key 'nodes'"),
-        ({"nodes": []}, "c: nodes is a list, not a list with at least one node"),
+        ({"nodes": []}, "c: nodes is an empty list, not a list with at least one node"),
         ({"nodes": [NODE], "mash": 1}, "c: unknown key 'mash'"),
         ({"nodes": [{**NODE, "device": 1}]}, "c: node a: unknown key 'device'"),
         ({"nodes": ["a"]}, "c: node number 1 is 'a', not keys and values"),
-        ({"nodes": [NODE, {"devices": 8}]}, "c: node number 2 has the id None, which is no name"),
+        ({"nodes": [NODE, {"devices": 8}]}, "c: node number 2 has the id null, which is no name"),
         ({"nodes": [{**NODE, "id": "a\x1b[2J"}]}, "c: node number 1 has the id 'a\\x1b[2J', which is no name"),
         ({"nodes": [NODE, {**NODE, "id": "b"}, NODE]}, "c: the id a stands twice, at nodes 1 and 3"),
         ({"nodes": [{"id": "a"}]}, "c: node a does not say how many devices it has"),
         ({"nodes": [{**NODE, "devices": -8}]}, "c: node a: devices is -8, not a whole number from 1 to 1024"),
         ({"nodes": [{**NODE, "devices": 0}]}, "c: node a: devices is 0, not a whole number from 1 to 1024"),
         ({"nodes": [{**NODE, "devices": 2.5}]}, "c: node a: devices is 2.5, not a whole number from 1 to 1024"),
-        ({"nodes": [{**NODE, "devices": True}]}, "c: node a: devices is True, not a whole number from 1 to 1024"),
+        ({"nodes": [{**NODE, "devices": True}]}, "c: node a: devices is true, not a whole number from 1 to 1024"),
         ({"nodes": [{**NODE, "devices": "8"}]}, "c: node a: devices is '8', not a whole number from 1 to 1024"),
         ({"nodes": [{**NODE, "devices": 10**9}]}, "c: node a: devices is 1000000000, not a whole number from 1 to"),
         ({"nodes": [{**NODE, "index": -1}]}, "c: node a has the index -1, not a whole number from 0"),
@@ -125,7 +125,7 @@ def test_a_plan_before_is_read_from_the_file() -> None:
         ({"levels": ["host"], "nodes": [NODE]}, "c: levels names 'host', which stands for the node itself"),
         ({"levels": ["a=b"], "nodes": [NODE]}, "c: level 'a=b' is no name"),
         ({"nodes": [NODE], "contiguous": 1}, "c: contiguous is 1, neither true nor false"),
-        ({"nodes": [NODE], "mesh": []}, "c: mesh is a list, not a list of axes"),
+        ({"nodes": [NODE], "mesh": []}, "c: mesh is an empty list, not a list of axes"),
         ({"nodes": [NODE], "mesh": [["dp"]]}, "c: mesh: ['dp'] is not a name and a size"),
         ({"nodes": [NODE], "comms": {}}, "c: comms is keys and values, not a list"),
         ({"nodes": [NODE], "comms": [{"axes": "tp", "weight": 1}]}, "c: comms: number 1 has the axes 'tp', not a list"),
@@ -134,7 +134,7 @@ def test_a_plan_before_is_read_from_the_file() -> None:
         ({"nodes": [NODE], "leave_cost": [1]}, "c: leave_cost is a list, not keys and values"),
         ({"nodes": [NODE], "leave_cost": {"host": [1]}}, "c: leave_cost: host is a list, not a number"),
         ({"nodes": [NODE], "whole": "slice"}, "c: whole does not name a level"),
-        ({"nodes": [NODE], "unit": True}, "c: unit is True, not a number"),
+        ({"nodes": [NODE], "unit": True}, "c: unit is true, not a number"),
         ({"nodes": [NODE], "previous": [0]}, "c: previous has no keys 'dims' and 'plan'"),
         ({"nodes": [NODE], "previous": {"dims": [0], "plan": {}}}, "c: previous: dims is [0], not the sizes of"),
         ({"nodes": [NODE], "previous": {"dims": [1] * 65, "plan": {}}}, "c: previous: dims is [1, 1, 1, 1, 1, 1, 1, 1"),
@@ -356,6 +356,8 @@ def test_a_file_is_replaced_as_a_whole_or_stays_as_it_was(tmp_path: Path) -> Non
         to_file("/dev/full", "new")
     with pytest.raises(UsageError, match=r"cannot write .*: No such file or directory"):
         to_file(str(tmp_path / "nowhere" / "plan.svg"), "new")
+    with pytest.raises(UsageError, match="'-' is no name of a file"):
+        to_file("-", "new")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link.svg", "plan.svg"]
 
 

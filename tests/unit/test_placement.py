@@ -15,7 +15,7 @@ from launcher.node import Node
 from launcher.placement import Costs, Limits, Plan, feasibility
 from launcher.placement import plan as plan_with_costs
 from launcher.placement.units import unit_size, usual_slot_count
-from launcher.topology import in_order, nearness
+from launcher.topology import in_order
 from tests.support.plans import faults
 
 REFERENCE = parse("pp=4,dp=*,tp=8")
@@ -75,23 +75,6 @@ def test_names_that_read_as_the_same_number_keep_their_order_in_the_store() -> N
     assert [node.id for node in in_order(reversed(nodes))] == ["h1", "h01"]
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "levels"),
-    [
-        (("z", "s", "l"), ("z", "s", "l"), 3),
-        (("z", "s", "l"), ("z", "s", "m"), 2),
-        (("z", "s", "l"), ("y", "s", "l"), 0),
-        (("z", None, "l"), ("z", None, "l"), 2),
-        (("z", None), ("z", None), 1),
-        ((), ("z",), 0),
-    ],
-)
-def test_nearness_counts_the_domains_two_nodes_share(
-    one: tuple[str | None, ...], other: tuple[str | None, ...], levels: int
-) -> None:
-    assert nearness(Node(id="a", slot_count=1, path=one), Node(id="b", slot_count=1, path=other)) == levels
-
-
 # Units and worlds
 
 
@@ -147,7 +130,7 @@ def test_the_world_is_the_largest_whole_number_of_replicas(
 def test_the_reason_names_the_world_and_the_spares() -> None:
     assert plan(cluster(31), REFERENCE, Limits(), None).reasons == (
         "world of 224 ranks on 28 of 31 nodes: dp=7 is the largest whole number of replicas; 3 spares: h7, h15, h23",
-        "the traffic's cost is 3752, and no layout of this world has less",
+        "the traffic's cost is 3,752, and no layout of this world has less",
     )
     assert plan(cluster(9), REFERENCE, Limits(elastic_max=1), None).reasons[0] == (
         "world of 32 ranks on 4 of 9 nodes: dp=1 is the most that is allowed; 5 spares: h4, h5, h6, h7, h8"

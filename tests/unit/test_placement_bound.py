@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.mesh import parse
-from launcher.placement import bound, shadows
-from launcher.placement.bound import lower_bound
 from launcher.placement.hops import traffic
 from launcher.placement.problem import Layout, Problem, Rule, fault
-from launcher.placement.shadows import grid_of, least_between, least_of_runs
+from launcher.placement.search import bound, shadows
+from launcher.placement.search.bound import lower_bound
+from launcher.placement.search.shadows import grid_of, least_between, least_of_runs
 from launcher.traffic import parse as parse_traffic
 from launcher.traffic import usual
 
@@ -146,7 +146,7 @@ def layouts(draw: st.DrawFn) -> tuple[Problem, Layout]:
     return problem, layout
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(layouts(), st.booleans())
 def test_no_valid_layout_costs_less(found: tuple[Problem, Layout], is_priced: bool) -> None:
     problem, layout = found

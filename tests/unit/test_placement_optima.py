@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from launcher.placement.bound import lower_bound
 from launcher.placement.problem import Problem, fault
+from launcher.placement.search.bound import lower_bound
 from tests.support.instances import Instance, instance
 from tests.support.optima import missed, stored
 

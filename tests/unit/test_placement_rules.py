@@ -355,6 +355,14 @@ def test_a_rule_that_cannot_be_kept_is_named(mesh: str, rules: Limits, sentence:
     assert world(leaves(8, 8, 7, 1), mesh, rules) == sentence
 
 
+def test_more_units_than_a_search_can_take_are_laid_out_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "UNITS_MAX", 7)
+    with mock.patch.object(candidates, "search", side_effect=AssertionError):
+        found = world(leaves(3, 3, 3), "dp=*,tp=8", limits())
+    assert isinstance(found, Plan)
+    assert list(found.ranks) == ["l0n0", "l0n1", "l0n2", "l1n0", "l1n1", "l1n2", "l2n0", "l2n1", "l2n2"]
+
+
 # What holds always
 
 meshes = st.sampled_from(

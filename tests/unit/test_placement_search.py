@@ -14,16 +14,17 @@ from launcher import traffic
 from launcher.mesh import parse
 from launcher.node import Node
 from launcher.placement import Costs, Limits
-from launcher.placement.bound import lower_bound
-from launcher.placement.graph import graph, matrix, neighbours
-from launcher.placement.improve import improve
-from launcher.placement.lineup import Kind, beam, greedy
-from launcher.placement.masonry import _lay
-from launcher.placement.orders import Digit, Order, loads_of, orders, walk
 from launcher.placement.problem import Layout, Problem, fault, problem_of
-from launcher.placement.runs import cut_up
 from launcher.placement.search import search
-from launcher.placement.simplify import coarse, restricted, rounded
+from launcher.placement.search.bound import lower_bound
+from launcher.placement.search.graph import graph, matrix, neighbours
+from launcher.placement.search.improve import improve
+from launcher.placement.search.lineup import Kind, beam, greedy
+from launcher.placement.search.masonry import _lay
+from launcher.placement.search.orders import Digit, Order, loads_of, orders, walk
+from launcher.placement.search.reorder import kicks, reorder
+from launcher.placement.search.runs import cut_up
+from launcher.placement.search.simplify import coarse, restricted, rounded
 from launcher.topology import tree
 
 small = settings(max_examples=25, deadline=None, derandomize=True)
@@ -224,3 +225,19 @@ def test_the_graph_counts_every_pair_once() -> None:
         for end, weight in zip(ends[unit].tolist(), weights[unit].tolist(), strict=True):
             assert weight == square[unit, end]
             assert weight or end == unit  # rows of those who talk to fewer are filled up with themselves
+
+
+def test_kicks_are_valid_and_the_cheapest_comes_first() -> None:
+    given = problem([("p0/l0", [1, 2, 1]), ("p0/l1", [2, 2]), ("p1/l2", [1, 2, 1])], "pp=2,dp=*,tp=4", 6)
+    layout = reorder(given, sorted_by_path(given))
+    found = list(kicks(given, layout, 5))
+    costs = [given.cost(each) for each in found]
+    assert len(found) == 5
+    assert all(fault(given, each) is None for each in found)
+    assert costs == sorted(costs)
+    assert costs[0] >= given.cost(layout), "nothing that is cheaper was left by reorder"
+
+
+def test_nodes_of_one_size_have_no_kicks() -> None:
+    given = problem([("p0/l0", [2, 2]), ("p0/l1", [2, 2])], "pp=2,dp=*,tp=4", 4)
+    assert not list(kicks(given, sorted_by_path(given), 5))

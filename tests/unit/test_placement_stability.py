@@ -17,7 +17,7 @@ from launcher.placement.mending import exchange_costs
 from launcher.placement.problem import Problem
 from launcher.placement.stability import NOBODY, first_that_fits, stay, tile
 from launcher.placement.units import unit_size
-from launcher.traffic import usual
+from launcher.traffic import Communicator, usual
 from tests.support.plans import coordinates, count_moved, faults
 
 REFERENCE = parse("pp=4,dp=*,tp=8")
@@ -53,7 +53,7 @@ def test_a_lost_node_takes_its_replica_along_and_only_its_own_ranks_move() -> No
     assert after.reasons == (
         "world of 224 ranks on 28 of 31 nodes: dp=7 is the largest whole number of replicas; "
         f"3 spares: {', '.join(after.spares)}",
-        "the traffic's cost is 3752, and no layout of this world has less",
+        "the traffic's cost is 3,752, and no layout of this world has less",
         f"8 of 224 ranks change their node; without h17; with {taker}",
     )
 
@@ -106,6 +106,27 @@ def test_what_an_exchange_of_two_units_costs_is_counted_without_trying_it(mesh: 
         exchanged = layout.copy()
         exchanged[[unit, other]] = layout[[other, unit]]
         assert problem.cost(exchanged) - problem.cost(layout) == changes[other]
+
+
+def test_numbers_that_no_array_holds_price_a_move_like_small_ones_in_proportion() -> None:
+    nodes = cluster(32)
+    mesh = parse("pp=4,dp=*,ep=7,tp=8")
+    limits = Limits(levels=LEAVES.levels)
+
+    def after_a_loss(factor: int) -> Plan:
+        traffic = tuple(
+            Communicator(axes=(axis,), kind=kind, weight=weight * factor)
+            for axis, kind, weight in (("tp", "ring", 5), ("ep", "all", 2), ("dp", "ring", 1), ("pp", "line", 1))
+        )
+        tolls = {level: toll * factor for level, toll in (("spine", 4), ("leaf", 2), ("host", 1))}
+        costs = Costs(traffic=traffic, tolls=tolls, move_cost=factor * factor)
+        before = plan(nodes, mesh, limits, costs, None)
+        gone = next(node for node in nodes if 0 in before.ranks.get(node.id, ()))
+        return plan([node for node in nodes if node is not gone], mesh, limits, costs, before)
+
+    small, large = after_a_loss(1), after_a_loss(10**9)
+    assert large.ranks == small.ranks
+    assert large.cost == small.cost * 10**18
 
 
 # Nodes arrive

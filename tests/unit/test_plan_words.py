@@ -8,7 +8,8 @@ import pytest
 
 from launcher.mesh import parse
 from launcher.node import Node
-from launcher.placement import Plan
+from launcher.placement import Costs, Limits, Plan
+from launcher.placement.explain import explain
 from launcher.preview import words
 from launcher.preview.moves import Move
 
@@ -68,3 +69,13 @@ def test_a_small_share_is_never_called_none() -> None:
 def test_long_lists_name_the_first_few() -> None:
     assert words.listed(["a", "b"]) == "a, b"
     assert words.listed([str(at) for at in range(1010)], 2) == "0, 1 and 1,008 more"
+
+
+def test_costs_of_axes_and_of_levels_both_add_up_to_the_plans() -> None:
+    mesh, nodes = parse("pp=2,dp=4"), [Node(id=f"h{at}", slot_count=4, path=(f"l{at}",)) for at in range(2)]
+    plan = Plan(shape=(2, 4), ranks={"h0": (0, 1, 2, 3), "h1": (4, 5, 6, 7)}, spares=(), moved=0, reasons=())
+    rows = words.cost(plan, explain(plan, nodes, mesh, Limits(levels=("leaf",)), Costs())).splitlines()
+    assert "traffic that leaves a  leaf  host   J" in rows
+    assert "  pp line, weight 3      12    12  36" in rows
+    assert "  dp ring, weight 10      0     0   0" in rows
+    assert "share of J               24    12  36" in rows

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from launcher.placement.graph import Ints, graph, neighbours
 from launcher.placement.problem import Layout, Problem, fault
+from launcher.placement.search.graph import Ints, graph, neighbours
 
 FAR = np.int64(-(1 << 60))
 LINE_MAX = 64

@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from launcher.placement.domains import Domain
-from launcher.placement.graph import Ints
-from launcher.placement.ground import Cut, Ground, Region, hops_inside, leaving, profile, turned
-from launcher.placement.lineup import beam, greedy
-from launcher.placement.orders import Order
 from launcher.placement.problem import Layout
-from launcher.placement.runs import cut_up
+from launcher.placement.search.domains import Domain
+from launcher.placement.search.graph import Ints
+from launcher.placement.search.ground import Cut, Ground, Region, hops_inside, leaving, profile, turned
+from launcher.placement.search.lineup import beam, greedy
+from launcher.placement.search.orders import Order
+from launcher.placement.search.runs import cut_up
 
 GROUPED_LINES, GROUPED_MAX = 2, 4
 """A domain with at most so many children also tries two of them side by side in one band."""

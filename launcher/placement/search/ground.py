@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from launcher.placement.domains import Domain, Grove
-from launcher.placement.graph import Graph, Ints
-from launcher.placement.lineup import Chosen, Kind, is_forced
-from launcher.placement.orders import Order, walk
 from launcher.placement.problem import Layout, Problem
+from launcher.placement.search.domains import Domain, Grove
+from launcher.placement.search.graph import Graph, Ints
+from launcher.placement.search.lineup import Chosen, Kind, is_forced
+from launcher.placement.search.orders import Order, walk
 
 SPLIT_PRICE = 2
 """What it is worth not to cut through units that one large item could hold, in times of a usual unit's traffic."""

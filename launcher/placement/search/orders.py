@@ -50,8 +50,12 @@ class Load(NamedTuple):
     exchange: int
 
 
-def orders(grid: Sequence[int], loads: Sequence[Load], room: int) -> list[Order]:
-    """Orders worth trying where a usual domain has `room` units: rows of every kind first, then strips and tiles."""
+def orders(grid: Sequence[int], loads: Sequence[Load], room: int, most: int | None = None) -> list[Order]:
+    """Orders worth trying where a usual domain has `room` units: rows of every kind first, then strips and tiles.
+
+    `most`: keep no more than about so many, those in which a stretch of `room` units has the least border. A mesh of
+    five axes has 120 kinds of rows, and each order of a large mesh takes a while to try.
+    """
     long = [axis for axis, size in enumerate(grid) if size > 1]
     found: dict[tuple[Digit, ...], None] = {}
     for permutation in itertools.permutations(long):
@@ -60,7 +64,21 @@ def orders(grid: Sequence[int], loads: Sequence[Load], room: int) -> list[Order]
         others = [other for other in long if other != axis]
         for widths in _best(grid, loads, room, axis, others)[:STRIPS]:
             found.setdefault(_digits(grid, (*others, axis), dict(zip(others, widths, strict=True))))
-    return [Order(digits, is_snake) for digits in found for is_snake in (False, True)]
+    chosen = list(found)
+    if most is not None and 2 * len(chosen) > most:
+        least = sorted((_stretch_border(grid, loads, room, digits), index) for index, digits in enumerate(chosen))
+        chosen = [chosen[index] for index in sorted(index for _, index in least[: max(1, most // 2)])]
+    return [Order(digits, is_snake) for digits in chosen for is_snake in (False, True)]
+
+
+def _stretch_border(grid: Sequence[int], loads: Sequence[Load], room: int, digits: Sequence[Digit]) -> int:
+    """The border of the tile that a stretch of `room` units fills, from the fastest digit on."""
+    widths = [1] * len(grid)
+    for axis, divisor, modulus in reversed(digits):
+        size = -(-grid[axis] // divisor)
+        step = min(size, modulus or size, max(1, room // math.prod(widths)))
+        widths[axis] = min(grid[axis], widths[axis] * step)
+    return border(grid, loads, widths)
 
 
 def walk(coordinates: Ints, grid: Sequence[int], order: Order, region: Ints | None = None) -> Ints:

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from launcher.placement.graph import Ints, graph, matrix
 from launcher.placement.problem import Layout, Problem, fault
+from launcher.placement.search.graph import Ints, graph, matrix
 
 FAR = np.int64(-(1 << 60))
 

@@ -5,7 +5,8 @@ compared by their exact cost:
 
 1. the units filled in the order of paths, which is what sorting would do: nothing that costs more is ever returned;
 2. the outermost domains laid out along many orders of the mesh, the promising ones with everything inside them (`fit`);
-3. the best of those improved by swaps (`improve`);
+3. the best of those improved by swaps (`improve`), and in small clusters of unequal nodes by exchanges that shift what
+   is between, some of them uphill (`reorder`);
 4. in small clusters, many layouts improved side by side by a search that also goes uphill (`explore`).
 
 As soon as a layout costs what no layout can be below, that is the answer. All limits are counts, and all numbers
@@ -20,18 +21,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from launcher.placement.bound import lower_bound
-from launcher.placement.domains import Grove
-from launcher.placement.explore import explore
-from launcher.placement.fit import filling, fit, outlines
-from launcher.placement.graph import graph
-from launcher.placement.ground import Ground
-from launcher.placement.improve import improve
-from launcher.placement.masonry import bricks
-from launcher.placement.orders import loads_of, orders
 from launcher.placement.problem import Layout, Problem, fault
-from launcher.placement.reorder import reorder
-from launcher.placement.simplify import coarse, restricted, rounded
+from launcher.placement.search.bound import lower_bound
+from launcher.placement.search.domains import Grove
+from launcher.placement.search.explore import explore
+from launcher.placement.search.fit import filling, fit, outlines
+from launcher.placement.search.graph import graph
+from launcher.placement.search.ground import Ground
+from launcher.placement.search.improve import improve
+from launcher.placement.search.masonry import bricks
+from launcher.placement.search.orders import loads_of, orders
+from launcher.placement.search.reorder import kicks, reorder
+from launcher.placement.search.simplify import coarse, restricted, rounded
 
 
 class Effort(NamedTuple):
@@ -39,8 +40,8 @@ class Effort(NamedTuple):
 
     `careful`: outlines of the outermost domains that are laid out with care; `fits`: outlines that are filled in, and
     of those again with care; `tries`: orders that each region then tries with care; `improved`: candidates that
-    swaps improve; `sequences`: how often runs take the lengths of the items found for them; `walkers` and `steps`:
-    of `explore`.
+    swaps improve; `sequences`: how often runs take the lengths of the items found for them; `kicks`:
+    exchanges of unequal runs that are tried on the best layout though they cost; `walkers` and `steps`: of `explore`.
     """
 
     places: int
@@ -50,18 +51,26 @@ class Effort(NamedTuple):
     tries: int
     improved: int
     sequences: int
+    kicks: int = 0
     walkers: int = 0
     steps: int = 0
 
 
 EFFORTS = (
-    Effort(24, 2, 3, 1, 1, 2, 1, walkers=24, steps=120),
-    Effort(64, 4, 8, 3, 2, 3, 3, walkers=6, steps=60),
-    Effort(256, 8, 8, 2, 2, 6, 3),
+    Effort(24, 2, 3, 1, 1, 2, 1, kicks=64, walkers=24, steps=120),
+    Effort(64, 4, 8, 3, 2, 3, 3, kicks=64, walkers=6, steps=60),
+    Effort(256, 8, 8, 2, 2, 6, 3, kicks=64),
     Effort(1024, 4, 4, 2, 2, 3, 3),
     Effort(8192, 2, 3, 1, 2, 1, 1),
     Effort(1 << 60, 1, 2, 1, 1, 0, 1),
 )
+
+KICKED_MAX = 4
+"""So many times `kicks` are tried in all, while they help."""
+
+
+ORDER_BUDGET = 4_000_000
+"""Orders tried times units and hops between them: what keeps meshes of many axes within a second."""
 
 
 class Best:
@@ -118,19 +127,41 @@ def _search(problem: Problem, best: Best) -> None:
         for layout in _candidates(problem, effort):
             if best.add(layout):
                 return
+    is_mixed = problem.is_contiguous and int(problem.capacity.max()) > 1 and not problem.rules
     # The others may use more of an item than this variant of the problem allows.
     found = [layout for _, _, layout in best.layouts() if fault(problem, layout) is None]
     for layout in found[: effort.improved]:
         # Blocks are the runs of items, so this needs no larger units.
         better = improve(problem, layout)
-        if problem.is_contiguous and int(problem.capacity.max()) > 1 and not problem.rules:
+        if is_mixed:
             better = improve(problem, reorder(problem, better))
         if best.add(better):
             return
+    if is_mixed and _kicked(problem, best, next(each.kicks for each in EFFORTS if places <= each.places)):
+        return
     small = next((each for each in EFFORTS if places <= each.places and each.walkers), None)
     if small:
         starts = [layout for _, _, layout in best.layouts() if fault(problem, layout) is None]
         best.add(explore(problem, starts[: small.walkers // 2], small.walkers, small.steps, best.target))
+
+
+def _kicked(problem: Problem, best: Best, tries: int) -> bool:
+    """Try what lies behind exchanges that make the best layout a little dearer. Whether one is as cheap as can be."""
+    found = [layout for _, _, layout in best.layouts() if fault(problem, layout) is None]
+    layout = found[0] if found and tries else None
+    left = tries * KICKED_MAX
+    while layout is not None:
+        here, layout = layout, None
+        cost = problem.cost(here)
+        for kicked in kicks(problem, here, min(tries, left)):
+            left -= 1
+            better = improve(problem, kicked)
+            if problem.cost(better) < cost:
+                layout = improve(problem, reorder(problem, better))
+                if best.add(layout):
+                    return True
+                break
+    return False
 
 
 def _candidates(problem: Problem, effort: Effort) -> Iterator[Layout]:
@@ -181,7 +212,8 @@ def _fits(problem: Problem, ground: Ground, effort: Effort, grid: tuple[int, ...
     if not grove.root.children:
         return
     loads = loads_of(problem.traffic)
-    choices = [orders(grid, loads, room) for room in grove.usual_rooms()]
+    most = ORDER_BUDGET // (len(ground.base_rank) + len(ground.hops.low))
+    choices = [orders(grid, loads, room, max(2, most)) for room in grove.usual_rooms()]
     ways = outlines(ground, choices[grove.root.depth], effort.careful)
     seen: list[tuple[int, int]] = []
     for index, outline in enumerate(ways[: effort.fits]):

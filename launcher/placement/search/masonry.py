@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from launcher.placement.domains import Grove
 from launcher.placement.problem import Layout
+from launcher.placement.search.domains import Grove
 
 ROWS_MAX = 16
 AHEAD = 32

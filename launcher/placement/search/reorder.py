@@ -3,6 +3,8 @@
 `improve` exchanges blocks of one size. Where nodes of 3 and 4 units stand in a line, exchanging two of them shifts all
 runs between, so what it brings has to be counted anew, hop by hop: for many exchanges at once, and only of items that
 stand near each other, in clusters that are not large.
+
+Where no exchange helps any more, one that costs a little may open the way to a better layout: `kicks` finds those.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from launcher.placement.graph import Graph, Ints, graph
 from launcher.placement.problem import Layout, Problem, fault
+from launcher.placement.search.graph import Graph, Ints, graph
 
 REACH = 24
 ROUNDS = 20
@@ -24,20 +26,12 @@ CHUNK = 128
 
 def reorder(problem: Problem, layout: Layout) -> Layout:
     """A valid layout that costs no more. Takes contiguous runs."""
-    talk = graph(problem.traffic)
     for _ in range(ROUNDS):
-        starts = np.flatnonzero(np.diff(layout, prepend=-1))
-        items, lengths = layout[starts].astype(np.int64), np.diff([*starts.tolist(), len(layout)])
-        pairs = [
-            (one, other)
-            for one in range(len(items))
-            for other in range(one + 1, min(len(items), one + REACH + 1))
-            if lengths[one] != lengths[other]
-        ]
-        if not pairs or len(pairs) * len(talk.low) > CELLS_MAX:
+        tried = _tried(problem, layout)
+        if tried is None:
             return layout
-        costs = np.concatenate([_costs(problem, talk, each) for each in _exchanged(items, lengths, pairs)])
-        now = int(_costs(problem, talk, layout[None, :])[0])
+        items, lengths, pairs, costs = tried
+        now = problem.cost(layout)
         gains = now - costs
         chosen: list[tuple[int, int]] = []
         for index in np.argsort(-gains, kind="stable").tolist():
@@ -59,6 +53,32 @@ def reorder(problem: Problem, layout: Layout) -> Layout:
             return layout
         layout = found
     return layout
+
+
+def kicks(problem: Problem, layout: Layout, count: int) -> Iterator[Layout]:
+    """The `count` cheapest layouts that are one exchange away, though each may cost more than `layout`."""
+    tried = _tried(problem, layout)
+    if tried is not None:
+        items, lengths, pairs, costs = tried
+        for index in np.argsort(costs, kind="stable")[:count].tolist():
+            yield next(_exchanged(items, lengths, [pairs[index]]))[0].astype(np.int32)
+
+
+def _tried(problem: Problem, layout: Layout) -> tuple[Ints, Ints, list[tuple[int, int]], Ints] | None:
+    """Items and lengths of the runs, exchanges of unequal ones, and what each would cost; None if they are too many."""
+    talk = graph(problem.traffic)
+    starts = np.flatnonzero(np.diff(layout, prepend=-1))
+    items, lengths = layout[starts].astype(np.int64), np.diff([*starts.tolist(), len(layout)])
+    pairs = [
+        (one, other)
+        for one in range(len(items))
+        for other in range(one + 1, min(len(items), one + REACH + 1))
+        if lengths[one] != lengths[other]
+    ]
+    if not pairs or len(pairs) * len(talk.low) > CELLS_MAX:
+        return None
+    costs = np.concatenate([_costs(problem, talk, each) for each in _exchanged(items, lengths, pairs)])
+    return items, lengths, pairs, costs
 
 
 def _exchanged(items: Ints, lengths: Ints, pairs: list[tuple[int, int]]) -> Iterator[Ints]:

@@ -21,7 +21,7 @@ import numpy as np
 
 from launcher.placement.hops import Units
 from launcher.placement.problem import Problem
-from launcher.placement.shadows import NEVER, Grid, Numbers, along, grid_of, least_between, least_of_runs
+from launcher.placement.search.shadows import NEVER, Grid, Numbers, along, grid_of, least_between, least_of_runs
 
 SIZES_MAX = 96  # different n that are told apart on a level
 RUN_MAX = 64  # longest run of units for which all places on the line are tried
@@ -182,10 +182,11 @@ def _joined(one: Numbers, other: Numbers, length: int) -> Numbers:
 def _priced(level: _Level, grid: Grid) -> int:
     """No more than the least of a level: each domain takes what it likes at a price per unit; the best price counts."""
     sizes = np.arange(len(level.least))
+    least = np.minimum(level.least, NEVER // FRACTION) * FRACTION
     rooms, counts = np.unique(np.minimum(level.rooms, grid.unit_count), return_counts=True)
 
     def worth(price: int) -> int:
-        best = np.minimum.accumulate(level.least * FRACTION - price * sizes)[rooms]
+        best = np.minimum.accumulate(least - price * sizes)[rooms]
         return price * grid.unit_count + sum(map(int.__mul__, counts.tolist(), best.tolist()))
 
     low, high = -grid.degree * FRACTION, grid.degree * FRACTION

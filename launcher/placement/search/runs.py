@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.placement.lineup import Kind, greedy
+from launcher.placement.search.lineup import Kind, greedy
 
 Taken = list[tuple[int, int, int]]
 """Item, first position, how many."""
