@@ -17,8 +17,9 @@ BENCH := env -u PYTHONDONTWRITEBYTECODE .venv/bin/python
 
 # Tests without servers, processes or networks; then all others. A directory in neither list fails a test.
 UNIT_TESTS := $(wildcard tests/unit tests/protocol tests/store)
-# A minute of random faults, in processes of its own: not for `make unit`.
-SIMULATION := tests/protocol/test_simulation.py tests/protocol/test_checker.py
+# A minute of random faults in processes of its own, and hundreds of searches for a plan: not for `make unit`.
+LONGER := tests/protocol/test_simulation.py tests/protocol/test_checker.py \
+	tests/unit/test_placement_properties.py tests/unit/test_placement_optima.py
 OTHER_TESTS := $(wildcard tests/cli tests/processes tests/network tests/end_to_end)
 
 SOURCES := $(shell find launcher rendezvous -name '*.py')
@@ -34,8 +35,16 @@ demo: .demo-venv/installed ## train on two workers of this machine, in an enviro
 test: .venv/installed lint browser ## lint, types, and every test
 	.venv/bin/pytest $(UNIT_TESTS) $(OTHER_TESTS)
 
-unit: .venv/installed ## the tests without servers or processes, in seconds
-	.venv/bin/pytest $(UNIT_TESTS) $(addprefix --ignore=,$(SIMULATION))
+unit: .venv/installed ## the tests without servers or processes, in seconds, on two cores
+	@$(MAKE) --no-print-directory --output-sync=target -j2 unit-decisions unit-others
+
+PLACEMENT := $(wildcard tests/unit/test_placement*.py)
+
+.PHONY: unit-decisions unit-others
+unit-decisions:
+	.venv/bin/pytest $(filter-out $(LONGER),$(PLACEMENT)) $(filter-out tests/unit,$(UNIT_TESTS)) $(addprefix --ignore=,$(LONGER))
+unit-others:
+	.venv/bin/pytest tests/unit $(addprefix --ignore=,$(PLACEMENT))
 
 lint: .venv/installed ## ruff and mypy
 	.venv/bin/ruff check

@@ -27,7 +27,7 @@ from launcher.placement.search.runs import cut_up
 from launcher.placement.search.simplify import coarse, restricted, rounded
 from launcher.topology import tree
 
-small = settings(max_examples=25, deadline=None, derandomize=True)
+small = settings(max_examples=15, deadline=None, derandomize=True)
 
 
 def problem(
