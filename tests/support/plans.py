@@ -5,10 +5,28 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from launcher.mesh import Mesh
+from hypothesis import strategies as st
+
+from launcher.mesh import Mesh, parse
 from launcher.node import Node
 from launcher.placement import Limits, Plan
 from launcher.topology import HOST
+
+# What properties draw from: meshes of every make, and domains of which some are unknown.
+meshes = st.sampled_from(
+    [
+        "dp=*",
+        "dp=*,tp=2",
+        "dp=*,tp=4",
+        "pp=2,dp=*,tp=2",
+        "tp=2,dp=*",
+        "pp=2,dp=*",
+        "dp=*,cp=2,tp=3",
+        "pp=2,tp=4",
+        "tp=3",
+    ]
+).map(parse)
+domains = st.sampled_from([None, "a", "b", "c2", "c10"])
 
 
 def coordinates(plan: Plan, mesh: Mesh) -> dict[tuple[int, ...], str]:

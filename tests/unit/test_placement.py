@@ -16,7 +16,7 @@ from launcher.placement import Costs, Limits, Plan, feasibility
 from launcher.placement import plan as plan_with_costs
 from launcher.placement.units import unit_size, usual_slot_count
 from launcher.topology import in_order
-from tests.support.plans import faults
+from tests.support.plans import domains, faults, meshes
 
 REFERENCE = parse("pp=4,dp=*,tp=8")
 
@@ -249,21 +249,6 @@ def test_the_seed_of_hashes_changes_nothing() -> None:
 
 
 # What holds always
-
-meshes = st.sampled_from(
-    [
-        "dp=*",
-        "dp=*,tp=2",
-        "dp=*,tp=4",
-        "pp=2,dp=*,tp=2",
-        "tp=2,dp=*",
-        "pp=2,dp=*",
-        "dp=*,cp=2,tp=3",
-        "pp=2,tp=4",
-        "tp=3",
-    ]
-).map(parse)
-domains = st.sampled_from([None, "a", "b", "c2", "c10"])
 
 
 @st.composite

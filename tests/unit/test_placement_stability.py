@@ -18,7 +18,7 @@ from launcher.placement.problem import Problem
 from launcher.placement.stability import NOBODY, first_that_fits, stay, tile
 from launcher.placement.units import unit_size
 from launcher.traffic import Communicator, usual
-from tests.support.plans import coordinates, count_moved, faults
+from tests.support.plans import coordinates, count_moved, domains, faults, meshes
 
 REFERENCE = parse("pp=4,dp=*,tp=8")
 LEAVES = Limits(levels=("spine", "leaf"))
@@ -296,21 +296,6 @@ def test_a_slice_takes_the_place_of_a_lost_one_host_by_host() -> None:
 
 
 # What holds always
-
-meshes = st.sampled_from(
-    [
-        "dp=*",
-        "dp=*,tp=2",
-        "dp=*,tp=4",
-        "pp=2,dp=*,tp=2",
-        "tp=2,dp=*",
-        "pp=2,dp=*",
-        "dp=*,cp=2,tp=3",
-        "pp=2,tp=4",
-        "tp=3",
-    ]
-).map(parse)
-domains = st.sampled_from([None, "a", "b", "c2", "c10"])
 
 
 @st.composite
