@@ -45,6 +45,8 @@ def written(default: object) -> str:
     """A default as a reader writes it."""
     if isinstance(default, bool):
         return "yes" if default else "no"
+    if isinstance(default, str):
+        return default
     return "none" if default == math.inf else f"{default:g}"
 
 

@@ -43,6 +43,22 @@ class Keys(NamedTuple):
         return f"{self.root}/ctl/verdict"
 
     @property
+    def spares(self) -> str:
+        return f"{self.root}/ctl/spares"
+
+    @property
+    def drains(self) -> str:
+        return f"{self.root}/ctl/drained/"
+
+    @property
+    def commands(self) -> str:
+        return f"{self.root}/ctl/command/"
+
+    @property
+    def history(self) -> str:
+        return f"{self.root}/history/"
+
+    @property
     def members(self) -> str:
         return f"{self.root}/members/"
 
@@ -55,6 +71,16 @@ class Keys(NamedTuple):
 
     def status(self, member_id: str) -> str:
         return self.statuses + member_id
+
+    def drain(self, node_name: str) -> str:
+        return self.drains + node_name
+
+    def command(self, token: str) -> str:
+        return self.commands + token
+
+    def past(self, round: int) -> str:
+        """What is remembered of a round; numbers are padded, so that rounds sort."""
+        return f"{self.history}{round:08}"
 
     def assignments(self, round: int, plan_token: str = "") -> str:
         """The prefix of a round's assignments, or of one plan's."""

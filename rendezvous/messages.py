@@ -83,12 +83,19 @@ class WatchLost(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """The planner's answer to MakePlan `id`: one text per active member; the other members are spares."""
+    """The planner's answer to MakePlan `id`: one text per active member; the other members are spares.
+
+    `reasons` are sentences for people; `spare_reasons`: member id -> why it has no ranks; `successors`: who should
+    lead when the leader is lost, best first, where the network's domains tell (else agreement chooses).
+    """
 
     id: int
     assignments: Mapping[str, str]
     world_size: int
     coordinator: str
+    reasons: tuple[str, ...] = ()
+    spare_reasons: Mapping[str, str] = {}
+    successors: tuple[str, ...] = ()
 
 
 class PlanRefused(NamedTuple):
@@ -105,12 +112,17 @@ class RoundSucceeded(NamedTuple):
 
 
 class RoundFailed(NamedTuple):
-    """A worker of the round on this node has failed. `failure` is the launcher's text for the report."""
+    """A worker of the round on this node has failed. `failure` is the launcher's text for the report.
+
+    `rank`: whose failure it is, -1 if unknown. `is_port_taken`: a foreign process listens on the worker port.
+    """
 
     round: int
     exit_code: int
     is_peer_loss: bool
     failure: str
+    rank: int = -1
+    is_port_taken: bool = False
 
 
 class RoundStopped(NamedTuple):
@@ -118,6 +130,47 @@ class RoundStopped(NamedTuple):
 
     round: int
     worker_port: int
+
+
+class CheckpointSaved(NamedTuple):
+    """The workers of the round say that they have saved their state."""
+
+    round: int
+
+
+class PeerUp(NamedTuple):
+    """An authenticated presence connection with a member is up, whoever dialled.
+
+    `address`: HOST:PORT where the member says it listens. `is_provable`: the connection came from, or went to, that
+    host, so that a refused dial there will say something about it.
+    """
+
+    member_id: str
+    address: str
+    is_provable: bool
+
+
+class PeerDown(NamedTuple):
+    """No presence connection with the member is left. `is_silent`: nothing was heard any more; else FIN or RST came."""
+
+    member_id: str
+    is_silent: bool
+
+
+class PeerGone(NamedTuple):
+    """The presence proof: after FIN or RST of a provable connection, its host has refused two dials.
+
+    The listener is inherited by warden and workers, so none of them is left. Said once, until PeerUp.
+    """
+
+    member_id: str
+
+
+class Told(NamedTuple):
+    """A message that a member sent over its presence connection, as that member wrote it."""
+
+    member_id: str
+    text: str
 
 
 class LeashEnded(NamedTuple):
@@ -144,6 +197,11 @@ Event = (
     | RoundSucceeded
     | RoundFailed
     | RoundStopped
+    | CheckpointSaved
+    | PeerUp
+    | PeerDown
+    | PeerGone
+    | Told
     | LeashEnded
     | Leave
 )
@@ -217,6 +275,30 @@ class ExtendLeash(NamedTuple):
     until: float
 
 
+class Appear(NamedTuple):
+    """From here on this agent is this member of this job, for whoever dials its presence listener or is dialled."""
+
+    job: str
+    member_id: str
+
+
+class Attend(NamedTuple):
+    """Keep a presence connection to this member, the leader, and to no other; an empty id ends it.
+
+    Dials are repeated until the next Attend. Inbound connections are accepted at any time, whoever leads.
+    """
+
+    member_id: str
+    address: str
+
+
+class Tell(NamedTuple):
+    """Send a message over the presence connection with the member; it is lost if there is none."""
+
+    member_id: str
+    text: str
+
+
 class Say(NamedTuple):
     """A sentence for people, made only when it changes."""
 
@@ -231,4 +313,4 @@ class End(NamedTuple):
     verdict: Verdict | None
 
 
-Action = Ask | Follow | Unfollow | MakePlan | StartRound | StopRound | ExtendLeash | Say | End
+Action = Ask | Follow | Unfollow | MakePlan | StartRound | StopRound | ExtendLeash | Appear | Attend | Tell | Say | End

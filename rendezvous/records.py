@@ -43,6 +43,60 @@ class Member:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Leader:
+    """Who leads, and where the others keep a connection to it. It lies on the leader's member lease."""
+
+    member_id: str
+    node_name: str
+    presence_address: str = ""
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spares:
+    """The members of the roster without ranks, and for each, in the same order, why; known to all."""
+
+    member_ids: tuple[str, ...]
+    reasons: tuple[str, ...] = ()
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drain:
+    """This node shall leave, and not come back before the key is deleted."""
+
+    node_name: str
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A person's request, for the leader to consume. `kind`: "stop", "drain", "undrain" or "takeover".
+
+    `target` is a node's name or a member id; `by` says who asks, for people.
+    """
+
+    kind: str
+    target: str = ""
+    by: str = ""
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Past:
+    """What is remembered of a round: why it was sealed, and once it has ended, why that was and how long it ran."""
+
+    round: int
+    world_size: int
+    node_count: int
+    coordinator: str
+    reason: str
+    ended: str = ""
+    ran_s: float = 0.0
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Seal:
     """The write that fixes a round, and the budget as it stood then.
 
@@ -55,6 +109,7 @@ class Seal:
     plan_token: str
     world_size: int
     coordinator: str
+    reason: str = ""
     successors: tuple[str, ...] = ()
     restart_count: int = 0
     charge_ages_s: tuple[float, ...] = ()
@@ -96,7 +151,8 @@ class Status:
     on this node. `failed_revision`: the store's revision when the failure was first told, 0 in that very write;
     it says whose came first, whatever was added later. `failure` is the launcher's text. `is_peer_loss`: the
     failure looks like a broken connection to somebody else. `leaving` is "" or the reason why this member is
-    about to go, `leaving_exit_code` what with.
+    about to go, `leaving_exit_code` what with. `rank`: which failed. `is_port_taken`: the failure is that somebody
+    else listens on the worker port. `saved_count`: checkpoints that the workers of this round have told of.
     """
 
     round: int
@@ -110,6 +166,9 @@ class Status:
     leaving: str = ""
     leaving_exit_code: int = 0
     worker_port: int = 0
+    rank: int = -1
+    is_port_taken: bool = False
+    saved_count: int = 0
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -125,7 +184,8 @@ class Verdict:
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
-Record = TypeVar("Record", Spec, Member, Seal, Stop, Assignment, Status, Verdict)
+AnyRecord = Spec | Member | Leader | Spares | Drain | Command | Past | Seal | Stop | Assignment | Status | Verdict
+Record = TypeVar("Record", Spec, Member, Leader, Spares, Drain, Command, Past, Seal, Stop, Assignment, Status, Verdict)
 
 
 def _is_required(item: Field[Any]) -> bool:
@@ -148,20 +208,43 @@ _CHECKS: Mapping[str, Callable[[object], bool]] = {
 }
 
 
-def encode(record: Spec | Member | Seal | Stop | Assignment | Status | Verdict) -> bytes:
-    """The record as it is stored."""
+def encode(record: AnyRecord, key: str = "", secret: bytes = b"") -> bytes:
+    """The record as it is stored under `key`; with a secret it ends with a code that only its holders can make."""
     known = {item.name: getattr(record, item.name) for item in fields(record) if item.name != "unknown"}
-    return json.dumps({**record.unknown, **known, "version": RECORD_VERSION}, separators=(",", ":")).encode()
+    body = json.dumps({**record.unknown, **known, "version": RECORD_VERSION}, separators=(",", ":")).encode()
+    return _signed(body, key, secret) if secret else body
 
 
-def decode(kind: type[Record], value: bytes, key: str) -> Record:
+def _signed(body: bytes, key: str, secret: bytes) -> bytes:
+    """The code covers the key too, so that a record cannot be put in another's place."""
+    import hmac  # 3 ms that only jobs with a secret pay
+
+    code = hmac.new(secret, key.encode() + b"\n" + body, "sha256").hexdigest()
+    return body[:-1] + f',"{_CODE}":"{code}"}}'.encode()
+
+
+_CODE = "hmac"
+_CODE_LENGTH = len(f',"{_CODE}":""}}') + 64
+RECORD_BYTES_MAX = 1 << 20
+
+
+def decode(kind: type[Record], value: bytes, key: str, secret: bytes = b"") -> Record:
     """Read a record of `kind` that was stored under `key`. Raises RecordError naming the key and what is amiss."""
+    if len(value) > RECORD_BYTES_MAX:
+        raise RecordError(f"the value of {key} has {len(value)} bytes, more than any record of meshrun")
+    if secret:
+        import hmac
+
+        body = value[:-_CODE_LENGTH] + b"}"
+        if not hmac.compare_digest(value, _signed(body, key, secret)):
+            raise RecordError(f"the value of {key} was not written by an agent that knows the job's secret")
     try:
         content = json.loads(value)
     except (ValueError, RecursionError):
         raise RecordError(f"the value of {key} is not JSON, so it was not written by meshrun") from None
     if not isinstance(content, dict):
         raise RecordError(f"the value of {key} is not a record")
+    content.pop(_CODE, None)
     version = content.pop("version", None)
     if version != RECORD_VERSION:
         raise RecordError(

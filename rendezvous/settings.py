@@ -21,6 +21,26 @@ class Settings:
     retry_delay_s: float = 0.2
     """Pause before a refused request is made again; a healthy store answers within milliseconds."""
 
+    presence_proof: bool = True
+    """Whether refused dials prove that a node is gone; off where middleboxes forge resets."""
+    presence_settle_s: float = 1.0
+    """How long a new leader waits for members to dial in before it makes anything of who has not."""
+    successor_delay_s: float = 0.1
+    """The second successor of a lost leader waits so long for the first, the third twice as long."""
+    isolation_ttls: float = 2.0
+    """A member that renews its lease but has not been reachable for so many TTLs, after it was, is removed."""
+
+    continues_without_store: bool = True
+    """Whether a store outage leaves a running round alone, as long as its whole roster sees the same outage."""
+    beat_s: float = 1.0
+    """Within this all members must confirm an outage, or nobody's leash is extended."""
+    outage_limit_s: float = 600.0
+    """The longest outage that a round survives."""
+
+    target_nodes: int = 0
+    """First round: so many nodes are waited for up to start_timeout_s, though fewer would do; 0 is none."""
+    growth: str = "delay"
+    """When a job uses nodes that came later: "never", after "delay", or at the next "checkpoint"."""
     join_grace_s: float = 30.0
     """First round: how long to wait for more nodes after the last arrival once a world is possible (torchrun: 30)."""
     start_timeout_s: float = 600.0
@@ -56,6 +76,20 @@ class Settings:
     backoff_max_s: float = 60.0
     no_progress_rounds: int = 10
     """So many short rounds in a row end the job, whatever their reason."""
+    bench_failures: int = 3
+    """So many first failures of workers on one node within bench_window_s bench it."""
+    flap_limit: int = 3
+    """So many losses of one node within bench_window_s bench it, whatever its member ids."""
+    bench_window_s: float = 1800.0
+    bench_first_s: float = 60.0
+    """How long the first bench lasts; doubled for each further one."""
+    bench_max_s: float = 3600.0
+    port_taken_rounds: int = 3
+    """So many rounds in a row may end uncharged because somebody else listened on the worker port."""
+    blame_window_s: float = 0.1
+    """Two first failures this close together: which came first is not sure."""
+    farewell_s: float = 10.0
+    """How long whoever serves the store waits for others to see the verdict."""
     keep_finished_s: float = 3600.0
     """How long the verdict can be read by late agents."""
     opens_next_job: bool = True
@@ -64,8 +98,12 @@ class Settings:
     def __post_init__(self) -> None:
         for item in fields(self):
             value = getattr(self, item.name)
+            if isinstance(value, str):
+                continue
             if not value >= 0:  # also refuses NaN
                 raise SettingsError(f"{item.name} is {value}, it cannot be negative")
+        if self.growth not in ("never", "delay", "checkpoint"):
+            raise SettingsError(f"growth is {self.growth!r}, not never, delay or checkpoint")
         if self.keep_alive_parts < 2:
             raise SettingsError(f"keep_alive_parts is {self.keep_alive_parts}, a lease needs 2 renewals at least")
         needed = self.keep_alive_interval_s + self.call_limit_s + self.kill_margin_s
@@ -79,6 +117,10 @@ class Settings:
     @property
     def keep_alive_interval_s(self) -> float:
         return self.lease_ttl_s / self.keep_alive_parts
+
+    @property
+    def isolation_s(self) -> float:
+        return self.isolation_ttls * self.lease_ttl_s
 
     def grace_s(self, mode: str) -> float:
         """From the stop signal to KILL in a stop of this mode: "kill", "grace" or "fence"."""

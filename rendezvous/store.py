@@ -134,6 +134,9 @@ class Store(Protocol):
     def lease_revoke(self, lease: int) -> None:
         """End the lease now, and its keys with it. Raises LeaseNotFound when it is gone."""
 
+    def lease_remaining(self, lease: int) -> float:
+        """Seconds until the lease would expire, for people to look at. Raises LeaseNotFound when it is gone."""
+
     def watch(
         self,
         key: str,

@@ -244,6 +244,12 @@ class MemoryStore(Store):
             self._end_lease(self._lease(lease))
             self._answer(None)
 
+    def lease_remaining(self, lease: int) -> float:
+        """Seconds until the lease would expire. Raises LeaseNotFound when it is gone."""
+        with self._changed:
+            self._admit(writes=False)
+            return max(0.0, self._lease(lease).deadline - self._clock())
+
     # Watches
 
     def watch(

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from random import Random
+from typing import Any
 
 from rendezvous.settings import Settings
 from rendezvous.testing.cluster import PREFIX, Cluster, Network, Shape
@@ -118,6 +119,7 @@ class _Player:
             raise ValueError("settings come before the first start")
         kinds = {item.name: type(getattr(self._settings, item.name)) for item in fields(Settings)}
         for assignment in assignments:
-            name, _, value = assignment.partition("=")
+            name, _, text = assignment.partition("=")
             kind = kinds[name]
-            self._settings = replace(self._settings, **{name: value == "yes" if kind is bool else kind(float(value))})
+            value: Any = text if kind is str else text == "yes" if kind is bool else kind(float(text))
+            self._settings = replace(self._settings, **{name: value})
