@@ -6,25 +6,27 @@
 
 PYTHON ?= python3
 PAIRS ?= 10
-# What `make soak` runs; SOAK_SECONDS is how long.
+# What `make soak` simulates, in how many processes, and for how long it runs real agents after that.
+SEEDS ?= 0:20000
+SOAK_PROCESSES ?= 2
 SOAK_SECONDS ?= 600
+SOAK ?= .venv/bin/python -m tests.support.soak --seconds $(SOAK_SECONDS) --agents 8
 # CPU seconds that `make best` spends on one cluster of more than 270 nodes; smaller ones get less.
 SEARCH_SECONDS ?= 20
-SOAK ?= .venv/bin/python -m rendezvous.testing --seeds 0:1000000 --seconds $(SOAK_SECONDS)
 
 # Compiled modules are part of what is measured, on either side.
 BENCH := env -u PYTHONDONTWRITEBYTECODE .venv/bin/python
 
 # Tests without servers, processes or networks; then all others. A directory in neither list fails a test.
 UNIT_TESTS := $(wildcard tests/unit tests/protocol tests/store)
-# A minute of random faults in processes of its own, and hundreds of searches for a plan: not for `make unit`.
-LONGER := tests/protocol/test_simulation.py tests/protocol/test_checker.py \
+# Minutes of random faults in processes of their own, and hundreds of searches for a plan: not for `make unit`.
+LONGER := tests/protocol/test_simulation.py tests/protocol/test_checker.py tests/protocol/test_rules.py \
 	tests/unit/test_placement_properties.py tests/unit/test_placement_optima.py
 OTHER_TESTS := $(wildcard tests/cli tests/processes tests/network tests/end_to_end)
 
 SOURCES := $(shell find launcher rendezvous -name '*.py')
 
-.PHONY: help demo test unit lint docs soak bench placement best optima browser clean
+.PHONY: help demo test unit lint docs soak bench nodes placement best optima browser servers faults stores clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -32,7 +34,7 @@ help: ## list the targets
 demo: .demo-venv/installed ## train on two workers of this machine, in an environment of its own
 	.demo-venv/bin/meshrun --standalone --nproc-per-node 2 examples/ddp_digits.py
 
-test: .venv/installed lint browser ## lint, types, and every test
+test: .venv/installed .witness/installed lint browser servers ## lint, types, and every test
 	.venv/bin/pytest $(UNIT_TESTS) $(OTHER_TESTS)
 
 unit: .venv/installed ## the tests without servers or processes, in seconds, on two cores
@@ -42,7 +44,7 @@ PLACEMENT := $(wildcard tests/unit/test_placement*.py)
 
 .PHONY: unit-decisions unit-others
 unit-decisions:
-	.venv/bin/pytest $(filter-out $(LONGER),$(PLACEMENT)) $(filter-out tests/unit,$(UNIT_TESTS)) $(addprefix --ignore=,$(LONGER))
+	.venv/bin/pytest -m "not server" $(filter-out $(LONGER),$(PLACEMENT)) $(filter-out tests/unit,$(UNIT_TESTS)) $(addprefix --ignore=,$(LONGER))
 unit-others:
 	.venv/bin/pytest tests/unit $(addprefix --ignore=,$(PLACEMENT))
 
@@ -54,10 +56,12 @@ lint: .venv/installed ## ruff and mypy
 docs: .venv/installed ## build the documentation into site/; a warning is an error
 	.venv/bin/python -m launcher.help > docs/reference/options.md
 	.venv/bin/python docs/settings.py > docs/reference/settings.md
+	.venv/bin/python docs/meshctl.py > docs/reference/meshctl.md
 	.venv/bin/meshctl plan dgx:4x8x8 --mesh 'pp=4,dp=*,tp=8' --lose h3 --svg docs/images/placement.svg >/dev/null
 	.venv/bin/mkdocs build --strict
 
-soak: .venv/installed ## simulate the protocol for SOAK_SECONDS
+soak: .venv/installed servers ## simulate the protocol under the faults of 20,000 seeds, then run 8 real agents for ten minutes
+	.venv/bin/python -m rendezvous.testing --seeds $(SEEDS) --processes $(SOAK_PROCESSES)
 	$(SOAK)
 
 bench: .venv/installed ## meshrun and torchrun in turns, PAIRS times; records in benchmarks/records
@@ -66,6 +70,12 @@ bench: .venv/installed ## meshrun and torchrun in turns, PAIRS times; records in
 	$(BENCH) benchmarks/memory.py --pairs $(PAIRS) --json benchmarks/records/memory.jsonl
 	$(BENCH) benchmarks/restart.py --pairs $(PAIRS) --json benchmarks/records/restart.jsonl
 	$(BENCH) benchmarks/output.py --rounds $(PAIRS) >> benchmarks/records/output.jsonl
+
+# Half an hour: eight agents share the cores of one machine, and torchrun's need long to start.
+nodes: .venv/installed servers ## several agents and a real etcd: first rounds, and lost nodes, beside torchrun
+	mkdir -p benchmarks/records
+	$(BENCH) -m benchmarks.rendezvous --json benchmarks/records/rendezvous.jsonl
+	$(BENCH) -m benchmarks.failover --json benchmarks/records/failover.jsonl
 
 placement: .venv/installed ## quality, time and memory of the planner; pictures in docs/images
 	$(BENCH) -m benchmarks.placement --json benchmarks/records/placement.jsonl --plots docs/images
@@ -85,14 +95,45 @@ browser: ## install Debian's chromium where there is none and this user may
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null; \
 	else echo "no chromium here: the tests of pictures are skipped"; fi
 
+# Real etcd servers, and namespaces for tests of networks. Debian would also run etcd as a service of this machine, on
+# the port that everybody's etcd has: not for the sake of tests.
+SERVERS := etcd:etcd-server etcdctl:etcd-client ip:iproute2 openssl:openssl
+servers: ## install etcd, etcdctl, ip and openssl from Debian where they are missing and this user may
+	@packages=""; for pair in $(SERVERS); do \
+		PATH="/usr/bin:/usr/sbin:/sbin:/bin" command -v "$${pair%%:*}" >/dev/null || packages="$$packages $${pair##*:}"; done; \
+	if [ -z "$$packages" ]; then exit 0; fi; \
+	if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+		echo "the tests need what these packages of Debian hold:$$packages" >&2; exit 1; fi; \
+	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$packages >/dev/null; \
+	case "$$packages" in *etcd-server*) \
+		systemctl disable --now etcd >/dev/null 2>&1 || { service etcd stop; update-rc.d etcd disable; } >/dev/null 2>&1 || true;; \
+	esac
+
+# A third of the faults hits the leader's node. An hour and a half for 20 of each.
+FAULTS ?= 20
+faults: .venv/installed servers ## kill, cut off and freeze nodes and the store, FAULTS times each
+	FAULT_REPEATS=$(FAULTS) .venv/bin/pytest tests/network
+
 clean: ## remove what these targets made
-	rm -rf .venv .demo-venv build site meshrun.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .demo-venv .witness build site meshrun.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # compat: a plain entry on the path; the default hook would cost every Python of this environment 11 ms to start.
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	.venv/bin/python -m pip install --quiet --constraint constraints.txt \
 		--config-settings editable_mode=compat --editable '.[dev,docs,examples]'
+	touch $@
+
+STORE_EXAMPLES ?= 600
+stores: .venv/installed servers ## hold every kind of store against the model with STORE_EXAMPLES runs of random steps
+	STORE_EXAMPLES=$(STORE_EXAMPLES) .venv/bin/pytest tests/store/test_against_model.py
+
+# A client of etcd that is not ours, to look over its shoulder. Its protobuf is too old for any other environment.
+.PHONY: witness
+witness: .witness/installed
+.witness/installed:
+	$(PYTHON) -m venv .witness
+	.witness/bin/python -m pip install --quiet 'etcd3==0.12.0' 'protobuf>=3.20,<3.21' 'grpcio>=1.60,<2'
 	touch $@
 
 # Not editable: the demo runs what a user gets. `build` would carry modules that are gone into the new wheel.

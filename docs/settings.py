@@ -18,9 +18,8 @@ HEAD = """\
 
 <!-- Made from rendezvous/settings.py by `python docs/settings.py`; a test keeps it in step. -->
 
-Limits and times of the agreement between nodes, with their defaults; times are in seconds. On the command line
-today: `--max-restarts`, `--shutdown-timeout` and `--lease-ttl`. With one node nothing waits for others, so most
-of these have no effect yet.
+Limits and times of the agreement between nodes, with their defaults; times are in seconds. Those that a job may
+need to change are [options](options.md). With one node nothing waits for others, so most have no effect there.
 
 | setting | default | what for |
 |---|---|---|

@@ -19,38 +19,45 @@ from launcher import lifecycle
 from launcher import mesh as meshes
 from launcher.config import Config
 from launcher.console import tell
+from launcher.departure import Departure
+from launcher.description import Share, read_share
 from launcher.devices.choose import worker_devices
-from launcher.errors import EXIT_FENCED, TemporaryError, shortage_hint
-from launcher.failures import Failures
-from launcher.membership import new_driver, now, settings
+from launcher.errors import EXIT_FENCED, shortage_hint
+from launcher.failures import Failures, spawn_exit_code
+from launcher.master_port import MasterPort
+from launcher.membership import join, now, settings
 from launcher.mesh import Axis, Mesh
+from launcher.narrator import Narrator
 from launcher.output.layout import LogLayout
-from launcher.ports import HeldPort
-from launcher.roster import Share, read_share
 from launcher.wakeup import Wakeup
-from launcher.warden import Exited, Gone, LeashExpired, Report, Spawned, SpawnFailed, Warden, WardenLost, WorkerSpec
+from launcher.warden import Exited, Gone, LeashExpired, Report, Spawned, SpawnFailed, Warden, WardenLost
 from launcher.workers import WorkerMaker
 from rendezvous import messages
+from rendezvous.errors import RecordError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from launcher.arrival import Arrival
+    from launcher.hearing import Hearing
     from launcher.output.pump import OutputPump
 
 SWEEP_LIMIT_S = 10.0  # a killed process may hang in a driver; after this the agent ends and says so
-SILENCE_LIMIT_S = 0.5  # a longer wait without workers is explained
 STUCK_LIMIT_S = 3.0  # killed processes that are still there are named
 DRAIN_LIMIT_S = 5.0  # for a console that takes no more
 _POLL_LIMIT_S = 86400.0  # poll() counts milliseconds in 31 bits
 _DEFAULT_MESH = Mesh(axes=(Axis(name="dp", size=None),))
 
 
-def run(config: Config, warden: Warden) -> int:
-    """Run the job on this node and return the exit code. Raises UsageError for what cannot be started."""
+def run(config: Config, warden: Warden, arrival: Arrival | None = None) -> int:
+    """Run the job on this node and return the exit code. Raises UsageError for what cannot be started.
+
+    `arrival`: what was done before the warden's fork so that this node can be one of several.
+    """
     exit_code = 1
     layout: LogLayout | None = None
     try:
         layout = LogLayout(log_dir=config.log_dir, run_id=config.run_id or os.urandom(8).hex())
-        exit_code = Agent(config, warden, layout).run()
+        exit_code = Agent(config, warden, layout, arrival).run()
     except KeyboardInterrupt:  # SIGINT, where --signals-to-handle leaves it out
         exit_code = 130
     finally:
@@ -61,16 +68,18 @@ def run(config: Config, warden: Warden) -> int:
 
 
 class Agent:
-    def __init__(self, config: Config, warden: Warden, layout: LogLayout) -> None:
+    def __init__(self, config: Config, warden: Warden, layout: LogLayout, arrival: Arrival | None) -> None:
         self._config = config
         self._warden = warden
         self._layout = layout
-        self._host = os.uname().nodename
-        self._wakeup = Wakeup([*_handled_signals(config), "SIGCHLD"])
+        self._host = arrival.name if arrival else config.node_name or os.uname().nodename
+        self._departure = Departure(config)
+        self._wakeup = Wakeup([*self._departure.signals, "SIGCHLD"])
         slots, self._reason = worker_devices(config.worker_count, config.devices_per_worker, os.environ)
         mesh = config.mesh or _DEFAULT_MESH
-        meshes.require_fit(mesh, len(slots))
-        self._port = None if config.master_port is not None else HeldPort()
+        if arrival is None:
+            meshes.require_fit(mesh, len(slots))
+        self._port = MasterPort(config.master_port, config.worker_port_range)
         self._maker = WorkerMaker(
             config=config,
             mesh=mesh,
@@ -79,25 +88,29 @@ class Agent:
             layout=layout,
             parent=os.environ,
         )
+        self._maker.add(arrival.place.environment if arrival else {})
         self._settings = settings(config)
-        self._driver = new_driver(
+        self._hearing = self._new_hearing(arrival)
+        self._narrator = Narrator(is_alone=arrival is None, max_restarts=config.max_restarts)
+        self._membership = join(
             config,
             self._settings,
             mesh,
+            arrival,
             slot_count=len(slots),
             run_id=layout.run_id,
             node_name=self._host,
-            worker_port=self._port.number if self._port else 0,
+            worker_port=self._port.number,
             wake=self._wakeup.wake,
         )
+        self._driver = self._membership.driver
         self._pump = self._new_pump()
         self._failures = Failures(self._host, self._pump)
 
         self._round: lifecycle.Round | None = None
-        self._leave_signal: int | None = None
+        self._share: Share | None = None  # of the round that is or was
         self._end: messages.End | None = None
         self._lost = ""  # why the warden is gone
-        self._sentence = ""  # what the agreement said last, until it is told
         self._stuck_at = math.inf  # when a sweep has taken so long that it is explained
         self._poll = select.poll()
 
@@ -108,36 +121,53 @@ class Agent:
 
         return OutputPump(warn=tell)
 
+    def _new_hearing(self, arrival: Arrival | None) -> Hearing | None:
+        """Only a job that may grow wants to know of checkpoints."""
+        if arrival is None or self._settings.growth != "checkpoint":
+            return None
+        from launcher.hearing import Hearing
+
+        hearing = Hearing()
+        self._maker.add(hearing.environment)
+        return hearing
+
     def run(self) -> int:
         tell(self._reason)
         for remark in self._maker.remarks():
             tell(remark)
         self._poll.register(self._wakeup, select.POLLIN)
         self._poll.register(self._warden, select.POLLIN)
+        if self._hearing is not None:
+            self._poll.register(self._hearing, select.POLLIN)
         self._driver.submit(messages.Begin())
         try:
             while self._end is None:
                 self._turn()
                 if self._end is None:
-                    round_wake_at = self._round.wake_at if self._round else math.inf
-                    self._wait(min(self._driver.wake_at, round_wake_at, self._stuck_at) - now())
+                    self._wait()
             return self._finish(self._end)
         finally:
-            self._driver.close(self._settings.call_limit_s)
+            self._membership.close()
             if self._pump is not None:
                 self._pump.close()
 
-    def _wait(self, limit_s: float) -> None:
-        """Until something happens. Whoever looks at a job without workers is told what it waits for."""
-        if self._round is None and limit_s > SILENCE_LIMIT_S and self._sentence:
-            tell(self._sentence)
-            self._sentence = ""
+    def _wait(self) -> None:
+        """Until something happens."""
+        if self._round is None:
+            self._narrator.waits(now())
+        mind_at = self._narrator.wake_at if self._round is None else self._round.wake_at
+        wake_at = min(self._driver.wake_at, mind_at, self._stuck_at, self._departure.wake_at, self._warden.late_at)
+        limit_s = wake_at - now()
         self._poll.poll(math.ceil(min(max(0.0, limit_s), _POLL_LIMIT_S) * 1000))
 
     def _turn(self) -> None:
         """Everything that has happened since the last time."""
         for signum in self._wakeup.take():
             self._take_signal(signum)
+        if leave := self._departure.looked(now()):
+            self._leave(leave)
+        for round in self._hearing.take() if self._hearing is not None else ():
+            self._driver.submit(messages.CheckpointSaved(round))
         for report in self._warden.reports() if not self._lost else ():
             self._take_report(report)
         if self._round is not None and now() >= self._round.wake_at:
@@ -156,39 +186,32 @@ class Agent:
         match action:
             case messages.StartRound():
                 self._start(action)
-            case messages.StopRound(round, mode, _):
+            case messages.StopRound(round, mode, reason):
                 if self._round is not None and self._round.round == round:
+                    self._narrator.ends(round, reason)
                     self._stop(self._round, mode)
             case messages.ExtendLeash(until):
                 self._warden.extend_leash(until)
-            case messages.Say(sentence):
-                self._sentence = sentence
+            case messages.Say(sentence, is_remark):
+                self._narrator.note(sentence, is_remark=is_remark)
             case messages.End():
                 self._end = action
 
     def _start(self, start: messages.StartRound) -> None:
         share = read_share(start.assignment)
-        if start.round > 1:
-            used = f"{start.restart_count} of {self._config.max_restarts} restarts used"
-            tell(f"round {start.round} starts with {_workers(len(share.ranks))}, {used}")
-        error_file = partial(self._maker.error_file, start.round, start.restart_count)
-        self._failures.begin(share, error_file)
-        self._round = lifecycle.Round(start.round, len(share.ranks))
-        self._warden.spawn(start.round, self._make(start, share))
-
-    def _make(self, start: messages.StartRound, share: Share) -> list[WorkerSpec]:
-        try:
-            return self._maker.make(start.round, start.restart_count, share, self._pump)
-        except OSError as error:
-            raise TemporaryError(
-                f"cannot prepare {_workers(len(share.ranks))}: {error.strerror}", shortage_hint(error.errno)
-            ) from error
+        if (count := len(share.ranks)) > (slot_count := self._maker.slot_count):
+            raise RecordError(f"round {start.round} wants {count} workers of this node, which has {slot_count}")
+        self._narrator.begins(start, share)
+        self._failures.begin(share, partial(self._maker.error_file, start.round, start.restart_count))
+        self._round, self._share = lifecycle.Round(start.round, len(share.ranks)), share
+        specs = self._maker.make(start.round, start.restart_count, share, self._pump)
+        self._warden.spawn(start.round, specs)
 
     def _stop(self, round: lifecycle.Round, mode: str) -> None:
         if mode == "fence":
             self._do(round, round.kill())
             return
-        signum = self._leave_signal if mode == "grace" and self._leave_signal else signal.SIGTERM
+        signum = self._departure.signum if mode == "grace" and self._departure.signum else signal.SIGTERM
         grace_s = self._settings.grace_s(mode)
         self._do(round, round.stop(signum, grace_s, now()))
         if mode == "grace" and grace_s > 0 and round.live:
@@ -208,7 +231,7 @@ class Agent:
                 if round is not None and round.round == number:
                     hint = shortage_hint(error_number)
                     sentence = f"{sentence} ({hint})" if hint else sentence
-                    self._take_end(round, local_rank, 0, _spawn_exit_code(error_number), time.time(), sentence)
+                    self._take_end(round, local_rank, 0, spawn_exit_code(error_number), time.time(), sentence)
             case Gone(number):
                 if round is not None and round.round == number:
                     self._do(round, round.gone())
@@ -250,30 +273,32 @@ class Agent:
                 case lifecycle.TellSucceeded():
                     self._driver.submit(messages.RoundSucceeded(round.round))
                 case lifecycle.TellFailed(cause):
-                    exit_code, text = self._failures.blame(cause.local_rank)
-                    self._driver.submit(messages.RoundFailed(round.round, exit_code, cause.is_echo, text))
+                    exit_code, text, rank = self._failures.blame(cause.local_rank)
+                    taken = self._share is not None and self._port.is_taken(self._share)
+                    self._driver.submit(messages.RoundFailed(round.round, exit_code, cause.is_echo, text, rank, taken))
                 case lifecycle.TellStopped():
                     self._tell_stopped(round)
 
     def _tell_stopped(self, round: lifecycle.Round) -> None:
         self._failures.settle()
         self._round, self._stuck_at = None, math.inf
-        if self._port is not None:
-            held, self._port = self._port, HeldPort()
-            held.close()
-        self._driver.submit(messages.RoundStopped(round.round, self._port.number if self._port else 0))
+        self._port.renew()
+        self._driver.submit(messages.RoundStopped(round.round, self._port.number))
 
     # --- signals and the end ---
 
     def _take_signal(self, signum: int) -> None:
         if signum == signal.SIGCHLD:
             self._warden.reap()
-        elif self._leave_signal is None:
-            self._leave_signal = signum
-            self._driver.submit(messages.Leave(f"stopped by {signal.Signals(signum).name}", 128 + signum))
+        elif leave := self._departure.told(signum):
+            self._leave(leave)
         elif signum == signal.SIGINT and self._round is not None and self._round.live:
             self._do(self._round, self._round.kill())
             tell("SIGINT: no more waiting, the workers are killed")
+
+    def _leave(self, leave: messages.Leave) -> None:
+        self._narrator.leaves()
+        self._driver.submit(leave)
 
     def _finish(self, end: messages.End) -> int:
         """Leave nothing behind, then say how it ended."""
@@ -287,25 +312,6 @@ class Agent:
         elif end.exit_code != 0 and end.reason != self._lost:
             tell(end.reason)
         return end.exit_code
-
-
-def _handled_signals(config: Config) -> Sequence[str]:
-    """What --signals-to-handle says; by default not a SIGHUP that is ignored already, for that is what nohup is for."""
-    names = config.signals_to_handle
-    if config.origins["signals_to_handle"] == "default" and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        return [name for name in names if name != "SIGHUP"]
-    return names
-
-
-def _spawn_exit_code(error_number: int) -> int:
-    """As a shell would end: 127 not found, 126 not executable."""
-    import errno
-
-    return {errno.ENOENT: 127, errno.EACCES: 126, errno.ENOEXEC: 126}.get(error_number, 1)
-
-
-def _workers(count: int) -> str:
-    return "1 worker" if count == 1 else f"{count} workers"
 
 
 def _pids(pids: Sequence[int]) -> str:

@@ -15,8 +15,10 @@ TYPE_CHECKING = False  # typing's constant without importing typing; type checke
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from launcher.arrival import Arrival
     from launcher.config import Config
     from launcher.options import Words
+    from launcher.warden import Warden
 
 PROGRAM = "meshrun"
 
@@ -49,14 +51,31 @@ def _run(argv: Sequence[str]) -> int:
 
     from launcher.warden import Warden
 
-    warden = Warden.fork()
+    arrival = None
+    if config.network is not None:
+        from launcher.arrival import arrive
+
+        arrival = arrive(config, config.network, os.environ)
+    try:
+        return _launch(config, Warden.fork(keep=arrival.keep if arrival else ()), arrival)
+    finally:
+        if arrival is not None:
+            arrival.place.leave()
+
+
+def _launch(config: Config, warden: Warden, arrival: Arrival | None) -> int:
+    """Run the agent, beside its warden."""
+    if arrival is not None:
+        from launcher.limits import raise_descriptor_limit
+
+        raise_descriptor_limit()
 
     from launcher import agent
     from launcher.console import tell
 
     for note in config.notes:
         tell(note)
-    return agent.run(config, warden)
+    return agent.run(config, warden, arrival)
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Config:

@@ -9,61 +9,52 @@ the same Config on any machine. The rules of torchrun's rendezvous options are i
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from launcher import mesh as meshes
 from launcher.errors import UsageError
-from launcher.meeting import host, meet, printable, whole_number
+from launcher.meeting import meet
 from launcher.mesh import Mesh
-from launcher.options import DEMANDS, Given, Words, did_you_mean, gather
+from launcher.network import Network
+from launcher.options import DEMANDS, Given, Words, gather
+from launcher.reading import count, flag, host, name, ports, printable, seconds, whole_number
+from launcher.redirects import Streams, local_ranks, streams
+from launcher.signals import preemption_signal, signals_to_handle
+from launcher.terms import TERMS, Term, terms, terms_alone
 
 LaunchMode = Literal["script", "module", "program", "path"]
 DeviceWord = Literal["auto", "gpu", "cpu"]
 
-_SECONDS_MAX = 1e9  # the kernel's timers count further, a slip of the pen is more likely
 _WORKERS_MAX = 10_000  # before a wrong number makes this machine unusable
-
-
-class Streams(NamedTuple):
-    """Which streams of which workers, in torchrun's code: 0 none, 1 stdout, 2 stderr, 3 both.
-
-    `by_rank` goes by local rank, and a rank it does not name has none; without it `every` holds for all.
-    """
-
-    every: int = 0
-    by_rank: Mapping[int, int] | None = None
-
-    def of(self, local_rank: int) -> tuple[bool, bool]:
-        """Whether (stdout, stderr) of this worker are meant."""
-        code = self.every if self.by_rank is None else self.by_rank.get(local_rank, 0)
-        return bool(code & 1), bool(code & 2)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """One run of the command on this node. Times are in seconds.
 
-    `nodes_max` is 1 also for 1:N, since only this machine can join. `worker_count` None was not given: one worker
-    per accelerator if there are any, else 1. `mesh` None: one elastic axis, dp. `demands`: those of
-    `options.DEMANDS` that were given, name -> text, which `demand` reads when the mesh is known. `log_dir` None: a
-    temporary directory. `local_ranks_filter` None: all. `run_id` None: the agent draws one. `master_addr` None:
-    `local_addr` if given, else loopback; `master_port` None: a free one for every round. `lease_ttl_s` None: no
-    leash. `python` is the interpreter of the workers. `notes` are lines to print once, before the first worker
-    starts. `origins`: field, or name of an option of `demands` -> "--flag", the variable's name, or "default".
+    `nodes_max` None: any number; it is 1 for 1:N where only this machine can join. `worker_count` None was not given:
+    one worker per accelerator if there are any, else 1. `mesh` None: one elastic axis, dp. `demands`: those of
+    `options.DEMANDS` that were given, name -> text, which `demand` reads when the mesh is known. `terms`: settings of
+    the agreement that were given, field -> value. `network` None: one machine. `log_dir` None: a temporary directory.
+    `local_ranks_filter` None: all. `run_id` None: the agent draws one. `node_name` None: the host's. `master_addr`
+    None: `local_addr` if given, else loopback; `master_port` None: a free one for every round. `lease_ttl_s` None: on
+    one machine no leash, else the agreement's default. `python` is the interpreter of the workers. `notes` are lines
+    to print once, before the first worker starts. `origins`: field, or name of an option of `demands` or `terms` ->
+    "--flag", the variable's name, or "default".
     """
 
     script: str
     script_args: tuple[str, ...]
     launch_mode: LaunchMode
     nodes_min: int
-    nodes_max: int
+    nodes_max: int | None
     worker_count: int | DeviceWord | None
     devices_per_worker: int | Literal["all"]
     mesh: Mesh | None
     demands: Mapping[str, str]
+    terms: Mapping[str, Term]
     max_restarts: int = 0
     monitor_interval_s: float
     role: str = "default"
@@ -79,10 +70,18 @@ class Config:
     rdzv_backend: str
     rdzv_endpoint: str | None
     rdzv_conf: Mapping[str, str]
+    network: Network | None = None
+    attempt: int | None = None
+    node_name: str | None = None
     node_rank: int
     master_addr: str | None
     master_port: int | None
     local_addr: str | None
+    interface: str | None = None
+    port_range: tuple[int, int] | None = None
+    worker_port_range: tuple[int, int] | None = None
+    preemption_signal: str | None = None
+    preemption_file: str | None = None
     lease_ttl_s: float | None
     python: str
     notes: tuple[str, ...]
@@ -100,7 +99,8 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "module": (),  # these three make `launch_mode`
     "no-python": (),
     "run-path": (),
-    **{name: (name,) for name in DEMANDS},
+    "rdzv-prefix": ("network",),
+    **{name: (name,) for name in (*DEMANDS, *TERMS)},
 }
 
 
@@ -114,43 +114,57 @@ def resolve(words: Words, environ: Mapping[str, str], python: str) -> Config:
         raise UsageError("no script given", "meshrun [options] SCRIPT [arguments of the script]; meshrun -h explains")
     notes: list[str] = []
     launch_mode, launch_origin = _launch_mode(given, notes)
-    nodes_min = _nodes_min(given["nnodes"], notes)
     worker_count = _worker_count(given["nproc-per-node"])
     mesh = _mesh(given["mesh"])
-    if mesh is not None and isinstance(worker_count, int):
-        meshes.require_fit(mesh, worker_count)
+    nodes_min, nodes_max = _nodes(given["nnodes"], mesh)
     if not given["monitor-interval"].is_default:
         notes.append(f"{given['monitor-interval']} has no effect: nothing polls, a worker's end is seen at once")
-    meeting = meet(given, notes, standalone=_flag(given["standalone"]), node_rank=_count(given["node-rank"]))
+    meeting = meet(
+        given, notes, standalone=flag(given["standalone"]), node_rank=count(given["node-rank"]),
+        is_alone=nodes_max == 1 or _is_local(given["rdzv-endpoint"], given["nnodes"]),
+    )  # fmt: skip
+    if meeting.network is None:
+        nodes_max = _require_one(given, notes, nodes_min, nodes_max)
+        if mesh is not None and isinstance(worker_count, int):
+            meshes.require_fit(mesh, worker_count)
     return Config(
         script=words.script,
         script_args=words.script_args,
         launch_mode=launch_mode,
         nodes_min=nodes_min,
-        nodes_max=1,
+        nodes_max=nodes_max,
         worker_count=worker_count,
         devices_per_worker=_devices_per_worker(given["devices-per-worker"]),
         mesh=mesh,
         demands={name: given[name].text for name in DEMANDS if not given[name].is_default},
-        max_restarts=_count(given["max-restarts"]),
-        monitor_interval_s=_seconds(given["monitor-interval"]),
+        terms=terms(given, meeting.conf, (nodes_min, nodes_max)) if meeting.network else terms_alone(given),
+        max_restarts=count(given["max-restarts"]),
+        monitor_interval_s=seconds(given["monitor-interval"]),
         role=printable(given["role"]),
         log_dir=given["log-dir"].text_if_given,
-        redirects=_streams(given["redirects"]),
-        tee=_streams(given["tee"]),
-        local_ranks_filter=_local_ranks(given["local-ranks-filter"]),
-        shutdown_timeout_s=_seconds(given["shutdown-timeout"]),
-        signals_to_handle=_signals(given["signals-to-handle"], notes),
-        virtual_local_rank=_flag(given["virtual-local-rank"]),
+        redirects=streams(given["redirects"]),
+        tee=streams(given["tee"]),
+        local_ranks_filter=local_ranks(given["local-ranks-filter"]),
+        shutdown_timeout_s=seconds(given["shutdown-timeout"]),
+        signals_to_handle=signals_to_handle(given["signals-to-handle"], notes),
+        virtual_local_rank=flag(given["virtual-local-rank"]),
         run_id=meeting.run_id,
         standalone=meeting.standalone,
         rdzv_backend=meeting.backend,
         rdzv_endpoint=meeting.endpoint,
         rdzv_conf=meeting.conf,
+        network=meeting.network,
+        attempt=None if given["attempt"].is_default else count(given["attempt"]),
+        node_name=None if given["node-name"].is_default else name(given["node-name"]),
         node_rank=0,
         master_addr=meeting.master_addr,
         master_port=meeting.master_port,
         local_addr=None if given["local-addr"].is_default else host(given["local-addr"], given["local-addr"].text),
+        interface=given["interface"].text_if_given,
+        port_range=ports(given["port-range"]),
+        worker_port_range=ports(given["worker-port-range"]),
+        preemption_signal=preemption_signal(given["preemption-signal"]),
+        preemption_file=given["preemption-file"].text_if_given,
         lease_ttl_s=_lease_ttl(given["lease-ttl"]),
         python=python,
         notes=tuple(notes),
@@ -160,42 +174,17 @@ def resolve(words: Words, environ: Mapping[str, str], python: str) -> Config:
 
 def _origins(given: Mapping[str, Given], launch_origin: str) -> dict[str, str]:
     origins = {"launch_mode": launch_origin}
-    for name, value in given.items():
+    for option, value in given.items():
         if value.option.state != "not yet":
-            origins.update(dict.fromkeys(_FIELDS.get(name, (name.replace("-", "_"),)), value.origin))
+            origins.update(dict.fromkeys(_FIELDS.get(option, (option.replace("-", "_"),)), value.origin))
     return origins
-
-
-def _flag(given: Given) -> bool:
-    if given.text not in ("0", "1"):
-        raise UsageError(f"{given} is neither 0 nor 1")
-    return given.text == "1"
-
-
-def _count(given: Given) -> int:
-    count = whole_number(given.text)
-    if count is None or count < 0:
-        raise UsageError(f"{given} is not a whole number of at least 0")
-    return count
-
-
-def _seconds(given: Given) -> float:
-    try:
-        seconds = float(given.text)
-    except ValueError:
-        seconds = float("nan")
-    if not 0 <= seconds < float("inf"):
-        raise UsageError(f"{given} is not a number of seconds")
-    if seconds > _SECONDS_MAX:
-        raise UsageError(f"{given} is more than {_SECONDS_MAX:.0f} s, thirty years")
-    return seconds
 
 
 def _launch_mode(given: Mapping[str, Given], notes: list[str]) -> tuple[LaunchMode, str]:
     """What the script is, and where that was said. torchrun's order: --run-path wins over the other two."""
     module, program, path = given["module"], given["no-python"], given["run-path"]
-    is_module, is_program = _flag(module), _flag(program)
-    if _flag(path):
+    is_module, is_program = flag(module), flag(program)
+    if flag(path):
         notes.extend(
             f"{other} has no effect beside {path}"
             for other, is_given in ((module, is_module), (program, is_program))
@@ -209,20 +198,41 @@ def _launch_mode(given: Mapping[str, Given], notes: list[str]) -> tuple[LaunchMo
     return ("program", program.origin) if is_program else ("script", "default")
 
 
-def _nodes_min(given: Given, notes: list[str]) -> int:
-    bounds = [whole_number(part) for part in given.text.split(":")]
-    least, most = bounds[0], bounds[-1]
-    if len(bounds) > 2 or least is None or most is None:
+def _nodes(given: Given, mesh: Mesh | None) -> tuple[int, int | None]:
+    """N, MIN:MAX or MIN:. Not given: one node; with a mesh, whose size is what counts, any number that fits it."""
+    if given.is_default:
+        return 1, 1 if mesh is None else None
+    first, colon, last = (part.strip() for part in given.text.partition(":"))
+    least, most = whole_number(first), whole_number(last if colon else first)
+    if least is None or (most is None and not (colon and not last)):
         raise UsageError(f"{given} is neither a number of nodes nor MIN:MAX", "on one machine leave it out")
     if least < 1:
         raise UsageError(f"{given}: at least 1 node is needed")
-    if least > most:
+    if most is not None and least > most:
         raise UsageError(f"{given}: the least, {least}, is more than the most, {most}")
+    return least, most
+
+
+def _is_local(endpoint: Given, nodes: Given) -> bool:
+    """torchrun's habit on one machine: an endpoint whose port nobody else can know."""
+    return nodes.is_default and endpoint.text.endswith(":0")
+
+
+def _require_one(given: Mapping[str, Given], notes: list[str], least: int, most: int | None) -> int:
+    """This machine is all there will be."""
+    nodes = given["nnodes"]
     if least > 1:
-        raise UsageError(f"{given}: a job on several machines is not possible yet", "--nnodes 1 runs it on this one")
-    if most > 1:
-        notes.append(f"{given}: only this machine can join yet, the job starts at once on 1 node")
-    return least
+        if given["standalone"].text == "1":
+            raise UsageError(f"{nodes} and {given['standalone']} exclude each other", "--standalone is one node")
+        if given["rdzv-backend"].text == "c10d":
+            raise UsageError(f"{nodes}: the nodes need a place to meet", "--rdzv-endpoint HOST names one of them")
+        raise UsageError(
+            f"{nodes}: a static rendezvous of several nodes does not work yet",
+            "--rdzv-backend c10d --rdzv-endpoint HOST names one of them, etcd and its address an etcd",
+        )
+    if most != 1 and not nodes.is_default:
+        notes.append(f"{nodes}: only this machine can join, the job starts at once on 1 node")
+    return 1
 
 
 def _worker_count(given: Given) -> int | DeviceWord | None:
@@ -267,52 +277,7 @@ def _mesh(given: Given) -> Mesh | None:
 def _lease_ttl(given: Given) -> float | None:
     if given.is_default:
         return None
-    seconds = _seconds(given)
-    if seconds == 0:
+    ttl_s = seconds(given)
+    if ttl_s == 0:
         raise UsageError(f"{given}: a lease of no length cannot be kept", "leave it out to run without")
-    return seconds
-
-
-def _streams(given: Given) -> Streams:
-    """torchrun's 0-3, or RANK:0-3 with commas; here the rank may have several digits."""
-    if given.text in ("0", "1", "2", "3"):
-        return Streams(every=int(given.text))
-    by_rank: dict[int, int] = {}
-    for part in given.text.split(","):
-        rank, _, code = part.partition(":")
-        if not (rank.isascii() and rank.isdigit()) or code not in ("0", "1", "2", "3"):
-            raise UsageError(
-                f"{given} is neither a code nor RANK:CODE,...",
-                "codes: 0 nothing, 1 stdout, 2 stderr, 3 both; 0:3,1:2 is both of local rank 0 and stderr of 1",
-            )
-        by_rank[int(rank)] = int(code)
-    return Streams(by_rank=by_rank)
-
-
-def _local_ranks(given: Given) -> frozenset[int] | None:
-    if given.is_default:
-        return None
-    ranks = frozenset(whole_number(part) for part in given.text.split(","))
-    valid = frozenset(rank for rank in ranks if rank is not None and rank >= 0)
-    if valid != ranks:
-        raise UsageError(f"{given} is not a list of local ranks", "write it like 0,1,2")
-    return valid
-
-
-def _signals(given: Given, notes: list[str]) -> tuple[str, ...]:
-    """The signals that can be handled. As in torchrun an unknown name is a warning: it may exist elsewhere."""
-    names = list(dict.fromkeys(name.strip() for name in given.text.split(",") if name.strip()))
-    signals = signal.Signals.__members__
-    for name in list(names):
-        why = ""
-        if name not in signals:
-            question = did_you_mean(name.upper().removeprefix("SIG"), {known[3:]: known for known in signals})
-            why = "there is no such signal" + (f", {question}" if question else "")
-        elif name in ("SIGKILL", "SIGSTOP"):
-            why = "no process can handle it"
-        elif signals[name] == signal.SIGCHLD:  # SIGCLD is the same
-            why = "it tells the agent that a worker has ended"
-        if why:
-            notes.append(f"{given.origin}: {name} is left out: {why}")
-            names.remove(name)
-    return tuple(names)
+    return ttl_s

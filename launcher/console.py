@@ -38,8 +38,8 @@ def say(text: str, *, patience_s: float = 0.0) -> None:
 
 
 def tell(sentence: str) -> None:
-    """One line in the name of the program."""
-    say(f"{PROGRAM}: {sentence}")
+    """One line in the name of the program; more, from another node perhaps, would be taken for other lines of ours."""
+    say(f"{PROGRAM}: " + sentence.replace("\n", "\\n"))
 
 
 def show(text: str) -> None:

@@ -1,4 +1,4 @@
-"""`meshctl`: looking at what meshrun sees and would do, without starting a job.
+"""`meshctl`: looking at what meshrun sees and would do, and at jobs that run, without starting one.
 
 This command has no start-up budget, so it is plain click, imported after `cli.protect_imports` has made that
 safe. Errors look as meshrun's do: a sentence, a hint, and the exit code 2 for what the user can mend.
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        code = _commands().main(args=words or ["--help"], prog_name=PROGRAM, standalone_mode=False)
+        code = commands().main(args=words or ["--help"], prog_name=PROGRAM, standalone_mode=False)
     except click.Abort:
         return 130
     except click.ClickException as error:
@@ -46,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _commands() -> Group:
+def commands() -> Group:
+    """Every command of meshctl; its help makes a page of the documentation."""
     import click
 
     from launcher import __version__
@@ -54,7 +55,7 @@ def _commands() -> Group:
     @click.group(context_settings={"help_option_names": ["-h", "--help"]})
     @click.version_option(__version__, message="%(prog)s %(version)s")
     def meshctl() -> None:
-        """Look at what meshrun sees and would do, without starting a job."""
+        """Look at what meshrun sees and would do, and at jobs that run; ask something of them."""
 
     @meshctl.command()
     @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
@@ -73,7 +74,10 @@ def _commands() -> Group:
         findings = examination.examine(words, os.environ)
         show(json.dumps(findings, indent=2) if as_json else examination.describe(findings))
 
+    from launcher.control import commands as asking
+
     meshctl.add_command(_plan_command())
+    asking.add_to(meshctl)
     return meshctl
 
 

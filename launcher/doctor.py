@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module, metadata
 from typing import Any
 
-from launcher import __version__, config, options
+from launcher import __version__, config, credentials, options
 from launcher.devices import choose
 from launcher.errors import UsageError
 
@@ -39,6 +39,7 @@ def examine(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any]:
             for name, value in given.items()
             if value.option.state != "not yet"
         },
+        "secrets": credentials.given(environ),
         "notes": list(resolved.notes),
     }
 
@@ -89,6 +90,10 @@ def describe(findings: Mapping[str, Any]) -> str:
             f"  {name:<20} {value['value'] or '-':<36} {value['origin']}".rstrip()
             for name, value in findings["options"].items()
         ),
+        "",
+        "secrets (their values are not shown)",
+        *(f"  {name:<26} given by {variable}" for name, variable in findings["secrets"].items()),
+        *(["  none"] if not findings["secrets"] else []),
         *(f"note: {note}" for note in findings["notes"]),
     ]
     return "\n".join(lines)

@@ -12,6 +12,7 @@ from launcher.blame import is_peer_loss
 from launcher.console import say, tell
 from launcher.memory_events import MemoryEvents, is_out_of_memory
 from launcher.roster import Share
+from rendezvous.errors import RecordError
 from rendezvous.records import Verdict
 
 TYPE_CHECKING = False
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from launcher.report import WorkerFailure
 
 TAIL_LIMIT_S = 0.5  # for the last lines of workers that have just been killed to arrive
+MESSAGE_MAX = 40_000  # characters, more than the report shows
 REPORT_LIMIT_S = 5.0  # for somebody to read on, if stderr is full: these are the last words, nothing else is held up
 
 
@@ -65,14 +67,15 @@ class Failures:
         self._found.setdefault(local_rank, failure)
         return is_peer_loss(message or "\n".join(failure.tail))
 
-    def blame(self, local_rank: int) -> tuple[int, str]:
-        """Make this worker the cause: the exit code it gives the job (128 + signal), and the text for the verdict."""
+    def blame(self, local_rank: int) -> tuple[int, str, int]:
+        """Make this worker the cause: the job's exit code (128 + signal), the text for the verdict, its rank."""
         failure = self._found[local_rank]
         self._found = {local_rank: failure, **self._found}
         pid = f" (pid {failure.pid})" if failure.pid else ""  # without one it never started
         tell(f"rank {failure.rank}{pid} {_ending(failure)}")
         exit_code = failure.exit_code if failure.exit_code > 0 else 128 - failure.exit_code
-        return exit_code, json.dumps(failure.to_json())
+        text = json.dumps(replace(failure, message=_shortened(failure.message)).to_json())
+        return exit_code, text, failure.rank
 
     def settle(self) -> None:
         """All workers of the round are gone: take in what they wrote last."""
@@ -81,21 +84,25 @@ class Failures:
             self._found = {rank: replace(failure, tail=self._tail(rank)) for rank, failure in self._found.items()}
 
     def report(self, verdict: Verdict, script: str) -> None:
-        """Say why the job failed: the verdict's failure first, then this node's others."""
-        if not verdict.failure:
+        """Say why the job failed: the verdict's failure first, then the others it names and this node's own."""
+        root = _told(verdict.failure)
+        if root is None:
             tell(f"error: {verdict.reason}")
             return
         from launcher import report
         from launcher.output.error_file import pass_on_error_file
 
-        root = report.WorkerFailure.from_json(json.loads(verdict.failure))
-        own = self._found.get(root.local_rank)
-        if own is not None and (own.host, own.pid, own.rank) == (root.host, root.pid, root.rank):
-            root = own  # with its last lines
-        others = [failure for failure in self._found.values() if failure is not root]
-        say(report.render(script, [root, *others], outcome=verdict.reason), patience_s=REPORT_LIMIT_S)
+        own = {_who(failure): failure for failure in self._found.values()}  # with their last lines
+        root = own.get(_who(root), root)
+        told = [failure for text in verdict.others if (failure := _told(text)) is not None]
+        others = {_who(failure): failure for failure in (*told, *own.values())} | own
+        others.pop(_who(root), None)
+        text = report.render(
+            script, [root, *others.values()], outcome=verdict.reason, is_order_known=verdict.is_first_sure
+        )
+        say(text, patience_s=REPORT_LIMIT_S)
         target = os.environ.get("TORCHELASTIC_ERROR_FILE")
-        if target and root.error_file:
+        if target and root.error_file and root.host == self._host:
             try:
                 pass_on_error_file(root.error_file, target, root.exit_code)
             except OSError as error:
@@ -103,6 +110,35 @@ class Failures:
 
     def _tail(self, local_rank: int) -> tuple[str, ...]:
         return self._pump.tail(local_rank, "stderr") if self._pump is not None else ()
+
+
+def _told(text: str) -> WorkerFailure | None:
+    """The failure that an agent wrote down; None for none, and for what this version cannot read."""
+    from launcher.report import WorkerFailure
+
+    try:
+        content = json.loads(text) if text else None
+        return WorkerFailure.from_json(content) if isinstance(content, dict) else None
+    except (ValueError, RecursionError, RecordError):
+        return None
+
+
+def _who(failure: WorkerFailure) -> tuple[str, int, int]:
+    return failure.host, failure.pid, failure.rank
+
+
+def _shortened(message: str | None) -> str | None:
+    """A traceback may be of any length, and this one goes through the store to every node."""
+    if message is None or len(message) <= MESSAGE_MAX:
+        return message
+    return f"{message[: MESSAGE_MAX // 4]}\n... shortened ...\n{message[-MESSAGE_MAX // 2 :]}"
+
+
+def spawn_exit_code(error_number: int) -> int:
+    """As a shell would end: 127 not found, 126 not executable."""
+    import errno
+
+    return {errno.ENOENT: 127, errno.EACCES: 126, errno.ENOEXEC: 126}.get(error_number, 1)
 
 
 def _ending(failure: WorkerFailure) -> str:

@@ -1,7 +1,8 @@
 """How this node takes part in the agreement: what it says of itself, by which limits, over which store.
 
 On one machine the store is inside the agent and nobody else can reach it. So the lease has no end and there is
-no leash unless one is asked for: Ctrl-Z or a debugger must not kill a run.
+no leash unless one is asked for: Ctrl-Z or a debugger must not kill a run. With other nodes both are needed, and the
+store is in the network; what that takes is in `networked`.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from collections.abc import Callable
 from launcher.config import Config
 from launcher.console import tell
 from launcher.demand import limits_and_costs, written
+from launcher.description import Description, describe
 from launcher.errors import UsageError
 from launcher.mesh import Mesh
 from launcher.node import Node
 from launcher.placement import Costs, Limits, feasibility
-from launcher.roster import Description, RosterPlanner, describe
+from launcher.roster import RosterPlanner
 from launcher.topology import HOST
 from rendezvous.driver import Driver
 from rendezvous.errors import SettingsError
@@ -27,52 +29,87 @@ from rendezvous.records import Spec
 from rendezvous.settings import Settings
 from rendezvous.stores.memory import MemoryStore
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.arrival import Arrival
+
 PREFIX = "meshrun"
 
 
 def settings(config: Config) -> Settings:
-    """The agreement's limits for this run. Raises UsageError for a lease that is too short."""
+    """The agreement's limits for this run. Raises UsageError for those that cannot be, such as too short a lease."""
+    no_lease = math.inf if config.network is None else Settings.lease_ttl_s
     try:
         return Settings(
-            lease_ttl_s=math.inf if config.lease_ttl_s is None else config.lease_ttl_s,
+            lease_ttl_s=no_lease if config.lease_ttl_s is None else config.lease_ttl_s,
             max_restarts=config.max_restarts,
             shutdown_timeout_s=config.shutdown_timeout_s,
             restart_grace_s=min(Settings.restart_grace_s, config.shutdown_timeout_s),
+            **config.terms,  # type: ignore[arg-type]  # `terms` has read each by its field's type
         )
     except SettingsError as error:
         raise UsageError(f"{config.origins['lease_ttl_s']}: {error}", error.hint) from None
 
 
-def demands(config: Config, mesh: Mesh, slot_count: int) -> tuple[Limits, Costs]:
-    """What is asked of the placement. Raises UsageError if it cannot be, or not by `slot_count` slots on one node."""
+def demands(config: Config, mesh: Mesh) -> tuple[Limits, Costs]:
+    """What is asked of the placement. Raises UsageError if it cannot be read."""
     variables = {name: config.origins[name] for name in config.demands if not config.origins[name].startswith("--")}
     limits, costs = limits_and_costs(
         config.demands, mesh, nodes_min=config.nodes_min, nodes_max=config.nodes_max, variables=variables
     )
-    # One machine is all there will be: nobody needs to wait for others that could make it possible.
+    if unknown := [level for level in costs.tolls if level != HOST]:
+        where = "one machine knows" if config.network is None else "the nodes know"
+        tell(f"{config.origins['tolls']}: nobody pays for {', '.join(unknown)}: {where} no such level")
+    return limits, costs
+
+
+def require_one(mesh: Mesh, limits: Limits, slot_count: int) -> None:
+    """One machine is all there will be: nobody needs to wait for others that could make it possible.
+
+    Raises UsageError if its slots do not make a world.
+    """
     world = feasibility([Node(id="this", slot_count=slot_count)], mesh, limits)
     if not world.world_size:
         raise UsageError(world.reason)
     if world.world_size < slot_count:
         tell(world.reason)
-    if unknown := [level for level in costs.tolls if level != HOST]:
-        tell(f"{config.origins['tolls']}: nobody pays for {', '.join(unknown)}: one machine knows no such level")
-    return limits, costs
 
 
-def new_driver(
+class Membership:
+    """This node's member of the job. Close it when the agent is done."""
+
+    def __init__(self, driver: Driver, call_limit_s: float) -> None:
+        self.driver = driver
+        self._call_limit_s = call_limit_s
+
+    def close(self) -> None:
+        self.driver.close(self._call_limit_s)
+
+
+def join(
     config: Config,
     limits: Settings,
     mesh: Mesh,
+    arrival: Arrival | None,
     *,
     slot_count: int,
     run_id: str,
     node_name: str,
     worker_port: int,
     wake: Callable[[], None],
-) -> Driver:
-    """The member that this node is going to be. `wake` is called from any thread when the driver has work."""
-    asked = demands(config, mesh, slot_count)
+) -> Membership:
+    """The member that this node is going to be. `wake` is called from any thread when its driver has work.
+
+    Raises UsageError for what cannot be asked of the nodes that there are, TemporaryError when the store fails.
+    """
+    if arrival is not None:
+        from launcher.networked import NetworkedMembership
+
+        return NetworkedMembership(
+            config, limits, mesh, arrival, slot_count=slot_count, run_id=run_id, worker_port=worker_port, wake=wake
+        )
+    asked = demands(config, mesh)
+    require_one(mesh, asked[0], slot_count)
     planner = RosterPlanner(mesh, *asked)
     description = Description(
         slot_count=slot_count,
@@ -91,11 +128,11 @@ def new_driver(
         prefix=PREFIX,
         run_id=run_id,
         sizer=planner.size,
-        chance=_chance,
+        chance=chance,
     )
-    return Driver(
-        protocol=protocol, store=MemoryStore(clock=now), planner=planner.plan, clock=now, wake=wake, is_local=True
-    )
+    store = MemoryStore(clock=now)
+    driver = Driver(protocol=protocol, store=store, planner=planner.plan, clock=now, wake=wake, is_local=True)
+    return Membership(driver, limits.call_limit_s)
 
 
 def now() -> float:
@@ -103,5 +140,6 @@ def now() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def _chance() -> float:
+def chance() -> float:
+    """A random number in [0, 1)."""
     return int.from_bytes(os.urandom(6), "big") / 2**48

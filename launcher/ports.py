@@ -4,37 +4,91 @@ A port found free is no longer free once somebody else has looked too. So the ag
 port, without SO_REUSEADDR while it binds and with it afterwards, and does not listen: plain probes and
 binds with SO_REUSEPORT are then refused, while a server that binds with SO_REUSEADDR, as torch's TCPStore does
 in both its forms, gets the port. Every round takes a fresh one, so nothing of a round is found in the next.
+
+The port is held on all local addresses, because that is where torch's and JAX's servers will bind. A socket that does
+not listen takes no connections: whoever dials is refused until rank 0 serves there. What nobody can hold off is a
+server that binds as rank 0 does, with SO_REUSEADDR, and listens first; `rendezvous.listeners` tells of it.
 """
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterable
 
 from launcher.errors import TemporaryError
 
 
 class HeldPort:
-    """One free port of all local addresses, kept until `close`. Raises TemporaryError when there is none."""
+    """One free port of all local addresses, kept until `close`; from `ports`, FIRST and LAST, if they are given.
 
-    def __init__(self) -> None:
+    Raises TemporaryError when there is none.
+    """
+
+    def __init__(self, ports: tuple[int, int] | None = None) -> None:
+        self._ports = ports
+        self._take(_candidates(ports, 0))
+
+    def _take(self, candidates: Iterable[int]) -> None:
+        failure: OSError | None = None
+        for port in candidates:
+            try:
+                self._socket = _bound(port)
+            except OSError as error:  # noqa: PERF203 - try the next one
+                failure = error
+            else:
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                self.number: int = self._socket.getsockname()[1]
+                return
+        where = "" if self._ports is None else f" from {self._ports[0]} to {self._ports[1]}"
+        what = failure.strerror if failure else "there is no other"
+        raise TemporaryError(
+            f"no port{where} can be had for rank 0: {what}", "see --worker-port-range" if where else None
+        )
+
+    def renew(self) -> None:
+        """Hold another one from now on; the same again only if no other can be had."""
+        old, number = self._socket, self.number
         try:
-            self._socket = _bound()
-        except OSError as error:
-            raise TemporaryError(f"no port can be had for rank 0: {error.strerror}") from error
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.number: int = self._socket.getsockname()[1]
+            self._take(port for port in _candidates(self._ports, number) if port != number)
+        except TemporaryError:
+            return
+        old.close()
 
     def close(self) -> None:
         self._socket.close()
 
 
-def _bound() -> socket.socket:
+def _candidates(ports: tuple[int, int] | None, last: int) -> Iterable[int]:
+    """What to try, in order: in a range those after the last one first, so that a port rests as long as it can."""
+    if ports is None:
+        return (0,)
+    first, end = ports[0], ports[1] + 1
+    start = max(first, last + 1)
+    return (*range(start, end), *range(first, min(start, end)))
+
+
+def _bound(port: int) -> socket.socket:
+    if _has_six():
+        return _bound_to(socket.AF_INET6, "::", port)
+    return _bound_to(socket.AF_INET, "0.0.0.0", port)
+
+
+def _has_six() -> bool:
     try:
-        both = socket.socket(socket.AF_INET6, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        both.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        both.bind(("::", 0))
-        return both
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as six:
+            six.bind(("::", 0))
     except OSError:  # a kernel without IPv6
-        only_four = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        only_four.bind(("0.0.0.0", 0))
-        return only_four
+        return False
+    return True
+
+
+def _bound_to(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
+    held = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        if family == socket.AF_INET6:
+            held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        held.bind((host, port))
+    except OSError:
+        held.close()
+        raise
+    return held

@@ -1,66 +1,44 @@
 """Between agreement and placement: members' texts in, nodes to the planner, assignments' texts out.
 
-Agreement carries what a node says of itself and what it is given to run without reading either. This module
-writes and reads both texts, and answers its two questions with the planner: how large a world some members
-could form, and who gets which ranks.
+Agreement asks two things about some members: how large a world could they form, and who gets which ranks? The planner
+answers both, once their texts have become nodes. A member whose text cannot be read, or which others could not
+reach, is left out with a reason and holds nobody up. Members have random ids; the planner knows
+nodes by their names, which its order follows and its sentences repeat.
 """
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
+from launcher.description import Description, Share, describe, read_description, read_share, write_share
 from launcher.errors import UsageError
 from launcher.mesh import Mesh
 from launcher.node import Node
 from launcher.placement import Costs, Limits, Plan
 from launcher.placement.capacity import feasibility
 from launcher.placement.planner import plan
+from launcher.topology import in_order
+from rendezvous.addresses import is_for_itself
 from rendezvous.decide import MemberView, Size
-from rendezvous.messages import Candidate, MakePlan, Planned, PlanRefused
+from rendezvous.errors import RecordError
+from rendezvous.messages import MakePlan, Planned, PlanRefused
+
+__all__ = ["Description", "RosterPlanner", "Share", "describe", "read_share"]
+
+NAMES_MAX = 12  # a sentence with more names of nodes is not read
+SUCCESSORS = 4  # three, and one more in case the leader is among them: agreement knows who leads
+_KNOWN_MAX = 20_000  # texts that are kept read, far more than members
 
 
-@dataclass(frozen=True, kw_only=True)
-class Description:
-    """What a node says of itself when it joins. `master_port` 0: rank 0 listens on the port offered per round.
+class _Sifted(NamedTuple):
+    """Members as nodes, which are called as people call them; `members`: by that name. `refused`: member id -> why."""
 
-    `path` and `index`: where it stands in the network, see `Node`.
-    """
-
-    slot_count: int
-    address: str
-    role: str
-    path: tuple[str | None, ...] = ()
-    index: int | None = None
-    master_port: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Share:
-    """What one node runs in one round: one rank per slot, in slot order, and what all nodes must know alike."""
-
-    ranks: tuple[int, ...]
-    world_size: int
-    shape: tuple[int, ...]
-    group_rank: int
-    group_world_size: int
-    role_ranks: tuple[int, ...]
-    role_world_size: int
-    master_addr: str
-    master_port: int
-
-
-def describe(description: Description) -> str:
-    return json.dumps(vars(description))
-
-
-def read_share(text: str) -> Share:
-    """Read what `RosterPlanner.plan` wrote for a member."""
-    content = json.loads(text)
-    for name in ("ranks", "shape", "role_ranks"):
-        content[name] = tuple(content[name])
-    return Share(**content)
+    nodes: list[Node]
+    members: dict[str, str]
+    known: dict[str, Description]
+    refused: dict[str, str]
 
 
 class RosterPlanner:
@@ -70,72 +48,187 @@ class RosterPlanner:
         self._mesh = mesh
         self._limits = limits
         self._costs = costs
+        self._read: dict[str, Description | str] = {}  # text -> what it says, or what is amiss with it
 
     def size(self, members: Sequence[MemberView]) -> Size:
         """How large a world these members could form."""
-        nodes = [_node(view.member.member_id, view.member.description, view.create_revision) for view in members]
-        found = feasibility(nodes, self._mesh, self._limits)
-        return Size(found.world_size, found.is_full, found.reason)
+        sifted = self._sift(
+            (view.member.member_id, view.member.description, view.create_revision, view.member.node_name)
+            for view in members
+        )
+        found = feasibility(sifted.nodes, self._mesh, self._limits)
+        reason = found.reason
+        if not found.world_size and len(members) > 1:
+            here = _listed(node.id for node in in_order(sifted.nodes))
+            reason = "; ".join((reason, f"here: {here}", *sifted.refused.values()))
+        return Size(found.world_size, found.is_full, reason)
 
     def plan(self, order: MakePlan) -> Planned | PlanRefused:
         """Who gets which ranks, as one text per active member."""
-        nodes = [_node(candidate.member_id, candidate.description, candidate.order) for candidate in order.roster]
+        sifted = self._sift((one.member_id, one.description, one.order, "") for one in order.roster)
+        members = sifted.members
+        # A node that comes back as another member is the same node, and keeps its ranks.
+        names = {**order.names, **{member_id: name for name, member_id in members.items()}}
+        previous, remarks = _previous(order.previous, names)
         try:
-            planned = plan(nodes, self._mesh, self._limits, self._costs, _previous(order.previous))
+            planned = plan(sifted.nodes, self._mesh, self._limits, self._costs, previous)
         except UsageError as error:
             return PlanRefused(order.id, str(error))
-        shares = _shares(planned, {candidate.member_id: candidate for candidate in order.roster})
+        ports = {candidate.member_id: candidate.worker_port for candidate in order.roster}
+        summary = self._summary(planned, len(order.roster)) if len(order.roster) > 1 or _is_many(sifted) else ""
+        shares = _shares(
+            planned, {name: ports[member_id] for name, member_id in members.items()}, sifted.known, summary
+        )
         first = next(iter(shares.values()))
-        texts = {member_id: json.dumps(vars(share)) for member_id, share in shares.items()}
-        return Planned(order.id, texts, planned.world_size, f"{first.master_addr}:{first.master_port}")
+        why = planned.reasons[0] if planned.reasons else ""
+        return Planned(
+            order.id,
+            {members[name]: write_share(share) for name, share in shares.items()},
+            planned.world_size,
+            f"{first.master_addr}:{first.master_port}",
+            reasons=planned.reasons,
+            spare_reasons={**{members[name]: why for name in planned.spares}, **sifted.refused},
+            successors=tuple(members[name] for name in _successors(sifted.nodes, sifted.known)),
+            remarks=(*remarks, *sifted.refused.values(), *_namesakes(sifted)),
+        )
+
+    def _summary(self, planned: Plan, node_count: int) -> str:
+        """ "28 of 31 nodes, 224 ranks, dp=7; spares h4, h9, h11" """
+        nodes = f"{len(planned.ranks)} of {node_count} node{'' if node_count == 1 else 's'}"
+        ranks = f"{planned.world_size} rank{'' if planned.world_size == 1 else 's'}"
+        sizes = [
+            f"{axis.name}={size}"
+            for axis, size in zip(self._mesh.axes, planned.shape, strict=True)
+            if axis.size is None
+        ]
+        words = ", ".join((nodes, ranks, *sizes))
+        spares = planned.spares
+        return words + (f"; spare{'s' * (len(spares) > 1)} {_listed(spares)}" if spares else "")
+
+    def _sift(self, found: Iterable[tuple[str, str, int, str]]) -> _Sifted:
+        """`found`: member id, text, create revision, and the name if it is known from elsewhere."""
+        read: dict[str, tuple[Description, int]] = {}
+        refused: dict[str, str] = {}
+        for member_id, text, order, name in found:
+            description = self._description(text)
+            if isinstance(description, Description):
+                read[member_id] = (description, order)
+            else:
+                refused[member_id] = f"{name or member_id} cannot take part: {description}"
+        if len({description.machine for description, _ in read.values()}) > 1:
+            for member_id, (description, _) in list(read.items()):
+                if is_for_itself(description.address):
+                    refused[member_id] = _unreachable(description.name or member_id, description.address)
+                    del read[member_id]
+        counts = Counter(description.name for description, _ in read.values())
+        nodes: list[Node] = []
+        members: dict[str, str] = {}
+        known: dict[str, Description] = {}
+        for member_id, (description, order) in read.items():
+            is_called = description.name and counts[description.name] == 1
+            name = description.name if is_called else f"{description.name} {member_id}".lstrip()
+            nodes.append(_node(name, description, order))
+            members[name], known[name] = member_id, description
+        return _Sifted(nodes, members, known, refused)
+
+    def _description(self, text: str) -> Description | str:
+        """What the text says, or what is amiss with it; each is read once."""
+        if text not in self._read:
+            if len(self._read) >= _KNOWN_MAX:
+                self._read.clear()
+            try:
+                self._read[text] = read_description(text)
+            except RecordError as error:
+                self._read[text] = str(error)
+        return self._read[text]
 
 
-def _node(member_id: str, text: str, order: int) -> Node:
-    description = json.loads(text)
+def _node(name: str, description: Description, order: int) -> Node:
     return Node(
-        id=member_id,
-        slot_count=description["slot_count"],
-        path=tuple(description["path"]),
-        address=description["address"],
+        id=name,
+        slot_count=description.slot_count,
+        path=description.path,
+        address=description.address,
         order=order,
-        index=description["index"],
+        index=description.index,
     )
 
 
-def _previous(texts: Mapping[str, str]) -> Plan | None:
-    if not texts:
-        return None
-    shares = {member_id: read_share(text) for member_id, text in texts.items()}
+def _unreachable(name: str, address: str) -> str:
+    return f"{name} says that it is reached at {address}, where other machines find themselves: give it --local-addr"
+
+
+def _is_many(sifted: _Sifted) -> bool:
+    """Whether others may join: a node says what machine it is only then."""
+    return any(description.machine for description in sifted.known.values())
+
+
+def _namesakes(sifted: _Sifted) -> list[str]:
+    counts = Counter(description.name for description in sifted.known.values() if description.name)
+    return [
+        f"{count} nodes are called {name}: give each its own --node-name" for name, count in counts.items() if count > 1
+    ]
+
+
+def _successors(nodes: Sequence[Node], known: Mapping[str, Description]) -> tuple[str, ...]:
+    """Who should lead when the leader is lost: of different domains first, else of different names, by joining."""
+    joined = sorted(nodes, key=lambda node: node.order)
+    by_domain = {node.path: node.id for node in reversed(joined)}
+    by_name = {known[node.id].name: node.id for node in reversed(joined)}
+    apart = [node.id for node in joined if by_domain[node.path] == node.id]
+    others = [node.id for node in joined if by_name[known[node.id].name] == node.id]
+    return tuple(dict.fromkeys((*apart, *others)))[:SUCCESSORS]
+
+
+def _listed(names: Iterable[str]) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - NAMES_MAX} more" if len(listed) > NAMES_MAX else ""
+    return ", ".join(listed[:NAMES_MAX]) + more
+
+
+def _previous(texts: Mapping[str, str], names: Mapping[str, str]) -> tuple[Plan | None, list[str]]:
+    """The plan before, from what it gave each member, and what is to be said of it. `names`: of members, if known."""
+    called = {member_id: names.get(member_id, member_id) for member_id in texts}
+    counts = Counter(called.values())
+    try:
+        shares = {
+            name if counts[name] == 1 else member_id: read_share(texts[member_id]) for member_id, name in called.items()
+        }
+    except RecordError as error:
+        return None, [f"the assignments of the round before cannot be read, so no rank has a place to keep: {error}"]
+    if not shares:
+        return None, []
     shape = next(iter(shares.values())).shape
-    ranks = {member_id: share.ranks for member_id, share in shares.items()}
-    return Plan(shape=shape, ranks=ranks, spares=(), moved=0, reasons=())
+    ranks = {name: share.ranks for name, share in shares.items()}
+    return Plan(shape=shape, ranks=ranks, spares=(), moved=0, reasons=()), []
 
 
-def _shares(planned: Plan, candidates: Mapping[str, Candidate]) -> dict[str, Share]:
-    """Nodes are numbered by their first rank, and ranks within a role by node and slot, as torchrun does."""
-    in_order = sorted(planned.ranks, key=lambda member_id: planned.ranks[member_id])
-    roles = {member_id: json.loads(candidates[member_id].description)["role"] for member_id in in_order}
-    host = candidates[in_order[0]]
-    description = json.loads(host.description)
+def _shares(
+    planned: Plan, ports: Mapping[str, int], known: Mapping[str, Description], summary: str
+) -> dict[str, Share]:
+    """By name, in order. Nodes are numbered by first rank, ranks within a role by node and slot, like torchrun."""
+    numbered = sorted(planned.ranks, key=lambda name: planned.ranks[name])
+    roles = {name: known[name].role for name in numbered}
+    host = known[numbered[0]]
     shares: dict[str, Share] = {}
     taken: dict[str, int] = {}
-    for group_rank, member_id in enumerate(in_order):
-        role, ranks = roles[member_id], planned.ranks[member_id]
+    sizes: Counter[str] = Counter()
+    for name in numbered:
+        sizes[roles[name]] += len(planned.ranks[name])
+    for group_rank, name in enumerate(numbered):
+        role, ranks = roles[name], planned.ranks[name]
         start = taken.get(role, 0)
         taken[role] = start + len(ranks)
-        shares[member_id] = Share(
+        shares[name] = Share(
             ranks=ranks,
             world_size=planned.world_size,
             shape=planned.shape,
             group_rank=group_rank,
-            group_world_size=len(in_order),
+            group_world_size=len(numbered),
             role_ranks=tuple(range(start, start + len(ranks))),
-            role_world_size=_role_size(role, roles, planned.ranks),
-            master_addr=description["address"],
-            master_port=description["master_port"] or host.worker_port,
+            role_world_size=sizes[role],
+            master_addr=host.address,
+            master_port=host.master_port or ports[numbered[0]],
+            summary=summary,
         )
     return shares
-
-
-def _role_size(role: str, roles: Mapping[str, str], ranks: Mapping[str, Iterable[int]]) -> int:
-    return sum(len(tuple(ranks[member_id])) for member_id, own_role in roles.items() if own_role == role)

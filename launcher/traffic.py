@@ -118,7 +118,9 @@ def number(text: str, what: str) -> int | float:
 
 def in_integers(numbers: Sequence[int | float]) -> tuple[tuple[int, ...], int]:
     """The numbers times the smallest power of ten that makes integers of all of them, and that power."""
+    finest = 10**DECIMALS_MAX
+    parts = [round(each * finest) for each in numbers]  # integers from here on: what rounding left would count
     scale = 1
-    while scale < 10**DECIMALS_MAX and any(round(each * scale, DECIMALS_MAX) % 1 for each in numbers):
+    while any(each * scale % finest for each in parts):
         scale *= 10
-    return tuple(round(each * scale) for each in numbers), scale
+    return tuple(each * scale // finest for each in parts), scale

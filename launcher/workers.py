@@ -7,10 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from launcher.config import Config
+from launcher.credentials import PRIVATE
 from launcher.environments import Place
 from launcher.environments.foreign import step_variables
 from launcher.environments.torch import TorchEnvironment
+from launcher.errors import TemporaryError, shortage_hint
 from launcher.mesh import Mesh
+from launcher.narrator import workers
 from launcher.node import Slot
 from launcher.output.layout import LogLayout
 from launcher.output.streams import Destination, destination, line_prefix
@@ -43,10 +46,20 @@ class WorkerMaker:
         self._host = host
         self._layout = layout
         self._parent = parent
-        self._unset = step_variables(parent)
+        self._unset = (*step_variables(parent), *sorted(PRIVATE.intersection(parent)))
+        self._extra: dict[str, str] = {}
         self._environment = TorchEnvironment(
             virtual_local_rank=config.virtual_local_rank, signals_to_handle=config.signals_to_handle
         )
+
+    @property
+    def slot_count(self) -> int:
+        """How many workers this node can run."""
+        return len(self._slots)
+
+    def add(self, variables: Mapping[str, str]) -> None:
+        """What every worker gets in its environment besides, whatever its rank."""
+        self._extra.update(variables)
 
     @property
     def captures(self) -> bool:
@@ -72,8 +85,15 @@ class WorkerMaker:
         return sentences
 
     def make(self, round: int, restart_count: int, share: Share, pump: OutputPump | None) -> list[WorkerSpec]:
-        """One spec per rank of the share. Raises UsageError if the environment cannot be made, OSError for streams."""
-        return [self._worker(round, restart_count, share, local_rank, pump) for local_rank in range(len(share.ranks))]
+        """One spec per rank of the share. Raises UsageError if the environment cannot be made, TemporaryError where
+        this machine gives too little for the streams.
+        """
+        ranks = range(len(share.ranks))
+        try:
+            return [self._worker(round, restart_count, share, local_rank, pump) for local_rank in ranks]
+        except OSError as error:
+            hint = shortage_hint(error.errno)
+            raise TemporaryError(f"cannot prepare {workers(len(ranks))}: {error.strerror}", hint) from error
 
     def error_file(self, round: int, restart_count: int, local_rank: int) -> str:
         return self._layout.error_file(round, restart_count, local_rank)
@@ -90,7 +110,7 @@ class WorkerMaker:
         return WorkerSpec(
             local_rank=local_rank,
             argv=self._command(local_rank),
-            env=environment,
+            env={**environment, **self._extra},
             unset=self._unset,
             stdout=files[0],
             stderr=files[1],

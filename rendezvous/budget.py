@@ -8,29 +8,38 @@ it causes, a charge stays provisional for a short time and is taken back when a 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from rendezvous import benches
+from rendezvous.benches import Mark
 from rendezvous.records import Seal
 from rendezvous.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """The budget on the leader's own clock. `charged_at`: one time per charged failure, oldest first."""
+    """The budget on the leader's own clock. `charged_at`: one time per charged failure, oldest first.
+
+    `losses` and `first_failures` are what nodes are benched for, oldest first.
+    """
 
     restart_count: int = 0
     charged_at: tuple[float, ...] = ()
     short_rounds: int = 0
     provisional_round: int = 0
     provisional_since: float = -math.inf
+    port_taken_rounds: int = 0
+    losses: tuple[Mark, ...] = ()
+    first_failures: tuple[Mark, ...] = ()
 
     def spent(self, now: float, window_s: float) -> int:
         """Charges that count against the budget now."""
         return sum(1 for at in self.charged_at if now - at <= window_s)
 
-    def with_round_of(self, duration_s: float, settings: Settings) -> Ledger:
-        """After a round that ran for so long."""
-        is_short = duration_s < settings.min_round_time_s
+    def with_round_of(self, duration_s: float, settings: Settings, *, is_futile: bool = False) -> Ledger:
+        """After a round that ran for so long. `is_futile`: it counts as short, whatever it took."""
+        is_short = is_futile or duration_s < settings.min_round_time_s
         return replace(self, short_rounds=self.short_rounds + 1 if is_short else 0)
 
     def charge(self, round: int, failed_at: float, now: float) -> Ledger:
@@ -41,6 +50,7 @@ class Ledger:
             charged_at=(*self.charged_at, now),
             provisional_round=round,
             provisional_since=failed_at,
+            port_taken_rounds=0,
         )
 
     def refund(self) -> Ledger:
@@ -51,6 +61,7 @@ class Ledger:
             charged_at=self.charged_at[:-1],
             provisional_round=0,
             provisional_since=-math.inf,
+            first_failures=tuple(mark for mark in self.first_failures if mark.at < self.provisional_since),
         )
 
     def settle(self, now: float, settle_s: float) -> Ledger:
@@ -58,6 +69,19 @@ class Ledger:
         if self.provisional_round and now - self.provisional_since > settle_s:
             return replace(self, provisional_round=0, provisional_since=-math.inf)
         return self
+
+    def mark(self, *, losses: Iterable[Mark] = (), first_failures: Iterable[Mark] = ()) -> Ledger:
+        """Remember what nodes are benched for."""
+        return replace(self, losses=(*self.losses, *losses), first_failures=(*self.first_failures, *first_failures))
+
+    def benches(self, settings: Settings) -> dict[str, benches.Bench]:
+        """Every node with a bench, by node; some may be over."""
+        return dict(benches.benches(self.losses, self.first_failures, settings))
+
+    def trimmed(self, now: float, settings: Settings) -> Ledger:
+        """Without marks that matter no more."""
+        losses = benches.kept(self.losses, now, settings)
+        return replace(self, losses=losses, first_failures=benches.kept(self.first_failures, now, settings))
 
 
 def from_seal(seal: Seal, seen_at: float) -> Ledger:
@@ -68,6 +92,9 @@ def from_seal(seal: Seal, seen_at: float) -> Ledger:
         short_rounds=seal.short_rounds,
         provisional_round=seal.provisional_round,
         provisional_since=seen_at - seal.provisional_age_s if seal.provisional_round else -math.inf,
+        port_taken_rounds=seal.port_taken_rounds,
+        losses=tuple(Mark(node, seen_at - age) for node, age in seal.losses),
+        first_failures=tuple(Mark(node, seen_at - age, rank) for node, rank, age in seal.first_failures),
     )
 
 
@@ -76,8 +103,15 @@ def into_seal(seal: Seal, ledger: Ledger, now: float) -> Seal:
     return replace(
         seal,
         restart_count=ledger.restart_count,
-        charge_ages_s=tuple(round(now - at, 3) for at in ledger.charged_at),
+        charge_ages_s=tuple(_age_s(at, now) for at in ledger.charged_at),
         short_rounds=ledger.short_rounds,
         provisional_round=ledger.provisional_round,
-        provisional_age_s=round(now - ledger.provisional_since, 3) if ledger.provisional_round else 0.0,
+        provisional_age_s=_age_s(ledger.provisional_since, now) if ledger.provisional_round else 0.0,
+        port_taken_rounds=ledger.port_taken_rounds,
+        losses=tuple((mark.node, _age_s(mark.at, now)) for mark in ledger.losses),
+        first_failures=tuple((mark.node, mark.rank, _age_s(mark.at, now)) for mark in ledger.first_failures),
     )
+
+
+def _age_s(at: float, now: float) -> float:
+    return round(now - at, 3)

@@ -1,26 +1,28 @@
-"""The hands of the protocol: store, clock and planner.
+"""The hands of the protocol: store, clock, planner and presence.
 
-Events from anywhere (the store's watches, answers, the agent) land in one inbox; `run` feeds them to the
-protocol one by one in the caller's thread and carries out what comes out. Requests to a store over a network
-run on a thread of their own, keep-alives on another, so that neither a slow request nor the caller holds up a
-renewal. A store within the process answers at once and needs no thread. What concerns the agent (start, stop,
-leash, end) is returned to it.
+Events from anywhere (the store's watches, answers, other members, the agent) land in one inbox; `run` feeds all of
+them to the protocol at once, in the caller's thread, and carries out what comes out. Nothing that can take its time
+is done in that thread when the store is on a network: keep-alives have a thread to themselves, other requests,
+watches and plans share a few (hired.py). So a stuck call delays neither a renewal nor a stop nor the caller. A
+store within the process answers at once and needs no thread. What concerns the agent (start, stop, leash, end) is
+returned to it.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections import deque
 from collections.abc import Callable
 
 from rendezvous import messages
 from rendezvous.errors import OutcomeUnknown, StoreError
+from rendezvous.hired import Hired
 from rendezvous.messages import (
     Action,
     Answer,
     Answered,
+    Appear,
     Ask,
+    Attend,
     Event,
     Follow,
     MakePlan,
@@ -28,6 +30,8 @@ from rendezvous.messages import (
     PlanRefused,
     Refused,
     Request,
+    Say,
+    Tell,
     Tick,
     Unfollow,
     Unknown,
@@ -35,9 +39,18 @@ from rendezvous.messages import (
     WatchLost,
 )
 from rendezvous.protocol import Protocol
-from rendezvous.store import Batch, Store, Watch
+from rendezvous.store import Batch, Get, Store, Watch
+from rendezvous.trouble import Trouble
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rendezvous.presence import Presence
 
 Planner = Callable[[MakePlan], Planned | PlanRefused]
+
+HANDS = 4
+"""Threads for requests. The protocol has one request per lane under way, and seldom more than three lanes busy: a
+slow one then holds up none of the others."""
 
 
 class Driver:
@@ -55,17 +68,22 @@ class Driver:
         clock: Callable[[], float],
         wake: Callable[[], None],
         is_local: bool,
+        presence: Presence | None = None,
     ) -> None:
         self._protocol = protocol
         self._store = store
         self._planner = planner
         self._clock = clock
         self._wake = wake
-        self._inbox: deque[Event] = deque()
-        self._watches: dict[str, Watch] = {}
-        self._lanes: dict[str, queue.SimpleQueue[Ask | None]] = {}
-        self._threads: list[threading.Thread] = []
+        self._presence = presence
+        self._inbox: deque[tuple[Event, _Following | None]] = deque()
+        self._followed: dict[str, _Following] = {}
         self._is_local = is_local
+        self._renewing = Hired("keep-alive", 1)
+        self._asking = Hired("request", HANDS)
+        self._trouble = Trouble()
+        self._outcomes: deque[tuple[str, StoreError | None]] = deque()  # of requests, for what is told of the store
+        self._failure: Exception | None = None  # a mistake made in another thread, for the caller's to answer for
 
     @property
     def wake_at(self) -> float:
@@ -74,34 +92,60 @@ class Driver:
 
     def submit(self, event: Event) -> None:
         """Hand in an event, from any thread."""
-        self._inbox.append(event)
+        self._inbox.append((event, None))
         self._wake()
 
     def run(self) -> list[Action]:
-        """Take in everything that has happened; what is left for the agent to do."""
+        """Take in everything that has happened; what is left for the agent to do.
+
+        Raises what was raised in a thread of the driver's and is no error of the store: a mistake of ours.
+        """
         for_agent: list[Action] = []
         while True:
+            if self._failure is not None:
+                raise self._failure
             now = self._clock()
-            if self._inbox:
-                event = self._inbox.popleft()
-            elif now >= self._protocol.wake_at:
-                event = Tick()
-            else:
-                return for_agent
-            actions = self._protocol.step(event, now)
+            for_agent += self._told_of_the_store(now)
+            events = self._take_inbox()
+            if not events:
+                if now < self._protocol.wake_at:
+                    return for_agent
+                events.append(Tick())
+            actions = self._protocol.steps(events, now)
             for_agent += [action for action in actions if not self._carry_out(action)]
 
     def close(self, limit_s: float) -> None:
-        """Stop watching, and give the requests under way `limit_s` to end: the last of them gives the lease back."""
-        for watch in self._watches.values():
-            watch.cancel()
-        self._watches.clear()
-        for lane in self._lanes.values():
-            lane.put(None)
+        """End presence and watches, and give the requests under way `limit_s` to end: the last gives the lease back.
+
+        Whatever does not end by then is left behind in threads that do not keep the process from exiting.
+        """
+        if self._presence is not None:
+            self._presence.close()
+        followed = list(self._followed.values())
+        self._followed.clear()
+        if self._is_local:
+            _cancel(followed)
+            self._store.close()
+            return
         deadline = self._clock() + limit_s
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - self._clock()))
-        self._store.close()
+        left_s = limit_s
+        for hired in (self._asking, self._renewing):
+            hired.finish(left_s)
+            left_s = max(0.0, deadline - self._clock())
+        closing = Hired("farewell", 1)
+        closing.do(lambda: _cancel(followed))
+        closing.do(self._store.close)
+        closing.finish(max(left_s, limit_s / 2))
+
+    def _told_of_the_store(self, now: float) -> list[Action]:
+        outcomes = [self._outcomes.popleft() for _ in range(len(self._outcomes))]
+        sentences = [self._trouble.take(purpose, error, now) for purpose, error in outcomes]
+        return [Say(sentence, is_remark=True) for sentence in sentences if sentence]
+
+    def _take_inbox(self) -> list[Event]:
+        """What has come in, without late words of watches that are not wanted any more."""
+        taken = [self._inbox.popleft() for _ in range(len(self._inbox))]
+        return [event for event, following in taken if following is None or not following.is_cancelled]
 
     def _carry_out(self, action: Action) -> bool:
         match action:
@@ -110,56 +154,138 @@ class Driver:
             case Follow(key, start_revision):
                 self._follow(key, start_revision)
             case Unfollow(key):
-                watch = self._watches.pop(key, None)
-                if watch is not None:
-                    watch.cancel()
+                self._unfollow(key)
             case MakePlan():
-                self._inbox.append(self._planner(action))
+                self._plan(action)
+            case Appear(job, member_id):
+                if self._presence is not None:
+                    self._presence.appear(job, member_id)
+            case Attend(member_id, address):
+                if self._presence is not None:
+                    self._presence.attend(member_id, address)
+            case Tell(member_id, text):
+                if self._presence is not None:
+                    self._presence.tell(member_id, text)
             case _:
                 return False
         return True
 
+    # --- what may take its time ---
+
     def _follow(self, key: str, start_revision: int) -> None:
-        def on_batch(batch: Batch) -> None:
-            self.submit(Watched(key, batch))
+        self._unfollow(key)
+        following = self._followed[key] = _Following(self._store, key, start_revision, self._hand_in)
+        if self._is_local:
+            following.begin()
+        else:
+            self._have_done(self._asking, following.begin)
 
-        def on_lost(error: StoreError) -> None:
-            self.submit(WatchLost(key, error))
+    def _unfollow(self, key: str) -> None:
+        following = self._followed.pop(key, None)
+        if following is not None:
+            following.is_cancelled = True
+            if self._is_local:
+                following.cancel()
+            else:
+                self._have_done(self._asking, following.cancel)
 
-        old = self._watches.pop(key, None)
-        if old is not None:
-            old.cancel()
-        try:
-            self._watches[key] = self._store.watch(
-                key, prefix=key.endswith("/"), start_revision=start_revision, on_batch=on_batch, on_lost=on_lost
-            )
-        except StoreError as error:
-            on_lost(error)
+    def _hand_in(self, event: Event, following: _Following) -> None:
+        self._inbox.append((event, following))
+        self._wake()
+
+    def _plan(self, order: MakePlan) -> None:
+        if self._is_local:
+            self._inbox.append((self._planner(order), None))
+        else:  # a large plan may take longer than a lease
+            self._have_done(self._asking, lambda: self.submit(self._planner(order)))
 
     def _ask(self, ask: Ask) -> None:
         if self._is_local:
-            self._inbox.append(self._event_of(ask))
+            self._inbox.append((self._event_of(ask), None))
             return
-        name = "keep-alive" if isinstance(ask.request, messages.KeepAlive) else "requests"
-        lane = self._lanes.get(name)
-        if lane is None:
-            lane = self._lanes[name] = queue.SimpleQueue()
-            thread = threading.Thread(target=self._serve, args=(lane,), name=f"store {name}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
-        lane.put(ask)
+        hired = self._renewing if isinstance(ask.request, messages.KeepAlive) else self._asking
+        self._have_done(hired, lambda: self.submit(self._event_of(ask)))
 
-    def _serve(self, lane: queue.SimpleQueue[Ask | None]) -> None:
-        while (ask := lane.get()) is not None:
-            self.submit(self._event_of(ask))
+    def _have_done(self, hired: Hired, work: Callable[[], object]) -> None:
+        def attempt() -> None:
+            try:
+                work()
+            except Exception as error:
+                self._failure = error
+                self._wake()
+
+        hired.do(attempt)
 
     def _event_of(self, ask: Ask) -> Event:
+        failure: StoreError | None = None
         try:
             return Answered(ask.id, answer(self._store, ask.request))
-        except OutcomeUnknown:
+        except OutcomeUnknown as error:
+            failure = error
             return Unknown(ask.id)
         except StoreError as error:
+            failure = error
             return Refused(ask.id, error)
+        finally:
+            self._outcomes.append((_purpose(ask.request), failure))
+
+
+class _Following:
+    """One watch, from the order on. `hand_in` is called from the store's threads."""
+
+    def __init__(
+        self, store: Store, key: str, start_revision: int, hand_in: Callable[[Event, _Following], None]
+    ) -> None:
+        self._store = store
+        self._key = key
+        self._start_revision = start_revision
+        self._hand_in = hand_in
+        self._watch: Watch | None = None
+        self.is_cancelled = False
+
+    def begin(self) -> None:
+        if self.is_cancelled:
+            return
+        try:
+            self._watch = self._store.watch(
+                self._key,
+                prefix=self._key.endswith("/"),
+                start_revision=self._start_revision,
+                on_batch=self._take,
+                on_lost=self._lose,
+            )
+        except StoreError as error:
+            self._lose(error)
+        if self.is_cancelled:  # meanwhile, by the thread that orders
+            self.cancel()
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        if self._watch is not None:
+            self._watch.cancel()
+
+    def _take(self, batch: Batch) -> None:
+        if not self.is_cancelled:
+            self._hand_in(Watched(self._key, batch), self)
+
+    def _lose(self, error: StoreError) -> None:
+        if not self.is_cancelled:
+            self._hand_in(WatchLost(self._key, error), self)
+
+
+def _cancel(followed: list[_Following]) -> None:
+    for following in followed:
+        following.cancel()
+
+
+def _purpose(request: Request) -> str:
+    """What a store in trouble may still do, though not the rest."""
+    match request:
+        case messages.KeepAlive():
+            return "renew"
+        case messages.Txn(_, success, _) if all(isinstance(one, Get) for one in success):
+            return "read"
+    return "write"
 
 
 def answer(store: Store, request: Request) -> Answer:

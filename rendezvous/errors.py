@@ -28,6 +28,10 @@ class StoreError(MeshrunError):
     """The store refused the request or could not be reached. Nothing was written."""
 
 
+class Unreachable(StoreError):
+    """No server could be asked, so nothing was written; one may answer later."""
+
+
 class OutcomeUnknown(StoreError):
     """No answer came in time: the request may have been applied, or may yet be. Read again before deciding."""
 

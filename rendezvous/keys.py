@@ -19,6 +19,11 @@ class Keys(NamedTuple):
     root: str
 
     @property
+    def name(self) -> str:
+        """The job key."""
+        return self.root.rpartition("/")[2]
+
+    @property
     def spec(self) -> str:
         return f"{self.root}/spec"
 
@@ -82,9 +87,13 @@ class Keys(NamedTuple):
         """What is remembered of a round; numbers are padded, so that rounds sort."""
         return f"{self.history}{round:08}"
 
+    @property
+    def all_assignments(self) -> str:
+        return f"{self.root}/assign/"
+
     def assignments(self, round: int, plan_token: str = "") -> str:
         """The prefix of a round's assignments, or of one plan's."""
-        return f"{self.root}/assign/{round}/" + (f"{plan_token}/" if plan_token else "")
+        return f"{self.all_assignments}{round}/" + (f"{plan_token}/" if plan_token else "")
 
     def assignment(self, round: int, plan_token: str, member_id: str) -> str:
         return self.assignments(round, plan_token) + member_id

@@ -85,8 +85,9 @@ class WatchLost(NamedTuple):
 class Planned(NamedTuple):
     """The planner's answer to MakePlan `id`: one text per active member; the other members are spares.
 
-    `reasons` are sentences for people; `spare_reasons`: member id -> why it has no ranks; `successors`: who should
-    lead when the leader is lost, best first, where the network's domains tell (else agreement chooses).
+    `reasons` are sentences for the history; `spare_reasons`: member id -> why it has no ranks; `successors`: who should
+    lead when the leader is lost, best first, where the network's domains tell (else agreement chooses). `remarks` are
+    what people should hear at once.
     """
 
     id: int
@@ -96,6 +97,7 @@ class Planned(NamedTuple):
     reasons: tuple[str, ...] = ()
     spare_reasons: Mapping[str, str] = {}
     successors: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 class PlanRefused(NamedTuple):
@@ -246,6 +248,7 @@ class MakePlan(NamedTuple):
     round: int
     roster: tuple[Candidate, ...]
     previous: Mapping[str, str]
+    names: Mapping[str, str] = {}  # of the nodes in `previous`, also of those that are gone
 
 
 class StartRound(NamedTuple):
@@ -300,9 +303,10 @@ class Tell(NamedTuple):
 
 
 class Say(NamedTuple):
-    """A sentence for people, made only when it changes."""
+    """A sentence for people: how things stand, made only when it changes; or, a remark, something that happened."""
 
     sentence: str
+    is_remark: bool = False
 
 
 class End(NamedTuple):

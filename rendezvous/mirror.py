@@ -16,6 +16,7 @@ from rendezvous.store import Batch, Found, KeyValue
 class Mirror:
     def __init__(self) -> None:
         self._items: dict[str, KeyValue] = {}
+        self._folders: dict[str, set[str]] = {}  # up to its last "/" -> keys: a thousand members are not searched
         self._gone: dict[str, int] = {}
         self._read_at: dict[str, int] = {}  # the revision of the last read of each prefix
         self._seen_at: dict[str, float] = {}
@@ -25,7 +26,7 @@ class Mirror:
 
     def under(self, prefix: str) -> Iterator[KeyValue]:
         """The keys that start with `prefix`, in byte order."""
-        return (self._items[key] for key in sorted(self._items) if key.startswith(prefix))
+        return (self._items[key] for key in sorted(self._keys_under(prefix)))
 
     def revision(self, key: str) -> int:
         """The mod revision of `key`, 0 when it is absent: what a guarded write compares with."""
@@ -46,7 +47,7 @@ class Mirror:
     def load(self, found: Found, prefix: str, now: float) -> None:
         """Take in a read of everything under `prefix`."""
         present = {item.key for item in found.items}
-        for key in [key for key in self._items if key.startswith(prefix) and key not in present]:
+        for key in [key for key in self._keys_under(prefix) if key not in present]:
             self._remove(key, found.revision)
         for item in found.items:
             self.put(item, now)
@@ -56,10 +57,22 @@ class Mirror:
         read_at = max((at for prefix, at in self._read_at.items() if item.key.startswith(prefix)), default=0)
         if item.mod_revision > max(read_at, self.revision(item.key), self._gone.get(item.key, 0)):
             self._items[item.key] = item
+            self._folders.setdefault(_folder(item.key), set()).add(item.key)
             self._seen_at[item.key] = now
 
     def _remove(self, key: str, revision: int) -> None:
         self._gone[key] = max(revision, self._gone.get(key, 0))
         if self.revision(key) <= revision:
             self._items.pop(key, None)
+            self._folders.get(_folder(key), set()).discard(key)
             self._seen_at.pop(key, None)
+
+    def _keys_under(self, prefix: str) -> Iterator[str]:
+        is_folder = prefix.endswith("/")
+        for folder, keys in self._folders.items():
+            if folder.startswith(prefix) if is_folder else prefix.startswith(folder) or folder.startswith(prefix):
+                yield from keys if is_folder else (key for key in keys if key.startswith(prefix))
+
+
+def _folder(key: str) -> str:
+    return key[: key.rfind("/") + 1]

@@ -9,10 +9,11 @@ what must be carried from one leader to the next is carried as an age.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, TypeVar
 
+from rendezvous import checks
 from rendezvous.errors import RecordError
 
 RECORD_VERSION = 1
@@ -31,7 +32,10 @@ class Spec:
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One agent, as long as its lease lives. `description` is the launcher's text and opaque here."""
+    """One agent, as long as its lease lives. `description` is the launcher's text and opaque here.
+
+    `lease_ttl_s` tells people how long it has been silent, beside what is left of its lease; 0 is unknown or no end.
+    """
 
     member_id: str
     node_name: str
@@ -39,6 +43,7 @@ class Member:
     description: str
     presence_address: str = ""
     worker_port: int = 0
+    lease_ttl_s: float = 0.0
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -73,12 +78,16 @@ class Drain:
 class Command:
     """A person's request, for the leader to consume. `kind`: "stop", "drain", "undrain" or "takeover".
 
-    `target` is a node's name or a member id; `by` says who asks, for people.
+    `target` is a node's name or a member id; `by` says who asks, for people. Whoever asks writes the key with an
+    empty `answer` and watches it: the leader deletes it in the transaction that does what was asked; if it refuses,
+    it puts the record back with the sentence why as `answer`, and does nothing. Whoever asked then deletes the key;
+    the leader deletes what is left of it with a later seal.
     """
 
     kind: str
     target: str = ""
     by: str = ""
+    answer: str = ""
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -103,6 +112,9 @@ class Seal:
     `restart_count`: restarts charged to the job so far. `charge_ages_s`: how long ago each was charged, oldest
     first. `short_rounds`: rounds in a row that ended before the least useful time. `provisional_round`: a round
     whose charge may still turn out to be the loss of a node, `provisional_age_s` after its first failure.
+    `port_taken_rounds`: rounds in a row that ended uncharged since somebody else listened on the worker port.
+    `losses` and `first_failures`, oldest first, are what nodes are benched for: a node (name and boot id) and how
+    long ago it was lost; a node, a rank and how long ago that rank failed there before any other.
     """
 
     round: int
@@ -116,6 +128,9 @@ class Seal:
     short_rounds: int = 0
     provisional_round: int = 0
     provisional_age_s: float = 0.0
+    port_taken_rounds: int = 0
+    losses: tuple[tuple[str, float], ...] = ()
+    first_failures: tuple[tuple[str, int, float], ...] = ()
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -135,11 +150,15 @@ class Stop:
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """What one member runs in one round; `content` is the planner's text and opaque here."""
+    """What one member runs in one round; `content` is the planner's text and opaque here.
+
+    `node`: the member's node, by name and boot id, for a leader that comes when the member is gone.
+    """
 
     round: int
     plan_token: str
     content: str
+    node: str = ""
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -174,13 +193,19 @@ class Status:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """How the job ended, for everybody. `kind`: "success", "failure" or "stopped"; `failure`: the first one's text."""
+    """How the job ended, for everybody. `kind`: "success", "failure" or "stopped"; `failure`: the first one's text.
+
+    `is_first_sure`: no other node's failure was seen so close to it that it could have been the first; `others`:
+    the texts of some further failures, in the order in which they were written.
+    """
 
     kind: str
     exit_code: int
     round: int
     reason: str
     failure: str = ""
+    is_first_sure: bool = True
+    others: tuple[str, ...] = ()
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -190,22 +215,6 @@ Record = TypeVar("Record", Spec, Member, Leader, Spares, Drain, Command, Past, S
 
 def _is_required(item: Field[Any]) -> bool:
     return item.default is MISSING and item.default_factory is MISSING
-
-
-def _is_number(value: object) -> bool:
-    """A time in seconds that can be calculated with: JSON can bring infinity, no number, and 400 digits."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2.0**53
-
-
-# Annotations are strings here (from __future__ import annotations), so they can name the check of a field.
-_CHECKS: Mapping[str, Callable[[object], bool]] = {
-    "str": lambda value: isinstance(value, str),
-    "int": lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "bool": lambda value: isinstance(value, bool),
-    "float": _is_number,
-    "tuple[str, ...]": lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
-    "tuple[float, ...]": lambda value: isinstance(value, list) and all(_is_number(item) for item in value),
-}
 
 
 def encode(record: AnyRecord, key: str = "", secret: bytes = b"") -> bytes:
@@ -226,6 +235,11 @@ def _signed(body: bytes, key: str, secret: bytes) -> bytes:
 _CODE = "hmac"
 _CODE_LENGTH = len(f',"{_CODE}":""}}') + 64
 RECORD_BYTES_MAX = 1 << 20
+
+
+def _frozen(value: object) -> object:
+    """Lists as tuples, in tables too."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def decode(kind: type[Record], value: bytes, key: str, secret: bytes = b"") -> Record:
@@ -256,9 +270,11 @@ def decode(kind: type[Record], value: bytes, key: str, secret: bytes = b"") -> R
         if item.name == "unknown" or item.name not in content:
             continue
         content_value = content.pop(item.name)
-        if not _CHECKS[str(item.type)](content_value):
-            raise RecordError(f"{key}: {item.name} is {content_value!r}, which is no {item.type}")
-        known[item.name] = tuple(content_value) if isinstance(content_value, list) else content_value
+        if not checks.has_type(str(item.type), content_value):
+            raise RecordError(f"{key}: {item.name} is {content_value!r:.100}, which is no {item.type}")
+        if not checks.is_possible(kind.__name__, item.name, content_value):
+            raise RecordError(f"{key}: {item.name} is {content_value!r:.100}, which cannot be")
+        known[item.name] = _frozen(content_value)
     missing = [item.name for item in fields(kind) if _is_required(item) and item.name not in known]
     if missing:
         raise RecordError(f"{key} lacks {', '.join(missing)}")

@@ -23,10 +23,14 @@ class Settings:
 
     presence_proof: bool = True
     """Whether refused dials prove that a node is gone; off where middleboxes forge resets."""
-    presence_settle_s: float = 1.0
-    """How long a new leader waits for members to dial in before it makes anything of who has not."""
     successor_delay_s: float = 0.1
     """The second successor of a lost leader waits so long for the first, the third twice as long."""
+    look_ttls: float = 2.0
+    """Every member reads what it follows at least this often, though nothing seems to have changed: a watch may have
+    fallen silent."""
+    view_ttls: float = 7.0
+    """Workers live no longer than this after such a read was sent, though the lease is renewed; and whoever has not
+    stopped a round is not given up sooner. So reads may fail for 20 s while leases are renewed."""
     isolation_ttls: float = 2.0
     """A member that renews its lease but has not been reachable for so many TTLs, after it was, is removed."""
 
@@ -122,6 +126,15 @@ class Settings:
     def isolation_s(self) -> float:
         return self.isolation_ttls * self.lease_ttl_s
 
+    @property
+    def silence_s(self) -> float:
+        """How long nothing is heard over a presence connection before it counts as ended: half a lease."""
+        return self.lease_ttl_s / 2
+
+    @property
+    def view_s(self) -> float:
+        return self.view_ttls * self.lease_ttl_s
+
     def grace_s(self, mode: str) -> float:
         """From the stop signal to KILL in a stop of this mode: "kill", "grace" or "fence"."""
         return {"kill": self.restart_grace_s, "grace": self.shutdown_timeout_s}.get(mode, 0.0)
@@ -129,10 +142,11 @@ class Settings:
     def gone_within_s(self, mode: str) -> float:
         """From a stop to the time when a member that has not stopped is given up.
 
-        Not before a lease is over: a node that hears nothing of the stop has killed its workers by then.
+        Not before its last look at the store is too old: a node that hears nothing of the stop, though it renews its
+        lease, has killed its workers by then.
         """
-        lease_s = self.lease_ttl_s if self.lease_ttl_s < math.inf else 0.0
-        return max(self.grace_s(mode) + self.stop_limit_s, lease_s)
+        view_s = self.view_s if self.lease_ttl_s < math.inf else 0.0
+        return max(self.grace_s(mode) + self.stop_limit_s, view_s)
 
     def backoff_s(self, short_rounds: int) -> float:
         """The pause before the round after `short_rounds` short ones in a row."""

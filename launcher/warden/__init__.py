@@ -7,100 +7,54 @@ when the agent's end closes, for whatever reason, the warden kills every worker 
 also hold a leash: a time until which the workers may live, which the agent keeps extending as long as it can prove
 that the job still counts on this node.
 
-This module is the agent's side: the messages and the handle. process.py is the warden itself, kernel.py what both
-ask of Linux, channel.py how messages travel. Use the handle from one thread.
+This module is the agent's side, the handle. words.py is what the two say to each other, channel.py how it travels,
+process.py the warden itself, kernel.py what both ask of Linux. Use the handle from one thread.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
 import socket
 import time
-from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, NoReturn
+from collections.abc import Collection, Sequence
+from typing import NoReturn
 
 from launcher.errors import EXIT_BUG, LauncherError
 from launcher.warden.channel import Channel
+from launcher.warden.words import (
+    REPORTS,
+    Exited,
+    Gone,
+    LeashExpired,
+    Report,
+    Spawned,
+    SpawnFailed,
+    WardenLost,
+    WorkerSpec,
+    written,
+)
+
+__all__ = [
+    "Exited",
+    "Gone",
+    "LeashExpired",
+    "Report",
+    "SpawnFailed",
+    "Spawned",
+    "Warden",
+    "WardenLost",
+    "WorkerSpec",
+]
 
 # A warden that takes no order for so long is stopped or stuck; waiting longer would freeze the agent with it.
 ORDER_LIMIT_S = 30.0
+# The warden kills at the leash's end and says so at once. One that has not by then is stopped or starved.
+LATE_S = 0.1
 # A killed process may hang in a driver. After this long it only matters that it cannot run its own code any more.
 STUCK_PATIENCE_S = 3.0
-
-
-class WorkerSpec(NamedTuple):
-    """One process to start.
-
-    `argv[0]` is searched on the PATH of its environment when it has no slash. Its environment is the one the
-    warden was forked with, less `unset`, with `env` on top. `stdout` and `stderr` are descriptors to write to,
-    which the handle closes after sending; None leaves it the agent's own.
-    """
-
-    local_rank: int
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
-    unset: tuple[str, ...]
-    stdout: int | None
-    stderr: int | None
-    affinity: frozenset[int] | None = None
-
-
-class Spawned(NamedTuple):
-    """The worker runs its program."""
-
-    round: int
-    local_rank: int
-    pid: int
-
-
-class SpawnFailed(NamedTuple):
-    """The worker could not be forked, or its program not be run."""
-
-    round: int
-    local_rank: int
-    sentence: str
-    error_number: int
-
-
-class Exited(NamedTuple):
-    """A worker ended and was reaped at `at` (time.time()); `exit_code` is negative for a signal."""
-
-    round: int
-    local_rank: int
-    pid: int
-    exit_code: int
-    at: float
-
-
-class Gone(NamedTuple):
-    """No process of the round is left, what workers started included.
-
-    One that the kernel does not let go (asleep in a driver, frozen) counts as gone once it can run no code of its
-    own; its Exited then follows when it is released.
-    """
-
-    round: int
-
-
-class LeashExpired(NamedTuple):
-    """The leash ran out: the warden kills the round, or did not start it. Gone follows."""
-
-    round: int
-
-
-class WardenLost(NamedTuple):
-    """The warden ended without being asked to. The kernel kills its workers; kill_orphans() sees to the rest."""
-
-    sentence: str
-
-
-Report = Spawned | SpawnFailed | Exited | Gone | LeashExpired | WardenLost
-
-_REPORTS: dict[str, type[Spawned | SpawnFailed | Exited | Gone | LeashExpired]] = {
-    kind.__name__: kind for kind in (Spawned, SpawnFailed, Exited, Gone, LeashExpired)
-}
 
 
 class Warden:
@@ -115,14 +69,18 @@ class Warden:
         self._is_over = False  # closed by us, or its loss was reported
         self._is_subreaper = False
         self._leash: float | None = None
+        self._rounds: set[int] = set()  # started and not reported gone
+        self.late_at = math.inf
+        """When to call reports() at the latest: by then the warden must have told that it has acted on the leash."""
 
     @classmethod
-    def fork(cls) -> Warden:
+    def fork(cls, keep: Collection[int] = ()) -> Warden:
         """Fork the warden: call it early, with one thread and little imported. Raises LauncherError.
 
-        Descriptors other than 0, 1, 2 and the socket are closed in the warden, so workers never see them.
+        Descriptors other than 0, 1, 2, the socket and those to `keep` are closed in the warden, so workers never see
+        them. The kept ones, under the same numbers, live as long as any process of any worker does that closed none.
         """
-        _open_standard_streams()
+        open_standard_streams()
         if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited; the kernel would hide exit codes from us
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         ours, theirs = socket.socketpair()
@@ -134,7 +92,7 @@ class Warden:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             raise LauncherError(f"cannot fork the warden: {error.strerror}", "see ulimit -u") from error
         if pid == 0:
-            _be_the_warden(ours, theirs)
+            _be_the_warden(ours, theirs, keep)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         return cls(pid, Channel(ours))
@@ -146,15 +104,13 @@ class Warden:
     def spawn(self, round: int, workers: Sequence[WorkerSpec]) -> None:
         """Start workers; each is answered by Spawned or SpawnFailed, all of them by LeashExpired if it ran out."""
         given: set[int] = set()
+        self._rounds.add(round)
+        self._note_leash()
         try:
             for worker in workers:
-                streams = (worker.stdout, worker.stderr)
-                descriptors = tuple(stream for stream in streams if stream is not None)
+                descriptors = tuple(stream for stream in (worker.stdout, worker.stderr) if stream is not None)
                 given.update(descriptors)
-                affinity = None if worker.affinity is None else sorted(worker.affinity)
-                presence = (worker.stdout is not None, worker.stderr is not None)
-                fields = (worker.local_rank, worker.argv, dict(worker.env), worker.unset, *presence, affinity)
-                self._order("spawn", round, fields, given=descriptors)
+                self._order("spawn", round, written(worker), given=descriptors)
         finally:
             for descriptor in given:
                 os.close(descriptor)
@@ -180,15 +136,37 @@ class Warden:
     def extend_leash(self, until: float | None) -> None:
         """Let the workers live until `until`, in seconds of CLOCK_BOOTTIME; None, as at the start, is without end."""
         self._leash = until
+        self._note_leash()
         self._order("leash", until)
 
+    def _note_leash(self) -> None:
+        has_leash = self._leash is not None and bool(self._rounds) and not self._is_over
+        self.late_at = self._leash + LATE_S if has_leash and self._leash is not None else math.inf
+
     def reports(self) -> list[Report]:
-        """What the warden has said since the last call, in its order; never waits."""
+        """What the warden has said since the last call, in its order; never waits.
+
+        If the leash has run out and the warden is silent, what descends from it is killed in its place. The kernel's
+        timer ends such a warden a moment later.
+        """
         self._receive()
         reports, self._inbox = self._inbox, []
         if self._channel.ended and not self._is_over:
             self._is_over = True
             reports.append(WardenLost(self._loss()))
+            self.late_at = math.inf
+        for report in reports:
+            if isinstance(report, LeashExpired):
+                self.late_at = math.inf
+            elif isinstance(report, Gone):
+                self._rounds.discard(report.round)
+                if not self._rounds:
+                    self.late_at = math.inf
+        if time.clock_gettime(time.CLOCK_BOOTTIME) >= self.late_at:
+            from launcher.warden import kernel
+
+            self.late_at = time.clock_gettime(time.CLOCK_BOOTTIME) + LATE_S
+            kernel.kill_descendants(self.pid)
         return reports
 
     def reap(self, spare: Collection[int] = ()) -> None:
@@ -230,6 +208,12 @@ class Warden:
         children = [] if kernel.is_stopped(self.pid) else kernel.children(self.pid)
         return ", ".join(map(kernel.describe, children or [self.pid]))
 
+    def family(self) -> set[int]:
+        """The warden and all that workers are made of: their processes, children and orphans."""
+        from launcher.warden import kernel
+
+        return {self.pid, *kernel.descendants(self.pid)}
+
     def close(self, limit_s: float) -> None:
         """End the warden in good order: it sweeps everything and exits. After `limit_s` it is killed, and the rest.
 
@@ -262,7 +246,7 @@ class Warden:
                 return
 
     def _receive(self) -> None:
-        self._inbox += [_REPORTS[kind](*fields) for (kind, *fields), _ in self._channel.receive()]
+        self._inbox += [REPORTS[kind](*fields) for (kind, *fields), _ in self._channel.receive()]
 
     def _wait_readable(self, deadline: float) -> bool:
         poll = select.poll()
@@ -294,21 +278,21 @@ class Warden:
         return f"the warden (pid {self.pid}) {how}{' after its leash had run out' if late else ''}"
 
 
-def _open_standard_streams() -> None:
+def open_standard_streams() -> None:
     """Put /dev/null where 0, 1 or 2 was closed, lest a socket of ours lands there and workers write into it."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
 
 
-def _be_the_warden(agents_end: socket.socket, own_end: socket.socket) -> NoReturn:
+def _be_the_warden(agents_end: socket.socket, own_end: socket.socket, keep: Collection[int]) -> NoReturn:
     """Live as the warden; never return into the agent's code, nor run its exit handlers or flush its buffers."""
     exit_code = EXIT_BUG
     try:
         agents_end.close()
         from launcher.warden.process import run
 
-        run(own_end)
+        run(own_end, keep)
         exit_code = 0
     except BaseException:
         import traceback

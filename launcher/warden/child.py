@@ -22,6 +22,7 @@ def become(
     environment: dict[bytes, bytes],
     *,
     answer: int,
+    keep: tuple[int, ...],
     warden_pid: int,
     highest_descriptor: int,
     changed_signals: Iterable[int],
@@ -42,8 +43,7 @@ def become(
             os.dup2(spec.stderr, 2)
         # By hand: until the exec has succeeded, which may take its time, close-on-exec does nothing, and an open
         # socket here would hide the warden's end from the agent, an open pipe another worker's from its reader.
-        os.closerange(3, answer)
-        os.closerange(answer + 1, highest_descriptor + 1)
+        close_all_but((answer, *keep), highest_descriptor)
         if spec.affinity is not None:
             attempt = f"cannot keep the worker of local rank {spec.local_rank} to its CPUs"
             os.sched_setaffinity(0, spec.affinity)
@@ -62,6 +62,15 @@ def become(
         os.write(answer, json.dumps((f"{attempt}: {str(error)[:200]}", EINVAL)).encode())
     finally:
         os._exit(127)
+
+
+def close_all_but(keep: Iterable[int], highest: int) -> None:
+    """Close every descriptor from 3 to `highest` but these."""
+    first = 3
+    for descriptor in sorted(keep):
+        os.closerange(first, descriptor)
+        first = max(first, descriptor + 1)
+    os.closerange(first, highest + 1)
 
 
 def _execute(argv: list[bytes], environment: dict[bytes, bytes]) -> None:

@@ -149,6 +149,36 @@ def children(pid: int) -> list[int]:
     return [int(number) for number, text in stats if text and _parse_stat(text).parent == pid]
 
 
+def descendants(pid: int) -> set[int]:
+    """The children of a process, theirs, and so on."""
+    found: set[int] = set()
+    waiting = [pid]
+    while waiting:
+        new = set(children(waiting.pop())) - found
+        found |= new
+        waiting += new
+    return found
+
+
+def kill_descendants(pid: int) -> None:
+    """SIGKILL all that descends from a process that cannot do so itself, though they are no children of ours.
+
+    Their pids may be reused at any time, so each is held by a descriptor while its descent is looked at once more.
+    """
+    for found in descendants(pid):
+        try:
+            process = os.pidfd_open(found)
+        except OSError:  # it has ended
+            continue
+        try:
+            if found in descendants(pid):
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+        finally:
+            os.close(process)
+
+
 def is_stopped(pid: int) -> bool:
     text = _read(f"/proc/{pid}/stat")
     return bool(text) and _parse_stat(text).state in "Tt"

@@ -16,21 +16,11 @@ import select
 import signal
 import socket
 import time
-from typing import Any
+from collections.abc import Collection
 
-from launcher.warden import (
-    STUCK_PATIENCE_S,
-    Exited,
-    Gone,
-    LeashExpired,
-    Report,
-    Spawned,
-    SpawnFailed,
-    WorkerSpec,
-    child,
-    kernel,
-)
+from launcher.warden import STUCK_PATIENCE_S, child, kernel
 from launcher.warden.channel import Channel
+from launcher.warden.words import Exited, Gone, LeashExpired, Report, Spawned, SpawnFailed, WorkerSpec, received
 
 # How often a sweep looks again while the processes it killed have not ended yet; each end wakes it as well.
 SWEEP_INTERVAL_S = 0.02
@@ -44,18 +34,18 @@ FAREWELL_S = 1.0
 _FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS)
 
 
-def run(end: socket.socket) -> None:
+def run(end: socket.socket, keep: Collection[int]) -> None:
     """Be the warden until the agent's end of the socket closes and no process is left."""
     os.setsid()
-    highest = max(map(int, os.listdir("/proc/self/fd")))
-    os.closerange(3, end.fileno())
-    os.closerange(end.fileno() + 1, highest + 1)
+    child.close_all_but((end.fileno(), *keep), max(map(int, os.listdir("/proc/self/fd"))))
+    for descriptor in keep:
+        os.set_inheritable(descriptor, True)  # here alone: what the agent starts by itself holds nothing of them
     kernel.set_name("meshrun-warden")
     kernel.become_subreaper()
     # If the agent dies while we are stopped, wake up and see to its workers.
     kernel.signal_on_parent_death(signal.SIGCONT)
     gc.freeze()  # what we share with the agent stays shared: the collector never touches it
-    _Loop(end).run()
+    _Loop(end, tuple(keep)).run()
 
 
 class _Worker:
@@ -71,8 +61,9 @@ class _Worker:
 class _Loop:
     """All that the warden knows."""
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: socket.socket, keep: tuple[int, ...]) -> None:
         self._pid = os.getpid()
+        self._keep = keep
         self._environment = dict(os.environb)
         self._channel = Channel(end)
         self._timer: kernel.KillTimer | None = None  # made for the first leash; most runs on one machine have none
@@ -144,7 +135,7 @@ class _Loop:
         for (verb, *words), descriptors in self._channel.receive():
             if verb == "spawn":
                 self._note_descriptors(*descriptors)
-                self._spawn(words[0], _received(words[1], descriptors))
+                self._spawn(words[0], received(words[1], descriptors))
                 for descriptor in descriptors:
                     os.close(descriptor)
             elif verb == "signal":
@@ -188,6 +179,7 @@ class _Loop:
                 spec,
                 self._environment,
                 answer=answer,
+                keep=self._keep,
                 warden_pid=self._pid,
                 highest_descriptor=self._highest_descriptor,
                 changed_signals=self._changed_signals,
@@ -308,12 +300,3 @@ class _Loop:
 
 def _boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def _received(fields: list[Any], descriptors: tuple[int, ...]) -> WorkerSpec:
-    """A spec as it was sent: in the place of each descriptor stands whether there is one."""
-    local_rank, argv, env, unset, has_stdout, has_stderr, affinity = fields
-    given = iter(descriptors)
-    stdout = next(given) if has_stdout else None
-    stderr = next(given) if has_stderr else None
-    return WorkerSpec(local_rank, argv, env, unset, stdout, stderr, None if affinity is None else frozenset(affinity))

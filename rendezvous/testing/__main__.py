@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import multiprocessing
 import sys
 import time
-import traceback
 from collections import Counter
+from collections.abc import Iterator
 
 import click
 
@@ -16,33 +18,38 @@ from rendezvous.testing import simulate
 @click.option("--seeds", default="0:1000", show_default=True, help="One seed, or FROM:TO (TO excluded).")
 @click.option("--seconds", type=float, help="Stop after this time, once --at-least seeds were done.")
 @click.option("--at-least", type=int, default=0, help="Seeds to do however long they take.")
+@click.option("--processes", type=int, default=1, show_default=True, help="How many to share the seeds.")
 @click.option("--trace", is_flag=True, help="Print what happens.")
-def main(seeds: str, seconds: float | None, at_least: int, trace: bool) -> None:
+def main(seeds: str, seconds: float | None, at_least: int, processes: int, trace: bool) -> None:
     """Simulate clusters under faults and check the invariants after every step."""
     first, colon, last = seeds.partition(":")
     chosen = range(int(first), int(last) if colon else int(first) + 1)
-    started, verdicts, rounds, faults, broken = time.monotonic(), Counter[str](), 0, Counter[str](), []
-    done = 0
-    for seed in chosen:
+    started, done, rounds = time.monotonic(), 0, 0
+    broken: list[int] = []
+    met: Counter[str] = Counter()
+    for seed, result in _results(chosen, processes, trace):
+        done += 1
+        if isinstance(result, str):
+            broken.append(seed)
+            print(f"seed {seed}: {result}\n  replay: {simulate.replay_command(seed)}", file=sys.stderr, flush=True)
+        else:
+            rounds += result.rounds
+            met.update(result.counts)
         if seconds is not None and done >= at_least and time.monotonic() - started > seconds:
             break
-        try:
-            result = simulate.run(seed, trace=print if trace else lambda line: None)
-        except Exception as error:
-            broken.append(seed)
-            if not isinstance(error, simulate.Violation):
-                traceback.print_exc()
-            print(f"seed {seed}: {error}\n  replay: {simulate.replay_command(seed)}", file=sys.stderr)
-            continue
-        finally:
-            done += 1
-        verdicts[result.verdict] += 1
-        rounds += result.rounds
-        faults.update(result.faults)
     took_s = time.monotonic() - started
-    print(f"{done} seeds in {took_s:.1f} s, {rounds} rounds, verdicts {dict(verdicts)}, faults {dict(faults)}")
-    print(f"{len(broken)} seeds broke an invariant" + (f": {broken[:20]}" if broken else ""))
+    print(f"{done} seeds in {took_s:.1f} s, {rounds} rounds; {len(broken)} seeds broke an invariant")
+    print(json.dumps({"seeds": done, "rounds": rounds, "broken": broken, "met": dict(sorted(met.items()))}))
     sys.exit(1 if broken else 0)
+
+
+def _results(seeds: range, processes: int, trace: bool) -> Iterator[tuple[int, simulate.Result | str]]:
+    """Each seed with what it did, or what was wrong with it."""
+    if trace or processes == 1:
+        yield from (simulate.attempt(seed, print if trace else lambda line: None) for seed in seeds)
+        return
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        yield from pool.imap_unordered(simulate.attempt, seeds, chunksize=10)
 
 
 if __name__ == "__main__":

@@ -2,32 +2,54 @@
 
     # Why this transcript exists.
     world 2:3              the possible worlds: MIN:MAX nodes, or MIN:MAX/GROUP
-    set max_restarts=1     a setting, before the first start
+    set max_restarts=1     settings, before the first start
     command other          what agents that start from here on are told to run
-    start a b              agents begin; crash a, leave a, pause a 7, cut a 5, hang a 60; deafen a: its watches end
+    start a b n1..n8       agents begin; "restart 0.1 a": whenever a's agent is gone, another begins 0.1 s later
     run 3                  let three seconds pass
-    fail b 3               a worker on b exits with 3; `fail b 3 echo`: it looks like the loss of a peer
-    succeed a b            all workers there exit with success
-    remove spec            somebody deletes that key of the job; also current, or everything
+    fail b 3               a worker on b exits with 3; `fail b 3 echo`: it looks like the loss of a peer,
+                           `fail b 3 port`: somebody else listens on the worker port
+    poison 0               whichever processes get rank 0 fail 0.5 s later; `poison none` ends it
+    succeed a b            all workers there exit with success; save a: they have saved their state
+    leave a b              as SIGTERM does; crash a: as SIGKILL; poweroff a: nothing is left that could say anything
+    pause a 7              as SIGSTOP; hang a 60: its processes cannot be killed
+    cut a 5                nothing between a and the store; cut a peers 5: nor any other node;
+                           cut a b 5: between these two; cut a > b 5, cut a > peers 5: this way only
+    deafen a               its watches end; stall a 5: nothing is heard of them
+    host a                 the others' store is served by a, before it starts
+    wall a                 no presence connection from or to a; mask a: it is seen under another address
+    outage 60 renewed      the store is away; its leases meanwhile: renewed, frozen or running; "silent": calls
+                           are not refused but time out
+    reset                  a middlebox resets all connections between agents; compact: the store forgets its history
+    expel a                somebody deletes the member key of a; remove spec (or current, or everything)
+    ask drain a            what meshctl does: drain, undrain, takeover, stop
     answer lost: seal round 1     the next request of this purpose is applied, but its answer is lost;
                            also "request lost", "request late" and "request refused"
     ----
         0.000  a starts
         ...
 
-`run(text)` returns the text again with the record made anew, so that a test compares the two.
+`run(text)` returns the text again with the record made anew, so that a test compares the two. The checker watches;
+what it finds ends the record.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from random import Random
 from typing import Any
 
 from rendezvous.settings import Settings
-from rendezvous.testing.cluster import PREFIX, Cluster, Network, Shape
+from rendezvous.testing.checker import Checker, Violation
+from rendezvous.testing.cluster import Cluster
+from rendezvous.testing.network import Cuts, Network
+from rendezvous.testing.node import Node
+from rendezvous.testing.shape import Shape
 
 SEPARATOR = "----"
+VIOLATION = "violation of"
+_EXIT_CODES = (1, 2, 75, 137)  # refused, removed, temporary: a script may ask for any of it
 _FATES = {
     "answer lost": "unanswered",
     "request lost": "lost",
@@ -45,6 +67,9 @@ def run(text: str) -> str:
         if words:
             try:
                 player.play(words, line.split("#")[0].strip())
+            except Violation as violation:
+                player.record.append(f"{VIOLATION} {violation}")
+                break
             except (ValueError, KeyError, IndexError) as error:
                 raise ValueError(f"line {number}: {line!r}: {error}") from error
     return "\n".join([script, SEPARATOR, *player.record]) + "\n"
@@ -56,6 +81,8 @@ class _Player:
         self._shape = Shape()
         self._settings = Settings(join_grace_s=1.0)
         self._made: Cluster | None = None
+        self._checker: Checker | None = None
+        self._poisoned_rank = -1
 
     @property
     def _cluster(self) -> Cluster:
@@ -68,12 +95,14 @@ class _Player:
                 trace=self.record.append,
             )
             self._made.stop_s = 0.05
+            self._made.on_start = self._run_processes
+            self._checker = Checker(self._made, self._settings, 0, _EXIT_CODES)
         return self._made
 
     def play(self, words: list[str], line: str) -> None:
         fate, colon, why = line.partition(": ")
         if colon and fate in _FATES:
-            self._cluster.fates[why] = _FATES[fate]
+            self._cluster.storage.fates[why] = _FATES[fate]
             return
         match words:
             case ["world", world]:
@@ -82,37 +111,96 @@ class _Player:
                 self._shape = Shape(nodes_min=int(low), nodes_max=int(high or low), group=int(group or 1))
             case ["set", *assignments]:
                 self._set(assignments)
-            case ["remove", what]:
-                self._remove(what)
+            case ["command", command]:
+                self._cluster.command = command
             case ["run", seconds]:
                 self._cluster.run(self._cluster.now + float(seconds))
             case ["start", *names]:
-                for name in names:
-                    (self._cluster.nodes.get(name) or self._cluster.add(name)).start()
-            case ["fail", name, code, *echo]:
-                self._cluster.nodes[name].fail(int(code), is_peer_loss=echo == ["echo"])
-            case ["pause" | "cut" | "hang" as what, name, seconds]:
-                self._strike(what, name, float(seconds))
-            case ["command", command]:
-                self._cluster.command = command
-            case ["crash" | "leave" | "succeed" | "deafen" as what, *names]:
-                for name in names:
-                    getattr(self._cluster.nodes[name], what)()
+                for name in _expand(names):
+                    node = self._cluster.nodes.get(name) or self._cluster.add(name)
+                    if node.is_up or node.running is not None:
+                        raise ValueError(f"something runs on {name}")
+                    node.start()
+            case ["restart", seconds, name]:
+                self._restart(self._cluster.nodes[name], float(seconds))
+            case ["poison", rank]:
+                self._poisoned_rank = -1 if rank == "none" else int(rank)
+                for node in self._cluster.nodes.values():
+                    self._run_processes(node)
+            case ["cut", *ways, seconds]:
+                self._cut(ways, float(seconds))
+            case ["outage", seconds, leases, *silent]:
+                self._cluster.storage.go_away(float(seconds), leases, silent != ["silent"])
+            case ["ask", kind, *target]:
+                self._cluster.ask(kind, *target)
+            case ["remove" | "expel" as what, target]:
+                self._remove(what, target)
+            case _:
+                self._strike(words)
+
+    def _strike(self, words: list[str]) -> None:
+        nodes, cluster = self._cluster.nodes, self._cluster
+        match words:
+            case ["fail", name, code, *how]:
+                nodes[name].processes.fail(int(code), how == ["echo"], how == ["port"])
+            case ["succeed" | "save" as what, *names]:
+                for name in _expand(names):
+                    getattr(nodes[name].processes, what)()
+            case ["hang", name, seconds]:
+                nodes[name].processes.hang(float(seconds))
+            case ["pause" | "stall" as what, name, seconds]:
+                getattr(nodes[name], what)(float(seconds))
+            case ["crash" | "leave" | "deafen" | "poweroff" as what, *names]:
+                for name in _expand(names):
+                    getattr(nodes[name], {"poweroff": "power_off"}.get(what, what))()
+            case ["host", name]:
+                (nodes.get(name) or cluster.add(name)).hosts_store = True
+            case ["wall", name]:
+                (nodes.get(name) or cluster.add(name)).is_walled = True
+            case ["mask", name]:
+                (nodes.get(name) or cluster.add(name)).is_masked = True
+            case ["reset"]:
+                cluster.trace("all connections between agents are reset")
+                cluster.presence.reset()
+            case ["compact"]:
+                cluster.storage.compact()
             case _:
                 raise ValueError("no such command")
 
-    def _remove(self, what: str) -> None:
-        for item in self._cluster.store.get(f"/{PREFIX}/", prefix=True).items:
-            if what in ("everything", item.key.rpartition("/")[2]):
-                self._cluster.store.delete(item.key)
-        self._cluster.deliver()
+    def _cut(self, ways: list[str], seconds: float) -> None:
+        cluster = self._cluster
+        cluster.trace(f"cut for {seconds:g} s: {' '.join(ways)}")
+        ends = [Cuts.ANYBODY if way == "peers" else way for way in ways if way != ">"]
+        if len(ends) == 1:
+            cluster.cut(ends[0], Cuts.STORE, seconds)
+            return
+        cluster.cut(ends[0], ends[1], seconds)
+        if ">" not in ways:
+            cluster.cut(ends[1], ends[0], seconds)
 
-    def _strike(self, what: str, name: str, seconds: float) -> None:
-        node = self._cluster.nodes[name]
-        if what == "hang":
-            node.hangs_until = self._cluster.now + seconds
+    def _remove(self, what: str, target: str) -> None:
+        cluster = self._cluster
+        if what == "expel":
+            cluster.trace(f"somebody removes {target}")
+            cluster.remove(cluster.nodes[target].member_ids[-1])
         else:
-            getattr(node, what)(seconds)
+            assert self._checker is not None
+            self._checker.is_removed = True
+            cluster.remove(target)
+
+    def _restart(self, node: Node, seconds: float) -> None:
+        if node.ended is None or node.ended.verdict is None:
+            node.start_if_down()
+            self._cluster.later(seconds, self._restart, node, seconds)
+
+    def _run_processes(self, node: Node) -> None:
+        running = node.running
+        if running is not None and running.rank == self._poisoned_rank:
+            self._cluster.later(0.5, self._poison, node, running)
+
+    def _poison(self, node: Node, running: object) -> None:
+        if node.running is running:
+            node.processes.fail(1)
 
     def _set(self, assignments: list[str]) -> None:
         if self._made is not None:
@@ -123,3 +211,15 @@ class _Player:
             kind = kinds[name]
             value: Any = text if kind is str else text == "yes" if kind is bool else kind(float(text))
             self._settings = replace(self._settings, **{name: value})
+
+
+def _expand(names: Sequence[str]) -> list[str]:
+    """Names, with n1..n3 for n1 n2 n3."""
+    found: list[str] = []
+    for name in names:
+        span = re.fullmatch(r"([a-z]+)(\d+)\.\.\1(\d+)", name)
+        if span is None:
+            found.append(name)
+        else:
+            found += [f"{span[1]}{number}" for number in range(int(span[2]), int(span[3]) + 1)]
+    return found

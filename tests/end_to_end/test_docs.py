@@ -1,7 +1,8 @@
 """Every command in README and in the documentation does what the page says, and the pages build.
 
 The blocks of a page run in order in one directory that has the repository's examples; the marks that a page
-can give them are explained in tests/support/documentation.py.
+can give them, and the stores that it can name, are explained in tests/support/documentation.py. What a block leaves
+running in the background runs on until the page has been read to its end.
 """
 
 from __future__ import annotations
@@ -9,54 +10,102 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from tests.support.documentation import COMMANDS, LANGUAGES, ROOT, Block, blocks, is_shown, pages
+from tests.support.documentation import COMMANDS, ETCD, LANGUAGES, ROOT, SERVED, Block, blocks, is_shown, pages
+from tests.support.etcd import EtcdServer
 
 BLOCK_LIMIT_S = 180.0
 ALL_BLOCKS = [block for page in pages() for block in blocks(page)]
 PAGES_THAT_RUN = sorted({block.page for block in ALL_BLOCKS if block.is_run})
 
 
-def run(block: Block, directory: Path) -> tuple[int, str]:
-    """Run a block's commands in one shell; its exit code, and stdout and stderr as they came."""
-    environ = {key: value for key, value in os.environ.items() if not key.startswith(("LAUNCHER_", "PET_", "TORCHEL"))}
-    environ |= {"PATH": f"{Path(sys.executable).parent}:{environ['PATH']}", "TMPDIR": str(directory)}
-    shell = subprocess.Popen(
-        ["bash", "-eu", "-o", "pipefail", "-c", block.script],
-        cwd=directory,
-        env=environ,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        text=True,
-    )
-    try:
-        output, _ = shell.communicate(timeout=BLOCK_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(shell.pid, signal.SIGKILL)  # an agent's workers do not outlive it
-        output, _ = shell.communicate()
-        pytest.fail(f"{block.where} was not done after {BLOCK_LIMIT_S:g} s:\n{output}")
-    return shell.returncode, output
+class Reader:
+    """Does what a page says, in one directory. `addresses`: what a page names -> what is there while it is tested."""
+
+    def __init__(self, directory: Path, addresses: dict[str, str]) -> None:
+        self.directory = directory
+        self._addresses = addresses
+        self._shells: list[int] = []
+
+    def read(self, text: str) -> str:
+        """The text with the addresses of this test."""
+        for usual, address in self._addresses.items():
+            text = text.replace(usual, address)
+        return text
+
+    def run(self, block: Block) -> tuple[int, str]:
+        """Run a block's commands in one shell; its exit code, and stdout and stderr as they came."""
+        foreign = ("LAUNCHER_", "PET_", "TORCHEL")
+        environ = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
+        environ |= {"PATH": f"{Path(sys.executable).parent}:{environ['PATH']}", "TMPDIR": str(self.directory)}
+        shell = subprocess.Popen(
+            ["bash", "-eu", "-o", "pipefail", "-c", self.read(block.script)],
+            cwd=self.directory,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            text=True,
+        )
+        self._shells.append(shell.pid)
+        try:
+            output, _ = shell.communicate(timeout=BLOCK_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.close()
+            output, _ = shell.communicate()
+            pytest.fail(f"{block.where} was not done after {BLOCK_LIMIT_S:g} s:\n{output}")
+        return shell.returncode, output
+
+    def close(self) -> None:
+        """End what runs in the background; an agent's workers do not outlive it."""
+        for shell in self._shells:
+            with suppress(ProcessLookupError):
+                os.killpg(shell, signal.SIGKILL)
+
+
+@contextmanager
+def reader(page: Path, directory: Path) -> Iterator[Reader]:
+    """A reader with the stores that the commands of this page name."""
+    with ExitStack() as stack:
+        addresses = {}
+        named = "".join(block.text for block in blocks(page) if block.is_run or block.file)
+        if ETCD in named:
+            addresses[ETCD] = stack.enter_context(EtcdServer("3.4", directory / "etcd")).endpoint
+        if SERVED in named:
+            addresses[SERVED] = f"127.0.0.1:{free_port()}"
+        found = Reader(directory, addresses)
+        stack.callback(found.close)
+        yield found
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 @pytest.mark.parametrize("page", PAGES_THAT_RUN, ids=[str(page.relative_to(ROOT)) for page in PAGES_THAT_RUN])
 def test_the_commands_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    for block in blocks(page):
-        if block.file:
-            (tmp_path / block.file).write_text(block.text)
-        if not block.is_run:
-            continue
-        code, output = run(block, tmp_path)
-        assert code == block.exits, f"{block.where} exits with {code}:\n{output}"
-        if block.output:
-            assert is_shown(block.output, output), f"{block.where} shows\n{block.output}\nbut prints\n{output}"
+    with reader(page, tmp_path) as one:
+        for block in blocks(page):
+            if block.file:
+                (tmp_path / block.file).write_text(one.read(block.text))
+            if not block.is_run:
+                continue
+            code, output = one.run(block)
+            assert code == block.exits, f"{block.where} exits with {code}:\n{output}"
+            shown = one.read(block.output)
+            if shown:
+                assert is_shown(shown, output), f"{block.where} shows\n{shown}\nbut prints\n{output}"
 
 
 @pytest.mark.parametrize("block", ALL_BLOCKS, ids=[block.where for block in ALL_BLOCKS])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -215,3 +216,97 @@ def test_the_warden_outlives_an_expired_leash(agent: Agent) -> None:
     wait_until(lambda: now() > until + 1, what="the kernel's timer, had it not been disarmed")
     agent.ask("extend_leash", None)
     agent.start(2, SLEEP)
+
+
+def ticks(pid: int) -> int:
+    """Processor time that the process has used, in the kernel's ticks; -1 when it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return -1
+    return -1 if fields[0] in "ZX" else int(fields[11]) + int(fields[12])
+
+
+BUSY = ["sh", "-c", "while :; do :; done"]
+
+
+@pytest.mark.parametrize("who", ["agent", "agent and warden", "all"])
+def test_of_a_node_frozen_beyond_its_leash_no_worker_runs_then_or_when_it_goes_on(agent: Agent, who: str) -> None:
+    workers = agent.start(1, BUSY, BUSY)
+    leash = now() + 0.5
+    agent.ask("extend_leash", leash)
+    agent.do("sweep", 2)
+    agent.wait_for("Gone", 2)  # so the warden has taken the leash, too
+    frozen = {"agent": [agent.pid], "agent and warden": [agent.pid, agent.warden_pid]}.get(who)
+    for pid in frozen or [agent.pid, agent.warden_pid, *workers]:
+        os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: not any(map(is_alive, workers)))
+    os.kill(agent.pid, signal.SIGCONT)
+    agent.wait_for("LeashExpired" if who == "agent" else "WardenLost")
+    if who != "agent":
+        assert agent.ask("kill_orphans", 20) == []
+    agent.wait_until_nobody_is_left(agent.pid, agent.warden_pid)
+    assert not any(map(is_alive, workers))
+
+
+def test_a_node_frozen_for_less_than_its_leash_goes_on(agent: Agent) -> None:
+    workers = agent.start(1, BUSY)
+    agent.ask("extend_leash", now() + 1000)
+    frozen = [agent.pid, agent.warden_pid, *workers]
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: [state(pid) for pid in frozen] == ["T"] * 3)
+    before = ticks(workers[0])
+    for pid in frozen:
+        os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: ticks(workers[0]) > before)
+    agent.start(2, SLEEP)
+
+
+def test_the_agent_kills_in_place_of_a_warden_that_does_not() -> None:
+    with Agent(setup="import launcher.warden.process as process; process.TIMER_MARGIN_S = 1000") as agent:
+        workers = start_families(agent, 2)
+        agent.do("extend_leash", now() + 0.5)
+        agent.do("sweep", 2)
+        agent.wait_for("Gone", 2)
+        os.kill(agent.warden_pid, signal.SIGSTOP)
+        agent.wait_until_nobody_is_left(agent.pid, agent.warden_pid)
+        assert not any(map(is_alive, workers))
+        assert state(agent.warden_pid) == "T"
+        os.kill(agent.warden_pid, signal.SIGCONT)
+        agent.wait_for("LeashExpired", 1)
+        agent.wait_for("Gone", 1)
+
+
+def test_what_is_kept_lives_as_long_as_any_process_of_the_workers(tmp_path: Path) -> None:
+    kept = "import os, socket; kept = socket.create_server(('127.0.0.1', 0)); other = os.open('/', 0)"
+    keep = "from launcher import warden as w; real = w.Warden.fork; w.Warden.fork = lambda: real(keep=[kept.fileno()])"
+    with Agent(setup=f"{kept}; {keep}") as agent:
+        number, port = agent.ask("evaluate", "[kept.fileno(), kept.getsockname()[1]]")
+        workers = agent.start(1, ["sh", "-c", "sleep 1000 & exec sleep 1000"])
+        child = wait_until(lambda: children(workers[0]))[0]
+        for pid in (agent.warden_pid, workers[0], child):
+            wait_until(lambda pid=pid: has_inherited(pid, number))  # type: ignore[misc]
+        os.kill(agent.pid, signal.SIGSTOP)
+        os.kill(agent.warden_pid, signal.SIGKILL)
+        wait_until(lambda: not is_alive(workers[0]))
+        with socket.create_connection(("127.0.0.1", port), 10.0):
+            os.kill(agent.pid, signal.SIGKILL)
+            assert is_alive(child)
+        with socket.create_connection(("127.0.0.1", port), 10.0):
+            os.kill(child, signal.SIGKILL)
+        wait_until(lambda: is_refused(port))
+
+
+def has_inherited(pid: int, number: int) -> bool:
+    """Whether this one of the agent's descriptors is open there, under its number."""
+    names = os.listdir(f"/proc/{pid}/fd")
+    return str(number) in names and os.readlink(f"/proc/{pid}/fd/{number}").startswith("socket:")
+
+
+def is_refused(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 10.0).close()
+    except ConnectionRefusedError:
+        return True
+    return False

@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
-from rendezvous import decide, leading, protocol
+from rendezvous import charge, sealing
 from rendezvous.budget import Ledger
+from rendezvous.farewell import Farewell
+from rendezvous.following import Following
+from rendezvous.lanes import Lanes
 from rendezvous.records import Verdict
 from rendezvous.testing import simulate
+from rendezvous.view import View
 
 SEEDS = 130  # each is found within so many
 
@@ -23,56 +27,61 @@ def _free_failures(patch: pytest.MonkeyPatch) -> None:
 
 
 def _first_port_for_ever(patch: pytest.MonkeyPatch) -> None:
-    candidate = leading.Leading._candidate
+    candidate = sealing.Sealing._candidate
 
-    def with_one_port(self: leading.Leading, member_id: str) -> Any:
-        return candidate(self, member_id)._replace(worker_port=20_000)
+    def with_one_port(self: sealing.Sealing, view: View, member_id: str) -> Any:
+        return candidate(self, view, member_id)._replace(worker_port=20_000)
 
-    patch.setattr(leading.Leading, "_candidate", with_one_port)
+    patch.setattr(sealing.Sealing, "_candidate", with_one_port)
 
 
 def _lost_watches(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(protocol.Protocol, "_follow_again", lambda self, key, now: None)
+    """Nobody reads again what a watch covered that has ended, neither at once nor with the next look."""
+    look_again = Following.look_again
+
+    def look_at_the_watched(self: Following, now: float, looked: Callable[[float], None]) -> None:
+        followed = self._followed
+        self._followed = followed - self._unwatched
+        look_again(self, now, looked)
+        self._followed = followed
+
+    patch.setattr(Following, "_follow_again", lambda self, key, now: None)
+    patch.setattr(Following, "look_again", look_at_the_watched)
 
 
 def _watches_left_behind(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(protocol.Protocol, "unfollow", lambda self, *keys: None)
+    patch.setattr(Following, "unfollow", lambda self, *keys: None)
 
 
 def _last_failure_blamed(patch: pytest.MonkeyPatch) -> None:
-    def first(view: decide.View, *arguments: Any) -> Verdict:
-        failures = arguments[1]
-        last = max(failures, key=lambda m: view.statuses[m].failed_revision)
-        return conclude(view, arguments[0], [last], *arguments[2:])
-
-    conclude = decide._first_failure
-    patch.setattr(decide, "_first_failure", first)
+    in_order = charge._in_order
+    patch.setattr(charge, "_in_order", lambda view, failures: in_order(view, failures)[::-1])
 
 
 def _restless(patch: pytest.MonkeyPatch) -> None:
     """It asks to be woken at once, as a lane does that is not paused."""
-    wake = protocol.Protocol.wake
-    patch.setattr(protocol.Protocol, "wake", lambda self, at: wake(self, at - 0.5))
+    wake = Lanes.wake
+    patch.setattr(Lanes, "wake", lambda self, at: wake(self, at - 0.5))
 
 
 def _own_membership_unnamed(patch: pytest.MonkeyPatch) -> None:
-    ask = protocol.Protocol.ask
+    ask = Lanes.ask
 
-    def unguarded(self: protocol.Protocol, lane: str, why: str, request: Any, *rest: Any) -> None:
+    def unguarded(self: Lanes, lane: str, why: str, request: Any, *rest: Any) -> None:
         if lane == "lead" and hasattr(request, "compares"):
             request = request._replace(compares=tuple(c for c in request.compares if "/members/" not in c.key))
         ask(self, lane, why, request, *rest)
 
-    patch.setattr(protocol.Protocol, "ask", unguarded)
+    patch.setattr(Lanes, "ask", unguarded)
 
 
 def _success_when_told_to_leave(patch: pytest.MonkeyPatch) -> None:
-    finish = protocol.Protocol._finish
+    finish = Farewell.finish
 
-    def well(self: protocol.Protocol, exit_code: int, reason: str, verdict: Verdict | None, now: float) -> None:
+    def well(self: Farewell, exit_code: int, reason: str, verdict: Verdict | None, now: float) -> None:
         finish(self, 0 if exit_code == 143 else exit_code, reason, verdict, now)
 
-    patch.setattr(protocol.Protocol, "_finish", well)
+    patch.setattr(Farewell, "finish", well)
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,27 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from rendezvous.store import Store
+from tests.store.real import RealUnderTest, close_shared_servers
+from tests.store.served import ServedUnderTest
 from tests.store.under_test import MemoryUnderTest, StoreUnderTest
 
 KINDS: dict[str, Callable[[], StoreUnderTest]] = {
     "memory-virtual": lambda: MemoryUnderTest(threaded=False),
     "memory-threaded": lambda: MemoryUnderTest(threaded=True),
+    "served": ServedUnderTest,
+    "etcd-3.4": lambda: RealUnderTest("3.4"),
+    "etcd-3.5": lambda: RealUnderTest("3.5"),
 }
+NEEDS_SERVER = ("served", "etcd-3.4", "etcd-3.5")
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(scope="session", autouse=True)
+def shared_servers() -> Iterator[None]:
+    yield
+    close_shared_servers()
+
+
+@pytest.fixture(params=[pytest.param(kind, marks=pytest.mark.server if kind in NEEDS_SERVER else ()) for kind in KINDS])
 def store_under_test(request: pytest.FixtureRequest) -> Iterator[StoreUnderTest]:
     under_test = KINDS[request.param]()
     yield under_test

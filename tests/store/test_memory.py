@@ -11,7 +11,7 @@ import pytest
 
 from rendezvous.errors import Compacted, LeaseNotFound, OutcomeUnknown, StoreError
 from rendezvous.store import Batch, Compare, Get, Put, Store
-from rendezvous.stores import memory
+from rendezvous.stores import leases, watches
 from rendezvous.stores.memory import MemoryStore
 from tests.store.under_test import FakeClock
 from tests.support.waiting import wait_until
@@ -86,7 +86,7 @@ def test_callbacks_run_on_the_store_s_thread_in_order_over_all_watches(store: Me
 def test_a_lease_ends_by_itself_when_it_is_due_and_not_before(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "LEASE_TTL_MIN_S", 0.2)
+    monkeypatch.setattr(leases, "LEASE_TTL_MIN_S", 0.2)
     ended_at: list[float] = []
     long = store.lease_grant(3600)
     granted_at = time.monotonic()
@@ -126,7 +126,7 @@ def test_cancel_waits_for_the_callback_that_runs_and_no_further_one_starts(store
 def test_cancel_and_close_say_so_when_a_callback_does_not_end(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "CALLBACK_LIMIT_S", 0.05)
+    monkeypatch.setattr(watches, "CALLBACK_LIMIT_S", 0.05)
     runs, may_end = threading.Event(), threading.Event()
 
     def on_batch(batch: Batch) -> None:

@@ -6,6 +6,9 @@ line above its fence says why it is not. The marks, invisible on the rendered pa
     <!-- not run: REASON -->     a command block that no test can run, and why
     <!-- exits: 3 -->            the exit code of the block's last command, when it is not 0
     <!-- file: train.py -->      the block is a file that the blocks after it use
+
+Pages name stores by the addresses that they usually have. Where a page is run those become others: 127.0.0.1:2379
+an etcd started for this page, 127.0.0.1:29400 a free port.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 COMMANDS = ("console", "bash")
 LANGUAGES = (*COMMANDS, "python", "text", "yaml", "dockerfile")
+ETCD, SERVED = "127.0.0.1:2379", "127.0.0.1:29400"
 _FENCE = re.compile(r"^( *)```(.*)$")
 _MARK = re.compile(r"^ *<!-- (not run|exits|file): (.+) -->$")
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)|<img[^>]* src=\"([^\"]+)\"")
@@ -35,7 +39,7 @@ class Block(NamedTuple):
 
     @property
     def is_run(self) -> bool:
-        return self.language in COMMANDS and not self.not_run
+        return self.language in COMMANDS and not self.not_run and not self.file
 
     @property
     def where(self) -> str:

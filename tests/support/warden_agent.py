@@ -24,6 +24,7 @@ warden = Warden.fork()
 
 import json  # noqa: E402
 import select  # noqa: E402
+import time  # noqa: E402
 
 from launcher.warden import WorkerSpec  # noqa: E402
 
@@ -62,7 +63,8 @@ poll.register(warden, select.POLLIN)
 buffer = b""
 is_listening = True
 while True:
-    for descriptor, _ in poll.poll():
+    left_s = min(warden.late_at - time.clock_gettime(time.CLOCK_BOOTTIME), 1000.0)
+    for descriptor, _ in poll.poll(max(0.0, left_s) * 1000) or [(-1, 0)]:
         if descriptor == orders:
             data = os.read(orders, 1 << 16)
             if not data:

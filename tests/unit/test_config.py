@@ -9,6 +9,7 @@ import pytest
 from launcher import config, options
 from launcher.config import Config, Streams
 from launcher.errors import UsageError
+from launcher.terms import TERMS
 
 
 def resolve(*words: str, script: str = "train.py", **environ: str) -> Config:
@@ -34,6 +35,7 @@ def test_without_options_torchruns_defaults_hold() -> None:
         "devices_per_worker": 1,
         "mesh": None,
         "demands": {},
+        "terms": {},
         "max_restarts": 0,
         "monitor_interval_s": 0.1,
         "role": "default",
@@ -49,10 +51,18 @@ def test_without_options_torchruns_defaults_hold() -> None:
         "rdzv_backend": "static",
         "rdzv_endpoint": None,
         "rdzv_conf": {},
+        "network": None,
+        "attempt": None,
+        "node_name": None,
         "node_rank": 0,
         "master_addr": None,
         "master_port": None,
         "local_addr": None,
+        "interface": None,
+        "port_range": None,
+        "worker_port_range": None,
+        "preemption_signal": None,
+        "preemption_file": None,
         "lease_ttl_s": None,
         "python": "/usr/bin/python3",
         "notes": (),
@@ -63,8 +73,8 @@ def test_without_options_torchruns_defaults_hold() -> None:
 
 def test_every_option_has_its_field_and_every_field_its_origin() -> None:
     fields = {field.name for field in dataclasses.fields(Config)}
-    without = {"script", "script_args", "demands", "python", "notes", "origins"}
-    assert set(resolve().origins) == fields - without | set(options.DEMANDS)
+    without = {"script", "script_args", "demands", "terms", "python", "notes", "origins"}
+    assert set(resolve().origins) == fields - without | set(options.DEMANDS) | set(TERMS)
 
 
 def test_options_and_script_arguments_arrive() -> None:
@@ -184,12 +194,12 @@ def test_a_program_cannot_be_a_module() -> None:
     [
         ("a", "--nnodes a is neither a number of nodes nor MIN:MAX"),
         ("1:2:3", "--nnodes 1:2:3 is neither a number of nodes nor MIN:MAX"),
-        ("1:", "--nnodes 1: is neither a number of nodes nor MIN:MAX"),
+        (":4", "--nnodes :4 is neither a number of nodes nor MIN:MAX"),
         ("4:2", "--nnodes 4:2: the least, 4, is more than the most, 2"),
         ("0", "--nnodes 0: at least 1 node is needed"),
         ("-1:1", "--nnodes -1:1: at least 1 node is needed"),
-        ("2", "--nnodes 2: a job on several machines is not possible yet"),
-        ("2:4", "--nnodes 2:4: a job on several machines is not possible yet"),
+        ("2", "--nnodes 2: a static rendezvous of several nodes does not work yet"),
+        ("2:4", "--nnodes 2:4: a static rendezvous of several nodes does not work yet"),
     ],
 )
 def test_a_number_of_nodes_that_cannot_be_is_refused(text: str, sentence: str) -> None:
@@ -200,7 +210,7 @@ def test_more_nodes_than_this_one_may_be_allowed_but_none_can_join() -> None:
     assert resolve("--nnodes", "1:1").notes == ()
     made = resolve("--nnodes", "1:4")
     assert (made.nodes_min, made.nodes_max) == (1, 1)
-    assert made.notes == ("--nnodes 1:4: only this machine can join yet, the job starts at once on 1 node",)
+    assert made.notes == ("--nnodes 1:4: only this machine can join, the job starts at once on 1 node",)
 
 
 @pytest.mark.parametrize(("text", "count"), [("1", 1), ("64", 64), ("auto", "auto"), ("gpu", "gpu"), ("cpu", "cpu")])

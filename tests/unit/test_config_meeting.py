@@ -115,8 +115,6 @@ def test_an_endpoint_elsewhere_has_no_effect_and_is_said_so() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--rdzv-backend=etcd"], "--rdzv-backend etcd does not work yet"),
-        (["--rdzv-backend=etcd-v2"], "--rdzv-backend etcd-v2 does not work yet"),
         (["--rdzv-backend=c10"], "--rdzv-backend c10: no such rendezvous backend"),
         (["--node-rank=1"], "--node-rank 1: a job of one node has only node rank 0"),
         (["--node-rank=-1"], "--node-rank -1 is not a whole number of at least 0"),
@@ -136,7 +134,7 @@ def test_an_endpoint_elsewhere_has_no_effect_and_is_said_so() -> None:
         (["--rdzv-conf=a=1,=2"], "--rdzv-conf a=1,=2: '=2' is not KEY=VALUE"),
         (["--rdzv-id=a\udcff"], "--rdzv-id 'a\\udcff': only printable characters will do"),
         (["--role=a\nb"], "--role 'a\\nb': only printable characters will do"),
-        (["--rdzv-id=a/b"], "--rdzv-id a/b: a run's name is part of a directory's name and cannot hold a /"),
+        (["--rdzv-id=a/b"], "--rdzv-id a/b: a name that becomes part of a path cannot hold a /"),
     ],
 )
 def test_what_cannot_work_on_one_node_is_refused(words: list[str], sentence: str) -> None:

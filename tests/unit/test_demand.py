@@ -216,10 +216,10 @@ def test_the_same_wishes_in_other_words_are_written_alike() -> None:
     assert written(Limits(nodes_min=2, nodes_max=4), Costs()) == "--nnodes 2:4"
 
 
-def demands(*words: str, slot_count: int = 4, **environ: str) -> tuple[Limits, Costs]:
+def demands(*words: str, **environ: str) -> tuple[Limits, Costs]:
     made = config.resolve(options.parse([*words, "train.py"]), environ, "python3")
     assert made.mesh is not None
-    return membership.demands(made, made.mesh, slot_count)
+    return membership.demands(made, made.mesh)
 
 
 def test_a_job_asks_what_its_options_and_variables_ask() -> None:

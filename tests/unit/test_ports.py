@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 
 import pytest
 
+from launcher.errors import TemporaryError
 from launcher.ports import HeldPort
+from rendezvous import presence
+from rendezvous.listeners import foreign_listener
 
 
 def has_six() -> bool:
@@ -102,3 +106,78 @@ def test_a_machine_without_ipv6_holds_the_other_kind(monkeypatch: pytest.MonkeyP
     with pytest.raises(OSError, match="Address already in use"):
         bind(socket.AF_INET, "127.0.0.1", held.number)
     held.close()
+
+
+def free_range(count: int) -> tuple[int, int]:
+    """So many ports in a row that are free just now."""
+    for first in range(20_000, 30_000, count):
+        try:
+            for port in range(first, first + count):
+                bind(socket.AF_INET6, "::", port).close()
+        except OSError:
+            continue
+        return first, first + count - 1
+    raise AssertionError("no free ports")
+
+
+def test_a_port_is_taken_from_the_range_and_every_round_takes_the_next() -> None:
+    first, last = free_range(3)
+    port = HeldPort((first, last))
+    seen = [port.number]
+    for _ in range(3):
+        port.renew()
+        seen.append(port.number)
+    port.close()
+    assert seen == [first, first + 1, first + 2, first]
+
+
+def test_ports_of_a_range_that_others_hold_are_passed_over_and_without_one_it_says_so() -> None:
+    first, last = free_range(2)
+    one, other = HeldPort((first, last)), HeldPort((first, last))
+    assert {one.number, other.number} == {first, last}
+    with pytest.raises(TemporaryError, match=f"no port from {first} to {last} can be had for rank 0: Address already"):
+        HeldPort((first, last))
+    one.renew()  # there is no other: the same again
+    assert one.number == first
+    other.close()
+    one.close()
+
+
+def test_a_renewed_port_is_another_and_the_old_one_is_free(held: HeldPort) -> None:
+    old = held.number
+    held.renew()
+    assert held.number != old
+    bind(socket.AF_INET, "0.0.0.0", old).close()
+
+
+def test_presence_leaves_a_port_that_is_held_for_a_rank_0_alone_while_there_is_another() -> None:
+    held = HeldPort()
+    try:
+        with presence.bind("127.0.0.1", (held.number, 0)) as listener:
+            assert listener.getsockname()[1] != held.number
+    finally:
+        held.close()
+
+
+def test_presence_gets_a_port_back_that_has_connections_of_the_agent_before() -> None:
+    with presence.bind("127.0.0.1", (0,)) as listener:
+        place = listener.getsockname()
+        with socket.create_connection(place) as dialler:
+            accepted, _ = listener.accept()
+            accepted.close()  # first, so that this side remembers the connection
+            assert dialler.recv(1) == b""
+    with pytest.raises(OSError, match="in use"):
+        bind(socket.AF_INET, *place).close()
+    presence.bind("127.0.0.1", (place[1],)).close()
+
+
+@pytest.mark.parametrize(("family", "address"), FAMILIES)
+def test_a_foreign_listener_is_named_and_an_own_one_is_not(
+    held: HeldPort, family: socket.AddressFamily, address: str
+) -> None:
+    assert foreign_listener(held.number, ()) == ""
+    with bind(family, address, held.number, socket.SO_REUSEADDR) as server:
+        assert foreign_listener(held.number, ()) == ""  # bound is not listening
+        server.listen()
+        assert foreign_listener(held.number, ()).startswith(f"pid {os.getpid()} (")
+        assert foreign_listener(held.number, (os.getpid(),)) == ""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -54,7 +55,7 @@ def status(
     """A status of the sealed round; `at`: when the leader saw the failure; `revision` orders failures."""
     revision = more.pop("revision", 7)
     more.setdefault("plan_token", "t")
-    leaving = {"leaving": "SIGTERM", "leaving_exit_code": 143} if leaving_at < math.inf else {}
+    leaving: dict[str, Any] = {"leaving": "SIGTERM", "leaving_exit_code": 143} if leaving_at < math.inf else {}
     record = Status(round=4, outcome=outcome, is_stopped=stopped, **leaving, **more)
     return StatusView(record, revision, at, leaving_at)
 
@@ -120,8 +121,8 @@ def stopping(
     )
 
 
-def verdict(kind: str, exit_code: int, reason: str, round: int = 4, failure: str = "") -> Conclude:
-    return Conclude(Verdict(kind=kind, exit_code=exit_code, round=round, reason=reason, failure=failure))
+def verdict(kind: str, exit_code: int, reason: str, round: int = 4, *, token: str = "", **more: Any) -> Conclude:
+    return Conclude(Verdict(kind=kind, exit_code=exit_code, round=round, reason=reason, **more), token)
 
 
 def charged(at: float, failed_at: float, *, is_settled: bool = False, short_rounds: int = 0) -> Ledger:
@@ -281,19 +282,24 @@ ROWS = [
         121.0,
         Wait(180.0, "stopping round 4 (why): waiting for node nb"),
     ),
-    Row("who has not stopped is fenced", stopping(b=status()), 155.0, Fence("b", "nb has not stopped round 4 in time")),
     Row(
-        "but not before its lease is over",
+        "who has not stopped is fenced",
         stopping(b=status()),
-        124.9,
-        Wait(125.0, "stopping round 4 (why): waiting for node nb"),
+        155.0,
+        Fence(("b",), "node nb has not stopped round 4 in time"),
+    ),
+    Row(
+        "but not before it must have stopped by itself, if it heard nothing",
+        stopping(b=status()),
+        154.9,
+        Wait(155.0, "stopping round 4 (why): waiting for node nb"),
         {"stop_limit_s": 0.0, "restart_grace_s": 0.0},
     ),
     Row(
         "a leader that cannot stop its own fences the others first",
         stopping(a=status(), b=status()),
         155.0,
-        Fence("b", "nb has not stopped round 4 in time"),
+        Fence(("b",), "node nb has not stopped round 4 in time"),
     ),
     Row(
         "and then lets go itself",
@@ -356,8 +362,8 @@ ROWS = [
         {"max_restarts": 1, "restart_window_s": 60.0},
     ),
     Row(
-        "broken connections alone wait for a lease, whatever is left of the budget",
-        stopping(a=failed(119.9, is_peer_loss=True)),
+        "broken connections alone wait for a lease, whatever is left of the budget, while somebody does not answer",
+        replace(stopping(a=failed(119.9, is_peer_loss=True)), others_count=2, reached_count=1),
         122.0,
         Wait(124.9, "round 4 failed: waiting whether a lost node explains it"),
     ),
@@ -418,14 +424,18 @@ ROWS = [
         "the first failure that was written is the cause",
         stopping(a=failed(119.0, revision=9), b=failed(119.5, revision=8, exit_code=5)),
         121.0,
-        verdict("failure", 5, "a worker failed on nb in round 4, 1 of 1 restarts used", failure="text"),
+        verdict(
+            "failure", 5, "a worker failed on nb in round 4, 1 of 1 restarts used", failure="text", others=("text",)
+        ),
         {"max_restarts": 1},
     ),
     Row(
         "a broken connection is a cause only without a better one",
         stopping(a=failed(119.0, revision=8, is_peer_loss=True), b=failed(119.5, revision=9, exit_code=5)),
         121.0,
-        verdict("failure", 5, "a worker failed on nb in round 4, 1 of 1 restarts used", failure="text"),
+        verdict(
+            "failure", 5, "a worker failed on nb in round 4, 1 of 1 restarts used", failure="text", others=("text",)
+        ),
         {"max_restarts": 1},
     ),
     Row(
@@ -463,12 +473,23 @@ ROWS = [
         {"no_progress_rounds": 3},
     ),
     # --- who is left
-    Row("too few are waited for", stopping("a"), 121.0, Wait(1920.0, "waiting for nodes to come back: 1 here")),
+    Row(
+        "too few are waited for, and the sentence says who is missing",
+        stopping("a"),
+        121.0,
+        Wait(1920.0, "waiting for nodes to come back: 1 here; lost: node nb", is_limit=True),
+    ),
+    Row(
+        "who left is told apart from who was lost",
+        stopping("ab", active="abc", b=status(stopped=True, leaving_at=119.0)),
+        121.0,
+        Wait(1920.0, "waiting for nodes to come back: 1 here; lost: node nc; left: node nb", is_limit=True),
+    ),
     Row(
         "but not for ever",
         stopping("a"),
         1920.0,
-        verdict("failure", 75, "too few nodes came back within 1800 s: 1 here"),
+        verdict("failure", 75, "too few nodes came back within 1800 s: 1 here; lost: node nb"),
     ),
     Row(
         "nobody is left",

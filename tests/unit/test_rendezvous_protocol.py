@@ -1,34 +1,27 @@
 """The contract of `step`: what comes out for what went in, one event at a time, with a single member.
 
-`Bench` gives one protocol a store and a clock. Nothing is answered until the test says so: `settle` answers
-everything, and single events can be stepped in before.
+The bench is in tests/support/member_bench.py.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
-from collections import deque
-from typing import Any, TypeVar
 
 import pytest
 
-from rendezvous import keys, messages, records
-from rendezvous.decide import Size
+from rendezvous import messages, records
 from rendezvous.errors import LeaseNotFound, StoreError
 from rendezvous.messages import (
-    Action,
     Ask,
     Begin,
+    CheckpointSaved,
     End,
     Event,
     ExtendLeash,
     Follow,
     LeashEnded,
     Leave,
-    MakePlan,
-    Planned,
     RoundFailed,
     RoundStopped,
     RoundSucceeded,
@@ -36,146 +29,11 @@ from rendezvous.messages import (
     StartRound,
     StopRound,
     Tick,
-    Unfollow,
     WatchLost,
 )
-from rendezvous.protocol import Protocol
-from rendezvous.records import Seal, Spec, Status, Verdict
-from rendezvous.settings import Settings
-from rendezvous.store import Batch, Watch
-from rendezvous.stores.memory import MemoryStore
-
-Kind = TypeVar("Kind")
-
-
-class Bench:
-    """One member, its store and its clock."""
-
-    def __init__(self, store: MemoryStore | None = None, digest: str = "train.py", **settings: Any) -> None:
-        self.now = 100.0
-        self.store = store or MemoryStore(clock=lambda: self.now, threaded=False)
-        self.asks: deque[Ask] = deque()
-        self.made: list[Action] = []
-        self._watches: dict[str, Watch] = {}
-        self._events: deque[Event] = deque()
-        chance = itertools.count(1)
-        self.protocol = Protocol(
-            settings=Settings(**settings),
-            spec=Spec(mesh="dp=*", limits="1:1", digest=digest),
-            node_name="node",
-            boot_id="boot",
-            description="{}",
-            worker_port=4000,
-            prefix="p",
-            run_id="r",
-            sizer=lambda members: Size(len(members), True, "enough"),
-            chance=lambda: next(chance) / 1000,
-        )
-
-    @property
-    def job(self) -> keys.Keys:
-        current = self.store.get(keys.current("p", "r")).first
-        assert current is not None
-        return keys.of_job("p", "r", current.value.decode())
-
-    def step(self, event: Event) -> list[Action]:
-        """One event, and nothing is answered. Watches follow the member's wishes at once."""
-        actions = self.protocol.step(event, self.now)
-        self.made += actions
-        for action in actions:
-            match action:
-                case Ask():
-                    self.asks.append(action)
-                case Follow(key, start_revision):
-                    self._watch(key, start_revision)
-                case Unfollow(key):
-                    self._watches.pop(key).cancel()
-                case MakePlan():
-                    contents = {candidate.member_id: "ranks" for candidate in action.roster}
-                    self._events.append(Planned(action.id, contents, len(contents), "node:4000"))
-        return actions
-
-    def _watch(self, key: str, start_revision: int) -> None:
-        def on_batch(batch: Batch) -> None:
-            self._events.append(messages.Watched(key, batch))
-
-        def on_lost(error: StoreError) -> None:
-            self._events.append(WatchLost(key, error))
-
-        assert key not in self._watches
-        self._watches[key] = self.store.watch(
-            key, prefix=key.endswith("/"), start_revision=start_revision, on_batch=on_batch, on_lost=on_lost
-        )
-
-    def lose(self, key: str) -> list[Action]:
-        """End a watch, as a store does that has restarted."""
-        self._watches.pop(key).cancel()
-        return self.step(WatchLost(key, StoreError("the watch has ended")))
-
-    @property
-    def watched(self) -> set[str]:
-        return set(self._watches)
-
-    def answer(self, ask: Ask) -> list[Action]:
-        self.asks.remove(ask)
-        return self.step(messages.Answered(ask.id, self._serve(ask.request)))
-
-    def _serve(self, request: messages.Request) -> messages.Answer:
-        match request:
-            case messages.Grant(ttl_s):
-                return self.store.lease_grant(ttl_s)
-            case messages.KeepAlive(lease):
-                return self.store.lease_keep_alive(lease)
-            case messages.Revoke(lease):
-                self.store.lease_revoke(lease)
-                return None
-            case messages.Txn(compares, success, failure):
-                return self.store.txn(compares, success, failure)
-
-    def settle_one(self) -> bool:
-        """Answer one thing, or deliver one event; False if nothing is under way."""
-        if not self._events and not self.asks:
-            self.store.deliver()
-        if self._events:
-            self.step(self._events.popleft())
-        elif self.asks:
-            self.answer(self.asks[0])
-        else:
-            return False
-        return True
-
-    def settle(self) -> list[Action]:
-        """Answer everything, and deliver every event, until nothing is under way."""
-        start = len(self.made)
-        while self.settle_one():
-            assert len(self.made) < start + 500, "it never comes to rest"
-        return self.made[start:]
-
-    def tell(self, event: Event) -> list[Action]:
-        """One event, and all that follows."""
-        return [*self.step(event), *self.settle()]
-
-    def wait(self, duration_s: float) -> list[Action]:
-        """Let time pass in one leap, wake the member, and settle."""
-        self.now += duration_s
-        return self.tell(Tick())
-
-
-def only(actions: list[Action], kind: type[Kind]) -> Kind:
-    (found,) = [action for action in actions if isinstance(action, kind)]
-    return found
-
-
-def none(actions: list[Action], *kinds: type[Action]) -> bool:
-    return not any(isinstance(action, kinds) for action in actions)
-
-
-def running(**settings: Any) -> Bench:
-    """A bench whose member leads and runs round 1."""
-    bench = Bench(**settings)
-    assert only(bench.tell(Begin()), StartRound).round == 1
-    return bench
-
+from rendezvous.records import Seal, Status, Verdict
+from rendezvous.store import Put
+from tests.support.member_bench import Bench, none, only, running
 
 # --- requests
 
@@ -420,7 +278,7 @@ def test_when_a_failure_was_first_told_survives_what_is_told_later() -> None:
     bench.step(RoundFailed(1, 3, False, "first"))
     write = bench.asks[-1]
     bench.asks.remove(write)
-    assert bench._serve(write.request) is not None
+    assert bench.serve(write.request) is not None
     _, first_told = stored()
     bench.step(messages.Unknown(write.id))
     bench.wait(0.2)
@@ -467,11 +325,45 @@ def test_a_verdict_once_seen_is_obeyed_even_when_its_key_has_expired() -> None:
     assert only(bench.tell(RoundStopped(1, 4001)), End).exit_code == 3
 
 
-@pytest.mark.parametrize("name", ["round", "stop", "verdict"])
-def test_a_record_that_cannot_be_read_ends_the_agent_with_its_key_and_without_a_traceback(name: str) -> None:
+@pytest.mark.parametrize("name", ["leader", "round", "stop", "verdict", "spares"])
+def test_a_record_that_cannot_be_read_is_named_once_and_ignored(name: str) -> None:
     bench = running()
     key = getattr(bench.job, name)
     bench.store.put(key, b"rubbish")
-    end = only(bench.settle(), End)
-    assert (end.exit_code, end.reason) == (2, f"the value of {key} is not JSON, so it was not written by meshrun")
-    assert bench.watched == set()
+    actions = bench.settle()
+    said = [action.sentence for action in actions if isinstance(action, Say) and "rubbish" not in action.sentence]
+    assert [sentence for sentence in said if key in sentence and "is ignored" in sentence] == [
+        f"the value of {key} is not JSON, so it was not written by meshrun; it is ignored"
+    ]
+    assert none(actions, StopRound, StartRound, End)
+    assert bench.protocol.alive_round == 1
+
+
+def test_a_round_goes_on_to_the_next_though_somebody_has_spoilt_its_seal() -> None:
+    bench = running(max_restarts=1)
+    bench.store.put(bench.job.round, b"rubbish")
+    bench.settle()
+    bench.tell(RoundFailed(1, 1, False, "first"))
+    assert only(bench.tell(RoundStopped(1, 4001)), StartRound).round == 2
+
+
+def test_a_checkpoint_that_workers_tell_of_is_counted_in_the_status() -> None:
+    bench = running()
+    bench.tell(CheckpointSaved(1))
+    bench.tell(CheckpointSaved(1))
+    bench.tell(CheckpointSaved(7))
+    stored = bench.store.get(bench.job.status(bench.protocol.member_id)).first
+    assert stored is not None
+    assert records.decode(Status, stored.value, stored.key).saved_count == 2
+
+
+def test_events_that_come_together_are_compared_once() -> None:
+    bench = running()
+    actions = bench.protocol.steps((RoundFailed(1, 3, False, "first", 5, True), Tick(), Tick()), bench.now)
+    ask = only(actions, Ask)
+    assert ask.why == "report on round 1"
+    assert isinstance(ask.request, messages.Txn)
+    put = ask.request.success[0]
+    assert isinstance(put, Put)
+    status = records.decode(Status, put.value, put.key)
+    assert (status.outcome, status.rank, status.is_port_taken) == ("failed", 5, True)

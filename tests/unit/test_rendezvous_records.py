@@ -12,36 +12,66 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rendezvous import records
+from rendezvous.checks import RANGES, WORDS
 from rendezvous.errors import RecordError
-from rendezvous.records import Assignment, Member, Seal, Spec, Status, Stop, Verdict
+from rendezvous.records import (
+    Assignment,
+    Command,
+    Drain,
+    Leader,
+    Member,
+    Past,
+    Seal,
+    Spares,
+    Spec,
+    Status,
+    Stop,
+    Verdict,
+)
 
 KEY = "/p/r/job/some/key"
-KINDS: tuple[Any, ...] = (Spec, Member, Seal, Stop, Assignment, Status, Verdict)
+KINDS: tuple[Any, ...] = (
+    *(Spec, Member, Leader, Spares, Drain, Command),
+    *(Past, Seal, Stop, Assignment, Status, Verdict),
+)
 NUMBERS = st.floats(-1e9, 1e9)
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "str": st.text(),
-    "int": st.integers(),
+    "int": st.integers(-(2**63) + 1, 2**63 - 1),
     "bool": st.booleans(),
     "float": NUMBERS,
     "tuple[str, ...]": st.lists(st.text()).map(tuple),
     "tuple[float, ...]": st.lists(NUMBERS).map(tuple),
+    "tuple[tuple[str, float], ...]": st.lists(st.tuples(st.text(), NUMBERS)).map(tuple),
+    "tuple[tuple[str, int, float], ...]": st.lists(st.tuples(st.text(), st.integers(0, 99), NUMBERS)).map(tuple),
 }
 # For each type values that JSON can hold and that are not of it.
 WRONG: dict[str, tuple[Any, ...]] = {
     "str": (None, 1, ["x"]),
-    "int": (None, "1", 1.5, True),
+    "int": (None, "1", 1.5, True, 10**400),
     "bool": (None, 0, "false"),
     "float": (None, "1", True, math.inf, math.nan, 10**400),
     "tuple[str, ...]": (None, "x", [1]),
     "tuple[float, ...]": (None, 1.0, ["1"], [True], [math.inf]),
+    "tuple[tuple[str, float], ...]": (None, [["x"]], [["x", "1"]], [["x", 1.0, 2.0]], ["x1"], [["x", 1.0]] * 4097),
+    "tuple[tuple[str, int, float], ...]": (None, [["x", 1]], [["x", 1.5, 1.0]], [[1, 1, 1.0]], [["x", 1, math.inf]]),
 }
 
 
 def smallest(kind: Any) -> Any:
     """A record with nothing in it."""
-    empty = {"str": "", "int": 0}
+    empty = {"str": "", "int": 0, "tuple[str, ...]": ()}
     required = [item for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING]
-    return kind(**{item.name: empty[str(item.type)] for item in required})
+    words = {name.partition(".")[2]: allowed[0] for name, allowed in WORDS.items() if name.startswith(kind.__name__)}
+    return kind(**{item.name: words.get(item.name, empty[str(item.type)]) for item in required})
+
+
+def drawn(kind: Any, item: Any) -> st.SearchStrategy[Any]:
+    """What this field can hold."""
+    if f"{kind.__name__}.{item.name}" in WORDS:
+        return st.sampled_from(WORDS[f"{kind.__name__}.{item.name}"])
+    allowed = RANGES.get(item.name)
+    return VALUES[str(item.type)] if allowed is None else st.integers(allowed.start, allowed.stop - 1)
 
 
 def known(kind: Any) -> list[Any]:
@@ -52,8 +82,10 @@ def known(kind: Any) -> list[Any]:
 @given(st.data())
 def test_what_is_stored_comes_back_with_what_a_later_version_added(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(KINDS))
-    content = {item.name: data.draw(VALUES[str(item.type)]) for item in known(kind)}
-    added = data.draw(st.dictionaries(st.text().filter(lambda name: name not in {*content, "version"}), st.integers()))
+    content = {item.name: data.draw(drawn(kind, item)) for item in known(kind)}
+    added = data.draw(
+        st.dictionaries(st.text().filter(lambda name: name not in {*content, "version", "hmac"}), st.integers())
+    )
     record = kind(**content, unknown=added)
     assert records.decode(kind, records.encode(record), KEY) == record
 
@@ -61,7 +93,7 @@ def test_what_is_stored_comes_back_with_what_a_later_version_added(data: st.Data
 def test_a_field_that_this_version_does_not_know_survives_a_rewrite() -> None:
     stored = b'{"version":1,"round":3,"plan_token":"t","content":"","added":{"by":"a later version"}}'
     rewritten = records.encode(replace(records.decode(Assignment, stored, KEY), content="new"))
-    assert json.loads(rewritten) == {**json.loads(stored), "content": "new"}
+    assert json.loads(rewritten) == {**json.loads(stored), "content": "new", "node": ""}
 
 
 @pytest.mark.parametrize(("version", "shown"), [(2, "2"), ("1", "1"), (None, "None")])
@@ -102,3 +134,22 @@ def test_what_is_missing_is_named_and_what_has_a_default_is_not() -> None:
 def test_what_somebody_else_wrote_is_refused_with_the_key(value: bytes, sentence: str) -> None:
     with pytest.raises(RecordError, match=f"the value of {KEY} is {sentence}"):
         records.decode(Status, value, KEY)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        (Seal, "round", -1),
+        (Seal, "world_size", -8),
+        (Member, "worker_port", 65_536),
+        (Status, "outcome", "perhaps"),
+        (Status, "rank", -2),
+        (Status, "exit_code", 256),
+        (Stop, "mode", "fence"),
+        (Verdict, "kind", "draw"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_though_its_type_is_right(kind: Any, field: str, value: Any) -> None:
+    content = {**json.loads(records.encode(smallest(kind))), field: value}
+    with pytest.raises(RecordError, match=rf"^{KEY}: {field} is .*, which cannot be$"):
+        records.decode(kind, json.dumps(content).encode(), KEY)

@@ -16,11 +16,8 @@ FOLDERS = (".ci", "benchmarks", "docs", "examples", "launcher", "rendezvous", "t
 TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".svg", ".typed", ""}
 LINES_MAX = 320
 LONGER = {
-    "rendezvous/protocol.py": "all state of the protocol is in one file",
-    "rendezvous/stores/memory.py": "one store, with etcd's rules beside each other",
     "rendezvous/testing/cluster.py": "one simulated world",
     "rendezvous/testing/simulate.py": "faults and invariants of that world",
-    "launcher/options.py": "a table and its parser",
 }
 # Brackets keep a pattern from finding itself.
 UNWANTED = {
@@ -132,6 +129,12 @@ def test_the_page_of_settings_is_what_the_code_says() -> None:
     assert (ROOT / "docs/reference/settings.md").read_text() == settings.page(), "make docs writes it anew"
 
 
+def test_the_page_of_meshctl_is_what_its_commands_say() -> None:
+    from docs import meshctl
+
+    assert (ROOT / "docs/reference/meshctl.md").read_text() == meshctl.page(), "make docs writes it anew"
+
+
 def test_every_variable_that_a_worker_gets_is_on_its_page() -> None:
     device = Device(kind="cpu", index=0, id="cpu0", visible="")
     place = Place(
@@ -148,10 +151,12 @@ def test_every_variable_that_a_worker_gets_is_on_its_page() -> None:
     assert not [variable for variable in variables if f"`{variable}`" not in text]
 
 
-def test_the_picture_is_what_its_script_draws() -> None:
-    from docs.images import idea
+def test_pictures_are_what_their_scripts_draw() -> None:
+    from docs.images import idea, round
 
-    assert (ROOT / "docs/images/idea.svg").read_text() == idea.picture(), "python docs/images/idea.py draws it anew"
+    for script in (idea, round):
+        file = Path(script.__file__)
+        assert file.with_suffix(".svg").read_text() == script.picture(), f"python {name(file)} draws it anew"
 
 
 def test_every_decision_is_in_the_list_of_decisions() -> None:

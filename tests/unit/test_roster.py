@@ -50,6 +50,7 @@ def test_each_node_is_told_its_ranks_and_what_all_know_alike() -> None:
         role_world_size=4,
         master_addr="10.0.0.1",
         master_port=4001,
+        summary="2 of 2 nodes, 4 ranks, dp=2",
     )
     assert isinstance(planned, Planned)
     assert (planned.id, planned.world_size, planned.coordinator) == (7, 4, "10.0.0.1:4001")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from launcher import mesh as meshes
@@ -102,6 +102,7 @@ DECIMALS = st.integers(0, 10**15).map(lambda millionths: number(str(millionths /
 
 
 @given(st.lists(DECIMALS, max_size=4))
+@example([621897.4622])
 def test_numbers_made_whole_keep_their_proportions(numbers: list[int | float]) -> None:
     whole, scale = in_integers(numbers)
     assert scale in [10**power for power in range(7)]

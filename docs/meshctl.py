@@ -1,0 +1,40 @@
+"""Writes reference/meshctl.md: what every command of meshctl says of itself.
+
+`python docs/meshctl.py > docs/reference/meshctl.md` after a change (`make docs` does it); a test compares.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from launcher import ctl
+
+HEAD = """\
+# meshctl
+
+<!-- Made from the help of meshctl by `python docs/meshctl.py`; a test keeps it in step. -->
+
+Exit codes: 0; 2 for what can be mended in the command line; 75 for what may work later; 1 for a world that cannot
+be. [Looking at a running job](../guides/running-jobs.md) and [Placement](../concepts/placement.md) show most of this
+at work.
+"""
+WIDTH = 80
+
+
+def page() -> str:
+    """The whole page."""
+    group = ctl.commands()
+    sections = [_section(group.commands[name], f"meshctl {name}", f"## {name}\n\n") for name in sorted(group.commands)]
+    return "\n".join((HEAD, _section(group, "meshctl", ""), *sections))
+
+
+def _section(command: click.Command, path: str, heading: str) -> str:
+    context = click.Context(command, info_name=path, terminal_width=WIDTH, max_content_width=WIDTH)
+    context.help_option_names = ["-h", "--help"]
+    return f"{heading}```text\n{command.get_help(context)}\n```\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,121 @@
+"""The address by which the other nodes reach this one.
+
+A node has many addresses, and most of them are of no use to others: loopback, link-local, those of container bridges.
+The one that is right without being told is the one that packets to the store come from, because the store is a place
+that all nodes can reach. The kernel says which it is when a UDP socket is connected, and sends nothing for that.
+Whoever knows better says so: an address, or the name of an interface.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+
+from launcher.errors import UsageError
+from rendezvous.addresses import is_for_itself, split_address
+
+LOOPBACK = "127.0.0.1"
+_SIOCGIFADDR = 0x8915  # include/uapi/linux/sockios.h
+_IF_INET6 = "/proc/net/if_inet6"  # one address a line: address, index, prefix length, scope, flags, name
+
+
+def own_address(*, local_addr: str | None, interface: str | None, endpoints: Sequence[str]) -> str:
+    """An address of this node for the others, in digits: the one given, or the interface's first that others can use,
+    or the one from which the first of the store's `endpoints` (HOST:PORT) that has a route is reached, or loopback.
+
+    Raises UsageError for an unknown name or interface, and for an address that nobody else can reach while the store is
+    on another host.
+    """
+    if local_addr is not None:
+        address, what = _in_digits(local_addr), f"--local-addr {local_addr}"
+    elif interface is not None:
+        address, what = address_of_interface(interface), f"--interface {interface}"
+    else:
+        address = next(filter(None, map(source_address, endpoints)), LOOPBACK)
+        what = f"the way to the store at {', '.join(endpoints)}"
+    if is_for_itself(address):
+        elsewhere = [endpoint for endpoint in endpoints if not is_here(endpoint)]
+        if elsewhere:
+            raise UsageError(
+                f"{what} gives {address}, by which no other node reaches this one; {elsewhere[0]} is on another",
+                "--local-addr ADDRESS or --interface NAME says how others reach it",
+            )
+    return address
+
+
+def source_address(endpoint: str) -> str:
+    """The address from which packets to HOST:PORT leave this node; "" if there is no such host or no route."""
+    for family, place in _places(endpoint):
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asked:
+            asked.connect(place)
+            return str(asked.getsockname()[0])
+    return ""
+
+
+def seen_here_alone(endpoint: str) -> str:
+    """The loopback address that HOST stands for here, if it is a name by which others mean this node; else "".
+
+    Some distributions write the host's own name into /etc/hosts like that.
+    """
+    host = split_address(endpoint)[0]
+    found = [str(place[0]) for _, place in _places(endpoint)]
+    is_meant = host == "localhost" or host in found
+    return found[0] if found and not is_meant and all(map(is_for_itself, found)) else ""
+
+
+def is_here(endpoint: str) -> bool:
+    """Whether HOST:PORT is on this node; an unknown host is not."""
+    for family, place in _places(endpoint):
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as trial:
+            trial.bind((place[0], 0))
+            return True
+    return False
+
+
+def address_of_interface(name: str) -> str:
+    """The first address of a network interface that others can use, IPv4 before IPv6; else its first of all.
+
+    Raises UsageError.
+    """
+    found = [*_four(name), *_six(name)]
+    if not found:
+        names = ", ".join(known for _, known in socket.if_nameindex())
+        raise UsageError(f"--interface {name}: there is no such interface with an address", f"there are {names}")
+    return next((address for address in found if not is_for_itself(address)), found[0])
+
+
+def _four(name: str) -> Iterator[str]:
+    import fcntl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked, contextlib.suppress(OSError):
+        found = fcntl.ioctl(asked, _SIOCGIFADDR, struct.pack("256s", name.encode(errors="replace")[:15]))
+        yield socket.inet_ntoa(found[20:24])
+
+
+def _six(name: str) -> Iterator[str]:
+    with contextlib.suppress(OSError), open(_IF_INET6) as file:
+        lines = [line.split() for line in file]
+        for digits, *_, found in sorted(lines, key=lambda fields: fields[3]):  # global scope is 00, link-local 20
+            if found == name:
+                yield socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))
+
+
+def _in_digits(host: str) -> str:
+    """The address that a name stands for. Raises UsageError."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise UsageError(f"--local-addr {host}: there is no such address, and no host of that name") from None
+    addresses = [str(place[0]) for *_, place in found]
+    return next((address for address in addresses if is_here(f"[{address}]:1")), addresses[0])
+
+
+def _places(endpoint: str) -> list[tuple[int, tuple[str, int]]]:
+    host, port = split_address(endpoint)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError):
+        return []
+    return [(family, place) for family, _, _, _, place in found]  # type: ignore[misc]

@@ -1,0 +1,128 @@
+"""What a node says of itself when it joins, and what it is given to run: the two texts that agreement carries.
+
+Agreement reads neither. Both come back from the store, so they are read like any input: another version or another
+program may have written them. A text that is no such thing is refused in a sentence, and never halts a job.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, TypeVar
+
+from rendezvous.errors import RecordError
+
+_TEXT_MAX = 255
+_SLOTS_MAX = 10_000
+_LEVELS_MAX = 16
+_AXES_MAX = 64
+_RANKS_MAX = 10_000_000
+_Record = TypeVar("_Record", "Description", "Share")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What a node says of itself. `master_port` 0: rank 0 listens on the port offered per round.
+
+    `name` is what people call the node, `machine` the kernel's id of this boot, "" where one machine is all there
+    is. `path` and `index`: where it stands in the network, see `Node`.
+    """
+
+    slot_count: int
+    address: str
+    role: str
+    name: str = ""
+    machine: str = ""
+    path: tuple[str | None, ...] = ()
+    index: int | None = None
+    master_port: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """What one node runs in one round: one rank per slot, in slot order, and what all nodes must know alike.
+
+    `summary` is the round in a few words, for people; empty where one machine is all there is.
+    """
+
+    ranks: tuple[int, ...]
+    world_size: int
+    shape: tuple[int, ...]
+    group_rank: int
+    group_world_size: int
+    role_ranks: tuple[int, ...]
+    role_world_size: int
+    master_addr: str
+    master_port: int
+    summary: str = ""
+
+
+def describe(description: Description) -> str:
+    return json.dumps(vars(description))
+
+
+def write_share(share: Share) -> str:
+    return json.dumps(vars(share))
+
+
+def read_description(text: str) -> Description:
+    """Raises RecordError, which says what is amiss, for anything that `describe` did not write."""
+    found = _read(Description, text, "description")
+    _require(0 < found.slot_count <= _SLOTS_MAX, f"slot_count {found.slot_count}")
+    _require(0 <= found.master_port < 65536, f"master_port {found.master_port}")
+    _require(len(found.path) <= _LEVELS_MAX, f"a path of {len(found.path)} levels")
+    for name in (found.address, found.role, found.name, found.machine, *filter(None, found.path)):
+        _require(len(name) <= _TEXT_MAX and name.isprintable(), f"the text {name[:40]!r}")
+    _require(bool(found.address), "no address")
+    return found
+
+
+def read_share(text: str) -> Share:
+    """Read what `write_share` wrote. Raises RecordError."""
+    found = _read(Share, text, "assignment")
+    is_whole = 0 < len(found.ranks) == len(found.role_ranks) and found.world_size <= _RANKS_MAX
+    _require(is_whole and all(0 <= rank < found.world_size for rank in found.ranks), "ranks that cannot be")
+    is_grid = 0 < len(found.shape) <= _AXES_MAX and all(0 < length <= found.world_size for length in found.shape)
+    is_right = is_grid and math.prod(found.shape) == found.world_size
+    _require(is_right, f"a grid of {found.shape[:_AXES_MAX]} for {found.world_size} ranks")
+    _require(0 <= found.group_rank < found.group_world_size, f"group_rank {found.group_rank}")
+    _require(0 < found.master_port < 65536 and found.master_addr.isprintable(), f"port {found.master_port}")
+    return found
+
+
+def _read(kind: type[_Record], text: str, what: str) -> _Record:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        raise RecordError(f"its {what} is not JSON") from None
+    if not isinstance(content, dict):
+        raise RecordError(f"its {what} is not an object")
+    known: dict[str, Any] = {}
+    for item in fields(kind):
+        if item.name not in content:
+            if item.default is MISSING:
+                raise RecordError(f"its {what} lacks {item.name}")
+            continue
+        value = content[item.name]
+        _require(_is_of(value, str(item.type)), f"{item.name} {value!r:.40}")
+        known[item.name] = tuple(value) if isinstance(value, list) else value
+    return kind(**known)
+
+
+def _is_of(value: object, kind: str) -> bool:
+    """Whether JSON's value fits the annotation, which is a string here."""
+    if kind.startswith("tuple[int"):
+        return isinstance(value, list) and all(_is_of(one, "int") for one in value)
+    if kind.startswith("tuple["):
+        return isinstance(value, list) and all(one is None or isinstance(one, str) for one in value)
+    if kind.endswith("| None") and value is None:
+        return True
+    if kind.startswith("int"):
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53
+    return isinstance(value, str)
+
+
+def _require(is_right: bool, what: str) -> None:
+    if not is_right:
+        raise RecordError(f"it has {what}, which this version does not write")

@@ -1,0 +1,24 @@
+"""How many files this process may have open: a leader has a connection to every node of the job.
+
+The usual limit of 1,024 is there for programs that use select(), which the agent does not. It is raised for the agent
+alone and after the warden's fork, so the warden and the workers keep what the user had set.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+DESCRIPTORS_WANTED = 65536
+"""Presence takes one for each member, the pump two for each worker; no job is that large."""
+
+
+def raise_descriptor_limit(wanted: int = DESCRIPTORS_WANTED) -> int:
+    """Raise the soft limit to `wanted`, or as far as the hard one allows; what it is now. Call after Warden.fork."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    possible = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < possible:
+        with contextlib.suppress(OSError, ValueError):  # a sandbox may forbid what the limits allow
+            resource.setrlimit(resource.RLIMIT_NOFILE, (possible, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -1,0 +1,41 @@
+"""Where rank 0 listens if it runs on this node: the port that is offered, and whether a stranger has taken it.
+
+Not so if the user has given a port: then that is used in every round, and nothing is offered.
+"""
+
+from __future__ import annotations
+
+import os
+
+from launcher.console import tell
+from launcher.description import Share
+from launcher.ports import HeldPort
+
+
+class MasterPort:
+    """`given` is the user's port, `ports` the range to take others from."""
+
+    def __init__(self, given: int | None, ports: tuple[int, int] | None) -> None:
+        self._held = None if given is not None else HeldPort(ports)
+
+    @property
+    def number(self) -> int:
+        """What this node offers for the next round, 0 if nothing."""
+        return self._held.number if self._held is not None else 0
+
+    def renew(self) -> None:
+        """A round is over: offer another port."""
+        if self._held is not None:
+            self._held.renew()
+
+    def is_taken(self, share: Share) -> bool:
+        """Whether rank 0 of this round is here, and somebody else listens where it should: then its failure is ours."""
+        if self._held is None or share.group_rank != 0:
+            return False
+        from launcher.warden import kernel
+        from rendezvous.listeners import foreign_listener
+
+        stranger = foreign_listener(share.master_port, {os.getpid(), *kernel.descendants(os.getpid())})
+        if stranger:
+            tell(f"port {share.master_port} was meant for rank 0, and {stranger} listens there")
+        return bool(stranger)

@@ -1,0 +1,166 @@
+"""This node as one of several: its membership over a store in the network, and the store itself if it serves it.
+
+What `membership` is for one machine. Everything that runs a thread is begun here, after the warden's fork; what had to
+happen before it has happened in `arrival`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from launcher import stores
+from launcher.arrival import Arrival
+from launcher.config import Config
+from launcher.console import tell
+from launcher.demand import written
+from launcher.description import Description, describe
+from launcher.errors import TemporaryError
+from launcher.membership import Membership, chance, demands, now
+from launcher.mesh import Mesh
+from launcher.probe import probe
+from launcher.roster import RosterPlanner
+from rendezvous.driver import Driver
+from rendezvous.presence import Presence
+from rendezvous.protocol import Protocol
+from rendezvous.records import Spec
+from rendezvous.settings import Settings
+from rendezvous.store import Store
+
+if TYPE_CHECKING:
+    from rendezvous.stores.server import StoreServer
+
+SILENT_PARTS = 2  # a connection on which nothing is heard for this part of a lease's time is silent
+
+
+class NetworkedMembership(Membership):
+    """Raises UsageError and TemporaryError, when the store does not take this node in."""
+
+    def __init__(
+        self,
+        config: Config,
+        limits: Settings,
+        mesh: Mesh,
+        arrival: Arrival,
+        *,
+        slot_count: int,
+        run_id: str,
+        worker_port: int,
+        wake: Callable[[], None],
+    ) -> None:
+        asked = demands(config, mesh)
+        planner = RosterPlanner(mesh, *asked)
+        description = Description(
+            slot_count=slot_count,
+            address=arrival.address,
+            role=config.role,
+            name=arrival.name,
+            machine=arrival.boot_id,
+        )
+        self._arrival = arrival
+        self._limits = limits
+        self._server = self._serve()
+        try:
+            self._store = self._open(run_id)
+        except TemporaryError:
+            self._end_service()
+            raise
+        protocol = Protocol(
+            settings=limits,
+            spec=Spec(
+                mesh=str(mesh),
+                limits=f"{written(*asked)}{_agreed(limits)}",
+                digest=_digest(config),
+                has_secret=bool(arrival.credentials.secret),
+            ),
+            node_name=arrival.name,
+            boot_id=arrival.boot_id,
+            description=describe(description),
+            worker_port=worker_port,
+            prefix=arrival.network.prefix,
+            run_id=run_id,
+            sizer=planner.size,
+            chance=chance,
+            presence_address=arrival.presence_address,
+            secret=arrival.credentials.secret,
+            incarnation="" if config.attempt is None else str(config.attempt),
+            hosts_store=self._server is not None,
+        )
+        presence = Presence(
+            listener=arrival.listener,
+            address=arrival.presence_address,
+            secret=arrival.credentials.secret,
+            submit=lambda event: self.driver.submit(event),  # there is one before anybody appears
+            clock=now,
+            silence_s=limits.lease_ttl_s / SILENT_PARTS,
+        )
+        driver = Driver(
+            protocol=protocol,
+            store=self._store,
+            planner=planner.plan,
+            clock=now,
+            wake=wake,
+            is_local=False,
+            presence=presence,
+        )
+        super().__init__(driver, limits.call_limit_s)
+
+    def close(self) -> None:
+        """Give everything up, the store that others may need last."""
+        super().close()
+        self._end_service()
+
+    def _end_service(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    def _serve(self) -> StoreServer | None:
+        arrival = self._arrival
+        if not arrival.hosts_store:
+            return None
+        try:
+            server = stores.serve(arrival.network, arrival.credentials)
+        except TemporaryError:
+            # Two agents of this machine saw nobody there, and the other was first.
+            if arrival.network.is_host or probe(arrival.network).kind != "good":
+                raise
+            return None
+        tell(f"this agent serves the job's store at {arrival.network.endpoints[0]}; if it is lost, the job is lost")
+        return server
+
+    def _open(self, run_id: str) -> Store:
+        network = self._arrival.network
+        store = stores.open_store(network, self._arrival.credentials, call_limit_s=self._limits.call_limit_s)
+        try:
+            # It was there a moment ago: if it is away again, whoever joins waits for it and says so.
+            version = stores.check(store, network, run_id, may_be_away=True)
+        except TemporaryError:
+            store.close()
+            raise
+        what = f"etcd {version}".rstrip() if network.backend == "etcd" else "the store"
+        name, address = self._arrival.name, self._arrival.presence_address
+        tell(f"{name} ({address}) meets the other nodes of run {run_id} in {what} at {', '.join(network.endpoints)}")
+        return store
+
+
+def _agreed(limits: Settings) -> str:
+    """Of the terms, those on which nodes that differed would disagree later, as options; defaults are left out."""
+    usual = Settings
+    words = {
+        f"--lease-ttl {limits.lease_ttl_s:g}": limits.lease_ttl_s != usual.lease_ttl_s,
+        f"--max-restarts {limits.max_restarts}": limits.max_restarts != usual.max_restarts,
+        f"--restart-window {limits.restart_window_s:g}": limits.restart_window_s != usual.restart_window_s,
+        f"--grow {limits.growth}": limits.growth != usual.growth,
+        "--store-outage stop": not limits.continues_without_store,
+        "--presence-proof off": not limits.presence_proof,
+    }
+    return "".join(f" {word}" for word, is_given in words.items() if is_given)
+
+
+def _digest(config: Config) -> str:
+    """What all nodes must run alike, in a few letters: the command and its arguments."""
+    import hashlib
+
+    command = json.dumps([config.launch_mode, config.script, *config.script_args])
+    return hashlib.sha256(command.encode(errors="surrogateescape")).hexdigest()[:16]

@@ -1,0 +1,17 @@
+"""An overview for programs: one JSON object. Fields are added over time, never renamed; times are in seconds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from launcher.overview.state import Overview
+from launcher.overview.words import headline
+
+
+def document(overview: Overview) -> dict[str, Any]:
+    """The overview as values for JSON."""
+    content = asdict(overview)
+    for record in (*content["history"], *([content["verdict"]] if content["verdict"] else [])):
+        del record["unknown"]
+    return {"now": headline(overview), **content}

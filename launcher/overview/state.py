@@ -1,0 +1,285 @@
+"""What a job's keys mean, taken together: who is there, what each does, and how it came to this.
+
+The store is read from outside while the job goes on, and anybody may have written to it. So nothing here relies on
+two keys fitting together: a record that cannot be read is named among the `faults`, and the rest is shown without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from launcher.description import Description, Share, read_description, read_share
+from rendezvous.errors import RecordError
+from rendezvous.keys import Keys
+from rendezvous.records import (
+    Assignment,
+    Command,
+    Drain,
+    Leader,
+    Member,
+    Past,
+    Record,
+    Seal,
+    Spares,
+    Spec,
+    Status,
+    Stop,
+    Verdict,
+    decode,
+)
+from rendezvous.store import KeyValue
+
+FORMING, RUNNING, STOPPING, WAITING, ENDED = "forming", "running", "stopping", "waiting", "ended"
+
+
+class Reading(NamedTuple):
+    """What was read of one job: its keys with their values, and for each lease of a member the seconds left."""
+
+    run_id: str
+    keys: Keys
+    items: tuple[KeyValue, ...]
+    revision: int
+    lease_left_s: Mapping[int, float] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeState:
+    """One member, or a former one whose ranks nobody has taken yet.
+
+    `state`: "waiting" (for a first round), "running", "succeeded", "failed", "stopping", "stopped", "leaving",
+    "spare", "benched", "drained" or "lost"; "gone" when the job has ended. `why` is for people, and empty where the
+    state says it all. `path`: its place in the network, outermost first. `silent_s`: since its last keep-alive, None
+    if it has no lease or nobody knows.
+    """
+
+    name: str
+    member_id: str
+    state: str
+    ranks: tuple[int, ...] = ()
+    slot_count: int = 0
+    path: tuple[str, ...] = ()
+    address: str = ""
+    why: str = ""
+    silent_s: float | None = None
+    is_leader: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overview:
+    """The job as a whole. `phase`: "forming" before the first round, then "running", "stopping", "waiting" or "ended".
+
+    `round` 0: none yet. `shape` goes with the axes of `mesh`. `reason`: why the round was sealed; `stop_reason`: why
+    it is or was stopped. `nodes` are sorted by first rank, those without ranks last, by name. `drained`: nodes that
+    may not come back. `requests`: what people have asked for and nobody has done yet. `faults`: keys that cannot be
+    read, each with why.
+    """
+
+    run_id: str
+    job_key: str
+    phase: str
+    mesh: str = ""
+    limits: str = ""
+    round: int = 0
+    world_size: int = 0
+    shape: tuple[int, ...] = ()
+    coordinator: str = ""
+    reason: str = ""
+    stop_reason: str = ""
+    leader: str = ""
+    restart_count: int = 0
+    short_rounds: int = 0
+    nodes: tuple[NodeState, ...] = ()
+    drained: tuple[str, ...] = ()
+    requests: tuple[str, ...] = ()
+    history: tuple[Past, ...] = ()
+    verdict: Verdict | None = None
+    faults: tuple[str, ...] = ()
+
+    @property
+    def active(self) -> tuple[NodeState, ...]:
+        """Nodes with ranks."""
+        return tuple(node for node in self.nodes if node.ranks)
+
+
+def overview(reading: Reading, secret: bytes = b"") -> Overview:
+    """The job that these keys make; with a secret, records that its holders did not sign are faults."""
+    return _Records(reading, secret).overview()
+
+
+class _Records:
+    """The records of a reading by key, decoded once."""
+
+    def __init__(self, reading: Reading, secret: bytes) -> None:
+        self._reading = reading
+        self._keys = reading.keys
+        self._secret = secret
+        self._items = {item.key: item for item in reading.items}
+        self._faults: dict[str, str] = {}
+
+    def overview(self) -> Overview:
+        keys, reading = self._keys, self._reading
+        spec, seal = self._one(Spec, keys.spec), self._one(Seal, keys.round)
+        stop, verdict = self._one(Stop, keys.stop), self._one(Verdict, keys.verdict)
+        leader = self._one(Leader, keys.leader)
+        drained = tuple(sorted(drain.node_name for drain in self._all(Drain, keys.drains).values()))
+        is_stopped = seal is not None and stop is not None and stop.round >= seal.round
+        shares = self._shares(seal)
+        nodes = self._nodes(seal, shares, is_stopped, verdict is not None, leader, frozenset(drained))
+        return Overview(
+            run_id=reading.run_id,
+            job_key=keys.root.rpartition("/")[2],
+            phase=_phase(seal, is_stopped, verdict, nodes),
+            mesh=spec.mesh if spec else "",
+            limits=spec.limits if spec else "",
+            round=seal.round if seal else 0,
+            world_size=seal.world_size if seal else 0,
+            shape=next((share.shape for share, _ in shares.values()), ()),
+            coordinator=seal.coordinator if seal else "",
+            reason=seal.reason if seal else "",
+            stop_reason=stop.reason if is_stopped and stop else "",
+            leader=leader.node_name if leader else "",
+            restart_count=seal.restart_count if seal else 0,
+            short_rounds=seal.short_rounds if seal else 0,
+            nodes=nodes,
+            drained=drained,
+            requests=tuple(map(_request, self._all(Command, keys.commands).values())),
+            history=tuple(sorted(self._all(Past, keys.history).values(), key=lambda past: past.round)),
+            verdict=verdict,
+            faults=tuple(self._faults.values()),
+        )
+
+    # --- nodes ---
+
+    def _nodes(
+        self,
+        seal: Seal | None,
+        shares: Mapping[str, tuple[Share, str]],
+        is_stopped: bool,
+        has_ended: bool,
+        leader: Leader | None,
+        drained: frozenset[str],
+    ) -> tuple[NodeState, ...]:
+        members = self._all(Member, self._keys.members)
+        statuses = self._all(Status, self._keys.statuses)
+        spares = self._one(Spares, self._keys.spares)
+        why_spare = dict(zip(spares.member_ids, spares.reasons, strict=False)) if spares else {}
+        found = []
+        for member_id in sorted({*members, *shares}):
+            member, status = members.get(member_id), statuses.get(member_id)
+            if status is not None and (seal is None or status.plan_token != seal.plan_token):
+                status = None if not status.leaving else Status(round=status.round, leaving=status.leaving)
+            share, former_name = shares.get(member_id, (None, ""))
+            name = member.node_name if member else former_name or member_id
+            if share is not None:
+                state, why = _active_state(member is not None, status, is_stopped)
+                state = "gone" if state == "lost" and has_ended else state
+            else:
+                state, why = _idle_state(seal, status, bool({name, member_id} & drained), why_spare.get(member_id, ""))
+            described = self._description(member_id, member) if member else None
+            found.append(
+                NodeState(
+                    name=name,
+                    member_id=member_id,
+                    state=state,
+                    ranks=share.ranks if share else (),
+                    slot_count=described.slot_count if described else 0,
+                    path=tuple(level or "?" for level in described.path) if described else (),
+                    address=described.address if described else "",
+                    why=why,
+                    silent_s=self._silent_s(member_id, member),
+                    is_leader=leader is not None and leader.member_id == member_id,
+                )
+            )
+        return tuple(sorted(found, key=lambda node: (not node.ranks, node.ranks, node.name, node.member_id)))
+
+    def _silent_s(self, member_id: str, member: Member | None) -> float | None:
+        if member is None or not member.lease_ttl_s:
+            return None
+        left_s = self._reading.lease_left_s.get(self._items[self._keys.member(member_id)].lease)
+        return None if left_s is None else max(0.0, member.lease_ttl_s - left_s)
+
+    def _shares(self, seal: Seal | None) -> dict[str, tuple[Share, str]]:
+        """Who has which ranks in the sealed round: member id -> share, and name of the node."""
+        if seal is None:
+            return {}
+        prefix = self._keys.assignments(seal.round, seal.plan_token)
+        shares = {}
+        for member_id, assignment in self._all(Assignment, prefix).items():
+            key = prefix + member_id
+            try:
+                shares[member_id] = (read_share(assignment.content), assignment.node.partition(" ")[0])
+            except RecordError as error:
+                self._faults.setdefault(key, f"{key}: {error}")
+        return shares
+
+    def _description(self, member_id: str, member: Member) -> Description | None:
+        try:
+            return read_description(member.description)
+        except RecordError as error:
+            key = self._keys.member(member_id)
+            self._faults.setdefault(key, f"{key}: {error}")
+            return None
+
+    # --- records ---
+
+    def _one(self, kind: type[Record], key: str) -> Record | None:
+        item = self._items.get(key)
+        if item is None:
+            return None
+        try:
+            return decode(kind, item.value, key, self._secret)
+        except RecordError as error:
+            self._faults.setdefault(key, str(error))
+            return None
+
+    def _all(self, kind: type[Record], prefix: str) -> dict[str, Record]:
+        """Every record below a prefix that can be read, by the rest of its key, in the order of the keys."""
+        found = {}
+        for key in sorted(self._items):
+            if key.startswith(prefix) and (record := self._one(kind, key)) is not None:
+                found[key[len(prefix) :]] = record
+        return found
+
+
+def _phase(seal: Seal | None, is_stopped: bool, verdict: Verdict | None, nodes: tuple[NodeState, ...]) -> str:
+    if verdict is not None:
+        return ENDED
+    if seal is None:
+        return FORMING
+    if not is_stopped:
+        return RUNNING
+    return STOPPING if any(node.state == "stopping" for node in nodes) else WAITING
+
+
+def _active_state(is_member: bool, status: Status | None, is_stopped: bool) -> tuple[str, str]:
+    """The state of a node with ranks, and why."""
+    if status is not None and status.outcome == "succeeded":
+        return "succeeded", ""
+    if status is not None and status.leaving:
+        return "leaving", status.leaving
+    if not is_member:
+        return "lost", ""
+    if status is not None and status.outcome == "failed":
+        rank = f"rank {status.rank}, " if status.rank >= 0 else ""
+        return "failed", f"{rank}exit code {status.exit_code}"
+    if status is not None and status.is_stopped:
+        return "stopped", ""
+    return ("stopping", "") if is_stopped else ("running", "")
+
+
+def _idle_state(seal: Seal | None, status: Status | None, is_drained: bool, why_spare: str) -> tuple[str, str]:
+    """The state of a member without ranks, and why."""
+    if status is not None and status.leaving:
+        return "leaving", status.leaving
+    if is_drained:
+        return "drained", ""
+    if seal is None:
+        return "waiting", ""
+    return ("benched" if "benched for" in why_spare else "spare"), why_spare
+
+
+def _request(command: Command) -> str:
+    target = f" {command.target}" if command.target else ""
+    return f"{command.kind}{target}" + (f", asked for by {command.by}" if command.by else "")

@@ -1,0 +1,248 @@
+"""What an earlier agent of this run has left on this node: seen to before a new one joins.
+
+An agent that was killed takes its warden and workers with it, as far as the kernel's means reach. A process that has
+daemonised itself while both died may be left, with the device in its hands; and an agent that is restarted at once
+may be quicker than the kernel's clean-up. Two things tell. The *place* of an agent is a locked file, one for each run
+and node name (and choice of visible devices) on this host; warden and workers hold the same lock, so it is free only
+when the last of them is gone. And all of them carry a mark in their environment, by which they are found in /proc
+wherever they have gone: the same in every life of the place, but for the end, which is new each time.
+
+Whoever is left of a dead agent is killed, by a descriptor of the process, so that no stranger under a reused pid can
+be hit. An agent that lives is not: two agents under one name are a mistake that only people can mend, and the second
+one says so and ends. Containers see neither each other's processes nor, as a rule, each other's files.
+
+Whoever leaves in good order takes the file away. Only the holder of its lock may, and a lock counts only if the file
+is still found under its name once it is locked.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import signal
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from launcher.console import tell
+from launcher.errors import TemporaryError, UsageError, shortage_hint
+from rendezvous.errors import MeshrunError
+
+LIMIT_S = 10.0
+"""Killed processes are gone in milliseconds; one that hangs in a driver for longer needs a person, or another node."""
+LOOK_AGAIN_S = 0.05
+PATIENCE_S = 0.2
+"""Who has just locked the file writes its name there next; until then it looks like a lock that no agent holds."""
+MARK = "LAUNCHER_PLACE"
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS")
+
+
+class Place(NamedTuple):
+    """`lock` is to be kept open by the agent and inherited by warden and workers; `environment` is to be theirs too."""
+
+    path: str
+    lock: int
+    environment: Mapping[str, str]
+
+    def leave(self) -> None:
+        """Give the place up, and take the file away if nobody else holds it, as a process may that cannot be ended."""
+        os.close(self.lock)
+        with suppress(OSError):
+            lock = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_at(self.path, lock):
+                    os.unlink(self.path)
+            finally:
+                os.close(lock)
+
+
+def take_place(
+    run_id: str, node_name: str, environ: Mapping[str, str], *, limit_s: float = LIMIT_S, folder: str = ""
+) -> Place:
+    """Clear away what an earlier life of this run has left here, and take its place; call before the warden's fork.
+
+    `folder`: where the locks lie, by default a directory of this user's. Raises TemporaryError with the pids of those
+    who are still there after `limit_s`, and UsageError when the directory is not this user's alone.
+    """
+    name = _digest("\0".join((run_id, node_name, *(environ.get(variable, "") for variable in _VISIBLE))))
+    path = os.path.join(_private(folder or f"/tmp/meshrun-{os.geteuid()}"), f"{name}.lock")
+    spared = _line_of(os.getpid())
+    began = time.monotonic()
+    deadline, agentless_since, has_told = began + limit_s, math.inf, False
+    lock = None
+    try:
+        while True:
+            lock = _lock(path) if lock is None else lock
+            agent = _agent(path) if lock is None else ""
+            holders = _leftovers(name, path if lock is None else "", spared)
+            if lock is not None and not holders:
+                return Place(path, lock, {MARK: f"{name}-{os.urandom(8).hex()}"})
+            now = time.monotonic()
+            if now >= deadline:
+                raise _refusal(run_id, node_name, agent, holders, limit_s)
+            agentless_since = math.inf if agent else min(agentless_since, now)
+            if lock is not None or now >= agentless_since + PATIENCE_S:
+                for pid in holders:
+                    _kill(pid, name, "" if lock is not None else path)
+            elif agent and not has_told:
+                has_told = True
+                tell(f"agent {agent} of run {run_id} is here as {node_name}: waiting up to {limit_s:g} s for its end")
+            time.sleep(LOOK_AGAIN_S)
+    except BaseException:
+        if lock is not None:
+            os.close(lock)
+        raise
+
+
+def _refusal(run_id: str, node_name: str, agent: str, holders: list[int], limit_s: float) -> MeshrunError:
+    if agent:
+        return TemporaryError(
+            f"an agent of run {run_id} is on this node already, as {node_name}: pid {agent}",
+            "end it first; several agents on one node need names of their own, see --node-name",
+        )
+    pids = ", ".join(map(str, holders)) or "of another user"
+    return TemporaryError(
+        f"an earlier agent of run {run_id} has left processes that are killed and still there after {limit_s:g} s: "
+        f"pid {pids}",
+        "they may hang in a driver: see ps -o pid,stat,wchan,cmd",
+    )
+
+
+# --- the lock ---
+
+
+def _private(folder: str) -> str:
+    """The directory, made if need be. It lies where others may write, so it has to be a directory of ours alone."""
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        found = os.lstat(folder)
+    except OSError as error:
+        raise _unusable(folder, error) from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise UsageError(
+            f"{folder} is not a directory of this user's alone, so nothing can be locked there",
+            "have it removed; it is made anew when needed",
+        )
+    return folder
+
+
+def _lock(path: str) -> int | None:
+    """The file, locked and with this process's name in it; None if somebody else has it.
+
+    Who waits keeps nothing open: whoever has the file open is taken for one of the agent's.
+    """
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(path, lock):
+                os.pwrite(lock, f"{os.getpid()} {_start_time(os.getpid())}\n".encode().ljust(64), 0)
+                return lock
+        except BlockingIOError:
+            pass
+        except BaseException:
+            os.close(lock)
+            raise
+    except OSError as error:
+        raise _unusable(path, error) from None
+    os.close(lock)
+    return None
+
+
+def _is_at(path: str, lock: int) -> bool:
+    """Whether the open file is still the one of that name: the holder before may have taken it away."""
+    try:
+        return os.path.samestat(os.fstat(lock), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _unusable(path: str, error: OSError) -> MeshrunError:
+    return TemporaryError(
+        f"cannot lock this node's place in the run with {path}: {error.strerror}", shortage_hint(error.errno)
+    )
+
+
+def _agent(path: str) -> str:
+    """The pid of the agent that has locked the file, if it is still the same process; else ""."""
+    words = _read(path)[:64].split()
+    if len(words) != 2 or not words[0].isdigit():
+        return ""  # it is about to write it, or was killed before: it has started nothing then
+    is_same = _start_time(int(words[0])) == words[1].decode(errors="replace")
+    return words[0].decode() if is_same else ""
+
+
+def _start_time(pid: int) -> str:
+    """When the process began, in the kernel's ticks; "" if it has ended. Tells apart two that share a pid."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return fields[19].decode() if fields and fields[0] not in (b"Z", b"X") else ""
+
+
+# --- who is left ---
+
+
+def _leftovers(name: str, path: str, spared: set[int]) -> list[int]:
+    """This user's processes that carry the mark of this place, or that have the locked file open (if it is given)."""
+    return [pid for pid in _own_processes() if pid not in spared and _is_leftover(pid, name, path)]
+
+
+def _is_leftover(pid: int, name: str, path: str) -> bool:
+    mark = f"{MARK}={name}-".encode()
+    environment = _read(f"/proc/{pid}/environ")
+    is_marked = mark in environment and any(entry.startswith(mark) for entry in environment.split(b"\0"))
+    return bool(_start_time(pid)) and (is_marked or (bool(path) and _has_open(pid, path)))
+
+
+def _own_processes() -> Iterator[int]:
+    for number in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            if os.stat(f"/proc/{number}").st_uid == os.geteuid():
+                yield int(number)
+
+
+def _has_open(pid: int, path: str) -> bool:
+    with suppress(OSError):
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            if os.readlink(f"/proc/{pid}/fd/{number}") == path:
+                return True
+    return False
+
+
+def _line_of(pid: int) -> set[int]:
+    """A process and all it descends from: an agent may have been started by what carries the mark."""
+    line: set[int] = set()
+    while pid > 0 and pid not in line:
+        line.add(pid)
+        fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        pid = int(fields[1]) if fields else 0
+    return line
+
+
+def _kill(pid: int, name: str, path: str) -> None:
+    """Kill the process if it is still one of those: asked again once it cannot be replaced by another of that pid."""
+    with suppress(OSError):
+        process = os.pidfd_open(pid)
+        try:
+            if _is_leftover(pid, name, path):
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+        finally:
+            os.close(process)
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.readall()
+    except OSError:
+        return b""
+
+
+def _digest(text: str) -> str:
+    import hashlib
+
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]

@@ -1,0 +1,52 @@
+"""Which streams of which workers an option means: torchrun's codes, and lists of local ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from launcher.errors import UsageError
+from launcher.options import Given
+from launcher.reading import whole_number
+
+
+class Streams(NamedTuple):
+    """Which streams of which workers, in torchrun's code: 0 none, 1 stdout, 2 stderr, 3 both.
+
+    `by_rank` goes by local rank, and a rank it does not name has none; without it `every` holds for all.
+    """
+
+    every: int = 0
+    by_rank: Mapping[int, int] | None = None
+
+    def of(self, local_rank: int) -> tuple[bool, bool]:
+        """Whether (stdout, stderr) of this worker are meant."""
+        code = self.every if self.by_rank is None else self.by_rank.get(local_rank, 0)
+        return bool(code & 1), bool(code & 2)
+
+
+def streams(given: Given) -> Streams:
+    """torchrun's 0-3, or RANK:0-3 with commas; here the rank may have several digits."""
+    if given.text in ("0", "1", "2", "3"):
+        return Streams(every=int(given.text))
+    by_rank: dict[int, int] = {}
+    for part in given.text.split(","):
+        rank, _, code = part.partition(":")
+        if not (rank.isascii() and rank.isdigit()) or code not in ("0", "1", "2", "3"):
+            raise UsageError(
+                f"{given} is neither a code nor RANK:CODE,...",
+                "codes: 0 nothing, 1 stdout, 2 stderr, 3 both; 0:3,1:2 is both of local rank 0 and stderr of 1",
+            )
+        by_rank[int(rank)] = int(code)
+    return Streams(by_rank=by_rank)
+
+
+def local_ranks(given: Given) -> frozenset[int] | None:
+    """0,1,2; None, which is all, if not given. Raises UsageError."""
+    if given.is_default:
+        return None
+    ranks = frozenset(whole_number(part) for part in given.text.split(","))
+    valid = frozenset(rank for rank in ranks if rank is not None and rank >= 0)
+    if valid != ranks:
+        raise UsageError(f"{given} is not a list of local ranks", "write it like 0,1,2")
+    return valid

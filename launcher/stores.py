@@ -1,0 +1,77 @@
+"""Opening the store in which a job's nodes meet, and serving it where that is this node's part.
+
+grpc is imported here at the earliest, so after the warden's fork: it runs threads, and threads and forks do not mix.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from launcher.credentials import Credentials
+from launcher.errors import TemporaryError, UsageError
+from launcher.network import Network
+from rendezvous import keys
+from rendezvous.addresses import split_address
+from rendezvous.errors import SettingsError, StoreError, Unreachable
+
+if TYPE_CHECKING:
+    from rendezvous.stores.etcd import EtcdStore
+    from rendezvous.stores.server import StoreServer
+
+SERVED_USER = "meshrun"  # whom the token of a served store belongs to
+
+
+def require_grpc() -> None:
+    """Raise UsageError if there is no grpc to import: one machine does without, so it is an extra. Imports nothing."""
+    import importlib.util
+
+    if importlib.util.find_spec("grpc") is None:
+        raise UsageError(
+            "a job whose nodes meet in a store needs the package grpcio, which is not installed",
+            "pip install 'grpcio>=1.60,<2'",
+        )
+
+
+def open_store(network: Network, credentials: Credentials, *, call_limit_s: float = 1.0) -> EtcdStore:
+    """A client of the store; nobody is contacted yet. Raises UsageError for files that cannot be used."""
+    require_grpc()
+    from rendezvous.stores.etcd import EtcdStore, Tls
+
+    tls = Tls(network.ca_file, network.cert_file, network.key_file) if network.uses_tls else None
+    if network.backend == "served":
+        user, password = (SERVED_USER, credentials.token) if credentials.token else ("", "")
+    else:
+        user, password = credentials.user, credentials.password
+    try:
+        return EtcdStore(network.endpoints, user=user, password=password, tls=tls, call_limit_s=call_limit_s)
+    except SettingsError as error:
+        raise UsageError(str(error), error.hint) from None
+
+
+def check(store: EtcdStore, network: Network, run_id: str, *, may_be_away: bool = False) -> str:
+    """Log in and read where the run lies, so that a mistake costs a second; the server's version, for people.
+
+    Raises TemporaryError with what stands in the way. `may_be_away`: that nobody can be reached is no mistake, and
+    the version is "" then.
+    """
+    try:
+        version = store.connect()
+        store.get(keys.current(network.prefix, run_id))
+    except StoreError as error:
+        if may_be_away and isinstance(error, Unreachable):
+            return ""
+        raise TemporaryError(str(error), error.hint) from None
+    return version
+
+
+def serve(network: Network, credentials: Credentials) -> StoreServer:
+    """Serve the job's store at its endpoint, until it is closed. Raises TemporaryError if that cannot be."""
+    from rendezvous.stores.server import StoreServer
+
+    host, port = split_address(network.endpoints[0])
+    server = StoreServer(host, port, token=credentials.token)
+    try:
+        server.start()
+    except StoreError as error:
+        raise TemporaryError(str(error), error.hint) from None
+    return server

@@ -1,0 +1,206 @@
+"""Every option of the command, in one table.
+
+The parser, the help, the reference page, the variables an option can be set by and the suggestions for a misspelt
+flag are all read from `TABLE`, so they cannot disagree. Names, spellings and defaults are torchrun 2.13's where it
+has the option; an option that does not work yet is in the table too, so that it is refused by name and never ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+Kind = Literal["text", "flag", "count", "seconds", "ask"]
+State = Literal["works", "not yet", "no effect"]
+Source = Literal["torchrun", "torchrun without variable", "ours"]
+
+
+class Option(NamedTuple):
+    """One row. `default` is what stands for "not given", as a person would write it ("" when there is nothing).
+
+    `kind`: how the value is written: text; a flag (in a variable 0 or 1); a count (a whole number); seconds; or
+    "ask" for -h and --version, which have no variable. `state`: "no effect" options are accepted with a remark.
+    `source`: whose name it is; torchrun's come first when a prefix is completed, and have a PET_ variable, but for
+    two that torchrun reads from none. `last_variable`: one more, outside both families, that is read last.
+    """
+
+    name: str
+    kind: Kind
+    metavar: str
+    default: str
+    help: str
+    group: str
+    state: State = "works"
+    short: str = ""
+    source: Source = "torchrun"
+    last_variable: str = ""
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name}"
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """Every way to write it out: the short form, with dashes, with underscores."""
+        underscored = "--" + self.name.replace("-", "_")
+        return tuple(dict.fromkeys(filter(None, (self.short, self.flag, underscored))))
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The variables that set it, strongest first."""
+        if self.kind == "ask":
+            return ()
+        suffix = self.name.replace("-", "_").upper()
+        pet = f"PET_{suffix}" if self.source == "torchrun" else ""
+        return tuple(filter(None, (f"LAUNCHER_{suffix}", pet, self.last_variable)))
+
+    @property
+    def takes_value(self) -> bool:
+        return self.kind not in ("flag", "ask")
+
+
+# The parts of the help: what `-h NAME` takes, and its heading. Each fits a screen.
+GROUPS = {
+    "size": "How many workers, and the grid they form",
+    "placement": "Which node gets which ranks",
+    "script": "What a worker runs",
+    "restarts": "When something fails or stops",
+    "leaving": "When a node is told to go, or cannot be reached",
+    "output": "Where the output goes",
+    "meeting": "How the nodes of a job find each other",
+    "waiting": "How long nodes are waited for",
+    "addresses": "Addresses and ports",
+    "missing": "torchrun's options that do not work yet",
+    "planned": "Options of our own that do not work yet",
+    "help": "Help",
+}
+
+
+def _later(name: str, kind: Kind, metavar: str, default: str, help: str, source: Source = "torchrun") -> Option:
+    group = "planned" if source == "ours" else "missing"
+    return Option(name, kind, metavar, default, help, group, state="not yet", source=source)
+
+
+# fmt: off
+TABLE: tuple[Option, ...] = (
+    Option("nnodes", "text", "N|MIN:MAX", "1:1", "Nodes with ranks; more are spares. MIN: is open above, as is "
+           "a job with a --mesh that meets others.", "size"),
+    Option("nproc-per-node", "text", "N|auto|gpu|cpu", "auto if accelerators are found, else 1",
+           "Workers on this node.", "size"),
+    Option("devices-per-worker", "text", "N|all", "1", "Devices a worker gets for itself.", "size", source="ours"),
+    Option("mesh", "text", "AXIS=SIZE,...", "dp=*", "The grid of ranks, outermost axis first, e.g. pp=4,dp=*,tp=8; "
+           "one axis may be * and takes what is there.", "size", source="ours"),
+    Option("elastic", "text", "MIN:MAX", "1:", "Sizes the axis with * may take; N, MIN: and :MAX will do.",
+           "size", source="ours"),
+    Option("dp-min", "count", "N", "1", "The same as --elastic N: for the axis with *.", "size", source="ours"),
+    Option("dp-max", "count", "N", "none", "The same as --elastic :N for the axis with *.", "size", source="ours"),
+
+    Option("traffic", "text", "AXIS=WEIGHT[:KIND],...", "tp=100,cp=30,ep=20,dp=10,pp=3", "Bytes a rank sends along an "
+           "axis, in proportion; A+B is one group over both. KIND is ring, line or all.", "placement", source="ours"),
+    Option("tolls", "text", "LEVEL=TOLL,...", "host=1, then 2, 4, 8, ...",
+           "Cost of leaving a domain of a level.", "placement", source="ours"),
+    Option("unit", "count", "N", "inner axes that fit a node", "Consecutive ranks that stay on one node.",
+           "placement", source="ours"),
+    Option("within", "text", "AXIS=LEVEL,...", "", "Every group of the axis stays inside one domain of the level; "
+           "one machine knows only host.", "placement", source="ours"),
+    Option("whole", "text", "LEVEL[:HOSTS]", "", "Domains of the level are used with all their HOSTS nodes or not at "
+           "all; one machine knows none.", "placement", source="ours"),
+    Option("move-cost", "text", "COST", "5 % of the plan for all", "Cost of moving a rank to another node.",
+           "placement", source="ours"),
+
+    Option("module", "flag", "", "0", "SCRIPT is a module, run as by python -m.", "script", short="-m"),
+    Option("no-python", "flag", "", "0", "SCRIPT is a program, run without Python.", "script"),
+    Option("run-path", "flag", "", "0", "Run SCRIPT by runpy.run_path. Wins over --no-python.", "script"),
+    Option("role", "text", "NAME", "default", "Name of the workers, seen in ROLE_NAME and in prefixes.", "script"),
+    Option("virtual-local-rank", "flag", "", "0", "Every worker sees LOCAL_RANK 0 and its own GPU as device 0.",
+           "script"),
+
+    Option("max-restarts", "count", "N", "0", "How often the workers are restarted before the job fails.", "restarts"),
+    Option("restart-window", "seconds", "SECONDS", "none", "Only failures this recent count.", "restarts",
+           source="ours"),
+    Option("min-round-time", "seconds", "SECONDS", "5", "A round that ends sooner made no progress: after several, "
+           "the next one waits a little, and then the job fails.", "restarts", source="ours"),
+    Option("attempt", "count", "N", "none", "Which attempt at the run this is, where a scheduler counts them; agents "
+           "of an earlier one end.", "restarts", source="ours", last_variable="SLURM_RESTART_COUNT"),
+    Option("shutdown-timeout", "seconds", "SECONDS", "30", "From the stop signal to the kill.", "restarts",
+           last_variable="TORCH_ELASTIC_SHUTDOWN_TIMEOUT"),
+    Option("monitor-interval", "seconds", "SECONDS", "0.1", "No effect: nothing here polls.", "restarts",
+           state="no effect"),
+
+    Option("signals-to-handle", "text", "NAME,...", "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+           "Signals that are passed on to the workers and make this node leave.", "leaving"),
+    Option("preemption-signal", "text", "NAME", "", "A further signal to leave on; workers get SIGTERM.", "leaving",
+           source="ours"),
+    Option("preemption-file", "text", "FILE", "", "Leave within a second once this file is there.", "leaving",
+           source="ours"),
+    Option("lease-ttl", "seconds", "SECONDS", "5; none on one machine", "A node cut off for so long kills its "
+           "workers.", "leaving", source="ours"),
+    Option("store-outage", "text", "continue|stop", "continue", "Whether workers go on when no node reaches the store.",
+           "leaving", source="ours"),
+    Option("presence-proof", "text", "on|off", "on", "A node whose ports refuse is lost at once, not by its lease.",
+           "leaving", source="ours"),
+
+    Option("log-dir", "text", "DIR", "a temporary directory", "Base directory of the log files; each run makes its own "
+           "below it.", "output"),
+    Option("redirects", "text", "0-3|RANK:0-3,...", "0", "Log files instead of the console: 0 for nothing, 1 "
+           "stdout, 2 stderr, 3 both.",
+           "output", short="-r"),
+    Option("tee", "text", "0-3|RANK:0-3,...", "0", "Log files and the console, likewise.", "output", short="-t"),
+    Option("local-ranks-filter", "text", "RANK,...", "all", "Local ranks whose output the console shows.", "output"),
+
+    Option("standalone", "flag", "", "0", "One node that meets nobody: the other options of this group, --node-rank, "
+           "--master-addr and --master-port then have no effect.", "meeting"),
+    Option("rdzv-backend", "text", "static|c10d|etcd", "static", "c10d: one node's agent serves the store; etcd (also "
+           "etcd-v2): v3; static: one node.", "meeting"),
+    Option("rdzv-endpoint", "text", "HOST[:PORT],...", "", "The store; etcds:// in front for TLS. With static: the "
+           "master.", "meeting"),
+    Option("rdzv-id", "text", "ID", "random; etcd needs one", "Name of the run.", "meeting"),
+    Option("rdzv-conf", "text", "KEY=VALUE,...", "", "torchrun's further settings, and user, password_file.",
+           "meeting"),
+    Option("rdzv-prefix", "text", "PREFIX", "meshrun", "Where the run's keys lie in the store.", "meeting",
+           source="ours"),
+    Option("node-name", "text", "NAME", "the host's name", "What this node is called.", "meeting", source="ours"),
+
+    Option("target-nodes", "count", "N", "none", "At the start wait for so many nodes, though fewer would do.",
+           "waiting", source="ours"),
+    Option("start-timeout", "seconds", "SECONDS", "600", "The longest wait for the store and for enough nodes.",
+           "waiting", source="ours"),
+    Option("join-grace", "seconds", "SECONDS", "30", "At the start wait so long after the last node came.", "waiting",
+           source="ours"),
+    Option("rejoin-timeout", "seconds", "SECONDS", "1800", "The longest wait for nodes to come back.", "waiting",
+           source="ours"),
+    Option("grow", "text", "never|delay|checkpoint", "delay", "When a running job restarts to use more nodes.",
+           "waiting", source="ours"),
+    Option("grow-delay", "seconds", "SECONDS", "300", "Quiet after the last arrival before it does.", "waiting",
+           source="ours"),
+    Option("on-finished", "text", "next|exit", "next", "If this run has failed before: begin anew, or end as it did.",
+           "waiting", source="ours"),
+
+    Option("node-rank", "count", "N", "0", "On one node it can only be 0.", "addresses"),
+    Option("master-addr", "text", "ADDRESS", "--local-addr, else loopback", "MASTER_ADDR on one node.", "addresses"),
+    Option("master-port", "count", "PORT", "a fresh free one for every round", "MASTER_PORT on one node.", "addresses"),
+    Option("local-addr", "text", "ADDRESS", "that of the route to the store", "This node's address, as others reach "
+           "it; loopback if alone.", "addresses"),
+    Option("interface", "text", "NAME", "", "The network interface that has this node's address.", "addresses",
+           source="ours"),
+    Option("port-range", "text", "FIRST:LAST", "any free", "Where the agent listens for other agents.", "addresses",
+           source="ours"),
+    Option("worker-port-range", "text", "FIRST:LAST", "any free", "Where rank 0 listens.", "addresses", source="ours"),
+
+    _later("start-method", "text", "METHOD", "spawn", "How worker processes are made."),
+    _later("event-log-handler", "text", "NAME", "null", "Where events go."),
+    _later("logs-specs", "text", "NAME", "", "A plug-in for logs.", "torchrun without variable"),
+    _later("duplicate-stdout-filters", "text", "TEXT,...", "", "Copy matching stdout."),
+    _later("duplicate-stderr-filters", "text", "TEXT,...", "", "Copy matching stderr."),
+    _later("numa-binding", "text", "MODE", "", "Bind workers to CPUs.", "torchrun without variable"),
+    _later("preload", "text", "MODULE,...", "", "Import once, fork workers.", "ours"),
+
+    Option("help", "ask", "[GROUP]", "", "This text, or the part of it that is called GROUP.", "help", short="-h"),
+    Option("version", "ask", "", "", "The version of meshrun.", "help", source="ours"),
+)
+# fmt: on
+
+# What `demand` reads, against the mesh and the network's levels.
+DEMANDS = ("traffic", "unit", "within", "whole", "tolls", "elastic", "dp-min", "dp-max", "move-cost")
+
+BY_NAME = {option.name: option for option in TABLE}
+BY_SHORT = {option.short: option for option in TABLE if option.short}

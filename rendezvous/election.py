@@ -1,0 +1,207 @@
+"""Who leads: keep a connection to whoever does, and take the place when it is free or its holder is proven gone.
+
+The leader is whoever holds the leader's key, on the same lease as its own. The seal names successors: when it is
+proven that nothing of the leader is left, they take over one after the other, without waiting for its lease. When
+the key is simply gone, anybody of the round's roster may try. Who does not belong to it must wait (see `outsider`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from rendezvous import keys
+from rendezvous.decide import Sizer
+from rendezvous.leading import Leading
+from rendezvous.messages import Answer, Attend, Planned, PlanRefused, Txn
+from rendezvous.outsider import Outsider
+from rendezvous.records import Command, Leader, Seal, Spares
+from rendezvous.store import Compare, Delete, Get, KeyValue, Operation, Put, TxnResult
+
+if TYPE_CHECKING:
+    from rendezvous.protocol import Protocol
+
+
+class Election:
+    """`node_name` is for people."""
+
+    def __init__(self, member: Protocol, sizer: Sizer, node_name: str, presence_address: str) -> None:
+        self._member = member
+        self._sizer = sizer
+        self._node_name = node_name
+        self._presence_address = presence_address
+        self._attended, self._attended_at = Attend("", ""), math.inf
+        self._has_warned = False
+        self._ranked_token = ""  # the last plan that gave this agent ranks, under whatever member id
+        self._spare_id = ""  # the last member id under which this agent was listed as a spare
+        self.leading: Leading | None = None
+        self.begin_membership()
+
+    def begin_membership(self) -> None:
+        """Lead no more, and know no leader."""
+        self.leading = None
+        self._campaign_at = -math.inf
+        self._outsider: Outsider | None = None  # while there is no leader, and this member is not of the roster
+        self._attend(None, math.inf)
+
+    def belong(self, seal: Seal) -> None:
+        """This agent has ranks in this round."""
+        self._ranked_token = seal.plan_token
+
+    def take_plan(self, event: Planned | PlanRefused) -> None:
+        if self.leading is not None:
+            self.leading.take_plan(event)
+
+    def leader(self, job: keys.Keys) -> Leader | None:
+        """Who leads, as far as this member knows."""
+        return self._member.read(Leader, job.leader)
+
+    def advance(self, job: keys.Keys, now: float) -> None:
+        member = self._member
+        held, leader, seal = member.mirror.get(job.leader), self.leader(job), member.read(Seal, job.round)
+        spares = member.read(Spares, job.spares)
+        if spares is not None and member.member_id in spares.member_ids:
+            self._spare_id = member.member_id
+        if self.leading is not None and (held is None or held.mod_revision != self.leading.revision):
+            self._stop_leading(job)
+        if leader is None or held is None:
+            self._elect(job, seal, now)
+            return
+        self._campaign_at, self._outsider = math.inf, None
+        if leader.member_id != member.member_id:
+            self._attend(leader, now)
+            self._warn_of_walls(leader, now)
+            self._succeed(job, leader, seal, now)
+        else:
+            self._attend(None, now)
+            if self.leading is None:
+                current = member.joining.current_key
+                self.leading = Leading(member, job, current, held.mod_revision, self._sizer, now)
+            if not member.is_blind and not member.leash.is_store_away:  # nothing is decided on what may be old
+                self.leading.advance(now)
+
+    def _stop_leading(self, job: keys.Keys) -> None:
+        self._member.unfollow(job.members, job.statuses, job.spec, self._member.joining.current_key)
+        self.leading = None
+
+    def _attend(self, leader: Leader | None, now: float) -> None:
+        """Keep a presence connection to this leader and to nobody else."""
+        attended = Attend(leader.member_id, leader.presence_address) if leader else Attend("", "")
+        if attended != self._attended:
+            self._attended, self._attended_at = attended, now
+            self._member.act(attended)
+
+    def _warn_of_walls(self, leader: Leader, now: float) -> None:
+        """Say once that the leader has never been reached: somebody may want to open a port."""
+        member = self._member
+        if self._has_warned or not leader.presence_address or member.presence.was_reached(leader.member_id):
+            return
+        at = self._attended_at + member.settings.isolation_s
+        if now < at:
+            member.wake(at)
+            return
+        self._has_warned = True
+        member.remark(
+            f"the leader, {leader.node_name}, cannot be reached at {leader.presence_address}: as long as that port is "
+            "closed to this node, its loss is noticed when its lease ends, and a store outage stops its workers"
+        )
+
+    # --- the place is free ---
+
+    def _elect(self, job: keys.Keys, seal: Seal | None, now: float) -> None:
+        """Try to lead, after a random time, so that not all do at once."""
+        settings = self._member.settings
+        if self._campaign_at == math.inf:
+            self._campaign_at = now + self._member.chance() * settings.election_spread_s
+        order = self._takeover_order(job)
+        if now < self._campaign_at:
+            self._member.wake(self._campaign_at)
+        elif order is not None or seal is None or self._may_lead(job, seal, now):
+            self._campaign(job, order, now)
+
+    def _takeover_order(self, job: keys.Keys) -> KeyValue | None:
+        """The request of somebody who knows that the roster is dead, if there is one."""
+        for item in self._member.mirror.under(job.commands):
+            command = self._member.read(Command, item.key)
+            if command is not None and command.kind == "takeover" and not command.answer:
+                return item
+        return None
+
+    def _may_lead(self, job: keys.Keys, seal: Seal, now: float) -> bool:
+        """Whether this agent belongs to the roster, or nobody of it can be running any more."""
+        if not self._member.settings.continues_without_store or self._belongs(job, seal):
+            return True
+        if self._outsider is None or self._outsider.seal.plan_token != seal.plan_token:
+            self._outsider = Outsider(self._member, seal)
+        return self._outsider.belongs or self._outsider.may_lead(job, now)
+
+    def _belongs(self, job: keys.Keys, seal: Seal) -> bool:
+        """Whether no outage is held out without this agent's word, whatever member it was when it was counted in.
+
+        A spare that was lost is taken from the list, and from then on nobody waits for its word.
+        """
+        spares = self._member.read(Spares, job.spares)
+        return seal.plan_token == self._ranked_token or (spares is not None and self._spare_id in spares.member_ids)
+
+    def _campaign(self, job: keys.Keys, order: KeyValue | None, now: float) -> None:
+        consumed: tuple[Operation, ...] = ()
+        guards: tuple[Compare, ...] = (Compare(job.leader, "mod", "=", self._member.mirror.revision(job.leader)),)
+        if order is not None:
+            consumed = (Delete(order.key),)
+            guards += (Compare(order.key, "mod", "=", order.mod_revision),)
+        self._write_leader(job, "ask to lead", guards, consumed, now)
+
+    # --- the holder is proven gone ---
+
+    def _succeed(self, job: keys.Keys, leader: Leader, seal: Seal | None, now: float) -> None:
+        """Take over from a leader of which nothing is left, in the order that the seal names."""
+        member = self._member
+        gone_since = member.presence.gone_since(leader.member_id, leader.presence_address)
+        order = [m for m in seal.successors if m != leader.member_id] if seal is not None else []
+        if gone_since == math.inf or member.member_id not in order or member.farewell.is_leaving:
+            return
+        at = gone_since + order.index(member.member_id) * member.settings.successor_delay_s
+        if now < at:
+            member.wake(at)
+            return
+        former, revision = job.member(leader.member_id), member.mirror.revision(job.leader)
+
+        def found(answer: Answer, now: float) -> None:
+            assert isinstance(answer, TxnResult)
+            old = answer.found[0].first
+            guards = (
+                Compare(job.leader, "mod", "=", revision),
+                Compare(former, "mod", "=", old.mod_revision if old else 0),
+            )
+            why = f"take over from {leader.node_name}"
+            self._write_leader(job, why, guards, (Delete(former),) if old else (), now)
+
+        member.ask("campaign", "read the lost leader's key", Txn((), (Get(former),)), found, now)
+
+    def _write_leader(
+        self, job: keys.Keys, why: str, guards: tuple[Compare, ...], besides: tuple[Operation, ...], now: float
+    ) -> None:
+        """Put the leader's key on the own lease, if nothing has changed that this was decided on."""
+        member = self._member
+        assert member.leash.lease is not None
+        own = job.member(member.member_id)
+        compares = (
+            *guards,
+            Compare(own, "create", "=", member.member_revision),
+            Compare(job.verdict, "create", "=", 0),
+            # Who belongs to the roster may have changed under leaders that have come and gone unseen.
+            Compare(job.round, "mod", "=", member.mirror.revision(job.round)),
+            Compare(job.spares, "mod", "=", member.mirror.revision(job.spares)),
+        )
+        leader = Leader(member_id=member.member_id, node_name=self._node_name, presence_address=self._presence_address)
+        put = Put(job.leader, member.encode(leader, job.leader), member.leash.lease)
+        reads = (Get(job.control, prefix=True), Get(own))
+
+        def counted(answer: Answer, now: float) -> None:
+            assert isinstance(answer, TxnResult)
+            for found, key in zip(answer.found, (job.control, own), strict=True):
+                member.mirror.load(found, key, now)
+            if not answer.succeeded:
+                member.pause("campaign", now)
+
+        member.ask("campaign", why, Txn(compares, (put, *besides, *reads), reads), counted, now)

@@ -1,0 +1,173 @@
+"""How this agent's part ends: told to leave, drained, the job over, or put out of it.
+
+A departure is announced and acknowledged by the store before the first worker is signalled, so that whatever it
+breaks is not charged to the job. A verdict is obeyed by all. Whoever serves the store to the others goes last, or
+they would never read the verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from rendezvous import keys, messages
+from rendezvous.joining import EXIT_REMOVED, EXIT_TEMPORARY
+from rendezvous.messages import Answer, Ask, End, Leave, Txn
+from rendezvous.records import Verdict
+from rendezvous.store import Get, TxnResult
+
+if TYPE_CHECKING:
+    from rendezvous.protocol import Protocol
+
+EXIT_FENCED = 137
+EXIT_LEFT = 143  # this agent was told to leave: as after SIGTERM, never 0
+
+
+class Farewell:
+    """`hosts_store`: the store that all others use ends with this agent."""
+
+    def __init__(self, member: Protocol, node_name: str, hosts_store: bool) -> None:
+        self._member = member
+        self._node_name = node_name
+        self._hosts_store = hosts_store
+        self._leave: Leave | None = None
+        self._leave_at = math.inf
+        self._end: End | None = None  # what this agent will end with, once the others have gone
+        self._end_by = math.inf
+        self.has_ended = False
+        self.begin_membership()
+
+    def begin_membership(self) -> None:
+        self._verdict: Verdict | None = None  # obeyed even when its key has expired meanwhile
+        self._is_asking_why = False
+
+    @property
+    def is_leaving(self) -> bool:
+        return self._leave is not None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it is decided what this agent ends with."""
+        return self._end is not None
+
+    def take(self, event: Leave, now: float) -> None:
+        if self._leave is None:
+            self._leave, self._leave_at = event, now
+
+    def leave_before_joining(self, now: float) -> bool:
+        """Go at once if told to: nobody counts on this node. Whether it does."""
+        if self._leave is not None:
+            self.finish(self._leave.exit_code, self._leave.reason, None, now)
+        return self._leave is not None
+
+    # --- leaving ---
+
+    def announce_departure(self, job: keys.Keys, now: float) -> None:
+        """Leave in good order, if told to: by a signal, or by a drain of this node."""
+        if self._leave is None and self._member.joining.is_drained(job):
+            self.take(Leave(f"node {self._node_name} was drained", EXIT_LEFT), now)
+        if self._leave is None or self.is_final:
+            return
+        member, here, settings = self._member, self._member.here, self._member.settings
+        here.announce(self._leave.reason, self._leave.exit_code or EXIT_TEMPORARY)
+        announce_by = self._leave_at + settings.announce_limit_s
+        gone_by = announce_by + settings.shutdown_timeout_s + settings.stop_limit_s
+        # Written means that whoever leads will know of it before it charges what the departure breaks.
+        is_announced = now >= announce_by or (here.status_written is not None and bool(here.status_written.leaving))
+        is_leading = member.is_leader and now < member.leash.lease_until
+        if here.alive_round is not None:
+            if is_announced:
+                here.stop("grace", self._leave.reason, now)
+            else:
+                member.wake(announce_by)
+        elif now >= gone_by or (not is_leading and (here.is_written or now >= announce_by)):
+            self.finish(self._leave.exit_code, self._leave.reason, None, now)
+        else:
+            member.wake(gone_by if is_leading else announce_by)
+
+    def resign(self, reason: str, now: float) -> None:
+        """Let go of the leader's key with the membership: to leave, or since this node cannot stop its workers."""
+        if self._leave is not None:
+            self.finish(self._leave.exit_code, self._leave.reason, None, now)
+        else:
+            self._member.here.stop("fence", reason, now)
+            self.finish(EXIT_FENCED, reason, None, now)
+
+    # --- the end of the job, or of this node's part in it ---
+
+    def obey_verdict(self, job: keys.Keys, now: float) -> bool:
+        """Stop what runs and end, if there is a verdict. Whether there is."""
+        verdict = self._verdict = self._member.read(Verdict, job.verdict) or self._verdict
+        if verdict is None:
+            return False
+        here = self._member.here
+        here.stop("grace" if verdict.kind == "stopped" else "kill", verdict.reason, now)
+        if here.alive_round is None or now >= here.gone_by:
+            self.finish(verdict.exit_code, verdict.reason, verdict, now)
+        else:
+            self._member.wake(here.gone_by)
+        return True
+
+    def be_fenced(self, job: keys.Keys, now: float, lost: str = "") -> None:
+        """The own key was deleted, under a lease that lives: kill at once, then see whether the job itself is gone.
+
+        `lost`: what else was deleted, and why nobody can go on.
+        """
+        member = self._member
+        member.here.stop("fence", "removed from the job", now)
+        if not self._is_asking_why:
+            self._is_asking_why = True
+            reads = (Get(member.joining.current_key), Get(job.spec))
+            member.ask("farewell", "see whether the job is still there", Txn((), reads), self._tell_why_fenced, now)
+        elif not member.is_busy("farewell"):
+            code, why = (EXIT_REMOVED, lost) if lost else (EXIT_FENCED, "this node was removed from the job")
+            self.finish(code, why, None, now)
+
+    def _tell_why_fenced(self, answer: Answer, now: float) -> None:
+        assert isinstance(answer, TxnResult)
+        current, spec = answer.found
+        if self._member.joining.is_removed(current.first, spec.first):
+            self.finish(EXIT_REMOVED, self._member.joining.removal, None, now)
+
+    def finish(self, exit_code: int, reason: str, verdict: Verdict | None, now: float) -> None:
+        """Give the membership up and end, without waiting for the store's word."""
+        if self.is_final:
+            return
+        member = self._member
+        self._end = End(exit_code, reason, verdict)
+        member.unfollow_all()
+        if member.leash.lease is not None:
+            member.act(Ask(member.take_id(), "give the lease back", messages.Revoke(member.leash.lease)))
+        member.forget_requests()
+        if self._hosts_store and member.member_revision:
+            self._end_by = now + member.settings.farewell_s
+            member.remark(f"{reason}; staying up to {member.settings.farewell_s:g} s, others use this node's store")
+            self.advance(now)
+        else:
+            self._go()
+
+    def advance(self, now: float) -> None:
+        """Having ended, stay until every member has gone, or for `farewell_s`: this node serves the store."""
+        if self.has_ended:
+            return
+        if now >= self._end_by:
+            self._go()
+            return
+        members = self._member.job.members
+
+        def counted(answer: Answer, now: float) -> None:
+            assert isinstance(answer, TxnResult)
+            others = [item.key for item in answer.found[0].items if item.key != members + self._member.member_id]
+            if others:
+                self._member.pause("farewell", now)
+            else:
+                self._go()
+
+        self._member.wake(self._end_by)
+        request = Txn((), (Get(members, prefix=True),))
+        self._member.ask("farewell", "see whether all have gone", request, counted, now)
+
+    def _go(self) -> None:
+        if not self.has_ended and self._end is not None:
+            self.has_ended = True
+            self._member.act(self._end)

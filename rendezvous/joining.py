@@ -1,0 +1,271 @@
+"""From nothing to a member: find or open the job, see that it is the same as here, register.
+
+A run id names a job key by `current`, and everything of that job lies under it. A job that has failed or was
+stopped is over; once nobody of it is left, the next one is opened in its place by a compare on `current`, so that
+of many agents one does it and the others meet there. Where something outside counts attempts (a job set, a batch
+system), the job key begins with that number: an agent of a later attempt opens a new job, one of an earlier attempt
+is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from rendezvous import keys, messages, records
+from rendezvous.errors import RecordError, SettingsError
+from rendezvous.messages import Answer, Txn
+from rendezvous.records import Command, Member, Spec, Verdict
+from rendezvous.store import Compare, Get, KeyValue, Lease, Put, TxnResult
+
+if TYPE_CHECKING:
+    from rendezvous.protocol import Protocol
+
+EXIT_REMOVED = 1
+EXIT_REFUSED = 2  # another command or another version of meshrun: as for other errors of usage
+EXIT_TEMPORARY = 75
+JOB_KEY_MAX = 64
+
+
+class Joining:
+    """`node`: what this agent says of itself; member id and worker port are filled in. `attempt` is "" or a number."""
+
+    def __init__(self, member: Protocol, *, spec: Spec, node: Member, prefix: str, run_id: str, attempt: str) -> None:
+        if attempt and not (attempt.isascii() and attempt.isdigit() and len(attempt) < 16):
+            raise SettingsError(f"the attempt is {attempt!r}, it must be a number")
+        self._member = member
+        self._spec = spec
+        self._node = node
+        self.run_id = run_id
+        self.current_key = keys.current(prefix, run_id)
+        self._prefix = prefix
+        self._attempt = int(attempt) if attempt else 0
+        self._joined_root = ""  # the job this node has been a member of
+        self._since = math.inf
+        self._trouble = ""  # what kept this node from joining so far
+        self.job: keys.Keys | None = None
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """Read everything anew: a node that comes back is a new member."""
+        self.current: KeyValue | None = None
+        self._is_current_read = False
+        self._is_inspected = False
+
+    def record(self) -> Member:
+        """What this agent says of itself as the member that it is now."""
+        settings = self._member.settings
+        ttl_s = settings.lease_ttl_s if settings.lease_ttl_s < math.inf else 0.0
+        return Member(
+            member_id=self._member.member_id,
+            node_name=self._node.node_name,
+            boot_id=self._node.boot_id,
+            description=self._node.description,
+            presence_address=self._node.presence_address,
+            worker_port=self._member.here.worker_port,
+            lease_ttl_s=ttl_s,
+        )
+
+    def trouble(self, sentence: str) -> None:
+        """What stood in the way the last time, for the message at the limit."""
+        self._trouble = sentence
+
+    def advance(self, now: float) -> None:
+        """Ask for the next thing that is missing to be a member."""
+        member, settings = self._member, self._member.settings
+        self._since = min(self._since, now)
+        limit_s = settings.rejoin_timeout_s if self._joined_root else settings.start_timeout_s
+        if now >= self._since + limit_s:
+            reason = f"could not join run {self.run_id} within {limit_s:g} s: {self._trouble}"
+            member.farewell.finish(EXIT_TEMPORARY, reason, None, now)
+            return
+        member.wake(self._since + limit_s)
+        if now >= member.leash.lease_until:
+            member.become_new_member()
+        member.leash.advance(now)
+        if member.leash.lease is None:
+            member.ask("join", "grant a lease", messages.Grant(settings.lease_ttl_s), self._granted, now)
+        elif not self._is_current_read:
+            member.ask("join", "find the job", Txn((), (Get(self.current_key),)), self._read_current, now)
+        elif self.current is None:
+            self._open_job(now)
+        elif not self._is_inspected:
+            assert self.job is not None
+            own_key = self.job.member(member.member_id)
+            reads = (Get(self.job.spec), Get(self.job.control, prefix=True), Get(own_key))
+            member.ask("join", "read the job", Txn((), reads), self._inspect, now)
+        elif self._may_join(self.job, now):
+            self._register(self.current, now)
+
+    def _granted(self, answer: Answer, now: float) -> None:
+        assert isinstance(answer, Lease)
+        self._member.leash.granted(answer, self._member.sent_at)
+
+    def _open_job(self, now: float) -> None:
+        """Name a fresh job key, where there is none or where the job before it has ended for good."""
+        guard = Compare(self.current_key, "mod", "=", self.current.mod_revision if self.current else 0)
+        name = f"{self._attempt}-{self._member.token()}" if self._attempt else self._member.token()
+        put = Put(self.current_key, name.encode())
+
+        def opened(answer: Answer, now: float) -> None:
+            self.begin_again()
+
+        request = Txn((guard,), (put,))
+        self._member.ask("join", "open the job", request, opened, now, lambda now: self.begin_again())
+
+    def _read_current(self, answer: Answer, now: float) -> None:
+        assert isinstance(answer, TxnResult)
+        self.begin_again()
+        self._is_current_read = True
+        self.current = answer.found[0].first
+        if self.current is not None:
+            name = self.current.value.decode(errors="replace")
+            if not (name.isascii() and name.replace("-", "").isalnum() and len(name) <= JOB_KEY_MAX):
+                sentence = f"the value of {self.current_key} is no job key, so it was not written by meshrun"
+                self._member.farewell.finish(EXIT_REFUSED, sentence, None, now)
+                return
+            self.job = keys.of_job(self._prefix, self.run_id, name)
+        if self._joined_root and (self.job is None or self.job.root != self._joined_root):
+            self._member.farewell.finish(EXIT_REMOVED, self.removal, None, now)
+
+    def _inspect(self, answer: Answer, now: float) -> None:
+        assert isinstance(answer, TxnResult)
+        assert self.job is not None
+        mirror, own_key = self._member.mirror, self.job.member(self._member.member_id)
+        for found, key in zip(answer.found, (self.job.spec, self.job.control, own_key), strict=True):
+            mirror.load(found, key, now)
+        self._is_inspected = True
+        own = mirror.get(own_key)
+        if own is not None:  # a registration whose answer was lost
+            self._be_member(own, answer.revision)
+
+    # --- may this agent join? ---
+
+    def _may_join(self, job: keys.Keys | None, now: float) -> bool:
+        """Whether nothing stands against it: the job has not ended, and is the one that this agent was started for."""
+        assert job is not None
+        member = self._member
+        verdict = member.read(Verdict, job.verdict)
+        is_former = job.root == self._joined_root
+        theirs = _attempt_of(job)
+        if self._attempt and theirs > self._attempt:
+            reason = f"this is attempt {self._attempt}, run {self.run_id} is at attempt {theirs}"
+            member.farewell.finish(EXIT_REFUSED, reason, None, now)
+            return False
+        is_earlier = theirs < self._attempt and not is_former
+        has_failed = verdict is not None and verdict.kind != "success"
+        if is_earlier or (has_failed and member.settings.opens_next_job and not is_former):
+            reason = f"attempt {theirs}" if is_earlier or verdict is None else verdict.reason
+            self._succeed(job, reason, now)
+            return False
+        try:
+            item = member.mirror.get(job.spec)
+            spec = records.decode(Spec, item.value, item.key, member.secret) if item is not None else None
+        except RecordError as error:  # a job of another version, or with a secret that this agent does not know
+            member.farewell.finish(EXIT_REFUSED, str(error), None, now)
+            return False
+        difference = _difference(self.run_id, spec, self._spec) if spec is not None else ""
+        if difference:
+            member.farewell.finish(EXIT_REFUSED, difference, None, now)
+        elif verdict is not None:
+            late = "" if is_former else f"run {self.run_id} has already ended: "
+            member.farewell.finish(verdict.exit_code, late + verdict.reason, verdict, now)
+        elif self.is_drained(job):
+            reason = f"node {self._node.node_name} is drained from run {self.run_id}"
+            member.farewell.finish(EXIT_TEMPORARY, reason, None, now)
+        else:
+            return True
+        return False
+
+    def is_drained(self, job: keys.Keys) -> bool:
+        """Whether this node shall stay away. Not if somebody asks to take that back: a leader has to, perhaps this."""
+        member, name = self._member, self._node.node_name
+        # By its member id, if another node has the same name.
+        if all(member.mirror.get(job.drain(one)) is None for one in (name, member.member_id)):
+            return False
+        requests = (member.read(Command, item.key) for item in member.mirror.under(job.commands))
+        return not any(r is not None and (r.kind, r.target, r.answer) == ("undrain", name, "") for r in requests)
+
+    def _succeed(self, job: keys.Keys, reason: str, now: float) -> None:
+        """Open the next job as soon as nobody of the last is left."""
+        member = self._member
+
+        def counted(answer: Answer, now: float) -> None:
+            assert isinstance(answer, TxnResult)
+            if not answer.found[0].items:
+                self._open_job(now)
+                return
+            self._is_inspected = False
+            member.pause("join", now)
+            self.trouble(f"agents of the finished job are still there ({reason})")
+            member.say(f"waiting for the agents of the finished job to go: {reason}")
+
+        request = Txn((), (Get(job.members, prefix=True),))
+        member.ask("join", "see whether anybody of the finished job is left", request, counted, now)
+
+    # --- registering ---
+
+    def _register(self, current: KeyValue, now: float) -> None:
+        member, job = self._member, self.job
+        assert job is not None
+        assert member.leash.lease is not None
+        own_key = job.member(member.member_id)
+        guards = [
+            Compare(current.key, "mod", "=", current.mod_revision),
+            Compare(job.verdict, "create", "=", 0),
+            Compare(own_key, "create", "=", 0),
+            Compare(job.spec, "mod", "=", member.mirror.revision(job.spec)),
+        ]
+        writes: list[Put | Get] = [Put(own_key, member.encode(self.record(), own_key), member.leash.lease)]
+        if member.mirror.get(job.spec) is None:
+            writes.append(Put(job.spec, member.encode(self._spec, job.spec)))
+        reads = (Get(own_key), Get(job.control, prefix=True))
+        request = Txn(tuple(guards), (*writes, *reads), reads)
+        member.ask("join", "register", request, self._registered, now, lambda now: self.begin_again())
+
+    def _registered(self, answer: Answer, now: float) -> None:
+        assert isinstance(answer, TxnResult)
+        assert self.job is not None
+        own, control = answer.found
+        if own.first is None:
+            self.begin_again()
+            return
+        self._member.mirror.put(own.first, now)
+        self._member.mirror.load(control, self.job.control, now)
+        self._be_member(own.first, answer.revision)
+
+    def _be_member(self, own: KeyValue, revision: int) -> None:
+        """The own key is in the store, and everything under control is known as of `revision`."""
+        assert self.job is not None
+        self._joined_root = self.job.root
+        self._since = math.inf
+        self._member.be_member(own, revision)
+
+    # --- is the job still there? ---
+
+    def is_removed(self, current: KeyValue | None, spec: KeyValue | None) -> bool:
+        """Whether these two keys say that this member's job is no more: deleted, or another begun in its place."""
+        assert self.current is not None
+        return spec is None or current is None or current.value != self.current.value
+
+    @property
+    def removal(self) -> str:
+        return f"run {self.run_id} was removed from the store, or another job was begun under its name"
+
+
+def _attempt_of(job: keys.Keys) -> int:
+    """The number that the job key begins with, 0 if nobody counts."""
+    number, dash, _ = job.root.rpartition("/")[2].partition("-")
+    return int(number) if dash and number.isdigit() else 0
+
+
+def _difference(run_id: str, theirs: Spec, ours: Spec) -> str:
+    """In what this agent's job is another one than the run's; empty if they are the same."""
+    if theirs.has_secret != ours.has_secret:
+        return f"run {run_id} was started {'with' if theirs.has_secret else 'without'} a job secret, this agent is not"
+    for name in ("mesh", "limits", "digest"):
+        first, own = getattr(theirs, name), getattr(ours, name)
+        if first != own:
+            what = "command" if name == "digest" else name
+            return f"run {run_id} was started with {what} {first!r}, this agent has {own!r}"
+    return ""

@@ -1,0 +1,122 @@
+"""Requests to the store, one at a time in each lane, and all else that a member asks its hands to do.
+
+A lane is a purpose: keeping the lease, reporting, leading. What is asked for in a busy lane is dropped, since
+whoever asks compares again after every event and will ask again. A lane whose request brought nothing pauses
+for a moment, so that a store in trouble is not pressed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rendezvous.messages import Action, Answer, Answered, Ask, Refused, Request, Say, Unknown
+from rendezvous.settings import Settings
+
+
+class _Pending(NamedTuple):
+    """A request under way: what to do with its answer, and when it was sent."""
+
+    lane: str
+    sent_at: float
+    on_answer: Callable[[Answer, float], None]
+    on_unknown: Callable[[float], None]
+
+
+class Lanes:
+    """What a member has asked for and will have done. `chance` returns a random number in [0, 1)."""
+
+    def __init__(self, settings: Settings, chance: Callable[[], float]) -> None:
+        self.settings = settings
+        self.chance = chance
+        self.sent_at = 0.0  # when the request that is being answered was sent
+        self._actions: list[Action] = []
+        self._pending: dict[int, _Pending] = {}
+        self._retry_at: dict[str, float] = {}
+        self._next_id = 1
+        self._wake_at = math.inf
+        self._said = ""
+
+    @property
+    def wake_at(self) -> float:
+        """When to send Tick if nothing else happens before; infinite if never."""
+        return self._wake_at
+
+    # --- asking ---
+
+    def ask(
+        self,
+        lane: str,
+        why: str,
+        request: Request,
+        on_answer: Callable[[Answer, float], None],
+        now: float,
+        on_unknown: Callable[[float], None] = lambda now: None,
+    ) -> None:
+        """Send a request, unless its lane is busy or pausing after a refusal."""
+        if self.is_busy(lane):
+            return
+        retry_at = self._retry_at.get(lane, -math.inf)
+        if now < retry_at:
+            self.wake(retry_at)
+            return
+        id = self.take_id()
+        self._pending[id] = _Pending(lane, now, on_answer, on_unknown)
+        self._actions.append(Ask(id, why, request))
+
+    def is_busy(self, lane: str) -> bool:
+        return any(pending.lane == lane for pending in self._pending.values())
+
+    def pause(self, lane: str, now: float) -> None:
+        """Ask for nothing in this lane for a moment."""
+        self._retry_at[lane] = now + self.settings.retry_delay_s
+
+    def forget_requests(self) -> None:
+        """Whatever is still answered concerns nobody any more."""
+        self._pending.clear()
+        self._retry_at.clear()
+
+    def take_outcome(self, event: Answered | Refused | Unknown, now: float) -> str:
+        """Act on what became of a request; the lane it was in, empty if it concerns nobody."""
+        pending = self._pending.pop(event.id, None)
+        if pending is None:
+            return ""
+        match event:
+            case Answered(_, answer):
+                self._retry_at.pop(pending.lane, None)
+                self.sent_at = pending.sent_at
+                pending.on_answer(answer, now)
+            case Refused():
+                self.pause(pending.lane, now)
+            case Unknown():
+                self.pause(pending.lane, now)
+                pending.on_unknown(now)
+        return pending.lane
+
+    # --- the rest ---
+
+    def act(self, action: Action) -> None:
+        self._actions.append(action)
+
+    def say(self, sentence: str) -> None:
+        """How things stand, for people: said when it changes."""
+        if sentence != self._said:
+            self._said = sentence
+            self._actions.append(Say(sentence))
+
+    def remark(self, sentence: str) -> None:
+        """Something that happened, for people; how things stand is not changed by it."""
+        self._actions.append(Say(sentence, is_remark=True))
+
+    def wake(self, at: float) -> None:
+        """Ask for a Tick at `at` at the latest."""
+        self._wake_at = min(self._wake_at, at)
+
+    def token(self) -> str:
+        """A fresh random word of 64 bits."""
+        return "".join(f"{int(self.chance() * 2**32):08x}" for _ in range(2))
+
+    def take_id(self) -> int:
+        self._next_id += 1
+        return self._next_id - 1

@@ -1,0 +1,180 @@
+"""The lease that makes this agent a member, and the leash that its workers live on.
+
+The store drops a member's keys when its lease ends, and then others may take its place. So the workers here must
+be gone a little before: their leash ends `kill_margin_s` before the lease does, counted from when the last
+answered renewal was *sent*. During a store outage the whole roster may agree that nobody can take anybody's
+place (see `outage`), and the leash goes on beyond the lease. When the store is back and the lease has ended there
+meanwhile, the member registers again on a new one, if nothing has moved on without it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from rendezvous import messages
+from rendezvous.messages import Answer, ExtendLeash, KeepAlive, Txn
+from rendezvous.store import Compare, Get, Lease, Put, TxnResult
+
+if TYPE_CHECKING:
+    from rendezvous.protocol import Protocol
+
+
+class Leash:
+    def __init__(self, member: Protocol) -> None:
+        self._member = member
+        self.lease: int | None = None
+        self.lease_until = math.inf
+        self.kept_at = -math.inf  # when the last answered renewal was sent
+        self.renewed_count = 0
+        self._view_until = math.inf  # what this member last read of the store is too old then
+        self._keep_alive_at = math.inf
+        self._held_until = -math.inf  # by the roster's word, though the lease may be over
+        self._held_seal = 0  # the revision of the seal that this was last said for
+        self._is_unanswered = False  # the last renewal brought nothing
+        self._has_ended = False  # the store says so, and the roster's word still holds
+        self._missing_since = -math.inf  # when the own key was seen to be gone, while it was held out
+        self._fresh: tuple[Lease, float] | None = None  # a lease to register again on, and when it was asked for
+
+    @property
+    def membership_until(self) -> float:
+        """Until then this node counts as a member; workers are killed a margin before."""
+        return max(min(self.lease_until, self._view_until), self._held_until)
+
+    @property
+    def why_over(self) -> str:
+        """What ends this membership first, in words."""
+        if self._view_until < self.lease_until:
+            return "what the store holds could not be read for too long"
+        return "the lease could not be renewed in time"
+
+    def is_held(self, now: float) -> bool:
+        """Whether the roster's word keeps this member beyond its lease, or would."""
+        return now < self._held_until
+
+    def is_over(self, now: float) -> bool:
+        """Whether the lease no longer makes this agent a member, though the roster may hold its place."""
+        return now >= self.lease_until or self._has_ended
+
+    @property
+    def is_store_away(self) -> bool:
+        """Whether a renewal brought nothing, and nothing was heard from the store since."""
+        return self._is_unanswered
+
+    def granted(self, lease: Lease, sent_at: float) -> None:
+        """The first lease of this membership."""
+        self.lease = lease.id
+        self._renewed(sent_at, lease.ttl_s)
+
+    def looked(self, sent_at: float) -> None:
+        """All that this member follows was read, by a request sent then."""
+        if self.lease_until < math.inf:
+            self._view_until = sent_at + self._member.settings.view_s
+            self._extend()
+
+    def store_answered(self) -> None:
+        """The store is there, whatever it said."""
+        self._is_unanswered = False
+
+    def renewal_failed(self) -> None:
+        """Refused, or no answer in time."""
+        self._is_unanswered = True
+
+    def hold(self, until: float) -> None:
+        """The roster agrees that nobody takes this member's place before `until`."""
+        settings = self._member.settings
+        until = min(until, self.kept_at + settings.outage_limit_s)
+        if until > self.membership_until:
+            self._member.act(ExtendLeash(until - settings.kill_margin_s))
+        self._held_until = max(self._held_until, until)
+        self._held_seal = self._member.mirror.revision(self._member.job.round)
+
+    def ended(self, now: float) -> bool:
+        """The store says that the lease is gone. Whether the member may still try to register again."""
+        self._has_ended = self.is_held(now) and self._member.member_revision > 0
+        return self._has_ended
+
+    def advance(self, now: float) -> None:
+        """Ask for the next renewal when it is due."""
+        if self.lease is None or self.lease_until == math.inf:
+            return
+        self._member.wake(self.membership_until)
+        if self._has_ended:
+            self._register_again(now)
+        elif now >= self._keep_alive_at:
+            self._member.ask("lease", "keep the lease", KeepAlive(self.lease), self._kept, now)
+        else:
+            self._member.wake(self._keep_alive_at)
+
+    def may_have_ended(self, now: float) -> bool:
+        """Whether the own key may be gone because its lease has ended in an outage that is being held out.
+
+        It is not if a renewal was answered that was sent after that was seen: then somebody deleted the key.
+        """
+        if not self.is_held(now):
+            return False
+        if self._missing_since == -math.inf:
+            self._missing_since = now
+        self._keep_alive_at = -math.inf
+        return self.kept_at < self._missing_since
+
+    def _kept(self, answer: Answer, now: float) -> None:
+        assert isinstance(answer, (float, int))  # the type float admits both
+        self.renewed_count += 1
+        self._renewed(self._member.sent_at, answer)
+
+    def _renewed(self, sent_at: float, ttl_s: float) -> None:
+        """The lease lives until the *send* time of the renewal plus its TTL; the leash ends a margin before."""
+        member = self._member
+        self.kept_at = sent_at
+        self.lease_until = sent_at + ttl_s
+        self._keep_alive_at = sent_at + member.settings.keep_alive_interval_s if ttl_s < math.inf else math.inf
+        self._extend()
+
+    def _extend(self) -> None:
+        # A round of an earlier membership lives on the leash it had, until it is gone.
+        member = self._member
+        if self.lease_until < math.inf and (member.here.alive_round is None or member.member_revision):
+            member.act(ExtendLeash(self.membership_until - member.settings.kill_margin_s))
+
+    # --- registering again ---
+
+    def _register_again(self, now: float) -> None:
+        if self._fresh is None or now >= self._fresh[1] + self._fresh[0].ttl_s:
+            self._fresh = None
+            ttl_s = self._member.settings.lease_ttl_s
+            self._member.ask("lease", "grant a new lease", messages.Grant(ttl_s), self._granted_again, now)
+            return
+        member, job, (lease, _) = self._member, self._member.job, self._fresh
+        own, current, record = job.member(member.member_id), member.joining.current, member.joining.record()
+        assert current is not None
+        guards = (
+            Compare(own, "create", "=", 0),
+            Compare(job.round, "mod", "=", self._held_seal),
+            Compare(job.verdict, "create", "=", 0),
+            Compare(current.key, "mod", "=", current.mod_revision),
+        )
+        reads = (Get(own), Get(job.control, prefix=True))
+        request = Txn(guards, (Put(own, member.encode(record, own), lease.id), *reads), reads)
+        member.ask("lease", "register again", request, self._registered_again, now)
+
+    def _granted_again(self, answer: Answer, now: float) -> None:
+        assert isinstance(answer, Lease)
+        self._fresh = (answer, self._member.sent_at)
+
+    def _registered_again(self, answer: Answer, now: float) -> None:
+        assert isinstance(answer, TxnResult)
+        assert self._fresh is not None
+        member, job, (lease, granted_at) = self._member, self._member.job, self._fresh
+        own = answer.found[0].first
+        if own is None or own.lease != lease.id:
+            member.lapse(now, "the others went on without this node during the store's outage")
+            return
+        member.mirror.load(answer.found[0], own.key, now)
+        member.mirror.load(answer.found[1], job.control, now)
+        member.member_revision = own.create_revision
+        self._has_ended, self._fresh, self.lease = False, None, lease.id
+        self._missing_since = -math.inf
+        self.looked(member.sent_at)
+        self._renewed(granted_at, lease.ttl_s)  # registering renews nothing, however long it took
+        member.remark("the store is back: registered again, the round goes on")

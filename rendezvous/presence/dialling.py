@@ -1,0 +1,175 @@
+"""Dialling: which members are pursued, and how a dial is begun. Whether it succeeds is the switchboard's to see.
+
+A dial goes out from the address at which this agent listens. So the other side sees that address, and may believe
+a refusal there later. Where that cannot be routed, every other dial leaves the choice to the kernel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import socket
+from collections.abc import Callable
+from errno import EINPROGRESS
+from itertools import islice
+
+from rendezvous.addresses import split_address
+from rendezvous.errors import SettingsError
+from rendezvous.presence.connection import Connection, Ending, ending_of
+from rendezvous.presence.names import Target, look_up
+from rendezvous.presence.pursuit import Pursuit
+
+BATCH = 128  # begun in one turn of the loop
+_NO_PORT_YET = 24  # IP_BIND_ADDRESS_NO_PORT: the kernel chooses the source port when it knows the destination
+
+
+class Dialling:
+    """Used by the switchboard in its thread. `address`: where this agent listens.
+
+    `take` is given each dial as a connection, and what ended it if it has failed already. `tell_proven` is called
+    with the member that is proven gone, `order` as the switchboard's.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        take: Callable[[Connection, Ending | None], None],
+        tell_proven: Callable[[str], None],
+        order: Callable[..., None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._address = address
+        self._take = take
+        self._tell_proven = tell_proven
+        self._order = order
+        self._clock = clock
+        self._pursuits: dict[str, Pursuit] = {}
+        self._attended = ""
+        self._under_way: dict[str, Connection] = {}
+
+    @property
+    def next_at(self) -> float:
+        return min((pursuit.next_at for pursuit in self._pursuits.values()), default=math.inf)
+
+    @property
+    def under_way(self) -> list[Connection]:
+        """Dials that have not been answered yet, and connections that came of one."""
+        return list(self._under_way.values())
+
+    def attend(self, member_id: str, address: str) -> Connection | None:
+        """Pursue this member and leave the one attended before; the connection to be given up, if there is one."""
+        left = None
+        old = self._pursuits.get(self._attended)
+        if old is not None and (old.member_id, old.address) != (member_id, address):
+            left = self._under_way.pop(old.member_id, None)
+            del self._pursuits[old.member_id]
+        self._attended = member_id
+        if member_id:
+            pursuit = self._pursuits.get(member_id)
+            if pursuit is None or pursuit.address != address:
+                pursuit = self._pursuits[member_id] = Pursuit(member_id, address)
+            if not pursuit.is_attended:
+                pursuit.attend(self._clock())
+                if member_id in self._under_way:
+                    pursuit.next_at = math.inf
+        return left
+
+    def prove(self, member_id: str, address: str) -> None:
+        """The kernel of that member's host has ended its last connection."""
+        pursuit = self._pursuits.setdefault(member_id, Pursuit(member_id, address))
+        pursuit.prove(self._clock())
+        if member_id in self._under_way:
+            pursuit.next_at = math.inf
+
+    def stop_proving(self) -> None:
+        for pursuit in list(self._pursuits.values()):
+            pursuit.stop_proving()
+            self._forget(pursuit)
+
+    def dial(self) -> None:
+        """Begin the dials that are due."""
+        now = self._clock()
+        due = [pursuit for pursuit in self._pursuits.values() if pursuit.next_at <= now]
+        for pursuit in islice(due, BATCH):
+            pursuit.next_at = math.inf
+            if pursuit.targets:
+                self._begin(pursuit)
+            else:
+                self._look_up(pursuit)
+
+    def _look_up(self, pursuit: Pursuit) -> None:
+        def take(targets: list[Target]) -> None:
+            self._order(self._found, pursuit, targets)
+
+        look_up(pursuit.address, take)
+
+    def _found(self, pursuit: Pursuit, targets: list[Target]) -> None:
+        if self._pursuits.get(pursuit.member_id) is not pursuit or pursuit.member_id in self._under_way:
+            return
+        pursuit.targets = targets
+        if targets:
+            self._begin(pursuit)
+        else:
+            self._fail(pursuit, is_refused=False)
+
+    def _begin(self, pursuit: Pursuit) -> None:
+        family, place = pursuit.targets[0]
+        try:
+            end = socket.socket(family, socket.SOCK_STREAM)
+        except OSError:  # too many open files
+            self._fail(pursuit, is_refused=False)
+            return
+        connection = Connection(end, expected=pursuit.member_id, now=self._clock())
+        connection.is_connecting = True
+        if not pursuit.is_source_open:
+            with contextlib.suppress(OSError, SettingsError):
+                end.setsockopt(socket.IPPROTO_IP, _NO_PORT_YET, 1)
+                end.bind((split_address(self._address)[0], 0))
+        self._under_way[pursuit.member_id] = connection
+        number = end.connect_ex(place)
+        is_begun = number in (0, EINPROGRESS)
+        self._take(connection, None if is_begun else ending_of(OSError(number, os.strerror(number))))
+
+    def ended(self, connection: Connection, ending: Ending) -> None:
+        """A connection that was dialled is over, or was never answered."""
+        member_id = connection.expected
+        if self._under_way.get(member_id) is not connection:
+            return
+        del self._under_way[member_id]
+        pursuit = self._pursuits.get(member_id)
+        if pursuit is not None and connection.peer is None:
+            self._fail(pursuit, is_refused=connection.is_connecting and ending.is_refusal)
+        elif pursuit is not None and pursuit.is_attended:
+            pursuit.next_at = min(pursuit.next_at, self._clock())
+
+    def arrived(self, connection: Connection, member_id: str, address: str) -> tuple[bool, Connection | None]:
+        """A member is up. Whether a dial proves where it listens, and a connection that is not needed any more."""
+        pursuit = self._pursuits.get(member_id)
+        dialled = self._under_way.get(member_id)
+        if dialled is connection:
+            if pursuit is None:
+                return False, None
+            pursuit.succeed()
+            self._forget(pursuit)
+            return pursuit.address == address, None
+        if pursuit is not None:
+            pursuit.stop_proving()
+            if dialled is None and pursuit.is_attended:
+                pursuit.next_at = min(pursuit.next_at, self._clock())
+            self._forget(pursuit)
+            if pursuit.is_attended:
+                return False, None
+        return False, dialled
+
+    def _fail(self, pursuit: Pursuit, *, is_refused: bool) -> None:
+        is_proven = pursuit.fail(self._clock(), is_refused=is_refused)
+        self._forget(pursuit)
+        if is_proven:
+            self._tell_proven(pursuit.member_id)
+
+    def _forget(self, pursuit: Pursuit) -> None:
+        """Drop a pursuit that has no reason any more."""
+        if not pursuit.is_wanted:
+            self._pursuits.pop(pursuit.member_id, None)

@@ -1,0 +1,109 @@
+"""How two agents that have just been connected find out whether they belong together: a machine without sockets.
+
+Who dialled says hello first: which job it is of, which member it is, where it listens, whom it wants, and a number
+never used before. The other answers in kind, or hangs up without a word if job or member are not its own. With a
+job secret both show that they know it: a code over everything that either side has said, which only holders of the
+secret can make. The code names the side that makes it, so it cannot be sent back, and covers both numbers, so an
+old one is of no use. The dialler shows its code last and gets no answer: it has seen the other's before.
+
+What follows is not signed line by line. Whoever can rewrite packets between two nodes can also forge the refusals
+that the presence proof rests on; this keeps out those who can merely connect. Without a secret it is the job's
+random key that must be known, which an agent reads from the store.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from typing import NamedTuple
+
+WIRE_VERSION = 1
+TEXT_CHARACTERS_MAX = 2048
+NONCE_BYTES = 16
+
+
+class Identity(NamedTuple):
+    """Who somebody says it is. `address`: HOST:PORT where its presence listener is."""
+
+    job: str
+    member_id: str
+    address: str
+
+
+class GreetingError(Exception):
+    """The other side is not who it should be, or speaks another language."""
+
+
+class Greeting:
+    """One side of it. `expected` is whom we dialled; "" on the side that was dialled. `nonce` is fresh and random."""
+
+    def __init__(self, own: Identity, *, expected: str, secret: bytes, nonce: bytes) -> None:
+        self._own = own
+        self._expected = expected
+        self._is_dialler = bool(expected)
+        self._secret = secret
+        self._nonce = nonce.hex()
+        self._theirs = ""
+        self._peer: Identity | None = None
+        self.is_done = False
+
+    @property
+    def peer(self) -> Identity:
+        """Who the other side is, once `is_done`."""
+        assert self._peer is not None
+        return self._peer
+
+    def opening(self) -> list[list[object]]:
+        """What to send as soon as the connection stands."""
+        return [self._hello("")] if self._is_dialler else []
+
+    def take(self, words: list[object]) -> list[list[object]]:
+        """Take one message of the other side's and return what to answer. Raises GreetingError: hang up."""
+        if self._peer is None:
+            self._take_hello(words)
+            if not self._is_dialler:
+                return [self._hello(self._code("dialled"))]
+            self.is_done = True
+            return [["proof", self._code("dialler")]]
+        if len(words) != 2 or words[0] != "proof" or not self._is_right(words[1], "dialler"):
+            raise GreetingError("no proof of the job's secret")
+        self.is_done = True
+        return []
+
+    def _hello(self, code: str) -> list[object]:
+        side = "dialler" if self._is_dialler else "dialled"
+        wanted = self._expected if self._peer is None else self._peer.member_id
+        return ["hello", WIRE_VERSION, side, *self._own, wanted, self._nonce, code]
+
+    def _take_hello(self, words: list[object]) -> None:
+        texts = [word for word in words if isinstance(word, str) and len(word) <= TEXT_CHARACTERS_MAX]
+        if len(words) != 9 or len(texts) != 8 or type(words[1]) is not int or words[1] != WIRE_VERSION:
+            raise GreetingError("no hello")
+        kind, side, job, member_id, address, wanted, nonce, code = texts
+        if kind != "hello" or side != ("dialled" if self._is_dialler else "dialler"):
+            raise GreetingError("no hello")  # our own words, too: a dial that met itself on an unused port
+        if job != self._own.job:
+            raise GreetingError("another job")
+        if wanted != self._own.member_id or not member_id or member_id == wanted:
+            raise GreetingError("another member is wanted")
+        if self._is_dialler and member_id != self._expected:
+            raise GreetingError("another member has answered")
+        if len(nonce) != 2 * NONCE_BYTES:
+            raise GreetingError("no hello")
+        self._theirs, self._peer = nonce, Identity(job, member_id, address)
+        if self._is_dialler and not self._is_right(code, "dialled"):
+            raise GreetingError("no proof of the job's secret")
+
+    def _is_right(self, code: object, side: str) -> bool:
+        own = self._code(side).encode()
+        return isinstance(code, str) and hmac.compare_digest(code.encode(errors="replace"), own)
+
+    def _code(self, side: str) -> str:
+        if not self._secret:
+            return ""
+        first = (self._own, self._nonce)
+        second = (self.peer, self._theirs)
+        if not self._is_dialler:
+            first, second = second, first
+        said = json.dumps(["meshrun presence", WIRE_VERSION, side, *first, *second]).encode()
+        return hmac.new(self._secret, said, "sha256").hexdigest()

@@ -1,0 +1,204 @@
+"""How a round is sealed: a plan, its assignments under a fresh token, then the seal that makes them count.
+
+With the seal go the things that follow from it: who stands by as a spare and why, who shall lead if the leader
+is lost, what is remembered of the round, and the removal of what nobody will read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
+
+from rendezvous import budget, keys
+from rendezvous.decisions import SealRound
+from rendezvous.messages import Candidate, MakePlan, Planned, PlanRefused
+from rendezvous.records import Assignment, Command, Past, Seal, Spares
+from rendezvous.sight import Sight
+from rendezvous.store import Delete, Operation
+from rendezvous.view import View
+from rendezvous.writer import OPERATIONS_PER_TXN, Writer
+
+if TYPE_CHECKING:
+    from rendezvous.protocol import Protocol
+
+HISTORY_ROUNDS = 100  # so many rounds are remembered
+SUCCESSORS = 3
+REASONS_LENGTH_MAX = 2000
+LITTER_MAX = 60  # the seal, the spares and the history have their places in the transaction too
+ANSWERED_MAX = 20
+
+
+class Sealing:
+    """`refuse` ends the job with a reason when the planner finds no plan."""
+
+    def __init__(
+        self, member: Protocol, job: keys.Keys, writer: Writer, sight: Sight, refuse: Callable[[int, str, float], None]
+    ) -> None:
+        self._member = member
+        self._job = job
+        self._writer = writer
+        self._sight = sight
+        self._refuse = refuse
+        self._plan_asked: tuple[int, int, tuple[str, ...]] | None = None  # id, round, roster
+        self._plan: Planned | PlanRefused | None = None
+        self._spare_reasons: Mapping[str, str] = {}
+
+    def take_plan(self, event: Planned | PlanRefused) -> None:
+        if self._plan_asked is not None and event.id == self._plan_asked[0]:
+            self._plan = event
+
+    def seal(self, view: View, decision: SealRound, now: float) -> None:
+        """Take the next step towards sealing this roster."""
+        round = view.seal.round + 1 if view.seal else 1
+        if self._plan_asked is None or self._plan_asked[1:] != (round, decision.roster):
+            self._ask_for_plan(view, round, decision.roster)
+        elif isinstance(self._plan, PlanRefused):
+            self._refuse(round - 1, self._plan.reason, now)
+        elif isinstance(self._plan, Planned):
+            self._assign(round, view, self._plan, decision, now)
+
+    def _ask_for_plan(self, view: View, round: int, roster: tuple[str, ...]) -> None:
+        plan_id = self._member.take_id()
+        self._plan_asked, self._plan = (plan_id, round, roster), None
+        candidates = tuple(self._candidate(view, member_id) for member_id in roster)
+        previous = dict(self._sight.contents)
+        names = {member_id: view.name(member_id) for member_id in previous}
+        self._member.act(MakePlan(plan_id, round, candidates, previous, names))
+
+    def _candidate(self, view: View, member_id: str) -> Candidate:
+        member, status = view.members[member_id], view.statuses.get(member_id)
+        port = (status.status.worker_port if status is not None else 0) or member.member.worker_port
+        return Candidate(member_id, member.member.description, port, member.create_revision)
+
+    def _assign(self, round: int, view: View, plan: Planned, decision: SealRound, now: float) -> None:
+        """Write the assignments in batches, one at a time, then the seal."""
+        token = self._member.token()
+        made = {
+            member_id: Assignment(round=round, plan_token=token, content=content, node=view.nodes.get(member_id, ""))
+            for member_id, content in sorted(plan.assignments.items())
+        }
+        rest = [
+            self._writer.put(self._job.assignment(round, token, member_id), assignment)
+            for member_id, assignment in made.items()
+        ]
+        still_current = self._writer.unchanged(self._job.round)
+
+        def next_batch(now: float) -> None:
+            nonlocal rest
+            if rest:
+                batch, rest = rest[:OPERATIONS_PER_TXN], rest[OPERATIONS_PER_TXN:]
+                self._writer.write(f"assign round {round}", still_current, batch, now, next_batch)
+            else:
+                seal = Seal(
+                    round=round,
+                    plan_token=token,
+                    world_size=plan.world_size,
+                    coordinator=plan.coordinator,
+                    reason=decision.reason[:REASONS_LENGTH_MAX],
+                    successors=successors(view, plan, decision.roster),
+                    unknown=view.seal.unknown if view.seal else {},
+                )
+                self._put_seal(seal, view, plan, made, decision, now)
+
+        next_batch(now)
+
+    def _put_seal(
+        self,
+        seal: Seal,
+        view: View,
+        plan: Planned,
+        made: Mapping[str, Assignment],
+        decision: SealRound,
+        now: float,
+    ) -> None:
+        self._spare_reasons = plan.spare_reasons
+        spares = self._spares(view, made, seal.round, now)
+        past = Past(
+            round=seal.round,
+            world_size=seal.world_size,
+            node_count=len(made),
+            coordinator=seal.coordinator,
+            reason="; ".join(dict.fromkeys((decision.reason, *plan.reasons, *plan.remarks)))[:REASONS_LENGTH_MAX],
+        )
+        writes: tuple[Operation, ...] = (
+            self._writer.put(self._job.round, budget.into_seal(seal, decision.ledger, now)),
+            self._writer.put(self._job.past(seal.round), past),
+            self._writer.put(self._job.spares, spares),
+            *self._litter(view, seal.round),
+        )
+
+        def sealed(now: float) -> None:
+            self._sight.know_round(seal.plan_token, made)
+
+        self._member.say(f"round {seal.round}: {decision.reason}")
+        for remark in plan.remarks:
+            self._member.remark(remark)
+        answered = self._answered()
+        writes = (*writes, *map(Delete, answered))
+        guards = self._writer.unchanged(self._job.round, self._job.spares, *answered)
+        self._writer.write(f"seal round {seal.round}", guards, writes, now, sealed)
+
+    # --- spares ---
+
+    def keep_spares(self, view: View, now: float) -> None:
+        """Write who stands by now, if that has changed."""
+        if view.seal is None:
+            return
+        spares = self._spares(view, view.active, view.seal.round, now)
+        known = self._member.read(Spares, self._job.spares)
+        if known is not None and (known.member_ids, known.reasons) == (spares.member_ids, spares.reasons):
+            return
+        guards = self._writer.unchanged(self._job.round, self._job.spares)
+        self._writer.write("list the spares", guards, [self._writer.put(self._job.spares, spares)], now)
+
+    def _spares(self, view: View, active: Collection[str], round: int, now: float) -> Spares:
+        """Everybody without ranks, and why."""
+        benches = view.ledger.benches(self._member.settings)
+        known = self._member.read(Spares, self._job.spares)
+        reasons = dict(zip(known.member_ids, known.reasons, strict=False)) if known is not None else {}
+        found: dict[str, str] = {}
+        for member_id in sorted(m for m in view.members if m not in active):
+            bench = benches.get(view.members[member_id].node)
+            if view.is_leaving(member_id):
+                found[member_id] = "leaving"
+            elif bench is not None and bench.until > now:
+                found[member_id] = bench.reason
+            else:
+                late = f"came after round {round} was sealed"
+                found[member_id] = self._spare_reasons.get(member_id) or reasons.get(member_id, late)
+        return Spares(member_ids=tuple(found), reasons=tuple(found.values()))
+
+    # --- litter ---
+
+    def _litter(self, view: View, round: int) -> list[Operation]:
+        """What nobody will read again once `round` is sealed."""
+        job = self._job
+        gone = [Delete(job.status(member_id)) for member_id in view.statuses if member_id not in view.members]
+        litter: list[Operation] = list(gone[:LITTER_MAX])
+        if round > 2:
+            litter.append(Delete(job.assignments(round - 2), prefix=True))
+        if round > HISTORY_ROUNDS:
+            litter.append(Delete(job.past(round - HISTORY_ROUNDS)))
+        return litter
+
+    def _answered(self) -> list[str]:
+        """Requests that were refused, and not taken away by whoever made them."""
+        names = [item.key for item in self._member.mirror.under(self._job.commands)]
+        commands = {name: self._member.read(Command, name) for name in names}
+        return [name for name, command in commands.items() if command is not None and command.answer][:ANSWERED_MAX]
+
+
+def successors(view: View, plan: Planned, roster: tuple[str, ...]) -> tuple[str, ...]:
+    """Who leads when this leader is lost, best first: on other nodes than it and each other.
+
+    The plan's own proposal comes first, since it knows the network; then who has ranks, then the spares.
+    """
+    chosen: list[str] = []
+    taken = {view.nodes.get(view.own_id)}
+    ranked = (*plan.successors, *(m for m in roster if m in plan.assignments), *roster)
+    for member_id in ranked:
+        node = view.nodes.get(member_id)
+        if member_id in view.members and node not in taken:
+            taken.add(node)
+            chosen.append(member_id)
+    return tuple(chosen[:SUCCESSORS])

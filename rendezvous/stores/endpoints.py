@@ -1,0 +1,237 @@
+"""The servers that are one store, and a gRPC channel to each.
+
+All questions go to the current endpoint until it fails; then the next one in the circle is current. Nobody is banned:
+with a single endpoint the next one is the same again. Each has a channel of its own, so what is under way at one
+goes on there while new questions go elsewhere.
+
+gRPC is imported here, 60 ms, so this module is imported only when a store over a network is used.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from rendezvous.errors import SettingsError
+from rendezvous.stores.protobuf import WireError, decode, encode
+from rendezvous.stores.refusals import CallFailed, Kind, Refusal, refusal_of
+from rendezvous.stores.wire import Answer, Method, Question
+
+if TYPE_CHECKING:
+    import grpc
+
+_OPTIONS: tuple[tuple[str, int], ...] = (
+    # A peer that is frozen or cut off is noticed in 13 s. etcd takes more than a ping in 5 s for an attack, and any
+    # ping without a stream, hence the last of these.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.keepalive_permit_without_calls", 0),
+    # Connecting: an attempt may take 2 s, pauses grow from 0.1 to 0.5 s (gRPC's own limits are 20 and 120 s).
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
+    ("grpc.enable_retries", 0),  # asking again is decided where it is known whether that is safe
+    ("grpc.use_local_subchannel_pool", 1),  # a connection of our own, also beside another client in this process
+    ("grpc.enable_http_proxy", 0),  # a proxy for the web is no way to etcd
+    # A prefix of a thousand members is more than gRPC's 4 MiB.
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+)
+
+# gRPC's C core logs to stderr and installs fork handlers unless its environment says otherwise.
+_QUIET = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
+
+# Where distributions keep the authorities that they trust. gRPC would use a list of its own.
+_SYSTEM_ROOTS = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
+
+
+class Tls(NamedTuple):
+    """PEM files. `ca_file` None: the authorities that the system trusts."""
+
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+
+
+class Stream(Protocol):
+    """The answers of a stream, as they come."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Ends by grpc.RpcError, too."""
+
+    def cancel(self) -> object:
+        """End it, from any thread."""
+
+
+class Endpoint:
+    """One server, HOST:PORT. `heard_at`: when it last answered anything, on time.monotonic."""
+
+    def __init__(self, address: str, channel: grpc.Channel) -> None:
+        self.address = address
+        self.heard_at = 0.0
+        self._channel = channel
+        self._calls: dict[str, grpc.UnaryUnaryMultiCallable[Any, Any]] = {}
+
+    def call(self, method: Method[Question, Answer], question: Question, token: str, limit_s: float) -> Answer:
+        """Ask and wait for the answer. Raises CallFailed."""
+        import grpc
+
+        try:
+            data = self._callable(method)(encode(question), timeout=max(limit_s, 0.0), metadata=_metadata(token))
+        except grpc.RpcError as error:
+            raise self.failed(error, limit_s) from None
+        except ValueError:
+            raise closed() from None
+        return self.read(method.answer, data)
+
+    def begin(self, method: Method[Question, Answer], question: Question, limit_s: float) -> grpc.Future[bytes]:
+        """Ask and do not wait; what comes is for `finish`."""
+        try:
+            return self._callable(method).future(encode(question), timeout=limit_s)
+        except ValueError:
+            raise closed() from None
+
+    def finish(self, method: Method[Question, Answer], asked: grpc.Future[bytes], limit_s: float) -> Answer:
+        """The answer to what was begun, waiting for it so long. Raises CallFailed."""
+        import grpc
+
+        try:
+            data = asked.result(timeout=max(limit_s, 0.0))
+        except grpc.FutureTimeoutError:
+            raise CallFailed(Refusal(Kind.UNKNOWN, f"did not answer within {limit_s:.1f} s")) from None
+        except grpc.FutureCancelledError:
+            raise CallFailed(Refusal(Kind.UNKNOWN, "was not waited for")) from None
+        except grpc.RpcError as error:
+            raise self.failed(error, limit_s) from None
+        return self.read(method.answer, data)
+
+    def stream(self, method: Method[Question, Answer], questions: Iterator[bytes], token: str) -> Stream:
+        """Open a stream. Its answers are for `read`, the error that ends the iteration is for `failed`."""
+        try:
+            opened: Stream = self._channel.stream_stream(method.path, _as_it_is, _as_it_is)(
+                questions, metadata=_metadata(token)
+            )
+        except ValueError:
+            raise closed() from None
+        return opened
+
+    def read(self, kind: type[Answer], data: bytes) -> Answer:
+        self.heard_at = time.monotonic()
+        try:
+            return decode(kind, data)
+        except WireError as error:
+            raise CallFailed(Refusal(Kind.UNKNOWN, f"is not etcd: its answer cannot be read ({error})")) from None
+
+    def failed(self, error: grpc.RpcError, limit_s: float) -> CallFailed:
+        """What gRPC's error means."""
+        code = error.code().name
+        text = error.details() or ""
+        if text.startswith("etcdserver"):
+            self.heard_at = time.monotonic()
+        return CallFailed(refusal_of(code, text, limit_s))
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _callable(self, method: Method[Question, Answer]) -> grpc.UnaryUnaryMultiCallable[Any, Any]:
+        found = self._calls.get(method.path)
+        if found is None:
+            found = self._calls[method.path] = self._channel.unary_unary(method.path)
+        return found
+
+
+class Endpoints:
+    """All of them, and which one is current. A client begins at any of them, so that a thousand spread evenly."""
+
+    def __init__(self, addresses: Sequence[str], tls: Tls | None) -> None:
+        if not addresses:
+            raise SettingsError("the store has no endpoint: HOST:PORT is needed")
+        with _quiet():
+            import grpc
+
+            if tls is None:
+                channels = [grpc.insecure_channel(address, _OPTIONS) for address in addresses]
+            else:
+                credentials = _credentials(tls)
+                channels = [grpc.secure_channel(address, credentials, _OPTIONS) for address in addresses]
+        self.all = tuple(Endpoint(address, channel) for address, channel in zip(addresses, channels, strict=True))
+        self._lock = threading.Lock()
+        self._index = random.randrange(len(self.all))
+
+    @property
+    def current(self) -> Endpoint:
+        return self.all[self._index]
+
+    def in_turn(self) -> tuple[Endpoint, ...]:
+        """Every endpoint once, the current one first."""
+        index = self._index
+        return self.all[index:] + self.all[:index]
+
+    def turn_from(self, endpoint: Endpoint) -> None:
+        """Make the next one current, unless another is by now."""
+        with self._lock:
+            if self.current is endpoint:
+                self._index = (self._index + 1) % len(self.all)
+
+    def close(self) -> None:
+        for endpoint in self.all:
+            endpoint.close()
+
+
+def _as_it_is(data: bytes) -> bytes:
+    return data
+
+
+def closed() -> CallFailed:
+    return CallFailed(Refusal(Kind.REFUSED, "was closed by this client"))
+
+
+def _metadata(token: str) -> tuple[tuple[str, str], ...]:
+    """`hasleader`: a server that has lost its cluster shall say so instead of waiting for it."""
+    leader = ("hasleader", "true")
+    return (leader, ("token", token)) if token else (leader,)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """gRPC reads its environment at its first channel; afterwards ours is as it was, for it may be handed on."""
+    set_by_us = {name: value for name, value in _QUIET.items() if name not in os.environ}
+    os.environ.update(set_by_us)
+    try:
+        yield
+    finally:
+        for name in set_by_us:
+            os.environ.pop(name, None)
+
+
+def _credentials(tls: Tls) -> grpc.ChannelCredentials:
+    import grpc
+
+    if (tls.cert_file is None) != (tls.key_file is None):
+        raise SettingsError("a client certificate for the store needs its key, and a key its certificate")
+    roots = tls.ca_file or next((path for path in _SYSTEM_ROOTS if os.path.exists(path)), None)
+    files = [None if path is None else _read_pem(path) for path in (roots, tls.key_file, tls.cert_file)]
+    return grpc.ssl_channel_credentials(*files)
+
+
+def _read_pem(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except OSError as error:
+        raise SettingsError(f"cannot read {path}, which is given for the store: {error.strerror}") from None
+    if b"-----BEGIN " not in content:
+        raise SettingsError(f"{path}, which is given for the store, is no PEM file: no line begins with -----BEGIN")
+    return content

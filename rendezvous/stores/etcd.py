@@ -1,0 +1,269 @@
+"""A client of etcd v3, or of whatever speaks its language, as our own served store does.
+
+The contract in `rendezvous/store.py` in etcd's words over gRPC: this file translates; `calls.py` asks, `streams.py`
+watches, `endpoints.py` holds the connections. Every call ends within `call_limit_s`, whatever the servers do.
+
+A lease is renewed by a stream of its own each time: one question, one answer, a deadline. So no answer can be
+taken for another's, and no stream that hangs holds up the next renewal; a stream over HTTP/2 costs as little as a call.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from rendezvous.errors import LeaseNotFound, StoreError
+from rendezvous.store import (
+    Batch,
+    Compare,
+    Delete,
+    Found,
+    Get,
+    Lease,
+    Operation,
+    Put,
+    Store,
+    TxnResult,
+    Watch,
+)
+from rendezvous.stores import wire
+from rendezvous.stores.calls import Calls, Effect, Session
+from rendezvous.stores.endpoints import Endpoint, Endpoints, Tls
+from rendezvous.stores.requests import check_key, check_request
+from rendezvous.stores.streams import EtcdWatch, Minder, key_value
+from rendezvous.stores.wire import Answer, Method, Question
+
+__all__ = ["EtcdStore", "Tls"]
+
+OLDEST_VERSION = (3, 4)
+CLOSE_LIMIT_S = 3.0  # for threads whose streams are cancelled: milliseconds, unless a callback hangs
+
+_RELATIONS = {"=": wire.EQUAL, "!=": wire.NOT_EQUAL, "<": wire.LESS, ">": wire.GREATER}
+
+
+class EtcdStore(Store):
+    """A `Store` in etcd; any number of threads may share one. The constructor contacts nobody.
+
+    `endpoints` are "HOST:PORT", the members of one cluster. `call_limit_s`: the longest a call may take.
+    `connect_limit_s`: the longest that `connect` and a log-in may take. Raises SettingsError for files that cannot be
+    used for TLS.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        *,
+        user: str = "",
+        password: str = "",
+        tls: Tls | None = None,
+        call_limit_s: float = 1.0,
+        connect_limit_s: float = 3.0,
+    ) -> None:
+        self._endpoints = Endpoints(endpoints, tls)
+        session = Session(user, password, connect_limit_s)
+        self._calls = Calls(self._endpoints, session, call_limit_s, self._on_silent)
+        self._minder = Minder(self._calls)
+        self._connect_limit_s = connect_limit_s
+        self._is_closed = False
+
+    def connect(self) -> str:
+        """Contact an endpoint and log in; the server's version. Raises StoreError that says what stands in the way.
+
+        Nothing needs this: calls connect by themselves. It is for the start, when a mistake is still cheap.
+        """
+        status = self._first_status()
+        version = status.version.split("-")[0].split(".")
+        if [int(part) if part.isdigit() else 0 for part in version[:2]] < list(OLDEST_VERSION):
+            oldest = ".".join(map(str, OLDEST_VERSION))
+            at = self._endpoints.current.address
+            raise StoreError(f"the store at {at} is etcd {status.version}, too old: {oldest} is needed")
+        return status.version
+
+    def _first_status(self) -> wire.StatusResponse:
+        """Each endpoint has its share of the time; one that is silent is left behind."""
+        count = len(self._endpoints.all)
+
+        def ask() -> wire.StatusResponse:
+            limit_s = self._connect_limit_s / count
+            return self._ask(wire.STATUS, wire.StatusRequest(), "", "read", limit_s=limit_s)
+
+        for _ in range(count - 1):
+            with suppress(StoreError):
+                return ask()
+        return ask()
+
+    # Keys
+
+    def get(self, key: str, *, prefix: bool = False) -> Found:
+        """Read a key, or all keys that start with it."""
+        check_key(key, prefix)
+        question = wire.RangeRequest(*_range(key, prefix))
+        return _found(self._ask(wire.RANGE, question, _about(key, prefix), "read"))
+
+    def put(self, key: str, value: bytes, *, lease: int = 0) -> int:
+        """Write unconditionally; the new revision. Raises LeaseNotFound for a lease that is gone."""
+        check_request((), (Put(key, value, lease),), ())
+        question = wire.PutRequest(key.encode(), value, lease)
+        return self._ask(wire.PUT_KEY, question, _about(key)).header.revision
+
+    def delete(self, key: str, *, prefix: bool = False) -> int:
+        """Delete; how many keys went."""
+        check_key(key, prefix)
+        question = wire.DeleteRangeRequest(*_range(key, prefix))
+        return self._ask(wire.DELETE_RANGE, question, _about(key, prefix)).deleted
+
+    def txn(
+        self, compares: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation] = ()
+    ) -> TxnResult:
+        """If every compare holds, apply `success`, else `failure`, atomically.
+
+        Raises StoreError for a request that etcd would refuse, LeaseNotFound for a Put under a lease that is gone.
+        """
+        check_request(compares, success, failure)
+        question = wire.TxnRequest(
+            tuple(_compare(compare) for compare in compares),
+            tuple(_operation(operation) for operation in success),
+            tuple(_operation(operation) for operation in failure),
+        )
+        keys = dict.fromkeys(each.key for part in (compares, success, failure) for each in part)
+        is_read = all(isinstance(operation, Get) for branch in (success, failure) for operation in branch)
+        answer = self._ask(wire.TXN, question, _about_all(list(keys)), "read" if is_read else "write")
+        found = [_found(each.response_range) for each in answer.responses if each.response_range is not None]
+        return TxnResult(answer.succeeded, answer.header.revision, tuple(found))
+
+    # Leases
+
+    def lease_grant(self, ttl_s: float) -> Lease:
+        """A new lease of at least `ttl_s` seconds: etcd counts whole ones."""
+        if not math.isfinite(ttl_s):
+            raise StoreError(f"a lease needs a time in seconds, not {ttl_s}")
+        question = wire.LeaseGrantRequest(ttl=max(1, math.ceil(ttl_s)))
+        answer = self._ask(wire.LEASE_GRANT, question, "a new lease")
+        return Lease(answer.id, float(answer.ttl))
+
+    def lease_keep_alive(self, lease: int) -> float:
+        """Renew in full; the granted TTL in seconds. Raises LeaseNotFound when it is gone."""
+        question = wire.LeaseKeepAliveRequest(lease)
+        answer = self._ask(wire.LEASE_KEEP_ALIVE, question, f"lease {lease}", "renewal")
+        if answer.ttl <= 0:
+            raise LeaseNotFound(f"lease {lease} has expired or was revoked")
+        return float(answer.ttl)
+
+    def lease_revoke(self, lease: int) -> None:
+        """End the lease now, and its keys with it. Raises LeaseNotFound when it is gone."""
+        self._ask(wire.LEASE_REVOKE, wire.LeaseRevokeRequest(lease), f"lease {lease}")
+
+    def lease_remaining(self, lease: int) -> float:
+        """Seconds until the lease would expire, in whole seconds. Raises LeaseNotFound when it is gone."""
+        question = wire.LeaseTimeToLiveRequest(lease)
+        answer = self._ask(wire.LEASE_TIME_TO_LIVE, question, f"lease {lease}", "read")
+        if answer.ttl < 0:
+            raise LeaseNotFound(f"lease {lease} has expired or was revoked")
+        return float(answer.ttl)
+
+    # Watches
+
+    def watch(
+        self,
+        key: str,
+        *,
+        prefix: bool = False,
+        start_revision: int,
+        on_batch: Callable[[Batch], None],
+        on_lost: Callable[[StoreError], None],
+    ) -> Watch:
+        """Deliver every event at or after `start_revision` (from 1 up), in order, on a thread of this watch.
+
+        Returns at once. A store that cannot be reached does not lose the watch: it goes on when it can. `on_lost` is
+        called at most once, last: with Compacted if the revision is gone, or when the user may not read there.
+        """
+        check_key(key, prefix)
+        if start_revision < 1:
+            raise StoreError(f"a watch starts at revision 1 or later, not {start_revision}")
+        self._check_open()
+        start, end = _range(key, prefix)
+        question = wire.WatchCreateRequest(start, end, start_revision, progress_notify=True)
+        watch = EtcdWatch(self._calls, _about(key, prefix), question, on_batch, on_lost)
+        self._minder.add(watch)
+        return watch
+
+    def close(self) -> None:
+        """Cancel the watches and close the connections; a call that is under way ends with an error.
+
+        Waits up to CLOSE_LIMIT_S for callbacks that are running.
+        """
+        self._is_closed = True
+        threads = self._minder.close()
+        self._endpoints.close()
+        deadline = time.monotonic() + CLOSE_LIMIT_S
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _ask(
+        self,
+        method: Method[Question, Answer],
+        question: Question,
+        about: str,
+        effect: Effect = "write",
+        *,
+        limit_s: float | None = None,
+    ) -> Answer:
+        self._check_open()
+        return self._calls.ask(method, question, about=about, effect=effect, limit_s=limit_s)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StoreError("the store is closed")
+
+    def _on_silent(self, endpoint: Endpoint) -> None:
+        self._minder.leave(endpoint)
+
+
+def _about(key: str, prefix: bool = False) -> str:
+    return f"the keys below {key!r}" if prefix else f"the key {key!r}"
+
+
+def _about_all(keys: Sequence[str]) -> str:
+    """A transaction is refused as a whole; etcd does not say for which key."""
+    if len(keys) == 1:
+        return _about(keys[0])
+    return f"one of the keys {', '.join(map(repr, keys[:3]))}{', ...' if len(keys) > 3 else ''}"
+
+
+def _range(key: str, prefix: bool) -> tuple[bytes, bytes]:
+    """Key and range end on the wire: no end is the one key; the end of a prefix is its last byte raised by one."""
+    start = key.encode()
+    if not prefix:
+        return start, b""
+    if not start:
+        return b"\0", b"\0"  # every key
+    return start, start[:-1] + bytes((start[-1] + 1,))  # the last byte of text in UTF-8 is never 255
+
+
+def _compare(compare: Compare) -> wire.Compare:
+    result, key = _RELATIONS[compare.relation], compare.key.encode()
+    if isinstance(compare.operand, bytes):
+        return wire.Compare(result, wire.VALUE, key, value=compare.operand)
+    if compare.target == "create":
+        return wire.Compare(result, wire.CREATE, key, create_revision=compare.operand)
+    if compare.target == "mod":
+        return wire.Compare(result, wire.MOD, key, mod_revision=compare.operand)
+    return wire.Compare(result, wire.VERSION, key, version=compare.operand)
+
+
+def _operation(operation: Operation) -> wire.RequestOp:
+    match operation:
+        case Put(key, value, lease):
+            return wire.RequestOp(request_put=wire.PutRequest(key.encode(), value, lease))
+        case Delete(key, prefix):
+            return wire.RequestOp(request_delete_range=wire.DeleteRangeRequest(*_range(key, prefix)))
+        case Get(key, prefix):
+            return wire.RequestOp(request_range=wire.RangeRequest(*_range(key, prefix)))
+
+
+def _found(answer: wire.RangeResponse) -> Found:
+    return Found(answer.header.revision, tuple(key_value(item) for item in answer.kvs))

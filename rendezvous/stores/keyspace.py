@@ -1,0 +1,209 @@
+"""The memory store's keys and their history.
+
+Picture a sorted drawer of keys and a diary: every writing transaction adds one page to the diary, numbered by its
+revision. Old pages are torn out; who asks for one of those is told so. Whoever calls holds the store's lock, and
+checks what can be refused before the first write: there is no way back from a half-written page.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import operator
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from rendezvous.errors import Compacted, StoreError
+from rendezvous.store import Batch, Compare, Event, KeyValue
+from rendezvous.stores.leases import Leases
+
+_RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+_LAST_CHARACTER = "\U0010ffff"
+
+
+class Range(NamedTuple):
+    """The keys from `start` up to, not including, `end` (None: to the last). Text sorts as its UTF-8 bytes do."""
+
+    start: str
+    end: str | None
+
+    @classmethod
+    def one(cls, key: str) -> Range:
+        return cls(key, key + "\0")
+
+    @classmethod
+    def prefix(cls, prefix: str) -> Range:
+        return cls(prefix, next_text(prefix))
+
+    def covers(self, key: str) -> bool:
+        return self.start <= key and (self.end is None or key < self.end)
+
+    def keys_in(self, keys: list[str]) -> list[str]:
+        first = bisect.bisect_left(keys, self.start)
+        return keys[first : len(keys) if self.end is None else bisect.bisect_left(keys, self.end, first)]
+
+
+def next_text(prefix: str) -> str | None:
+    """What sorts right after all texts that begin with `prefix`, as the end of a range; None if nothing does."""
+    stem = prefix.rstrip(_LAST_CHARACTER)  # nothing sorts after it: "a" followed by it ends where "a" ends
+    return stem[:-1] + chr(ord(stem[-1]) + 1) if stem else None
+
+
+def range_of(key: str, prefix: bool) -> Range:
+    return Range.prefix(key) if prefix else Range.one(key)
+
+
+class Change(NamedTuple):
+    """An event and the key as it was before; None if it was absent."""
+
+    event: Event
+    previous: KeyValue | None
+
+
+class Page:
+    """The changes of one revision: all of them, or those that one watch is told."""
+
+    __slots__ = ("_batch", "changes", "revision")
+
+    def __init__(self, revision: int, changes: tuple[Change, ...]) -> None:
+        self.revision = revision
+        self.changes = changes
+        self._batch: Batch | None = None
+
+    @property
+    def batch(self) -> Batch:
+        """The same without the past; made once for all who ask."""
+        if self._batch is None:
+            self._batch = Batch(self.revision, tuple(change.event for change in self.changes))
+        return self._batch
+
+    def within(self, keys: Range) -> Page | None:
+        changes = tuple(change for change in self.changes if keys.covers(change.event.item.key))
+        if len(changes) == len(self.changes):
+            return self
+        return Page(self.revision, changes) if changes else None
+
+
+class Keyspace:
+    """Keys, their values, and the last `history_revisions` pages of what happened to them."""
+
+    def __init__(self, leases: Leases, history_revisions: int, first_revision: int) -> None:
+        self.revision = first_revision  # of the last page; the first one is blank
+        self.compacted_revision = 0 if first_revision == 1 else first_revision  # a watch may start here, not before
+        self.leases = leases
+        self._history_revisions = history_revisions
+        self._keys: list[str] = []  # sorted
+        self._items: dict[str, KeyValue] = {}
+        self._history: deque[Page] = deque()  # one page per revision, the last one's is self.revision
+        self._open: list[Change] = []  # the page being written
+
+    def size(self) -> int:
+        return sum(len(item.key) + len(item.value) for item in self._items.values())
+
+    @property
+    def reading_revision(self) -> int:
+        """The revision that a read sees: that of the open page, once something is written on it."""
+        return self.revision + bool(self._open)
+
+    def get(self, key: str) -> KeyValue | None:
+        return self._items.get(key)
+
+    def find(self, keys: Range) -> list[KeyValue]:
+        """In byte order."""
+        return [self._items[key] for key in keys.keys_in(self._keys)]
+
+    def find_at(self, keys: Range, revision: int) -> list[KeyValue]:
+        """As they were after that revision: what came later is undone. Raises Compacted; StoreError for one to come."""
+        if revision > self.revision:
+            raise StoreError(f"revision {revision} is still to come: the store is at {self.revision}")
+        if revision < self.compacted_revision:
+            raise Compacted(self.compacted_revision)
+        items = {item.key: item for item in self.find(keys)}
+        for page in itertools.takewhile(lambda page: page.revision > revision, reversed(self._history)):
+            for change in reversed(page.changes):
+                key = change.event.item.key
+                if change.previous is None:
+                    items.pop(key, None)
+                elif keys.covers(key):
+                    items[key] = change.previous
+        return [items[key] for key in sorted(items)]
+
+    def count(self, keys: Range) -> int:
+        return len(keys.keys_in(self._keys))
+
+    def holds(self, compare: Compare) -> bool:
+        item = self._items.get(compare.key)
+        if compare.target == "value":
+            return item is not None and _RELATIONS[compare.relation](item.value, compare.operand)
+        actual = 0
+        if item is not None:
+            actual = item.version if compare.target == "version" else getattr(item, compare.target + "_revision")
+        return _RELATIONS[compare.relation](actual, compare.operand)
+
+    def put(self, key: str, value: bytes, lease: int) -> KeyValue | None:
+        """Write on the open page; the key as it was before. The lease exists."""
+        revision = self.revision + 1
+        old = self._items.get(key)
+        if old is None:
+            bisect.insort(self._keys, key)
+            item = KeyValue(key, value, revision, revision, 1, lease)
+        else:
+            self._detach(old)
+            item = KeyValue(key, value, old.create_revision, revision, old.version + 1, lease)
+        if lease:
+            self.leases.get(lease).keys.add(key)
+        self._items[key] = item
+        self._open.append(Change(Event("put", item), old))
+        return old
+
+    def delete(self, keys: Range) -> list[KeyValue]:
+        """Delete on the open page; the keys as they were before."""
+        gone = self.find(keys)
+        for item in gone:
+            self._detach(item)
+            del self._items[item.key]
+            deleted = KeyValue(item.key, b"", 0, self.revision + 1, 0, 0)
+            self._open.append(Change(Event("delete", deleted), item))
+        if gone:
+            first = bisect.bisect_left(self._keys, gone[0].key)
+            del self._keys[first : first + len(gone)]
+        return gone
+
+    def _detach(self, item: KeyValue) -> None:
+        if item.lease:
+            self.leases.get(item.lease).keys.discard(item.key)
+
+    def turn(self) -> Page | None:
+        """Close the open page; None if nothing was written on it."""
+        if not self._open:
+            return None
+        self.revision += 1
+        page = Page(self.revision, tuple(self._open))
+        self._open.clear()
+        self._history.append(page)
+        if len(self._history) > self._history_revisions:
+            self._forget(self.revision - self._history_revisions + 1)
+        return page
+
+    def pages_from(self, revision: int) -> Iterator[Page]:
+        oldest = self.revision - len(self._history) + 1
+        return itertools.islice(self._history, max(0, revision - oldest), None)
+
+    def compact(self, revision: int) -> None:
+        """Forget the history before `revision`. Raises Compacted when that is gone already, StoreError when to come."""
+        if revision > self.revision:
+            raise StoreError(f"cannot compact up to revision {revision}: the store is at {self.revision}")
+        if revision <= self.compacted_revision:
+            raise Compacted(self.compacted_revision)
+        self._forget(revision)
+
+    def _forget(self, revision: int) -> None:
+        while self._history and self.revision - len(self._history) + 1 < revision:
+            self._history.popleft()
+        self.compacted_revision = revision

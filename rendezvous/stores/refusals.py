@@ -1,0 +1,127 @@
+"""What an answer that is no answer means: was anything written, is it worth asking elsewhere, what do people read.
+
+gRPC gives a status code and a text; etcd's own texts begin with "etcdserver:". The table below is read from the top,
+and its first row whose words are in the text says which of five things happened. What no row knows may have been
+written: the careful reading of an unknown text.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from rendezvous.errors import LeaseNotFound, StoreError
+
+
+class Kind(Enum):
+    ELSEWHERE = "nothing was done here; another endpoint may do it, or this one later"
+    LOG_IN = "nothing was done; the token is missing or no longer good"
+    REFUSED = "nothing was done, and asking again will not help"
+    UNKNOWN = "it may have been done, or may yet be"
+    FULL = "there is no space; the write that took the last of it was done all the same (seen with etcd 3.4)"
+
+
+class Refusal(NamedTuple):
+    """`phrase` goes on after "the store at HOST:PORT"; `hint` says what to do, if that is known."""
+
+    kind: Kind
+    phrase: str
+    hint: str | None = None
+    error: type[StoreError] = StoreError
+    is_permission: bool = False
+
+
+# gRPC's words for a connection that never came to be: the question did not leave.
+_NOT_SENT = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
+
+_TLS_HINT = "check the authority's, the client's certificate and the client's key that are given for the store"
+
+_PLAIN_HINT = "for a store without TLS, give no certificates and no https"
+
+_ROWS: tuple[tuple[str, Refusal], ...] = (
+    # No connection
+    ("errors resolving", Refusal(Kind.ELSEWHERE, "cannot be reached: its name is not known")),
+    ("DNS resolution failed", Refusal(Kind.ELSEWHERE, "cannot be reached: its name is not known")),
+    ("Connection refused", Refusal(Kind.ELSEWHERE, "cannot be reached: connection refused")),
+    ("No route to host", Refusal(Kind.ELSEWHERE, "cannot be reached: no route to the host")),
+    ("Network is unreachable", Refusal(Kind.ELSEWHERE, "cannot be reached: no route to its network")),
+    ("receiving SETTINGS", Refusal(Kind.ELSEWHERE, "takes connections but does not answer")),
+    ("Failed parsing HTTP/2", Refusal(Kind.ELSEWHERE, "is not etcd: what listens there does not speak HTTP/2")),
+    ("Handshake read failed", Refusal(Kind.ELSEWHERE, "does not speak TLS", _PLAIN_HINT)),
+    ("WRONG_VERSION_NUMBER", Refusal(Kind.ELSEWHERE, "does not speak TLS", _PLAIN_HINT)),
+    (
+        "not in peer certificate",
+        Refusal(Kind.ELSEWHERE, "shows a certificate for another name", "use a name that the certificate carries"),
+    ),
+    (
+        "Hostname Verification Check failed",
+        Refusal(Kind.ELSEWHERE, "shows a certificate for another name", "use a name that the certificate carries"),
+    ),
+    ("certificate has expired", Refusal(Kind.ELSEWHERE, "shows a certificate that has expired")),
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        Refusal(Kind.ELSEWHERE, "shows a certificate that the given authority has not signed", _TLS_HINT),
+    ),
+    ("SSL_ERROR", Refusal(Kind.ELSEWHERE, "wants a client certificate, and accepts none that it was shown", _TLS_HINT)),
+    ("Tls handshake failed", Refusal(Kind.ELSEWHERE, "does not agree to a TLS connection", _TLS_HINT)),
+    (
+        "failed to connect to all addresses",
+        Refusal(Kind.ELSEWHERE, "closes every connection at once", "it may want TLS, or not be etcd"),
+    ),
+    # Another server
+    ("http2 header with status", Refusal(Kind.REFUSED, "is not etcd: it answers as a web server does")),
+    # The cluster
+    ("etcdserver: no leader", Refusal(Kind.ELSEWHERE, "has no leader: it is cut off from most of its cluster")),
+    ("etcdserver: too many requests", Refusal(Kind.ELSEWHERE, "has too much to do")),
+    ("not supported for learner", Refusal(Kind.ELSEWHERE, "is a learner, which serves nobody yet")),
+    ("etcdserver: request timed out", Refusal(Kind.UNKNOWN, "has found no majority of its cluster in time")),
+    (
+        "database space exceeded",
+        Refusal(
+            Kind.FULL,
+            "has no space left in its database",
+            "compact and defragment etcd, then `etcdctl alarm disarm`",
+        ),
+    ),
+    ("requested lease not found", Refusal(Kind.REFUSED, "does not know the lease any more", error=LeaseNotFound)),
+    ("request is too large", Refusal(Kind.REFUSED, "does not accept a request of this size")),
+    ("message larger than max", Refusal(Kind.REFUSED, "does not accept a request of this size")),
+    # Users
+    ("permission denied", Refusal(Kind.REFUSED, "denies this user", is_permission=True)),
+    ("authentication failed", Refusal(Kind.REFUSED, "does not accept this user and password")),
+    ("invalid auth token", Refusal(Kind.LOG_IN, "does not accept the token it gave this user")),
+    ("auth store is old", Refusal(Kind.LOG_IN, "does not accept the token it gave this user")),
+    ("user name is empty", Refusal(Kind.LOG_IN, "wants a user and a password")),
+)
+
+# Codes that etcd gives before it writes anything.
+_BEFORE_WRITING = (
+    *("INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "PERMISSION_DENIED", "OUT_OF_RANGE"),
+    *("RESOURCE_EXHAUSTED", "ALREADY_EXISTS"),
+)
+
+
+def refusal_of(code: str, text: str, limit_s: float) -> Refusal:
+    """What a status means. `code` as gRPC names it, "" where there is none; `limit_s`: what the call was given."""
+    was_sent = not any(words in text for words in _NOT_SENT)
+    if code == "DEADLINE_EXCEEDED" and not text.startswith("etcdserver"):
+        return Refusal(Kind.UNKNOWN, f"did not answer within {limit_s:.1f} s")
+    for words, refusal in _ROWS:
+        if words in text and (refusal.kind is not Kind.ELSEWHERE or not was_sent or text.startswith("etcdserver")):
+            return refusal
+    said = text.removeprefix("etcdserver: ").strip() or code
+    if code == "UNAUTHENTICATED":
+        return Refusal(Kind.LOG_IN, f"wants a user and a password ({said})")
+    if code == "UNIMPLEMENTED":
+        return Refusal(Kind.REFUSED, "is not etcd, or older than its version 3")
+    if code in _BEFORE_WRITING:
+        return Refusal(Kind.REFUSED, f"refused a request: {said}")
+    return Refusal(Kind.UNKNOWN, f"broke off before its answer came: {said}")
+
+
+class CallFailed(Exception):
+    """One attempt at one endpoint has failed. It does not leave the client of etcd."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.phrase)
+        self.refusal = refusal

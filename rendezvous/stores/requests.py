@@ -1,0 +1,57 @@
+"""What a store refuses before it looks at any key: no key, too much at once, one key written twice.
+
+etcd refuses the same; the memory store and the served store ask here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rendezvous.errors import StoreError
+from rendezvous.store import REQUEST_BYTES_MAX, TXN_OPERATIONS_MAX, Compare, Delete, Operation, Put
+from rendezvous.stores.keyspace import Range, range_of
+
+
+def check_key(key: str, prefix: bool = False) -> int:
+    """The bytes of the key, once it is known to be one. An empty prefix is every key."""
+    if not key and not prefix:
+        raise StoreError("a key cannot be empty")
+    try:
+        return len(key.encode())
+    except UnicodeEncodeError:
+        raise StoreError(f"the key {key!r} is not valid text") from None
+
+
+def written_twice(put: Iterable[str], deleted: Sequence[Range]) -> str | None:
+    """A key that is put twice, or put and deleted; None if there is none."""
+    written: set[str] = set()
+    for key in put:
+        if key in written or any(keys.covers(key) for keys in deleted):
+            return key
+        written.add(key)
+    return None
+
+
+def check_request(compares: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation]) -> None:
+    """Raises StoreError for a transaction that etcd would refuse. Both branches count, whichever would run."""
+    for name, part in (("compares", compares), ("operations", success), ("operations", failure)):
+        if len(part) > TXN_OPERATIONS_MAX:
+            raise StoreError(f"a transaction has {len(part)} {name}, at most {TXN_OPERATIONS_MAX} are allowed")
+    size = 0
+    for compare in compares:
+        size += check_key(compare.key)
+        if isinstance(compare.operand, bytes) != (compare.target == "value"):
+            raise StoreError(f"the {compare.target} of {compare.key!r} cannot be compared with {compare.operand!r}")
+        size += len(compare.operand) if isinstance(compare.operand, bytes) else 0
+    for branch in (success, failure):
+        for operation in branch:
+            if isinstance(operation, Put):
+                size += check_key(operation.key) + len(operation.value)
+            else:
+                size += check_key(operation.key, operation.prefix)
+        deleted = [range_of(operation.key, operation.prefix) for operation in branch if isinstance(operation, Delete)]
+        twice = written_twice((operation.key for operation in branch if isinstance(operation, Put)), deleted)
+        if twice is not None:
+            raise StoreError(f"a transaction writes the key {twice!r} twice")
+    if size > REQUEST_BYTES_MAX:
+        raise StoreError(f"a request has {size} bytes, at most {REQUEST_BYTES_MAX} are allowed")

@@ -1,0 +1,224 @@
+"""etcd's service KV on the memory store: Range, Put, DeleteRange, Txn, Compact.
+
+A transaction is checked in two steps before anything is written: first what any store would refuse whatever it
+holds, then what this one must refuse as it stands (a lease that is gone). So nothing is ever half applied.
+Deliberately absent: a transaction within a transaction.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from rendezvous.errors import LeaseNotFound, StoreError
+from rendezvous.store import TXN_OPERATIONS_MAX, KeyValue
+from rendezvous.stores import wire
+from rendezvous.stores.keyspace import Keyspace, Range
+from rendezvous.stores.memory import MemoryStore
+from rendezvous.stores.requests import written_twice
+from rendezvous.stores.serving import refusals
+from rendezvous.stores.serving.refusals import Refused
+from rendezvous.stores.serving.text import key_of, on_the_wire, range_of
+
+_RELATIONS: dict[int, Callable[[Any, Any], bool]] = {
+    wire.EQUAL: operator.eq,
+    wire.GREATER: operator.gt,
+    wire.LESS: operator.lt,
+    wire.NOT_EQUAL: operator.ne,
+}
+_ABSENT = KeyValue("", b"", 0, 0, 0, 0)
+_ASCENDING, _DESCENDING = 1, 2  # RangeRequest.sort_order; 0 is whatever order
+_SORT_BY: tuple[Callable[[KeyValue], Any], ...] = (  # by RangeRequest.sort_target
+    operator.attrgetter("key"),
+    operator.attrgetter("version"),
+    operator.attrgetter("create_revision"),
+    operator.attrgetter("mod_revision"),
+    operator.attrgetter("value"),
+)
+
+
+class KeyService:
+    """`header(revision)` makes the head of an answer."""
+
+    def __init__(self, store: MemoryStore, header: Callable[[int], wire.Header]) -> None:
+        self._store = store
+        self._header = header
+
+    def range(self, request: wire.RangeRequest) -> wire.RangeResponse:
+        _check_range(request)
+        return self._store.transact(lambda keyspace: self._range(keyspace, request), writes=False)
+
+    def put(self, request: wire.PutRequest) -> wire.PutResponse:
+        _check_put(request)
+
+        def apply(keyspace: Keyspace) -> wire.PutResponse:
+            _admit_put(keyspace, request)
+            return self._put(keyspace, request)
+
+        return self._store.transact(apply)
+
+    def delete_range(self, request: wire.DeleteRangeRequest) -> wire.DeleteRangeResponse:
+        range_of(request.key, request.range_end)
+        return self._store.transact(lambda keyspace: self._delete_range(keyspace, request))
+
+    def txn(self, request: wire.TxnRequest) -> wire.TxnResponse:
+        _check_txn(request)
+        branches = (request.success, request.failure)
+        writes = any(each.request_range is None for branch in branches for each in branch)
+
+        def apply(keyspace: Keyspace) -> wire.TxnResponse:
+            succeeded = all(_holds(keyspace, compare) for compare in request.compare)
+            branch = request.success if succeeded else request.failure
+            for each in branch:
+                if each.request_put is not None:
+                    _admit_put(keyspace, each.request_put)
+                if each.request_range is not None:
+                    self._range(keyspace, each.request_range)  # it may ask for a revision that is gone
+            responses = tuple(self._apply(keyspace, each) for each in branch)
+            return wire.TxnResponse(self._header(keyspace.reading_revision), succeeded, responses)
+
+        return self._store.transact(apply, writes=writes)
+
+    def compact(self, request: wire.CompactionRequest) -> wire.CompactionResponse:
+        def apply(keyspace: Keyspace) -> wire.CompactionResponse:
+            if request.revision > keyspace.revision:
+                raise Refused(refusals.TO_COME)
+            keyspace.compact(request.revision)
+            return wire.CompactionResponse(self._header(keyspace.revision))
+
+        return self._store.transact(apply)
+
+    # On the keys
+
+    def _apply(self, keyspace: Keyspace, request: wire.RequestOp) -> wire.ResponseOp:
+        if request.request_put is not None:
+            return wire.ResponseOp(response_put=self._put(keyspace, request.request_put))
+        if request.request_delete_range is not None:
+            return wire.ResponseOp(response_delete_range=self._delete_range(keyspace, request.request_delete_range))
+        assert request.request_range is not None
+        return wire.ResponseOp(response_range=self._range(keyspace, request.request_range))
+
+    def _range(self, keyspace: Keyspace, request: wire.RangeRequest) -> wire.RangeResponse:
+        keys = range_of(request.key, request.range_end)
+        header = self._header(keyspace.reading_revision)
+        if request.count_only and request.revision <= 0:
+            return wire.RangeResponse(header, count=keyspace.count(keys))
+        items = keyspace.find(keys) if request.revision <= 0 else _past(keyspace, keys, request.revision)
+        count = len(items)
+        if request.count_only:
+            return wire.RangeResponse(header, count=count)
+        items = [item for item in items if _is_within(item, request)]
+        if request.sort_order or request.sort_target:
+            items.sort(key=_SORT_BY[request.sort_target], reverse=request.sort_order == _DESCENDING)
+        more = 0 < request.limit < len(items)
+        shown = items[: request.limit] if more else items
+        return wire.RangeResponse(
+            header, tuple(on_the_wire(item, keys_only=request.keys_only) for item in shown), more, count
+        )
+
+    def _put(self, keyspace: Keyspace, request: wire.PutRequest) -> wire.PutResponse:
+        key = key_of(request.key)
+        now = keyspace.get(key) or _ABSENT
+        value = now.value if request.ignore_value else request.value
+        before = keyspace.put(key, value, now.lease if request.ignore_lease else request.lease)
+        shown = on_the_wire(before) if request.prev_kv and before is not None else None
+        return wire.PutResponse(self._header(keyspace.reading_revision), shown)
+
+    def _delete_range(self, keyspace: Keyspace, request: wire.DeleteRangeRequest) -> wire.DeleteRangeResponse:
+        gone = keyspace.delete(range_of(request.key, request.range_end))
+        shown = tuple(map(on_the_wire, gone)) if request.prev_kv else ()
+        return wire.DeleteRangeResponse(self._header(keyspace.reading_revision), len(gone), shown)
+
+
+# What is refused whatever the store holds
+
+
+def _check_range(request: wire.RangeRequest) -> None:
+    range_of(request.key, request.range_end)
+    if not (0 <= request.sort_order <= _DESCENDING and 0 <= request.sort_target < len(_SORT_BY)):
+        raise Refused(refusals.BAD_SORT)
+
+
+def _check_put(request: wire.PutRequest) -> None:
+    key_of(request.key)
+    if request.ignore_value and request.value:
+        raise Refused(refusals.VALUE_PROVIDED)
+    if request.ignore_lease and request.lease:
+        raise Refused(refusals.LEASE_PROVIDED)
+
+
+def _check_txn(request: wire.TxnRequest) -> None:
+    if max(map(len, request)) > TXN_OPERATIONS_MAX:
+        raise Refused(refusals.TOO_MANY_OPERATIONS)
+    for compare in request.compare:
+        range_of(compare.key, compare.range_end)
+    for branch in (request.success, request.failure):
+        _check_branch(branch)
+
+
+def _check_branch(branch: Sequence[wire.RequestOp]) -> None:
+    deleted: list[Range] = []
+    for each in branch:
+        if each.request_range is not None:
+            _check_range(each.request_range)
+        elif each.request_put is not None:
+            _check_put(each.request_put)
+        elif each.request_delete_range is not None:
+            deleted.append(range_of(each.request_delete_range.key, each.request_delete_range.range_end))
+        else:
+            raise Refused(refusals.NO_INNER_TXN)
+    if written_twice(_keys_put(branch), deleted) is not None:
+        raise Refused(refusals.KEY_TWICE)
+
+
+def _keys_put(branch: Sequence[wire.RequestOp]) -> Iterator[str]:
+    return (key_of(each.request_put.key) for each in branch if each.request_put is not None)
+
+
+# What is refused, and what holds, as the store stands
+
+
+def _admit_put(keyspace: Keyspace, request: wire.PutRequest) -> None:
+    if (request.ignore_value or request.ignore_lease) and keyspace.get(key_of(request.key)) is None:
+        raise Refused(refusals.KEY_NOT_FOUND)
+    if request.lease:
+        try:
+            keyspace.leases.get(request.lease)
+        except LeaseNotFound:
+            raise Refused(refusals.LEASE_NOT_FOUND) from None
+
+
+def _holds(keyspace: Keyspace, compare: wire.Compare) -> bool:
+    """Whether every key of the range compares so. A range without keys is as an absent key: zeros, and no value."""
+    items = keyspace.find(range_of(compare.key, compare.range_end))
+    if not items and compare.target == wire.VALUE:
+        return False
+    return all(_compares(item, compare) for item in items or [_ABSENT])
+
+
+def _compares(item: KeyValue, compare: wire.Compare) -> bool:
+    actual, operand = {
+        wire.VERSION: (item.version, compare.version or 0),
+        wire.CREATE: (item.create_revision, compare.create_revision or 0),
+        wire.MOD: (item.mod_revision, compare.mod_revision or 0),
+        wire.VALUE: (item.value, compare.value or b""),
+        wire.LEASE: (item.lease, compare.lease or 0),
+    }.get(compare.target, (0, 0))
+    return compare.result in _RELATIONS and _RELATIONS[compare.result](actual, operand)
+
+
+def _past(keyspace: Keyspace, keys: Range, revision: int) -> list[KeyValue]:
+    try:
+        return keyspace.find_at(keys, revision)
+    except StoreError as error:
+        to_come = revision > keyspace.revision
+        raise Refused(refusals.TO_COME if to_come else refusals.refusal_of(error)) from None
+
+
+def _is_within(item: KeyValue, request: wire.RangeRequest) -> bool:
+    limits = (
+        (item.mod_revision, request.min_mod_revision, request.max_mod_revision),
+        (item.create_revision, request.min_create_revision, request.max_create_revision),
+    )
+    return all((not least or least <= value) and (not most or value <= most) for value, least, most in limits)

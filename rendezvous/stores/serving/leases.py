@@ -1,0 +1,60 @@
+"""etcd's service Lease on the memory store. Times to live are whole seconds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from rendezvous.errors import LeaseNotFound
+from rendezvous.stores import wire
+from rendezvous.stores.memory import MemoryStore
+from rendezvous.stores.serving import refusals
+from rendezvous.stores.serving.refusals import Refused
+
+_TTL_MAX = 9_000_000_000  # etcd's
+
+
+class LeaseService:
+    """`header()` makes the head of an answer."""
+
+    def __init__(self, store: MemoryStore, header: Callable[[], wire.Header]) -> None:
+        self._store = store
+        self._header = header
+
+    def grant(self, request: wire.LeaseGrantRequest) -> wire.LeaseGrantResponse:
+        if request.ttl > _TTL_MAX:
+            raise Refused(refusals.TTL_TOO_LARGE)
+        if self._exists(request.id):
+            raise Refused(refusals.LEASE_EXISTS)
+        lease = self._store.lease_grant(request.ttl, id=request.id)
+        return wire.LeaseGrantResponse(self._header(), lease.id, math.ceil(lease.ttl_s))
+
+    def revoke(self, request: wire.LeaseRevokeRequest) -> wire.LeaseRevokeResponse:
+        self._store.lease_revoke(request.id)
+        return wire.LeaseRevokeResponse(self._header())
+
+    def keep_alive(self, request: wire.LeaseKeepAliveRequest) -> wire.LeaseKeepAliveResponse:
+        try:
+            ttl_s = self._store.lease_keep_alive(request.id)
+        except LeaseNotFound:
+            ttl_s = 0
+        return wire.LeaseKeepAliveResponse(self._header(), request.id, math.ceil(ttl_s))
+
+    def time_to_live(self, request: wire.LeaseTimeToLiveRequest) -> wire.LeaseTimeToLiveResponse:
+        try:
+            left_s = self._store.lease_remaining(request.id)
+            granted_s, keys = self._store.lease_keys(request.id)
+        except LeaseNotFound:
+            return wire.LeaseTimeToLiveResponse(self._header(), request.id, -1)
+        shown = tuple(key.encode() for key in keys) if request.keys else ()
+        return wire.LeaseTimeToLiveResponse(self._header(), request.id, int(left_s), math.ceil(granted_s), shown)
+
+    def leases(self, request: wire.LeaseLeasesRequest) -> wire.LeaseLeasesResponse:
+        return wire.LeaseLeasesResponse(self._header(), tuple(map(wire.LeaseStatus, self._store.leases())))
+
+    def _exists(self, id: int) -> bool:
+        try:
+            self._store.lease_remaining(id)
+        except LeaseNotFound:
+            return False
+        return True

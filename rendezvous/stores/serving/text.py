@@ -1,0 +1,60 @@
+"""etcd's keys are bytes, the memory store's are text: this is the way between them.
+
+A key must be UTF-8; the ends of ranges need not be. The end of a prefix is the prefix with its last byte raised
+by one, which for "é" is no text at all. Since UTF-8 sorts as its characters do, such an end lies between two
+texts, and the first text after it marks the same place.
+"""
+
+from __future__ import annotations
+
+import bisect
+
+from rendezvous.store import KeyValue
+from rendezvous.stores import wire
+from rendezvous.stores.keyspace import Range, next_text
+from rendezvous.stores.serving.refusals import EMPTY_KEY, NOT_TEXT, Refused
+
+_EVERYTHING = b"\0"  # as the end of a range: there is none
+_SURROGATES = range(0xD800, 0xE000)  # numbers of no character
+_CHARACTERS_COUNT = 0x110000 - len(_SURROGATES)
+
+
+def key_of(key: bytes) -> str:
+    """Raises Refused for no key, or one that is not text."""
+    if not key:
+        raise Refused(EMPTY_KEY)
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        raise Refused(NOT_TEXT) from None
+
+
+def range_of(key: bytes, range_end: bytes) -> Range:
+    """The keys that a request means: one, those up to `range_end`, or with b"\\0" there all from `key` on."""
+    if not range_end:
+        return Range.one(key_of(key))
+    if not key:
+        raise Refused(EMPTY_KEY)
+    start = first_text(key)
+    if start is None:
+        return Range("", "")
+    return Range("" if key == b"\0" else start, None if range_end == _EVERYTHING else first_text(range_end))
+
+
+def first_text(bound: bytes) -> str | None:
+    """The first text at or after these bytes; None if there is none."""
+    try:
+        return bound.decode()
+    except UnicodeDecodeError as error:
+        head, rest = bound[: error.start].decode(), bound[error.start :]
+    index = bisect.bisect_left(range(_CHARACTERS_COUNT), rest, key=lambda index: _character(index).encode())
+    return head + _character(index) if index < _CHARACTERS_COUNT else next_text(head)
+
+
+def _character(index: int) -> str:
+    return chr(index if index < _SURROGATES.start else index + len(_SURROGATES))
+
+
+def on_the_wire(item: KeyValue, *, keys_only: bool = False) -> wire.KeyValue:
+    value = b"" if keys_only else item.value
+    return wire.KeyValue(item.key.encode(), item.create_revision, item.mod_revision, item.version, value, item.lease)

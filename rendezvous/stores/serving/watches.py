@@ -1,0 +1,213 @@
+"""etcd's service Watch on the memory store: one stream of a client, with any number of watches on it.
+
+What a stream has to say waits in a queue until the client has taken what came before. A client that takes nothing
+is not waited for: once its queue is full the stream forgets everything and ends, and the client, if it still lives,
+watches on from the last revision that it has seen.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+
+from rendezvous.errors import Compacted, StoreError
+from rendezvous.store import REQUEST_BYTES_MAX
+from rendezvous.stores import wire
+from rendezvous.stores.keyspace import Change, Page
+from rendezvous.stores.memory import MemoryStore
+from rendezvous.stores.protobuf import encode
+from rendezvous.stores.serving import refusals
+from rendezvous.stores.serving.refusals import Refused, refusal_of
+from rendezvous.stores.serving.text import on_the_wire, range_of
+from rendezvous.stores.watches import MemoryWatch
+
+QUEUE_BYTES_MAX = 16 * 1024 * 1024  # what a stream may owe its client; the whole history of a large job is less
+FRAGMENT_BYTES = REQUEST_BYTES_MAX  # above this a watch that can take fragments gets them, as in etcd
+_NO_WATCH = -1  # the id of a watch that was not made, and of the answer to a question for progress
+_NO_PUTS, _NO_DELETIONS = 0, 1  # WatchCreateRequest.filters
+
+
+class _Served:
+    """One watch of a stream."""
+
+    __slots__ = ("id", "is_quiet", "request", "watch")
+
+    def __init__(self, id: int, request: wire.WatchCreateRequest) -> None:
+        self.id = id
+        self.request = request
+        self.watch: MemoryWatch | None = None
+        self.is_quiet = True  # nothing was told since it was last asked for progress
+
+
+class WatchService:
+    """What all streams share: the store, and the encoded form of the page that is being told.
+
+    A thousand members that watch the same keys are told the same bytes, made once.
+    """
+
+    def __init__(self, store: MemoryStore, header: Callable[[int], wire.Header]) -> None:
+        self.store = store
+        self.header = header
+        self._page: Page | None = None
+        self._encoded: dict[wire.WatchCreateRequest, list[bytes]] = {}
+
+    def encoded(self, page: Page, id: int, request: wire.WatchCreateRequest) -> list[bytes]:
+        """The messages that tell a watch of this page; none if all of it is filtered out."""
+        if page is not self._page:
+            self._page, self._encoded = page, {}
+        form = wire.WatchCreateRequest(
+            watch_id=id, prev_kv=request.prev_kv, fragment=request.fragment, filters=request.filters
+        )
+        if form not in self._encoded:
+            header = self.header(page.revision)
+            self._encoded[form] = [encode(each) for each in _responses(page, id, request, header)]
+        return self._encoded[form]
+
+
+def _responses(
+    page: Page, id: int, request: wire.WatchCreateRequest, header: wire.Header
+) -> Iterator[wire.WatchResponse]:
+    events = [_event(change, request.prev_kv) for change in page.changes if not _is_filtered(change, request.filters)]
+    parts = list(_parts(events)) if request.fragment else [events]
+    for index, part in enumerate(parts, 1):
+        if part:
+            yield wire.WatchResponse(header, id, fragment=index < len(parts), events=tuple(part))
+
+
+def _event(change: Change, prev_kv: bool) -> wire.Event:
+    kind, item = change.event
+    previous = on_the_wire(change.previous) if prev_kv and change.previous is not None else None
+    return wire.Event(wire.PUT if kind == "put" else wire.DELETE, on_the_wire(item), previous)
+
+
+def _is_filtered(change: Change, filters: bytes) -> bool:
+    return (_NO_PUTS if change.event.kind == "put" else _NO_DELETIONS) in filters
+
+
+def _parts(events: Iterable[wire.Event]) -> Iterator[list[wire.Event]]:
+    """The events in runs of at most FRAGMENT_BYTES, or of one."""
+    part: list[wire.Event] = []
+    size = 0
+    for event in events:
+        length = len(encode(event))
+        if part and size + length > FRAGMENT_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(event)
+        size += length
+    yield part
+
+
+class WatchStream:
+    """One stream: `take` what the client asks, `next` what it is to be told. `wake` is called when there is something.
+
+    `ended` says why the stream must end, once it must.
+    """
+
+    def __init__(self, service: WatchService, wake: Callable[[], None]) -> None:
+        self.ended: refusals.Refusal | None = None
+        self._service = service
+        self._wake = wake
+        self._ids = itertools.count()
+        self._watches: dict[int, _Served] = {}
+        self._queue: deque[bytes] = deque()
+        self._queued_bytes = 0
+
+    def take(self, request: wire.WatchRequest) -> None:
+        if request.create_request is not None:
+            self._create(request.create_request)
+        elif request.cancel_request is not None:
+            self._cancel(request.cancel_request.watch_id)
+        elif request.progress_request is not None:
+            self._say(wire.WatchResponse(self._header(), _NO_WATCH))
+
+    def next(self) -> bytes | None:
+        """The next message; None if there is none now."""
+        if not self._queue:
+            return None
+        message = self._queue.popleft()
+        self._queued_bytes -= len(message)
+        return message
+
+    def tell_progress(self) -> None:
+        """Tell those watches that asked for it, and were told nothing since the last time, where the store is."""
+        for served in list(self._watches.values()):
+            if served.request.progress_notify and served.is_quiet:
+                self._say(wire.WatchResponse(self._header(), served.id))
+            served.is_quiet = True
+
+    def end(self, reason: refusals.Refusal) -> None:
+        """Cancel all watches and forget what was to be told."""
+        self.ended = self.ended or reason
+        for served in self._watches.values():
+            if served.watch is not None:
+                served.watch.cancel()
+        self._watches.clear()
+        self._queue.clear()
+        self._queued_bytes = 0
+        self._wake()
+
+    # What the client asks
+
+    def _create(self, request: wire.WatchCreateRequest) -> None:
+        id = request.watch_id or next(id for id in self._ids if id not in self._watches)
+        try:
+            keys = range_of(request.key or b"\0", request.range_end)
+        except Refused as refused:
+            self._say(wire.WatchResponse(self._header(), _NO_WATCH, True, True, cancel_reason=str(refused)))
+            return
+        if id in self._watches:
+            reason = "mvcc: duplicate watch ID provided on the WatchStream"
+            self._say(wire.WatchResponse(self._header(), _NO_WATCH, True, True, cancel_reason=reason))
+            return
+        served = self._watches[id] = _Served(id, request)
+        self._say(wire.WatchResponse(self._header(), id, created=True))
+        start_revision = max(1, request.start_revision or self._revision + 1)
+        served.watch = self._service.store.watch_pages(
+            keys, start_revision, lambda page: self._on_page(served, page), lambda error: self._on_lost(served, error)
+        )
+
+    def _cancel(self, id: int) -> None:
+        served = self._watches.pop(id, None)
+        if served is not None:
+            assert served.watch is not None
+            served.watch.cancel()
+            self._say(wire.WatchResponse(self._header(), id, canceled=True))
+
+    # What the store tells
+
+    def _on_page(self, served: _Served, page: Page) -> None:
+        for message in self._service.encoded(page, served.id, served.request):
+            served.is_quiet = False
+            self._add(message)
+
+    def _on_lost(self, served: _Served, error: StoreError) -> None:
+        self._watches.pop(served.id, None)
+        oldest = error.revision if isinstance(error, Compacted) else 0
+        reason = refusal_of(error).words
+        self._say(
+            wire.WatchResponse(self._header(), served.id, canceled=True, compact_revision=oldest, cancel_reason=reason)
+        )
+
+    # The queue
+
+    def _say(self, response: wire.WatchResponse) -> None:
+        self._add(encode(response))
+
+    def _add(self, message: bytes) -> None:
+        if self.ended:
+            return
+        if self._queued_bytes + len(message) > QUEUE_BYTES_MAX and self._queue:
+            self.end(refusals.TOO_SLOW)
+            return
+        self._queue.append(message)
+        self._queued_bytes += len(message)
+        self._wake()
+
+    @property
+    def _revision(self) -> int:
+        return self._service.store.revision
+
+    def _header(self) -> wire.Header:
+        return self._service.header(self._revision)

@@ -1,0 +1,214 @@
+"""The memory store's watches: who is concerned by a change, and the calls that tell them.
+
+A thousand members watch a few keys each, so a write must find those it concerns without asking all. Watches of
+one key lie under that key, watches of a prefix under the prefix, and a changed key is looked up under itself and
+under each of its beginnings of a length that anybody watches. The rare range that is neither is asked in turn.
+
+Calls are made one after the other, outside the lock, in the order of the changes and for one change in the order
+in which the watches were made.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple
+
+from rendezvous.errors import StoreError
+from rendezvous.store import Watch
+from rendezvous.stores.keyspace import Change, Page, Range
+
+CALLBACK_LIMIT_S = 10.0  # how long cancel() and close() wait for a callback that is running
+
+
+class MemoryWatch(Watch):
+    """One watch of the memory store."""
+
+    def __init__(
+        self,
+        hub: WatchHub,
+        keys: Range,
+        start_revision: int,
+        on_page: Callable[[Page], None],
+        on_lost: Callable[[StoreError], None],
+    ) -> None:
+        self.hub = hub
+        self.keys = keys
+        self.start_revision = start_revision
+        self.on_page = on_page
+        self.on_lost = on_lost
+        self.number = next(hub.numbers)
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        """Stop; waits for a callback of this watch that is running on another thread, so hold no lock that it needs.
+
+        Raises StoreError when that callback has not ended in CALLBACK_LIMIT_S; no further one starts even then.
+        """
+        self.hub.cancel(self)
+
+
+class _Name(NamedTuple):
+    """How a group of watches is found. `end` matters to "range" alone."""
+
+    kind: Literal["key", "prefix", "range"]
+    start: str
+    end: str | None = None
+
+
+_Group = dict[MemoryWatch, None]  # a set that keeps its order
+
+
+def _name_of(keys: Range) -> _Name:
+    if keys == Range.one(keys.start):
+        return _Name("key", keys.start)
+    if keys == Range.prefix(keys.start):
+        return _Name("prefix", keys.start)
+    return _Name("range", *keys)
+
+
+class WatchIndex:
+    """Watches by the range they watch."""
+
+    def __init__(self) -> None:
+        self._groups: dict[_Name, _Group] = {}
+        self._prefix_lengths: Counter[int] = Counter()  # of the groups of a prefix
+        self._ranges: dict[_Name, Range] = {}  # of the groups that are neither a key nor a prefix
+
+    def add(self, watch: MemoryWatch) -> None:
+        name = _name_of(watch.keys)
+        if name not in self._groups:
+            self._groups[name] = {}
+            if name.kind == "prefix":
+                self._prefix_lengths[len(name.start)] += 1
+            elif name.kind == "range":
+                self._ranges[name] = watch.keys
+        self._groups[name][watch] = None
+
+    def remove(self, watch: MemoryWatch) -> None:
+        """If it is there."""
+        name = _name_of(watch.keys)
+        group = self._groups.get(name, {})
+        if group.pop(watch, ...) is ... or group:
+            return
+        del self._groups[name]
+        self._ranges.pop(name, None)
+        if name.kind == "prefix":
+            self._prefix_lengths[len(name.start)] -= 1
+            self._prefix_lengths += Counter()  # drops what is zero
+
+    def clear(self) -> None:
+        self._groups.clear()
+        self._prefix_lengths.clear()
+        self._ranges.clear()
+
+    def _groups_of(self, key: str) -> Iterator[_Group]:
+        names = [_Name("key", key)]
+        names += [_Name("prefix", key[:length]) for length in self._prefix_lengths if length <= len(key)]
+        names += [name for name, keys in self._ranges.items() if keys.covers(key)]
+        return (self._groups[name] for name in names if name in self._groups)
+
+    def concerned(self, page: Page) -> list[tuple[MemoryWatch, Page]]:
+        """Each watch that the page concerns, with its part of it; those that watch the same share the part."""
+        found: dict[int, tuple[_Group, list[Change]]] = {}
+        for change in page.changes:
+            for group in self._groups_of(change.event.item.key):
+                found.setdefault(id(group), (group, []))[1].append(change)
+        told = []
+        for group, changes in found.values():
+            part = page if len(changes) == len(page.changes) else Page(page.revision, tuple(changes))
+            told += [(watch, part) for watch in group if watch.start_revision <= page.revision]
+        if len(found) > 1:
+            told.sort(key=lambda each: each[0].number)
+        return told
+
+
+class WatchHub:
+    """All watches of one store and the calls that are to be made. `changed` is the store's lock."""
+
+    def __init__(self, changed: threading.Condition) -> None:
+        self.numbers = itertools.count()
+        self._changed = changed
+        self._index = WatchIndex()
+        self._calls: deque[tuple[MemoryWatch, Page | StoreError]] = deque()  # callbacks to make, in order
+        self._calling: MemoryWatch | None = None  # whose callback is running now, on thread _calling_thread
+        self._calling_thread = 0
+
+    # Under the lock
+
+    @property
+    def pending(self) -> int:
+        return len(self._calls)
+
+    def add(self, watch: MemoryWatch) -> None:
+        self._index.add(watch)
+
+    def lose(self, watch: MemoryWatch, error: StoreError) -> None:
+        """Tell it last of all that it is lost."""
+        self._index.remove(watch)
+        self._calls.append((watch, error))
+
+    def tell(self, watch: MemoryWatch, page: Page) -> None:
+        self._calls.append((watch, page))
+
+    def announce(self, page: Page) -> None:
+        self._calls.extend(self._index.concerned(page))
+
+    def close(self) -> None:
+        """Drop everything, and wait for a callback that runs as `MemoryWatch.cancel` does."""
+        self._index.clear()
+        self._calls.clear()
+        self._changed.notify_all()
+        self._wait_for_callback(None)
+
+    def _wait_for_callback(self, watch: MemoryWatch | None) -> None:
+        """Wait until no callback (of `watch`, if one is given) runs on another thread."""
+
+        def has_ended() -> bool:
+            return self._calling is None or (watch is not None and self._calling is not watch)
+
+        if self._calling_thread != threading.get_ident() and not self._changed.wait_for(has_ended, CALLBACK_LIMIT_S):
+            raise StoreError(f"a callback of a watch has not ended in {CALLBACK_LIMIT_S:g} s")
+
+    # Outside the lock
+
+    def cancel(self, watch: MemoryWatch) -> None:
+        with self._changed:
+            watch.is_cancelled = True
+            self._index.remove(watch)
+            self._wait_for_callback(watch)
+
+    def deliver_one(self, report: bool) -> int:
+        """Make the first pending callback; 1, or 0 if there is none or its watch is cancelled.
+
+        What it raises comes out; with `report` it is shown as any thread's end is shown, and loses only this watch.
+        """
+        with self._changed:
+            if not self._calls:  # closed or delivered by the callback before
+                return 0
+            watch, message = self._calls.popleft()
+            if watch.is_cancelled:
+                return 0
+            if isinstance(message, StoreError):
+                watch.is_cancelled = True
+            self._calling, self._calling_thread = watch, threading.get_ident()
+        try:
+            if isinstance(message, StoreError):
+                watch.on_lost(message)
+            else:
+                watch.on_page(message)
+        except Exception as error:
+            if not report:
+                raise
+            thread = threading.current_thread()
+            threading.excepthook(threading.ExceptHookArgs((type(error), error, error.__traceback__, thread)))
+            with self._changed:
+                self._index.remove(watch)
+                self._calls.appendleft((watch, StoreError(f"a callback of the watch raised {error!r}")))
+        finally:
+            with self._changed:
+                self._calling = None
+                self._changed.notify_all()
+        return 1

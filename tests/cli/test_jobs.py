@@ -1,0 +1,177 @@
+"""meshctl status, stop, drain, clean: the commands themselves, against a real etcd that holds a job without agents."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rendezvous.store import Store
+from rendezvous.stores.etcd import EtcdStore
+from tests.cli.running import Outcome, run
+from tests.support.etcd import EtcdServer
+from tests.support.stored_job import StoredJob
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
+    with EtcdServer("3.4", tmp_path_factory.mktemp("etcd")) as server:
+        yield server
+
+
+@pytest.fixture
+def store(server: EtcdServer) -> Iterator[Store]:
+    store = EtcdStore([server.endpoint])
+    yield store
+    store.delete("/", prefix=True)
+    store.close()
+
+
+@pytest.fixture
+def job(store: Store) -> StoredJob:
+    job = StoredJob(store)
+    job.join(0, 1, 2, path=("pod", "leaf"))
+    job.seal(1, 0, 1)
+    job.lead(0)
+    job.spares({2: "the world is full"})
+    return job
+
+
+def meshctl(server: EtcdServer, *words: str, **environ: str) -> Outcome:
+    return run("meshctl", *words, environ={"LAUNCHER_RDZV_ENDPOINT": server.endpoint, **environ})
+
+
+def test_status_shows_the_job(server: EtcdServer, job: StoredJob) -> None:
+    outcome = meshctl(server, "status", "exp-41")
+    assert (outcome.code, outcome.err) == (0, "")
+    lines = outcome.out.splitlines()
+    assert lines[:2] == ["run       exp-41, job 0a1b", "now       round 1 runs 8 ranks on 2 nodes"]
+    assert "h0    running  0-3    pod/leaf" in outcome.out
+    assert "h2    spare    -      pod/leaf" in outcome.out
+    assert all(" s ago" in line for line in lines if line.startswith(("h0", "h1", "h2")))
+
+
+def test_status_as_json_is_one_object(server: EtcdServer, job: StoredJob) -> None:
+    outcome = meshctl(server, "status", "--json", "--rdzv-endpoint", f"http://{server.endpoint}", "exp-41")
+    found = json.loads(outcome.out)
+    assert (outcome.code, outcome.err, found["phase"], found["leader"]) == (0, "", "running", "h0")
+    assert 0 <= found["nodes"][0]["silent_s"] <= 5
+
+
+def test_status_watch_in_a_log_tells_each_change_and_ends_with_the_job(server: EtcdServer, job: StoredJob) -> None:
+    program = os.path.join(os.path.dirname(sys.executable), "meshctl")
+    command = [program, "status", "exp-41", "--watch", "--rdzv-endpoint", server.endpoint]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "run exp-41, job 0a1b: round 1 runs 8 ranks on 2 nodes\n"
+        job.stop(1, "node h1 lost in round 1")
+        assert process.stdout.readline() == "round 1 is stopped: node h1 lost in round 1\n"
+        job.seal(2, 0, 2, reason="h2 takes the place of h1")
+        assert process.stdout.readline().startswith("round 2 is sealed: 8 ranks on 2 nodes, dp=4, tp=2: h2 takes")
+        job.end("success")
+        assert process.stdout.readline() == "succeeded in round 1, exit code 0\n"
+        assert process.wait(20) == 0
+
+
+def test_a_wrong_run_id_is_a_sentence_with_near_misses(server: EtcdServer, store: Store) -> None:
+    for run_id in ("exp-40", "exp-42"):
+        StoredJob(store, run_id)
+    outcome = meshctl(server, "status", "exp-41")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err in (
+        "meshctl: error: run exp-41 is not there; there are exp-42, exp-40\n",
+        "meshctl: error: run exp-41 is not there; there are exp-40, exp-42\n",
+    )
+
+
+def test_hostile_records_are_shown_as_such(server: EtcdServer, job: StoredJob) -> None:
+    job.store.put(job.keys.stop, b"\x1b[2J" + bytes(range(256)))
+    job.store.put(job.keys.member("x"), b'{"version": 7}')
+    outcome = meshctl(server, "status", "exp-41")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "round 1 runs 8 ranks" in outcome.out
+    assert "has record version 7" in outcome.out
+    assert "\x1b" not in outcome.out
+
+
+def test_a_signed_job_needs_its_secret(server: EtcdServer, store: Store, tmp_path: Path) -> None:
+    signed = StoredJob(store, secret=b"sesame")
+    signed.join(0)
+    signed.seal(1, 0)
+    secret = tmp_path / "secret"
+    secret.write_text("sesame\n")
+    outcome = meshctl(server, "status", "exp-41", LAUNCHER_JOB_SECRET_FILE=str(secret))
+    assert "round 1 runs 4 ranks on 1 node" in outcome.out
+    assert "unread" not in outcome.out
+    secret.write_text("open\n")
+    outcome = meshctl(server, "status", "exp-41", LAUNCHER_JOB_SECRET_FILE=str(secret))
+    assert outcome.code == 0
+    assert "was not written by an agent that knows the job's secret" in " ".join(outcome.out.split())
+
+
+def test_a_request_reaches_the_leader_and_its_answer_comes_back(server: EtcdServer, job: StoredJob) -> None:
+    program = os.path.join(os.path.dirname(sys.executable), "meshctl")
+    command = [program, "stop", "exp-41", "--rdzv-endpoint", server.endpoint]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        found = wait_until(lambda: job.store.get(job.keys.commands, prefix=True).items, 20, "the request")
+        job.end("stopped", 143, "stopped at the request of ada")
+        job.store.delete(found[0].key)
+        said, _ = process.communicate(timeout=20)
+    assert said == (
+        "run exp-41 is told to stop; was stopped in round 1, exit code 143: stopped at the request of ada\n"
+    )
+
+
+def test_a_request_without_a_leader_ends_at_its_limit(server: EtcdServer, job: StoredJob) -> None:
+    job.store.delete(job.keys.leader)
+    outcome = meshctl(server, "stop", "exp-41", "--timeout", "0.3")
+    assert outcome == (
+        75,
+        "",
+        "meshctl: error: run exp-41 has had no leader for 0.3 s, so nobody could stop\n"
+        "hint: the request stays, and the next leader does it\n",
+    )
+
+
+def test_clean_says_what_it_removes(server: EtcdServer, job: StoredJob, store: Store) -> None:
+    ended = StoredJob(store, "old", "9f")
+    ended.seal(1, 0)
+    ended.end("success")
+    says = "kept: run exp-41, job 0a1b: 3 of its members live\n{}: run old, job 9f, 6 keys\n"
+    assert meshctl(server, "clean", "--all", "--dry-run") == (0, says.format("would remove"), "")
+    assert meshctl(server, "clean", "--all") == (0, says.format("removed"), "")
+    assert meshctl(server, "clean", "--all").out == "kept: run exp-41, job 0a1b: 3 of its members live\n"
+    assert meshctl(server, "clean", "old").code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("status",), "Missing argument 'RUN_ID'"),
+        (("clean",), "name a run, or give --all"),
+        (("clean", "x", "--all"), "name a run, or give --all"),
+        (("clean", "--all", "--insist"), "--insist is for one run"),
+        (("status", "a/b"), "cannot hold a /"),
+        (("status", "x", "--rdzv-conf", "password=p"), "a password in the command line can be read by others"),
+        (("stop", "x", "--timeout", "-1"), "Invalid value for '--timeout'"),
+    ],
+)
+def test_words_that_cannot_be_meant_are_refused(server: EtcdServer, words: tuple[str, ...], sentence: str) -> None:
+    outcome = meshctl(server, *words)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert sentence in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_a_store_that_is_not_there_or_not_named_is_a_sentence() -> None:
+    outcome = run("meshctl", "status", "x")
+    assert (outcome.code, outcome.err.splitlines()[0]) == (2, "meshctl: error: no store is named")
+    outcome = run("meshctl", "status", "x", "--rdzv-endpoint", "127.0.0.1:1")
+    assert outcome.code == 75
+    assert outcome.err.startswith("meshctl: error: the store cannot be used: 127.0.0.1:1 cannot be reached")

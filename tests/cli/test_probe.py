@@ -1,0 +1,123 @@
+"""What is found at an endpoint: etcd, with and without TLS, and everything that is mistaken for it."""
+
+from __future__ import annotations
+
+import http.server
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import UsageError
+from launcher.network import Network
+from launcher.probe import Finding, probe
+from tests.support.certificates import Certificates
+from tests.support.etcd import EtcdServer
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with EtcdServer("3.5", tmp_path_factory.mktemp("plain")) as server:
+        yield server.endpoint
+
+
+@pytest.fixture(scope="module")
+def encrypted(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[str]:
+    with EtcdServer("3.4", tmp_path_factory.mktemp("tls"), tls=certificates) as server:
+        yield server.endpoint
+
+
+@pytest.fixture(scope="module")
+def mutual(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[str]:
+    directory = tmp_path_factory.mktemp("mutual")
+    with EtcdServer("3.4", directory, tls=certificates, wants_client_certificate=True) as server:
+        yield server.endpoint
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[str]:
+    server = http.server.HTTPServer(("127.0.0.1", 0), _Quiet)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+class _Quiet(http.server.BaseHTTPRequestHandler):
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+def look(endpoint: str, **tls: str | bool | None) -> Finding:
+    return probe(Network(backend="etcd", endpoints=(endpoint,), **tls))  # type: ignore[arg-type]
+
+
+def trusting(certificates: Certificates) -> dict[str, str | bool]:
+    return {"uses_tls": True, "ca_file": certificates.authority}
+
+
+def test_an_etcd_is_good_with_and_without_tls(plain: str, encrypted: str, certificates: Certificates) -> None:
+    assert look(plain) == Finding("good")
+    assert look(encrypted, **trusting(certificates)).kind == "good"
+
+
+def test_a_client_certificate_is_shown_where_one_is_wanted(mutual: str, certificates: Certificates) -> None:
+    own = {"cert_file": certificates.client_certificate, "key_file": certificates.client_key}
+    assert look(mutual, **trusting(certificates), **own).kind == "good"
+    finding = look(mutual, **trusting(certificates))
+    assert finding.kind == "wrong"
+    assert finding.sentence.startswith(f"{mutual} refuses a client without a certificate: ")
+
+
+def test_tls_on_one_side_only_is_told_from_either(plain: str, encrypted: str) -> None:
+    assert look(plain, uses_tls=True) == Finding(
+        "wrong", f"{plain} does not speak TLS",
+        "write etcd:// in front of it, without protocol=https and certificates",
+    )  # fmt: skip
+    finding = look(encrypted)
+    assert (finding.kind, finding.sentence) == ("wrong", f"{encrypted} speaks TLS, and is named without")
+
+
+def test_a_certificate_of_an_unknown_authority_is_refused(encrypted: str) -> None:
+    finding = look(encrypted, uses_tls=True)
+    assert finding.kind == "wrong"
+    assert finding.sentence.startswith(f"the certificate of {encrypted} is refused: ")
+    assert finding.hint == "cacert=FILE in --rdzv-conf names its root"
+
+
+def test_a_web_server_is_no_etcd(web: str) -> None:
+    assert look(web)[:2] == ("wrong", f"{web} is a web server, not an etcd")
+
+
+def test_what_is_not_there_yet_may_come(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    assert look(f"127.0.0.1:{port}")[:2] == ("absent", f"127.0.0.1:{port} cannot be reached: Connection refused")
+    finding = look("no-such-host.invalid:1")
+    assert finding.kind == "absent"
+    assert finding.sentence.startswith("no-such-host.invalid:1 cannot be found: ")
+
+
+def test_one_good_server_is_enough_and_one_that_may_come_leaves_hope(plain: str, web: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        nobody = f"127.0.0.1:{listener.getsockname()[1]}"
+    assert probe(Network(backend="etcd", endpoints=(nobody, web, plain))).kind == "good"
+    assert probe(Network(backend="etcd", endpoints=(web, nobody))).kind == "absent"
+
+
+def test_files_that_are_no_certificates_are_refused_by_name(tmp_path: Path, plain: str) -> None:
+    with pytest.raises(UsageError, match=r"^cacert=/no/ca cannot be read: No such file or directory$"):
+        look(plain, uses_tls=True, ca_file="/no/ca")
+    rubbish = tmp_path / "rubbish.pem"
+    rubbish.write_text("rubbish")
+    with pytest.raises(UsageError, match=rf"^{rubbish}: no certificates and keys in PEM form that fit each other"):
+        look(plain, uses_tls=True, ca_file=str(rubbish))

@@ -1,0 +1,307 @@
+"""A job that runs while its etcd fails it: servers lost, rights and certificates taken away, no space, strange records.
+
+Workers go on wherever nobody has to be restarted, and what is amiss stands on the agents' stderr in a sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.certificates import Certificates, signing_keys
+from tests.support.etcd import EtcdCluster, EtcdServer, ctl
+from tests.support.hosts import Cluster, NodeJob
+from tests.support.network import loopback_hosts
+from tests.support.proxy import Proxy
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.server
+
+HOSTS = loopback_hosts(3)
+N1, N2, N3 = HOSTS
+LEASE_TTL_S = 3.0
+OPTIONS = ("--nproc-per-node=1", f"--lease-ttl={LEASE_TTL_S:g}", "--nnodes=3")
+CHEAP_PASSWORDS = ("--bcrypt-cost", "4")
+USERS = {"trainer": ("right", "/meshrun/")}
+
+
+class Store:
+    """Several servers as one, or one that asks who it is."""
+
+    def __init__(self, *servers: EtcdServer, user: str = "") -> None:
+        self.servers = servers
+        self.endpoint = ",".join(server.endpoint for server in servers)
+        self._user = user
+
+    def ctl(self, *words: str) -> str:
+        up = [server for server in self.servers if server.process is not None]
+        return ctl([server.url for server in up], *words, user=self._user, tls=up[0].tls)
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
+    with EtcdServer("3.5", tmp_path / "etcd") as server:
+        yield server
+
+
+def begin(job: Cluster) -> None:
+    job.start(*HOSTS)
+    job.wait_for_round(1, 3)
+
+
+def live_on(job: Cluster, seconds: float) -> None:
+    """Until every worker of round 1 has lived for so long from now, by its own clock, or another round has begun."""
+    since = max(life.last_s for life in job.lives(1))
+
+    def have() -> bool:
+        return min(life.last_s for life in job.lives(1)) >= since + seconds or len(job.lives()) > 3
+
+    wait_until(have, seconds + 60, f"{seconds:g} s of life")
+
+
+def require_one_round(job: Cluster) -> None:
+    finish(job)
+    assert {life.round for life in job.lives()} == {1}, said(job)
+    assert len(job.lives()) == 3
+
+
+def finish(job: Cluster) -> None:
+    """Let the workers end well."""
+    job.finish()
+    assert {name: node.wait().exit_code for name, node in job.jobs.items()} == dict.fromkeys(job.jobs, 0), said(job)
+    assert job.overlaps() == []
+    for node in job.jobs.values():
+        node.wait_until_nobody_is_left()
+
+
+def crash(node: NodeJob) -> None:
+    """SIGKILL to its workers."""
+    for pid in node.worker_pids():
+        os.kill(pid, signal.SIGKILL)
+
+
+def root_of(job: Cluster) -> str:
+    """What the job's keys begin with."""
+    run = f"/meshrun/{job.run_id}"
+    return f"{run}/{job.etcd.ctl('get', '--print-value-only', f'{run}/current').strip()}"
+
+
+def said(job: Cluster) -> str:
+    return "\n".join(f"--- {name}\n{node.stderr}" for name, node in job.jobs.items())
+
+
+def test_a_server_the_leader_and_then_most_of_three_are_lost_and_nobody_is_stopped(tmp_path: Path) -> None:
+    with EtcdCluster("3.5", tmp_path / "etcd") as etcd:
+        store = Store(*etcd.members)
+        with Cluster(tmp_path, *OPTIONS, etcd=store) as job:
+            begin(job)
+            leader = etcd.leader()
+            follower, other = (server for server in etcd.members if server is not leader)
+            follower.kill()
+            live_on(job, 0.5)
+            follower.start()
+            leader.kill()
+            live_on(job, 0.5 * LEASE_TTL_S)
+            other.kill()
+            live_on(job, 1.7 * LEASE_TTL_S)
+            job[N1].says("cannot be reached: connection refused; ")
+            other.start(wait=False)
+            leader.start()
+            live_on(job, 0.5 * LEASE_TTL_S)
+            require_one_round(job)
+
+
+def test_with_store_outage_stop_a_store_that_stays_away_ends_all_agents(tmp_path: Path, etcd: EtcdServer) -> None:
+    with Cluster(tmp_path, *OPTIONS, "--store-outage=stop", "--rejoin-timeout=2", etcd=etcd) as job:
+        begin(job)
+        etcd.kill()
+        for node in job.jobs.values():
+            ended = node.wait()
+            assert (ended.exit_code, ended.stdout) == (75, "")
+            why = f"the store at {etcd.endpoint} cannot be reached: connection refused"
+            assert f"meshrun: {why}\n" in ended.stderr
+            assert ended.stderr.endswith(f"meshrun: could not join run {job.run_id} within 2 s: {why}\n")
+            node.wait_until_nobody_is_left()
+        assert len(job.lives()) == 3
+
+
+@pytest.mark.parametrize("kind", ["simple", "jwt"])
+def test_tokens_that_expire_or_are_forgotten_stop_nobody(tmp_path: Path, kind: str) -> None:
+    flags = ["--auth-token-ttl", "1", *CHEAP_PASSWORDS]
+    if kind == "jwt":
+        public, private = signing_keys(tmp_path / "keys")
+        flags = [*CHEAP_PASSWORDS, "--auth-token", f"jwt,pub-key={public},priv-key={private},sign-method=RS256,ttl=1s"]
+    with EtcdServer("3.5", tmp_path / "etcd", flags=flags) as server:
+        server.set_up_users(root_password="top", users=USERS)
+        (tmp_path / "password").write_text("right\n")
+        conf = f"--rdzv-conf=user=trainer,password_file={tmp_path / 'password'}"
+        with Cluster(tmp_path, *OPTIONS, conf, etcd=Store(server, user="root:top")) as job:
+            begin(job)
+            if kind == "simple":
+                server.restart()  # it remembers none; the others expire meanwhile
+            live_on(job, 0.8 * LEASE_TTL_S)
+            assert "denies" not in said(job)
+            require_one_round(job)
+
+
+def test_rights_that_are_taken_away_are_said_and_given_back_the_job_goes_on(tmp_path: Path) -> None:
+    with EtcdServer("3.5", tmp_path / "etcd", flags=CHEAP_PASSWORDS) as server:
+        server.set_up_users(root_password="top", users=USERS)
+        (tmp_path / "password").write_text("right\n")
+        conf = f"--rdzv-conf=user=trainer,password_file={tmp_path / 'password'}"
+        store = Store(server, user="root:top")
+        with Cluster(tmp_path, *OPTIONS, "--max-restarts=1", conf, etcd=store) as job:
+            begin(job)
+            store.ctl("role", "revoke-permission", "trainer", "--prefix", "/meshrun/")
+            crash(job[N1])
+            job[N1].says(f"the store at {server.endpoint} denies this user ")
+            store.ctl("role", "grant-permission", "trainer", "--prefix=true", "readwrite", "/meshrun/")
+            job.wait_for_round(2, 3)
+            job[N1].says("the store does what it is asked again")
+            finish(job)
+
+
+def test_a_certificate_that_is_refused_in_mid_run_is_an_outage(tmp_path: Path) -> None:
+    right, wrong = Certificates(tmp_path / "right"), Certificates(tmp_path / "wrong")
+    with EtcdServer("3.5", tmp_path / "etcd", tls=right) as server:
+        conf = f"--rdzv-conf=protocol=https,cacert={right.authority}"
+        with Cluster(tmp_path, *OPTIONS, conf, etcd=Store(server)) as job:
+            begin(job)
+            server.tls = wrong
+            server.restart()
+            live_on(job, 1.7 * LEASE_TTL_S)
+            sentence = f"the store at {server.endpoint} shows a certificate that the given authority has not signed"
+            for node in job.jobs.values():
+                node.says(sentence)
+                node.says("the store does not answer; waiting for it as long as all nodes of round 1 find the same")
+            server.tls = right
+            server.restart()
+            for node in job.jobs.values():
+                node.says("the store is back: registered again, the round goes on")
+            require_one_round(job)
+
+
+def test_a_server_without_space_is_said_and_with_space_again_the_job_goes_on(tmp_path: Path) -> None:
+    with (
+        EtcdServer("3.5", tmp_path / "etcd", quota_bytes=4 << 20) as server,
+        Cluster(tmp_path, *OPTIONS, "--max-restarts=1", etcd=server) as job,
+    ):
+        begin(job)
+        wait_until(lambda: is_full(server), 60, "a full server")
+        live_on(job, 1.2 * LEASE_TTL_S)
+        assert len(job.lives()) == 3, "leases are kept without space"
+        crash(job[N1])
+        job[N1].says(
+            f"the store at {server.endpoint} has no space left in its database (compact and defragment etcd, then "
+            "`etcdctl alarm disarm`)"
+        )
+        revision = json.loads(server.ctl("get", "/ballast", "--write-out=json"))["header"]["revision"]
+        server.ctl("del", "/ballast")
+        server.compact(revision)
+        server.ctl("defrag")
+        server.ctl("alarm", "disarm")
+        job.wait_for_round(2, 3)
+        job[N1].says("the store does what it is asked again")
+        finish(job)
+
+
+def is_full(server: EtcdServer) -> bool:
+    """Whether it takes no further megabyte."""
+    try:
+        server.ctl("put", "/ballast", input=b"x" * (1 << 20))
+    except subprocess.CalledProcessError as error:
+        return b"space exceeded" in error.stderr
+    return False
+
+
+def test_a_watch_that_has_missed_what_was_compacted_reads_anew(tmp_path: Path, etcd: EtcdServer) -> None:
+    with Proxy(etcd.client_port) as wire, Cluster(tmp_path, *OPTIONS, etcd=etcd) as job:
+        job.start(N1, N2)
+        job.start(N3, options=(f"--rdzv-endpoint={wire.endpoint}",))
+        job.wait_for_round(1, 3)
+        wire.cut()
+        root = root_of(job)
+        for number in range(3):
+            etcd.ctl("put", f"{root}/ctl/drained/n{7 + number}", '{"node_name":"n7","version":1}')
+        answer = json.loads(etcd.ctl("get", "/x", "--write-out=json"))
+        etcd.compact(answer["header"]["revision"])
+        wire.join()
+        live_on(job, 0.8 * LEASE_TTL_S)
+        etcd.ctl("put", f"{root}/ctl/drained/n3", '{"node_name":"n3","version":1}')
+        assert job["n3"].wait().exit_code == 143
+        assert "n3 was drained" in job["n3"].stderr
+
+
+def test_a_job_whose_keys_are_deleted_ends_everywhere_with_a_sentence(tmp_path: Path, etcd: EtcdServer) -> None:
+    with Cluster(tmp_path, *OPTIONS, etcd=etcd) as job:
+        begin(job)
+        etcd.ctl("del", "--prefix", f"/meshrun/{job.run_id}/")
+        for node in job.jobs.values():
+            ended = node.wait()
+            assert (ended.exit_code, ended.stdout) == (1, "")
+            sentence = f"run {job.run_id} was removed from the store, or another job was begun under its name"
+            assert ended.stderr.splitlines()[-1] == f"meshrun: {sentence}"
+            node.wait_until_nobody_is_left()
+
+
+HOSTILE = (
+    "not JSON",
+    "[" * 5000,
+    '{"version":1}',
+    '{"version":2}',
+    '{"version":1,"member_id":7}',
+    "\udcff",
+    json.dumps({"version": 1, "round": 10**30, "reason": "\u001b[2J" * 100, "mode": "kill"}),
+)
+
+
+def test_strange_records_are_named_and_ignored(tmp_path: Path, etcd: EtcdServer) -> None:
+    with Cluster(tmp_path, *OPTIONS, etcd=etcd) as job:
+        begin(job)
+        root = root_of(job)
+        member = next(key for key in job.stored() if key.startswith("members/"))
+        leader = job[job.leader()]
+        for number, value in enumerate(HOSTILE):
+            for folder in ("members", "status", "ctl", "ctl/drained", "ctl/command", "history", "assign/1"):
+                etcd.ctl("put", f"{root}/{folder}/stranger{number}", input=os.fsencode(value))
+        etcd.ctl("put", f"{root}/status/{member.removeprefix('members/')}", "junk")
+        for key in ("spares", "stop", "verdict"):
+            etcd.ctl("put", f"{root}/ctl/{key}", "junk")
+        leader.says("what was decided last cannot be read, so nothing is decided until its key is removed")
+        for folder in ("members", "status", "ctl/drained", "ctl/command"):
+            for number in range(len(HOSTILE)):
+                leader.says(f"{root}/{folder}/stranger{number}")
+        for node in job.jobs.values():
+            node.says(f"the value of {root}/ctl/stop is not JSON, so it was not written by meshrun; it is ignored")
+            assert "\x1b" not in node.stderr
+        live_on(job, 1.2 * LEASE_TTL_S)
+        for key in ("stop", "verdict"):
+            etcd.ctl("del", f"{root}/ctl/{key}")
+        require_one_round(job)
+
+
+SETTINGS_OF_HTTP2 = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+
+
+def test_a_store_that_goes_away_while_an_agent_starts_is_waited_for(tmp_path: Path) -> None:
+    server = EtcdServer("3.5", tmp_path / "etcd")
+    # Whoever looks finds a server, which has gone when it is asked something.
+    with socket.create_server(("127.0.0.1", server.client_port)) as listener:
+        job = Cluster(tmp_path, "--nproc-per-node=1", "--nnodes=1", etcd=server, script="")
+        job.start(N1)
+        connection, _ = listener.accept()
+        with connection:
+            listener.close()
+            connection.sendall(SETTINGS_OF_HTTP2)
+            connection.recv(1000)
+    with job:
+        job[N1].says(f"the store at {server.endpoint} cannot be reached: connection refused")
+        with server:
+            assert job[N1].wait().exit_code == 0

@@ -1,0 +1,69 @@
+"""Nodes that are killed, cut off or drained while all others are inside an all-reduce, which then never ends well.
+
+No restart is allowed (`--max-restarts 0`): the round goes down because of a node, so nobody's failure is charged, the
+others go on without it, and the job ends well. In every step another rank comes late on purpose, so whenever the fault
+comes the others wait for one another inside gloo.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.hosts import Cluster, lose
+from tests.support.network import Host, Network
+
+Make = Callable[..., Cluster]
+REPEATS = int(os.environ.get("FAULT_REPEATS", "1"))
+REDUCING = """
+import threading
+import torch, torch.distributed
+
+def live():
+    while True:
+        beat()
+        time.sleep(0.005)
+
+threading.Thread(target=live, daemon=True).start()
+torch.set_num_threads(1)
+torch.distributed.init_process_group("gloo")
+size, step, stop_count = torch.distributed.get_world_size(), 0, 0
+while not stop_count:
+    if step % size == RANK:
+        time.sleep(0.02)
+    step += 1
+    counts = torch.tensor([1, os.path.exists("../finish")])
+    torch.distributed.all_reduce(counts)
+    count, stop_count = counts.tolist()
+    if count != size:
+        sys.exit(f"{count} of {size} ranks took part in step {step}")
+    if step == 10:
+        mark("reduces")
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("fault", ["kill", "cut", "drain"])
+def test_a_node_lost_in_an_all_reduce_costs_the_others_no_restart(
+    cluster: Make, hosts: list[Host], network: Network, is_leader_victim: bool, fault: str
+) -> None:
+    job = cluster("--nnodes", "2:3", "--nproc-per-node", "1", "--max-restarts", "0", script=REDUCING)
+    job.start(*hosts[:3])
+    before = job.wait_for_round(1, 3)
+    for name, ranks in before.items():
+        job[name].mark("reduces", ranks[0], 1, 120)
+    leader = job.leader()
+    victim = leader if is_leader_victim else next(name for name in before if name != leader)
+    lose(job, network, victim, fault)
+    after = job.wait_for_round(2, 2)
+    assert sorted(after) == sorted(name for name in before if name != victim)
+    for name, ranks in after.items():
+        job[name].mark("reduces", ranks[0], 2, 120)
+    job.finish()
+    ended = {name: job[name].wait(120) for name in after}
+    assert {name: end.exit_code for name, end in ended.items()} == dict.fromkeys(after, 0), ended
+    assert all(f"node {victim} " in end.stderr for end in ended.values())
+    assert {life.round for life in job.lives()} == {1, 2}
+    assert job.overlaps() == []

@@ -1,0 +1,98 @@
+"""An etcd that is killed or frozen: workers go on, and the round is the same afterwards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.hosts import Cluster, HostEtcd
+from tests.support.network import Host, Network
+from tests.support.waiting import wait_until
+
+Make = Callable[..., Cluster]
+LEASE_TTL_S = 4.0
+only_in_make_faults = pytest.mark.skipif("FAULT_REPEATS" not in os.environ, reason="make faults has it: it takes long")
+
+
+def running(cluster: Make, hosts: list[Host], *options: str) -> Cluster:
+    job = cluster("--nnodes", "3", "--max-restarts", "0", *options)
+    job.start(*hosts[:3])
+    job.wait_for_round(1, 6)
+    job.leader()
+    return job
+
+
+def wait_until_all_have_lived_for(job: Cluster, seconds: float) -> None:
+    """Since now, on the workers' own clock."""
+    since = max(life.last_s for life in job.lives(1))
+
+    def have() -> bool:
+        return min(life.last_s for life in job.lives(1)) >= since + seconds or len(job.lives()) > 6
+
+    wait_until(have, seconds + 60, f"{seconds:g} s of life")
+
+
+def require_one_round(job: Cluster) -> None:
+    job.finish()
+    assert [job[name].wait().exit_code for name in job.jobs] == [0, 0, 0]
+    assert len(job.lives()) == 6
+    assert {life.round for life in job.lives()} == {1}
+
+
+def test_an_etcd_that_is_killed_and_restarted_stops_nobody(cluster: Make, hosts: list[Host], etcd: HostEtcd) -> None:
+    job = running(cluster, hosts)
+    etcd.kill()
+    wait_until_all_have_lived_for(job, 0.5)
+    etcd.start()
+    wait_until_all_have_lived_for(job, 1.1 * LEASE_TTL_S)
+    require_one_round(job)
+
+
+def test_an_outage_longer_than_a_lease_stops_nobody(cluster: Make, hosts: list[Host], etcd: HostEtcd) -> None:
+    job = running(cluster, hosts)
+    etcd.kill()
+    wait_until_all_have_lived_for(job, 1.6 * LEASE_TTL_S)
+    etcd.start()
+    wait_until_all_have_lived_for(job, 1.1 * LEASE_TTL_S)
+    require_one_round(job)
+
+
+@only_in_make_faults
+def test_an_etcd_that_hangs_longer_than_a_lease_stops_nobody(cluster: Make, hosts: list[Host], etcd: HostEtcd) -> None:
+    job = running(cluster, hosts)
+    etcd.stop()
+    wait_until_all_have_lived_for(job, 1.6 * LEASE_TTL_S)
+    etcd.cont()
+    wait_until_all_have_lived_for(job, 1.1 * LEASE_TTL_S)
+    require_one_round(job)
+
+
+def test_in_an_outage_a_node_that_is_cut_off_from_its_peers_kills_its_workers_and_so_do_all(
+    cluster: Make, hosts: list[Host], etcd: HostEtcd, network: Network
+) -> None:
+    """Nobody can tell whether the node that is cut off sees the store: then nobody goes on."""
+    job = running(cluster, hosts)
+    etcd.kill()
+    network.cut("n3")
+    wait_until(lambda: not any(job[name].worker_pids() for name in job.jobs), 30, "the end of all workers")
+    etcd.start()
+    job.wait_for_members("n1", "n2")
+    network.heal("n3")
+    job.wait_for_round(2, 6)
+    job.finish()
+    assert [job[name].wait().exit_code for name in job.jobs] == [0, 0, 0]
+    assert job.overlaps() == []
+
+
+@only_in_make_faults
+def test_with_store_outage_stop_an_outage_ends_the_round(cluster: Make, hosts: list[Host], etcd: HostEtcd) -> None:
+    job = running(cluster, hosts, "--store-outage", "stop")
+    etcd.kill()
+    wait_until(lambda: not any(job[name].worker_pids() for name in job.jobs), 30, "the end of all workers")
+    etcd.start()
+    job.wait_for_round(2, 6)
+    job.finish()
+    assert [job[name].wait().exit_code for name in job.jobs] == [0, 0, 0]
+    assert job.overlaps() == []

@@ -1,0 +1,59 @@
+"""Training on several hosts with torch, while one of them is lost: it goes on from the checkpoint and ends well.
+
+No restart is allowed (`--max-restarts 0`): what a lost node breaks in the others is not their failure. The node is lost
+whenever the fault comes, so mostly in the middle of an all-reduce.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.hosts import Cluster, lose
+from tests.support.network import Host, Network
+from tests.support.processes import REPOSITORY
+from tests.support.waiting import wait_until
+
+Make = Callable[..., Cluster]
+REPEATS = int(os.environ.get("FAULT_REPEATS", "1"))
+EPOCHS = 4
+HOSTS = 3 if REPEATS == 1 else 4  # starting torch takes most of the time
+TRAINING = f"""
+import runpy, threading
+
+def live():
+    while True:
+        beat()
+        time.sleep(0.01)
+
+threading.Thread(target=live, daemon=True).start()
+sys.argv = ["ddp_digits.py", "--epochs", "{EPOCHS}", "--checkpoint", "../saved"]
+runpy.run_path({str(REPOSITORY / "examples" / "ddp_digits.py")!r}, run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("fault", ["kill"] if REPEATS == 1 else ["kill", "cut", "drain"])
+def test_training_goes_on_from_the_checkpoint_without_the_node_that_was_lost(
+    cluster: Make, hosts: list[Host], network: Network, is_leader_victim: bool, fault: str
+) -> None:
+    job = cluster("--nnodes", f"2:{HOSTS}", "--max-restarts", "0", script=TRAINING)
+    job.start(*hosts[:HOSTS])
+    before = job.wait_for_round(1, 2 * HOSTS, 120)
+    checkpoint = job.directory / "saved" / "digits.pt"
+    wait_until(lambda: checkpoint.exists() or job.lives(2), 120, "the first checkpoint")
+    leader = job.leader()
+    victim = leader if is_leader_victim else next(name for name in before if name != leader)
+    lose(job, network, victim, fault)
+    after = job.wait_for_round(2, 2 * (HOSTS - 1), 120)
+    assert victim not in after
+    survivors = [name for name in job.jobs if name != victim]
+    ended = {name: job[name].wait(180) for name in survivors}
+    assert {name: end.exit_code for name, end in ended.items()} == dict.fromkeys(survivors, 0), ended
+    said = "".join(end.stdout for end in ended.values())
+    assert "resumed after epoch" in said
+    assert f"epoch {EPOCHS} of {EPOCHS}" in said
+    assert all(f"node {victim} " in end.stderr for end in ended.values())
+    assert {life.round for life in job.lives()} == {1, 2}
+    assert job.overlaps() == []

@@ -1,0 +1,23 @@
+"""An etcd whose packets are dropped on the way: nobody refuses anything, and the agent does not wait for ever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.hosts import Cluster, HostEtcd
+from tests.support.network import Network
+
+
+def test_a_store_behind_a_firewall_that_drops_is_given_up_after_the_start_timeout(
+    network: Network, etcd: HostEtcd, tmp_path: Path
+) -> None:
+    host = network.host("n1")
+    network.cut("n1", "store")
+    with Cluster(tmp_path, "--nproc-per-node=1", "--nnodes=1", "--start-timeout=1", etcd=etcd) as job:
+        job.start(host)
+        ended = job[host].wait()
+        job[host].wait_until_nobody_is_left()
+    assert (ended.exit_code, ended.stdout) == (75, "")
+    sentence = f"no store could be used within 1 s: {etcd.endpoint} does not answer"
+    assert f"meshrun: error: {sentence}\n" in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -1,0 +1,243 @@
+"""Taking the place of an earlier agent: what it left is killed, what lives is respected, strangers are not touched."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import TemporaryError, UsageError
+from launcher.predecessors import MARK, take_place
+from tests.support.processes import REPOSITORY, TOKEN_VARIABLE, is_alive, kill_family, state
+from tests.support.waiting import wait_until
+
+# An agent that takes its place and forks a warden with a worker; then it waits.
+AGENT = """
+import os, sys, time
+from launcher.predecessors import take_place
+place = take_place(sys.argv[2], sys.argv[3], os.environ, folder=sys.argv[1], limit_s=float(sys.argv[4]))
+os.environ.update(place.environment)
+from launcher.warden import Warden, WorkerSpec
+warden = Warden.fork(keep=(place.lock,))
+warden.spawn(1, [WorkerSpec(0, ("sh", "-c", sys.argv[5]), {}, (), None, None)])
+while not (reports := warden.reports()): time.sleep(0.01)
+print(os.getpid(), reports[0].pid, flush=True)
+time.sleep(1000)
+"""
+SLEEP = "exec sleep 1000"
+
+
+class Lives:
+    """Agents of one run on this node, one after another or side by side."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.token = secrets.token_hex(8)
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def start(
+        self, run_id: str = "run", name: str = "node", limit_s: float = 20.0, worker: str = SLEEP, **environment: str
+    ) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", AGENT, str(self.folder), run_id, name, str(limit_s), worker],
+            cwd=REPOSITORY,
+            env={**os.environ, **environment, TOKEN_VARIABLE: self.token},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.processes.append(process)
+        return process
+
+    def worker_of(self, process: subprocess.Popen[str]) -> int:
+        """Once the agent has its place and its worker runs."""
+        assert process.stdout is not None
+        return int(process.stdout.readline().split()[1])
+
+
+@pytest.fixture
+def lives(tmp_path: Path) -> Iterator[Lives]:
+    lives = Lives(tmp_path / "places")
+    yield lives
+    kill_family(lives.token)
+    for process in lives.processes:
+        process.communicate()
+
+
+def marked(pid: int) -> bool:
+    return f"{MARK}=".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+
+
+def test_a_process_that_outlived_agent_and_warden_is_killed_before_the_next_agent_goes_on(lives: Lives) -> None:
+    orphan_file = lives.folder.parent / "orphan"
+    daemonise = f"(setsid sleep 1000 >/dev/null 2>&1 & echo $! > {orphan_file}); exec sleep 1000"
+    first = lives.start(worker=daemonise)
+    lives.worker_of(first)
+    orphan = int(wait_until(lambda: orphan_file.exists() and orphan_file.read_text()))
+    warden = next(pid for pid in children_of(first.pid))
+    os.kill(warden, signal.SIGSTOP)  # so that neither of the two can clean up
+    wait_until(lambda: state(warden) == "T")
+    os.kill(warden, signal.SIGKILL)
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    assert is_alive(orphan)
+    assert marked(orphan)
+    worker = lives.worker_of(lives.start())
+    assert not is_alive(orphan)
+    assert is_alive(worker)
+
+
+def test_a_holder_of_the_lock_that_carries_no_mark_is_found_too(lives: Lives) -> None:
+    orphan_file = lives.folder.parent / "orphan"
+    first = lives.start(worker=f"(env -i /usr/bin/setsid sleep 1000 & echo $! > {orphan_file}); exec sleep 1000")
+    lives.worker_of(first)
+    orphan = int(wait_until(lambda: orphan_file.exists() and orphan_file.read_text()))
+    wait_until(lambda: not marked(orphan))
+    for pid in (*children_of(first.pid), first.pid):
+        os.kill(pid, signal.SIGKILL)
+    first.wait()
+    lives.worker_of(lives.start())
+    assert not is_alive(orphan)
+
+
+def test_an_agent_that_lives_keeps_its_place_and_is_named(lives: Lives) -> None:
+    first = lives.start()
+    worker = lives.worker_of(first)
+    second = lives.start(limit_s=0.3)
+    _, said = second.communicate(timeout=60)
+    assert f"an agent of run run is on this node already, as node: pid {first.pid}" in said
+    assert is_alive(worker)
+
+
+def test_a_stopped_agent_lives_and_keeps_its_place(lives: Lives) -> None:
+    first = lives.start()
+    worker = lives.worker_of(first)
+    os.kill(first.pid, signal.SIGSTOP)
+    assert f"pid {first.pid}" in lives.start(limit_s=0.3).communicate(timeout=60)[1]
+    assert is_alive(worker)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"run_id": "other"}, {"name": "other"}, {"CUDA_VISIBLE_DEVICES": "1"}],
+    ids=["another run", "another name", "other devices"],
+)
+def test_agents_with_places_of_their_own_do_not_meet(lives: Lives, other: dict[str, str]) -> None:
+    worker = lives.worker_of(lives.start())
+    assert is_alive(lives.worker_of(lives.start(limit_s=0.3, **other)))  # type: ignore[arg-type]
+    assert is_alive(worker)
+
+
+def test_an_agent_that_was_ended_leaves_its_place_at_once(lives: Lives) -> None:
+    for _ in range(3):
+        process = lives.start(limit_s=5.0)
+        worker = lives.worker_of(process)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    wait_until(lambda: not is_alive(worker))
+
+
+def test_what_cannot_be_killed_is_named_after_the_limit(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+    lives.folder.mkdir(mode=0o700)
+    place = take_place("run", "node", {}, folder=str(lives.folder))
+    sleeper = subprocess.Popen(["sleep", "1000"], env={**os.environ, **place.environment, TOKEN_VARIABLE: lives.token})
+    os.close(place.lock)
+    wait_until(lambda: marked(sleeper.pid))
+    with monkeypatch.context() as patch:
+        patch.setattr("launcher.predecessors._kill", lambda *_: None)
+        with pytest.raises(TemporaryError, match=rf"still there after 0.2 s: pid {sleeper.pid}$"):
+            take_place("run", "node", {}, folder=str(lives.folder), limit_s=0.2)
+    sleeper.kill()
+    sleeper.wait()
+
+
+def test_whoever_started_the_agent_is_spared_though_it_carries_the_mark(lives: Lives) -> None:
+    lives.folder.mkdir(mode=0o700)
+    place = take_place("run", "node", {}, folder=str(lives.folder))
+    os.close(place.lock)
+    script = "import sys; from launcher.predecessors import take_place; "
+    script += "take_place('run', 'node', {}, folder=sys.argv[1], limit_s=5); print('taken')"
+    nested = f'"{sys.executable}" -c "{script}" {lives.folder}; echo alive'
+    environment = {**os.environ, **place.environment, TOKEN_VARIABLE: lives.token}
+    done = subprocess.run(
+        ["sh", "-c", nested], cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.split() == ["taken", "alive"]
+
+
+@pytest.mark.parametrize("fault", ["mode", "link"])
+def test_a_directory_that_others_could_have_prepared_is_refused(tmp_path: Path, fault: str) -> None:
+    folder = tmp_path / "places"
+    if fault == "mode":
+        folder.mkdir()
+        folder.chmod(0o777)
+    else:
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match="not a directory of this user's alone"):
+        take_place("run", "node", {}, folder=str(folder))
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(number) for number in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_who_leaves_in_good_order_leaves_no_file_and_a_dead_agent_one_that_is_taken_over(lives: Lives) -> None:
+    lives.folder.mkdir(mode=0o700)
+    take_place("run", "node", {}, folder=str(lives.folder)).leave()
+    assert list(lives.folder.iterdir()) == []
+    first = lives.start()
+    lives.worker_of(first)
+    first.kill()
+    first.wait()
+    take_place("run", "node", {}, folder=str(lives.folder)).leave()
+    assert list(lives.folder.iterdir()) == []
+
+
+def test_a_file_whose_lock_a_process_still_holds_is_not_taken_away(lives: Lives) -> None:
+    lives.folder.mkdir(mode=0o700)
+    place = take_place("run", "node", {}, folder=str(lives.folder))
+    sleeper = subprocess.Popen(["sleep", "1000"], pass_fds=(place.lock,))
+    place.leave()
+    assert [path.name for path in lives.folder.iterdir()] == [os.path.basename(place.path)]
+    sleeper.kill()
+    sleeper.wait()
+
+
+def test_a_lock_on_a_file_that_was_taken_away_meanwhile_is_no_place(
+    lives: Lives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lives.folder.mkdir(mode=0o700)
+    first = take_place("run", "node", {}, folder=str(lives.folder))
+    opened = os.open
+
+    def leave_between(*words: object) -> int:
+        found: int = opened(*words)  # type: ignore[arg-type]
+        monkeypatch.undo()
+        first.leave()
+        return found
+
+    monkeypatch.setattr(os, "open", leave_between)
+    second = take_place("run", "node", {}, folder=str(lives.folder))
+    assert os.path.samestat(os.fstat(second.lock), os.stat(second.path))
+    second.leave()
+
+
+def test_of_many_agents_that_begin_at_once_one_has_the_place_and_none_is_killed(lives: Lives) -> None:
+    agents = [lives.start(limit_s=3.0) for _ in range(5)]
+    wait_until(lambda: sum(agent.poll() is not None for agent in agents) == 4)
+    (winner,) = [agent for agent in agents if agent.poll() is None]
+    assert {agent.returncode for agent in agents if agent is not winner} == {1}  # an exception, here
+    assert is_alive(lives.worker_of(winner))
+
+
+def test_a_directory_that_cannot_be_made_is_told_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(TemporaryError, match=r"cannot lock this node's place in the run with .*Not a directory"):
+        take_place("run", "node", {}, folder=str(tmp_path / "file" / "places"))

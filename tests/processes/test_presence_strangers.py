@@ -1,0 +1,307 @@
+"""Who may join the conversation: secrets, foreign jobs, rubbish, those who say nothing, and very many at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from rendezvous.messages import PeerDown, PeerUp, Told
+from rendezvous.presence import switchboard
+from rendezvous.presence.connection import GREETING_BYTES_MAX
+from rendezvous.presence.greeting import NONCE_BYTES, Greeting, Identity
+from tests.support.presence import JOB, LIMIT_S, Member
+from tests.support.waiting import wait_until
+
+SECRET = b"what only we know"
+
+
+def connect(member: Member) -> socket.socket:
+    return socket.create_connection(member.listener.getsockname(), LIMIT_S)
+
+
+def line(words: object) -> bytes:
+    return json.dumps(words).encode() + b"\n"
+
+
+def greet(member: Member, member_id: str = "stranger", *, secret: bytes = b"") -> socket.socket:
+    """A connection made by hand that has gone through the whole greeting."""
+    own = Identity(JOB, member_id, "127.0.0.1:9")
+    greeting = Greeting(own, expected=member.member_id, secret=secret, nonce=os.urandom(NONCE_BYTES))
+    end = connect(member)
+    end.sendall(b"".join(map(line, greeting.opening())))
+    with end.makefile("rb") as lines:
+        for answer in greeting.take(json.loads(lines.readline())):
+            end.sendall(line(answer))
+    return end
+
+
+def hello(wanted: str) -> bytes:
+    own = Identity(JOB, "stranger", "127.0.0.1:9")
+    return b"".join(map(line, Greeting(own, expected=wanted, secret=b"", nonce=bytes(NONCE_BYTES)).opening()))
+
+
+def is_hung_up_on(end: socket.socket) -> bool:
+    """Whether the other side ends the connection, sooner or later."""
+    end.settimeout(LIMIT_S)
+    with suppress(ConnectionError):
+        while end.recv(4096):
+            pass
+    return True
+
+
+def assert_still_serves(member: Member, secret: bytes = b"") -> None:
+    """Nothing was told of any stranger, and who belongs here is still welcome."""
+    assert member.events == []
+    with Member("friend", secret=secret) as friend:
+        friend.attend(member)
+        member.wait_for_up(friend)
+
+
+def test_holders_of_the_secret_find_each_other() -> None:
+    with Member("leader", secret=SECRET) as leader:
+        assert_still_serves(leader, SECRET)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"), [(b"a guess", SECRET), (b"", SECRET), (SECRET, b"")], ids=["wrong", "none", "none of ours"]
+)
+def test_without_the_same_secret_nobody_is_believed(theirs: bytes, ours: bytes) -> None:
+    with Member("leader", secret=ours) as leader, Member("intruder", secret=theirs) as intruder:
+        intruder.attend(leader)
+        leader.attend(intruder)
+        if ours:
+            for _ in range(20):  # as often as they like
+                with connect(leader) as end:
+                    end.sendall(hello("leader") + line(["proof", theirs.hex()]))
+                    assert is_hung_up_on(end)
+        assert intruder.events == []
+        assert_still_serves(leader, ours)
+
+
+def test_a_member_of_another_job_is_not_of_this_one() -> None:
+    with Member("leader") as leader, Member("other", job=JOB + "other/") as other:
+        other.attend(leader)
+        leader.attend(other)
+        assert_still_serves(leader)
+        assert other.events == []
+
+
+def test_a_proof_that_was_overheard_is_of_no_use_again() -> None:
+    own = Identity(JOB, "stranger", "127.0.0.1:9")
+    with Member("leader", secret=SECRET) as leader:
+        greeting = Greeting(own, expected="leader", secret=SECRET, nonce=b"0" * NONCE_BYTES)
+        hello = b"".join(map(line, greeting.opening()))
+        with connect(leader) as end, end.makefile("rb") as lines:
+            end.sendall(hello)
+            proof = b"".join(map(line, greeting.take(json.loads(lines.readline()))))
+            end.sendall(proof)
+            leader.wait_for(PeerUp("stranger", own.address, True))
+        leader.wait_for(PeerDown("stranger", False))
+        leader.events.clear()
+        with connect(leader) as end:
+            end.sendall(hello + proof)
+            with end.makefile("rb") as lines:
+                lines.readline()
+                assert lines.readline() == b""
+        assert not [event for event in leader.events if isinstance(event, PeerUp)]
+
+
+def test_a_proof_cannot_be_sent_back_to_who_made_it() -> None:
+    """What the dialled side shows is not what the dialler has to show."""
+    own = Identity(JOB, "stranger", "127.0.0.1:9")
+    greeting = Greeting(own, expected="leader", secret=b"", nonce=os.urandom(NONCE_BYTES))
+    with Member("leader", secret=SECRET) as leader, connect(leader) as end, end.makefile("rb") as lines:
+        end.sendall(b"".join(map(line, greeting.opening())))
+        answer = json.loads(lines.readline())
+        end.sendall(line(["proof", answer[-1]]))
+        assert lines.readline() == b""
+        assert leader.events == []
+
+
+RUBBISH = {
+    "no JSON": b"GET / HTTP/1.1\r\nHost: h\r\n\r\n",
+    "zeros": bytes(10_000) + b"\n",
+    "no list": b'{"hello": 1}\n',
+    "empty list": b"[]\n",
+    "deep": b"[" * 15_000 + b"\n",
+    "a number of 10,000 digits": b"[" + b"9" * 10_000 + b"]\n",
+    "no end": b"x" * (GREETING_BYTES_MAX + 1),
+    "not UTF-8": b'["hello", "\xff\xfe"]\n',
+    "proof first": line(["proof", ""]),
+    "tell first": line(["tell", "x"]),
+    "wrong types": line(["hello", True, "dialler", JOB, 1, None, "leader", "0" * 32, ""]),
+    "short number": line(["hello", 1, "dialler", JOB, "stranger", "h:1", "leader", "0", ""]),
+    "another version": line(["hello", 2, "dialler", JOB, "stranger", "h:1", "leader", "0" * 32, ""]),
+    "another member": line(["hello", 1, "dialler", JOB, "stranger", "h:1", "somebody", "0" * 32, ""]),
+    "itself": line(["hello", 1, "dialler", JOB, "leader", "h:1", "leader", "0" * 32, ""]),
+    "the dialled side's words": line(["hello", 1, "dialled", JOB, "stranger", "h:1", "leader", "0" * 32, ""]),
+    "long text": line(["hello", 1, "dialler", JOB, "s" * 3000, "h:1", "leader", "0" * 32, ""]),
+    "surrogate": b'["hello",1,"dialler",'
+    + json.dumps(JOB).encode()
+    + b',"\\ud800","h:1","leader","\\ud800'
+    + b"0" * 31
+    + b'",""]\n["proof","\\ud800"]\n',
+}
+
+
+@pytest.mark.parametrize("data", RUBBISH.values(), ids=RUBBISH)
+def test_rubbish_ends_the_connection_and_nothing_else(data: bytes) -> None:
+    with Member("leader", secret=SECRET) as leader, connect(leader) as end:
+        try:
+            end.sendall(data)
+            with end.makefile("rb") as lines:
+                while lines.readline():  # a hello may be answered before the proof is found wanting
+                    pass
+        except ConnectionError:
+            pass
+        assert_still_serves(leader, SECRET)
+
+
+def test_a_member_that_sends_rubbish_is_lost_and_not_proven_gone() -> None:
+    with Member("leader") as leader, greet(leader) as end:
+        leader.wait_for(PeerUp("stranger", "127.0.0.1:9", True))
+        end.sendall(b"rubbish\n")
+        leader.wait_for(PeerDown("stranger", True))
+        assert is_hung_up_on(end)
+
+
+def test_who_says_nothing_or_one_letter_at_a_time_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switchboard, "GREETING_LIMIT_S", 0.3)
+    with Member("leader") as leader, connect(leader) as silent, connect(leader) as slow:
+        slow.settimeout(0.02)
+
+        def is_over() -> bool:
+            try:
+                slow.sendall(b" ")
+                return slow.recv(1) == b""
+            except TimeoutError:
+                return False
+            except ConnectionError:
+                return True
+
+        wait_until(is_over)
+        assert is_hung_up_on(silent)
+        assert_still_serves(leader)
+
+
+def test_however_many_say_nothing_who_belongs_here_gets_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switchboard, "STRANGERS_MAX", 50)
+    with Member("leader") as leader:
+        silent = [connect(leader) for _ in range(200)]
+        assert_still_serves(leader)
+        wait_until(lambda: len(leader.presence._switchboard._strangers) <= 50)
+        for end in silent:
+            end.close()
+
+
+def test_who_does_not_read_is_given_up_and_holds_up_nobody() -> None:
+    with Member("leader") as leader, greet(leader, "deaf"), Member("friend") as friend:
+        leader.wait_for(PeerUp("deaf", "127.0.0.1:9", True))
+        friend.attend(leader)
+        leader.wait_for_up(friend)
+        for _ in range(200):
+            leader.presence.tell("deaf", "x" * 30_000)
+        leader.presence.tell("friend", "still here?")
+        friend.wait_for(Told("leader", "still here?"))
+        leader.wait_for(PeerDown("deaf", True))
+
+
+def test_three_hundred_members_come_and_go_and_nothing_is_left_open() -> None:
+    with Member("leader") as leader:
+        before = len(os.listdir("/proc/self/fd"))
+        ends = [greet(leader, f"m{number}") for number in range(300)]
+        ups = {f"m{number}" for number in range(300)}
+        wait_until(lambda: {event.member_id for event in leader.events if isinstance(event, PeerUp)} == ups)
+        for number in range(300):
+            leader.presence.tell(f"m{number}", str(number))
+        for number, end in enumerate(ends):
+            with end.makefile("rb") as lines:
+                assert read_until(lines.readline, ["tell", str(number)])
+            end.sendall(line(["bye"]))
+            end.close()
+        wait_until(lambda: sum(isinstance(event, PeerDown) for event in leader.events) == 300)
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+def read_until(readline: Callable[[], bytes], words: list[object]) -> bool:
+    while received := readline():
+        if json.loads(received) == words:
+            return True
+    return False
+
+
+def test_the_newest_of_two_connections_is_kept_and_nobody_is_told_of_an_end() -> None:
+    with Member("leader") as leader, greet(leader) as first:
+        leader.wait_for(PeerUp("stranger", "127.0.0.1:9", True))
+        with greet(leader) as second:
+            assert is_hung_up_on(first)
+            leader.presence.tell("stranger", "hello")
+            with second.makefile("rb") as lines:
+                assert read_until(lines.readline, ["tell", "hello"])
+            assert [type(event) for event in leader.events] == [PeerUp]
+
+
+def test_an_agent_that_becomes_another_member_ends_what_it_had_and_comes_again() -> None:
+    with Member("leader") as leader, Member("first") as member:
+        member.attend(leader)
+        leader.wait_for_up(member)
+        member.presence.appear(JOB, "second")
+        leader.wait_for(PeerUp("second", member.address, True))
+        leader.wait_for(PeerDown("first", False))
+        assert leader.of("first")[-1] == PeerDown("first", False)  # it said goodbye: nothing is to be proven
+        assert member.of("leader") == [
+            PeerUp("leader", leader.address, True),
+            PeerDown("leader", True),
+            PeerUp("leader", leader.address, True),
+        ]
+
+
+def test_attending_somebody_else_ends_the_connection_with_a_goodbye() -> None:
+    with Member("old") as old, Member("new") as new, Member("follower") as follower:
+        follower.attend(old)
+        old.wait_for_up(follower)
+        follower.attend(new)
+        new.wait_for_up(follower)
+        old.wait_for(PeerDown("follower", False))
+        follower.presence.attend("", "")
+        new.wait_for(PeerDown("follower", False))
+        assert len(old.events) == 2
+
+
+def test_a_member_that_is_not_there_yet_is_found_when_it_comes() -> None:
+    with Member("follower") as follower:
+        reserved = socket.create_server(("127.0.0.1", 0))
+        address = f"127.0.0.1:{reserved.getsockname()[1]}"
+        follower.presence.attend("leader", address)
+        with Member("leader") as leader:
+            follower.presence.attend("leader", leader.address)
+            follower.wait_for_up(leader)
+        reserved.close()
+
+
+def test_a_member_whose_address_is_a_name_is_found() -> None:
+    with Member("leader") as leader, Member("follower") as follower:
+        follower.presence.attend("leader", f"localhost:{leader.listener.getsockname()[1]}")
+        leader.wait_for_up(follower)
+
+
+def test_members_meet_over_ipv6() -> None:
+    with Member("leader", host="::1") as leader, Member("follower", host="::1") as follower:
+        assert leader.address.startswith("[::1]:")
+        follower.attend(leader)
+        leader.wait_for_up(follower)
+        follower.wait_for_up(leader)
+
+
+def test_a_connection_from_elsewhere_than_the_advertised_address_proves_nothing() -> None:
+    with Member("leader") as leader, Member("follower", address="192.0.2.1:7") as follower:
+        follower.attend(leader)
+        leader.wait_for(PeerUp("follower", "192.0.2.1:7", False))
+        follower.presence.close()
+        leader.wait_for(PeerDown("follower", False))
+        assert leader.presence._switchboard._dialling._pursuits == {}

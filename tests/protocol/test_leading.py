@@ -1,0 +1,263 @@
+"""What a leader leaves in the store: who stands by and why, what was, who shall lead next; and what it ignores."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from rendezvous import keys, records, sealing
+from rendezvous.messages import Planned
+from rendezvous.records import Command, Past, Seal, Spares, Status, Verdict
+from rendezvous.settings import Settings
+from rendezvous.sight import Sight
+from rendezvous.testing.cluster import Cluster
+from rendezvous.testing.node import PREFIX, RUN_ID
+from rendezvous.testing.shape import Shape
+from tests.unit.test_rendezvous_decide import first_round
+
+
+class Job:
+    """A simulated cluster with its store laid open. The processes of a node end only when a test says so."""
+
+    def __init__(self, nodes: str, shape: Shape, **settings: Any) -> None:
+        self.said: list[str] = []
+        limits = Settings(**{"join_grace_s": 1.0, "max_restarts": 9, **settings})
+        self.cluster = Cluster(random=Random(1), settings=limits, shape=shape, trace=self.said.append)
+        self.cluster.stop_s = 0.05
+        for name in nodes:
+            self.cluster.add(name).start()
+        self.run(3.0)
+
+    def run(self, seconds: float) -> None:
+        self.cluster.run(self.cluster.now + seconds)
+
+    def start(self, name: str) -> None:
+        self.cluster.add(name).start()
+        self.run(1.0)
+
+    def fail(self, name: str) -> None:
+        self.cluster.nodes[name].processes.fail(3)
+        self.run(2.0)
+
+    @property
+    def keys(self) -> keys.Keys:
+        current = self.cluster.storage.store.get(keys.current(PREFIX, RUN_ID)).first
+        assert current is not None
+        return keys.of_job(PREFIX, RUN_ID, current.value.decode())
+
+    def id(self, name: str) -> str:
+        protocol = self.cluster.nodes[name].protocol
+        assert protocol is not None
+        return protocol.member_id
+
+    def read(self, kind: type[records.Record], key: str) -> records.Record:
+        item = self.cluster.storage.store.get(key).first
+        assert item is not None
+        return records.decode(kind, item.value, key)
+
+    def has(self, key: str) -> bool:
+        return self.cluster.storage.store.get(key).first is not None
+
+    def put(self, key: str, value: bytes) -> None:
+        self.cluster.storage.store.put(key, value)
+        self.cluster.storage.deliver()
+        self.run(1.0)
+
+
+def spares(job: Job) -> dict[str, str]:
+    record = job.read(Spares, job.keys.spares)
+    return dict(zip(record.member_ids, record.reasons, strict=True))
+
+
+def pasts(job: Job) -> dict[int, Past]:
+    items = job.cluster.storage.store.get(job.keys.history, prefix=True).items
+    found = [records.decode(Past, item.value, item.key) for item in items]
+    return {past.round: past for past in found}
+
+
+def test_who_stands_by_and_why_is_in_the_store_as_members_come_and_go() -> None:
+    job = Job("ab", Shape(nodes_min=2, nodes_max=2))
+    assert not spares(job)
+    job.start("c")
+    assert spares(job) == {job.id("c"): "came after round 1 was sealed"}
+    job.cluster.nodes["c"].leave()
+    job.run(1.0)
+    assert not spares(job)
+
+
+def test_the_planner_says_why_a_node_has_no_ranks() -> None:
+    job = Job("abc", Shape(nodes_min=2, nodes_max=4, group=2))
+    assert list(spares(job).values()) == ["2 nodes are enough"]
+
+
+def test_another_leader_says_the_same_of_whom_it_finds_as_a_spare() -> None:
+    job = Job("abc", Shape(nodes_min=2, nodes_max=4, group=2), grow_delay_s=1e6)
+    (spare,) = spares(job)
+    leader = next(name for name in "abc" if job.cluster.nodes[name].is_leader)
+    job.cluster.nodes[leader].processes.succeed()  # so that the round does not need it any more
+    job.run(1.0)
+    job.cluster.nodes[leader].crash()
+    job.run(8.0)
+    job.start("d")
+    assert any(job.cluster.nodes[name].is_leader for name in "abcd")
+    assert spares(job) == {spare: "2 nodes are enough", job.id("d"): "came after round 1 was sealed"}
+
+
+def test_a_spare_is_listed_once_however_much_else_happens() -> None:
+    job = Job("ab", Shape(nodes_min=2, nodes_max=2))
+    job.start("c")
+    before = job.cluster.storage.store.get(job.keys.spares).first
+    job.cluster.nodes["a"].processes.save()
+    job.run(30.0)
+    assert job.cluster.storage.store.get(job.keys.spares).first == before
+
+
+def test_what_was_is_remembered_with_why_it_ended() -> None:
+    job = Job("ab", Shape(nodes_min=2, nodes_max=2))
+    job.fail("b")
+    first, second = pasts(job)[1], pasts(job)[2]
+    assert (first.round, first.world_size, first.node_count) == (1, 2, 2)
+    assert first.ended == "a worker failed on node b in round 1"
+    assert first.ran_s == pytest.approx(3.0, abs=0.1)
+    assert second.ended == ""
+    for name in "ab":
+        job.cluster.nodes[name].processes.succeed()
+    job.run(1.0)
+    assert pasts(job)[2].ended == "all workers succeeded"
+
+
+def test_another_leader_remembers_too() -> None:
+    job = Job("ab", Shape(nodes_min=1, nodes_max=2))
+    leader = next(name for name in "ab" if job.cluster.nodes[name].is_leader)
+    job.cluster.nodes[leader].crash()
+    job.run(10.0)
+    assert pasts(job)[1].ended == f"node {leader} lost in round 1"
+    ((node, _),) = job.read(Seal, job.keys.round).losses
+    assert node.startswith(f"{leader} ")
+
+
+def test_only_so_many_rounds_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sealing, "HISTORY_ROUNDS", 2)
+    job = Job("a", Shape(), min_round_time_s=0.0, bench_failures=0)
+    for _ in range(4):
+        job.fail("a")
+    assert list(pasts(job)) == [4, 5]
+
+
+def test_what_nobody_will_read_again_is_removed() -> None:
+    job = Job("abc", Shape(nodes_min=1, nodes_max=3), min_round_time_s=0.0)
+    gone = job.id("c")
+    assert job.has(job.keys.status(gone))
+    job.cluster.nodes["c"].crash()
+    job.run(10.0)
+    for _ in range(2):
+        job.fail("a")
+    assert not job.has(job.keys.status(gone))
+    rounds = {
+        item.key.split("/")[5] for item in job.cluster.storage.store.get(job.keys.all_assignments, prefix=True).items
+    }
+    assert rounds == {"3", "4"}
+
+
+def test_the_seal_names_three_successors() -> None:
+    job = Job("abcdef", Shape(nodes_min=6, nodes_max=6))
+    leader = next(name for name in "abcdef" if job.cluster.nodes[name].is_leader)
+    named = job.read(Seal, job.keys.round).successors
+    assert len(set(named)) == 3
+    assert job.id(leader) not in named
+
+
+@pytest.mark.parametrize(
+    ("proposed", "nodes", "expected"),
+    [
+        ((), "abcdef", ("b", "c", "d")),
+        (("f", "c"), "abcdef", ("f", "c", "b")),
+        (("a", "gone", "e"), "abcdef", ("e", "b", "c")),
+        ((), "aabbcd", ("c", "e", "f")),
+        (("d",), "abbbcd", ("d", "e", "f")),
+        ((), "aaaaaa", ()),
+    ],
+)
+def test_successors_are_on_other_nodes_than_the_leader_and_each_other(
+    proposed: tuple[str, ...], nodes: str, expected: tuple[str, ...]
+) -> None:
+    view = replace(first_round("abcdef"), nodes=dict(zip("abcdef", nodes, strict=True)))
+    plan = Planned(1, dict.fromkeys("abc", ""), 3, "a:1", successors=proposed)
+    assert sealing.successors(view, plan, tuple("abcdef")) == expected
+
+
+def test_a_refused_request_is_answered_in_its_place_and_removed_with_the_next_seal() -> None:
+    job = Job("ab", Shape(nodes_min=2, nodes_max=2))
+    key = job.keys.command("t")
+    job.put(key, records.encode(Command(kind="undrain", target="b")))
+    assert job.read(Command, key).answer == "b is not drained; drained: none"
+    job.fail("b")
+    assert not job.has(key)
+
+
+def test_a_request_that_is_met_is_gone_with_the_write_that_meets_it() -> None:
+    job = Job("ab", Shape(nodes_min=2, nodes_max=2))
+    key = job.keys.command("t")
+    job.put(key, records.encode(Command(kind="drain", target="elsewhere")))
+    drained = job.cluster.storage.store.get(job.keys.drain("elsewhere")).first
+    assert drained is not None
+    assert not job.has(key)
+
+
+def test_a_request_to_stop_is_gone_with_the_verdict() -> None:
+    job = Job("ab", Shape(nodes_min=2, nodes_max=2))
+    key = job.keys.command("t")
+    job.put(key, records.encode(Command(kind="stop", by="ann")))
+    assert job.read(Verdict, job.keys.verdict).reason == "stopped at the request of ann"
+    assert not job.has(key)
+
+
+@pytest.mark.parametrize(
+    "name", ["members/x", "status/x", "ctl/command/x", "ctl/drained/x", "ctl/spares", "members/other"]
+)
+def test_what_others_put_among_the_keys_is_named_and_ignored(name: str) -> None:
+    job = Job("ab", Shape(nodes_min=2, nodes_max=2))
+    stored = job.cluster.storage.store.get(job.keys.member(job.id("a"))).first
+    assert stored is not None
+    value = stored.value if name.endswith("other") else json.dumps({"version": 1, "round": "rubbish"}).encode()
+    job.put(f"{job.keys.root}/{name}", value)
+    assert any(f"{job.keys.root}/{name}" in line and "ignored" in line for line in job.said)
+    job.fail("b")
+    assert job.read(Seal, job.keys.round).round == 2
+    for node in "ab":
+        job.cluster.nodes[node].processes.succeed()
+    job.run(1.0)
+    assert all(job.cluster.nodes[node].ended is not None for node in "ab")
+
+
+def test_many_arrivals_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+    look = Sight.look
+
+    def counted(sight: Sight, now: float) -> Any:
+        looks.append(now)
+        return look(sight, now)
+
+    monkeypatch.setattr(Sight, "look", counted)
+    count = 120
+    shape = Shape(nodes_min=count, nodes_max=count)
+    cluster = Cluster(random=Random(1), settings=Settings(lease_ttl_s=60.0), shape=shape)
+    for index in range(count):
+        cluster.later(index * 0.001, cluster.add(f"node{index:03}").start)
+    cluster.run(1.0)
+    assert all(node.running is not None for node in cluster.nodes.values())
+    assert len(looks) < 3 * count / 4  # each arrival and each report is an event of its own
+    assert max(looks) < math.inf
+
+
+def test_a_status_of_a_member_nobody_knows_changes_nothing() -> None:
+    job = Job("ab", Shape(nodes_min=2, nodes_max=2))
+    seal = job.read(Seal, job.keys.round)
+    foreign = Status(round=1, plan_token=seal.plan_token, outcome="failed", exit_code=9)
+    job.put(job.keys.status("stranger"), records.encode(foreign))
+    assert job.read(Seal, job.keys.round) == seal

@@ -1,0 +1,290 @@
+"""The client at its first contact: certificates, strangers behind the port, servers too old or full. Word for word."""
+
+from __future__ import annotations
+
+import http.server
+import itertools
+import os
+import socket
+import socketserver
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from rendezvous.errors import OutcomeUnknown, SettingsError, StoreError, Unreachable
+from rendezvous.stores import wire
+from rendezvous.stores.etcd import EtcdStore, Tls
+from rendezvous.stores.protobuf import encode
+from tests.store.under_test import Recorder, StoreUnderTest
+from tests.support.certificates import Certificates
+from tests.support.etcd import VERSIONS, EtcdServer
+from tests.support.processes import REPOSITORY
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("foreign"))
+
+
+def refusal(endpoints: list[str], tls: Tls | None = None) -> tuple[str, str | None]:
+    """The sentence and the hint with which the first contact fails; calls say the same."""
+    store = EtcdStore(endpoints, tls=tls, call_limit_s=10, connect_limit_s=10)
+    try:
+        said = []
+        for call in (store.connect, lambda: store.put("a", b"1"), lambda: store.get("a")):
+            with pytest.raises(StoreError) as caught:
+                call()
+            assert type(caught.value) is Unreachable, "nothing can have been written"
+            said.append((str(caught.value), caught.value.hint))
+        assert len(set(said)) == 1
+        return said[0]
+    finally:
+        store.close()
+
+
+# Certificates
+
+
+@pytest.mark.parametrize("usage", ["serverAuth", "serverAuth,clientAuth"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_both_sides_show_a_certificate(version: str, usage: str, tmp_path: Path) -> None:
+    files = Certificates(tmp_path / "certificates", server_usage=usage)
+    with EtcdServer(version, tmp_path, tls=files, wants_client_certificate=True) as server:  # type: ignore[arg-type]
+        tls = Tls(files.authority, files.client_certificate, files.client_key)
+        for name in ("127.0.0.1", "localhost"):
+            store = EtcdStore([f"{name}:{server.client_port}"], tls=tls, call_limit_s=10)
+            assert store.connect().startswith(version)
+            revision = store.put("a", b"1")
+            Recorder(StoreUnderTest(), store, "a", False, revision).wait_for_revision(revision)
+            store.close()
+
+
+def test_a_certificate_that_is_refused_is_said_by_whose_it_is(
+    certificates: Certificates, foreign: Certificates, tmp_path: Path
+) -> None:
+    hint = "check the authority's, the client's certificate and the client's key that are given for the store"
+    with EtcdServer("3.5", tmp_path, tls=certificates, wants_client_certificate=True) as server:
+        at = f"the store at {server.endpoint}"
+        good = (certificates.client_certificate, certificates.client_key)
+        not_signed = f"{at} shows a certificate that the given authority has not signed"
+        assert refusal([server.endpoint], Tls(foreign.authority, *good)) == (not_signed, hint)
+        assert refusal([server.endpoint], Tls(None, *good)) == (not_signed, hint)
+        wanted = f"{at} wants a client certificate, and accepts none that it was shown"
+        assert refusal([server.endpoint], Tls(certificates.authority)) == (wanted, hint)
+        theirs = Tls(certificates.authority, foreign.client_certificate, foreign.client_key)
+        assert refusal([server.endpoint], theirs) == (wanted, hint)
+        sentence, hint_without = refusal([server.endpoint])
+        assert sentence == f"{at} closes every connection at once"
+        assert hint_without == "it may want TLS, or not be etcd"
+
+
+def test_a_certificate_for_another_name_is_refused(certificates: Certificates, tmp_path: Path) -> None:
+    with EtcdServer("3.5", tmp_path, host="127.0.0.2", tls=certificates) as server:
+        assert refusal([server.endpoint], Tls(certificates.authority)) == (
+            f"the store at {server.endpoint} shows a certificate for another name",
+            "use a name that the certificate carries",
+        )
+
+
+def test_tls_to_a_server_without_it_is_said(certificates: Certificates, tmp_path: Path) -> None:
+    with EtcdServer("3.4", tmp_path) as server:
+        assert refusal([server.endpoint], Tls(certificates.authority)) == (
+            f"the store at {server.endpoint} does not speak TLS",
+            "for a store without TLS, give no certificates and no https",
+        )
+
+
+def test_files_that_are_no_certificates_are_refused_before_anything_else(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    rubbish = tmp_path / "rubbish.pem"
+    rubbish.write_text("rubbish")
+    for tls, sentence in (
+        (Tls("/no/such/file"), "cannot read /no/such/file, which is given for the store: No such file or directory"),
+        (Tls(str(rubbish)), f"{rubbish}, which is given for the store, is no PEM file"),
+        (Tls(None, certificates.client_certificate), "a client certificate for the store needs its key"),
+        (Tls(None, None, certificates.client_key), "a client certificate for the store needs its key"),
+    ):
+        with pytest.raises(SettingsError) as caught:
+            EtcdStore(["127.0.0.1:1"], tls=tls)
+        assert str(caught.value).startswith(sentence)
+    with pytest.raises(SettingsError, match="no endpoint"):
+        EtcdStore([])
+
+
+# Who is behind the port
+
+
+@contextmanager
+def listening(handler: type[socketserver.BaseRequestHandler]) -> Iterator[str]:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+class WebServer(http.server.BaseHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+class Greeter(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        self.request.sendall(b"SSH-2.0-OpenSSH\r\n")
+        self.request.recv(1)
+
+
+class Closer(socketserver.BaseRequestHandler):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("handler", "sentence"),
+    [
+        (WebServer, "is not etcd: what listens there does not speak HTTP/2"),
+        (Greeter, "is not etcd: what listens there does not speak HTTP/2"),
+        (Closer, "closes every connection at once"),
+    ],
+)
+def test_a_stranger_behind_the_port_is_recognised(
+    handler: type[socketserver.BaseRequestHandler], sentence: str
+) -> None:
+    with listening(handler) as endpoint:
+        assert refusal([endpoint])[0] == f"the store at {endpoint} {sentence}"
+
+
+def test_nobody_a_silent_one_and_an_unknown_name_are_told_apart() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        mute = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert refusal([mute])[0] == f"the store at {mute} takes connections but does not answer"
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        nobody = f"127.0.0.1:{bound.getsockname()[1]}"
+        assert refusal([nobody])[0] == f"the store at {nobody} cannot be reached: connection refused"
+    name = "no-such-host.invalid:2379"
+    assert refusal([name])[0] == f"the store at {name} cannot be reached: its name is not known"
+
+
+def test_of_several_endpoints_each_is_said() -> None:
+    with listening(Closer) as other:
+        sentence, _ = refusal([other, "127.0.0.1:1"])
+    parts = {
+        f"the store at {other} closes every connection at once",
+        "the store at 127.0.0.1:1 cannot be reached: connection refused",
+    }
+    assert set(sentence.split("; ")) == parts
+
+
+def serve(answers: dict[str, Callable[[bytes], bytes]]) -> tuple[object, str]:
+    import grpc
+
+    class Handlers(grpc.GenericRpcHandler):
+        def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
+            answer = answers.get(details.method)  # type: ignore[attr-defined]
+            if answer is None:
+                return None
+            return grpc.unary_unary_rpc_method_handler(lambda question, _: answer(question))
+
+    server = grpc.server(ThreadPoolExecutor(2))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.add_generic_rpc_handlers((Handlers(),))
+    server.start()
+    return server, f"127.0.0.1:{port}"
+
+
+def test_an_etcd_that_is_too_old_and_a_server_of_another_kind_are_recognised() -> None:
+    old = encode(wire.StatusResponse(version="3.3.27"))
+    for answers, sentence in (
+        ({wire.STATUS.path: lambda _: old}, "the store at {} is etcd 3.3.27, too old: 3.4 is needed"),
+        ({wire.STATUS.path: lambda _: b"\x0f"}, "is not etcd: its answer cannot be read"),
+        ({}, "the store at {} is not etcd, or older than its version 3"),
+    ):
+        server, endpoint = serve(answers)  # type: ignore[arg-type]
+        store = EtcdStore([endpoint], connect_limit_s=10)
+        with pytest.raises(StoreError) as caught:
+            store.connect()
+        assert sentence.format(endpoint) in str(caught.value)
+        store.close()
+        server.stop(None).wait()  # type: ignore[attr-defined]
+
+
+# A full one
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_database_without_space_is_said_and_what_is_refused_is_not_written(version: str, tmp_path: Path) -> None:
+    with EtcdServer(version, tmp_path, quota_bytes=1 << 20) as server:  # type: ignore[arg-type]
+        store = EtcdStore([server.endpoint], call_limit_s=10)
+        lease = store.lease_grant(60)
+        numbers = itertools.count()
+        errors: list[StoreError] = []
+
+        def is_refused() -> bool:
+            number = next(numbers)
+            try:
+                store.put(f"a{number}", b"x" * 100_000)
+            except OutcomeUnknown as error:
+                errors.append(error)  # the write that took the last space: etcd may have applied it
+            except StoreError as error:
+                errors.append(error)
+                assert store.get(f"a{number}").first is None
+                return True
+            return False
+
+        wait_until(is_refused, 30, "a refusal")
+        sentence = f"the store at {server.endpoint} has no space left in its database"
+        assert {str(error) for error in errors} == {sentence}
+        assert {error.hint for error in errors} == {"compact and defragment etcd, then `etcdctl alarm disarm`"}
+        assert store.lease_keep_alive(lease.id) == 60, "who holds a lease keeps it"
+        assert store.delete("a", prefix=True) > 0
+        store.close()
+
+
+# Manners
+
+
+def test_nothing_is_printed_and_the_environment_is_left_alone(
+    certificates: Certificates, foreign: Certificates, tmp_path: Path
+) -> None:
+    program = """
+import os, subprocess, sys
+before = dict(os.environ)
+from rendezvous.errors import StoreError
+from rendezvous.stores.etcd import EtcdStore, Tls
+endpoint, authority = sys.argv[1:]
+for tls in (None, Tls(authority)):  # either fails, and gRPC's core would say so
+    store = EtcdStore([endpoint], tls=tls)
+    watch = store.watch("a", start_revision=1, on_batch=print, on_lost=print)
+    try:
+        store.put("a", b"1")
+    except StoreError:
+        pass
+    subprocess.run(["true"])
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+    store.close()
+assert dict(os.environ) == before
+"""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
+    with EtcdServer("3.5", tmp_path, tls=certificates) as server:
+        command = [sys.executable, "-W", "ignore", "-c", program, server.endpoint, foreign.authority]
+        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, timeout=60, env=variables)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

@@ -1,0 +1,65 @@
+"""What people read when the store does not answer, word for word, and whether anything may have been written."""
+
+from __future__ import annotations
+
+import pytest
+
+from rendezvous.errors import LeaseNotFound, StoreError
+from rendezvous.stores.refusals import Kind, refusal_of
+
+CONNECT = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "kind", "phrase"),
+    [
+        ("UNAVAILABLE", CONNECT + "Failed to connect to remote host: Connection refused", Kind.ELSEWHERE, "refused"),
+        ("UNAVAILABLE", "errors resolving x:1: [field:hostname ...]", Kind.ELSEWHERE, "its name is not known"),
+        (
+            "UNAVAILABLE",
+            CONNECT + "connection attempt timed out before receiving SETTINGS frame",
+            Kind.ELSEWHERE,
+            "not",
+        ),
+        ("UNAVAILABLE", CONNECT + "something new", Kind.ELSEWHERE, "closes every connection at once"),
+        ("UNAVAILABLE", "Socket closed", Kind.UNKNOWN, "broke off before its answer came: Socket closed"),
+        ("UNAVAILABLE", "recvmsg:Connection refused", Kind.UNKNOWN, "broke off before its answer came"),
+        ("UNAVAILABLE", "etcdserver: no leader", Kind.ELSEWHERE, "has no leader"),
+        ("UNAVAILABLE", "etcdserver: leader changed", Kind.UNKNOWN, "broke off"),
+        ("UNAVAILABLE", "etcdserver: request timed out", Kind.UNKNOWN, "no majority of its cluster"),
+        ("UNAVAILABLE", "etcdserver: request timed out, possibly due to connection lost", Kind.UNKNOWN, "no majority"),
+        ("DEADLINE_EXCEEDED", "Deadline Exceeded", Kind.UNKNOWN, "did not answer within 1.5 s"),
+        ("CANCELLED", "Channel closed!", Kind.UNKNOWN, "broke off"),
+        ("INTERNAL", "Received RST_STREAM with error code 2", Kind.UNKNOWN, "broke off"),
+        ("UNKNOWN", "", Kind.UNKNOWN, "broke off before its answer came: UNKNOWN"),
+        ("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded", Kind.FULL, "no space left"),
+        ("RESOURCE_EXHAUSTED", "etcdserver: too many requests", Kind.ELSEWHERE, "too much to do"),
+        ("RESOURCE_EXHAUSTED", "grpc: received message larger than max", Kind.REFUSED, "a request of this size"),
+        ("INVALID_ARGUMENT", "etcdserver: request is too large", Kind.REFUSED, "a request of this size"),
+        ("INVALID_ARGUMENT", "etcdserver: duplicate key given in txn request", Kind.REFUSED, "refused a request: dup"),
+        ("INVALID_ARGUMENT", "etcdserver: user name is empty", Kind.LOG_IN, "wants a user and a password"),
+        ("INVALID_ARGUMENT", "etcdserver: revision of auth store is old", Kind.LOG_IN, "does not accept the token"),
+        ("UNAUTHENTICATED", "etcdserver: invalid auth token", Kind.LOG_IN, "does not accept the token"),
+        ("UNAUTHENTICATED", "who are you", Kind.LOG_IN, "wants a user and a password (who are you)"),
+        ("PERMISSION_DENIED", "etcdserver: permission denied", Kind.REFUSED, "denies this user"),
+        (
+            "",
+            "rpc error: code = PermissionDenied desc = etcdserver: permission denied",
+            Kind.REFUSED,
+            "denies this user",
+        ),
+        ("NOT_FOUND", "etcdserver: requested lease not found", Kind.REFUSED, "does not know the lease"),
+        ("UNIMPLEMENTED", "unknown service etcdserverpb.KV", Kind.REFUSED, "is not etcd, or older than its version 3"),
+        ("UNIMPLEMENTED", "Received http2 header with status: 404", Kind.REFUSED, "is not etcd: it answers as a web"),
+    ],
+)
+def test_a_status_is_read_as_what_it_proves_and_no_more(code: str, text: str, kind: Kind, phrase: str) -> None:
+    refusal = refusal_of(code, text, 1.5)
+    assert refusal.kind is kind
+    assert phrase in refusal.phrase
+
+
+def test_a_lease_that_is_gone_and_a_permission_that_lacks_are_marked() -> None:
+    assert refusal_of("NOT_FOUND", "etcdserver: requested lease not found", 1).error is LeaseNotFound
+    denied = refusal_of("PERMISSION_DENIED", "etcdserver: permission denied", 1)
+    assert (denied.error, denied.is_permission) == (StoreError, True)

@@ -1,0 +1,519 @@
+"""The served store: what etcd's API asks beyond our own client, the token, several clients, and its end.
+
+What our client asks of it is in the suite that all stores share.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rendezvous.errors import Compacted, LeaseNotFound, StoreError
+from rendezvous.stores import server as server_module
+from rendezvous.stores import wire
+from rendezvous.stores.etcd import EtcdStore
+from rendezvous.stores.server import StoreServer
+from rendezvous.stores.serving import watches as serving_watches
+from tests.store.served import ServedUnderTest
+from tests.support.raw_etcd import RawClient, create, watch
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.server
+
+LIMIT_S = 20.0
+
+
+@pytest.fixture
+def served() -> Iterator[ServedUnderTest]:
+    served = ServedUnderTest()
+    yield served
+    served.close()
+
+
+@pytest.fixture
+def client(served: ServedUnderTest) -> Iterator[RawClient]:
+    with RawClient(served.endpoint) as client:
+        yield client
+
+
+def put(client: RawClient, key: bytes, value: bytes = b"1", **more: Any) -> wire.PutResponse:
+    return client.ask(wire.PUT_KEY, wire.PutRequest(key, value, **more))
+
+
+def found(client: RawClient, key: bytes, range_end: bytes = b"", **more: Any) -> wire.RangeResponse:
+    return client.ask(wire.RANGE, wire.RangeRequest(key, range_end, **more))
+
+
+def keys(answer: wire.RangeResponse) -> list[bytes]:
+    return [item.key for item in answer.kvs]
+
+
+# Ranges
+
+
+@pytest.mark.parametrize(
+    ("key", "range_end", "expected"),
+    [
+        (b"a", b"", [b"a"]),
+        (b"a", b"b", [b"a", b"a/", "aé".encode()]),
+        (b"\0", b"\0", [b"a", b"a/", "aé".encode(), b"b", "é".encode(), "ê".encode(), "\U0010ffff".encode()]),
+        (b"b", b"\0", [b"b", "é".encode(), "ê".encode(), "\U0010ffff".encode()]),
+        ("é".encode(), "ê".encode(), ["é".encode()]),  # the end of the prefix "é", whose last byte is raised by one
+        ("ê".encode(), b"\xc3\xab", ["ê".encode()]),
+        (b"\xc3", b"\xc4", ["é".encode(), "ê".encode()]),  # ends that are no text
+        (b"\xc3\xa9\xff", b"\xff", ["ê".encode(), "\U0010ffff".encode()]),
+        (b"\xff", b"\0", []),
+        (b"b", b"a", []),
+    ],
+)
+def test_a_range_is_taken_by_its_bytes(client: RawClient, key: bytes, range_end: bytes, expected: list[bytes]) -> None:
+    for name in ("a", "a/", "aé", "b", "é", "ê", "\U0010ffff"):
+        put(client, name.encode())
+    assert keys(found(client, key, range_end)) == expected
+    assert found(client, key, range_end, count_only=True).count == len(expected)
+
+
+def test_a_range_is_sorted_limited_and_stripped_as_asked(client: RawClient) -> None:
+    for name, value in ((b"b", b"3"), (b"a", b"2"), (b"c", b"1"), (b"a", b"4")):
+        put(client, name, value)
+    everything = (b"\0", b"\0")
+    limited = found(client, *everything, limit=2)
+    assert (keys(limited), limited.more, limited.count) == ([b"a", b"b"], True, 3)
+    whole = found(client, *everything, limit=3)
+    assert (len(whole.kvs), whole.more) == (3, False)
+    for target, ascending in enumerate(([b"a", b"b", b"c"], [b"b", b"c", b"a"], [b"b", b"a", b"c"])):
+        assert keys(found(client, *everything, sort_target=target, sort_order=1)) == ascending
+    assert keys(found(client, *everything, sort_target=3)) == [b"b", b"c", b"a"]  # by mod revision
+    assert keys(found(client, *everything, sort_target=4, sort_order=2)) == [b"a", b"b", b"c"]  # by value
+    assert [item.value for item in found(client, *everything, keys_only=True).kvs] == [b"", b"", b""]
+    last = found(client, b"a").kvs[0].mod_revision
+    assert keys(found(client, *everything, min_mod_revision=last - 1)) == [b"a", b"c"]
+    assert keys(found(client, *everything, max_create_revision=last - 3)) == [b"b"]
+    assert client.refusal(wire.RANGE, wire.RangeRequest(b"a", sort_target=5))[1] == "etcdserver: invalid sort option"
+
+
+def test_a_range_of_the_past_is_as_it_was_until_that_is_compacted(client: RawClient) -> None:
+    first = put(client, b"a", b"1").header.revision
+    put(client, b"b", b"1")
+    put(client, b"a", b"2")
+    client.ask(wire.DELETE_RANGE, wire.DeleteRangeRequest(b"a", b"c"))
+    put(client, b"b", b"3")
+
+    def then(revision: int) -> dict[bytes, tuple[bytes, int]]:
+        answer = found(client, b"a", b"z", revision=revision)
+        return {item.key: (item.value, item.version) for item in answer.kvs}
+
+    assert [then(first + number) for number in range(5)] == [
+        {b"a": (b"1", 1)},
+        {b"a": (b"1", 1), b"b": (b"1", 1)},
+        {b"a": (b"2", 2), b"b": (b"1", 1)},
+        {},
+        {b"b": (b"3", 1)},
+    ]
+    client.ask(wire.COMPACT, wire.CompactionRequest(first + 2))
+    assert then(first + 2) == {b"a": (b"2", 2), b"b": (b"1", 1)}
+    for revision, words in ((first + 1, "has been compacted"), (first + 5, "is a future revision")):
+        code, said = client.refusal(wire.RANGE, wire.RangeRequest(b"a", revision=revision))
+        assert (code, said) == ("OUT_OF_RANGE", f"etcdserver: mvcc: required revision {words}")
+        assert client.refusal(wire.COMPACT, wire.CompactionRequest(revision))[0] == "OUT_OF_RANGE"
+
+
+# Writes
+
+
+def test_a_write_shows_what_was_there_before_if_asked(client: RawClient) -> None:
+    assert put(client, b"a", b"1", prev_kv=True).prev_kv is None
+    assert put(client, b"a", b"2").prev_kv is None
+    before = put(client, b"a", b"3", prev_kv=True).prev_kv
+    assert before is not None
+    assert (before.value, before.version) == (b"2", 2)
+    gone = client.ask(wire.DELETE_RANGE, wire.DeleteRangeRequest(b"a", b"b", prev_kv=True))
+    assert (gone.deleted, [item.value for item in gone.prev_kvs]) == (1, [b"3"])
+
+
+def test_a_put_may_keep_the_value_or_the_lease(client: RawClient) -> None:
+    lease = client.ask(wire.LEASE_GRANT, wire.LeaseGrantRequest(10)).id
+    put(client, b"a", b"1", lease=lease)
+    put(client, b"a", b"2", ignore_lease=True)
+    assert found(client, b"a").kvs[0][4:] == (b"2", lease)
+    put(client, b"a", b"", ignore_value=True)
+    assert found(client, b"a").kvs[0][4:] == (b"2", 0)
+    for request, words in (
+        (wire.PutRequest(b"absent", ignore_value=True), "key not found"),
+        (wire.PutRequest(b"a", b"1", ignore_value=True), "value is provided"),
+        (wire.PutRequest(b"a", b"1", lease, ignore_lease=True), "lease is provided"),
+        (wire.PutRequest(b"", b"1"), "key is not provided"),
+    ):
+        assert client.refusal(wire.PUT_KEY, request) == ("INVALID_ARGUMENT", f"etcdserver: {words}")
+
+
+def test_a_key_that_is_no_text_is_refused_in_a_sentence(client: RawClient) -> None:
+    code, words = client.refusal(wire.PUT_KEY, wire.PutRequest(b"\xff", b"1"))
+    assert (code, words) == ("INVALID_ARGUMENT", "meshrun: a key in the served store is UTF-8 text")
+
+
+def test_bytes_that_are_no_message_are_refused_and_the_next_question_is_answered(client: RawClient) -> None:
+    import grpc
+
+    with pytest.raises(grpc.RpcError) as caught:
+        client.channel.unary_unary(wire.RANGE.path)(b"\x0a\xff", timeout=LIMIT_S)
+    assert caught.value.code().name == "INVALID_ARGUMENT"
+    stream = client.stream(wire.WATCH)
+    stream.questions.put(b"\x0a\xff")
+    assert stream.ending()[0] == "INVALID_ARGUMENT"
+    assert put(client, b"a").header.revision
+
+
+def test_what_a_transaction_may_not_be_is_refused_before_anything_is_written(client: RawClient) -> None:
+    def op(key: bytes, lease: int = 0) -> wire.RequestOp:
+        return wire.RequestOp(request_put=wire.PutRequest(key, b"1", lease))
+
+    before = put(client, b"a").header.revision
+    gone = wire.RequestOp(request_delete_range=wire.DeleteRangeRequest(b"a", b"c"))
+    late = wire.RequestOp(request_range=wire.RangeRequest(b"a", revision=before + 5))
+    for branch, words in (
+        ((op(b"a"), op(b"a")), "etcdserver: duplicate key given in txn request"),
+        ((op(b"b"), gone), "etcdserver: duplicate key given in txn request"),
+        (tuple(op(b"%d" % number) for number in range(129)), "etcdserver: too many operations in txn request"),
+        ((op(b"b"), op(b"c", 987)), "etcdserver: requested lease not found"),
+        ((op(b"b"), op(b"")), "etcdserver: key is not provided"),
+        ((op(b"b"), late), "etcdserver: mvcc: required revision is a future revision"),
+        ((op(b"b"), wire.RequestOp()), "meshrun: the served store takes no transaction within a transaction"),
+    ):
+        assert client.refusal(wire.TXN, wire.TxnRequest((), branch))[1] == words
+    assert found(client, b"a", b"z").header.revision == before
+    assert keys(found(client, b"a", b"z")) == [b"a"]
+
+
+def test_a_transaction_answers_each_operation_and_compares_ranges_and_leases(client: RawClient) -> None:
+    lease = client.ask(wire.LEASE_GRANT, wire.LeaseGrantRequest(10)).id
+    put(client, b"r/1", b"1", lease=lease)
+    put(client, b"r/2", b"1", lease=lease)
+    same_lease = wire.Compare(wire.EQUAL, wire.LEASE, b"r/", lease=lease, range_end=b"r0")
+    other_value = wire.Compare(wire.NOT_EQUAL, wire.VALUE, b"r/", value=b"1", range_end=b"r0")
+    operations = (
+        wire.RequestOp(request_put=wire.PutRequest(b"r/3", b"2")),
+        wire.RequestOp(request_range=wire.RangeRequest(b"r/", b"r0", count_only=True)),
+        wire.RequestOp(request_delete_range=wire.DeleteRangeRequest(b"r/1", prev_kv=True)),
+    )
+    refused = client.ask(wire.TXN, wire.TxnRequest((same_lease, other_value), operations))
+    assert (refused.succeeded, refused.responses) == (False, ())
+    done = client.ask(wire.TXN, wire.TxnRequest((same_lease,), operations))
+    written, counted, gone = done.responses
+    assert done.succeeded
+    assert written.response_put is not None
+    assert counted.response_range is not None
+    assert counted.response_range.count == 3
+    assert gone.response_delete_range is not None
+    assert [item.value for item in gone.response_delete_range.prev_kvs] == [b"1"]
+    assert {answer.header.revision for answer in (done, written.response_put)} == {done.header.revision}
+    assert not client.ask(wire.TXN, wire.TxnRequest((same_lease,))).succeeded  # r/3 has no lease
+
+
+# Leases
+
+
+def test_a_lease_may_be_given_its_number_once(client: RawClient) -> None:
+    granted = client.ask(wire.LEASE_GRANT, wire.LeaseGrantRequest(7, 4711))
+    assert (granted.id, granted.ttl) == (4711, 7)
+    assert client.refusal(wire.LEASE_GRANT, wire.LeaseGrantRequest(7, 4711)) == (
+        "FAILED_PRECONDITION",
+        "etcdserver: lease already exists",
+    )
+    assert client.refusal(wire.LEASE_GRANT, wire.LeaseGrantRequest(10**10))[1] == "etcdserver: too large lease TTL"
+    put(client, b"a", lease=4711)
+    shown = client.ask(wire.LEASE_TIME_TO_LIVE, wire.LeaseTimeToLiveRequest(4711, True))
+    assert (shown.id, shown.ttl, shown.granted_ttl, shown.keys) == (4711, 7, 7, (b"a",))
+    assert client.ask(wire.LEASE_TIME_TO_LIVE, wire.LeaseTimeToLiveRequest(1)).ttl == -1
+    assert [lease.id for lease in client.ask(wire.LEASE_LEASES, wire.LeaseLeasesRequest()).leases] == [4711]
+
+
+def test_one_stream_keeps_several_leases_alive_and_tells_which_are_gone(client: RawClient) -> None:
+    for lease in (11, 12):
+        client.ask(wire.LEASE_GRANT, wire.LeaseGrantRequest(5, lease))
+    stream = client.stream(wire.LEASE_KEEP_ALIVE)
+    for lease, ttl in ((11, 5), (12, 5), (13, 0)):
+        stream.say(wire.LeaseKeepAliveRequest(lease))
+        answer = stream.hear()
+        assert (answer.id, answer.ttl) == (lease, ttl)
+    stream.cancel()
+
+
+# Watches
+
+
+def test_one_stream_carries_several_watches_each_with_its_own_wishes(client: RawClient) -> None:
+    put(client, b"a", b"0")
+    stream = watch(client, b"a", prev_kv=True)
+    stream.say(create(b"a", filters=b"\0"))  # no puts
+    stream.say(create(b"b", b"c", watch_id=7))
+    stream.say(create(b"b", watch_id=7))
+    answers = [stream.hear() for _ in range(3)]
+    assert [(each.watch_id, each.created, each.canceled) for each in answers] == [
+        (1, True, False),
+        (7, True, False),
+        (-1, True, True),
+    ]
+    put(client, b"a", b"1")
+    told = stream.hear()
+    assert told.watch_id == 0
+    assert told.events[0].prev_kv.value == b"0"
+    client.ask(wire.DELETE_RANGE, wire.DeleteRangeRequest(b"a"))
+    told = [stream.hear(), stream.hear()]
+    assert {(each.watch_id, each.events[0].type) for each in told} == {(0, wire.DELETE), (1, wire.DELETE)}
+    stream.say(wire.WatchRequest(cancel_request=wire.WatchCancelRequest(1)))
+    stream.say(wire.WatchRequest(cancel_request=wire.WatchCancelRequest(99)))  # there is none: no answer
+    stream.say(wire.WatchRequest(progress_request=wire.WatchProgressRequest()))
+    cancelled, progress = stream.hear(), stream.hear()
+    assert (cancelled.watch_id, cancelled.canceled) == (1, True)
+    assert (progress.watch_id, progress.events) == (-1, ())
+    last = put(client, b"b").header.revision
+    told = stream.hear()
+    assert (told.watch_id, told.events[0].kv.mod_revision, told.header.revision) == (7, last, last)
+    stream.cancel()
+
+
+def test_events_too_large_for_one_message_come_in_fragments_if_the_watch_takes_them(client: RawClient) -> None:
+    stream = watch(client, b"f/", b"f0", fragment=True, prev_kv=True)
+    value = b"x" * 700_000
+    puts = tuple(wire.RequestOp(request_put=wire.PutRequest(b"f/%d" % number, value)) for number in range(2))
+    for _ in range(2):
+        client.ask(wire.TXN, wire.TxnRequest((), puts))
+    parts = [stream.hear() for _ in range(3)]
+    assert [(part.fragment, len(part.events)) for part in parts] == [(False, 2), (True, 1), (False, 1)]
+    stream.cancel()
+
+
+def test_quiet_watches_that_want_to_know_are_told_how_far_the_store_is(
+    client: RawClient, monkeypatch: pytest.MonkeyPatch, served: ServedUnderTest
+) -> None:
+    monkeypatch.setattr(server_module, "PROGRESS_S", 0.0)
+    with RawClient(served.endpoint) as other:
+        stream = watch(other, b"a", progress_notify=True)
+        revision = put(client, b"b").header.revision
+        while (told := stream.hear()).header.revision < revision:
+            pass
+        assert (told.watch_id, told.events, told.header.revision) == (0, (), revision)
+        stream.cancel()
+
+
+def test_a_client_that_does_not_take_its_events_is_not_waited_for(
+    served: ServedUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving_watches, "QUEUE_BYTES_MAX", 1_000_000)
+    value = b"x" * 200_000
+    with RawClient(served.endpoint) as slow, RawClient(served.endpoint) as writer:
+        stream = watch(slow, b"a")
+        quick = watch(writer, b"a")
+        for _ in range(40):
+            put(writer, b"a", value)
+            assert quick.hear().events
+        assert [stream.ended for stream in served.server._streams].count(None) == 1
+        assert stream.ending() == (
+            "UNAVAILABLE",
+            "meshrun: the watch did not take its events in time; watch on from the last one",
+        )
+        quick.cancel()
+    wait_until(lambda: not served.server._streams, LIMIT_S, "the streams to be forgotten")
+
+
+# The token
+
+
+def test_with_a_token_only_its_holders_are_answered() -> None:
+    served = ServedUnderTest(token="sesame")
+    try:
+        served.new_client().put("a", b"1")
+        status = wire.StatusRequest()
+        with RawClient(served.endpoint) as nobody, RawClient(served.endpoint, token="guess") as guesser:
+            for method, question in ((wire.RANGE, wire.RangeRequest(b"a")), (wire.STATUS, status)):
+                assert nobody.refusal(method, question) == ("INVALID_ARGUMENT", "etcdserver: user name is empty")
+                assert guesser.refusal(method, question) == ("UNAUTHENTICATED", "etcdserver: invalid auth token")
+            for method in (wire.WATCH, wire.LEASE_KEEP_ALIVE):
+                assert guesser.stream(method).ending() == ("UNAUTHENTICATED", "etcdserver: invalid auth token")
+            for name, password in (("meshrun", "guess"), ("root", "sesame"), ("meshrun", "")):
+                assert nobody.refusal(wire.AUTHENTICATE, wire.AuthenticateRequest(name, password)) == (
+                    "INVALID_ARGUMENT",
+                    "etcdserver: authentication failed, invalid user ID or password",
+                )
+        for user, password in (("", ""), ("meshrun", "guess")):
+            stranger = EtcdStore([served.endpoint], user=user, password=password, call_limit_s=LIMIT_S)
+            with pytest.raises(StoreError) as caught:
+                stranger.get("a")
+            assert "sesame" not in str(caught.value)
+            stranger.close()
+    finally:
+        served.close()
+
+
+def test_without_a_token_a_client_with_a_password_goes_without(client: RawClient) -> None:
+    assert client.refusal(wire.AUTHENTICATE, wire.AuthenticateRequest("meshrun", "sesame")) == (
+        "FAILED_PRECONDITION",
+        "etcdserver: authentication is not enabled",
+    )
+
+
+# Start, end, and what lies between
+
+
+def test_a_port_that_is_taken_is_a_sentence_that_names_who_has_it(served: ServedUnderTest) -> None:
+    with open("/proc/self/comm") as name:
+        me = f"pid {os.getpid()} ({name.read().strip()})"
+    with pytest.raises(StoreError) as caught:
+        StoreServer("127.0.0.1", served.server.port).start()
+    where = f"the store cannot listen on 127.0.0.1:{served.server.port}"
+    assert str(caught.value) == f"{where}: the port is taken by {me}"
+    assert caught.value.hint == "give another port, or 0 for any that is free"
+    with pytest.raises(StoreError, match=r"cannot listen on 192\.0\.2\.1:0: Cannot assign requested address"):
+        StoreServer("192.0.2.1", 0).start()
+
+
+def test_it_listens_on_its_address_alone(served: ServedUnderTest) -> None:
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", served.server.port), timeout=LIMIT_S)
+
+
+def threads_and_descriptors() -> tuple[list[str], int]:
+    gc.collect()
+    return sorted(thread.name for thread in threading.enumerate()), len(os.listdir("/proc/self/fd"))
+
+
+def test_close_ends_streams_in_their_middle_and_leaves_no_thread_or_descriptor() -> None:
+    def once() -> None:
+        server = StoreServer("127.0.0.1", 0)
+        server.start()
+        client = RawClient(f"127.0.0.1:{server.port}")
+        lease = client.ask(wire.LEASE_GRANT, wire.LeaseGrantRequest(10)).id
+        watches = [watch(client, b"a") for _ in range(3)]
+        keeper = client.stream(wire.LEASE_KEEP_ALIVE)
+        keeper.say(wire.LeaseKeepAliveRequest(lease))
+        assert keeper.hear().ttl == 10
+        server.close(grace_s=5.0)
+        server.close()  # a second time is no matter
+        assert [stream.ending() for stream in (*watches, keeper)] == [("UNAVAILABLE", "etcdserver: server stopped")] * 4
+        for stream in (*watches, keeper):
+            stream.cancel()
+        client.close()
+
+    once()  # what grpc keeps for good is there from now on
+    before = threads_and_descriptors()
+    once()
+    wait_until(lambda: threads_and_descriptors() <= before, LIMIT_S, "threads and descriptors to go")
+
+
+def test_two_jobs_on_one_store_do_not_meet(served: ServedUnderTest) -> None:
+    one, other = served.new_client(), served.new_client()
+    told = served.watch(one, "/meshrun/one/", prefix=True, start_revision=one.get("/").revision + 1)
+    lease = other.lease_grant(5).id
+    other.put("/meshrun/other/current", b"2", lease=lease)
+    revision = one.put("/meshrun/one/current", b"1")
+    other.lease_revoke(lease)
+    assert [batch.revision for batch in told.wait_for_revision(revision)] == [revision]
+    assert [item.key for item in one.get("/meshrun/", prefix=True).items] == ["/meshrun/one/current"]
+
+
+SERVE = """
+import sys
+from rendezvous.stores.server import StoreServer
+server = StoreServer("127.0.0.1", int(sys.argv[1]))
+server.start()
+print(server.port, flush=True)
+sys.stdin.read()
+server.close()
+"""
+
+
+class ServingProcess:
+    """A store in a process of its own, which can be killed and frozen."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVE, str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline())
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def serving() -> Iterator[Callable[..., ServingProcess]]:
+    started: list[ServingProcess] = []
+
+    def serve(port: int = 0) -> ServingProcess:
+        started.append(ServingProcess(port))
+        return started[-1]
+
+    yield serve
+    for each in started:
+        each.kill()
+
+
+def test_calls_fail_when_the_store_dies_and_its_successor_knows_nothing_but_misleads_nobody(
+    serving: Callable[..., ServingProcess],
+) -> None:
+    first = serving()
+    store = EtcdStore([f"127.0.0.1:{first.port}"], call_limit_s=2.0)
+    lost: list[StoreError] = []
+    lease = store.lease_grant(60).id
+    revision = store.put("a", b"1", lease=lease)
+    store.watch("a", start_revision=revision + 1, on_batch=lambda _: None, on_lost=lost.append)
+    first.kill()
+    with pytest.raises(StoreError):
+        store.put("a", b"2")
+    assert lost == [], "a store that is away does not end a watch"
+    serving(first.port)
+
+    def answers() -> bool:
+        try:
+            return store.get("a").items == ()
+        except StoreError:
+            return False
+
+    wait_until(answers, LIMIT_S, "the successor to answer")
+    with pytest.raises(LeaseNotFound):
+        store.lease_keep_alive(lease)
+    wait_until(lambda: lost, LIMIT_S, "the watch to be lost")
+    assert isinstance(lost[0], Compacted)
+    assert store.put("a", b"3") > revision
+    store.close()
+
+
+def test_a_store_that_was_frozen_longer_than_its_leases_last_begins_them_anew(
+    serving: Callable[..., ServingProcess],
+) -> None:
+    process = serving()
+    store = EtcdStore([f"127.0.0.1:{process.port}"], call_limit_s=2.0)
+    lease = store.lease_grant(2).id
+    store.put("a", b"1", lease=lease)
+    os.kill(process.process.pid, signal.SIGSTOP)
+    frozen_at = time.monotonic()
+    with pytest.raises(StoreError):
+        store.put("b", b"1")
+    wait_until(lambda: time.monotonic() > frozen_at + 3, what="more than the lease's time")
+    os.kill(process.process.pid, signal.SIGCONT)
+
+    def is_kept() -> bool:
+        try:
+            return store.lease_keep_alive(lease) == 2
+        except LeaseNotFound:
+            raise
+        except StoreError:
+            return False
+
+    wait_until(is_kept, LIMIT_S, "the store to answer again")
+    assert store.get("a").first is not None
+    wait_until(lambda: store.get("a").first is None, LIMIT_S, "the lease to end for want of renewals")
+    store.close()

@@ -1,0 +1,192 @@
+"""One protocol, a store and a clock: a bench on which a member of the agreement is stepped by hand.
+
+Nothing is answered until the test says so: `settle` answers everything, and single events can be stepped in before.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from rendezvous import keys, messages
+from rendezvous.decide import Size
+from rendezvous.errors import StoreError
+from rendezvous.messages import (
+    Action,
+    Ask,
+    Begin,
+    Event,
+    Follow,
+    MakePlan,
+    Planned,
+    StartRound,
+    Tick,
+    Unfollow,
+    WatchLost,
+)
+from rendezvous.protocol import Protocol
+from rendezvous.records import Spec
+from rendezvous.settings import Settings
+from rendezvous.store import Batch, Watch
+from rendezvous.stores.memory import MemoryStore
+
+Kind = TypeVar("Kind")
+LOOK_S = 0.001  # a leader looks at what comes close together at once
+
+
+class Bench:
+    """One member, its store and its clock."""
+
+    def __init__(
+        self,
+        store: MemoryStore | None = None,
+        digest: str = "train.py",
+        now: float = 100.0,
+        chance_from: int = 1,
+        options: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> None:
+        self.now = now
+        self.store = store or MemoryStore(clock=lambda: self.now, threaded=False)
+        self.asks: deque[Ask] = deque()
+        self.made: list[Action] = []
+        self.is_away = False  # the store refuses everything, and its watches are silent
+        self._watches: dict[str, Watch] = {}
+        self._events: deque[Event] = deque()
+        chance = itertools.count(chance_from)
+        self.protocol = Protocol(
+            settings=Settings(**settings),
+            spec=Spec(mesh="dp=*", limits="1:1", digest=digest),
+            node_name="node",
+            boot_id="boot",
+            description="{}",
+            worker_port=4000,
+            prefix="p",
+            run_id="r",
+            sizer=lambda members: Size(len(members), True, "enough"),
+            chance=lambda: next(chance) / 1000,
+            **(options or {}),
+        )
+
+    @property
+    def job(self) -> keys.Keys:
+        current = self.store.get(keys.current("p", "r")).first
+        assert current is not None
+        return keys.of_job("p", "r", current.value.decode())
+
+    def step(self, event: Event) -> list[Action]:
+        """One event, and nothing is answered. Watches follow the member's wishes at once."""
+        actions = self.protocol.step(event, self.now)
+        self.made += actions
+        for action in actions:
+            match action:
+                case Ask():
+                    self.asks.append(action)
+                case Follow(key, start_revision):
+                    self._watch(key, start_revision)
+                case Unfollow(key):
+                    if key in self._watches:  # else it has ended by itself
+                        self._watches.pop(key).cancel()
+                case MakePlan():
+                    contents = {candidate.member_id: "ranks" for candidate in action.roster}
+                    self._events.append(Planned(action.id, contents, len(contents), "node:4000"))
+        return actions
+
+    def _watch(self, key: str, start_revision: int) -> None:
+        def on_batch(batch: Batch) -> None:
+            self._events.append(messages.Watched(key, batch))
+
+        def on_lost(error: StoreError) -> None:
+            self._events.append(WatchLost(key, error))
+
+        assert key not in self._watches
+        self._watches[key] = self.store.watch(
+            key, prefix=key.endswith("/"), start_revision=start_revision, on_batch=on_batch, on_lost=on_lost
+        )
+
+    def lose(self, key: str) -> list[Action]:
+        """End a watch, as a store does that has restarted."""
+        self._watches.pop(key).cancel()
+        return self.step(WatchLost(key, StoreError("the watch has ended")))
+
+    def silence(self, key: str) -> None:
+        """Let a watch bring nothing any more, without a sign that it does not."""
+        self._watches[key].cancel()
+
+    @property
+    def watched(self) -> set[str]:
+        return set(self._watches)
+
+    def answer(self, ask: Ask) -> list[Action]:
+        self.asks.remove(ask)
+        return self.step(self._outcome(ask))
+
+    def _outcome(self, ask: Ask) -> Event:
+        if self.is_away:
+            return messages.Refused(ask.id, StoreError("nobody listens there"))
+        try:
+            return messages.Answered(ask.id, self.serve(ask.request))
+        except StoreError as error:
+            return messages.Refused(ask.id, error)
+
+    def serve(self, request: messages.Request) -> messages.Answer:
+        match request:
+            case messages.Grant(ttl_s):
+                return self.store.lease_grant(ttl_s)
+            case messages.KeepAlive(lease):
+                return self.store.lease_keep_alive(lease)
+            case messages.Revoke(lease):
+                self.store.lease_revoke(lease)
+                return None
+            case messages.Txn(compares, success, failure):
+                return self.store.txn(compares, success, failure)
+
+    def settle_one(self) -> bool:
+        """Answer one thing, or deliver one event, or let a leader look again; False if nothing is under way."""
+        if not self._events and not self.asks and not self.is_away:
+            self.store.expire()
+            self.store.deliver()
+        if self._events:
+            self.step(self._events.popleft())
+        elif self.asks:
+            self.answer(self.asks[0])
+        elif self.protocol.wake_at - self.now < LOOK_S:
+            self.now = max(self.now, self.protocol.wake_at)
+            self.step(Tick())
+        else:
+            return False
+        return True
+
+    def settle(self) -> list[Action]:
+        """Answer everything, and deliver every event, until nothing is under way."""
+        start = len(self.made)
+        while self.settle_one():
+            assert len(self.made) < start + 500, "it never comes to rest"
+        return self.made[start:]
+
+    def tell(self, event: Event) -> list[Action]:
+        """One event, and all that follows."""
+        return [*self.step(event), *self.settle()]
+
+    def wait(self, duration_s: float) -> list[Action]:
+        """Let time pass in one leap, wake the member, and settle."""
+        self.now += duration_s
+        return self.tell(Tick())
+
+
+def only(actions: list[Action], kind: type[Kind]) -> Kind:
+    (found,) = [action for action in actions if isinstance(action, kind)]
+    return found
+
+
+def none(actions: list[Action], *kinds: type[Action]) -> bool:
+    return not any(isinstance(action, kinds) for action in actions)
+
+
+def running(**settings: Any) -> Bench:
+    """A bench whose member leads and runs round 1."""
+    bench = Bench(**settings)
+    assert only(bench.tell(Begin()), StartRound).round == 1
+    return bench

@@ -1,0 +1,121 @@
+"""Addresses: how they are written, which one of this node's others can use, and which are of no use to them."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from launcher import addresses
+from launcher.addresses import address_of_interface, is_here, own_address, seen_here_alone, source_address
+from launcher.errors import UsageError
+from rendezvous.addresses import is_for_itself, join_address, split_address
+from rendezvous.errors import SettingsError
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [("h:1", "h", 1), ("10.0.0.1:65535", "10.0.0.1", 65535), ("[fd00::1]:80", "fd00::1", 80), ("[::1]:2", "::1", 2)],
+)
+def test_an_address_is_read_as_it_is_written(text: str, host: str, port: int) -> None:
+    assert split_address(text) == (host, port)
+    assert join_address(host, port) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "h", "h:", ":1", "h:0", "h:65536", "h:-1", "h:x", "h:²", "::1:80", "[]:1", "h:" + "9" * 5000]
+)
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="is not HOST:PORT"):
+        split_address(text)
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1", "127.8.8.8", "::1", "169.254.1.1", "fe80::1", "FEBF::1", "::ffff:127.0.0.1"]
+)
+def test_loopback_and_link_local_are_of_no_use_to_others(address: str) -> None:
+    assert is_for_itself(address)
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1", "192.168.1.1", "fd00::1", "2001:db8::1", "169.253.0.1"])
+def test_an_address_of_a_network_is_of_use_to_others(address: str) -> None:
+    assert not is_for_itself(address)
+
+
+def test_a_store_on_this_node_is_reached_from_loopback_and_that_will_do() -> None:
+    assert own_address(local_addr=None, interface=None, endpoints=["127.0.0.1:2379"]) == "127.0.0.1"
+    assert own_address(local_addr="localhost", interface=None, endpoints=["localhost:2379"]) in ("127.0.0.1", "::1")
+
+
+def test_a_name_that_means_loopback_on_its_own_host_alone_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = {
+        "head": ["127.0.1.1"],
+        "both": ["127.0.1.1", "10.0.0.1"],
+        "localhost": ["::1"],
+        "127.0.0.1": ["127.0.0.1"],
+    }
+
+    def look_up(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+        return [(socket.AF_INET, 0, 0, "", (found, port)) for found in places.get(host, [])]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    assert seen_here_alone("head:29400") == "127.0.1.1"
+    assert [seen_here_alone(f"{host}:1") for host in ("both", "localhost", "127.0.0.1", "unknown")] == [""] * 4
+
+
+def test_a_name_is_given_back_in_digits() -> None:
+    assert own_address(local_addr="localhost", interface=None, endpoints=[]) in ("127.0.0.1", "::1")
+
+
+def test_the_given_address_goes_before_the_interface_and_that_before_the_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(addresses, "address_of_interface", lambda name: f"10.1.1.1 of {name}")
+    monkeypatch.setattr(addresses, "source_address", lambda endpoint: f"10.2.2.2 to {endpoint}" if endpoint else "")
+    known = {"local_addr": "10.0.0.9", "interface": "eth7"}
+    given: dict[str, str | None] = dict(known)
+    assert own_address(**given, endpoints=["s:1"]) == "10.0.0.9"
+    assert own_address(**{**given, "local_addr": None}, endpoints=["s:1"]) == "10.1.1.1 of eth7"
+    assert own_address(local_addr=None, interface=None, endpoints=["", "s:1"]) == "10.2.2.2 to s:1"
+
+
+@pytest.mark.parametrize("given", [{"local_addr": "127.0.0.1"}, {"interface": "lo"}, {}])
+def test_loopback_is_refused_when_the_store_is_on_another_host(
+    given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(addresses, "source_address", lambda endpoint: "127.0.0.1")
+    choice = {"local_addr": None, "interface": None, **given}
+    with pytest.raises(
+        UsageError, match=r"gives 127\.0\.0\.1, by which no other node reaches this one; 192\.0\.2\.77:2379"
+    ):
+        own_address(**choice, endpoints=["192.0.2.77:2379"])
+
+
+def test_loopback_is_an_interface_and_an_unknown_one_is_named_beside_those_there_are() -> None:
+    assert address_of_interface("lo") == "127.0.0.1"
+    with pytest.raises(UsageError, match="--interface nowhere0: there is no such interface") as refusal:
+        address_of_interface("nowhere0")
+    assert "lo" in str(refusal.value.hint)
+
+
+def test_an_interface_with_ipv6_alone_gives_its_global_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tmp_path / "if_inet6"
+    link, world = "fe80" + "0" * 27 + "1", "fd00" + "0" * 27 + "2"
+    table.write_text(f"{link} 02 40 20 80 six0\n{world} 02 40 00 80 six0\n{'0' * 31}1 01 80 10 80 lo\n")
+    monkeypatch.setattr(addresses, "_IF_INET6", str(table))
+    assert address_of_interface("six0") == "fd00::2"
+
+
+def test_a_host_that_nobody_knows_is_not_here_and_gives_no_address() -> None:
+    assert not is_here("192.0.2.77:1")
+    assert is_here("127.0.0.1:1")
+    assert source_address("127.0.0.1:1") == "127.0.0.1"
+
+
+def test_an_unknown_host_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(UsageError, match="--local-addr nohost: there is no such address, and no host of that name"):
+        own_address(local_addr="nohost", interface=None, endpoints=[])
+    assert source_address("nohost:1") == ""

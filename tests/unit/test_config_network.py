@@ -1,0 +1,211 @@
+"""The options of a job on several machines: where the nodes meet, on which terms, and what contradicts what."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher import config, options
+from launcher.config import Config
+from launcher.errors import UsageError
+from launcher.network import Network
+from launcher.options import Given
+from launcher.table import BY_NAME
+
+ETCD = ("--rdzv-backend=etcd", "--rdzv-endpoint=h1:2379,h2", "--rdzv-id=run7")
+SERVED = ("--rdzv-backend=c10d", "--rdzv-endpoint=node0", "--nnodes=2")
+
+
+def resolve(*words: str, **environ: str) -> Config:
+    return config.resolve(options.parse([*words, "train.py"]), environ, "python")
+
+
+def refusal(*words: str, **environ: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        resolve(*words, **environ)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "network"),
+    [
+        (ETCD, Network(backend="etcd", endpoints=("h1:2379", "h2:2379"))),
+        (("--rdzv-endpoint=etcd://h1,h2:99", "--rdzv-id=r"), Network(backend="etcd", endpoints=("h1:2379", "h2:99"))),
+        (
+            ("--rdzv-backend=etcd-v2", "--rdzv-endpoint=etcds://[::1]:1,etcds://b/", "--rdzv-id=r"),
+            Network(backend="etcd", endpoints=("[::1]:1", "b:2379"), uses_tls=True),
+        ),
+        (
+            (*ETCD, "--rdzv-conf=protocol=https,cacert=/ca,cert=/c,key=/k,user=me,password_file=/p,etcd_prefix=/a/b/"),
+            Network(
+                backend="etcd", endpoints=("h1:2379", "h2:2379"), prefix="a/b", uses_tls=True,
+                ca_file="/ca", cert_file="/c", key_file="/k", user="me", password_file="/p",
+            ),
+        ),
+        (
+            (*ETCD, "--rdzv-conf=ca_cert=/ca,etcd_prefix=x", "--rdzv-prefix=y"),
+            Network(backend="etcd", endpoints=("h1:2379", "h2:2379"), prefix="y", uses_tls=True, ca_file="/ca"),
+        ),
+        (SERVED, Network(backend="served", endpoints=("node0:29400",))),
+        (
+            ("--rdzv-backend=c10d", "--rdzv-endpoint=node0:5", "--mesh=dp=*", "--rdzv-conf=is_host=true"),
+            Network(backend="served", endpoints=("node0:5",), is_host=True),
+        ),
+        (("--rdzv-backend=c10d", "--rdzv-endpoint=node0:5"), None),
+        (("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--mesh=dp=*"), None),
+        (("--rdzv-backend=c10d", "--nnodes=1:4"), None),
+        (("--standalone", *ETCD), None),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)  # fmt: skip
+def test_the_nodes_meet_where_the_options_say(words: tuple[str, ...], network: Network | None) -> None:
+    assert resolve(*words).network == network
+
+
+@pytest.mark.parametrize(
+    ("words", "nodes"),
+    [
+        (ETCD, (1, 1)),
+        ((*ETCD, "--nnodes=3"), (3, 3)),
+        ((*ETCD, "--nnodes=4:32"), (4, 32)),
+        ((*ETCD, "--nnodes=4:"), (4, None)),
+        ((*ETCD, "--mesh=pp=4,dp=*,tp=8"), (1, None)),
+        ((*ETCD, "--mesh=pp=4,dp=*,tp=8", "--nnodes=2"), (2, 2)),
+        (("--mesh=pp=4,dp=*,tp=8",), (1, 1)),
+    ],
+)
+def test_a_mesh_is_enough_to_say_how_many_nodes_there_may_be(
+    words: tuple[str, ...], nodes: tuple[int, int | None]
+) -> None:
+    made = resolve(*words)
+    assert (made.nodes_min, made.nodes_max) == nodes
+
+
+def test_terms_are_read_from_options_before_torchruns_settings() -> None:
+    made = resolve(*ETCD, "--rdzv-conf=timeout=9,last_call_timeout=4", "--start-timeout=8", LAUNCHER_GROW="never")
+    assert made.terms == {"start_timeout_s": 8.0, "join_grace_s": 4.0, "growth": "never"}
+    assert (made.origins["start-timeout"], made.origins["grow"]) == ("--start-timeout", "LAUNCHER_GROW")
+    assert made.notes == ()
+    made = resolve(
+        *ETCD, "--nnodes=2:8", "--target-nodes=4", "--store-outage=stop", "--presence-proof=off", "--on-finished=exit",
+        "--restart-window=60", "--min-round-time=1", "--rejoin-timeout=5", "--grow-delay=7",
+    )  # fmt: skip
+    assert made.terms == {
+        "target_nodes": 4,
+        "continues_without_store": False,
+        "presence_proof": False,
+        "opens_next_job": False,
+        "restart_window_s": 60.0,
+        "min_round_time_s": 1.0,
+        "rejoin_timeout_s": 5.0,
+        "grow_delay_s": 7.0,
+    }
+
+
+def test_what_a_node_says_of_itself_can_be_given() -> None:
+    made = resolve(
+        *ETCD, "--node-name=h1", "--interface=eth1", "--port-range=30000:30010", "--worker-port-range=31000:31000",
+        "--preemption-signal=SIGUSR1", "--preemption-file=/x/going", "--lease-ttl=7", SLURM_RESTART_COUNT="2",
+    )  # fmt: skip
+    assert (made.node_name, made.interface, made.port_range) == ("h1", "eth1", (30000, 30010))
+    assert (made.worker_port_range, made.preemption_signal) == ((31000, 31000), "SIGUSR1")
+    assert (made.preemption_file, made.lease_ttl_s, made.attempt) == ("/x/going", 7.0, 2)
+
+
+def test_on_one_machine_what_concerns_other_nodes_is_said_to_have_no_effect() -> None:
+    assert resolve("--join-grace=3", "--interface=eth0", "--restart-window=9").notes == (
+        "--join-grace 3, --interface eth0 have no effect on one machine",
+    )
+    assert resolve("--standalone", "--target-nodes=3").notes == ("--target-nodes 3 has no effect on one machine",)
+    assert resolve(LAUNCHER_JOIN_GRACE="3", SLURM_RESTART_COUNT="1").notes == ()
+
+
+def test_where_nodes_meet_in_a_store_ranks_and_masters_have_no_effect() -> None:
+    made = resolve(*SERVED, "--node-rank=1", "--master-addr=a", "--master-port=5", "--rdzv-conf=read_timeout=60,cert=x")
+    assert made.notes == (
+        "--rdzv-conf: cert without effect with --rdzv-backend c10d",
+        "--rdzv-conf: read_timeout without effect here",
+        "--node-rank 1, --master-addr a, --master-port 5 have no effect where nodes meet in a store: the round says "
+        "who is who",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--rdzv-backend=etcd"], "--rdzv-backend etcd needs --rdzv-endpoint"),
+        (
+            ["--rdzv-backend=etcd", "--rdzv-endpoint=h"],
+            "a run that meets in etcd needs a name, and no --rdzv-id is given",
+        ),
+        (["--rdzv-backend=etc", "--rdzv-endpoint=h"], "--rdzv-backend etc: no such rendezvous backend"),
+        (["--rdzv-endpoint=zk://h", "--rdzv-backend=etcd"], "--rdzv-endpoint zk://h: zk:// is not known"),
+        ([*SERVED, "--rdzv-endpoint=etcd://h"], "--rdzv-endpoint etcd://h names an etcd, and --rdzv-backend c10d "
+         "another way to meet"),
+        ([*SERVED, "--rdzv-endpoint=a,b"], "--rdzv-endpoint a,b: one node serves the store, 2 are named"),
+        ([*SERVED, "--rdzv-endpoint=a:0"], "--rdzv-endpoint a:0: the other nodes must know the port, 0 is any"),
+        (["--rdzv-backend=c10d", "--nnodes=2"], "--nnodes 2: the nodes need a place to meet"),
+        (["--standalone", "--nnodes=2"], "--nnodes 2 and --standalone exclude each other"),
+        ([*ETCD, "--rdzv-endpoint=h:x"], "--rdzv-endpoint h:x: a port is a number from 0 (any free one) to 65535"),
+        ([*ETCD, "--rdzv-conf=cert=/c"], "--rdzv-conf names a certificate but no key"),
+        ([*ETCD, "--rdzv-conf=key=/c"], "--rdzv-conf names a key but no certificate"),
+        ([*ETCD, "--rdzv-conf=cert=/c,ssl_cert=/d"], "--rdzv-conf: cert and ssl_cert are the same setting"),
+        ([*ETCD, "--rdzv-conf=protocol=ftp"], "--rdzv-conf: protocol=ftp is neither http nor https"),
+        ([*ETCD, "--rdzv-conf=protocol=http,cacert=/c"], "--rdzv-conf names certificates for a connection without TLS"),
+        (
+            ["--rdzv-endpoint=etcd://h", "--rdzv-id=r", "--rdzv-conf=protocol=https"],
+            "--rdzv-endpoint etcd://h and protocol=https contradict each other",
+        ),
+        ([*SERVED, "--rdzv-conf=is_host=maybe"], "--rdzv-conf: is_host=maybe is neither 1 nor 0"),
+        ([*ETCD, "--rdzv-conf=join_timeout=x"], "--rdzv-conf: join_timeout=x is not a number of seconds"),
+        ([*ETCD, "--nnodes=2:4", "--target-nodes=5"], "--target-nodes 5 is outside of --nnodes 2:4"),
+        ([*ETCD, "--nnodes=2:", "--target-nodes=1"], "--target-nodes 1 is outside of --nnodes 2:"),
+        (
+            [*ETCD, "--grow=never", "--grow-delay=5"],
+            "--grow-delay 5 and --grow never contradict each other",
+        ),
+        ([*ETCD, "--grow=soon"], "--grow soon is neither never nor delay nor checkpoint"),
+        ([*ETCD, "--store-outage=x"], "--store-outage x is neither continue nor stop"),
+        ([*ETCD, "--port-range=5"], "--port-range 5 is not FIRST:LAST with ports from 1 to 65535"),
+        ([*ETCD, "--port-range=9:5"], "--port-range 9:5 is not FIRST:LAST with ports from 1 to 65535"),
+        ([*ETCD, "--worker-port-range=0:5"], "--worker-port-range 0:5 is not FIRST:LAST with ports from 1 to 65535"),
+        ([*ETCD, "--preemption-signal=SIGKILL"], "--preemption-signal SIGKILL is no signal that can be handled"),
+        ([*ETCD, "--preemption-signal=SIGTREM"], "--preemption-signal SIGTREM is no signal that can be handled"),
+        ([*ETCD, "--node-name=a/b"], "--node-name a/b: a name that becomes part of a path cannot hold a /"),
+        ([*ETCD, "--attempt=-1"], "--attempt -1 is not a whole number of at least 0"),
+        ([*ETCD, "--rdzv-prefix=/"], "--rdzv-prefix /: the prefix of the keys is empty or cannot be printed"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)  # fmt: skip
+def test_what_contradicts_itself_is_refused(words: list[str], sentence: str) -> None:
+    assert refusal(*words) == sentence
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [*ETCD, "--rdzv-endpoint=etcd://me:hunter2@h1:2379"],
+        [*ETCD, "--rdzv-endpoint=me:hunter2@h1"],
+        [*ETCD, "--rdzv-conf=user=me,password=hunter2"],
+    ],
+)
+def test_a_password_in_the_command_line_is_refused_and_not_repeated(words: list[str]) -> None:
+    sentence = refusal(*words)
+    assert "can be read by others" in sentence
+    assert "hunter2" not in sentence
+
+
+def test_a_name_of_none_is_taken_if_somebody_insists() -> None:
+    assert resolve("--rdzv-backend=etcd", "--rdzv-endpoint=h", "--rdzv-id=none").run_id == "none"
+    assert resolve(*SERVED).run_id == "none"
+
+
+def test_unknown_settings_are_named() -> None:
+    assert resolve(*ETCD, "--rdzv-conf=jion_timeout=3,heartbeat_timeout=5").notes == (
+        "--rdzv-conf: heartbeat_timeout without effect here",
+        "--rdzv-conf: jion_timeout is not known, did you mean join_timeout?",
+    )
+
+
+def test_a_default_is_never_refused() -> None:
+    assert Given(BY_NAME["grow"], "delay", "default").is_default
+    assert resolve(*ETCD).terms == {}

@@ -1,0 +1,97 @@
+"""The two texts that agreement carries, read like any input from outside."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.description import Description, Share, describe, read_description, read_share, write_share
+from rendezvous.errors import RecordError
+
+NODE = Description(slot_count=8, address="10.0.0.1", role="default", name="h1", machine="m", path=("p", None), index=3)
+SHARE = Share(
+    ranks=(2, 3), world_size=4, shape=(2, 2), group_rank=1, group_world_size=2, role_ranks=(2, 3), role_world_size=4,
+    master_addr="10.0.0.1", master_port=29500, summary="2 of 2 nodes",
+)  # fmt: skip
+
+
+def changed(text: str, **fields: object) -> str:
+    return json.dumps({**json.loads(text), **fields})
+
+
+def test_what_was_written_is_read_again() -> None:
+    assert read_description(describe(NODE)) == NODE
+    assert read_share(write_share(SHARE)) == SHARE
+
+
+def test_fields_of_a_later_version_are_ignored() -> None:
+    assert read_description(changed(describe(NODE), colour="red")) == NODE
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "its description is not JSON"),
+        ("[" * 100_000, "its description is not JSON"),
+        ("[1]", "its description is not an object"),
+        ("{}", "its description lacks slot_count"),
+        (changed(describe(NODE), slot_count=True), "it has slot_count True, which this version does not write"),
+        (changed(describe(NODE), slot_count=0), "it has slot_count 0, which this version does not write"),
+        (changed(describe(NODE), slot_count=10**9), "it has slot_count 1000000000, which this version does not write"),
+        (changed(describe(NODE), address=5), "it has address 5, which this version does not write"),
+        (changed(describe(NODE), address=""), "it has no address, which this version does not write"),
+        (changed(describe(NODE), name="\x1b[2J"), "it has the text '\\x1b[2J', which this version does not write"),
+        (changed(describe(NODE), role="r" * 300), f"it has the text '{'r' * 40}', which this version does not write"),
+        (changed(describe(NODE), path=["a"] * 20), "it has a path of 20 levels, which this version does not write"),
+        (changed(describe(NODE), path=[1]), "it has path [1], which this version does not write"),
+        (changed(describe(NODE), index="x"), "it has index 'x', which this version does not write"),
+        (changed(describe(NODE), master_port=70000), "it has master_port 70000, which this version does not write"),
+    ],
+    ids=range(15),
+)
+def test_a_description_that_nobody_wrote_is_refused(text: str, sentence: str) -> None:
+    with pytest.raises(RecordError) as caught:
+        read_description(text)
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"ranks": []},
+        {"ranks": [4, 5]},
+        {"ranks": [-1, 0]},
+        {"role_ranks": [1]},
+        {"shape": [3, 2]},
+        {"shape": []},
+        {"shape": [-2, -2]},
+        {"shape": [1] * 65 + [4]},
+        {"world_size": 10**9, "shape": [10**9]},
+        {"group_rank": 2},
+        {"master_port": 0},
+        {"master_addr": "a\nb"},
+        {"summary": None},
+    ],
+)
+def test_a_share_that_cannot_be_is_refused(fields: dict[str, object]) -> None:
+    with pytest.raises(RecordError):
+        read_share(changed(write_share(SHARE), **fields))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(deadline=None)  # a slow machine is no error
+@given(st.dictionaries(st.sampled_from(sorted(vars(NODE)) + sorted(vars(SHARE))), JSON))
+def test_whatever_the_store_holds_is_read_or_refused(fields: dict[str, object]) -> None:
+    for read, text in ((read_description, describe(NODE)), (read_share, write_share(SHARE))):
+        with suppress(RecordError):
+            read(changed(text, **fields))

@@ -1,0 +1,60 @@
+"""The report of a job that failed elsewhere: what other nodes wrote is read with care, then joined to our own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from launcher.failures import MESSAGE_MAX, Failures, _shortened
+from launcher.report import WorkerFailure
+from rendezvous.records import Verdict
+
+CAUSE = WorkerFailure(
+    rank=3, local_rank=1, pid=77, exit_code=7, time="2026-01-01T10:00:00", host="h2", message="the cause"
+)
+
+
+def verdict(failure: str, *others: str, is_first_sure: bool = True) -> Verdict:
+    reason = "a worker failed on h2 in round 1"
+    return Verdict(
+        kind="failure", exit_code=7, round=1, reason=reason, failure=failure, is_first_sure=is_first_sure, others=others
+    )
+
+
+def told(capfd: pytest.CaptureFixture[str], verdict: Verdict) -> str:
+    Failures("h1", None).report(verdict, "train.py")
+    return capfd.readouterr().err
+
+
+def test_a_failure_of_another_node_is_reported_as_if_it_were_here(capfd: pytest.CaptureFixture[str]) -> None:
+    text = told(capfd, verdict(json.dumps(CAUSE.to_json())))
+    assert "host      : h2" in text
+    assert "the cause" in text
+    assert "Root Cause (first observed failure):" in text
+
+
+def test_other_failures_are_listed_once_and_an_order_that_is_not_sure_is_said_to_be_so(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    other = json.dumps(replace(CAUSE, rank=0, host="h3", pid=5).to_json())
+    cause = json.dumps(CAUSE.to_json())
+    text = told(capfd, verdict(cause, other, other, cause, "rubbish", is_first_sure=False))
+    assert "first reported; others failed at nearly the same time" in text
+    assert text.count("rank      : 0 (local_rank: 1)") == 1
+    assert text.count("rank      : 3 (local_rank: 1)") == 1
+
+
+@pytest.mark.parametrize("failure", ["", "rubbish", "[1]", "{}", '{"rank":"x"}', "[" * 100_000])
+def test_a_failure_that_cannot_be_read_leaves_the_reason(capfd: pytest.CaptureFixture[str], failure: str) -> None:
+    assert told(capfd, verdict(failure)) == "meshrun: error: a worker failed on h2 in round 1\n"
+
+
+def test_a_long_traceback_is_shortened_before_it_goes_to_every_node() -> None:
+    assert _shortened(None) is None
+    assert _shortened("short") == "short"
+    shortened = _shortened("a" + "x" * 10**6 + "z")
+    assert shortened is not None
+    assert len(shortened) <= MESSAGE_MAX
+    assert (shortened[0], shortened[-1]) == ("a", "z")

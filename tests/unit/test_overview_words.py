@@ -1,0 +1,225 @@
+"""An overview as people and programs read it: whole answers, and what holds for every answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from launcher.overview import document, words
+from launcher.overview.changes import changes
+from launcher.overview.state import NodeState, Overview
+from launcher.preview.words import WIDTH
+from rendezvous.records import Command, Drain, Past, Verdict
+from rendezvous.stores.memory import MemoryStore
+from tests.support.stored_job import StoredJob
+
+
+@pytest.fixture
+def job() -> Iterator[StoredJob]:
+    store = MemoryStore(clock=lambda: 0.0)
+    yield StoredJob(store)
+    store.close()
+
+
+def running(job: StoredJob) -> None:
+    """Round 2 on three of four nodes, after one was lost."""
+    job.join(0, 1, 2, 3, path=("pod-a", "leaf-1"))
+    job.seal(1, 0, 1, 9, reason="3 nodes of at least 2 are there, and nobody else came within 30 s")
+    job.put(
+        job.keys.past(1),
+        Past(
+            round=1,
+            world_size=12,
+            node_count=3,
+            coordinator="",
+            reason="3 nodes of at least 2 are there",
+            ended="node h9 lost in round 1",
+            ran_s=3725.0,
+        ),
+    )
+    job.seal(2, 1, 0, 2, reason="h2, a spare, takes the place of h9")
+    job.lead(0)
+    job.spares({3: "the world is full"})
+
+
+def test_a_small_job_in_words(job: StoredJob) -> None:
+    running(job)
+    assert (
+        words.describe(job.overview())
+        == """\
+run       exp-41, job 0a1b
+now       round 2 runs 12 ranks on 3 nodes
+why       h2, a spare, takes the place of h9
+mesh      dp=6, tp=2
+leader    h0
+workers   meet at 10.0.0.1:29500
+spares    h3: the world is full
+
+node  state    ranks  place         last seen
+h1    running  0-3    pod-a/leaf-1  0 s ago
+h0    running  4-7    pod-a/leaf-1  0 s ago    leads
+h2    running  8-11   pod-a/leaf-1  0 s ago
+h3    spare    -      pod-a/leaf-1  0 s ago    the world is full
+
+round 1   12 ranks on 3 nodes: 3 nodes of at least 2 are there; ended after 1 h
+          2 min: node h9 lost in round 1
+round 2   12 ranks on 3 nodes: h2, a spare, takes the place of h9"""
+    )
+
+
+def test_a_job_with_trouble_in_words(job: StoredJob) -> None:
+    running(job)
+    job.lose(2)
+    job.status(1, 2, outcome="failed", rank=2, exit_code=139)
+    job.stop(2, "node h2 lost in round 2")
+    job.put(job.keys.drain("h7"), Drain(node_name="h7"))
+    job.put(job.keys.command("t"), Command(kind="drain", target="h3", by="ada@login"))
+    job.store.put(job.keys.past(1), b"\x1b[31mred")
+    assert (
+        words.describe(job.overview())
+        == """\
+run       exp-41, job 0a1b
+now       round 2 is being stopped: node h2 lost in round 2
+why       h2, a spare, takes the place of h9
+mesh      dp=6, tp=2
+leader    h0
+spares    h3: the world is full
+drained   h7
+asked     drain h3, asked for by ada@login
+
+node  state     ranks  place         last seen
+h1    failed    0-3    pod-a/leaf-1  0 s ago    rank 2, exit code 139
+h0    stopping  4-7    pod-a/leaf-1  0 s ago    leads
+h2    lost      8-11                 -
+h3    spare     -      pod-a/leaf-1  0 s ago    the world is full
+
+round 2   12 ranks on 3 nodes: h2, a spare, takes the place of h9
+
+unread    the value of /meshrun/exp-41/0a1b/history/00000001 is not JSON, so it
+          was not written by meshrun"""
+    )
+
+
+def test_a_thousand_nodes_are_a_summary_and_those_that_need_a_look(job: StoredJob) -> None:
+    job.join(*range(1000))
+    job.seal(1, *range(992))
+    job.lead(3)
+    job.spares(dict.fromkeys(range(992, 1000), "no whole replica left"))
+    job.status(17, 1, leaving="stopped by SIGTERM")
+    text = words.describe(job.overview())
+    assert (
+        text
+        == """\
+run       exp-41, job 0a1b
+now       round 1 runs 3,968 ranks on 992 nodes
+why       all nodes are there
+mesh      dp=1984, tp=2
+leader    h3
+workers   meet at 10.0.0.0:29500
+spares    h992-h999: no whole replica left
+
+running   991 nodes: h0-h16, h18-h991
+spare     8 nodes: h992-h999
+leaving   1 node: h17
+
+node  state    ranks  last seen
+h17   leaving  68-71  0 s ago    stopped by SIGTERM
+
+round 1   3,968 ranks on 992 nodes: all nodes are there"""
+    )
+    assert len(words.describe(job.overview(), all_nodes=True).splitlines()) > 1000
+
+
+def test_no_line_is_wider_than_a_terminal_and_nothing_steers_it(job: StoredJob) -> None:
+    long, rude = "word " * 60, "\x1b[2J\r\nx\u202e" + "y" * 300
+    nodes = tuple(
+        NodeState(name=rude, member_id=str(at), state="running", ranks=tuple(range(0, 60, 2)), path=(rude,), why=rude)
+        for at in range(3)
+    )
+    past = Past(round=1, world_size=2, node_count=1, coordinator="", reason=rude, ended=long, ran_s=1.0)
+    seen = Overview(
+        run_id=rude[:40], job_key="k", phase="running", mesh=rude, round=1, world_size=2, leader=rude, reason=long,
+        nodes=nodes, drained=(rude, "b"), requests=(rude,), history=(past,) * 30, faults=(rude,) * 30,
+    )  # fmt: skip
+    for all_nodes in (False, True):
+        text = words.describe(seen, all_nodes=all_nodes)
+        assert all(len(line) <= WIDTH for line in text.splitlines())
+        assert all(letter.isprintable() or letter == "\n" for letter in text)
+        assert "history   22 earlier rounds not shown" in text
+        assert "and 25 more" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "sentence"),
+    [
+        ("success", 0, "succeeded in round 3, exit code 0"),
+        ("failure", 3, "failed in round 3, exit code 3: a worker failed on h1"),
+        ("stopped", 143, "was stopped in round 3, exit code 143: a worker failed on h1"),
+        ("odd", 1, "has ended in round 3, exit code 1: a worker failed on h1"),
+    ],
+)
+def test_the_headline_of_a_job_that_has_ended(kind: str, code: int, sentence: str) -> None:
+    verdict = Verdict(kind=kind, exit_code=code, round=3, reason="a worker failed on h1")
+    assert words.headline(Overview(run_id="r", job_key="k", phase="ended", verdict=verdict)) == sentence
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.44, "0.4 s"), (12.3, "12 s"), (185, "3 min 5 s"), (3600, "1 h"), (9600, "2 h 40 min"), (273600, "3 d 4 h")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert words.duration(seconds) == text
+
+
+def test_the_json_holds_all_of_it_and_can_be_read_again(job: StoredJob) -> None:
+    running(job)
+    found = json.loads(json.dumps(document.document(job.overview())))
+    assert (found["run_id"], found["round"], found["world_size"], found["leader"]) == ("exp-41", 2, 12, "h0")
+    assert found["nodes"][0]["ranks"] == [0, 1, 2, 3]
+    assert found["nodes"][0]["path"] == ["pod-a", "leaf-1"]
+    assert found["nodes"][0]["silent_s"] == 0.0
+    assert found["history"][0]["ended"] == "node h9 lost in round 1"
+    assert found["verdict"] is None
+    assert found["now"] == "round 2 runs 12 ranks on 3 nodes"
+
+
+# --- changes ---
+
+
+def test_what_changes_is_told_in_sentences(job: StoredJob) -> None:
+    running(job)
+    first = job.overview()
+    assert changes(None, first) == ["run exp-41, job 0a1b: round 2 runs 12 ranks on 3 nodes"]
+    assert changes(first, first) == []
+    job.lose(2)
+    job.stop(2, "node h2 lost in round 2")
+    second = job.overview()
+    assert changes(first, second) == ["round 2 is stopped: node h2 lost in round 2", "left or lost: h2"]
+    job.join(4, 5)
+    job.seal(3, 0, 1, 3, reason="h3, a spare, takes the place of h2")
+    job.lead(1)
+    job.put(job.keys.drain("h4"), Drain(node_name="h4"))
+    third = job.overview()
+    assert changes(second, third) == [
+        "round 3 is sealed: 12 ranks on 3 nodes, dp=6, tp=2: h3, a spare, takes the place of h2",
+        "joined: h4-h5",
+        "h1 leads",
+        "h4 is drained",
+    ]
+    job.status(0, 3, outcome="failed", rank=1, exit_code=1)
+    job.end("failure", 1, "a worker failed on h0")
+    fourth = job.overview()
+    assert changes(third, fourth) == [
+        "failed: h0 (rank 1, exit code 1)",
+        "failed in round 1, exit code 1: a worker failed on h0",
+    ]
+
+
+def test_a_renewed_lease_is_no_change(job: StoredJob) -> None:
+    running(job)
+    seen = job.overview()
+    silent = tuple(replace(node, silent_s=4.0) for node in seen.nodes)
+    assert changes(seen, replace(seen, nodes=silent)) == []

@@ -1,0 +1,114 @@
+"""Who is connected, since when not, of whom nothing is left; and the words that members tell each other."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from rendezvous import told
+from rendezvous.attendance import Attendance
+from rendezvous.messages import PeerDown, PeerGone, PeerUp
+from rendezvous.told import HoldOn, IsStoreAway, Known, StoreIsAway
+
+HERE = "10.0.0.2:7000"
+
+
+def attendance(*events: PeerUp | PeerDown | PeerGone, trusts_refusals: bool = True) -> Attendance:
+    """A register that saw these events, one per second."""
+    register = Attendance(trusts_refusals)
+    for at, event in enumerate(events):
+        register.take(event, float(at))
+    return register
+
+
+UP, DOWN, GONE = PeerUp("b", HERE, True), PeerDown("b", False), PeerGone("b")
+
+
+def test_who_was_never_reached_is_not_unreachable() -> None:
+    register = attendance(DOWN, GONE)
+    assert not register.is_reached("b")
+    assert register.unreachable_since == {}
+    assert not register.is_gone("b", HERE)
+
+
+def test_who_was_reached_is_unreachable_since_the_connection_ended() -> None:
+    assert attendance(UP, DOWN).unreachable_since == {"b": 1.0}
+    register = attendance(UP, DOWN, UP)
+    assert register.is_reached("b")
+    assert register.unreachable_since == {}
+
+
+@pytest.mark.parametrize(
+    ("events", "address", "trusts_refusals", "since"),
+    [
+        ((UP, DOWN, GONE), HERE, True, 2.0),
+        ((UP, DOWN, GONE, GONE), HERE, True, 2.0),
+        ((UP, DOWN), HERE, True, math.inf),
+        ((UP, DOWN, GONE, UP), HERE, True, math.inf),
+        ((UP, GONE), HERE, True, math.inf),
+        ((UP, DOWN, GONE), "10.0.0.3:7000", True, math.inf),
+        ((UP._replace(is_provable=False), DOWN, GONE), HERE, True, math.inf),
+        ((UP, DOWN, GONE), HERE, False, math.inf),
+    ],
+    ids=[
+        "proven",
+        "said twice",
+        "merely unreachable",
+        "back again",
+        "still connected",
+        "it advertises another address",
+        "the connection was not direct",
+        "refusals are not trusted",
+    ],
+)
+def test_a_member_is_gone_only_by_proof(
+    events: tuple[PeerUp, ...], address: str, trusts_refusals: bool, since: float
+) -> None:
+    assert attendance(*events, trusts_refusals=trusts_refusals).gone_since("b", address) == since
+
+
+def test_peers_under_ever_new_names_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rendezvous.attendance.PEERS_MAX", 3)
+    register = attendance(*(PeerUp(f"m{index}", HERE, True) for index in range(9)), PeerUp("x" * 65, HERE, True))
+    assert sorted(register.reached) == ["m0", "m1", "m2"]
+    register.take(PeerDown("m0", False), 9.0)
+    register.keep([])
+    assert (sorted(register.reached), register.unreachable_since) == (["m1", "m2"], {})
+
+
+@pytest.mark.parametrize("message", [IsStoreAway(3, "t"), StoreIsAway(3, "t"), HoldOn(3, "t"), Known(9, True)])
+def test_what_is_told_is_understood(message: told.Message) -> None:
+    understood = told.understood(told.written(message))
+    assert understood == message
+    assert type(understood) is type(message)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        "[]",
+        "{}",
+        "null",
+        "[" * 400,
+        '["HoldOn"]',
+        '["HoldOn",1]',
+        '["HoldOn",1,2]',
+        '["HoldOn","1","t"]',
+        '["HoldOn",true,"t"]',
+        '["HoldOn",-1,"t"]',
+        '["HoldOn",1e3,"t"]',
+        f'["HoldOn",{2**62},"t"]',
+        f'["HoldOn",1,"{"t" * 65}"]',
+        f'["HoldOn",1,"{"t" * 600}"]',
+        '["Known",1,"t"]',
+        '["Known",1,true]' + " " * 600,
+        '["Known",1,1]',
+        '["Unheard",1,"t"]',
+        '[["HoldOn"],1,"t"]',
+    ],
+)
+def test_what_is_no_message_is_dropped(text: str) -> None:
+    assert told.understood(text) is None

@@ -1,0 +1,110 @@
+"""Who sits out: what counts, for how long, and that a leader that takes over finds the same."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rendezvous import budget
+from rendezvous.benches import MARKS_MAX, Bench, Mark, benches, kept
+from rendezvous.budget import Ledger
+from rendezvous.records import Seal
+from rendezvous.settings import Settings
+
+LIMITS = Settings(flap_limit=3, bench_failures=2, bench_window_s=100.0, bench_first_s=10.0, bench_max_s=35.0)
+SEAL = Seal(round=4, plan_token="t", world_size=8, coordinator="a:1")
+
+
+def lost(*at: float, node: str = "n") -> list[Mark]:
+    return [Mark(node, time) for time in at]
+
+
+def failed(*at: float, node: str = "n", rank: int = 0) -> list[Mark]:
+    return [Mark(node, time, rank) for time in at]
+
+
+def ends(losses: list[Mark], failures: list[Mark]) -> dict[str, float]:
+    return {node: bench.until for node, bench in benches(losses, failures, LIMITS).items()}
+
+
+@pytest.mark.parametrize(
+    ("losses", "failures", "expected"),
+    [
+        (lost(1, 2), [], {}),
+        (lost(1, 2, 3), [], {"n": 13.0}),
+        (lost(1, 2, 3, 20), [], {"n": 40.0}),
+        (lost(1, 2, 3, 20, 50), [], {"n": 85.0}),
+        (lost(1, 2, 3, 20, 50, 90), [], {"n": 125.0}),
+        (lost(1, 2, 103), [], {}),
+        (lost(1, 2) + lost(3, node="m"), [], {}),
+        ([], failed(5), {}),
+        ([], failed(5, 6), {"n": 16.0}),
+        ([], failed(5, rank=1) + failed(6, rank=2), {"n": 16.0}),
+        ([], failed(5, 6) + failed(7, node="m"), {}),
+        ([], failed(5, 6, rank=-1) + failed(7, node="m", rank=-1), {"n": 16.0}),
+        ([], failed(5, 6) + failed(6, 7, rank=3) + failed(8, node="m"), {"n": 17.0}),
+        (lost(1, 2, 3), failed(1, 8), {"n": 18.0}),
+        (lost(1, 2, 9), failed(1, 2), {"n": 19.0}),
+    ],
+    ids=[
+        "few losses bench nobody",
+        "enough of them do",
+        "each further one doubles the time",
+        "up to a limit",
+        "and no further",
+        "what lies too far back does not count",
+        "each node has its own",
+        "one first failure benches nobody",
+        "several do",
+        "whichever ranks they were of",
+        "a rank that fails on two nodes benches nobody",
+        "of an unknown rank that cannot be said",
+        "other ranks of the node still count",
+        "the longer bench counts",
+        "whichever it is",
+    ],
+)
+def test_benches_follow_from_marks(losses: list[Mark], failures: list[Mark], expected: dict[str, float]) -> None:
+    assert ends(losses, failures) == expected
+
+
+def test_no_limit_means_no_bench() -> None:
+    limits = Settings(flap_limit=0, bench_failures=0)
+    assert not benches(lost(1, 2, 3, 4), failed(1, 2, 3, 4), limits)
+
+
+def test_a_bench_says_why() -> None:
+    expected = Bench(13.0, "lost 3 times within 100 s, benched for 10 s")
+    assert benches(lost(1, 2, 3), [], LIMITS)["n"] == expected
+
+
+def test_marks_are_kept_as_long_as_a_bench_may_last_and_no_more_than_a_seal_can_carry() -> None:
+    assert kept(lost(0, 100, 136), 236.0, LIMITS) == tuple(lost(136))
+    many = lost(*range(MARKS_MAX + 5))
+    assert kept(many, 100.0, LIMITS) == tuple(many[5:])
+
+
+def test_a_refund_forgives_the_mark_of_the_charge_that_it_takes_back() -> None:
+    before = Ledger(first_failures=tuple(failed(5)))
+    after = before.charge(3, failed_at=9.0, now=10.0).mark(first_failures=failed(9.0))
+    assert after.refund() == before
+
+
+@settings(max_examples=60)
+@given(
+    losses=st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 300)), max_size=12),
+    failures=st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 300), st.integers(-1, 3)), max_size=12),
+    offset_s=st.floats(-1e6, 1e6),
+)
+def test_another_leader_finds_the_same_benches(
+    losses: list[tuple[str, float]], failures: list[tuple[str, float, int]], offset_s: float
+) -> None:
+    ledger = Ledger().mark(losses=[Mark(*mark) for mark in losses], first_failures=[Mark(*mark) for mark in failures])
+    carried = budget.from_seal(budget.into_seal(SEAL, ledger, 300.0), seen_at=300.0 + offset_s)
+    assert [mark.node for mark in carried.losses] == [node for node, _ in losses]
+    assert [mark.rank for mark in carried.first_failures] == [rank for _, _, rank in failures]
+    there = [(mark.node, mark.at - offset_s) for mark in (*carried.losses, *carried.first_failures)]
+    here = [(node, at) for node, at, *_ in (*losses, *failures)]
+    assert [node for node, _ in there] == [node for node, _ in here]
+    assert [at for _, at in there] == pytest.approx([at for _, at in here], abs=0.01)

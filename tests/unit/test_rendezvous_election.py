@@ -1,0 +1,299 @@
+"""Who leads after the leader: its successors once it is proven gone, the roster when its key is gone, others never.
+
+The member on the bench is one of a round that L leads, see tests/support/follower.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rendezvous.errors import StoreError
+from rendezvous.messages import (
+    Ask,
+    Attend,
+    Event,
+    Leave,
+    MakePlan,
+    PeerDown,
+    PeerGone,
+    PeerUp,
+    Refused,
+    RoundStopped,
+    Say,
+    StopRound,
+    Tell,
+    Told,
+    Txn,
+)
+from rendezvous.records import Command, Leader, Member, Status, Stop, Verdict
+from rendezvous.store import Delete, Get, Put
+from rendezvous.told import Known, written
+from tests.support.follower import JOB, L_IS, Follower, asked
+from tests.support.member_bench import none, only
+
+# --- attending
+
+
+def test_a_member_keeps_a_connection_to_the_leader_and_to_whoever_leads_next() -> None:
+    member = Follower()
+    assert only(member.first, Attend) == Attend("L", L_IS)
+    member.record(JOB.leader, Leader(member_id="S", node_name="node S", presence_address="10.0.0.8:7000"), member.lease)
+    assert only(member.settle(), Attend) == Attend("S", "10.0.0.8:7000")
+
+
+def test_the_loss_of_presence_alone_stops_nothing_and_elects_nobody() -> None:
+    member = Follower(successors=("me",))
+    member.tell(PeerUp("L", L_IS, True))
+    member.tell(PeerDown("L", False))
+    actions = member.pass_time(12.0)
+    assert none(actions, StopRound)
+    assert not member.leads
+
+
+# --- taking over
+
+
+def test_the_first_successor_takes_over_at_once_from_a_leader_that_is_proven_gone() -> None:
+    member = Follower(successors=("me", "S"))
+    actions = member.lose_leader()
+    (takeover,) = asked(actions, "take over from node L")
+    assert {(c.key, c.target) for c in takeover.compares} == {
+        (JOB.leader, "mod"),
+        (JOB.member("L"), "mod"),
+        (JOB.member(member.id), "create"),
+        (JOB.verdict, "create"),
+        (JOB.round, "mod"),
+        (JOB.spares, "mod"),
+    }
+    writes = [operation for operation in takeover.success if isinstance(operation, (Put, Delete))]
+    assert {operation.key for operation in writes} == {JOB.leader, JOB.member("L")}
+    assert member.leads
+    assert member.store.get(JOB.member("L")).first is None
+
+
+def test_a_new_leader_tells_the_planner_what_the_node_of_the_lost_one_is_called() -> None:
+    member = Follower(successors=("me",))
+    member.lose_leader()
+    member.tell(RoundStopped(1, 4001))
+    member.record(JOB.status("S"), Status(round=1, plan_token="plan", is_stopped=True))
+    order = only(member.pass_time(5.0), MakePlan)
+    assert order.names == {"L": "node L", "S": "node S", member.id: "node"}
+
+
+def test_the_second_successor_waits_for_the_first() -> None:
+    member = Follower(successors=("S", "me"), successor_delay_s=0.3)
+    member.lose_leader()
+    assert not member.leads
+    member.wait(0.2)
+    assert not member.leads
+    member.wait(0.11)
+    assert member.leads
+
+
+@pytest.mark.parametrize(
+    ("member", "loss"),
+    [
+        (("S",), {}),
+        (("me",), {"is_provable": False}),
+        (("me",), {"address": "10.0.0.7:7000"}),
+    ],
+    ids=["no successor", "the connection was not direct", "another address refused"],
+)
+def test_nobody_else_takes_over_before_the_lease_has_ended(member: tuple[str, ...], loss: dict[str, Any]) -> None:
+    follower = Follower(successors=member)
+    follower.lose_leader(**loss)
+    follower.pass_time(3.0)
+    assert not follower.leads
+
+
+def test_who_is_about_to_leave_takes_nothing_over() -> None:
+    member = Follower(successors=("me",))
+    member.tell(Leave("SIGTERM", 143))
+    member.lose_leader()
+    assert not member.leads
+
+
+def test_a_leader_that_has_registered_again_meanwhile_is_not_deleted() -> None:
+    member = Follower(successors=("me",))
+    member.tell(PeerUp("L", L_IS, True))
+    member.tell(PeerDown("L", False))
+    member.step(PeerGone("L"))
+    while not (writes := [ask for ask in member.asks if ask.why.startswith("take over")]):
+        member.settle_one()
+    record = member.store.get(JOB.member("L")).first
+    assert record is not None
+    member.put(JOB.member("L"), record.value, member.lease)
+    member.answer(writes[0])
+    assert not member.leads
+    assert member.store.get(JOB.member("L")).first is not None
+
+
+def test_a_job_that_has_ended_is_not_taken_over() -> None:
+    member = Follower(successors=("me",))
+    member.tell(PeerUp("L", L_IS, True))
+    member.tell(PeerDown("L", False))
+    member.step(PeerGone("L"))
+    while not (writes := [ask for ask in member.asks if ask.why.startswith("take over")]):
+        member.settle_one()
+    member.record(JOB.verdict, Verdict(kind="failure", exit_code=3, round=1, reason="over"))
+    member.answer(writes[0])
+    assert not member.leads
+
+
+# --- the key is gone
+
+
+@pytest.mark.parametrize("role", ["active", "spare"])
+def test_when_the_key_is_gone_the_roster_tries_within_a_second(role: str) -> None:
+    member = Follower(role)
+    member.store.delete(JOB.leader)
+    member.settle()
+    assert not member.leads, "not all at once"
+    member.wait(1.0)
+    assert member.leads
+
+
+def outsider(**settings: Any) -> Follower:
+    """Somebody who came late, as L and S vanish without a proof."""
+    member = Follower("outsider", outage_limit_s=20.0, **settings)
+    member.store.lease_revoke(member.lease)
+    member.settle()
+    return member
+
+
+def test_who_does_not_belong_to_the_roster_leads_only_when_an_outage_would_be_over() -> None:
+    member = outsider()
+    said = [action.sentence for action in member.pass_time(20.0) if isinstance(action, Say)]
+    assert said == [
+        "round 1 has no leader, and this node does not belong to it: if none of its nodes is seen for 25 s, "
+        "others go on; if they are surely dead, meshctl takeover makes them go on now"
+    ]
+    assert not member.leads
+    member.pass_time(8.0)
+    assert member.leads
+
+
+def test_a_member_of_the_roster_that_is_seen_meanwhile_makes_the_outsider_wait_anew() -> None:
+    member = outsider()
+    member.pass_time(15.0)
+    here = member.store.lease_grant(5.0).id
+    member.record(JOB.member("S"), Member(member_id="S", node_name="s", boot_id="", description=""), here)
+    member.pass_time(16.0)
+    assert not member.leads
+    member.pass_time(16.0)
+    assert member.leads
+
+
+def test_who_is_not_among_the_first_outsiders_looks_seldom_and_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rendezvous.outsider.FIRST", 0)
+    member = outsider()
+    looks = asked(member.pass_time(40.0), "look for the round's nodes")
+    assert 4 <= len(looks) <= 9
+    assert not any(Get(JOB.assignments(1, "plan"), True) in look.success for look in looks)
+    monkeypatch.undo()  # those before it have gone
+    member.pass_time(20.0)
+    assert not member.leads
+    member.pass_time(15.0)
+    assert member.leads
+
+
+def test_an_outsider_need_not_wait_where_outages_are_not_held_out() -> None:
+    member = outsider(continues_without_store=False)
+    member.pass_time(1.5)
+    assert member.leads
+
+
+def test_an_outsider_need_not_wait_once_a_new_agent_stands_on_each_of_the_round_s_nodes() -> None:
+    member = outsider()
+    here = member.store.lease_grant(60.0).id
+    member.record(JOB.member("L2"), Member(member_id="L2", node_name="node L", boot_id="", description=""), here)
+    member.pass_time(4.0)
+    assert not member.leads
+    member.record(JOB.member("S2"), Member(member_id="S2", node_name="node S", boot_id="", description=""), here)
+    member.pass_time(4.0)
+    assert member.leads
+
+
+def test_a_person_can_order_an_outsider_to_take_over_and_the_order_is_consumed_with_it() -> None:
+    member = outsider()
+    member.record(JOB.command("token"), Command(kind="takeover"))
+    actions = [*member.settle(), *member.wait(1.0)]
+    (campaign,) = asked(actions, "ask to lead")
+    assert Delete(JOB.command("token")) in campaign.success
+    assert (JOB.command("token"), "mod") in {(c.key, c.target) for c in campaign.compares}
+    assert member.leads
+
+
+def test_an_unreadable_leader_is_none() -> None:
+    member = Follower()
+    member.put(JOB.leader, b"rubbish")
+    member.settle()
+    member.wait(1.0)
+    assert member.leads
+
+
+# --- a watch that is silent
+
+
+def test_who_is_told_of_something_newer_reads_again_and_acts() -> None:
+    member = Follower()
+    member.silence(JOB.control)
+    member.record(JOB.stop, Stop(round=1, reason="over there", mode="kill"))
+    assert none(member.wait(0.5), StopRound)
+    revision = member.store.get(JOB.stop).revision
+    assert none(member.tell(Told("S", written(Known(revision, True)))), StopRound, Ask), "S does not lead"
+    assert only(member.tell(Told("L", written(Known(revision, True)))), StopRound).reason == "over there"
+
+
+def test_who_is_told_that_it_is_no_member_looks_and_is_fenced() -> None:
+    member = Follower()
+    own = JOB.member(member.id)
+    member.silence(own)
+    member.store.delete(own)
+    actions = member.tell(Told("L", written(Known(0, False))))
+    assert only(actions, StopRound).mode == "fence"
+
+
+def test_without_a_word_a_silent_watch_is_found_out_within_some_leases() -> None:
+    member = Follower()
+    member.silence(JOB.control)
+    member.record(JOB.stop, Stop(round=1, reason="over there", mode="kill"))
+    assert none(member.pass_time(5.0), StopRound)
+    assert only(member.pass_time(6.0), StopRound).reason == "over there"
+
+
+class Unserved(Follower):
+    """From some time on the store serves it no read of the control keys, and all else."""
+
+    is_refusing = False
+
+    def _outcome(self, ask: Ask) -> Event:
+        reads = ask.request.success if isinstance(ask.request, Txn) and not ask.request.compares else ()
+        if self.is_refusing and Get(JOB.control, True) in reads:
+            return Refused(ask.id, StoreError("too much"))
+        return super()._outcome(ask)
+
+
+def test_what_an_ended_watch_covered_is_no_recent_view_before_it_could_be_read() -> None:
+    member = Unserved(lease_ttl_s=5.0, look_ttls=2.0, view_ttls=7.0)
+    member.is_refusing = True
+    member.lose(JOB.control)
+    actions = member.pass_time(36.0)
+    assert only(actions, StopRound).mode == "fence"
+    assert any("could not be read" in action.sentence for action in actions if isinstance(action, Say))
+
+
+def test_a_leader_tells_each_change_once_and_to_those_that_connect() -> None:
+    member = Follower()
+    member.store.delete(JOB.leader)
+    member.settle()
+    member.wait(1.0)
+    assert member.leads
+    member.tell(PeerUp("S", "10.0.0.8:7000", True))
+    tells = [action for action in member.pass_time(4.0) if isinstance(action, Tell)]
+    assert [tell.member_id for tell in tells] == ["S"]
+    member.tell(PeerUp("X", "10.0.0.7:7000", True))
+    tells = [action for action in member.pass_time(1.5) if isinstance(action, Tell)]
+    assert {(tell.member_id, "false" in tell.text) for tell in tells} == {("X", True)}, "X is no member"

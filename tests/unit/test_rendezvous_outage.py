@@ -1,0 +1,350 @@
+"""The store is away: who gives its word to whom, what holds a leash beyond the lease, and the way back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rendezvous import records
+from rendezvous.messages import (
+    Ask,
+    ExtendLeash,
+    KeepAlive,
+    PeerDown,
+    PeerGone,
+    PeerUp,
+    RoundFailed,
+    RoundStopped,
+    StopRound,
+    Tell,
+    Tick,
+    Told,
+    Unknown,
+)
+from rendezvous.records import Member, Seal
+from rendezvous.told import HoldOn, IsStoreAway, StoreIsAway, understood, written
+from tests.support.follower import JOB, Follower, asked
+from tests.support.member_bench import Bench, none, only, running
+
+
+class Cut(Follower):
+    """A follower whose store has just gone away, at 100 s; its lease was renewed then, and ends at 105 s."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.pass_time(0.5)
+        self.lose_store()
+
+    def lose_store(self) -> None:
+        self.wait(1.0)
+        self.kept_at = self.now
+        self.is_away = True
+
+    def ask(self, beat: int, plan_token: str = "plan", by: str = "L") -> list[Any]:
+        return self.tell(Told(by, written(IsStoreAway(beat, plan_token))))
+
+    def hold(self, beat: int, plan_token: str = "plan", by: str = "L") -> list[Any]:
+        return self.tell(Told(by, written(HoldOn(beat, plan_token))))
+
+    def beats(self, count: int, beat_s: float = 1.0) -> list[Any]:
+        """The leader and everybody else do their part, once per beat."""
+        made: list[Any] = []
+        for beat in range(1, count + 1):
+            made += [*self.ask(beat), *self.hold(beat), *self.pass_time(beat_s)]
+        return made
+
+    def lose_lease(self) -> None:
+        """The lease ends in the store, which shows only when it is back."""
+        own = self.store.get(JOB.member(self.id)).first
+        assert own is not None
+        self.store.lease_revoke(own.lease)
+
+
+def words(actions: list[Any]) -> list[tuple[str, Any]]:
+    """What was told to whom."""
+    return [(action.member_id, understood(action.text)) for action in actions if isinstance(action, Tell)]
+
+
+# --- giving one's word
+
+
+def test_a_member_gives_its_word_only_when_it_cannot_reach_the_store_itself() -> None:
+    member = Cut()
+    assert words(member.ask(7)) == [], "its last renewal was answered"
+    assert words(member.pass_time(1.0)) == [("L", StoreIsAway(7, "plan"))]
+    assert words(member.ask(8)) == [("L", StoreIsAway(8, "plan"))]
+
+
+def test_a_member_that_hears_from_the_store_gives_its_word_no_more() -> None:
+    member = Cut()
+    member.pass_time(1.5)
+    member.is_away = False
+    member.pass_time(0.5)
+    assert words(member.ask(1)) == []
+
+
+@pytest.mark.parametrize(
+    ("plan_token", "by", "settings"),
+    [
+        ("other", "L", {}),
+        ("plan", "S", {}),
+        ("plan", "L", {"continues_without_store": False}),
+        ("plan", "L", {"outage_limit_s": 1.0}),
+    ],
+    ids=["another round", "not the leader", "outages are not held out", "it has lasted too long"],
+)
+def test_no_word_is_given(plan_token: str, by: str, settings: dict[str, Any]) -> None:
+    member = Cut(**settings)
+    member.pass_time(1.5)
+    assert words(member.ask(1, plan_token, by)) == []
+
+
+def test_who_has_given_its_word_takes_nobody_s_place_for_a_while() -> None:
+    member = Cut(lease_ttl_s=5.0, beat_s=1.0, kill_margin_s=1.0)
+    member.pass_time(1.5)
+    member.ask(1)
+    assert member.protocol.no_omission_before == member.now + 5.0 + 1.0 + 1.0
+
+
+# --- the leash
+
+
+def test_without_the_word_of_all_the_workers_end_with_the_lease() -> None:
+    member = Cut()
+    for beat in range(12):
+        actions = [*member.ask(beat), *member.pass_time(0.5)]
+        if member.now >= member.kept_at + 5.0:
+            assert only(actions, StopRound).mode == "fence"
+            return
+        assert none(actions, StopRound, ExtendLeash)
+    pytest.fail("they never ended")
+
+
+def test_the_leash_is_held_from_when_the_word_was_given() -> None:
+    member = Cut()
+    member.pass_time(1.5)
+    member.ask(1)
+    given_at = member.now
+    member.pass_time(1.0)
+    assert only(member.hold(1), ExtendLeash).until == given_at + 5.0 - 1.0
+
+
+@pytest.mark.parametrize(("beat", "plan_token", "by"), [(2, "plan", "L"), (1, "other", "L"), (1, "plan", "S")])
+def test_the_leash_is_held_by_nothing_else(beat: int, plan_token: str, by: str) -> None:
+    member = Cut()
+    member.pass_time(1.5)
+    member.ask(1)
+    assert none(member.hold(beat, plan_token, by), ExtendLeash)
+
+
+def test_a_round_lives_through_a_minute_without_a_store_on_default_times() -> None:
+    member = Cut()
+    member.pass_time(1.5)
+    assert none(member.beats(60), StopRound)
+    assert member.protocol.alive_round == 1
+    assert member.protocol.member_id == member.id
+
+
+def test_an_outage_ends_at_its_limit() -> None:
+    member = Cut(outage_limit_s=20.0)
+    member.pass_time(1.5)
+    actions = member.beats(17)
+    assert none(actions, StopRound)
+    assert max(action.until for action in actions if isinstance(action, ExtendLeash)) == member.kept_at + 20.0 - 1.0
+    assert only(member.beats(4), StopRound).mode == "fence"
+
+
+def test_nothing_is_written_while_the_lease_is_over() -> None:
+    member = Cut()
+    member.pass_time(1.5)
+    member.beats(6)
+    member.tell(RoundFailed(1, 3, False, "first"))
+    asks = [action.request for action in member.beats(4) if isinstance(action, Ask)]
+    assert asks
+    assert all(isinstance(request, KeepAlive) for request in asks)
+
+
+# --- the way back
+
+
+def test_a_lease_that_has_lived_on_in_the_store_is_simply_renewed() -> None:
+    member = Cut()
+    member.pass_time(1.5)
+    lease = member.protocol.leash.lease
+    assert lease is not None
+    for _ in range(10):
+        member.beats(1)
+        member.store.lease_keep_alive(lease)  # as a server does that has been away: it begins all leases anew
+    member.is_away = False
+    actions = member.pass_time(0.5)
+    assert none(actions, StopRound)
+    assert asked(actions, "register again") == []
+    assert member.protocol.leash.lease_until >= member.now + 4.0
+
+
+def back(member: Cut) -> list[Any]:
+    """The store is back, and the leases have ended there."""
+    member.lose_lease()
+    member.is_away = False
+    return member.pass_time(1.0)
+
+
+def test_a_held_member_registers_again_on_a_new_lease_and_the_round_goes_on() -> None:
+    member = Cut()
+    member.pass_time(1.5)
+    member.beats(10)
+    before = member.store.get(JOB.member(member.id)).first
+    assert before is not None
+    actions = back(member)
+    assert none(actions, StopRound)
+    (request,) = asked(actions, "register again")
+    assert {(c.key, c.target, c.operand) for c in request.compares} == {
+        (JOB.member(member.id), "create", 0),
+        (JOB.round, "mod", member.protocol.mirror.revision(JOB.round)),
+        (JOB.verdict, "create", 0),
+        ("/p/r/current", "mod", member.store.get("/p/r/current").items[0].mod_revision),
+    }
+    own = member.store.get(JOB.member(member.id)).first
+    assert own is not None
+    assert own.lease != before.lease
+    assert member.protocol.member_revision == own.create_revision > before.create_revision
+    assert records.decode(Member, own.value, own.key).member_id == member.id
+    assert none(member.pass_time(12.0), StopRound), "and the new lease is renewed"
+
+
+@pytest.mark.parametrize("what", ["round", "verdict", "current"])
+def test_if_the_others_have_gone_on_the_workers_are_killed_and_a_new_member_joins(what: str) -> None:
+    member = Cut()
+    member.pass_time(1.5)
+    member.beats(10)
+    if what == "round":
+        member.record(JOB.round, Seal(round=2, plan_token="next", world_size=1, coordinator="c:2"))
+    else:
+        member.put(JOB.verdict if what == "verdict" else "/p/r/current", b"another")
+    assert only(back(member), StopRound).mode == "fence"
+    assert member.protocol.member_id != member.id
+
+
+def test_a_lease_that_is_gone_is_the_end_where_nothing_holds_the_member() -> None:
+    member = Cut()
+    member.silence(JOB.member(member.id))
+    assert only(back(member), StopRound).mode == "fence"
+    member.tell(RoundStopped(1, 4001))
+    assert member.protocol.member_id != member.id
+
+
+def test_a_registration_whose_answer_was_lost_is_found() -> None:
+    member = Cut()
+    member.pass_time(1.5)
+    member.beats(10)
+    member.lose_lease()
+    member.is_away = False
+    member.wait(0.5)
+    member.now += 0.5
+    member.step(Tick())
+    while not (asks := [ask for ask in member.asks if ask.why == "register again"]):
+        assert member.settle_one()
+    member.serve(asks[0].request)
+    member.asks.remove(asks[0])
+    member.step(Unknown(asks[0].id))
+    assert none(member.pass_time(1.0), StopRound)
+    assert member.protocol.member_id == member.id
+
+
+def test_a_held_member_whose_key_somebody_deleted_is_fenced() -> None:
+    member = Cut()
+    member.pass_time(1.5)
+    lease = member.protocol.leash.lease
+    assert lease is not None
+    for _ in range(10):
+        member.beats(1)
+        member.store.lease_keep_alive(lease)
+    member.store.delete(JOB.member(member.id))
+    member.is_away = False
+    assert only(member.pass_time(0.5), StopRound).mode == "fence"
+    assert member.store.get(JOB.member(member.id)).first is None
+
+
+# --- the leader's part
+
+
+class Leader(Cut):
+    """The member on the bench leads; L and S have ranks, too."""
+
+    def lose_store(self) -> None:
+        self.store.delete(JOB.leader)
+        self.settle()
+        self.wait(1.0)
+        for member_id, address in (("L", "10.0.0.9:7000"), ("S", "10.0.0.8:7000")):
+            self.tell(PeerUp(member_id, address, True))
+        super().lose_store()
+        assert self.leads
+
+    def word(self, member_id: str, beat: int) -> list[Any]:
+        return self.tell(Told(member_id, written(StoreIsAway(beat, "plan"))))
+
+    def questions(self, actions: list[Any]) -> list[tuple[str, int]]:
+        return [(to, message.beat) for to, message in words(actions) if isinstance(message, IsStoreAway)]
+
+
+def test_a_leader_asks_all_and_tells_them_to_hold_on_when_nobody_s_word_is_missing() -> None:
+    leader = Leader()
+    actions = leader.pass_time(1.0)
+    assert leader.questions(actions) == [("L", 1), ("S", 1)]
+    asked_at = leader.now
+    assert words(leader.word("L", 1)) == []
+    assert none(leader.word("X", 1), ExtendLeash, Tell), "whoever that is"
+    actions = leader.word("S", 1)
+    assert words(actions) == [("L", HoldOn(1, "plan")), ("S", HoldOn(1, "plan"))]
+    assert only(actions, ExtendLeash).until == asked_at + 5.0 - 1.0
+    assert leader.questions(leader.pass_time(1.0)) == [("L", 2), ("S", 2)]
+
+
+def test_a_beat_without_everybody_s_word_in_time_is_void() -> None:
+    leader = Leader(beat_s=1.0)
+    leader.pass_time(1.0)
+    leader.word("L", 1)
+    leader.pass_time(1.5)
+    assert words(leader.word("S", 1)) == []
+    assert none(leader.word("L", 1), ExtendLeash)
+
+
+def test_a_word_that_a_frozen_leader_finds_when_it_goes_on_is_too_late() -> None:
+    leader = Leader(beat_s=1.0)
+    leader.pass_time(1.0)
+    leader.word("L", 1)
+    leader.now += 1.2
+    assert not [message for _, message in words(leader.word("S", 1)) if isinstance(message, HoldOn)]
+
+
+def test_a_leader_that_alone_cannot_reach_the_store_ends_with_its_lease() -> None:
+    leader = Leader()
+    stops = [action for action in leader.pass_time(5.0) if isinstance(action, StopRound)]
+    assert [stop.mode for stop in stops] == ["fence"]
+
+
+def test_nobody_waits_for_the_word_of_a_member_that_is_proven_gone() -> None:
+    leader = Leader()
+    leader.tell(PeerDown("S", False))
+    leader.tell(PeerGone("S"))
+    assert leader.questions(leader.pass_time(1.0)) == [("L", 1)]
+    assert words(leader.word("L", 1)) == [("L", HoldOn(1, "plan"))]
+
+
+def test_one_node_alone_gives_its_word_to_itself() -> None:
+    bench: Bench = running()
+    bench.is_away = True
+    for _ in range(120):
+        assert none(bench.wait(0.5), StopRound)
+    bench.is_away = False
+    assert none(bench.wait(0.5), StopRound)
+    assert bench.protocol.alive_round == 1
+
+
+def test_a_leader_with_a_write_under_way_asks_nobody() -> None:
+    leader = Leader()
+    leading = leader.protocol.election.leading
+    assert leading is not None
+    leading._is_loaded = False
+    assert leader.questions(leader.pass_time(2.0)) == []

@@ -1,0 +1,42 @@
+"""What people are told of a store in trouble: once, in the words that stay, and that it is over."""
+
+from __future__ import annotations
+
+from rendezvous.errors import LeaseNotFound, OutcomeUnknown, StoreError
+from rendezvous.trouble import Trouble
+
+AWAY = StoreError("the store at h:1 cannot be reached: connection refused")
+FULL = StoreError("the store at h:1 has no space left in its database", "disarm it")
+OVER = "the store does what it is asked again"
+
+
+def told(*taken: tuple[float, str, StoreError | None]) -> list[str]:
+    trouble = Trouble()
+    return [sentence for at, purpose, error in taken if (sentence := trouble.take(purpose, error, at))]
+
+
+def test_what_lasts_is_told_once_in_its_last_words_and_so_is_its_end() -> None:
+    broken = OutcomeUnknown("the store at h:1 broke off before its answer came")
+    failures = [(0.0, "renew", broken), (0.2, "renew", AWAY), (1.1, "renew", AWAY), (1.3, "renew", broken)]
+    assert told(*failures, (2.0, "renew", None), (3.0, "renew", None)) == [str(AWAY), OVER]
+
+
+def test_what_is_over_in_a_moment_is_not_told() -> None:
+    assert told((0.0, "write", AWAY), (0.9, "write", AWAY), (1.1, "write", None), (5.0, "write", AWAY)) == []
+
+
+def test_a_store_that_is_read_and_not_written_is_in_trouble_until_it_is_written() -> None:
+    failures = [(float(at), "write", FULL) for at in range(4)]
+    answers = [(at + 0.5, "read", None) for at in range(4)]
+    taken = sorted([*failures, *answers], key=lambda one: one[0])
+    assert told(*taken) == [f"{FULL} (disarm it)"]
+    assert told(*taken, (9.0, "write", None)) == [f"{FULL} (disarm it)", OVER]
+
+
+def test_one_sentence_is_enough_for_all_that_is_asked_and_the_end_is_when_all_is_answered() -> None:
+    failures = [(at, purpose, AWAY) for at in (0.0, 2.0) for purpose in ("renew", "write")]
+    assert told(*failures, (3.0, "renew", None), (4.0, "write", None)) == [str(AWAY), OVER]
+
+
+def test_a_lease_that_is_gone_is_an_answer() -> None:
+    assert told((0.0, "renew", LeaseNotFound("gone")), (2.0, "renew", LeaseNotFound("gone"))) == []

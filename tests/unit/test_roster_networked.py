@@ -1,0 +1,140 @@
+"""The planner between many nodes: names for people, who succeeds, and members that cannot take part."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher import mesh as meshes
+from launcher.description import Description, describe, read_share
+from launcher.placement import Costs, Limits
+from launcher.roster import NAMES_MAX, SUCCESSORS, RosterPlanner
+from rendezvous.decide import MemberView, Size
+from rendezvous.messages import Candidate, MakePlan, Planned, PlanRefused
+from rendezvous.records import Member
+
+
+def text(name: str, **fields: object) -> str:
+    order = int("".join(filter(str.isdigit, name)) or 0)
+    known: dict[str, object] = {"slot_count": 2, "address": f"10.0.0.{order}", "role": "r", "machine": f"m{order}"}
+    return describe(Description(name=name, **{**known, **fields}))  # type: ignore[arg-type]
+
+
+def candidates(*texts: str) -> tuple[Candidate, ...]:
+    return tuple(Candidate(f"{at:016x}", one, 4000 + at, at) for at, one in enumerate(texts, 1))
+
+
+def planner(mesh: str = "dp=*,tp=2", nodes_min: int = 1, nodes_max: int | None = None) -> RosterPlanner:
+    return RosterPlanner(meshes.parse(mesh), Limits(nodes_min=nodes_min, nodes_max=nodes_max), Costs())
+
+
+def plan(*texts: str, nodes_max: int | None = None, mesh: str = "dp=*,tp=2") -> Planned:
+    planned = planner(mesh, nodes_max=nodes_max).plan(MakePlan(7, 1, candidates(*texts), {}))
+    assert isinstance(planned, Planned)
+    return planned
+
+
+def size(*texts: str, nodes_min: int = 1) -> Size:
+    return planner(nodes_min=nodes_min).size(
+        [
+            MemberView(Member(member_id=one.member_id, node_name="n", boot_id="", description=one.description), 1, 1, 0)
+            for one in candidates(*texts)
+        ]
+    )
+
+
+def test_sentences_name_nodes_and_not_members() -> None:
+    planned = plan(*(text(f"h{number}") for number in range(1, 8)), mesh="pp=2,dp=*,tp=2", nodes_max=5)
+    assert planned.reasons[0] == (
+        "world of 8 ranks on 4 of 7 nodes: dp=2 is the largest whole number of replicas; 3 spares: h5, h6, h7"
+    )
+    assert set(planned.spare_reasons.values()) == {planned.reasons[0]}
+    assert len(planned.spare_reasons) == 3
+
+
+def test_the_round_in_a_few_words_is_told_to_every_node() -> None:
+    planned = plan(*(text(f"h{number}") for number in range(1, 6)), mesh="pp=2,dp=*,tp=2")
+    summaries = {read_share(share).summary for share in planned.assignments.values()}
+    assert summaries == {"4 of 5 nodes, 8 ranks, dp=2; spare h5"}
+    planned = plan(*(text(f"h{number}") for number in range(1, 21)), nodes_max=4)
+    summary = read_share(next(iter(planned.assignments.values()))).summary
+    assert summary.startswith("4 of 20 nodes, 8 ranks, dp=4; spares h5, h6, ")
+    assert summary.endswith(f" and {16 - NAMES_MAX} more")
+
+
+def test_one_machine_needs_no_summary() -> None:
+    alone = describe(Description(slot_count=2, address="127.0.0.1", role="default"))
+    assert read_share(plan(alone).assignments[f"{1:016x}"]).summary == ""
+    assert read_share(plan(text("h1")).assignments[f"{1:016x}"]).summary == "1 of 1 node, 2 ranks, dp=1"
+
+
+def test_who_waits_is_told_who_is_there() -> None:
+    found = size(text("h1"), text("h2"), nodes_min=3)
+    assert (found.world_size, found.reason) == (0, "at least 3 nodes must be active, 2 are present; here: h1, h2")
+
+
+def test_a_member_whose_description_cannot_be_read_is_left_out_by_name() -> None:
+    planned = plan(text("h1"), "rubbish", text("h3"))
+    assert planned.world_size == 4
+    reason = "0000000000000002 cannot take part: its description is not JSON"
+    assert planned.spare_reasons["0000000000000002"] == reason
+    assert reason in planned.remarks
+    found = size("rubbish", text("h2"), nodes_min=2)
+    assert found.world_size == 0
+    assert found.reason.endswith("; here: h2; n cannot take part: its description is not JSON")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "169.254.1.1", "fe80::1%eth0", "localhost"])
+def test_a_loopback_address_is_refused_once_a_member_of_another_machine_is_there(address: str) -> None:
+    planned = plan(text("h1"), text("h2", address=address))
+    reason = f"h2 says that it is reached at {address}, where other machines find themselves: give it --local-addr"
+    assert planned.spare_reasons["0000000000000002"] == reason
+    assert planned.world_size == 2
+    one_machine = {"address": address, "machine": "m"}
+    assert plan(text("h1", **one_machine), text("h2", **one_machine)).world_size == 4
+
+
+def test_successors_are_of_different_domains_before_they_are_the_next_to_join() -> None:
+    nodes = [text(f"h{number}", path=(f"leaf{number // 4}",)) for number in range(1, 9)]
+    planned = plan(*nodes, mesh="dp=*")
+    assert [int(member_id, 16) for member_id in planned.successors] == [1, 4, 8, 2]
+    assert len(planned.successors) == SUCCESSORS
+    assert len(plan(text("h1"), text("h1"), text("h2")).successors) == 2  # one name is one machine
+
+
+def test_two_nodes_with_one_name_run_and_it_is_said() -> None:
+    planned = plan(text("h1"), text("h1"))
+    assert planned.world_size == 4
+    assert "2 nodes are called h1: give each its own --node-name" in planned.remarks
+
+
+def test_assignments_of_the_last_round_that_cannot_be_read_are_no_precedent() -> None:
+    roster = candidates(text("h1"), text("h2"))
+    planned = planner().plan(MakePlan(7, 2, roster, {roster[0].member_id: "rubbish"}))
+    assert isinstance(planned, Planned)
+    assert any("cannot be read" in reason for reason in planned.remarks)
+
+
+def test_nobody_who_can_be_used_is_no_plan() -> None:
+    assert isinstance(planner().plan(MakePlan(7, 1, candidates("rubbish"), {})), PlanRefused)
+
+
+def test_a_node_that_comes_back_as_another_member_keeps_its_ranks() -> None:
+    texts = [text(f"h{number}") for number in (1, 2, 3)]
+    first = planner().plan(MakePlan(1, 1, candidates(*texts), {}))
+    assert isinstance(first, Planned)
+    back = [*candidates(*texts)]
+    back[0] = back[0]._replace(member_id="f" * 16, order=9)
+    lost = candidates(*texts)[0].member_id
+    second = planner().plan(MakePlan(2, 2, tuple(back), first.assignments, {lost: "h1"}))
+    assert isinstance(second, Planned)
+    assert read_share(second.assignments["f" * 16]).ranks == read_share(first.assignments[lost]).ranks
+    assert "0 of 6 ranks change their node" in second.reasons
+
+
+def test_a_node_that_is_gone_is_still_called_by_its_name_when_another_plans() -> None:
+    roster = candidates(text("h1"), text("h2"), text("h3"))
+    first = planner().plan(MakePlan(1, 1, roster[:2], {}))
+    assert isinstance(first, Planned)
+    second = planner().plan(MakePlan(2, 2, roster[::2], first.assignments, {roster[1].member_id: "h2"}))
+    assert isinstance(second, Planned)
+    assert any("without h2; with h3" in reason for reason in second.reasons)
