@@ -150,14 +150,15 @@ def alternate(
     sides: Sequence[str],
     pairs: int,
     record: Callable[[dict[str, Any]], None],
+    warm_ups: int = 1,
 ) -> Samples:
-    """Call `sample` A B A B ..., `pairs` times each after one call that does not count."""
+    """Call `sample` A B A B ..., `pairs` times each after `warm_ups` calls that do not count."""
     samples: Samples = {side: {} for side in sides}
-    for pair in range(pairs + 1):
+    for pair in range(1 - warm_ups, pairs + 1):
         for side in sides:
             figures = sample(side)
             record({"sample": side, "pair": pair, "counts": pair > 0, **figures})
-            if pair == 0:
+            if pair < 1:
                 continue
             for name, value in figures.items():
                 samples[side].setdefault(name, []).append(value)
@@ -199,8 +200,9 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
     return "\n".join(rows)
 
 
-def main(sample: Callable[[str], dict[str, float]], figures: Sequence[Figure], options: argparse.Namespace) -> None:
-    """Take the samples, print the table on stdout, and keep the record if --json was given."""
+@contextlib.contextmanager
+def recording(options: argparse.Namespace) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """What takes the lines of a record: appends them to the file of --json, if given, after where they come from."""
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(options.json.open("a")) if options.json else None
 
@@ -218,8 +220,18 @@ def main(sample: Callable[[str], dict[str, float]], figures: Sequence[Figure], o
             }
         )
         print(", ".join(f"{name} {value}" for name, value in where.items()), file=sys.stderr)
-        sides = [options.only] if options.only else [OURS, THEIRS]
-        samples = alternate(sample, sides=sides, pairs=options.pairs, record=record)
+        yield record
+
+
+def sides(options: argparse.Namespace) -> list[str]:
+    """Who takes part."""
+    return [options.only] if options.only else [OURS, THEIRS]
+
+
+def main(sample: Callable[[str], dict[str, float]], figures: Sequence[Figure], options: argparse.Namespace) -> None:
+    """Take the samples, print the table on stdout, and keep the record if --json was given."""
+    with recording(options) as record:
+        samples = alternate(sample, sides=sides(options), pairs=options.pairs, record=record)
         lines = [summary(figure, samples) for figure in figures]
         for line in lines:
             record({"summary": line})
