@@ -80,7 +80,7 @@ class RosterPlanner:
             planned, {name: ports[member_id] for name, member_id in members.items()}, sifted.known, summary
         )
         first = next(iter(shares.values()))
-        why = planned.reasons[0] if planned.reasons else ""
+        why = self._why_spare(planned)
         return Planned(
             order.id,
             {members[name]: write_share(share) for name, share in shares.items()},
@@ -95,15 +95,19 @@ class RosterPlanner:
     def _summary(self, planned: Plan, node_count: int) -> str:
         """ "28 of 31 nodes, 224 ranks, dp=7; spares h4, h9, h11" """
         nodes = f"{len(planned.ranks)} of {node_count} node{'' if node_count == 1 else 's'}"
-        ranks = f"{planned.world_size} rank{'' if planned.world_size == 1 else 's'}"
-        sizes = [
-            f"{axis.name}={size}"
-            for axis, size in zip(self._mesh.axes, planned.shape, strict=True)
-            if axis.size is None
-        ]
-        words = ", ".join((nodes, ranks, *sizes))
+        words = f"{nodes}, {self._world(planned)}"
         spares = planned.spares
         return words + (f"; spare{'s' * (len(spares) > 1)} {_listed(spares)}" if spares else "")
+
+    def _why_spare(self, planned: Plan) -> str:
+        count = len(planned.ranks)
+        return f"the largest world is {self._world(planned)} on {count} node{'' if count == 1 else 's'}"
+
+    def _world(self, planned: Plan) -> str:
+        """ "224 ranks, dp=7" """
+        ranks = f"{planned.world_size} rank{'' if planned.world_size == 1 else 's'}"
+        axes = zip(self._mesh.axes, planned.shape, strict=True)
+        return ", ".join((ranks, *(f"{axis.name}={size}" for axis, size in axes if axis.size is None)))
 
     def _sift(self, found: Iterable[tuple[str, str, int, str]]) -> _Sifted:
         """`found`: member id, text, create revision, and the name if it is known from elsewhere."""
