@@ -165,7 +165,7 @@ mark("done")
 """
     with Job(tmp_path, script=script) as job:
         job.mark("up", 0, 1)
-        job.send(signal.SIGTSTP)
+        job.send(signal.SIGSTOP)  # Ctrl-Z's own signal does nothing to a process group that no shell looks after
         wait_until(lambda: state(job.pid) == "T")
         (tmp_path / "go").touch()
         wait_until(lambda: job.has_mark("done", 0, 1))
