@@ -14,7 +14,7 @@ from rendezvous.decisions import SealRound
 from rendezvous.messages import Candidate, MakePlan, Planned, PlanRefused
 from rendezvous.records import Assignment, Command, Past, Seal, Spares
 from rendezvous.sight import Sight
-from rendezvous.store import Delete, Operation
+from rendezvous.store import Compare, Delete, Operation
 from rendezvous.view import View
 from rendezvous.writer import OPERATIONS_PER_TXN, Writer
 
@@ -98,7 +98,7 @@ class Sealing:
                     successors=successors(view, plan, decision.roster),
                     unknown=view.seal.unknown if view.seal else {},
                 )
-                self._put_seal(seal, view, plan, made, decision, now)
+                self._put_seal(seal, view, plan, made, decision, still_current, now)
 
         next_batch(now)
 
@@ -109,8 +109,10 @@ class Sealing:
         plan: Planned,
         made: Mapping[str, Assignment],
         decision: SealRound,
+        still_current: tuple[Compare, ...],
         now: float,
     ) -> None:
+        """`still_current` is as old as the decision: what has been sealed since then must not be sealed over."""
         self._spare_reasons = plan.spare_reasons
         spares = self._spares(view, made, seal.round, now)
         past = Past(
@@ -135,7 +137,7 @@ class Sealing:
             self._member.remark(remark)
         answered = self._answered()
         writes = (*writes, *map(Delete, answered))
-        guards = self._writer.unchanged(self._job.round, self._job.spares, *answered)
+        guards = (*still_current, *self._writer.unchanged(self._job.spares, *answered))
         self._writer.write(f"seal round {seal.round}", guards, writes, now, sealed)
 
     # --- spares ---

@@ -367,3 +367,31 @@ def test_events_that_come_together_are_compared_once() -> None:
     assert isinstance(put, Put)
     status = records.decode(Status, put.value, put.key)
     assert (status.outcome, status.rank, status.is_port_taken) == ("failed", 5, True)
+
+
+def test_a_seal_that_is_applied_late_is_not_sealed_over() -> None:
+    bench = Bench()
+    bench.step(Begin())
+    _settle_until(bench, "seal round 1")
+    late = bench.asks.popleft()
+    bench.step(messages.Unknown(late.id))
+    bench.now += 1.0
+    bench.step(Tick())
+    _settle_until(bench, "assign round 1")
+    assigned = bench.asks.popleft()
+    answer = bench.serve(assigned.request)
+    bench.serve(late.request)
+    bench.store.deliver()
+    while bench._events:  # the watch tells of the seal before the answer about the second try's assignments is there
+        bench.step(bench._events.popleft())
+    bench.step(messages.Answered(assigned.id, answer))
+    bench.settle()
+    sealed = bench.store.get(bench.job.round).first
+    assert sealed is not None
+    assert sealed.version == 1
+
+
+def _settle_until(bench: Bench, why: str) -> None:
+    """Answer everything until the member asks for this."""
+    while not bench.asks or bench.asks[0].why != why:
+        assert bench.settle_one()
