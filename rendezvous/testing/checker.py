@@ -241,7 +241,9 @@ class Checker:
         if not isinstance(ask.request, Txn) or node.protocol is None:
             return
         self._cluster.count("asked: " + re.sub(r"[0-9a-f]{16}|\d+", "#", ask.why.partition("/")[0]))
-        missing = missing_guards(ask.request, node.protocol.member_id, node.running is not None)
+        # A step may end the membership that it has just written for; its last one is then among those registered.
+        ids = (node.protocol.member_id, *node.member_ids[-1:])
+        missing = min((missing_guards(ask.request, each, node.running is not None) for each in ids), key=len)
         if missing:
             self.fail("S10", f"{node.name} wants to {ask.why} without naming {sorted(missing)}")
         if not all(isinstance(operation, Get) for operation in ask.request.failure):
