@@ -23,7 +23,7 @@ from launcher.config import Config
 from launcher.console import tell
 from launcher.credentials import Credentials
 from launcher.errors import TemporaryError, UsageError
-from launcher.network import Network
+from launcher.options.network import Network
 from launcher.predecessors import Place, take_place
 from launcher.probe import probe
 from launcher.warden import open_standard_streams

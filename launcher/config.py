@@ -15,14 +15,14 @@ from typing import Literal
 
 from launcher import mesh as meshes
 from launcher.errors import UsageError
-from launcher.meeting import meet
 from launcher.mesh import Mesh
-from launcher.network import Network
 from launcher.options import DEMANDS, Given, Words, gather
-from launcher.reading import count, flag, host, name, ports, printable, seconds, whole_number
-from launcher.redirects import Streams, local_ranks, streams
-from launcher.signals import preemption_signal, signals_to_handle
-from launcher.terms import TERMS, Term, terms, terms_alone
+from launcher.options.meeting import meet
+from launcher.options.network import Network
+from launcher.options.reading import count, flag, host, name, ports, printable, seconds, whole_number
+from launcher.options.redirects import Streams, local_ranks, streams
+from launcher.options.signals import preemption_signal, signals_to_handle
+from launcher.options.terms import TERMS, Term, terms, terms_alone
 
 LaunchMode = Literal["script", "module", "program", "path"]
 DeviceWord = Literal["auto", "gpu", "cpu"]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from launcher.errors import UsageError
-from launcher.network import Network
+from launcher.options.network import Network
 
 _FILE_BYTES_MAX = 4096
 NAMES = ("LAUNCHER_ETCD_USER", "LAUNCHER_ETCD_PASSWORD", "LAUNCHER_STORE_TOKEN", "LAUNCHER_JOB_SECRET")

@@ -64,7 +64,7 @@ def reference() -> str:
     lines = [
         "# Options",
         "",
-        "<!-- Made from launcher/table.py by `python -m launcher.help`; a test keeps it in step. -->",
+        "<!-- Made from launcher/options/table.py by `python -m launcher.help`; a test keeps it in step. -->",
         "",
         f"`meshrun {_USAGE}`",
         "",

@@ -13,7 +13,7 @@ import socket
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from launcher.errors import UsageError
-from launcher.network import Network
+from launcher.options.network import Network
 from rendezvous.addresses import split_address
 
 if TYPE_CHECKING:

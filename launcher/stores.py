@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from launcher.credentials import Credentials
 from launcher.errors import TemporaryError, UsageError
-from launcher.network import Network
+from launcher.options.network import Network
 from rendezvous import keys
 from rendezvous.addresses import split_address
 from rendezvous.errors import SettingsError, StoreError, Unreachable

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from launcher import credentials, network, options, reading, stores
+from launcher import credentials, options, stores
 from launcher.errors import TemporaryError, UsageError
+from launcher.options import network, reading
 from launcher.probe import probe
 from rendezvous.store import Store
 

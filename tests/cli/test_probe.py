@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import UsageError
-from launcher.network import Network
+from launcher.options.network import Network
 from launcher.probe import Finding, probe
 from tests.support.certificates import Certificates
 from tests.support.etcd import EtcdServer

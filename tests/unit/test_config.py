@@ -9,7 +9,7 @@ import pytest
 from launcher import config, options
 from launcher.config import Config, Streams
 from launcher.errors import UsageError
-from launcher.terms import TERMS
+from launcher.options.terms import TERMS
 
 
 def resolve(*words: str, script: str = "train.py", **environ: str) -> Config:

@@ -7,9 +7,9 @@ import pytest
 from launcher import config, options
 from launcher.config import Config
 from launcher.errors import UsageError
-from launcher.network import Network
 from launcher.options import Given
-from launcher.table import BY_NAME
+from launcher.options.network import Network
+from launcher.options.table import BY_NAME
 
 ETCD = ("--rdzv-backend=etcd", "--rdzv-endpoint=h1:2379,h2", "--rdzv-id=run7")
 SERVED = ("--rdzv-backend=c10d", "--rdzv-endpoint=node0", "--nnodes=2")

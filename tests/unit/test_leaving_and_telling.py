@@ -18,7 +18,7 @@ from launcher.description import Share
 from launcher.errors import UsageError
 from launcher.hearing import Hearing
 from launcher.narrator import STANDING_S, Narrator
-from launcher.network import Network
+from launcher.options.network import Network
 from rendezvous.messages import Leave, StartRound
 
 ETCD = Network(backend="etcd", endpoints=("h:2379",))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from launcher.errors import UsageError
 from launcher.options import Given
-from launcher.reading import whole_number
+from launcher.options.reading import whole_number
 
 
 class Streams(NamedTuple):

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from launcher.errors import UsageError
-from launcher.network import TIMES
 from launcher.options import Given
-from launcher.reading import count, one_of, seconds, seconds_of
+from launcher.options.network import TIMES
+from launcher.options.reading import count, one_of, seconds, seconds_of
 
 Term = float | str | bool
 

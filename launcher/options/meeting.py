@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from launcher.errors import UsageError
-from launcher.network import IGNORED, KNOWN, Network, network, read_conf, remarks
 from launcher.options import Given, did_you_mean
-from launcher.reading import address, host, name, port
-from launcher.terms import without_effect_alone
+from launcher.options.network import IGNORED, KNOWN, Network, network, read_conf, remarks
+from launcher.options.reading import address, host, name, port
+from launcher.options.terms import without_effect_alone
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 from launcher.errors import UsageError
 from launcher.options import Given, did_you_mean
-from launcher.reading import address
+from launcher.options.reading import address
 from rendezvous.addresses import join_address
 
 ETCD_PORT = 2379

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from launcher.errors import UsageError
-from launcher.table import BY_NAME, BY_SHORT, DEMANDS, GROUPS, TABLE, Option
+from launcher.options.table import BY_NAME, BY_SHORT, DEMANDS, GROUPS, TABLE, Option
 
 __all__ = [
     "BY_NAME",
