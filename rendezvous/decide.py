@@ -149,10 +149,12 @@ def _running(view: View, seal: Seal, cut_off: Sequence[str], now: float, setting
     unreachable = [m for m in cut_off if view.is_pending(m)]
     if unreachable and not _is_outcast(view):
         return EndRound("kill", f"{_cut_off_words(view, unreachable, settings)} in round {seal.round}")
+    leaving = [m for m in view.active if view.is_leaving(m) and view.is_pending(m)]
     failed = view.failed()
     if failed:
-        return EndRound("kill", f"a worker failed on {view.describe(failed)} in round {seal.round}")
-    leaving = [m for m in view.active if view.is_leaving(m) and view.is_pending(m)]
+        # Whoever was inside a collective with a worker of a leaving node fails; people look for the cause.
+        because = f"{view.describe(leaving)} leaving, and " if leaving else ""
+        return EndRound("kill", f"{because}a worker failed on {view.describe(failed)} in round {seal.round}")
     if leaving:
         until = min(view.leaving_at(m) for m in leaving) + settings.leave_settle_s
         everybody_leaves = all(view.is_leaving(m) for m in view.members)

@@ -244,6 +244,12 @@ ROWS = [
         130.3,
         Wait(math.inf, "round 4 runs 2 ranks"),
     ),
+    Row(
+        "who leaves is named beside the failures that this causes",
+        running(a=failed(130.1), b=status(leaving_at=130.0)),
+        130.1,
+        EndRound("kill", "node nb leaving, and a worker failed on node na in round 4"),
+    ),
     # --- growth
     Row(
         "an arrival that makes the world larger waits for quiet",
