@@ -18,7 +18,7 @@ from rendezvous.sight import Sight
 from rendezvous.testing.cluster import Cluster
 from rendezvous.testing.node import PREFIX, RUN_ID
 from rendezvous.testing.shape import Shape
-from tests.unit.test_rendezvous_decide import first_round
+from tests.support.views import first_round
 
 
 class Job:

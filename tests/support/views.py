@@ -1,0 +1,172 @@
+"""Pictures for tests of what the leader decides, drawn in a few letters, and the row of a table of such rules.
+
+Members are letters, the leader is `a`, and times are the leader's. A round of `a` and `b` was sealed at 100 s and,
+where it was stopped, stopped at 120 s. Two to three nodes make a world.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from rendezvous.benches import Mark
+from rendezvous.budget import Ledger
+from rendezvous.decide import Conclude, Decision, MemberView, Size, StatusView, View, decide
+from rendezvous.records import Command, Member, Seal, Status, Stop, Verdict
+from rendezvous.settings import Settings
+
+SEAL = Seal(round=4, plan_token="t", world_size=2, coordinator="a:1")
+ONE_USED = Ledger(restart_count=1, charged_at=(50.0,))
+
+
+def sizer(members: Sequence[MemberView]) -> Size:
+    """Two to three nodes make a world."""
+    count = len(members)
+    return Size(min(count, 3) if count >= 2 else 0, count >= 3, f"{count} here")
+
+
+def members(letters: str, **seen_at: float) -> dict[str, MemberView]:
+    return {
+        m: MemberView(
+            Member(member_id=m, node_name=f"n{m}", boot_id="", description=""), order, order, seen_at.get(m, 0)
+        )
+        for order, m in enumerate(letters, start=1)
+    }
+
+
+def status(
+    outcome: str = "", *, stopped: bool = False, leaving_at: float = math.inf, at: float = math.inf, **more: Any
+) -> StatusView:
+    """A status of the sealed round; `at`: when the leader saw the failure; `revision` orders failures."""
+    revision = more.pop("revision", 7)
+    more.setdefault("plan_token", "t")
+    leaving: dict[str, Any] = {"leaving": "SIGTERM", "leaving_exit_code": 143} if leaving_at < math.inf else {}
+    record = Status(round=4, outcome=outcome, is_stopped=stopped, **leaving, **more)
+    return StatusView(record, revision, at, leaving_at)
+
+
+STOPPED = status(stopped=True)
+
+
+def failed(at: float = 110.0, **more: Any) -> StatusView:
+    return status("failed", stopped=True, at=at, exit_code=more.pop("exit_code", 3), failure="text", **more)
+
+
+def first_round(letters: str, statuses: Mapping[str, StatusView] | None = None, **seen_at: float) -> View:
+    return View(
+        own_id="a",
+        members=members(letters, **seen_at),
+        statuses=statuses or {},
+        opened_at=0.0,
+        lost_at={},
+        names={},
+        ledger=Ledger(),
+    )
+
+
+def running(letters: str = "ab", *, seen: Mapping[str, float] | None = None, **statuses: StatusView) -> View:
+    return View(
+        own_id="a",
+        members=members(letters, **(seen or {})),
+        statuses=statuses,
+        opened_at=0.0,
+        seal=SEAL,
+        sealed_at=100.0,
+        active=("a", "b"),
+        lost_at={m: 120.0 for m in "ab" if m not in letters},
+        names={m: f"n{m}" for m in "abcd"},
+        ledger=ONE_USED,
+    )
+
+
+def stopping(
+    letters: str = "ab",
+    *,
+    mode: str = "kill",
+    ran_s: float = 20.0,
+    active: str = "ab",
+    lost_at: float = 120.0,
+    ledger: Ledger = ONE_USED,
+    **statuses: StatusView,
+) -> View:
+    """The round was stopped at 120 s; who is not in `statuses` has stopped."""
+    return View(
+        own_id="a",
+        members=members(letters),
+        statuses={**dict.fromkeys(active, STOPPED), **statuses},
+        opened_at=0.0,
+        seal=SEAL,
+        sealed_at=100.0,
+        active=tuple(active),
+        stop=Stop(round=4, reason="why", mode=mode, ran_s=ran_s),
+        stopped_at=120.0,
+        lost_at={m: lost_at for m in active if m not in letters},
+        names={m: f"n{m}" for m in "abcd"},
+        ledger=ledger,
+    )
+
+
+def verdict(kind: str, exit_code: int, reason: str, round: int = 4, *, token: str = "", **more: Any) -> Conclude:
+    return Conclude(Verdict(kind=kind, exit_code=exit_code, round=round, reason=reason, **more), token)
+
+
+def charged(at: float, failed_at: float, *, is_settled: bool = False, short_rounds: int = 0) -> Ledger:
+    ledger = Ledger(restart_count=1, charged_at=(50.0,), short_rounds=short_rounds).charge(4, failed_at, at)
+    return ledger.settle(math.inf, 0.0) if is_settled else ledger
+
+
+PROVISIONAL = ONE_USED.charge(3, failed_at=119.5, now=119.6)
+
+
+class Row(NamedTuple):
+    rule: str
+    view: View
+    now: float
+    expected: Decision
+    settings: Mapping[str, Any] = {}
+
+    def check(self) -> None:
+        settings = Settings(**{"max_restarts": 3, **self.settings})
+        assert decide(self.view, self.now, settings, sizer) == self.expected
+
+
+RUNS = "round 4 runs 2 ranks"
+NODES = {m: f"n{m} boot" for m in "abcd"}
+
+
+def see(view: View, **more: Any) -> View:
+    """The same picture with more in it; every node is known by its boot."""
+    members = {m: v._replace(member=replace(v.member, boot_id="boot")) for m, v in view.members.items()}
+    return replace(view, members=members, **{"nodes": NODES, "names": {m: f"n{m}" for m in "abcd"}, **more})
+
+
+def reach(view: View, reached: int, others: int, **since: float) -> View:
+    return see(view, reached_count=reached, others_count=others, unreachable_since=since)
+
+
+def ask(view: View, kind: str, target: str = "", **more: Any) -> View:
+    return see(view, commands={"t1": Command(kind=kind, target=target), "t2": Command(kind="stop")}, **more)
+
+
+def marks(*at: float, node: str = "nb boot", rank: int = -1) -> tuple[Mark, ...]:
+    return tuple(Mark(node, time, rank) for time in at)
+
+
+def losses(*at: float, node: str = "nb boot") -> Ledger:
+    return replace(ONE_USED, losses=marks(*at, node=node))
+
+
+def faults(*found: Mark) -> Ledger:
+    return replace(ONE_USED, first_failures=found)
+
+
+LOST_B = Mark("nb boot", 120.0)
+THREE_LOSSES = (50.0, 60.0, 110.0)  # benched for 60 s, until 170 s
+BENCHED = "nb: lost 3 times within 1800 s, benched for 60 s"
+FIRST_ON_B = Mark("nb boot", 119.0, 0)
+TWINS = {
+    **first_round("ab").members,
+    "c": MemberView(Member(member_id="c", node_name="nb", boot_id="", description=""), 3, 3, 0.0),
+}

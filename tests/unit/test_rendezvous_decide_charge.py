@@ -1,0 +1,269 @@
+"""What the leader charges a round to, and the verdict when the budget is spent. Drawn by `views`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from rendezvous.budget import Ledger
+from rendezvous.decide import Conclude, MemberView, SealRound, Wait, decide
+from rendezvous.records import Member, Status
+from rendezvous.settings import Settings
+from tests.support.views import (
+    ONE_USED,
+    PROVISIONAL,
+    Row,
+    charged,
+    failed,
+    reach,
+    sizer,
+    status,
+    stopping,
+    verdict,
+)
+
+ROWS = [
+    # --- the charge
+    Row("nothing is charged for a stop", stopping(), 121.0, SealRound(("a", "b"), ONE_USED, "2 here")),
+    Row(
+        "a failure costs one restart, and the next round starts at once",
+        stopping(a=failed(119.9), b=failed(119.8)),
+        120.1,
+        SealRound(("a", "b"), charged(120.1, 119.8), "2 here"),
+    ),
+    Row(
+        "which is final once the time to settle has passed",
+        stopping(a=failed(119.0)),
+        120.1,
+        SealRound(("a", "b"), charged(120.1, 119.0, is_settled=True), "2 here"),
+    ),
+    Row(
+        "with the budget spent a failure waits whether a loss explains it",
+        stopping(a=failed(119.9)),
+        120.1,
+        Wait(120.9, "round 4 failed: waiting whether a lost node explains it"),
+        {"max_restarts": 1},
+    ),
+    Row(
+        "then it ends the job with its own exit code",
+        stopping(a=failed(119.9)),
+        120.9,
+        verdict("failure", 3, "a worker failed on na in round 4, 1 of 1 restarts used", failure="text"),
+        {"max_restarts": 1},
+    ),
+    Row(
+        "a node that runs alone has nobody to wait for",
+        stopping("abc", active="a", a=failed(119.9)),
+        120.0,
+        verdict("failure", 3, "a worker failed on na in round 4, no restarts allowed", failure="text"),
+        {"max_restarts": 0},
+    ),
+    Row(
+        "charges that are too old do not count",
+        stopping(a=failed(119.9)),
+        121.0,
+        SealRound(("a", "b"), charged(121.0, 119.9, is_settled=True), "2 here"),
+        {"max_restarts": 1, "restart_window_s": 60.0},
+    ),
+    Row(
+        "broken connections alone wait for a lease, whatever is left of the budget, while somebody does not answer",
+        replace(stopping(a=failed(119.9, is_peer_loss=True)), others_count=2, reached_count=1),
+        122.0,
+        Wait(124.9, "round 4 failed: waiting whether a lost node explains it"),
+    ),
+    Row(
+        "on a private store there is no lease to wait for",
+        stopping(a=failed(119.9, is_peer_loss=True)),
+        120.0,
+        Wait(120.9, "round 4 failed: waiting whether a lost node explains it"),
+        {"lease_ttl_s": math.inf},
+    ),
+    Row(
+        "a failure beside broken connections is believed",
+        stopping(a=failed(119.9, is_peer_loss=True), b=failed(119.95)),
+        120.1,
+        SealRound(("a", "b"), charged(120.1, 119.9), "2 here"),
+    ),
+    Row(
+        "a loss makes the failure free",
+        stopping("ac", a=failed(119.9)),
+        120.1,
+        SealRound(("a", "c"), ONE_USED, "2 here"),
+        {"max_restarts": 1},
+    ),
+    Row(
+        "so does a departure",
+        stopping("abc", a=failed(119.9), b=status(stopped=True, leaving_at=119.0)),
+        120.1,
+        SealRound(("a", "c"), ONE_USED, "2 here"),
+        {"max_restarts": 1},
+    ),
+    Row(
+        "not so the loss of a member that had finished",
+        stopping("ac", a=failed(119.0), b=status("succeeded")),
+        121.0,
+        verdict("failure", 3, "a worker failed on na in round 4, 1 of 1 restarts used", failure="text"),
+        {"max_restarts": 1},
+    ),
+    Row(
+        "a loss soon after a charge takes it back",
+        stopping("ac", lost_at=120.5, ledger=PROVISIONAL),
+        130.0,
+        SealRound(("a", "c"), ONE_USED, "2 here"),
+    ),
+    Row(
+        "a departure too",
+        stopping("abc", b=status(stopped=True, leaving_at=120.4), ledger=PROVISIONAL),
+        130.0,
+        SealRound(("a", "c"), ONE_USED, "2 here"),
+    ),
+    Row(
+        "a later loss does not",
+        stopping("ac", lost_at=120.6, ledger=PROVISIONAL),
+        130.0,
+        SealRound(("a", "c"), PROVISIONAL.settle(130.0, 1.0), "2 here"),
+    ),
+    Row(
+        "broken connections wait only until silence would have been noticed when everybody answers",
+        reach(stopping(a=failed(119.9, is_peer_loss=True)), 2, 2),
+        121.0,
+        Wait(122.4, "round 4 failed: waiting whether a lost node explains it"),
+    ),
+    Row(
+        "and not for a lease",
+        reach(stopping(a=failed(119.9, is_peer_loss=True)), 2, 2),
+        122.4,
+        SealRound(("a", "b"), charged(122.4, 119.9, is_settled=True), "2 here"),
+    ),
+    Row(
+        "a failure waits while somebody who could be reached cannot",
+        reach(stopping(a=failed(119.9)), 0, 1, b=119.8),
+        120.9,
+        Wait(129.8, "round 4 failed: waiting whether a lost node explains it"),
+    ),
+    Row(
+        "a port that somebody else listens on costs no restart",
+        stopping(a=failed(119.0, is_port_taken=True)),
+        121.0,
+        SealRound(("a", "b"), replace(ONE_USED, port_taken_rounds=1), "2 here"),
+        {"max_restarts": 1},
+    ),
+    Row(
+        "but a few times in a row only",
+        stopping(a=failed(119.0, is_port_taken=True), ledger=replace(ONE_USED, port_taken_rounds=3)),
+        121.0,
+        verdict("failure", 3, "a worker failed on na in round 4, 1 of 1 restarts used", failure="text"),
+        {"max_restarts": 1},
+    ),
+    Row(
+        "a round that ends otherwise ends the row",
+        stopping(ledger=replace(ONE_USED, port_taken_rounds=2)),
+        121.0,
+        SealRound(("a", "b"), ONE_USED, "2 here"),
+    ),
+    # --- the cause
+    Row(
+        "the first failure that was written is the cause",
+        stopping(a=failed(119.0, revision=9), b=failed(119.5, revision=8, exit_code=5)),
+        121.0,
+        verdict(
+            "failure", 5, "a worker failed on nb in round 4, 1 of 1 restarts used", failure="text", others=("text",)
+        ),
+        {"max_restarts": 1},
+    ),
+    Row(
+        "a broken connection is a cause only without a better one",
+        stopping(a=failed(119.0, revision=8, is_peer_loss=True), b=failed(119.5, revision=9, exit_code=5)),
+        121.0,
+        verdict(
+            "failure", 5, "a worker failed on nb in round 4, 1 of 1 restarts used", failure="text", others=("text",)
+        ),
+        {"max_restarts": 1},
+    ),
+    Row(
+        "a failure without an exit code still ends the job with one",
+        stopping(a=failed(119.0, exit_code=0)),
+        121.0,
+        verdict("failure", 1, "a worker failed on na in round 4, 1 of 1 restarts used", failure="text"),
+        {"max_restarts": 1},
+    ),
+    Row(
+        "when two failures come together it is not sure which was first",
+        stopping(a=failed(119.0, revision=8), b=failed(119.05, revision=9)),
+        121.0,
+        verdict(
+            "failure",
+            3,
+            "a worker failed on na in round 4, 1 of 1 restarts used",
+            failure="text",
+            is_first_sure=False,
+            others=("text",),
+        ),
+        {"max_restarts": 1},
+    ),
+    Row(
+        "a broken connection is no rival of a cause",
+        stopping(a=failed(119.0, revision=8), b=failed(119.05, revision=7, is_peer_loss=True)),
+        121.0,
+        verdict(
+            "failure",
+            3,
+            "a worker failed on na in round 4, 1 of 1 restarts used",
+            failure="text",
+            others=("text",),
+        ),
+        {"max_restarts": 1},
+    ),
+    # --- no progress
+    Row(
+        "the second short round in a row makes a pause",
+        stopping(ran_s=1.0, ledger=Ledger(short_rounds=1)),
+        120.5,
+        Wait(121.0, "round 4 was short, as 1 before it: pausing"),
+    ),
+    Row(
+        "and then it goes on",
+        stopping(ran_s=1.0, ledger=Ledger(short_rounds=1)),
+        121.0,
+        SealRound(("a", "b"), Ledger(short_rounds=2), "2 here"),
+    ),
+    Row(
+        "rounds without progress end the job, whatever their reason",
+        stopping(ran_s=1.0, ledger=Ledger(short_rounds=2)),
+        121.0,
+        verdict("failure", 1, "no progress: 3 rounds in a row lasted less than 5 s"),
+        {"no_progress_rounds": 3},
+    ),
+    Row(
+        "with the failure of the last one, if there is one",
+        stopping(a=failed(119.0), ran_s=1.0, ledger=Ledger(short_rounds=2)),
+        121.0,
+        verdict("failure", 3, "no progress: 3 rounds in a row lasted less than 5 s", failure="text"),
+        {"no_progress_rounds": 3},
+    ),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.rule)
+def test_the_leader_decides(row: Row) -> None:
+    row.check()
+
+
+def test_a_verdict_carries_few_other_failures_and_none_that_is_long() -> None:
+    texts = ["cause", "x" * 30_000, "2", "", "4", "5", "6", "7"]
+    statuses = {
+        f"m{index}": failed(100.0 + index, revision=index)._replace(
+            status=Status(round=4, plan_token="t", outcome="failed", is_stopped=True, failure=text)
+        )
+        for index, text in enumerate(texts)
+    }
+    members = {
+        m: MemberView(Member(member_id=m, node_name=m, boot_id="", description=""), index, index, 0.0)
+        for index, m in enumerate(statuses)
+    }
+    view = replace(stopping(), active=tuple(statuses), statuses=statuses, members=members)
+    decision = decide(view, 200.0, Settings(), sizer)
+    assert isinstance(decision, Conclude)
+    assert (decision.verdict.failure, decision.verdict.others) == ("cause", ("2", "4", "5", "6"))

@@ -1,0 +1,251 @@
+"""What the leader decides before a round and while it runs, one row per rule: sizes, losses, growth. Drawn by `views`."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from rendezvous.budget import Ledger
+from rendezvous.decide import EndRound, Resign, SealRound, View, Wait, decide
+from rendezvous.settings import Settings
+from tests.support.views import (
+    RUNS,
+    SEAL,
+    THREE_LOSSES,
+    Row,
+    failed,
+    first_round,
+    losses,
+    members,
+    running,
+    see,
+    sizer,
+    status,
+    verdict,
+)
+
+ROWS = [
+    # --- the first round
+    Row("a full world starts at once", first_round("abc"), 1.0, SealRound(("a", "b", "c"), Ledger(), "3 here")),
+    Row(
+        "a world that could grow waits for more after the last arrival",
+        first_round("ab", b=5.0),
+        6.0,
+        Wait(35.0, "waiting for more nodes: 2 here"),
+    ),
+    Row(
+        "and starts when nobody has come",
+        first_round("ab", b=5.0),
+        35.0,
+        SealRound(("a", "b"), Ledger(), "2 here; nobody came for 30 s"),
+    ),
+    Row("no world is waited for", first_round("a"), 1.0, Wait(600.0, "waiting for nodes: 1 here")),
+    Row(
+        "but not for ever",
+        first_round("a"),
+        600.0,
+        verdict("failure", 75, "no world could be formed within 600 s: 1 here", round=0),
+    ),
+    Row(
+        "who is leaving is not counted",
+        first_round("abc", {"c": status(leaving_at=1.0)}),
+        1.0,
+        Wait(30.0, "waiting for more nodes: 2 here"),
+    ),
+    Row(
+        "a leader that leaves lets another one lead",
+        first_round("ab", {"a": status(leaving_at=1.0)}),
+        1.0,
+        Resign("this node leaves, another will lead"),
+    ),
+    Row(
+        "the last one to leave ends the job",
+        first_round("a", {"a": status(leaving_at=1.0)}),
+        1.0,
+        verdict("stopped", 143, "SIGTERM", round=0),
+    ),
+    # --- the first round of a chosen size
+    Row(
+        "a target is waited for though fewer would do",
+        first_round("ab"),
+        100.0,
+        Wait(600.0, "waiting for more nodes: 2 of the 3 nodes asked for are here"),
+        {"target_nodes": 3},
+    ),
+    Row(
+        "at the target the round starts at once",
+        first_round("ab"),
+        1.0,
+        SealRound(("a", "b"), Ledger(), "2 here; 2 of the 2 nodes asked for are here"),
+        {"target_nodes": 2},
+    ),
+    Row(
+        "after the start time-out what is there is taken",
+        first_round("ab"),
+        600.0,
+        SealRound(("a", "b"), Ledger(), "2 here; after 600 s 2 of the 4 nodes asked for are here"),
+        {"target_nodes": 4, "start_timeout_s": 600.0},
+    ),
+    Row(
+        "a drained node is not counted",
+        see(first_round("abc"), drained={"nc": 0.0}),
+        1.0,
+        Wait(30.0, "waiting for more nodes: 2 here"),
+    ),
+    # --- a round runs
+    Row("a round runs", running(), 130.0, Wait(math.inf, "round 4 runs 2 ranks")),
+    Row(
+        "all active members have succeeded",
+        running(a=status("succeeded"), b=status("succeeded")),
+        130.0,
+        verdict("success", 0, "all workers succeeded"),
+    ),
+    Row(
+        "what succeeded in a round before does not count",
+        running(a=status("succeeded"), b=status("succeeded", plan_token="older")),
+        130.0,
+        Wait(math.inf, "round 4 runs 2 ranks"),
+    ),
+    Row(
+        "a member that has finished and is lost changes nothing",
+        running("a", b=status("succeeded")),
+        130.0,
+        Wait(math.inf, "round 4 runs 2 ranks"),
+    ),
+    Row("a loss stops the round", running("a"), 130.0, EndRound("kill", "node nb lost in round 4")),
+    Row(
+        "a failure stops the round",
+        running(b=status("failed", at=130.0)),
+        130.0,
+        EndRound("kill", "a worker failed on node nb in round 4"),
+    ),
+    Row(
+        "a loss is the reason when it comes with a failure",
+        running("a", a=status("failed", at=130.0)),
+        130.0,
+        EndRound("kill", "node nb lost in round 4"),
+    ),
+    Row(
+        "departures are gathered for a moment",
+        running("abc", b=status(leaving_at=130.0)),
+        130.1,
+        Wait(130.2, "gathering departures of round 4"),
+    ),
+    Row(
+        "then the round is stopped with its grace",
+        running("abc", b=status(leaving_at=130.0)),
+        130.2,
+        EndRound("grace", "node nb leaving in round 4"),
+    ),
+    Row(
+        "there is nothing to gather when all leave",
+        running(a=status(leaving_at=130.0), b=status(leaving_at=130.1)),
+        130.1,
+        EndRound("grace", "nodes na, nb leaving in round 4"),
+    ),
+    Row(
+        "a member that said it leaves is not lost when it has gone",
+        running("ac", b=status(leaving_at=130.0)),
+        130.1,
+        Wait(130.2, "gathering departures of round 4"),
+    ),
+    Row(
+        "a spare that leaves restarts nobody",
+        running("abc", c=status(leaving_at=130.0)),
+        130.3,
+        Wait(math.inf, "round 4 runs 2 ranks"),
+    ),
+    Row(
+        "who leaves is named beside the failures that this causes",
+        running(a=failed(130.1), b=status(leaving_at=130.0)),
+        130.1,
+        EndRound("kill", "node nb leaving, and a worker failed on node na in round 4"),
+    ),
+    # --- growth
+    Row(
+        "an arrival that makes the world larger waits for quiet",
+        running("abc", seen={"c": 150.0}),
+        160.0,
+        Wait(450.0, "round 4 runs 2 ranks; could grow: 3 here"),
+    ),
+    Row(
+        "and is used after it",
+        running("abc", seen={"c": 150.0}),
+        450.0,
+        EndRound("grace", "growing after round 4: 3 here"),
+    ),
+    Row(
+        "no round grows soon after its seal",
+        running("abc"),
+        130.0,
+        Wait(400.0, "round 4 runs 2 ranks; could grow: 3 here"),
+    ),
+    Row(
+        "nor when one of its members has finished",
+        running("abc", b=status("succeeded")),
+        1000.0,
+        Wait(math.inf, "round 4 runs 2 ranks"),
+    ),
+    Row("a job that never grows does not", running("abc"), 5000.0, Wait(math.inf, RUNS), {"growth": "never"}),
+    Row(
+        "growth at a checkpoint waits for one",
+        running("abc", seen={"c": 150.0}),
+        5000.0,
+        Wait(math.inf, f"{RUNS}; could grow at the next checkpoint: 3 here"),
+        {"growth": "checkpoint"},
+    ),
+    Row(
+        "one from before the arrival will not do",
+        see(running("abc", seen={"c": 150.0}), saved_at=149.0),
+        5000.0,
+        Wait(math.inf, f"{RUNS}; could grow at the next checkpoint: 3 here"),
+        {"growth": "checkpoint"},
+    ),
+    Row(
+        "one after it will",
+        see(running("abc", seen={"c": 150.0}), saved_at=151.0),
+        152.0,
+        EndRound("grace", "growing after round 4: 3 here"),
+        {"growth": "checkpoint"},
+    ),
+    Row(
+        "that an active member registered again is no arrival",
+        running("abc", seen={"a": 9000.0, "c": 150.0}),
+        450.0,
+        EndRound("grace", "growing after round 4: 3 here"),
+    ),
+    Row(
+        "a node on the bench is no arrival before its bench is over",
+        see(running("abc"), ledger=losses(*THREE_LOSSES, node="nc boot")),
+        130.0,
+        Wait(170.0, RUNS),
+    ),
+    Row(
+        "and then one of that time",
+        see(running("abc"), ledger=losses(*THREE_LOSSES, node="nc boot")),
+        171.0,
+        Wait(470.0, f"{RUNS}; could grow: 3 here"),
+    ),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.rule)
+def test_the_leader_decides(row: Row) -> None:
+    row.check()
+
+
+def test_many_nodes_are_named_by_four_and_a_number() -> None:
+    names = {f"m{index}": f"n{index}" for index in range(7)}
+    view = View(
+        own_id="a",
+        members=members("a"),
+        statuses={},
+        opened_at=0.0,
+        seal=SEAL,
+        active=tuple(names),
+        lost_at=dict.fromkeys(names, 120.0),
+        names=names,
+        ledger=Ledger(),
+    )
+    assert decide(view, 130.0, Settings(), sizer) == EndRound("kill", "nodes n0, n1, n2, n3 and 3 more lost in round 4")

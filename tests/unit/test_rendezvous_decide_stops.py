@@ -1,0 +1,168 @@
+"""What the leader decides while a round is being stopped, and of members that may be dead. Drawn by `views`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from rendezvous.benches import Mark
+from rendezvous.decide import EndRound, Fence, Resign, SealRound, Wait
+from tests.support.views import ONE_USED, RUNS, Row, reach, running, see, status, stopping, verdict
+
+ROWS = [
+    # --- it is being stopped
+    Row(
+        "all must have stopped",
+        stopping(b=status()),
+        121.0,
+        Wait(155.0, "stopping round 4 (why): waiting for node nb"),
+    ),
+    Row(
+        "with grace it may take longer",
+        stopping(mode="grace", b=status()),
+        121.0,
+        Wait(180.0, "stopping round 4 (why): waiting for node nb"),
+    ),
+    Row(
+        "who has not stopped is fenced",
+        stopping(b=status()),
+        155.0,
+        Fence(("b",), "node nb has not stopped round 4 in time"),
+    ),
+    Row(
+        "but not before it must have stopped by itself, if it heard nothing",
+        stopping(b=status()),
+        154.9,
+        Wait(155.0, "stopping round 4 (why): waiting for node nb"),
+        {"stop_limit_s": 0.0, "restart_grace_s": 0.0},
+    ),
+    Row(
+        "a leader that cannot stop its own fences the others first",
+        stopping(a=status(), b=status()),
+        155.0,
+        Fence(("b",), "node nb has not stopped round 4 in time"),
+    ),
+    Row(
+        "and then lets go itself",
+        stopping(a=status()),
+        155.0,
+        Resign("this node has not stopped round 4 in time"),
+    ),
+    Row(
+        "that a member stopped an older round does not count",
+        stopping(b=status(stopped=True, plan_token="older")),
+        121.0,
+        Wait(155.0, "stopping round 4 (why): waiting for node nb"),
+    ),
+    Row(
+        "a round that had succeeded everywhere when the stop came is a success",
+        stopping(mode="grace", a=status("succeeded"), b=status("succeeded")),
+        121.0,
+        verdict("success", 0, "all workers succeeded"),
+    ),
+    # --- who is dead
+    Row(
+        "who is proven gone is removed at once",
+        see(running("abc"), gone=frozenset("bc")),
+        130.0,
+        Fence(("b", "c"), "nodes nb, nc gone: nothing listens there any more", is_proven=True),
+    ),
+    Row(
+        "that everybody has succeeded comes before that",
+        see(running(a=status("succeeded"), b=status("succeeded")), gone=frozenset("b")),
+        130.0,
+        verdict("success", 0, "all workers succeeded"),
+    ),
+    Row(
+        "who cannot be reached for a while is only looked at again",
+        reach(running("abc"), 1, 2, b=121.0),
+        130.0,
+        Wait(131.0, f"{RUNS}; could grow: 3 here"),
+    ),
+    Row(
+        "who could be reached, renews and cannot for two leases stops the round",
+        reach(running("abc"), 1, 2, b=120.0),
+        130.0,
+        EndRound("kill", "node nb cut off: the store is reached, but no peer for 10 s in round 4"),
+    ),
+    Row(
+        "such a spare is removed without that",
+        reach(running("abc"), 1, 2, c=120.0),
+        130.0,
+        Fence(("c",), "node nc cut off: the store is reached, but no peer for 10 s"),
+    ),
+    Row(
+        "so is an active member, once it has stopped",
+        reach(stopping("abc"), 1, 2, b=110.0),
+        121.0,
+        Fence(("b",), "node nb cut off: the store is reached, but no peer for 10 s"),
+    ),
+    Row(
+        "and not while its workers may still run",
+        reach(stopping("abc", b=status()), 1, 2, b=110.0),
+        125.0,
+        Wait(155.0, "stopping round 4 (why): waiting for node nb"),
+    ),
+    Row(
+        "a finished member may be cut off",
+        reach(running("abc", b=status("succeeded")), 1, 2, b=120.0),
+        130.0,
+        Wait(math.inf, RUNS),
+    ),
+    Row(
+        "a leader that has lost most of the others is the one that is cut off",
+        reach(running("abc"), 0, 2, b=120.0, c=121.0),
+        130.0,
+        EndRound("kill", "na leads, but reaches only 0 of 2 other nodes in round 4"),
+    ),
+    Row(
+        "it goes when its own round is gone",
+        reach(stopping("abc", b=status()), 0, 2, b=120.0, c=121.0),
+        130.0,
+        Resign("na leads, but reaches only 0 of 2 other nodes"),
+    ),
+    Row(
+        "a leader that never reached anybody stays: perhaps nobody can",
+        reach(running("ab"), 0, 1),
+        5000.0,
+        Wait(math.inf, RUNS),
+    ),
+    # --- after an outage of the store
+    Row(
+        "a key that vanished in an outage is no loss yet",
+        see(running("a"), no_omission_before=140.0),
+        130.0,
+        Wait(140.0, "waiting for node nb to register again after an outage of the store in round 4"),
+    ),
+    Row(
+        "it is one when nobody can run there any more",
+        see(running("a"), no_omission_before=140.0),
+        140.0,
+        EndRound("kill", "node nb lost in round 4"),
+    ),
+    Row(
+        "or when presence has proven it",
+        see(running("a"), no_omission_before=140.0, proven=frozenset("b")),
+        130.0,
+        EndRound("kill", "node nb lost in round 4"),
+    ),
+    Row(
+        "no seal leaves out who may still run",
+        see(stopping("ac", b=status()), no_omission_before=140.0),
+        130.0,
+        Wait(140.0, "waiting for node nb to register again after an outage of the store before the next round"),
+    ),
+    Row(
+        "who has said that it stopped may be left out",
+        see(stopping("ac"), no_omission_before=140.0, lost_at={"b": 115.0}),
+        130.0,
+        SealRound(("a", "c"), replace(ONE_USED, losses=(Mark("nb boot", 115.0),)), "2 here"),
+    ),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.rule)
+def test_the_leader_decides(row: Row) -> None:
+    row.check()
