@@ -27,7 +27,11 @@ def now() -> float:
 
 def ours() -> Prepare:
     """Members on a real etcd, with presence connections among them as agents have."""
-    import grpc  # noqa: F401  # the store imports it when it is first used; torchrun's libraries are there by now, too
+    import importlib
+
+    # Else these were imported within the time, by each of the processes; torchrun's libraries are there by now, too.
+    for name in ("grpc", "grpc._channel", "grpc.experimental", "encodings.idna", "fractions"):
+        importlib.import_module(name)
 
     from launcher import roster
     from launcher.description import Description, describe

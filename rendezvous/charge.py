@@ -39,7 +39,7 @@ def charged(view: View, seal: Seal, stop: Stop, now: float, settings: Settings) 
         explained_at = _explained_at(view, failures, settings)
         if len(view.active) > 1 and explained_at > now and _must_know(view, failures, ledger, now, settings):
             return Wait(explained_at, f"round {seal.round} failed: waiting whether a lost node explains it")
-        if ledger.spent(now, settings.restart_window_s) >= settings.max_restarts:
+        if _is_spent(view, failures, ledger, now, settings):
             return Conclude(_failure(view, seal, failures, ledger, now, settings))
         failed_at = min(view.statuses[m].failed_at for m in failures)
         ledger = ledger.charge(seal.round, failed_at, now).mark(first_failures=_blamed(view, failures, failed_at))
@@ -86,8 +86,14 @@ def _is_futile(view: View, ledger: Ledger, now: float, settings: Settings) -> bo
 
 def _must_know(view: View, failures: Sequence[str], ledger: Ledger, now: float, settings: Settings) -> bool:
     """Whether the next step depends on who is to blame: the budget is spent, or a node may be dying right now."""
-    is_spent = ledger.spent(now, settings.restart_window_s) >= settings.max_restarts
+    is_spent = _is_spent(view, failures, ledger, now, settings)
     return is_spent or _are_echoes(view, failures) or bool(_unreachable(view))
+
+
+def _is_spent(view: View, failures: Sequence[str], ledger: Ledger, now: float, settings: Settings) -> bool:
+    """Whether no restart may follow: by the job's budget, or by the word of a node that counts on its own."""
+    is_final = any(view.statuses[m].status.is_final for m in failures)
+    return is_final or ledger.spent(now, settings.restart_window_s) >= settings.max_restarts
 
 
 def _explained_at(view: View, failures: Sequence[str], settings: Settings) -> float:
@@ -130,6 +136,9 @@ def _failure(
     rivals = [m for m in others if view.statuses[m].status.is_peer_loss == cause.status.is_peer_loss]
     spent = ledger.spent(now, settings.restart_window_s)
     budget = f"{spent} of {settings.max_restarts} restarts used" if settings.max_restarts else "no restarts allowed"
+    final = [m for m in failures if view.statuses[m].status.is_final]
+    if final and spent < settings.max_restarts:
+        budget = f"{view.describe(final)} will not restart its workers"
     texts = [view.statuses[m].status.failure for m in others]
     return Verdict(
         kind="failure",

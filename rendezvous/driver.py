@@ -2,9 +2,9 @@
 
 Events from anywhere (the store's watches, answers, other members, the agent) land in one inbox; `run` feeds all of
 them to the protocol at once, in the caller's thread, and carries out what comes out. Nothing that can take its time
-is done in that thread when the store is on a network: keep-alives have a thread to themselves, other requests,
-watches and plans share a few (hired.py). So a stuck call delays neither a renewal nor a stop nor the caller. A
-store within the process answers at once and needs no thread. What concerns the agent (start, stop, leash, end) is
+is done in that thread when the store is on a network: keep-alives have a thread to themselves, other requests, the
+ends of watches and plans share a few (hired.py). So a stuck call delays neither a renewal nor a stop nor the caller.
+A store within the process answers at once and needs no thread. What concerns the agent (start, stop, leash, end) is
 returned to it.
 """
 
@@ -175,10 +175,7 @@ class Driver:
     def _follow(self, key: str, start_revision: int) -> None:
         self._unfollow(key)
         following = self._followed[key] = _Following(self._store, key, start_revision, self._hand_in)
-        if self._is_local:
-            following.begin()
-        else:
-            self._have_done(self._asking, following.begin)
+        following.begin()
 
     def _unfollow(self, key: str) -> None:
         following = self._followed.pop(key, None)
@@ -244,8 +241,6 @@ class _Following:
         self.is_cancelled = False
 
     def begin(self) -> None:
-        if self.is_cancelled:
-            return
         try:
             self._watch = self._store.watch(
                 self._key,
@@ -256,8 +251,6 @@ class _Following:
             )
         except StoreError as error:
             self._lose(error)
-        if self.is_cancelled:  # meanwhile, by the thread that orders
-            self.cancel()
 
     def cancel(self) -> None:
         self.is_cancelled = True

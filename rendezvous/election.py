@@ -52,6 +52,13 @@ class Election:
         if self.leading is not None:
             self.leading.take_plan(event)
 
+    def claim(self, job: keys.Keys) -> Put:
+        """What says that this member leads, on its own lease."""
+        member = self._member
+        assert member.leash.lease is not None
+        leader = Leader(member_id=member.member_id, node_name=self._node_name, presence_address=self._presence_address)
+        return Put(job.leader, member.encode(leader, job.leader), member.leash.lease)
+
     def leader(self, job: keys.Keys) -> Leader | None:
         """Who leads, as far as this member knows."""
         return self._member.read(Leader, job.leader)
@@ -183,7 +190,6 @@ class Election:
     ) -> None:
         """Put the leader's key on the own lease, if nothing has changed that this was decided on."""
         member = self._member
-        assert member.leash.lease is not None
         own = job.member(member.member_id)
         compares = (
             *guards,
@@ -193,8 +199,7 @@ class Election:
             Compare(job.round, "mod", "=", member.mirror.revision(job.round)),
             Compare(job.spares, "mod", "=", member.mirror.revision(job.spares)),
         )
-        leader = Leader(member_id=member.member_id, node_name=self._node_name, presence_address=self._presence_address)
-        put = Put(job.leader, member.encode(leader, job.leader), member.leash.lease)
+        put = self.claim(job)
         reads = (Get(job.control, prefix=True), Get(own))
 
         def counted(answer: Answer, now: float) -> None:

@@ -30,8 +30,13 @@ class Hired:
         if is_short and len(self._threads) < self._count:
             # Daemons: a call that hangs in a driver of the network must not keep the process from its exit.
             thread = threading.Thread(target=self._work, name=f"{self._name} {len(self._threads)}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:  # a process at its end gets no more threads: those that are there will do it
+                if not self._threads:
+                    raise
+            else:
+                self._threads.append(thread)
 
     def finish(self, limit_s: float) -> bool:
         """Let what was given be done, for `limit_s` at most; whether all of it was."""

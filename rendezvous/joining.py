@@ -1,6 +1,12 @@
 """From nothing to a member: find or open the job, see that it is the same as here, register.
 
-A run id names a job key by `current`, and everything of that job lies under it. A job that has failed or was
+A run id names a job key by `current`, and everything of that job lies under it. When hundreds of agents begin at
+once, what they ask one after the other is what they wait for. So each step is one transaction that does what is
+most likely right, guarded by all that it takes for granted, and reads everything it would take to know better:
+whoever opens a job is its first member and leads it with the same write, and whoever finds one registers if its spec
+is byte for byte the own one and nothing stands against it, before having read either.
+
+A job that has failed or was
 stopped is over; once nobody of it is left, the next one is opened in its place by a compare on `current`, so that
 of many agents one does it and the others meet there. Where something outside counts attempts (a job set, a batch
 system), the job key begins with that number: an agent of a later attempt opens a new job, one of an earlier attempt
@@ -83,61 +89,45 @@ class Joining:
         if now >= member.leash.lease_until:
             member.become_new_member()
         member.leash.advance(now)
+        if member.is_busy("join"):
+            return
         if member.leash.lease is None:
             member.ask("join", "grant a lease", messages.Grant(settings.lease_ttl_s), self._granted, now)
         elif not self._is_current_read:
             member.ask("join", "find the job", Txn((), (Get(self.current_key),)), self._read_current, now)
         elif self.current is None:
             self._open_job(now)
-        elif not self._is_inspected:
+        else:
             assert self.job is not None
-            own_key = self.job.member(member.member_id)
-            reads = (Get(self.job.spec), Get(self.job.control, prefix=True), Get(own_key))
-            member.ask("join", "read the job", Txn((), reads), self._inspect, now)
-        elif self._may_join(self.job, now):
-            self._register(self.current, now)
+            if not self._is_inspected:
+                self._register_unseen(self.job, now)
+            elif self._may_join(self.job, now):
+                self._register_seen(self.job, now)
 
     def _granted(self, answer: Answer, now: float) -> None:
         assert isinstance(answer, Lease)
         self._member.leash.granted(answer, self._member.sent_at)
 
-    def _open_job(self, now: float) -> None:
-        """Name a fresh job key, where there is none or where the job before it has ended for good."""
-        guard = Compare(self.current_key, "mod", "=", self.current.mod_revision if self.current else 0)
-        name = f"{self._attempt}-{self._member.token()}" if self._attempt else self._member.token()
-        put = Put(self.current_key, name.encode())
-
-        def opened(answer: Answer, now: float) -> None:
-            self.begin_again()
-
-        request = Txn((guard,), (put,))
-        self._member.ask("join", "open the job", request, opened, now, lambda now: self.begin_again())
-
     def _read_current(self, answer: Answer, now: float) -> None:
         assert isinstance(answer, TxnResult)
+        self._take_current(answer.found[0].first, now)
+
+    def _take_current(self, current: KeyValue | None, now: float) -> bool:
+        """Whether this agent may go on with what `current` names: a job, or none yet."""
         self.begin_again()
         self._is_current_read = True
-        self.current = answer.found[0].first
-        if self.current is not None:
-            name = self.current.value.decode(errors="replace")
+        self.current = current
+        if current is not None:
+            name = current.value.decode(errors="replace")
             if not (name.isascii() and name.replace("-", "").isalnum() and len(name) <= JOB_KEY_MAX):
                 sentence = f"the value of {self.current_key} is no job key, so it was not written by meshrun"
                 self._member.farewell.finish(EXIT_REFUSED, sentence, None, now)
-                return
+                return False
             self.job = keys.of_job(self._prefix, self.run_id, name)
         if self._joined_root and (self.job is None or self.job.root != self._joined_root):
             self._member.farewell.finish(EXIT_REMOVED, self.removal, None, now)
-
-    def _inspect(self, answer: Answer, now: float) -> None:
-        assert isinstance(answer, TxnResult)
-        assert self.job is not None
-        mirror, own_key = self._member.mirror, self.job.member(self._member.member_id)
-        for found, key in zip(answer.found, (self.job.spec, self.job.control, own_key), strict=True):
-            mirror.load(found, key, now)
-        self._is_inspected = True
-        own = mirror.get(own_key)
-        if own is not None:  # a registration whose answer was lost
-            self._be_member(own, answer.revision)
+            return False
+        return True
 
     # --- may this agent join? ---
 
@@ -205,34 +195,78 @@ class Joining:
 
     # --- registering ---
 
-    def _register(self, current: KeyValue, now: float) -> None:
-        member, job = self._member, self.job
-        assert job is not None
+    def _open_job(self, now: float) -> None:
+        """Name a fresh job key, where there is none or where the job before it has ended for good; join and lead it."""
+        member = self._member
+        name = f"{self._attempt}-{member.token()}" if self._attempt else member.token()
+        job = keys.of_job(self._prefix, self.run_id, name)
+        absent = (job.spec, job.leader, job.round, job.spares)
+        writes = (
+            Put(self.current_key, name.encode()),
+            Put(job.spec, member.encode(self._spec, job.spec)),
+            member.election.claim(job),
+        )
+        self._register(job, "open the job", tuple(Compare(key, "mod", "=", 0) for key in absent), writes, now)
+
+    def _register_unseen(self, job: keys.Keys, now: float) -> None:
+        """Join a job that was not read yet, if it is what is hoped for; else it is read by this."""
+        if self._attempt and _attempt_of(job) != self._attempt:
+            self._ask_about(job, "read the job", (), (), now)
+            return
+        member = self._member
+        guards = (
+            Compare(job.spec, "value", "=", member.encode(self._spec, job.spec)),
+            Compare(job.drain(self._node.node_name), "create", "=", 0),
+            Compare(job.drain(member.member_id), "create", "=", 0),
+        )
+        self._register(job, "register", guards, (), now)
+
+    def _register_seen(self, job: keys.Keys, now: float) -> None:
+        """Join a job that was read and found to be the right one, if it has not changed since."""
+        member = self._member
+        guards = (Compare(job.spec, "mod", "=", member.mirror.revision(job.spec)),)
+        is_missing = member.mirror.get(job.spec) is None
+        writes = (Put(job.spec, member.encode(self._spec, job.spec)),) if is_missing else ()
+        self._register(job, "register", guards, writes, now)
+
+    def _register(
+        self, job: keys.Keys, why: str, guards: tuple[Compare, ...], writes: tuple[Put, ...], now: float
+    ) -> None:
+        """Put the own key into a job that has not ended, if these guards hold too."""
+        member = self._member
         assert member.leash.lease is not None
         own_key = job.member(member.member_id)
-        guards = [
-            Compare(current.key, "mod", "=", current.mod_revision),
+        compares = (
+            Compare(self.current_key, "mod", "=", self.current.mod_revision if self.current else 0),
             Compare(job.verdict, "create", "=", 0),
             Compare(own_key, "create", "=", 0),
-            Compare(job.spec, "mod", "=", member.mirror.revision(job.spec)),
-        ]
-        writes: list[Put | Get] = [Put(own_key, member.encode(self.record(), own_key), member.leash.lease)]
-        if member.mirror.get(job.spec) is None:
-            writes.append(Put(job.spec, member.encode(self._spec, job.spec)))
-        reads = (Get(own_key), Get(job.control, prefix=True))
-        request = Txn(tuple(guards), (*writes, *reads), reads)
-        member.ask("join", "register", request, self._registered, now, lambda now: self.begin_again())
+            *guards,
+        )
+        own = Put(own_key, member.encode(self.record(), own_key), member.leash.lease)
+        self._ask_about(job, why, compares, (own, *writes), now)
 
-    def _registered(self, answer: Answer, now: float) -> None:
-        assert isinstance(answer, TxnResult)
-        assert self.job is not None
-        own, control = answer.found
-        if own.first is None:
-            self.begin_again()
-            return
-        self._member.mirror.put(own.first, now)
-        self._member.mirror.load(control, self.job.control, now)
-        self._be_member(own.first, answer.revision)
+    def _ask_about(
+        self, job: keys.Keys, why: str, compares: tuple[Compare, ...], writes: tuple[Put, ...], now: float
+    ) -> None:
+        """Write if all these hold, and read the job in any case: the own key in it makes a member of this agent."""
+        mirror, own_key = self._member.mirror, job.member(self._member.member_id)
+        read = (job.spec, job.control, own_key)
+        reads = (Get(self.current_key), *(Get(key, prefix=key == job.control) for key in read))
+
+        def answered(answer: Answer, now: float) -> None:
+            assert isinstance(answer, TxnResult)
+            current, *found = answer.found
+            if not self._take_current(current.first, now) or self.current is None or self.job != job:
+                return
+            for each, key in zip(found, read, strict=True):
+                mirror.load(each, key, now)
+            self._is_inspected = True
+            own = mirror.get(own_key)
+            if own is not None:  # by this request, or by one whose answer was lost
+                self._be_member(own, answer.revision)
+
+        request = Txn(compares, (*writes, *reads), reads)
+        self._member.ask("join", why, request, answered, now, lambda now: self.begin_again())
 
     def _be_member(self, own: KeyValue, revision: int) -> None:
         """The own key is in the store, and everything under control is known as of `revision`."""

@@ -57,7 +57,7 @@ class LocalRound:
         match event:
             case RoundSucceeded() if is_open:
                 self.status = replace(self.status, outcome="succeeded")
-            case RoundFailed(_, exit_code, is_peer_loss, failure, rank, is_port_taken) if is_open:
+            case RoundFailed(_, exit_code, is_peer_loss, failure, rank, is_port_taken, is_final) if is_open:
                 self.status = replace(
                     self.status,
                     outcome="failed",
@@ -66,6 +66,7 @@ class LocalRound:
                     failure=failure,
                     rank=rank,
                     is_port_taken=is_port_taken,
+                    is_final=is_final,
                 )
             case CheckpointSaved():
                 self.status = replace(self.status, saved_count=self.status.saved_count + 1)

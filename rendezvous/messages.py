@@ -114,17 +114,15 @@ class RoundSucceeded(NamedTuple):
 
 
 class RoundFailed(NamedTuple):
-    """A worker of the round on this node has failed. `failure` is the launcher's text for the report.
-
-    `rank`: whose failure it is, -1 if unknown. `is_port_taken`: a foreign process listens on the worker port.
-    """
+    """A worker of the round on this node has failed. `failure` is the launcher's text for the report."""
 
     round: int
     exit_code: int
     is_peer_loss: bool
     failure: str
-    rank: int = -1
-    is_port_taken: bool = False
+    rank: int = -1  # whose failure it is, -1 if unknown
+    is_port_taken: bool = False  # a foreign process listens on the worker port
+    is_final: bool = False  # whoever runs the workers here restarts them no more, whatever is left of the budget
 
 
 class RoundStopped(NamedTuple):

@@ -172,6 +172,7 @@ class Status:
     failure looks like a broken connection to somebody else. `leaving` is "" or the reason why this member is
     about to go, `leaving_exit_code` what with. `rank`: which failed. `is_port_taken`: the failure is that somebody
     else listens on the worker port. `saved_count`: checkpoints that the workers of this round have told of.
+    `is_final`: no restart shall follow this failure.
     """
 
     round: int
@@ -188,6 +189,7 @@ class Status:
     rank: int = -1
     is_port_taken: bool = False
     saved_count: int = 0
+    is_final: bool = False
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
 

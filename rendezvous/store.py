@@ -148,7 +148,8 @@ class Store(Protocol):
     ) -> Watch:
         """Deliver every event at or after `start_revision` (from 1 up), in order, on a thread of the store's.
 
-        `on_lost` is called at most once, last: with Compacted if the revision is gone, or with what ended the watch.
+        Returns at once, whatever the store is doing. `on_lost` is called at most once, last: with Compacted if the
+        revision is gone, or with what ended the watch.
         """
 
     def close(self) -> None:

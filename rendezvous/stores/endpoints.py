@@ -47,6 +47,7 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
 
 # gRPC's C core logs to stderr and installs fork handlers unless its environment says otherwise.
 _QUIET = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
+_quieting = threading.Lock()  # the environment is the process's, and several of its threads may begin a client at once
 
 # Where distributions keep the authorities that they trust. gRPC would use a list of its own.
 _SYSTEM_ROOTS = (
@@ -207,13 +208,14 @@ def _metadata(token: str) -> tuple[tuple[str, str], ...]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """gRPC reads its environment at its first channel; afterwards ours is as it was, for it may be handed on."""
-    set_by_us = {name: value for name, value in _QUIET.items() if name not in os.environ}
-    os.environ.update(set_by_us)
-    try:
-        yield
-    finally:
-        for name in set_by_us:
-            os.environ.pop(name, None)
+    with _quieting:
+        set_by_us = {name: value for name, value in _QUIET.items() if name not in os.environ}
+        os.environ.update(set_by_us)
+        try:
+            yield
+        finally:
+            for name in set_by_us:
+                os.environ.pop(name, None)
 
 
 def _credentials(tls: Tls) -> grpc.ChannelCredentials:

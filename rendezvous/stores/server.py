@@ -17,7 +17,7 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -59,18 +59,21 @@ _OPTIONS = (
     ("grpc.http2.max_pings_without_data", 0),
 )
 
+_Clock = Callable[[], float]
 _Context = Any  # grpc.aio.ServicerContext[bytes, bytes]
 
 
 class StoreServer:
-    """Serves an empty store on `host` (an address to bind, never implied) and `port` (0: any) once `start` is called.
+    """Serves an empty store on `host` and `also` (addresses to bind, never implied) and `port` (0: any) after `start`.
 
-    With a `token` only clients that authenticate as user "meshrun" with the token as password are answered.
-    `clock` is what leases go by.
+    With a `token` only clients with user "meshrun" and the token as password are answered. `clock`: what leases go by.
     """
 
-    def __init__(self, host: str, port: int, *, token: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, host: str, port: int, *, also: Sequence[str] = (), token: str = "", clock: _Clock = time.monotonic
+    ) -> None:
         self.host = host
+        self._hosts = (host, *also)
         self.port = port
         """The port it listens on; the kernel's choice once started, if 0 was given."""
         self._id = secrets.randbits(62) + 1  # of the "cluster": another store has another
@@ -98,7 +101,8 @@ class StoreServer:
     def start(self) -> None:
         """Listen. Raises StoreError, with who has the port if that can be known, when that is impossible."""
         assert self._thread is None, "a server starts once"
-        self.port = check_can_listen(self.host, self.port)
+        for host in self._hosts:
+            self.port = check_can_listen(host, self.port)
         started: Future[int] = Future()
         self._thread = threading.Thread(target=self._run, args=(started,), name="store server", daemon=True)
         self._thread.start()
@@ -127,15 +131,14 @@ class StoreServer:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         server = grpc.aio.server(options=_OPTIONS)
         server.add_generic_rpc_handlers(self._handlers())
-        address = join_address(self.host, self.port)
         try:
-            port = server.add_insecure_port(address)
+            ports = [server.add_insecure_port(join_address(host, self.port)) for host in self._hosts]
         except RuntimeError as error:
-            raise StoreError(f"the store cannot listen on {address}: {error}") from error
+            raise StoreError(f"the store cannot listen on {', '.join(self._hosts)}: {error}") from error
         await server.start()
         self._seen_at = time.monotonic()
         ticking = asyncio.create_task(self._tick())
-        started.set_result(port)
+        started.set_result(ports[0])
         try:
             await self._stop.wait()
         finally:
@@ -210,10 +213,8 @@ class StoreServer:
         )
 
     def _member_list(self, _: wire.MemberListRequest) -> wire.MemberListResponse:
-        url = f"http://{join_address(self.host, self.port)}"
-        return wire.MemberListResponse(
-            self._header(self._store.revision), (wire.Member(self._id, "meshrun", (), (url,)),)
-        )
+        us = wire.Member(self._id, "meshrun", (), (f"http://{join_address(self.host, self.port)}",))
+        return wire.MemberListResponse(self._header(self._store.revision), (us,))
 
     # Between gRPC and the services
 

@@ -28,7 +28,8 @@ from rendezvous.stores.refusals import CallFailed, Kind, Refusal, refusal_of
 CALLBACK_LIMIT_S = 10.0  # how long cancel() waits for a callback that is running
 OPEN_LIMIT_S = 2.0  # how long a server may take to confirm a watch; a healthy one needs milliseconds
 QUIET_LIMIT_S = 1.5  # with keep-alives every second an endpoint is never quiet for so long
-MINDER_PAUSE_S = 0.25
+MINDER_PAUSE_S = 0.25  # while another endpoint might be better
+LONE_MINDER_PAUSE_S = 1.0  # every agent has a minder, and most have one endpoint and nothing to do
 RETRY_PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0)  # the last one again and again
 
 
@@ -182,7 +183,11 @@ class EtcdWatch(Watch):
 
 
 class _Questions(Iterator[bytes]):
-    """What a watch sends: one question, and then nothing until it ends; a stream without questions would be over."""
+    """What a watch sends: one question, and then nothing until it ends.
+
+    etcd would go on with a watch whose questions are over, and we need no thread to wait here; but etcd's grpc-proxy
+    takes that for the end and tells nothing any more (tried with 3.4 and 3.5).
+    """
 
     def __init__(self, question: bytes) -> None:
         self._question: bytes | None = question
@@ -236,7 +241,8 @@ class Minder:
         return threads if self._thread is None else [*threads, self._thread]
 
     def _run(self) -> None:
-        while not self._is_closed.wait(MINDER_PAUSE_S):
+        pause_s = MINDER_PAUSE_S if len(self._calls.endpoints.all) > 1 else LONE_MINDER_PAUSE_S
+        while not self._is_closed.wait(pause_s):
             now = time.monotonic()
             watches = [watch for watch in self._watches if not watch.has_ended and watch.endpoint is not None]
             for watch in watches:

@@ -181,9 +181,11 @@ class Storage:
         def on_lost(error: StoreError) -> None:
             cluster.later(cluster.delay(), send, incarnation, WatchLost(key, error))
 
-        return self.store.watch(
+        watch = self.store.watch(
             key, prefix=key.endswith("/"), start_revision=start_revision, on_batch=on_batch, on_lost=on_lost
         )
+        self.deliver()  # what has happened since that revision
+        return watch
 
     # --- time ---
 

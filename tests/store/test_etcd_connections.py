@@ -225,6 +225,25 @@ def test_an_etcd_that_is_too_old_and_a_server_of_another_kind_are_recognised() -
         server.stop(None).wait()  # type: ignore[attr-defined]
 
 
+def test_clients_that_begin_at_once_change_the_environment_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    import grpc
+
+    inside: list[str] = []
+    has_company = threading.Event()
+
+    def channel(address: str, _: object) -> object:
+        inside.append(address)
+        if len(inside) == 2:
+            has_company.set()
+        has_company.wait(0.2)  # in vain: the other has to wait
+        return inside.pop()
+
+    monkeypatch.setattr(grpc, "insecure_channel", channel)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda _: EtcdStore(["127.0.0.1:1"]), range(2)))
+    assert not has_company.is_set()
+
+
 # A full one
 
 

@@ -163,6 +163,31 @@ ROWS = [
         121.0,
         SealRound(("a", "b"), ONE_USED, "2 here"),
     ),
+    # --- nodes that count on their own
+    Row(
+        "a node that restarts no more ends the job, whatever is left of the budget",
+        stopping(a=failed(119.0), b=failed(119.5, is_final=True, revision=8)),
+        121.0,
+        verdict(
+            "failure",
+            3,
+            "a worker failed on na in round 4, node nb will not restart its workers",
+            failure="text",
+            others=("text",),
+        ),
+    ),
+    Row(
+        "but for as long as it may turn out that a lost node explains it",
+        stopping(b=failed(119.9, is_final=True)),
+        120.1,
+        Wait(120.9, "round 4 failed: waiting whether a lost node explains it"),
+    ),
+    Row(
+        "and not when one does",
+        stopping("ac", active="ab", lost_at=120.5, a=failed(119.9, is_final=True)),
+        121.0,
+        SealRound(("a", "c"), ONE_USED, "2 here"),
+    ),
     # --- the cause
     Row(
         "the first failure that was written is the cause",

@@ -6,8 +6,19 @@ import pytest
 
 from rendezvous import keys, records
 from rendezvous.errors import SettingsError
-from rendezvous.messages import Appear, Begin, End, RoundStopped, RoundSucceeded, Say, StartRound, StopRound
-from rendezvous.records import Drain, Member, Spec, Verdict
+from rendezvous.messages import (
+    Appear,
+    Ask,
+    Begin,
+    End,
+    RoundStopped,
+    RoundSucceeded,
+    Say,
+    StartRound,
+    StopRound,
+    Unknown,
+)
+from rendezvous.records import Command, Drain, Member, Spec, Verdict
 from rendezvous.stores.memory import MemoryStore
 from tests.support.follower import JOB, Follower
 from tests.support.member_bench import Bench, none, only, running
@@ -113,6 +124,148 @@ def test_a_record_without_the_job_s_code_is_ignored() -> None:
     assert any(
         "does not know" in a.sentence or "knows the job's secret" in a.sentence for a in actions if isinstance(a, Say)
     )
+
+
+# --- as few requests as it takes
+
+
+SPEC = Spec(mesh="dp=*", limits="1:1", digest="train.py")
+
+
+def asked_to_join(bench: Bench) -> list[str]:
+    """The requests that it took to be a member, in order."""
+    actions = bench.tell(Begin()) if not bench.made else [*bench.made, *bench.settle()]
+    names = ["" if isinstance(action, Appear) else action.why for action in actions if isinstance(action, Ask | Appear)]
+    return names[: names.index("")] if "" in names else names
+
+
+def until_asked(bench: Bench, why: str) -> Ask:
+    """Begin, and stop before this request is answered."""
+    bench.step(Begin())
+    while not any(ask.why == why for ask in bench.asks):
+        assert bench.settle_one()
+    return next(ask for ask in bench.asks if ask.why == why)
+
+
+def with_job(**records_below: records.AnyRecord) -> MemoryStore:
+    """A store with a job `job`; the keys below it are written with "_" for "/"."""
+    store = MemoryStore(clock=lambda: 100.0, threaded=False)
+    store.put(keys.current("p", "r"), b"job")
+    for name, record in records_below.items():
+        store.put(f"/p/r/job/{name.replace('_', '/')}", records.encode(record))
+    return store
+
+
+def test_whoever_opens_a_job_is_its_first_member_and_leads_it_with_the_same_write() -> None:
+    bench = Bench()
+    assert asked_to_join(bench) == ["grant a lease", "find the job", "open the job"]
+    job = bench.job
+    written = (keys.current("p", "r"), job.spec, job.member(bench.protocol.member_id), job.leader)
+    assert len({bench.store.get(key).items[0].create_revision for key in written}) == 1
+    assert bench.protocol.is_leader
+    assert "ask to lead" not in [action.why for action in bench.made if isinstance(action, Ask)]
+
+
+def test_whoever_finds_a_job_like_its_own_registers_without_reading_it_first() -> None:
+    first = running()
+    second = Bench(first.store, chance_from=500)
+    assert asked_to_join(second) == ["grant a lease", "find the job", "register"]
+    assert second.job == first.job
+
+
+def test_of_two_that_find_no_job_one_opens_it_and_the_other_meets_it_there() -> None:
+    first = Bench()
+    second = Bench(first.store, chance_from=500)
+    both = [(bench, until_asked(bench, "open the job")) for bench in (first, second)]
+    for bench, ask in both:
+        bench.answer(ask)
+    assert asked_to_join(second) == ["grant a lease", "find the job", "open the job", "register"]
+    assert len(second.store.get(first.job.members, prefix=True).items) == 2
+    assert {item.key.split("/")[3] for item in second.store.get("/p/r/", prefix=True).items} == {
+        "current",
+        second.job.name,
+    }
+
+
+def test_a_job_that_says_the_same_in_other_words_is_joined_once_it_has_been_read() -> None:
+    store = with_job(spec=Spec(mesh="dp=*", limits="1:1", digest="train.py", unknown={"later": 1}))
+    assert asked_to_join(Bench(store))[2:] == ["register", "register"]
+    assert asked_to_join(Bench(with_job()))[2:] == ["register", "register"], "the spec is missing, and is written"
+
+
+def test_a_drained_node_that_is_to_come_back_joins_once_that_has_been_read() -> None:
+    undrain = Command(kind="undrain", target="node", by="somebody")
+    bench = Bench(with_job(spec=SPEC, ctl_drained_node=Drain(node_name="node"), ctl_command_x=undrain))
+    assert asked_to_join(bench)[2:] == ["register", "register"]
+
+
+def test_a_job_that_ends_before_an_agent_has_registered_is_not_joined() -> None:
+    bench = Bench(with_job(spec=SPEC))
+    ask = until_asked(bench, "register")
+    verdict = Verdict(kind="success", exit_code=0, round=1, reason="all done")
+    bench.store.put(bench.job.verdict, records.encode(verdict))
+    bench.answer(ask)
+    end = only(bench.made, End)
+    assert (end.exit_code, end.reason, end.verdict) == (0, "run r has already ended: all done", verdict)
+    assert bench.store.get(bench.job.members, prefix=True).items == ()
+
+
+def test_a_job_that_is_found_to_be_another_s_while_its_spec_is_written_is_refused() -> None:
+    bench = Bench(with_job())
+    bench.answer(until_asked(bench, "register"))  # there is no spec
+    bench.store.put(bench.job.spec, records.encode(Spec(mesh="dp=*", limits="1:1", digest="other.py")))
+    end = only(bench.settle(), End)
+    assert (end.exit_code, end.reason) == (2, "run r was started with command 'other.py', this agent has 'train.py'")
+
+
+def test_a_member_that_was_drained_by_its_id_before_it_could_register_stays_away() -> None:
+    bench = Bench(with_job(spec=SPEC))
+    ask = until_asked(bench, "register")
+    bench.store.put(bench.job.drain(bench.protocol.member_id), records.encode(Drain(node_name="node")))
+    bench.answer(ask)
+    assert only(bench.made, End).exit_code == 75
+
+
+def test_an_agent_registers_where_the_run_id_leads_by_then() -> None:
+    bench = Bench(with_job(spec=SPEC))
+    ask = until_asked(bench, "register")
+    bench.store.put(keys.current("p", "r"), b"next")
+    bench.answer(ask)
+    bench.settle()
+    assert [item.key for item in bench.store.get("/p/r/job/", prefix=True).items] == ["/p/r/job/spec"]
+    assert bench.store.get(f"/p/r/next/members/{bench.protocol.member_id}").first is not None
+
+
+def test_what_cannot_be_the_name_of_a_job_is_not_used_as_one_later_either() -> None:
+    bench = Bench(with_job(spec=SPEC))
+    ask = until_asked(bench, "register")
+    bench.store.put(keys.current("p", "r"), b"a/b")
+    bench.answer(ask)
+    assert only(bench.made, End).exit_code == 2
+    assert none(bench.made, Appear)
+
+
+@pytest.mark.parametrize("why", ["open the job", "register"])
+def test_a_registration_whose_answer_is_lost_is_found(why: str) -> None:
+    bench = Bench(with_job(spec=SPEC) if why == "register" else None)
+    ask = until_asked(bench, why)
+    bench.serve(ask.request)
+    bench.asks.remove(ask)
+    bench.step(Unknown(ask.id))
+    bench.wait(1.0)
+    bench.settle()
+    assert only(bench.made, Appear).member_id == bench.protocol.member_id
+    assert len(bench.store.get(bench.job.members, prefix=True).items) == 1
+
+
+@pytest.mark.parametrize("why", ["open the job", "register"])
+def test_a_registration_that_is_lost_is_made_again(why: str) -> None:
+    bench = Bench(with_job(spec=SPEC) if why == "register" else None)
+    ask = until_asked(bench, why)
+    bench.asks.remove(ask)
+    bench.step(Unknown(ask.id))
+    bench.wait(1.0)
+    assert only(bench.made, Appear).member_id == bench.protocol.member_id
 
 
 # --- drains

@@ -1,0 +1,93 @@
+"""Devices of a type that only torch knows: how it is asked, and every way in which there is no answer."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.devices.choose import worker_devices
+from launcher.devices.from_torch import Detector
+from launcher.errors import UsageError
+
+TORCH = """
+__version__ = "9.9"
+def device(kind):
+    if kind != "npu":
+        raise RuntimeError("Expected one of cpu, cuda, npu")
+class npu:
+    is_available = staticmethod(lambda: {available})
+    device_count = staticmethod(lambda: 3)
+print("a library that greets")
+"""
+
+
+def workers(kind: str, python: str = sys.executable, **question: Any) -> tuple[Sequence[Any], str]:
+    detector = Detector(kind, python, **question)
+    return worker_devices(kind, 1, dict(os.environ), accelerators=(detector,))
+
+
+def refusal(kind: str, python: str = sys.executable, **question: Any) -> str:
+    with pytest.raises(UsageError) as caught:
+        workers(kind, python, **question)
+    return str(caught.value)
+
+
+@pytest.fixture
+def fake_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A torch with an extension; and a file of the same name in the current directory, which is nobody's torch."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "here/torch.py").write_text("raise SystemExit(5)")
+    path = tmp_path / "torch.py"
+    path.write_text(TORCH.format(available=True))
+    return path
+
+
+def test_one_worker_is_started_per_device_that_torch_counts(fake_torch: Path) -> None:
+    slots, reason = workers("npu")
+    assert [[device.id for device in slot.devices] for slot in slots] == [["npu0"], ["npu1"], ["npu2"]]
+    assert reason == "3 workers, one per npu (3 found by torch 9.9)"
+
+
+def test_a_type_that_torch_does_not_know_or_has_not_is_refused(fake_torch: Path) -> None:
+    assert refusal("lots") == "--nproc-per-node=lots: torch 9.9 knows no such type of device"
+    fake_torch.write_text(TORCH.format(available=False))
+    assert refusal("npu") == "--nproc-per-node=npu: torch 9.9 finds none"
+
+
+def test_without_torch_nobody_knows(tmp_path: Path, fake_torch: Path) -> None:
+    fake_torch.write_text("raise ModuleNotFoundError('No module named torch')")
+    assert refusal("xpu") == (
+        "--nproc-per-node=xpu: torch, which would know, cannot be imported: No module named torch"
+    )
+
+
+@pytest.mark.parametrize(
+    ("question", "reason"),
+    [
+        ("raise SystemError('driver')", "torch could not count them: SystemError: driver"),
+        ("raise SystemExit(7)", "torch could not count them: exit code 7"),
+        ("print('[1')", "torch could not count them: exit code 0"),
+        ("print([None, 1])", "torch could not count them: exit code 0"),
+    ],
+)
+def test_an_answer_that_is_none_is_refused(question: str, reason: str) -> None:
+    assert refusal("xpu", question=question) == f"--nproc-per-node=xpu: {reason}"
+
+
+def test_a_silent_torch_is_waited_for_with_a_limit() -> None:
+    question = "import sys; sys.stdin = None; import time; time.sleep(60)"
+    assert refusal("xpu", question=question, limit_s=0.2) == (
+        "--nproc-per-node=xpu: torch did not count them within 0.2 s"
+    )
+
+
+def test_an_interpreter_that_there_is_not_is_named(tmp_path: Path) -> None:
+    python = str(tmp_path / "python")
+    assert refusal("xpu", python) == f"--nproc-per-node=xpu: {python} cannot be run: No such file or directory"
