@@ -17,16 +17,18 @@ SEARCH_SECONDS ?= 20
 # Compiled modules are part of what is measured, on either side.
 BENCH := env -u PYTHONDONTWRITEBYTECODE .venv/bin/python
 
-# Tests without servers, processes or networks; then all others. A directory in neither list fails a test.
+# Tests without servers, processes or networks; then all others. A directory in no list fails a test.
 UNIT_TESTS := $(wildcard tests/unit tests/protocol tests/store)
 # Minutes of random faults in processes of their own, and hundreds of searches for a plan: not for `make unit`.
 LONGER := tests/protocol/test_simulation.py tests/protocol/test_checker.py tests/protocol/test_rules.py \
 	tests/unit/test_placement_properties.py tests/unit/test_placement_optima.py
 OTHER_TESTS := $(wildcard tests/cli tests/processes tests/network tests/end_to_end)
+# Each behaviour by torchrun and by meshrun, for minutes: `make compat`.
+COMPAT_TESTS := $(wildcard tests/compat)
 
 SOURCES := $(shell find launcher rendezvous -name '*.py')
 
-.PHONY: help demo test unit lint docs soak bench nodes placement best optima browser servers faults stores clean
+.PHONY: help demo test unit lint docs compat soak bench nodes placement best optima browser servers faults stores clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -59,6 +61,10 @@ docs: .venv/installed ## build the documentation into site/; a warning is an err
 	.venv/bin/python docs/meshctl.py > docs/reference/meshctl.md
 	.venv/bin/meshctl plan dgx:4x8x8 --mesh 'pp=4,dp=*,tp=8' --lose h3 --svg docs/images/placement.svg >/dev/null
 	.venv/bin/mkdocs build --strict
+
+# About ten minutes, nearly all of them torchrun's.
+compat: .venv/installed ## what torchrun does and what meshrun does, side by side, on more than a hundred command lines
+	.venv/bin/pytest $(COMPAT_TESTS)
 
 soak: .venv/installed servers ## simulate the protocol under the faults of 20,000 seeds, then run 8 real agents for ten minutes
 	.venv/bin/python -m rendezvous.testing --seeds $(SEEDS) --processes $(SOAK_PROCESSES)

@@ -4,6 +4,9 @@ A node has many addresses, and most of them are of no use to others: loopback, l
 The one that is right without being told is the one that packets to the store come from, because the store is a place
 that all nodes can reach. The kernel says which it is when a UDP socket is connected, and sends nothing for that.
 Whoever knows better says so: an address, or the name of an interface.
+
+A host's own name is of no help on the host itself: some distributions write it into /etc/hosts as 127.0.1.1, while
+others find it under its real address. Who is meant by such a name takes the address that it has towards the world.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from launcher.errors import UsageError
 from rendezvous.addresses import is_for_itself, split_address
 
 LOOPBACK = "127.0.0.1"
+# Of networks for documentation (RFC 5737, RFC 3849): the way there is the way to anywhere, and nothing is sent.
+_FAR = ("192.0.2.1:9", "[2001:db8::1]:9")
 _SIOCGIFADDR = 0x8915  # include/uapi/linux/sockios.h
 _IF_INET6 = "/proc/net/if_inet6"  # one address a line: address, index, prefix length, scope, flags, name
 
@@ -34,6 +39,8 @@ def own_address(*, local_addr: str | None, interface: str | None, endpoints: Seq
         address, what = address_of_interface(interface), f"--interface {interface}"
     else:
         address = next(filter(None, map(source_address, endpoints)), LOOPBACK)
+        if is_for_itself(address) and any(map(_is_own_name, endpoints)):
+            address = main_address() or address
         what = f"the way to the store at {', '.join(endpoints)}"
     if is_for_itself(address):
         elsewhere = [endpoint for endpoint in endpoints if not is_here(endpoint)]
@@ -54,23 +61,51 @@ def source_address(endpoint: str) -> str:
     return ""
 
 
-def seen_here_alone(endpoint: str) -> str:
-    """The loopback address that HOST stands for here, if it is a name by which others mean this node; else "".
+def serving_addresses(endpoint: str, *, local_addr: str | None, interface: str | None) -> tuple[str, ...]:
+    """The addresses of this node, in digits, that HOST of HOST:PORT stands for; none if it is on another.
 
-    Some distributions write the host's own name into /etc/hosts like that.
+    If these are of use to this node alone, though a name by which others mean it, the one that they can use too.
+    Raises UsageError for an unknown name or interface.
     """
+    found = tuple(dict.fromkeys(str(place[0]) for family, place in _places(endpoint) if _is_own(family, place[0])))
+    if not found or not _is_own_name(endpoint):
+        return found
+    if local_addr is not None or interface is not None:
+        other = own_address(local_addr=local_addr, interface=interface, endpoints=())
+    else:
+        other = main_address()
+    return tuple(dict.fromkeys((*found, *filter(None, (other,)))))
+
+
+def _is_own_name(endpoint: str) -> bool:
+    """Whether HOST is a name by which others mean this node, and stands for loopback addresses here."""
     host = split_address(endpoint)[0]
     found = [str(place[0]) for _, place in _places(endpoint)]
-    is_meant = host == "localhost" or host in found
-    return found[0] if found and not is_meant and all(map(is_for_itself, found)) else ""
+    return bool(found) and host != "localhost" and host not in found and all(map(is_for_itself, found))
+
+
+def main_address() -> str:
+    """The address from which this node speaks to the world at large, or else its first that others can use; or ""."""
+    interfaces = [name for _, name in socket.if_nameindex()]
+    others = (address for name in interfaces for address in (*_four(name), *_six(name)))
+    usable = (address for address in (*map(source_address, _FAR), *others) if address and not is_for_itself(address))
+    return next(usable, "")
+
+
+def is_known(endpoint: str) -> bool:
+    """Whether HOST stands for an address."""
+    return bool(_places(endpoint))
 
 
 def is_here(endpoint: str) -> bool:
     """Whether HOST:PORT is on this node; an unknown host is not."""
-    for family, place in _places(endpoint):
-        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as trial:
-            trial.bind((place[0], 0))
-            return True
+    return any(_is_own(family, place[0]) for family, place in _places(endpoint))
+
+
+def _is_own(family: int, address: str) -> bool:
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as trial:
+        trial.bind((address, 0))
+        return True
     return False
 
 

@@ -27,7 +27,7 @@ from launcher.failures import Failures, spawn_exit_code
 from launcher.master_port import MasterPort
 from launcher.membership import join, now, settings
 from launcher.mesh import Axis, Mesh
-from launcher.narrator import Narrator
+from launcher.narrator import Narrator, recorder
 from launcher.output.layout import LogLayout
 from launcher.wakeup import Wakeup
 from launcher.warden import Exited, Gone, LeashExpired, Report, Spawned, SpawnFailed, Warden, WardenLost
@@ -39,7 +39,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.arrival import Arrival
     from launcher.hearing import Hearing
-    from launcher.output.pump import OutputPump
 
 SWEEP_LIMIT_S = 10.0  # a killed process may hang in a driver; after this the agent ends and says so
 STUCK_LIMIT_S = 3.0  # killed processes that are still there are named
@@ -56,7 +55,8 @@ def run(config: Config, warden: Warden, arrival: Arrival | None = None) -> int:
     exit_code = 1
     layout: LogLayout | None = None
     try:
-        layout = LogLayout(log_dir=config.log_dir, run_id=config.run_id or os.urandom(8).hex())
+        log_dir = os.devnull if config.logs_specs else config.log_dir  # a plug-in makes its own
+        layout = LogLayout(log_dir=log_dir, run_id=config.run_id or os.urandom(8).hex())
         exit_code = Agent(config, warden, layout, arrival).run()
     except KeyboardInterrupt:  # SIGINT, where --signals-to-handle leaves it out
         exit_code = 130
@@ -75,7 +75,9 @@ class Agent:
         self._host = arrival.name if arrival else config.node_name or os.uname().nodename
         self._departure = Departure(config)
         self._wakeup = Wakeup([*self._departure.signals, "SIGCHLD"])
-        slots, self._reason = worker_devices(config.worker_count, config.devices_per_worker, os.environ)
+        slots, self._reason = worker_devices(
+            config.worker_count, config.devices_per_worker, os.environ, python=config.python
+        )
         mesh = config.mesh or _DEFAULT_MESH
         if arrival is None:
             meshes.require_fit(mesh, len(slots))
@@ -89,6 +91,11 @@ class Agent:
             parent=os.environ,
         )
         self._maker.add(arrival.place.environment if arrival else {})
+        if os.environ.get("TORCHELASTIC_ENABLE_FILE_TIMER") == "1":
+            from launcher import timers
+
+            self._maker.add(timers.watch(warden.pid, os.environ.get("TORCHELASTIC_TIMER_FILE")))
+        self._record = recorder(config, self._host, layout.run_id, self._maker.error_file)
         self._settings = settings(config)
         self._hearing = self._new_hearing(arrival)
         self._narrator = Narrator(is_alone=arrival is None, max_restarts=config.max_restarts)
@@ -104,7 +111,7 @@ class Agent:
             wake=self._wakeup.wake,
         )
         self._driver = self._membership.driver
-        self._pump = self._new_pump()
+        self._pump = self._maker.new_pump()
         self._failures = Failures(self._host, self._pump)
 
         self._round: lifecycle.Round | None = None
@@ -113,13 +120,6 @@ class Agent:
         self._lost = ""  # why the warden is gone
         self._stuck_at = math.inf  # when a sweep has taken so long that it is explained
         self._poll = select.poll()
-
-    def _new_pump(self) -> OutputPump | None:
-        if not self._maker.captures:
-            return None
-        from launcher.output.pump import OutputPump
-
-        return OutputPump(warn=tell)
 
     def _new_hearing(self, arrival: Arrival | None) -> Hearing | None:
         """Only a job that may grow wants to know of checkpoints."""
@@ -183,6 +183,7 @@ class Agent:
     # --- what the agreement wants ---
 
     def _carry_out(self, action: messages.Action) -> None:
+        self._record(action)
         match action:
             case messages.StartRound():
                 self._start(action)
@@ -202,7 +203,7 @@ class Agent:
         if (count := len(share.ranks)) > (slot_count := self._maker.slot_count):
             raise RecordError(f"round {start.round} wants {count} workers of this node, which has {slot_count}")
         self._narrator.begins(start, share)
-        self._failures.begin(share, partial(self._maker.error_file, start.round, start.restart_count))
+        self._failures.begin(start.round, share, partial(self._maker.error_file, start.round, start.restart_count))
         self._round, self._share = lifecycle.Round(start.round, len(share.ranks)), share
         specs = self._maker.make(start.round, start.restart_count, share, self._pump)
         self._warden.spawn(start.round, specs)
@@ -220,6 +221,7 @@ class Agent:
     # --- what the warden says ---
 
     def _take_report(self, report: Report) -> None:
+        self._record(report)
         round = self._round
         match report:
             case Spawned():
@@ -307,10 +309,7 @@ class Agent:
         self._warden.close(SWEEP_LIMIT_S)
         if self._pump is not None:
             self._pump.drain(DRAIN_LIMIT_S)  # what it could not write it says itself when it is closed
-        if end.verdict is not None and end.verdict.kind == "failure":
-            self._failures.report(end.verdict, self._config.script)
-        elif end.exit_code != 0 and end.reason != self._lost:
-            tell(end.reason)
+        self._failures.tell_end(end, self._config.script, self._lost)
         return end.exit_code
 
 

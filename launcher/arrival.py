@@ -1,9 +1,10 @@
 """What a node of a job on several machines does before it forks the warden: look round, and take its place.
 
-It waits until the store answers, so that nothing has been started for a job that cannot begin; it finds the address by
-which others reach this node; it sees to what an earlier agent of the run has left here; and it binds the listener whose
-silence will prove, one day, that nothing of this node is left. That has to happen before the fork, because warden and
-workers hold the listener too. While nothing runs here, any signal ends the process at once.
+It waits until the store answers, or it turns out that this node is to serve it, so that nothing has been started for a
+job that cannot begin; it finds the address by which others reach this node; it sees to what an earlier agent of the run
+has left here; and it binds the listener whose silence will prove, one day, that nothing of this node is left. That has
+to happen before the fork, because warden and workers hold the listener too. While nothing runs here, any signal ends
+the process at once.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import NamedTuple
 
 from launcher import credentials, stores
-from launcher.addresses import is_here, own_address, seen_here_alone
+from launcher.addresses import is_here, is_known, own_address, serving_addresses
 from launcher.config import Config
 from launcher.console import tell
 from launcher.credentials import Credentials
@@ -28,7 +30,7 @@ from launcher.predecessors import Place, take_place
 from launcher.probe import probe
 from launcher.warden import open_standard_streams
 from rendezvous import presence
-from rendezvous.addresses import join_address
+from rendezvous.addresses import join_address, split_address
 from rendezvous.errors import MeshrunError
 from rendezvous.settings import Settings
 
@@ -37,7 +39,8 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Arrival(NamedTuple):
-    """`address`: where others reach this node, and its workers each other. `hosts_store`: this node serves the store.
+    """`address`: where others reach this node, and its workers each other. `serves_at`: the addresses of this node at
+    which it is to serve the store, none if that is somewhere else.
 
     `listener` is for the presence of this node, `place` what keeps a second agent off; `boot_id` is the kernel's word
     for this boot of the machine.
@@ -50,7 +53,7 @@ class Arrival(NamedTuple):
     address: str
     place: Place
     listener: socket.socket
-    hosts_store: bool
+    serves_at: tuple[str, ...]
 
     @property
     def presence_address(self) -> str:
@@ -73,9 +76,10 @@ def _arrive(config: Config, network: Network, environ: Mapping[str, str]) -> Arr
     stores.require_grpc()
     found = credentials.read(network, environ)
     limit_s = float(config.terms.get("start_timeout_s", Settings.start_timeout_s))
-    hosts_store = _is_to_serve(network)
-    if not hosts_store:
-        _wait(network, limit_s)
+    serves_at = _find_store(config, network, limit_s)
+    if serves_at and not is_here(network.endpoints[0]):
+        _, port = split_address(network.endpoints[0])  # the others come by another way
+        network = replace(network, endpoints=(join_address(serves_at[0], port),))
     address = own_address(local_addr=config.local_addr, interface=config.interface, endpoints=network.endpoints)
     name = config.node_name or os.uname().nodename
     run = config.run_id or "none"
@@ -83,7 +87,8 @@ def _arrive(config: Config, network: Network, environ: Mapping[str, str]) -> Arr
     run = f"{run} at {network.endpoints[0]}" if network.backend == "served" else run
     place = take_place(run, name, environ)
     try:
-        listener = _listen(config, address)
+        _require_master_port(config)
+        listener = listen(config, address)
     except MeshrunError:
         place.leave()
         raise
@@ -91,11 +96,11 @@ def _arrive(config: Config, network: Network, environ: Mapping[str, str]) -> Arr
         network=network,
         credentials=found,
         name=name,
-        boot_id=_boot_id(),
+        boot_id=boot_id(),
         address=address,
         place=place,
         listener=listener,
-        hosts_store=hosts_store,
+        serves_at=serves_at,
     )
 
 
@@ -120,45 +125,118 @@ def _signals_end_it() -> Iterator[None]:
             signal.signal(signum, disposition)
 
 
-def _is_to_serve(network: Network) -> bool:
-    """Whether the store is this node's to serve: it is named, and nobody serves there yet."""
-    if network.backend != "served" or network.is_host is False:
-        return False
+def _find_store(config: Config, network: Network, limit_s: float) -> tuple[str, ...]:
+    """Wait for the store; or, if it is this node's to serve and nobody does, where to serve it."""
+    host = split_address(network.endpoints[0])[0]
+    if network.backend == "etcd":
+        wait_for_store(network, limit_s)
+        return ()
+    if config.node_rank is not None:
+        whose = "the agent of node rank 0 serves it"
+        hint = f"{whose}: it must run, with the same --master-addr and --master-port"
+    elif _is_named_by_controller(config, network):
+        whose = "the agent of node 0 serves it"
+        hint = f"{config.origins['rdzv_endpoint']} names it, and it has to run; --standalone runs this node alone"
+    elif network.is_host is False:
+        whose, hint = "the node with is_host=1 serves it", "--rdzv-conf is_host=1 belongs to one of the nodes"
+    else:
+        whose = "the agent of the node with that address serves it"
+        hint = (
+            f"{host} is no address of this node, and as far as can be seen here none of a node that came; see is_host"
+        )
+    if network.is_host is False:
+        wait_for_store(network, limit_s, whose=whose, hint=hint)
+        return ()
+    is_sole = bool(network.is_host) and config.node_rank is None
+    return wait_for_store(
+        network, limit_s, whose=whose, hint=hint, claim=lambda: _own_site(config, network), is_sole=is_sole
+    )
+
+
+def _own_site(config: Config, network: Network) -> tuple[str, ...]:
+    """Where this node would serve the store: it is the one that is named, or that was told to."""
     endpoint = network.endpoints[0]
-    if not is_here(endpoint):
-        if network.is_host:
-            raise UsageError(f"is_host=1, and {endpoint} is not on this node", "--rdzv-endpoint names the node that is")
-        return False
-    finding = probe(network)
-    if finding.kind == "wrong":
-        raise UsageError(finding.sentence, finding.hint)
-    if finding.kind == "good" and network.is_host:
-        raise UsageError(f"is_host=1, and {endpoint} is served already", "--rdzv-conf is_host=0 joins that job")
-    if finding.kind == "good":
-        return False
-    if address := seen_here_alone(endpoint):
-        tell(f"{endpoint} is {address} on this node, where no other reaches a store: an address in its place helps")
-    return True
+    if at := serving_addresses(endpoint, local_addr=config.local_addr, interface=config.interface):
+        return at
+    if not network.is_host or not is_known(endpoint):
+        return ()
+    if config.local_addr is not None or config.interface is not None:
+        return (own_address(local_addr=config.local_addr, interface=config.interface, endpoints=()),)
+    host = split_address(endpoint)[0]
+    if _is_named_by_controller(config, network):
+        raise UsageError(
+            f"{config.origins['rdzv_endpoint']} calls this node {host}, and no address of it goes by that name",
+            "--local-addr says where others reach this one, --rdzv-endpoint where else to meet",
+        )
+    if config.node_rank is None:
+        raise UsageError(f"is_host=1, and {endpoint} is not on this node", "--rdzv-endpoint names the node that is")
+    origin = config.origins["node_rank"]
+    whose = "no --node-rank is given, which makes 0" if origin == "default" else f"this is node rank 0 ({origin})"
+    raise UsageError(
+        f"{whose}, and the master, {host}, is not on this node",
+        "each node has a --node-rank of its own, or none with --rdzv-backend c10d; if others do reach this one at that "
+        "address, --local-addr says where it listens",
+    )
 
 
-def _wait(network: Network, limit_s: float) -> None:
-    """Look until a store answers."""
+def _is_named_by_controller(config: Config, network: Network) -> bool:
+    """Whether nobody has said who serves the store, but the environment of a job controller."""
+    return config.node_rank is None and network.is_host is not None and "is_host" not in config.rdzv_conf
+
+
+def wait_for_store(
+    network: Network,
+    limit_s: float,
+    *,
+    whose: str = "",
+    hint: str = "--rdzv-endpoint names the store, --start-timeout is how long it is waited for",
+    claim: Callable[[], tuple[str, ...]] = tuple,
+    is_sole: bool = False,
+) -> tuple[str, ...]:
+    """Look until a store answers, or nobody does where this node is to: then what `claim` says, its addresses.
+
+    `whose`: who serves it, for people. `is_sole`: this node was told that nobody else does. Raises UsageError for what
+    is no store, TemporaryError after `limit_s`.
+    """
     deadline, said = time.monotonic() + limit_s, ""
-    while (finding := probe(network)).kind != "good":
+    while True:
+        own = claim()
+        finding = probe(network)
+        if finding.kind == "good":
+            if own and is_sole:
+                raise UsageError(
+                    f"this node is to serve the store at {network.endpoints[0]}, and somebody does already",
+                    "--rdzv-conf is_host=0 joins the job that is there",
+                )
+            return ()
         if finding.kind == "wrong":
             raise UsageError(finding.sentence, finding.hint)
+        if own:
+            return own
         if time.monotonic() >= deadline:
-            raise TemporaryError(
-                f"no store could be used within {limit_s:g} s: {finding.sentence}",
-                finding.hint or "--rdzv-endpoint names the store, --start-timeout is how long it is waited for",
-            )
+            sentence = f"no store could be used within {limit_s:g} s: {finding.sentence}"
+            raise TemporaryError(sentence, finding.hint or hint)
         if finding.sentence != said:
             said = finding.sentence
-            tell(f"waiting up to {limit_s:g} s for the store: {said}")
+            tell(f"waiting up to {limit_s:g} s for the store: " + "; ".join(filter(None, (said, whose))))
         time.sleep(PAUSE_S)
 
 
-def _listen(config: Config, address: str) -> socket.socket:
+def _require_master_port(config: Config) -> None:
+    """See that rank 0 can listen where all nodes were told that it does; if that is here. Raises TemporaryError."""
+    if config.node_rank != 0 or config.master_port is None:
+        return
+    from rendezvous.listeners import foreign_listener
+
+    if holder := foreign_listener(config.master_port):
+        raise TemporaryError(
+            f"port {config.master_port} is meant for rank 0 on this node, and {holder} listens there",
+            "--master-port gives another, on all nodes",
+        )
+
+
+def listen(config: Config, address: str) -> socket.socket:
+    """Where the other agents reach this one. Raises UsageError and TemporaryError."""
     first, last = config.port_range or (0, 0)
     try:
         return presence.bind(address, range(first, last + 1))
@@ -172,7 +250,8 @@ def _listen(config: Config, address: str) -> socket.socket:
         raise TemporaryError(f"cannot listen on {address}: {error.strerror}") from None
 
 
-def _boot_id() -> str:
+def boot_id() -> str:
+    """The kernel's name for this boot of the machine, "" where it has none."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from launcher.config import Config
     from launcher.options import Words
     from launcher.warden import Warden
+    from rendezvous.errors import MeshrunError
 
 PROGRAM = "meshrun"
 
@@ -55,6 +56,7 @@ def _run(argv: Sequence[str]) -> int:
     if config.network is not None:
         from launcher.arrival import arrive
 
+        _tell(config)  # before a wait, which they may explain
         arrival = arrive(config, config.network, os.environ)
     try:
         return _launch(config, Warden.fork(keep=arrival.keep if arrival else ()), arrival)
@@ -71,11 +73,17 @@ def _launch(config: Config, warden: Warden, arrival: Arrival | None) -> int:
         raise_descriptor_limit()
 
     from launcher import agent
+
+    if arrival is None:
+        _tell(config)
+    return agent.run(config, warden, arrival)
+
+
+def _tell(config: Config) -> None:
     from launcher.console import tell
 
     for note in config.notes:
         tell(note)
-    return agent.run(config, warden, arrival)
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
@@ -88,7 +96,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
 def _resolve(words: Words, environ: Mapping[str, str]) -> Config:
     from launcher import config
 
-    return config.resolve(words, environ, environ.get("PYTHON_EXEC") or sys.executable)
+    return config.resolve(words, environ, environ.get("PYTHON_EXEC") or sys.executable, os.uname().nodename)
 
 
 def _answer(words: Words) -> int:
@@ -113,12 +121,14 @@ def report(error: Exception, program: str) -> int:
     from rendezvous.errors import MeshrunError, SettingsError, StoreError
 
     if isinstance(error, MeshrunError):
-        say(f"{program}: error: {error}")
-        if error.hint:
-            say(f"hint: {error.hint}")
+        exit_code = int(getattr(error, "exit_code", EXIT_TEMPORARY if isinstance(error, StoreError) else 1))
         if isinstance(error, SettingsError):
-            return EXIT_USAGE
-        return int(getattr(error, "exit_code", EXIT_TEMPORARY if isinstance(error, StoreError) else 1))
+            exit_code = EXIT_USAGE
+        if not _leave(error, exit_code):
+            say(f"{program}: error: {error}")
+            if error.hint:
+                say(f"hint: {error.hint}")
+        return exit_code
     if isinstance(error, OSError) and (shortage := shortage_hint(error.errno)):
         say(f"{program}: error: this machine gives too little to run: {error.strerror}\nhint: {shortage}")
         return EXIT_TEMPORARY
@@ -130,6 +140,13 @@ def report(error: Exception, program: str) -> int:
     say(f"hint: please report it with the command line and all that follows; meshrun {__version__}, Python {python}")
     say("".join(traceback.format_exception(error)).rstrip())
     return EXIT_BUG
+
+
+def _leave(error: MeshrunError, exit_code: int) -> bool:
+    """Leave the error for the program that started this one, if it has asked for that."""
+    from launcher import ending
+
+    return ending.write(ending.Ended(exit_code=exit_code, reason=str(error), hint=error.hint))
 
 
 def protect_imports() -> None:

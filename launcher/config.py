@@ -1,10 +1,11 @@
 """What the user asked for, checked once and trusted afterwards.
 
 `resolve` turns the words of the command line and the environment into one frozen `Config`. A value comes from
-the first of: the flag, LAUNCHER_<NAME>, PET_<NAME>, the default; `Config.origins` remembers which. Whatever
-cannot work is refused here in one sentence that names the flag or the variable it came from; what is accepted
-but changes nothing is said in `Config.notes`. No file is looked at and no device counted: the same words give
-the same Config on any machine. The rules of torchrun's rendezvous options are in `meeting`.
+the first of: the flag, LAUNCHER_<NAME>, PET_<NAME>, what a job controller says (`controllers`), the default;
+`Config.origins` remembers which. Whatever cannot work is refused here in one sentence that names the flag or the
+variable it came from; what is accepted but changes nothing is said in `Config.notes`. No file is looked at and no
+device counted: the same words give the same Config on any machine. The rules of torchrun's rendezvous options are in
+`meeting`.
 """
 
 from __future__ import annotations
@@ -17,17 +18,22 @@ from launcher import mesh as meshes
 from launcher.errors import UsageError
 from launcher.mesh import Mesh
 from launcher.options import DEMANDS, Given, Words, gather
+from launcher.options.legacy import unread_variables, wants_local_rank
 from launcher.options.meeting import meet
 from launcher.options.network import Network
 from launcher.options.reading import count, flag, host, name, ports, printable, seconds, whole_number
-from launcher.options.redirects import Streams, local_ranks, streams
+from launcher.options.redirects import Streams, local_ranks, streams, texts
+from launcher.options.sharing import NumaMode, devices_per_worker, numa_binding, worker_count
 from launcher.options.signals import preemption_signal, signals_to_handle
 from launcher.options.terms import TERMS, Term, terms, terms_alone
 
-LaunchMode = Literal["script", "module", "program", "path"]
-DeviceWord = Literal["auto", "gpu", "cpu"]
+# Without any of these there is no job controller to look for.
+CONTROLLED = (
+    "JAX_COORDINATOR_ADDRESS", "JOB_COMPLETION_INDEX", "LWS_GROUP_SIZE", "PET_NNODES", "PROCESS_ID", "SLURM_JOB_ID",
+    "VC_TASK_INDEX", "WORLD_SIZE",
+)  # fmt: skip
 
-_WORKERS_MAX = 10_000  # before a wrong number makes this machine unusable
+LaunchMode = Literal["script", "module", "program", "path"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,14 +41,16 @@ class Config:
     """One run of the command on this node. Times are in seconds.
 
     `nodes_max` None: any number; it is 1 for 1:N where only this machine can join. `worker_count` None was not given:
-    one worker per accelerator if there are any, else 1. `mesh` None: one elastic axis, dp. `demands`: those of
+    one worker per accelerator if there are any, else 1; a word is auto, gpu, cpu, or a type of device that torch may
+    know. `mesh` None: one elastic axis, dp. `demands`: those of
     `options.DEMANDS` that were given, name -> text, which `demand` reads when the mesh is known. `terms`: settings of
     the agreement that were given, field -> value. `network` None: one machine. `log_dir` None: a temporary directory.
     `local_ranks_filter` None: all. `run_id` None: the agent draws one. `node_name` None: the host's. `master_addr`
-    None: `local_addr` if given, else loopback; `master_port` None: a free one for every round. `lease_ttl_s` None: on
-    one machine no leash, else the agreement's default. `python` is the interpreter of the workers. `notes` are lines
-    to print once, before the first worker starts. `origins`: field, or name of an option of `demands` or `terms` ->
-    "--flag", the variable's name, or "default".
+    None: `local_addr` if given, else loopback; `master_port` None: a free one for every round; where the rounds say who
+    is who, `node_rank` is None and so are these two. `lease_ttl_s` None: on one machine no leash, else the agreement's
+    default. `python` is the interpreter of the workers. `notes` are lines to print once, before the first worker
+    starts. `origins`: field, or name of an option of `demands` or `terms` -> "--flag", the variable's name, or
+    "default".
     """
 
     script: str
@@ -50,7 +58,7 @@ class Config:
     launch_mode: LaunchMode
     nodes_min: int
     nodes_max: int | None
-    worker_count: int | DeviceWord | None
+    worker_count: int | str | None
     devices_per_worker: int | Literal["all"]
     mesh: Mesh | None
     demands: Mapping[str, str]
@@ -62,9 +70,15 @@ class Config:
     redirects: Streams
     tee: Streams
     local_ranks_filter: frozenset[int] | None
+    duplicate_stdout_filters: tuple[str, ...] = ()
+    duplicate_stderr_filters: tuple[str, ...] = ()
+    logs_specs: str | None = None
+    event_log_handler: str = "null"
     shutdown_timeout_s: float = 30
     signals_to_handle: tuple[str, ...]
     virtual_local_rank: bool
+    legacy_local_rank: bool = False
+    numa_binding: NumaMode | None = None
     run_id: str | None
     standalone: bool
     rdzv_backend: str
@@ -73,7 +87,7 @@ class Config:
     network: Network | None = None
     attempt: int | None = None
     node_name: str | None = None
-    node_rank: int
+    node_rank: int | None
     master_addr: str | None
     master_port: int | None
     local_addr: str | None
@@ -99,42 +113,54 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "module": (),  # these three make `launch_mode`
     "no-python": (),
     "run-path": (),
+    "start-method": (),
+    "use-env": (),
     "rdzv-prefix": ("network",),
+    "store-port": (),
     **{name: (name,) for name in (*DEMANDS, *TERMS)},
 }
 
 
-def resolve(words: Words, environ: Mapping[str, str], python: str) -> Config:
+def resolve(words: Words, environ: Mapping[str, str], python: str, hostname: str = "") -> Config:
     """The Config that these words mean in this environment. Raises UsageError for what cannot work.
 
-    `python`: the interpreter for the workers.
+    `python`: the interpreter for the workers. `hostname`: this node's, which a job controller may have chosen.
     """
-    given = gather(words.values, environ)
+    given, note, missing = gather(words.values, environ), "", ""
+    if not environ.keys().isdisjoint(CONTROLLED):
+        from launcher import controllers  # one machine seldom has one
+
+        gathered = controllers.gather(words.values, environ, hostname)
+        given, note, missing = gathered.given, gathered.note, gathered.missing
     if words.script is None:
         raise UsageError("no script given", "meshrun [options] SCRIPT [arguments of the script]; meshrun -h explains")
-    notes: list[str] = []
+    notes = [*filter(None, [note]), *unread_variables(environ)]
     launch_mode, launch_origin = _launch_mode(given, notes)
-    worker_count = _worker_count(given["nproc-per-node"])
+    workers = worker_count(given["nproc-per-node"])
     mesh = _mesh(given["mesh"])
     nodes_min, nodes_max = _nodes(given["nnodes"], mesh)
+    if missing and nodes_min > 1:
+        raise UsageError(f"{given['nnodes']}: the nodes need a place to meet", missing)
     if not given["monitor-interval"].is_default:
         notes.append(f"{given['monitor-interval']} has no effect: nothing polls, a worker's end is seen at once")
     meeting = meet(
-        given, notes, standalone=flag(given["standalone"]), node_rank=count(given["node-rank"]),
+        given, notes, standalone=flag(given["standalone"]), nodes=(nodes_min, nodes_max),
         is_alone=nodes_max == 1 or _is_local(given["rdzv-endpoint"], given["nnodes"]),
     )  # fmt: skip
     if meeting.network is None:
         nodes_max = _require_one(given, notes, nodes_min, nodes_max)
-        if mesh is not None and isinstance(worker_count, int):
-            meshes.require_fit(mesh, worker_count)
+        if mesh is not None and isinstance(workers, int):
+            meshes.require_fit(mesh, workers)
+    elif meeting.node_count:
+        nodes_min = nodes_max = meeting.node_count
     return Config(
         script=words.script,
         script_args=words.script_args,
         launch_mode=launch_mode,
         nodes_min=nodes_min,
         nodes_max=nodes_max,
-        worker_count=worker_count,
-        devices_per_worker=_devices_per_worker(given["devices-per-worker"]),
+        worker_count=workers,
+        devices_per_worker=devices_per_worker(given["devices-per-worker"]),
         mesh=mesh,
         demands={name: given[name].text for name in DEMANDS if not given[name].is_default},
         terms=terms(given, meeting.conf, (nodes_min, nodes_max)) if meeting.network else terms_alone(given),
@@ -145,9 +171,15 @@ def resolve(words: Words, environ: Mapping[str, str], python: str) -> Config:
         redirects=streams(given["redirects"]),
         tee=streams(given["tee"]),
         local_ranks_filter=local_ranks(given["local-ranks-filter"]),
+        duplicate_stdout_filters=texts(given["duplicate-stdout-filters"]),
+        duplicate_stderr_filters=texts(given["duplicate-stderr-filters"]),
+        logs_specs=None if given["logs-specs"].text == "default" else name(given["logs-specs"]),
+        event_log_handler=name(given["event-log-handler"]),
         shutdown_timeout_s=seconds(given["shutdown-timeout"]),
         signals_to_handle=signals_to_handle(given["signals-to-handle"], notes),
         virtual_local_rank=flag(given["virtual-local-rank"]),
+        legacy_local_rank=wants_local_rank(given, notes),
+        numa_binding=numa_binding(given["numa-binding"]),
         run_id=meeting.run_id,
         standalone=meeting.standalone,
         rdzv_backend=meeting.backend,
@@ -156,7 +188,7 @@ def resolve(words: Words, environ: Mapping[str, str], python: str) -> Config:
         network=meeting.network,
         attempt=None if given["attempt"].is_default else count(given["attempt"]),
         node_name=None if given["node-name"].is_default else name(given["node-name"]),
-        node_rank=0,
+        node_rank=meeting.node_rank,
         master_addr=meeting.master_addr,
         master_port=meeting.master_port,
         local_addr=None if given["local-addr"].is_default else host(given["local-addr"], given["local-addr"].text),
@@ -224,43 +256,10 @@ def _require_one(given: Mapping[str, Given], notes: list[str], least: int, most:
     if least > 1:
         if given["standalone"].text == "1":
             raise UsageError(f"{nodes} and {given['standalone']} exclude each other", "--standalone is one node")
-        if given["rdzv-backend"].text == "c10d":
-            raise UsageError(f"{nodes}: the nodes need a place to meet", "--rdzv-endpoint HOST names one of them")
-        raise UsageError(
-            f"{nodes}: a static rendezvous of several nodes does not work yet",
-            "--rdzv-backend c10d --rdzv-endpoint HOST names one of them, etcd and its address an etcd",
-        )
+        raise UsageError(f"{nodes}: the nodes need a place to meet", "--rdzv-endpoint HOST names one of them")
     if most != 1 and not nodes.is_default:
         notes.append(f"{nodes}: only this machine can join, the job starts at once on 1 node")
     return 1
-
-
-def _worker_count(given: Given) -> int | DeviceWord | None:
-    if given.is_default:
-        return None
-    count = whole_number(given.text)
-    if count is not None:
-        if count < 1:
-            raise UsageError(f"{given}: at least 1 worker is needed")
-        if count > _WORKERS_MAX:
-            raise UsageError(f"{given}: more than {_WORKERS_MAX} workers on one machine")
-        return count
-    words: tuple[DeviceWord, ...] = ("auto", "gpu", "cpu")
-    for word in words:
-        if given.text == word:
-            return word
-    if given.text == "xpu":
-        raise UsageError(f"{given} does not work yet", "give the number of workers")
-    raise UsageError(f"{given} is neither a number nor auto, gpu or cpu")
-
-
-def _devices_per_worker(given: Given) -> int | Literal["all"]:
-    if given.text == "all":
-        return "all"
-    count = whole_number(given.text)
-    if count is None or count < 1:
-        raise UsageError(f"{given} is neither a number of at least 1 nor all")
-    return count
 
 
 def _mesh(given: Given) -> Mesh | None:

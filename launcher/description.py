@@ -18,6 +18,7 @@ _SLOTS_MAX = 10_000
 _LEVELS_MAX = 16
 _AXES_MAX = 64
 _RANKS_MAX = 10_000_000
+_NODES_MAX = 1_000_000
 _Record = TypeVar("_Record", "Description", "Share")
 
 
@@ -25,8 +26,9 @@ _Record = TypeVar("_Record", "Description", "Share")
 class Description:
     """What a node says of itself. `master_port` 0: rank 0 listens on the port offered per round.
 
-    `name` is what people call the node, `machine` the kernel's id of this boot, "" where one machine is all there
-    is. `path` and `index`: where it stands in the network, see `Node`.
+    `node_rank`: its number, where the user has given it; `master_addr` is then what its workers are told. `name` is
+    what people call the node, `machine` the kernel's id of this boot, "" where one machine is all there is. `path` and
+    `index`: where it stands in the network, see `Node`.
     """
 
     slot_count: int
@@ -37,6 +39,8 @@ class Description:
     path: tuple[str | None, ...] = ()
     index: int | None = None
     master_port: int = 0
+    node_rank: int | None = None
+    master_addr: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +76,9 @@ def read_description(text: str) -> Description:
     _require(0 < found.slot_count <= _SLOTS_MAX, f"slot_count {found.slot_count}")
     _require(0 <= found.master_port < 65536, f"master_port {found.master_port}")
     _require(len(found.path) <= _LEVELS_MAX, f"a path of {len(found.path)} levels")
-    for name in (found.address, found.role, found.name, found.machine, *filter(None, found.path)):
+    _require(found.node_rank is None or 0 <= found.node_rank < _NODES_MAX, f"node_rank {found.node_rank}")
+    texts = (found.address, found.role, found.name, found.machine, found.master_addr, *filter(None, found.path))
+    for name in texts:
         _require(len(name) <= _TEXT_MAX and name.isprintable(), f"the text {name[:40]!r}")
     _require(bool(found.address), "no address")
     return found

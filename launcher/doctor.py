@@ -6,12 +6,13 @@ counted by the same detectors that a run uses.
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module, metadata
 from typing import Any
 
-from launcher import __version__, config, credentials, options
+from launcher import __version__, config, controllers, credentials, options
 from launcher.devices import choose
 from launcher.errors import UsageError
 
@@ -26,22 +27,36 @@ def examine(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any]:
     """
     words = options.parse(argv)
     python = environ.get("PYTHON_EXEC") or sys.executable
-    resolved = config.resolve(words._replace(script=words.script or _NO_SCRIPT), environ, python)
-    given = options.gather(words.values, environ)
+    hostname = os.uname().nodename
+    resolved = config.resolve(words._replace(script=words.script or _NO_SCRIPT), environ, python, hostname)
+    gathered = controllers.gather(words.values, environ, hostname)
     return {
         "meshrun": __version__,
         "python": {"version": ".".join(map(str, sys.version_info[:3])), "agent": sys.executable, "workers": python},
         "torch": _torch_version(),
         "workers": _workers(resolved, environ),
         "devices": [_detected(kind, environ) for kind in _DETECTORS],
+        "controller": _controller(gathered),
         "options": {
             name: {"value": value.text, "origin": value.origin}
-            for name, value in given.items()
+            for name, value in gathered.given.items()
             if value.option.state != "not yet"
         },
         "secrets": credentials.given(environ),
         "notes": list(resolved.notes),
     }
+
+
+def _controller(gathered: controllers.Gathered) -> dict[str, Any] | None:
+    """Which job controller the environment speaks of, by what it is known, what it says, and what is made of that."""
+    found = gathered.detection
+    if found is None:
+        return None
+    says = {
+        name: {"value": value.text, "origin": value.origin, "unused": gathered.unused.get(name)}
+        for name, value in found.values.items()
+    }
+    return {"name": found.controller, "known_by": list(found.known_by), "reason": found.reason, "says": says}
 
 
 def _torch_version() -> str | None:
@@ -54,7 +69,9 @@ def _torch_version() -> str | None:
 def _workers(resolved: config.Config, environ: Mapping[str, str]) -> dict[str, Any]:
     """How many workers there would be and why, or why there can be none."""
     try:
-        slots, reason = choose.worker_devices(resolved.worker_count, resolved.devices_per_worker, environ)
+        slots, reason = choose.worker_devices(
+            resolved.worker_count, resolved.devices_per_worker, environ, python=resolved.python
+        )
     except UsageError as error:
         return {"count": 0, "reason": str(error)}
     return {"count": len(slots), "reason": reason}
@@ -73,6 +90,17 @@ def _detected(kind: str, environ: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
+def _told(controller: Mapping[str, Any] | None) -> Iterator[str]:
+    if controller is None:
+        yield "  none is recognised"
+        return
+    yield f"  {controller['name']}, by {', '.join(controller['known_by'])}"
+    yield f"  {controller['reason']}"
+    for name, said in controller["says"].items():
+        why = f"not used: {said['unused']}" if said["unused"] else "used"
+        yield f"  {name:<20} {said['value']:<36} {said['origin']}, {why}"
+
+
 def describe(findings: Mapping[str, Any]) -> str:
     """The same as text for people."""
     python = findings["python"]
@@ -84,6 +112,9 @@ def describe(findings: Mapping[str, Any]) -> str:
         "",
         "devices",
         *(f"  {found['kind']:<20} {found['count']}: {found['reason']}" for found in findings["devices"]),
+        "",
+        "job controller",
+        *_told(findings["controller"]),
         "",
         "options",
         *(

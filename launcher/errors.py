@@ -19,6 +19,7 @@ _SHORTAGES = {
     errno.ENOMEM: "see free -m, and in a container its memory limit",
     errno.ENOSPC: "see df -h and df -i",
     errno.EDQUOT: "see quota",
+    errno.E2BIG: "getconf ARG_MAX is the limit of arguments and environment together, ulimit -s moves it",
 }
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from launcher.blame import is_peer_loss
 from launcher.console import say, tell
+from launcher.environments.foreign import END_FILE
 from launcher.memory_events import MemoryEvents, is_out_of_memory
 from launcher.roster import Share
 from rendezvous.errors import RecordError
@@ -19,6 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.output.pump import OutputPump
     from launcher.report import WorkerFailure
+    from rendezvous.messages import End
 
 TAIL_LIMIT_S = 0.5  # for the last lines of workers that have just been killed to arrive
 MESSAGE_MAX = 40_000  # characters, more than the report shows
@@ -33,13 +35,14 @@ class Failures:
         self._pump = pump
         self._memory = MemoryEvents()
         self._oom_kills: int | None = None
+        self._round = 0
         self._share: Share | None = None
         self._error_file: Callable[[int], str] = lambda local_rank: ""
         self._found: dict[int, WorkerFailure] = {}  # by local rank, the cause first once it is known
 
-    def begin(self, share: Share, error_file: Callable[[int], str]) -> None:
+    def begin(self, round: int, share: Share, error_file: Callable[[int], str]) -> None:
         """A round begins: what failed before is of no interest any more."""
-        self._share, self._error_file = share, error_file
+        self._round, self._share, self._error_file = round, share, error_file
         self._oom_kills = self._memory.oom_kill_count()
         self._found = {}
 
@@ -83,24 +86,64 @@ class Failures:
             self._pump.drain(TAIL_LIMIT_S)
             self._found = {rank: replace(failure, tail=self._tail(rank)) for rank, failure in self._found.items()}
 
+    def tell_end(self, end: End, script: str, said: str) -> None:
+        """Say how the job ended, unless well or with the reason that was `said`; or leave that for who has asked."""
+        if os.environ.get(END_FILE) and self._leave(end):
+            return
+        if end.verdict is not None and end.verdict.kind == "failure":
+            self.report(end.verdict, script)
+        elif end.exit_code != 0 and end.reason != said:
+            tell(end.reason)
+
     def report(self, verdict: Verdict, script: str) -> None:
         """Say why the job failed: the verdict's failure first, then the others it names and this node's own."""
-        root = _told(verdict.failure)
-        if root is None:
+        failures = self._in_order(verdict)
+        if not failures:
             tell(f"error: {verdict.reason}")
             return
         from launcher import report
-        from launcher.output.error_file import pass_on_error_file
 
+        text = report.render(script, failures, outcome=verdict.reason, is_order_known=verdict.is_first_sure)
+        say(text, patience_s=REPORT_LIMIT_S)
+        self._pass_on(failures[0])
+
+    def _leave(self, end: End) -> bool:
+        """Leave how it ended in the file that the program which started this agent has named."""
+        from launcher.ending import Ended, write
+
+        verdict = end.verdict
+        failures = self._in_order(verdict) if verdict is not None else []
+        is_here = verdict is not None and self._share is not None and verdict.round == self._round
+        is_left = write(
+            Ended(
+                exit_code=end.exit_code,
+                reason=end.reason if verdict is None else verdict.reason,
+                round=verdict.round if verdict is not None else 0,
+                ranks=tuple(self._share.ranks) if is_here and self._share is not None else (),
+                failures=tuple(failures),
+                is_order_known=verdict is None or verdict.is_first_sure,
+            )
+        )
+        if is_left and failures:
+            self._pass_on(failures[0])
+        return is_left
+
+    def _in_order(self, verdict: Verdict) -> list[WorkerFailure]:
+        """The verdict's failure, then the others; none if it has none that this version can read."""
+        root = _told(verdict.failure)
+        if root is None:
+            return []
         own = {_who(failure): failure for failure in self._found.values()}  # with their last lines
         root = own.get(_who(root), root)
         told = [failure for text in verdict.others if (failure := _told(text)) is not None]
         others = {_who(failure): failure for failure in (*told, *own.values())} | own
         others.pop(_who(root), None)
-        text = report.render(
-            script, [root, *others.values()], outcome=verdict.reason, is_order_known=verdict.is_first_sure
-        )
-        say(text, patience_s=REPORT_LIMIT_S)
+        return [root, *others.values()]
+
+    def _pass_on(self, root: WorkerFailure) -> None:
+        """Copy the root cause's file to the launcher's own TORCHELASTIC_ERROR_FILE."""
+        from launcher.output.error_file import pass_on_error_file
+
         target = os.environ.get("TORCHELASTIC_ERROR_FILE")
         if target and root.error_file and root.host == self._host:
             try:

@@ -11,43 +11,55 @@ import stat
 
 from launcher.config import Config
 from launcher.errors import UsageError
-from launcher.options import did_you_mean
+from launcher.options import did_you_mean, shown
+
+_STDIN = ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 
 
 def check(config: Config) -> None:
-    """Raise UsageError if the script cannot be run or the log directory not be written."""
+    """Raise UsageError if the script cannot be run, the log directory not be written, or a plug-in is not there."""
     if not config.script:
         raise UsageError("the script's name is empty", "is a variable of the shell empty?")
     if config.script == "-":
-        raise UsageError("the script cannot come from stdin, every worker has to read it", "give the name of a file")
+        raise _from_stdin()
     if config.launch_mode == "module":
         _check_module(config.script, config.origins["launch_mode"])
     elif config.launch_mode != "program":
         _check_script(config.script)
-    if config.log_dir is not None:
+    if config.logs_specs is not None:
+        from launcher.output import plugin
+
+        plugin.find(config.logs_specs, config.origins["logs_specs"])
+    elif config.log_dir not in (None, os.devnull):
         _check_log_dir(config.log_dir)
+
+
+def _from_stdin() -> UsageError:
+    return UsageError("the script cannot come from stdin, every worker has to read it", "give the name of a file")
 
 
 def _check_module(name: str, origin: str) -> None:
     if "/" in name or (name.endswith(".py") and os.path.isfile(name)):
-        raise UsageError(f"{origin} takes the name of a module, {name} is a file", f"leave out {origin}")
+        raise UsageError(f"{origin} takes the name of a module, {shown(name)} is a file", f"leave out {origin}")
 
 
 def _check_script(script: str) -> None:
     try:
         mode = os.stat(script).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-            raise UsageError(f"script {script} is neither a file nor a directory", "every worker has to read it")
+            if script in _STDIN:
+                raise _from_stdin()
+            raise UsageError(f"script {shown(script)} is neither a file nor a directory", "every worker has to read it")
         os.close(os.open(script, os.O_RDONLY))
     except FileNotFoundError:
-        raise UsageError(f"script {script} does not exist", _where_else(script)) from None
+        raise UsageError(f"script {shown(script)} does not exist", _where_else(script)) from None
     except OSError as error:
-        raise UsageError(f"script {script} cannot be read: {error.strerror}") from None
+        raise UsageError(f"script {shown(script)} cannot be read: {error.strerror}") from None
     if stat.S_ISDIR(mode):
         if not any(os.path.isfile(os.path.join(script, name)) for name in ("__main__.py", "__main__.pyc")):
-            raise UsageError(f"{script} is a directory without __main__.py", "give the name of a script in it")
+            raise UsageError(f"{shown(script)} is a directory without __main__.py", "give the name of a script in it")
     elif _is_zip_without_main(script):
-        raise UsageError(f"{script} is a zip file without __main__.py")
+        raise UsageError(f"{shown(script)} is a zip file without __main__.py")
 
 
 def _where_else(script: str) -> str:
@@ -55,7 +67,7 @@ def _where_else(script: str) -> str:
     try:
         present = os.listdir(directory or ".")
     except OSError:
-        return f"there is no directory {directory}"
+        return f"there is no directory {shown(directory)}"
     # The ending alone makes two names of scripts alike.
     question = did_you_mean(name, {entry: os.path.join(directory, entry) for entry in present}, likeness=0.8)
     if question:
@@ -79,8 +91,10 @@ def _check_log_dir(directory: str) -> None:
     try:
         os.makedirs(directory, exist_ok=True)
     except FileExistsError:
-        raise UsageError(f"log directory {directory} is not a directory") from None
+        raise UsageError(f"log directory {shown(directory)} is not a directory") from None
     except OSError as error:
-        raise UsageError(f"log directory {directory} cannot be made: {error.strerror}") from None
+        raise UsageError(f"log directory {shown(directory)} cannot be made: {error.strerror}") from None
+    except RecursionError:  # makedirs calls itself for every level
+        raise UsageError(f"log directory {shown(directory)} cannot be made: it has too many levels") from None
     if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
-        raise UsageError(f"log directory {directory} is not writable")
+        raise UsageError(f"log directory {shown(directory)} is not writable")

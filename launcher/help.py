@@ -19,7 +19,8 @@ _USAGE = "[options] SCRIPT [arguments of the script]"
 _INTRO = (
     "Starts SCRIPT in several worker processes and restarts all of them when one fails. torchrun's options keep "
     "their names: --log-dir, --log_dir and any unambiguous beginning are the same. The options of SCRIPT stand "
-    "behind its name. A flag wins over its LAUNCHER_ variable, that over the PET_ variable, that over the default."
+    "behind its name. A flag wins over its LAUNCHER_ variable, that over the PET_ variable, that over "
+    "what a job controller such as Slurm says, that over the default; meshctl doctor shows which it was."
 )
 
 

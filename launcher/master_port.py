@@ -1,6 +1,7 @@
 """Where rank 0 listens if it runs on this node: the port that is offered, and whether a stranger has taken it.
 
-Not so if the user has given a port: then that is used in every round, and nothing is offered.
+If the user has given a port, that is used in every round and nothing is offered. A stranger there is then told of, but
+explains nothing away: the next round would meet the same one.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class MasterPort:
             self._held.renew()
 
     def is_taken(self, share: Share) -> bool:
-        """Whether rank 0 of this round is here, and somebody else listens where it should: then its failure is ours."""
-        if self._held is None or share.group_rank != 0:
+        """Whether rank 0 of this round is here, and somebody else listens on the port offered: its failure is ours."""
+        if share.group_rank != 0:
             return False
         from launcher.warden import kernel
         from rendezvous.listeners import foreign_listener
@@ -38,4 +39,4 @@ class MasterPort:
         stranger = foreign_listener(share.master_port, {os.getpid(), *kernel.descendants(os.getpid())})
         if stranger:
             tell(f"port {share.master_port} was meant for rank 0, and {stranger} listens there")
-        return bool(stranger)
+        return bool(stranger) and self._held is not None

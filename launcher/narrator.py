@@ -7,7 +7,9 @@ every round, so that any one log tells the job's story.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
+from launcher.config import Config
 from launcher.console import tell
 from launcher.description import Share
 from rendezvous.messages import StartRound
@@ -61,9 +63,13 @@ class Narrator:
             tell(f"waiting for the {self._awaited} round: the agent that leads says what it waits for")
         self._sentence, self._awaited, self._waits_since = "", "", now
 
+    def runs(self) -> None:
+        """A round begins here, so nothing is waited for."""
+        self._sentence, self._awaited, self._waits_since = "", "next", None
+
     def begins(self, start: StartRound, share: Share) -> None:
         """The workers of a round are about to be started."""
-        self._sentence, self._awaited, self._waits_since = "", "next", None
+        self.runs()
         used = f"{start.restart_count} of {self._max_restarts} restarts used"
         if self._is_alone:
             if start.round > 1:
@@ -76,6 +82,20 @@ class Narrator:
         """The workers of a round are about to be stopped, on all nodes."""
         if not self._is_alone:
             tell(f"round {round} ends: {reason}")
+
+
+def recorder(
+    config: Config, host: str, run_id: str, error_file: Callable[[int, int, int], str]
+) -> Callable[[object], None]:
+    """What makes events for other programs of the agent's messages; nothing unless asked for. Raises UsageError."""
+    if config.event_log_handler == "null":
+        return lambda message: None
+    from launcher import events
+
+    if config.event_log_handler in events.SILENT:
+        return lambda message: None
+    write = events.write_by(config.event_log_handler, config.origins["event_log_handler"])
+    return events.Events(config, host, run_id, error_file, write).take
 
 
 def workers(count: int) -> str:

@@ -22,6 +22,7 @@ from launcher.mesh import Mesh
 from launcher.probe import probe
 from launcher.roster import RosterPlanner
 from rendezvous.driver import Driver
+from rendezvous.errors import MeshrunError
 from rendezvous.presence import Presence
 from rendezvous.protocol import Protocol
 from rendezvous.records import Spec
@@ -50,27 +51,31 @@ class NetworkedMembership(Membership):
         wake: Callable[[], None],
     ) -> None:
         asked = demands(config, mesh)
-        planner = RosterPlanner(mesh, *asked)
+        is_numbered = config.node_rank is not None
+        planner = RosterPlanner(mesh, *asked, node_count=config.nodes_min if is_numbered else 0)
         description = Description(
             slot_count=slot_count,
             address=arrival.address,
             role=config.role,
             name=arrival.name,
             machine=arrival.boot_id,
+            master_port=config.master_port or 0,
+            node_rank=config.node_rank,
+            master_addr=config.master_addr or "",
         )
         self._arrival = arrival
         self._limits = limits
         self._server = self._serve()
         try:
-            self._store = self._open(run_id)
-        except TemporaryError:
+            self._store = self._open(run_id, config.node_rank)
+        except MeshrunError:
             self._end_service()
             raise
         protocol = Protocol(
             settings=limits,
             spec=Spec(
                 mesh=str(mesh),
-                limits=f"{written(*asked)}{_agreed(limits)}",
+                limits=f"{written(*asked)}{_agreed(limits)}{_master(config)}",
                 digest=_digest(config),
                 has_secret=bool(arrival.credentials.secret),
             ),
@@ -117,10 +122,10 @@ class NetworkedMembership(Membership):
 
     def _serve(self) -> StoreServer | None:
         arrival = self._arrival
-        if not arrival.hosts_store:
+        if not arrival.serves_at:
             return None
         try:
-            server = stores.serve(arrival.network, arrival.credentials)
+            server = stores.serve(arrival.network, arrival.serves_at, arrival.credentials)
         except TemporaryError:
             # Two agents of this machine saw nobody there, and the other was first.
             if arrival.network.is_host or probe(arrival.network).kind != "good":
@@ -129,18 +134,23 @@ class NetworkedMembership(Membership):
         tell(f"this agent serves the job's store at {arrival.network.endpoints[0]}; if it is lost, the job is lost")
         return server
 
-    def _open(self, run_id: str) -> Store:
+    def _open(self, run_id: str, node_rank: int | None) -> Store:
         network = self._arrival.network
         store = stores.open_store(network, self._arrival.credentials, call_limit_s=self._limits.call_limit_s)
         try:
             # It was there a moment ago: if it is away again, whoever joins waits for it and says so.
             version = stores.check(store, network, run_id, may_be_away=True)
-        except TemporaryError:
+            if node_rank is not None:
+                from launcher.namesakes import require_own_number
+
+                require_own_number(store, self._arrival, run_id, node_rank, patience_s=self._limits.lease_ttl_s + 1)
+        except MeshrunError:
             store.close()
             raise
         what = f"etcd {version}".rstrip() if network.backend == "etcd" else "the store"
         name, address = self._arrival.name, self._arrival.presence_address
-        tell(f"{name} ({address}) meets the other nodes of run {run_id} in {what} at {', '.join(network.endpoints)}")
+        who = f"{name} ({address})" if node_rank is None else f"{name} ({address}), node rank {node_rank},"
+        tell(f"{who} meets the other nodes of run {run_id} in {what} at {', '.join(network.endpoints)}")
         return store
 
 
@@ -156,6 +166,11 @@ def _agreed(limits: Settings) -> str:
         "--presence-proof off": not limits.presence_proof,
     }
     return "".join(f" {word}" for word, is_given in words.items() if is_given)
+
+
+def _master(config: Config) -> str:
+    """Where the nodes are numbered, that they are; and the port, which is the same on all, though written anew."""
+    return "" if config.node_rank is None else f" --rdzv-backend static --master-port {config.master_port}"
 
 
 def _digest(config: Config) -> str:

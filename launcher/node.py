@@ -35,7 +35,7 @@ class Node:
     `path` names its domains from the outermost level to the innermost, e.g. ("zone-a", "spine-1", "leaf-3");
     None where a level is unknown. `order` is the store's create revision of its member key: a stable tie-break
     that no clock and no name decides. `index`: its place inside a domain that is used as a whole (the worker id
-    of a TPU host), which its ranks follow.
+    of a TPU host), which its ranks follow. `rank`: its number among all nodes, where the user has given it.
     """
 
     id: str
@@ -44,6 +44,7 @@ class Node:
     address: str = ""
     order: int = 0
     index: int | None = None
+    rank: int | None = None
 
     def __post_init__(self) -> None:
         if self.slot_count < 1:

@@ -26,7 +26,7 @@ class HeldPort:
 
     def __init__(self, ports: tuple[int, int] | None = None) -> None:
         self._ports = ports
-        self._take(_candidates(ports, 0))
+        self._take(in_turn(ports, 0))
 
     def _take(self, candidates: Iterable[int]) -> None:
         failure: OSError | None = None
@@ -49,7 +49,7 @@ class HeldPort:
         """Hold another one from now on; the same again only if no other can be had."""
         old, number = self._socket, self.number
         try:
-            self._take(port for port in _candidates(self._ports, number) if port != number)
+            self._take(port for port in in_turn(self._ports, number) if port != number)
         except TemporaryError:
             return
         old.close()
@@ -58,7 +58,7 @@ class HeldPort:
         self._socket.close()
 
 
-def _candidates(ports: tuple[int, int] | None, last: int) -> Iterable[int]:
+def in_turn(ports: tuple[int, int] | None, last: int) -> Iterable[int]:
     """What to try, in order: in a range those after the last one first, so that a port rests as long as it can."""
     if ports is None:
         return (0,)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 LIMIT_S = 2.0  # for each step: a connection in a data centre takes milliseconds
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # RFC 9113 3.4: empty settings
 _SETTINGS = 4
+_PORT_HINT = "etcd's usual port is 2379"
+_OTHER_PORT_HINT = "something else has the port: give all nodes another"
 _TLS_HINT = "write etcds:// in front of it, or protocol=https into --rdzv-conf"
 _PLAIN_HINT = "write etcd:// in front of it, without protocol=https and certificates"
 
@@ -39,7 +41,7 @@ def probe(network: Network) -> Finding:
     context = _context(network) if network.uses_tls else None
     found = []
     for endpoint in network.endpoints:
-        finding = _probe(endpoint, context, has_certificate=network.cert_file is not None)
+        finding = _probe(endpoint, context, network)
         if finding.kind == "good":
             return finding
         found.append(finding)
@@ -47,7 +49,7 @@ def probe(network: Network) -> Finding:
     return next((finding for finding in found if finding.kind == "absent"), found[0])
 
 
-def _probe(endpoint: str, context: ssl.SSLContext | None, *, has_certificate: bool) -> Finding:
+def _probe(endpoint: str, context: ssl.SSLContext | None, network: Network) -> Finding:
     host, port = split_address(endpoint)
     try:
         connection = socket.create_connection((host, port), LIMIT_S)
@@ -61,28 +63,32 @@ def _probe(endpoint: str, context: ssl.SSLContext | None, *, has_certificate: bo
         return Finding("absent", f"{endpoint} cannot be reached: {error.strerror or error}")
     with connection:
         try:
+            if network.backend == "served":
+                return _plain(endpoint, connection, (host, port), "a job's store", _OTHER_PORT_HINT, _OTHER_PORT_HINT)
             if context is None:
-                return _plain(endpoint, connection, (host, port))
-            return _encrypted(endpoint, connection, context, (host, port), has_certificate)
+                return _plain(endpoint, connection, (host, port), "an etcd", _PORT_HINT, _TLS_HINT)
+            return _encrypted(endpoint, connection, context, (host, port), network.cert_file is not None)
         except TimeoutError:
             return Finding("absent", f"{endpoint} accepts connections and does not answer")
         except OSError as error:
             return Finding("absent", f"{endpoint} ended the connection: {error.strerror or error}")
 
 
-def _plain(endpoint: str, connection: socket.socket, address: tuple[str, int]) -> Finding:
+def _plain(
+    endpoint: str, connection: socket.socket, address: tuple[str, int], wanted: str, hint: str, tls_hint: str
+) -> Finding:
     reply = b""
     with contextlib.suppress(ConnectionError):
         reply = _greet(connection)
     if _is_settings(reply):
         return Finding("good")
     if reply.startswith((b"HTTP/", b"<")):  # the latter is the body alone, which old servers send a stranger
-        return Finding("wrong", f"{endpoint} is a web server, not an etcd", "etcd's usual port is 2379")
+        return Finding("wrong", f"{endpoint} is a web server, not {wanted}", hint)
     if _speaks_tls(address):
-        return Finding("wrong", f"{endpoint} speaks TLS, and is named without", _TLS_HINT)
+        return Finding("wrong", f"{endpoint} speaks TLS, and is named without", tls_hint)
     if not reply:
         return Finding("absent", f"{endpoint} ended the connection")
-    return Finding("wrong", f"{endpoint} is not an etcd: it answers {reply[:16]!r}", "etcd's usual port is 2379")
+    return Finding("wrong", f"{endpoint} is not {wanted}: it answers {reply[:16]!r}", hint)
 
 
 def _encrypted(
@@ -115,7 +121,7 @@ def _encrypted(
         return _silent(endpoint, f"ended the TLS connection: {error.strerror or error}", address)
     if _is_settings(reply):
         return Finding("good")
-    return Finding("wrong", f"{endpoint} speaks TLS and is not an etcd", "etcd's usual port is 2379")
+    return Finding("wrong", f"{endpoint} speaks TLS and is not an etcd", _PORT_HINT)
 
 
 def _silent(endpoint: str, what: str, address: tuple[str, int]) -> Finding:

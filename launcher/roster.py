@@ -3,7 +3,8 @@
 Agreement asks two things about some members: how large a world could they form, and who gets which ranks? The planner
 answers both, once their texts have become nodes. A member whose text cannot be read, or which others could not
 reach, is left out with a reason and holds nobody up. Members have random ids; the planner knows
-nodes by their names, which its order follows and its sentences repeat.
+nodes by their names, which its order follows and its sentences repeat; where the user has numbered the nodes, the
+order follows the numbers (`numbering`).
 """
 
 from __future__ import annotations
@@ -33,21 +34,29 @@ _KNOWN_MAX = 20_000  # texts that are kept read, far more than members
 
 
 class _Sifted(NamedTuple):
-    """Members as nodes, which are called as people call them; `members`: by that name. `refused`: member id -> why."""
+    """Members as nodes, which are called as people call them; `members`: by that name. `refused`: member id -> why.
+
+    `missing`: the numbers that none of them has, where nodes are numbered.
+    """
 
     nodes: list[Node]
     members: dict[str, str]
     known: dict[str, Description]
     refused: dict[str, str]
+    missing: tuple[int, ...] = ()
 
 
 class RosterPlanner:
-    """The planner as agreement sees it. `mesh`, `limits` and `costs` are the job's, the same on every node."""
+    """The planner as agreement sees it. `mesh`, `limits` and `costs` are the job's, the same on every node.
 
-    def __init__(self, mesh: Mesh, limits: Limits, costs: Costs) -> None:
+    `node_count`: how many nodes the user has numbered; 0: none.
+    """
+
+    def __init__(self, mesh: Mesh, limits: Limits, costs: Costs, node_count: int = 0) -> None:
         self._mesh = mesh
         self._limits = limits
         self._costs = costs
+        self._node_count = node_count
         self._read: dict[str, Description | str] = {}  # text -> what it says, or what is amiss with it
 
     def size(self, members: Sequence[MemberView]) -> Size:
@@ -56,12 +65,13 @@ class RosterPlanner:
             (view.member.member_id, view.member.description, view.create_revision, view.member.node_name)
             for view in members
         )
+        if sifted.missing:
+            from launcher.numbering import missing_words
+
+            return Size(0, False, _with_names(missing_words(sifted.missing, self._node_count), sifted))
         found = feasibility(sifted.nodes, self._mesh, self._limits)
-        reason = found.reason
-        if not found.world_size and len(members) > 1:
-            here = _listed(node.id for node in in_order(sifted.nodes))
-            reason = "; ".join((reason, f"here: {here}", *sifted.refused.values()))
-        return Size(found.world_size, found.is_full, reason)
+        is_told = found.world_size or not (len(members) > 1 or _is_many(sifted))
+        return Size(found.world_size, found.is_full, found.reason if is_told else _with_names(found.reason, sifted))
 
     def plan(self, order: MakePlan) -> Planned | PlanRefused:
         """Who gets which ranks, as one text per active member."""
@@ -124,6 +134,13 @@ class RosterPlanner:
                 if is_for_itself(description.address):
                     refused[member_id] = _unreachable(description.name or member_id, description.address)
                     del read[member_id]
+        missing: tuple[int, ...] = ()
+        if self._node_count:
+            from launcher.numbering import numbering
+
+            numbered = numbering(read, self._node_count)
+            refused.update(numbered.others)
+            read, missing = {member_id: read[member_id] for member_id in numbered.nodes}, numbered.missing
         counts = Counter(description.name for description, _ in read.values())
         nodes: list[Node] = []
         members: dict[str, str] = {}
@@ -133,7 +150,7 @@ class RosterPlanner:
             name = description.name if is_called else f"{description.name} {member_id}".lstrip()
             nodes.append(_node(name, description, order))
             members[name], known[name] = member_id, description
-        return _Sifted(nodes, members, known, refused)
+        return _Sifted(nodes, members, known, refused, missing)
 
     def _description(self, text: str) -> Description | str:
         """What the text says, or what is amiss with it; each is read once."""
@@ -155,7 +172,15 @@ def _node(name: str, description: Description, order: int) -> Node:
         address=description.address,
         order=order,
         index=description.index,
+        rank=description.node_rank,
     )
+
+
+def _with_names(reason: str, sifted: _Sifted) -> str:
+    """Why there is no world, with who is here and who cannot take part."""
+    nodes = sifted.nodes if sifted.missing else in_order(sifted.nodes)
+    here = [node.id if node.rank is None else f"{node.id} ({node.rank})" for node in nodes]
+    return "; ".join((reason, f"here: {_listed(here)}" if here else "nobody is here", *sifted.refused.values()))
 
 
 def _unreachable(name: str, address: str) -> str:
@@ -231,7 +256,7 @@ def _shares(
             group_world_size=len(numbered),
             role_ranks=tuple(range(start, start + len(ranks))),
             role_world_size=sizes[role],
-            master_addr=host.address,
+            master_addr=known[name].master_addr or host.address,
             master_port=host.master_port or ports[numbered[0]],
             summary=summary,
         )

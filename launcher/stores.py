@@ -5,6 +5,7 @@ grpc is imported here at the earliest, so after the warden's fork: it runs threa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from launcher.credentials import Credentials
@@ -64,14 +65,17 @@ def check(store: EtcdStore, network: Network, run_id: str, *, may_be_away: bool 
     return version
 
 
-def serve(network: Network, credentials: Credentials) -> StoreServer:
-    """Serve the job's store at its endpoint, until it is closed. Raises TemporaryError if that cannot be."""
+def serve(network: Network, hosts: Sequence[str], credentials: Credentials) -> StoreServer:
+    """Serve the job's store at these addresses of this node and the port of its endpoint, until it is closed.
+
+    Raises TemporaryError if that cannot be.
+    """
     from rendezvous.stores.server import StoreServer
 
-    host, port = split_address(network.endpoints[0])
-    server = StoreServer(host, port, token=credentials.token)
+    _, port = split_address(network.endpoints[0])
+    server = StoreServer(hosts[0], port, also=hosts[1:], token=credentials.token)
     try:
         server.start()
     except StoreError as error:
-        raise TemporaryError(str(error), error.hint) from None
+        raise TemporaryError(str(error), "all nodes may be given another port") from None
     return server

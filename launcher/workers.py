@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from launcher.config import Config
+from launcher.console import tell
 from launcher.credentials import PRIVATE
 from launcher.environments import Place
 from launcher.environments.foreign import step_variables
@@ -16,11 +17,15 @@ from launcher.mesh import Mesh
 from launcher.narrator import workers
 from launcher.node import Slot
 from launcher.output.layout import LogLayout
-from launcher.output.streams import Destination, destination, line_prefix
+from launcher.output.routes import STREAMS, PlainRoutes
+from launcher.output.streams import line_prefix
 from launcher.roster import Share
 from launcher.warden import WorkerSpec
 
 if TYPE_CHECKING:
+    from launcher.binding import Binding
+    from launcher.output.filters import Filter
+    from launcher.output.plugin import PluginRoutes
     from launcher.output.pump import OutputPump, StreamName
 
 _RUN_PATH = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
@@ -51,6 +56,8 @@ class WorkerMaker:
         self._environment = TorchEnvironment(
             virtual_local_rank=config.virtual_local_rank, signals_to_handle=config.signals_to_handle
         )
+        self._routes = _routes(config, layout, len(slots))
+        self._bindings = _bindings(config, slots)
 
     @property
     def slot_count(self) -> int:
@@ -61,60 +68,58 @@ class WorkerMaker:
         """What every worker gets in its environment besides, whatever its rank."""
         self._extra.update(variables)
 
-    @property
-    def captures(self) -> bool:
-        """Whether any stream of any worker goes through the agent."""
-        return any(way.is_captured for way in self._destinations())
+    def new_pump(self) -> OutputPump | None:
+        """What carries the workers' output; None if no stream of any goes through the agent."""
+        if not self._routes.captures:
+            return None
+        from launcher.output.pump import OutputPump
+
+        return OutputPump(warn=tell)
 
     def remarks(self) -> list[str]:
-        """Sentences for the start: which options name workers that there are not, and where the log files are."""
-        config, count = self._config, len(self._slots)
-        named = {
-            "redirects": config.redirects.by_rank or (),
-            "tee": config.tee.by_rank or (),
-            "local_ranks_filter": config.local_ranks_filter or (),
-        }
-        sentences = []
-        for field, ranks in named.items():
-            missing = sorted(rank for rank in ranks if rank >= count)
-            if missing:
-                numbers = ", ".join(map(str, missing))
-                sentences.append(f"{config.origins[field]} names {numbers}, but the last local rank is {count - 1}")
-        if any(way.to_file for way in self._destinations()):
-            sentences.append(f"log files are in {self._layout.root}")
+        """Sentences for the start: what the routes of the output say, and to which CPUs workers are kept."""
+        sentences = self._routes.remarks()
+        if self._bindings and self._config.numa_binding:
+            from launcher.binding import sentence
+
+            sentences.append(sentence(self._config.numa_binding, self._bindings))
         return sentences
 
     def make(self, round: int, restart_count: int, share: Share, pump: OutputPump | None) -> list[WorkerSpec]:
         """One spec per rank of the share. Raises UsageError if the environment cannot be made, TemporaryError where
         this machine gives too little for the streams.
         """
-        ranks = range(len(share.ranks))
+        places = [self._place(round, restart_count, share, local_rank) for local_rank in range(len(share.ranks))]
+        environments = {place.local_rank: self._variables(place) for place in places}
+        self._routes.begin(round, restart_count, environments)
         try:
-            return [self._worker(round, restart_count, share, local_rank, pump) for local_rank in ranks]
+            filters = self._filters(pump)
+            return [self._worker(place, environments[place.local_rank], filters, pump) for place in places]
         except OSError as error:
             hint = shortage_hint(error.errno)
-            raise TemporaryError(f"cannot prepare {workers(len(ranks))}: {error.strerror}", hint) from error
+            raise TemporaryError(f"cannot prepare {workers(len(places))}: {error.strerror}", hint) from error
 
     def error_file(self, round: int, restart_count: int, local_rank: int) -> str:
-        return self._layout.error_file(round, restart_count, local_rank)
+        return self._routes.error_file(round, restart_count, local_rank)
 
     def _worker(
-        self, round: int, restart_count: int, share: Share, local_rank: int, pump: OutputPump | None
+        self, place: Place, environment: dict[str, str], filters: Mapping[str, Filter], pump: OutputPump | None
     ) -> WorkerSpec:
-        place = self._place(round, restart_count, share, local_rank)
-        environment = self._environment.variables(place, self._parent)
-        files = [
-            self._stream("stdout", round, restart_count, place, pump),
-            self._stream("stderr", round, restart_count, place, pump),
-        ]
         return WorkerSpec(
-            local_rank=local_rank,
-            argv=self._command(local_rank),
-            env={**environment, **self._extra},
+            local_rank=place.local_rank,
+            argv=self._command(place.local_rank),
+            env=environment,
             unset=self._unset,
-            stdout=files[0],
-            stderr=files[1],
+            stdout=self._stream("stdout", place, filters, pump),
+            stderr=self._stream("stderr", place, filters, pump),
+            affinity=self._bindings[place.local_rank].cpus if self._bindings else None,
         )
+
+    def _variables(self, place: Place) -> dict[str, str]:
+        variables = {**self._environment.variables(place, self._parent), **self._extra}
+        if self._bindings and "OMP_NUM_THREADS" not in self._parent:
+            variables["OMP_NUM_THREADS"] = str(self._bindings[place.local_rank].core_count)
+        return variables
 
     def _place(self, round: int, restart_count: int, share: Share, local_rank: int) -> Place:
         rank = share.ranks[local_rank]
@@ -138,13 +143,15 @@ class WorkerMaker:
             mesh_shape=share.shape,
             mesh_coordinates=self._mesh.coordinates(rank, share.shape),
             slot=self._slots[local_rank],
-            error_file=self._layout.error_file(round, restart_count, local_rank),
+            error_file=self._routes.error_file(round, restart_count, local_rank),
         )
 
     def _command(self, local_rank: int) -> tuple[str, ...]:
         """torchrun's four ways to start a worker; -u, so that what it prints before it dies is seen."""
         config, python = self._config, self._config.python
         arguments = tuple(_with_local_rank(argument, local_rank) for argument in config.script_args)
+        if config.legacy_local_rank:
+            arguments = (f"--local-rank={local_rank}", *arguments)
         match config.launch_mode:
             case "script":
                 return (python, "-u", config.script, *arguments)
@@ -155,36 +162,32 @@ class WorkerMaker:
             case "program":
                 return (config.script, *arguments)
 
-    def _destinations(self) -> Iterator[Destination]:
-        for local_rank in range(len(self._slots)):
-            yield self._destination(local_rank, 0)
-            yield self._destination(local_rank, 1)
-
-    def _destination(self, local_rank: int, stream_index: int) -> Destination:
-        config = self._config
-        return destination(
-            is_redirected=config.redirects.of(local_rank)[stream_index],
-            is_teed=config.tee.of(local_rank)[stream_index],
-            is_filtered_out=config.local_ranks_filter is not None and local_rank not in config.local_ranks_filter,
-            keeps_files=self._layout.keeps_files,
-        )
+    def _filters(self, pump: OutputPump | None) -> dict[str, Filter]:
+        """By stream, what looks for the lines that are also kept apart."""
+        filters: dict[str, Filter] = {}
+        if pump is not None:
+            wanted = (self._config.duplicate_stdout_filters, self._config.duplicate_stderr_filters)
+            for stream, texts in zip(STREAMS, wanted, strict=True):
+                if texts and (path := self._routes.filter_file(stream)):
+                    filters[stream] = pump.open_filter(path, texts)
+        return filters
 
     def _stream(
-        self, stream: StreamName, round: int, restart_count: int, place: Place, pump: OutputPump | None
+        self, stream: StreamName, place: Place, filters: Mapping[str, Filter], pump: OutputPump | None
     ) -> int | None:
         """The descriptor this worker writes to, or None for the agent's own."""
-        way = self._destination(place.local_rank, 0 if stream == "stdout" else 1)
+        way = self._routes.way(place.local_rank, stream)
         if way.inherits:
             return None
-        if not way.is_captured or pump is None:
+        if pump is None or not (way.path or way.to_console):
             return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-        path = self._layout.stream_file(round, restart_count, place.local_rank, stream) if way.to_file else None
         return pump.open_stream(
             stream=stream,
             local_rank=place.local_rank,
             rank=place.rank,
-            path=path,
+            path=way.path,
             prefix=self._prefix(place) if way.to_console else None,
+            filter=filters.get(stream),
         )
 
     def _prefix(self, place: Place) -> bytes:
@@ -204,3 +207,22 @@ def _with_local_rank(argument: str, local_rank: int) -> str:
     from string import Template  # seldom needed
 
     return Template(argument).safe_substitute(local_rank=local_rank)
+
+
+def _routes(config: Config, layout: LogLayout, worker_count: int) -> PlainRoutes | PluginRoutes:
+    """What the options say of the output, or the plug-in that they name. Raises UsageError if that cannot be used."""
+    if config.logs_specs is None:
+        return PlainRoutes(config, layout, worker_count)
+    from launcher.output.plugin import PluginRoutes
+
+    return PluginRoutes(config, worker_count, tell)
+
+
+def _bindings(config: Config, slots: Sequence[Slot]) -> tuple[Binding, ...]:
+    """The CPUs of every worker; none if they are not bound. Raises UsageError if they cannot be."""
+    if config.numa_binding is None:
+        return ()
+    from launcher.binding import bind, sysfs
+
+    allowed = frozenset(os.sched_getaffinity(0))
+    return bind(config.numa_binding, sysfs.read(allowed), allowed, sysfs.homes(slots))

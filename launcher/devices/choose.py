@@ -1,7 +1,8 @@
 """How many workers a node gets, and which devices are whose.
 
 torchrun's words keep their meaning: a number is taken as it is, `gpu` wants GPUs, `cpu` counts CPUs, `auto`
-takes accelerators where there are any. Not given, torchrun starts one worker; we start one per accelerator.
+takes accelerators where there are any, another word is a type of device that torch counts. Not given, torchrun
+starts one worker; we start one per accelerator.
 Every answer comes with the sentence that the start line shows.
 """
 
@@ -21,18 +22,26 @@ _NAMES = {"nvidia": "GPU", "cpu": "CPU"}
 
 
 def worker_devices(
-    worker_count: int | Literal["auto", "gpu", "cpu"] | None,
+    worker_count: int | str | None,
     devices_per_worker: int | Literal["all"] | None,
     environ: Mapping[str, str],
     *,
+    python: str = "python3",
     accelerators: Sequence[Detector] | None = None,
     cpu: Detector | None = None,
 ) -> tuple[tuple[Slot, ...], str]:
     """The node's slots, and a sentence that says why there are so many.
 
-    `worker_count` None: the user said nothing. `devices_per_worker` None: one. The detectors are for tests. Raises
-    UsageError if the devices present cannot be shared out like that.
+    `worker_count` None: the user said nothing. `devices_per_worker` None: one. `python`: the interpreter of the
+    workers. The detectors are for tests. Raises UsageError if the devices present cannot be shared out like that.
     """
+    if isinstance(worker_count, str) and worker_count not in ("auto", "gpu", "cpu"):
+        from launcher.devices.from_torch import Detector as TorchDetector
+
+        inventory = _first(accelerators or (TorchDetector(worker_count, python),), environ)
+        if not inventory.devices:
+            raise UsageError(f"{FLAG}={worker_count}: {inventory.reason}", f"say {FLAG}=cpu, auto or a number")
+        return _share_accelerators(worker_count, devices_per_worker or 1, inventory)
     inventory = Inventory((), "not looked for") if worker_count == "cpu" else _first(accelerators, environ)
     if inventory.devices:
         return _share_accelerators(worker_count, devices_per_worker or 1, inventory)

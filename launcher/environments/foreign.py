@@ -4,12 +4,16 @@ An agent started by srun or mpirun is one task of that launcher's step. Its work
 read the agent's SLURM_PROCID or OMPI_COMM_WORLD_RANK. JAX then joins with one process id for all, and
 libraries that ask MPI first do the same. What describes the job rather than the step (SLURM_JOB_ID and its
 like) stays.
+
+Controllers that start one JAX process in each pod tell it its number. Several workers would all take it for theirs, and
+a single one is right only as long as ranks follow pods. Their names are common words, so they go only where all are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+END_FILE = "LAUNCHER_END_FILE"  # for the program that started this agent, see launcher.ending
 _PREFIXES = (
     "SLURM_STEP",  # SLURM_STEPID, SLURM_STEP_NODELIST, ...
     "SLURM_SRUN_COMM_",
@@ -22,6 +26,7 @@ _PREFIXES = (
 )
 _NAMES = frozenset(
     {
+        END_FILE,
         "SLURM_GTIDS",
         "SLURM_LAUNCH_NODE_IPADDR",
         "SLURM_LOCALID",
@@ -33,8 +38,26 @@ _NAMES = frozenset(
         "SLURM_TASK_PID",
     }
 )
+_PROCESS_NUMBERS = frozenset({"JAX_PROCESS_ID", "NODE_RANK", "PROCESS_ID"})
 
 
 def step_variables(parent: Iterable[str]) -> tuple[str, ...]:
     """Of the names in `parent`, those that belong to a foreign launcher's step and are to be unset; sorted."""
-    return tuple(sorted(name for name in parent if name in _NAMES or name.startswith(_PREFIXES)))
+    names = frozenset(parent)
+    unset = {name for name in names if name in _NAMES or name.startswith(_PREFIXES)}
+    if not names.isdisjoint(_PROCESS_NUMBERS):
+        unset |= _process_variables(names)
+    return tuple(sorted(unset))
+
+
+def _process_variables(names: frozenset[str]) -> set[str]:
+    """Those of controllers that number processes. What describes the pod itself workers may ask for."""
+    from launcher.controllers import KNOWN_BY  # only where such a variable is
+
+    found = {
+        name
+        for _, variables in KNOWN_BY
+        if names.issuperset(variables) and not _PROCESS_NUMBERS.isdisjoint(variables)
+        for name in variables
+    }
+    return found | (names & {"JAX_COORDINATOR_PORT"} if found else set())

@@ -18,6 +18,7 @@ __all__ = [
     "DEMANDS",
     "GROUPS",
     "TABLE",
+    "Detected",
     "Given",
     "Option",
     "Words",
@@ -25,7 +26,19 @@ __all__ = [
     "find",
     "gather",
     "parse",
+    "shown",
 ]
+
+
+TEXT_MAX = 4096  # characters of a value: the longest path, and more than any list that somebody has written
+_SHOWN_MAX = 300
+
+
+def shown(text: str) -> str:
+    """The text as a sentence can hold it: on one line, without what a terminal would obey, and not too long."""
+    if len(text) > _SHOWN_MAX:
+        return f"{shown(text[: _SHOWN_MAX // 2])}... ({len(text)} characters)"
+    return repr(text) if text and (not text.isprintable() or text.isspace()) else text
 
 
 class Words(NamedTuple):
@@ -94,7 +107,7 @@ def _options_in(word: str) -> Iterable[tuple[Option, str | None]]:
         name, equals, attached = word.partition("=")
         option = find(name)
         if equals and not option.takes_value and option.name != "help":
-            raise UsageError(f"{option.flag} is a flag and takes no value, {word} gives it one")
+            raise UsageError(f"{option.flag} is a flag and takes no value, {shown(word)} gives it one")
         yield option, attached if equals else None
         return
     rest = word[1:]
@@ -124,7 +137,7 @@ def find(spelling: str) -> Option:
             if len(found) == 1:
                 return found[0]
             if found:
-                raise UsageError(f"{spelling} could mean {' or '.join(option.flag for option in found)}")
+                raise UsageError(f"{shown(spelling)} could mean {' or '.join(option.flag for option in found)}")
     raise _unknown(spelling)
 
 
@@ -132,7 +145,7 @@ def _unknown(word: str) -> UsageError:
     spelling = word.partition("=")[0]
     names = {option.name: option.flag for option in TABLE}
     return UsageError(
-        f"unknown option {spelling}",
+        f"unknown option {shown(spelling)}",
         did_you_mean(spelling.lstrip("-").replace("_", "-"), names)
         or "meshrun -h lists the options; options of the script stand behind its name",
     )
@@ -153,12 +166,23 @@ def did_you_mean(word: str, known: Mapping[str, str], likeness: float = 0.7) -> 
     return f"did you mean {known[close[0]]}?" if close else ""
 
 
+class Detected(NamedTuple):
+    """What the environment of a job controller says for an option, and the variable that it was read from."""
+
+    text: str
+    origin: str
+
+
 class Given(NamedTuple):
-    """An option's text and where it was found: its flag, a variable, or "default" (then the text is not used)."""
+    """An option's text and where it was found: its flag, a variable, or "default" (then the text is not used).
+
+    `is_detected`: nobody gave it; a job controller's variable, `origin`, says so.
+    """
 
     option: Option
     text: str
     origin: str
+    is_detected: bool = False
 
     @property
     def is_default(self) -> bool:
@@ -174,29 +198,42 @@ class Given(NamedTuple):
 
     def __str__(self) -> str:
         """How the user wrote it, for messages."""
+        text = shown(self.text)
+        if self.is_detected:
+            return f"{self.option.flag} {text} (from {self.origin})"
         if self.is_flag:
-            return self.origin if self.option.kind == "flag" else f"{self.origin} {self.text}"
-        return f"{self.origin}={self.text}"
+            return self.origin if self.option.kind == "flag" else f"{self.origin} {text}"
+        return f"{self.origin}={text}"
 
 
-def gather(values: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, Given]:
-    """Where each option's value comes from: the command line, LAUNCHER_*, PET_*, else its default.
+def gather(
+    values: Mapping[str, str], environ: Mapping[str, str], detected: Mapping[str, Detected] | None = None
+) -> dict[str, Given]:
+    """Where each option's value comes from: the command line, LAUNCHER_*, PET_*, `detected`, else its default.
 
-    An empty text counts as not given. Raises UsageError for an option that does not work yet, unless its value is
-    the default, which asks for nothing.
+    `detected`: name of an option -> what a job controller's environment says. An empty text counts as not given.
+    Raises UsageError for an option that does not work yet, unless its value is the default, which asks for nothing.
     """
-    return {option.name: _given(option, values, environ) for option in TABLE if option.kind != "ask"}
+    return {
+        option.name: _given(option, values, environ, (detected or {}).get(option.name))
+        for option in TABLE
+        if option.kind != "ask"
+    }
 
 
-def _given(option: Option, values: Mapping[str, str], environ: Mapping[str, str]) -> Given:
+def _given(option: Option, values: Mapping[str, str], environ: Mapping[str, str], detected: Detected | None) -> Given:
     candidates = [(option.flag, values.get(option.name)), *((name, environ.get(name)) for name in option.variables)]
     for origin, text in candidates:
         if text is None or (text == "" and option.kind == "text"):
             continue
+        if len(text) > TEXT_MAX:
+            raise UsageError(f"{origin} has {len(text)} characters, {TEXT_MAX} is the most that is read")
         given = Given(option, text, origin)
         if option.state == "not yet" and text != option.default:
             if given.is_flag:
                 raise UsageError(f"{option.flag} does not work yet", "leave it out for now")
             raise UsageError(f"{given}: {option.flag} does not work yet", f"unset {origin} for now")
         return given
+    if detected is not None:
+        return Given(option, detected.text, detected.origin, is_detected=True)
     return Given(option, option.default, "default")

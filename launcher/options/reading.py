@@ -87,14 +87,17 @@ def host(given: Given, text: str) -> str:
     name = text.strip()
     if name.startswith("[") and name.endswith("]"):
         name = name[1:-1]
-    address = name.partition("%")[0]  # fe80::1%eth0 names its interface
-    if ":" in name:
-        is_plausible = set(address) <= set("0123456789abcdefABCDEF:.")
-    else:
-        is_plausible = all(letter.isalnum() or letter in "_.-" for letter in address)
-    if not address or not is_plausible:
+    if not is_host(name):
         raise UsageError(f"{given}: {name!r} is no address and no name of a host")
     return name
+
+
+def is_host(name: str) -> bool:
+    """Whether this may be the name or the address of a host."""
+    address = name.partition("%")[0]  # fe80::1%eth0 names its interface
+    if ":" in name:
+        return bool(address) and set(address) <= set("0123456789abcdefABCDEF:.")
+    return bool(address) and all(letter.isalnum() or letter in "_.-" for letter in address)
 
 
 def name(given: Given) -> str:

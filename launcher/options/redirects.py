@@ -1,4 +1,4 @@
-"""Which streams of which workers an option means: torchrun's codes, and lists of local ranks."""
+"""Which streams of which workers an option means: torchrun's codes, lists of local ranks, and texts to look for."""
 
 from __future__ import annotations
 
@@ -50,3 +50,9 @@ def local_ranks(given: Given) -> frozenset[int] | None:
     if valid != ranks:
         raise UsageError(f"{given} is not a list of local ranks", "write it like 0,1,2")
     return valid
+
+
+def texts(given: Given) -> tuple[str, ...]:
+    """The texts between the commas; two commas are one inside a text. An empty text would mean every line: left out."""
+    parts = [part.replace("\0", ",") for part in given.text.replace(",,", "\0").split(",")]
+    return tuple(dict.fromkeys(part for part in parts if part))

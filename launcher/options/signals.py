@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from launcher.errors import UsageError
-from launcher.options import Given, did_you_mean
+from launcher.options import Given, did_you_mean, shown
 
 _UNFIT = ("SIGKILL", "SIGSTOP", "SIGCHLD", "SIGCLD")
 
@@ -24,7 +24,7 @@ def signals_to_handle(given: Given, notes: list[str]) -> tuple[str, ...]:
         elif signals[name] == signal.SIGCHLD:  # SIGCLD is the same
             why = "it tells the agent that a worker has ended"
         if why:
-            notes.append(f"{given.origin}: {name} is left out: {why}")
+            notes.append(f"{given.origin}: {shown(name)} is left out: {why}")
             names.remove(name)
     return tuple(names)
 

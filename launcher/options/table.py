@@ -62,29 +62,26 @@ class Option(NamedTuple):
 GROUPS = {
     "size": "How many workers, and the grid they form",
     "placement": "Which node gets which ranks",
-    "script": "What a worker runs",
+    "script": "What a worker runs, and on which CPUs",
     "restarts": "When something fails or stops",
     "leaving": "When a node is told to go, or cannot be reached",
     "output": "Where the output goes",
+    "logs": "More about logs, and events",
     "meeting": "How the nodes of a job find each other",
     "waiting": "How long nodes are waited for",
+    "static": "Nodes that are numbered beforehand, with --rdzv-backend static",
     "addresses": "Addresses and ports",
-    "missing": "torchrun's options that do not work yet",
+    "legacy": "For the sake of older command lines",
     "planned": "Options of our own that do not work yet",
     "help": "Help",
 }
-
-
-def _later(name: str, kind: Kind, metavar: str, default: str, help: str, source: Source = "torchrun") -> Option:
-    group = "planned" if source == "ours" else "missing"
-    return Option(name, kind, metavar, default, help, group, state="not yet", source=source)
 
 
 # fmt: off
 TABLE: tuple[Option, ...] = (
     Option("nnodes", "text", "N|MIN:MAX", "1:1", "Nodes with ranks; more are spares. MIN: is open above, as is "
            "a job with a --mesh that meets others.", "size"),
-    Option("nproc-per-node", "text", "N|auto|gpu|cpu", "auto if accelerators are found, else 1",
+    Option("nproc-per-node", "text", "N|auto|gpu|cpu|xpu|...", "auto if accelerators are found, else 1",
            "Workers on this node.", "size"),
     Option("devices-per-worker", "text", "N|all", "1", "Devices a worker gets for itself.", "size", source="ours"),
     Option("mesh", "text", "AXIS=SIZE,...", "dp=*", "The grid of ranks, outermost axis first, e.g. pp=4,dp=*,tp=8; "
@@ -113,6 +110,8 @@ TABLE: tuple[Option, ...] = (
     Option("role", "text", "NAME", "default", "Name of the workers, seen in ROLE_NAME and in prefixes.", "script"),
     Option("virtual-local-rank", "flag", "", "0", "Every worker sees LOCAL_RANK 0 and its own GPU as device 0.",
            "script"),
+    Option("numa-binding", "text", "node|socket|exclusive|core-complex", "", "Keep every worker to CPUs near its "
+           "device.", "script", source="torchrun without variable"),
 
     Option("max-restarts", "count", "N", "0", "How often the workers are restarted before the job fails.", "restarts"),
     Option("restart-window", "seconds", "SECONDS", "none", "Only failures this recent count.", "restarts",
@@ -149,8 +148,8 @@ TABLE: tuple[Option, ...] = (
 
     Option("standalone", "flag", "", "0", "One node that meets nobody: the other options of this group, --node-rank, "
            "--master-addr and --master-port then have no effect.", "meeting"),
-    Option("rdzv-backend", "text", "static|c10d|etcd", "static", "c10d: one node's agent serves the store; etcd (also "
-           "etcd-v2): v3; static: one node.", "meeting"),
+    Option("rdzv-backend", "text", "static|c10d|etcd", "static", "c10d: one node's agent serves the store; static: "
+           "node rank 0's does; etcd (also etcd-v2): v3.", "meeting"),
     Option("rdzv-endpoint", "text", "HOST[:PORT],...", "", "The store; etcds:// in front for TLS. With static: the "
            "master.", "meeting"),
     Option("rdzv-id", "text", "ID", "random; etcd needs one", "Name of the run.", "meeting"),
@@ -175,9 +174,13 @@ TABLE: tuple[Option, ...] = (
     Option("on-finished", "text", "next|exit", "next", "If this run has failed before: begin anew, or end as it did.",
            "waiting", source="ours"),
 
-    Option("node-rank", "count", "N", "0", "On one node it can only be 0.", "addresses"),
-    Option("master-addr", "text", "ADDRESS", "--local-addr, else loopback", "MASTER_ADDR on one node.", "addresses"),
-    Option("master-port", "count", "PORT", "a fresh free one for every round", "MASTER_PORT on one node.", "addresses"),
+    Option("node-rank", "count", "N", "0", "The number of this node, from 0.", "static"),
+    Option("master-addr", "text", "ADDRESS", "--local-addr, else loopback", "MASTER_ADDR. With several nodes it is an "
+           "address of node rank 0.", "static"),
+    Option("master-port", "count", "PORT", "29500; on one node a fresh one for every round", "MASTER_PORT.", "static"),
+    Option("store-port", "count", "PORT", "MASTER_PORT + 1", "Where node rank 0 serves the store.", "static",
+           source="ours"),
+
     Option("local-addr", "text", "ADDRESS", "that of the route to the store", "This node's address, as others reach "
            "it; loopback if alone.", "addresses"),
     Option("interface", "text", "NAME", "", "The network interface that has this node's address.", "addresses",
@@ -186,13 +189,23 @@ TABLE: tuple[Option, ...] = (
            source="ours"),
     Option("worker-port-range", "text", "FIRST:LAST", "any free", "Where rank 0 listens.", "addresses", source="ours"),
 
-    _later("start-method", "text", "METHOD", "spawn", "How worker processes are made."),
-    _later("event-log-handler", "text", "NAME", "null", "Where events go."),
-    _later("logs-specs", "text", "NAME", "", "A plug-in for logs.", "torchrun without variable"),
-    _later("duplicate-stdout-filters", "text", "TEXT,...", "", "Copy matching stdout."),
-    _later("duplicate-stderr-filters", "text", "TEXT,...", "", "Copy matching stderr."),
-    _later("numa-binding", "text", "MODE", "", "Bind workers to CPUs.", "torchrun without variable"),
-    _later("preload", "text", "MODULE,...", "", "Import once, fork workers.", "ours"),
+    Option("duplicate-stdout-filters", "text", "TEXT,...", "", "Teed lines that hold a TEXT also go to one file, "
+           "filtered_stdout.log; two commas are one inside a TEXT.", "logs"),
+    Option("duplicate-stderr-filters", "text", "TEXT,...", "", "The same for stderr, in filtered_stderr.log.", "logs"),
+    Option("logs-specs", "text", "NAME", "default", "A plug-in of entry point group torchrun.logs_specs says where "
+           "output goes.", "logs", source="torchrun without variable"),
+    Option("event-log-handler", "text", "NAME", "null", "Where events go: null, console (JSON lines on stderr), or a "
+           "handler that torch knows.", "logs"),
+
+    Option("start-method", "text", "spawn|fork|forkserver", "spawn", "No effect: a worker is a program of its own.",
+           "legacy", state="no effect"),
+    Option("use-env", "flag", "", "0", "No effect: LOCAL_RANK is in the environment, as under torchrun.", "legacy",
+           state="no effect", source="ours"),
+    Option("legacy-local-rank", "flag", "", "0", "Give SCRIPT --local-rank=N as its first argument, as python -m "
+           "torch.distributed.launch does.", "legacy", source="ours"),
+
+    Option("preload", "text", "MODULE,...", "", "Import once, fork workers.", "planned", state="not yet",
+           source="ours"),
 
     Option("help", "ask", "[GROUP]", "", "This text, or the part of it that is called GROUP.", "help", short="-h"),
     Option("version", "ask", "", "", "The version of meshrun.", "help", source="ours"),

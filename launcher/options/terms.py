@@ -1,7 +1,8 @@
 """The terms of a job: the limits and times of the agreement that options set, as fields of its `Settings`.
 
 Only what was given is here; what was not keeps the agreement's own default, which stands there with its reason.
-torchrun's names inside --rdzv-conf mean the same as three of the options, and give way to them.
+torchrun's names inside --rdzv-conf mean the same as two of the options, and give way to them; its close_timeout is how
+long the agent that serves the store stays for the others, once the job has ended.
 """
 
 from __future__ import annotations
@@ -17,7 +18,12 @@ Term = float | str | bool
 
 # Those that mean something on one machine too.
 _ALWAYS = ("restart-window", "min-round-time")
-_CONF = {"timeout": "start_timeout_s", "join_timeout": "start_timeout_s", "last_call_timeout": "join_grace_s"}
+_CONF = {
+    "timeout": "start_timeout_s",
+    "join_timeout": "start_timeout_s",
+    "last_call_timeout": "join_grace_s",
+    "close_timeout": "farewell_s",
+}
 
 
 def _is(yes: str, no: str) -> Callable[[Given], bool]:

@@ -1,6 +1,7 @@
 """Where a job's files lie on this node.
 
     <log-dir>/<run id>_<random>/attempt_<restart count>/<local rank>/{stdout.log, stderr.log, error.json}
+                                                        filtered_{stdout,stderr}.log
 
 is torchrun's layout, and scripts that collect logs know it. A round that follows another with the same restart
 count (a node came or went, which costs no restart) gets `attempt_<count>.round_<n>`. The random part belongs to
@@ -63,6 +64,12 @@ class LogLayout:
         if not self.keeps_files:
             return None
         return os.path.join(self.worker_dir(round, restart_count, local_rank), f"{stream}.log")
+
+    def filter_file(self, round: int, restart_count: int, stream: str) -> str | None:
+        """Where lines of `stream` that are looked for are kept, of all workers; None when no files are kept."""
+        if not self.keeps_files:
+            return None
+        return os.path.join(self.round_dir(round, restart_count), f"filtered_{stream}.log")
 
     def error_file(self, round: int, restart_count: int, local_rank: int) -> str:
         """What goes into TORCHELASTIC_ERROR_FILE; empty, as with torchrun, when no files are kept."""

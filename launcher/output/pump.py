@@ -16,12 +16,15 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from launcher.output.lines import LINE_LIMIT, Lines, last_lines
 from launcher.output.sinks import PENDING_LIMIT, Console, LogFile, enlarge_pipe
+
+if TYPE_CHECKING:
+    from launcher.output.filters import Filter
 
 CHUNK_SIZE = 256 * 1024
 """Bytes read at once."""
@@ -77,14 +80,27 @@ class OutputPump:
         except RuntimeError as error:  # Python's word for EAGAIN
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
 
+    def open_filter(self, path: str, texts: Sequence[str]) -> Filter:
+        """A file for lines that hold one of `texts`, to be given to `open_stream` for each stream to look through."""
+        from launcher.output.filters import Filter
+
+        return Filter(texts, LogFile(path, self._warn))
+
     def open_stream(
-        self, *, stream: StreamName, local_rank: int, rank: int, path: str | None, prefix: bytes | None
+        self,
+        *,
+        stream: StreamName,
+        local_rank: int,
+        rank: int,
+        path: str | None,
+        prefix: bytes | None,
+        filter: Filter | None = None,
     ) -> int:
         """Capture one stream of one worker and return the write end of its pipe.
 
         Hand it to the worker and close it: the stream ends when nobody holds it any more. With `path` its bytes
-        are appended to that file, with `prefix` its lines go to the console, each behind the prefix. Raises
-        OSError when there are no descriptors left.
+        are appended to that file, with `prefix` its lines go to the console, each behind the prefix, and those
+        that `filter` looks for to its file too. Raises OSError when there are no descriptors left.
         """
         assert path is not None or prefix is not None, "a stream without a destination needs no pipe"
         read_fd, write_fd = os.pipe()
@@ -96,8 +112,12 @@ class OutputPump:
             file=None if path is None else LogFile(path, self._warn),
             lines=None if prefix is None else Lines(prefix),
             console=self._consoles[stream],
+            filter=None if prefix is None else filter,
+            prefix_size=len(prefix or b""),
         )
         with self._changed:
+            if capture.filter:
+                capture.filter.share()
             self._captures[read_fd] = capture
             self._latest[local_rank, stream] = capture
         self._epoll.register(read_fd, select.EPOLLIN)
@@ -170,20 +190,26 @@ class OutputPump:
                 capture.file.write(chunk)
             capture.tail = (capture.tail + bytes(chunk[-_TAIL_SIZE:]))[-_TAIL_SIZE:]
             if capture.lines:
-                capture.console.put(capture.lines.feed(bytes(chunk)))
-                self._flush(capture.console)
+                self._show(capture, capture.lines.feed(bytes(chunk)))
                 if capture.lines.has_cut_a_line:
                     limit_mib = LINE_LIMIT >> 20
                     self._warn("cut", f"{capture.label} prints lines above {limit_mib} MiB, the console shows them cut")
         return size
 
+    def _show(self, capture: _Capture, lines: bytes) -> None:
+        if capture.filter:
+            capture.filter.take(lines, capture.prefix_size)
+        capture.console.put(lines)
+        self._flush(capture.console)
+
     def _end(self, capture: _Capture) -> None:
         if capture.file:
             capture.file.close()
         if capture.lines:
-            capture.console.put(capture.lines.finish())
-            self._flush(capture.console)
+            self._show(capture, capture.lines.finish())
         with self._changed:
+            if capture.filter:
+                capture.filter.leave()
             del self._captures[capture.fd]
             os.close(capture.fd)  # this takes it out of the epoll set, too
             self._changed.notify_all()
@@ -245,6 +271,8 @@ class _Capture:
     file: LogFile | None
     lines: Lines | None
     console: Console
+    filter: Filter | None
+    prefix_size: int
     tail: bytes = b""
 
 

@@ -5,7 +5,8 @@ form; `plan` says who gets which ranks. Neither reads a clock, a file or a rando
 the order in which the nodes are given. `Limits` say which plans are valid, `Costs` which of them is better.
 
 A valid plan uses every rank once, makes the largest world that fits, gives a node's ranks in device order
-and consecutively, and leaves the other nodes as spares.
+and consecutively, and leaves the other nodes as spares. Where the user has numbered the nodes, their ranks follow the
+numbers.
 """
 
 from __future__ import annotations

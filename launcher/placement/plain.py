@@ -1,12 +1,13 @@
 """Where it does not matter who holds what: one node, no traffic, or nodes that are all alike and equally far apart.
 
 Then no search is needed and no arrays either, so that a job of one node starts without the time it takes to load
-numpy. All that is left to decide is who may stay where it was.
+numpy. All that is left to decide is who may stay where it was. Nor is anything left to decide where the user has
+numbered the nodes: ranks follow the numbers, whatever they cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from launcher.mesh import Mesh
@@ -54,7 +55,7 @@ def plain(
     ways: tuple[Callable[[], list[Run] | None], ...] = (
         lambda: stay(held, rooms, pick),
         lambda: tile(held, rooms, pick),
-        lambda: _in_line(world),
+        lambda: _in_line(world.filling),
     )
     for way in ways if any(item != NOBODY for item in held) else ways[-1:]:
         runs = way()
@@ -102,9 +103,17 @@ def _flat_cost(
     return total.numerator, total.denominator
 
 
-def _in_line(world: World) -> list[Run]:
+def by_number(world: World) -> Choice | None:
+    """The layout in the order of the nodes' numbers; None if they have none. Its cost is not asked for."""
+    numbers = [item.nodes[0].rank for item in world.items]
+    if None in numbers:
+        return None
+    return Choice(_in_line(sorted(world.filling, key=lambda piece: numbers[piece[0]] or 0)), 0, 0)
+
+
+def _in_line(filling: Iterable[tuple[int, int]]) -> list[Run]:
     runs: list[Run] = []
-    for item, length in world.filling:
+    for item, length in filling:
         runs.append(Run(item, runs[-1].end if runs else 0, length))
     return runs
 

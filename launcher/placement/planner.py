@@ -3,7 +3,7 @@
 Three questions in turn. How large is the world (`capacity`)? Who holds which ranks (`choice`)? And who is left over, in
 which order would they be taken? Where the second question answers itself, because one node holds everything, or all
 nodes are alike and equally far apart, it is not put: then no array is needed, and a job of one node starts without
-the time it takes to load numpy.
+the time it takes to load numpy. Nor where every node brings a number that its ranks are to follow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from launcher.mesh import Mesh
 from launcher.node import Node
 from launcher.placement import Costs, Limits, Plan, shortage
 from launcher.placement.capacity import World, largest_world
-from launcher.placement.plain import Choice, plain
+from launcher.placement.plain import Choice, by_number, plain
 from launcher.placement.stability import Run, holders, is_precedent, moved_count
 from launcher.topology import Tree, natural, tolls_of, tree
 from launcher.traffic import in_integers
@@ -32,7 +32,7 @@ def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previo
         raise UsageError(world.reason, world.hint or "add nodes, or ask for fewer nodes or a smaller mesh")
     shape = mesh.shape(world.size)
     owners = holders(previous, mesh, shape) if is_precedent(previous, mesh) else None
-    answer = plain(world, place, mesh, limits, costs, owners)
+    answer = by_number(world) or plain(world, place, mesh, limits, costs, owners)
     if answer is None:
         from launcher.placement.choice import choose  # it brings numpy along
 

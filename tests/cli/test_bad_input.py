@@ -55,7 +55,11 @@ def place(tmp_path: Path) -> Path:
             None,
         ),
         (["--nproc-per-node", "-1", "train.py"], "--nproc-per-node -1: at least 1 worker is needed", None),
-        (["--nproc=abc", "train.py"], "--nproc-per-node abc is neither a number nor auto, gpu or cpu", None),
+        (
+            ["--nproc=gpus", "train.py"],
+            "--nproc-per-node gpus is neither a number nor auto, gpu, cpu or a type of device",
+            "did you mean gpu?",
+        ),
         (
             ["--nnodes", "a", "train.py"],
             "--nnodes a is neither a number of nodes nor MIN:MAX",
@@ -76,7 +80,17 @@ def place(tmp_path: Path) -> Path:
         (["--log-dir", "train.py", "train.py"], "log directory train.py is not a directory", None),
         (["--log-dir", "train.py/x", "train.py"], "log directory train.py/x cannot be made: Not a directory", None),
         (["-m", "--no-python", "train"], "--no-python and --module exclude each other", "a module is run by Python"),
-        (["--numa-binding", "node", "train.py"], "--numa-binding does not work yet", "leave it out for now"),
+        (
+            ["--numa-binding", "near", "train.py"],
+            "--numa-binding near is neither node, socket, exclusive nor core-complex",
+            "leave it out to bind nothing",
+        ),
+        (
+            ["--logs-specs", "mine", "train.py"],
+            "--logs-specs=mine: no installed package offers it in torchrun.logs_specs",
+            "there is default",
+        ),
+        (["--preload", "torch", "train.py"], "--preload does not work yet", "leave it out for now"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -242,7 +256,7 @@ def test_an_interrupt_before_the_agent_runs_is_quiet(
 
 def test_an_argument_that_is_not_text_is_shown_and_not_fatal(place: Path) -> None:
     outcome = run("meshrun", "odd\udcff.py", cwd=place)
-    assert outcome.err.splitlines()[0] == "meshrun: error: script odd\\udcff.py does not exist"
+    assert outcome.err.splitlines()[0] == "meshrun: error: script 'odd\\udcff.py' does not exist"
     assert outcome.code == 2
 
 

@@ -57,6 +57,39 @@ def test_doctor_says_which_secrets_are_set_and_not_what_they_are() -> None:
     assert "hunter2" not in outcome.out + outcome.err
 
 
+STEP = {
+    "SLURM_JOB_ID": "4711",
+    "SLURM_STEP_ID": "2",
+    "SLURM_STEP_NODELIST": "gpu[03-06]",
+    "SLURM_STEP_NUM_NODES": "4",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x4)",
+    "SLURM_PROCID": "1",
+}
+
+
+def test_doctor_says_which_controller_it_knows_by_what_and_what_is_made_of_that() -> None:
+    words = ("--", "--rdzv-endpoint=gpu03:29400", "--rdzv-backend=c10d")
+    outcome = run("meshctl", "doctor", *words, environ={**NO_GPU, **STEP})
+    rows = [line.split() for line in outcome.out.splitlines()]
+    known = ", ".join(("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST"))
+    assert f"\n  Slurm step 4711.2, by {known}\n  this is node 1 of 4, and node 0 is gpu03\n" in outcome.out
+    assert ["nnodes", "4", "SLURM_STEP_NUM_NODES,", "used"] in rows
+    assert ["nnodes", "4", "SLURM_STEP_NUM_NODES"] in rows
+    assert ["rdzv-endpoint", "gpu03:29400", "--rdzv-endpoint"] in rows
+    why = "not used: --rdzv-endpoint gpu03:29400 is given"
+    assert any(row[:1] == ["rdzv-endpoint"] and " ".join(row).endswith(why) for row in rows)
+
+
+def test_doctor_says_why_nothing_is_made_of_a_controller() -> None:
+    findings = doctor.examine([], {**NO_GPU, "SLURM_JOB_ID": "4711"})
+    reason = "no SLURM_STEP_ID: srun has not started this command"
+    assert findings["controller"] == {
+        "name": "Slurm job 4711", "known_by": ["SLURM_JOB_ID"], "reason": reason, "says": {},
+    }  # fmt: skip
+    assert f"\njob controller\n  Slurm job 4711, by SLURM_JOB_ID\n  {reason}\n\n" in doctor.describe(findings)
+    assert "\njob controller\n  none is recognised\n\n" in doctor.describe(doctor.examine([], NO_GPU))
+
+
 def test_doctor_repeats_the_remarks_of_a_run() -> None:
     assert "note: --monitor-interval 5 has no effect" in run("meshctl", "doctor", "--", "--monitor-interval=5").out
 

@@ -34,16 +34,17 @@ def test_each_group_fits_a_screen_and_shows_only_its_own_options(group: str) -> 
 
 
 def test_a_group_reads_like_this() -> None:
-    assert help.page("addresses").startswith(
-        "Addresses and ports (-h addresses):\n"
+    assert help.page("static").startswith(
+        "Nodes that are numbered beforehand, with --rdzv-backend static (-h static):\n"
         "  --node-rank N\n"
-        "      On one node it can only be 0. [default: 0]\n"
+        "      The number of this node, from 0. [default: 0]\n"
         "      LAUNCHER_NODE_RANK, PET_NODE_RANK\n"
         "  --master-addr ADDRESS\n"
-        "      MASTER_ADDR on one node. [default: --local-addr, else loopback]\n"
+        "      MASTER_ADDR. With several nodes it is an address of node rank 0.\n"
+        "      [default: --local-addr, else loopback]\n"
         "      LAUNCHER_MASTER_ADDR, PET_MASTER_ADDR\n"
         "  --master-port PORT\n"
-        "      MASTER_PORT on one node. [default: a fresh free one for every round]\n"
+        "      MASTER_PORT. [default: 29500; on one node a fresh one for every round]\n"
         "      LAUNCHER_MASTER_PORT, PET_MASTER_PORT\n"
     )
 

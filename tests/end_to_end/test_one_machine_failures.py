@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -11,11 +12,13 @@ import pytest
 from tests.support.jobs import Job
 
 RECORDED = """
+import torch.distributed
 from torch.distributed.elastic.multiprocessing.errors import record
 
 @record
 def main():
     mark("up")
+    assert torch.distributed.is_torchelastic_launched()
     if RANK == 1:
         wait_for(f"up-0-{ROUND}")
         raise ValueError("the loss is not a number")
@@ -42,9 +45,13 @@ def test_the_report_shows_the_exception_that_record_wrote(tmp_path: Path) -> Non
 def test_torch_passes_the_reason_on_to_whoever_started_the_job(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     target = tmp_path / "told.json"
-    with Job(tmp_path, "--nproc-per-node", "2", script=RECORDED, env={"TORCHELASTIC_ERROR_FILE": str(target)}) as job:
+    env = {"TORCHELASTIC_ERROR_FILE": str(target)}
+    with Job(tmp_path, "--nproc-per-node", "2", "--run-path", script=RECORDED, env=env) as job:
         assert job.wait().exit_code == 1
-    assert "the loss is not a number" in target.read_text()
+    message = json.loads(target.read_text())["message"]
+    assert message["message"] == "ValueError: the loss is not a number"
+    assert message["errorCode"] == 1
+    assert message["extraInfo"]["py_callstack"].startswith("Traceback")
 
 
 def test_a_lost_warden_is_said_once(tmp_path: Path) -> None:

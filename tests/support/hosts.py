@@ -161,13 +161,16 @@ class Etcd(Protocol):
 
 
 class Cluster:
-    """One job on several hosts, all started with the same options; at its end every process of it is killed by pid."""
+    """One job on several hosts, all started with the same options; at its end every process of it is killed by pid.
+
+    Without an `etcd` the options say where the nodes meet.
+    """
 
     def __init__(
         self,
         directory: Path,
         *options: str,
-        etcd: Etcd,
+        etcd: Etcd | None = None,
         script: str = SLEEP,
         env: dict[str, str] | None = None,
         run_id: str = "",
@@ -175,10 +178,16 @@ class Cluster:
         self.directory = directory
         self.run_id = run_id or f"job-{secrets.token_hex(4)}"
         self.jobs: dict[str, NodeJob] = {}
-        self.etcd = etcd
-        self._options = ("--rdzv-backend", "etcd", "--rdzv-endpoint", etcd.endpoint, "--rdzv-id", self.run_id, *options)
+        self._etcd = etcd
+        meeting = ("--rdzv-backend", "etcd", "--rdzv-endpoint", etcd.endpoint) if etcd else ()
+        self._options = (*meeting, "--rdzv-id", self.run_id, *options)
         self._script, self._env = script, env
         self._stack = ExitStack()
+
+    @property
+    def etcd(self) -> Etcd:
+        assert self._etcd is not None, "this job has no etcd"
+        return self._etcd
 
     def __enter__(self) -> Cluster:
         return self

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher import addresses
-from launcher.addresses import address_of_interface, is_here, own_address, seen_here_alone, source_address
+from launcher.addresses import address_of_interface, is_here, own_address, serving_addresses, source_address
 from launcher.errors import UsageError
 from rendezvous.addresses import is_for_itself, join_address, split_address
 from rendezvous.errors import SettingsError
@@ -60,8 +60,17 @@ def test_a_name_that_means_loopback_on_its_own_host_alone_is_found_out(monkeypat
         return [(socket.AF_INET, 0, 0, "", (found, port)) for found in places.get(host, [])]
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    assert seen_here_alone("head:29400") == "127.0.1.1"
-    assert [seen_here_alone(f"{host}:1") for host in ("both", "localhost", "127.0.0.1", "unknown")] == [""] * 4
+    monkeypatch.setattr(addresses, "main_address", lambda: "10.0.0.5")
+
+    def served_at(host: str, local_addr: str | None = None) -> tuple[str, ...]:
+        return serving_addresses(f"{host}:29400", local_addr=local_addr, interface=None)
+
+    assert served_at("head") == ("127.0.1.1", "10.0.0.5")
+    assert served_at("head", "127.0.0.1") == ("127.0.1.1", "127.0.0.1")
+    assert served_at("both") == ("127.0.1.1",)
+    assert [served_at(host) for host in ("127.0.0.1", "unknown")] == [("127.0.0.1",), ()]
+    assert own_address(local_addr=None, interface=None, endpoints=["head:29400"]) == "10.0.0.5"
+    assert own_address(local_addr=None, interface=None, endpoints=["127.0.0.1:29400"]) == "127.0.0.1"
 
 
 def test_a_name_is_given_back_in_digits() -> None:

@@ -43,9 +43,15 @@ def test_without_options_torchruns_defaults_hold() -> None:
         "redirects": Streams(),
         "tee": Streams(),
         "local_ranks_filter": None,
+        "duplicate_stdout_filters": (),
+        "duplicate_stderr_filters": (),
+        "logs_specs": None,
+        "event_log_handler": "null",
         "shutdown_timeout_s": 30.0,
         "signals_to_handle": ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"),
         "virtual_local_rank": False,
+        "legacy_local_rank": False,
+        "numa_binding": None,
         "run_id": None,
         "standalone": False,
         "rdzv_backend": "static",
@@ -198,8 +204,8 @@ def test_a_program_cannot_be_a_module() -> None:
         ("4:2", "--nnodes 4:2: the least, 4, is more than the most, 2"),
         ("0", "--nnodes 0: at least 1 node is needed"),
         ("-1:1", "--nnodes -1:1: at least 1 node is needed"),
-        ("2", "--nnodes 2: a static rendezvous of several nodes does not work yet"),
-        ("2:4", "--nnodes 2:4: a static rendezvous of several nodes does not work yet"),
+        ("2", "--nnodes 2: the nodes need a place to meet"),
+        ("2:4", "--nnodes 2:4: the nodes need a place to meet"),
     ],
 )
 def test_a_number_of_nodes_that_cannot_be_is_refused(text: str, sentence: str) -> None:
@@ -213,7 +219,10 @@ def test_more_nodes_than_this_one_may_be_allowed_but_none_can_join() -> None:
     assert made.notes == ("--nnodes 1:4: only this machine can join, the job starts at once on 1 node",)
 
 
-@pytest.mark.parametrize(("text", "count"), [("1", 1), ("64", 64), ("auto", "auto"), ("gpu", "gpu"), ("cpu", "cpu")])
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("1", 1), ("64", 64), ("auto", "auto"), ("gpu", "gpu"), ("cpu", "cpu"), ("xpu", "xpu"), ("npu", "npu")],
+)
 def test_workers_are_counted_or_found(text: str, count: int | str) -> None:
     assert resolve("--nproc-per-node", text).worker_count == count
 
@@ -223,9 +232,10 @@ def test_workers_are_counted_or_found(text: str, count: int | str) -> None:
     [
         ("0", "--nproc-per-node 0: at least 1 worker is needed"),
         ("-1", "--nproc-per-node -1: at least 1 worker is needed"),
-        ("abc", "--nproc-per-node abc is neither a number nor auto, gpu or cpu"),
-        ("2.5", "--nproc-per-node 2.5 is neither a number nor auto, gpu or cpu"),
-        ("xpu", "--nproc-per-node xpu does not work yet"),
+        ("2.5", "--nproc-per-node 2.5 is neither a number nor auto, gpu, cpu or a type of device"),
+        ("gpus", "--nproc-per-node gpus is neither a number nor auto, gpu, cpu or a type of device"),
+        ("cuda", "--nproc-per-node cuda is neither a number nor auto, gpu, cpu or a type of device"),
+        ("\u0f20pu", "--nproc-per-node \u0f20pu is neither a number nor auto, gpu, cpu or a type of device"),
     ],
 )
 def test_a_number_of_workers_that_cannot_be_is_refused(text: str, sentence: str) -> None:
@@ -258,7 +268,11 @@ def test_a_value_that_cannot_be_is_refused_with_its_flag(words: list[str], sente
 @pytest.mark.parametrize(
     ("variable", "text", "sentence"),
     [
-        ("PET_NPROC_PER_NODE", "lots", "PET_NPROC_PER_NODE=lots is neither a number nor auto, gpu or cpu"),
+        (
+            "PET_NPROC_PER_NODE",
+            "lots!",
+            "PET_NPROC_PER_NODE=lots! is neither a number nor auto, gpu, cpu or a type of device",
+        ),
         ("PET_NNODES", "a", "PET_NNODES=a is neither a number of nodes nor MIN:MAX"),
         ("PET_MAX_RESTARTS", "", "PET_MAX_RESTARTS= is not a whole number of at least 0"),
         ("LAUNCHER_MAX_RESTARTS", "x", "LAUNCHER_MAX_RESTARTS=x is not a whole number of at least 0"),

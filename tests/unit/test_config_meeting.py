@@ -143,6 +143,12 @@ def test_what_cannot_work_on_one_node_is_refused(words: list[str], sentence: str
     assert str(caught.value) == sentence
 
 
+def test_torchruns_store_in_a_file_is_not_needed_on_one_node() -> None:
+    made = resolve("--rdzv-backend=c10d", "--rdzv-endpoint=/tmp/file", "--rdzv-conf=store_type=file")
+    assert made.network is None
+    assert made.notes == ("--rdzv-conf: store_type without effect on one node",)
+
+
 def test_settings_are_read_and_the_unknown_ones_named() -> None:
     made = resolve("--rdzv-conf", "join_timeout=60, last_call_timeout=5,jion_timeout=3,colour=red")
     assert made.rdzv_conf == {"join_timeout": "60", "last_call_timeout": "5", "jion_timeout": "3", "colour": "red"}

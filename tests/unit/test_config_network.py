@@ -101,6 +101,23 @@ def test_terms_are_read_from_options_before_torchruns_settings() -> None:
     }
 
 
+def test_every_setting_of_torchruns_is_a_term_or_said_to_have_none() -> None:
+    made = resolve(*ETCD, "--rdzv-conf=join_timeout=9,timeout=8,last_call_timeout=7,close_timeout=6")
+    assert made.terms == {"start_timeout_s": 9.0, "join_grace_s": 7.0, "farewell_s": 6.0}
+    assert made.notes == ()
+    made = resolve(
+        *SERVED, "--rdzv-conf=read_timeout=60,keep_alive_interval=5,keep_alive_max_attempt=3,store_type=tcp,use_libuv=1"
+    )
+    assert made.terms == {}
+    assert made.notes == (
+        "--rdzv-conf: read_timeout, keep_alive_interval, keep_alive_max_attempt, store_type, use_libuv without effect "
+        "here; --lease-ttl is how long a node may be silent",
+    )
+    assert resolve(*ETCD, "--rdzv-conf=is_host=1").notes == (
+        "--rdzv-conf: is_host without effect with --rdzv-backend etcd",
+    )
+
+
 def test_what_a_node_says_of_itself_can_be_given() -> None:
     made = resolve(
         *ETCD, "--node-name=h1", "--interface=eth1", "--port-range=30000:30010", "--worker-port-range=31000:31000",
@@ -157,6 +174,11 @@ def test_where_nodes_meet_in_a_store_ranks_and_masters_have_no_effect() -> None:
         ),
         ([*SERVED, "--rdzv-conf=is_host=maybe"], "--rdzv-conf: is_host=maybe is neither 1 nor 0"),
         ([*ETCD, "--rdzv-conf=join_timeout=x"], "--rdzv-conf: join_timeout=x is not a number of seconds"),
+        ([*ETCD, "--rdzv-conf=read_timeout=x"], "--rdzv-conf: read_timeout=x is not a number of seconds"),
+        (
+            [*SERVED, "--rdzv-endpoint=/shared/file", "--rdzv-conf=store_type=file"],
+            "--rdzv-conf: store_type=file: several nodes meet over the network, not in a file",
+        ),
         ([*ETCD, "--nnodes=2:4", "--target-nodes=5"], "--target-nodes 5 is outside of --nnodes 2:4"),
         ([*ETCD, "--nnodes=2:", "--target-nodes=1"], "--target-nodes 1 is outside of --nnodes 2:"),
         (
@@ -201,7 +223,7 @@ def test_a_name_of_none_is_taken_if_somebody_insists() -> None:
 
 def test_unknown_settings_are_named() -> None:
     assert resolve(*ETCD, "--rdzv-conf=jion_timeout=3,heartbeat_timeout=5").notes == (
-        "--rdzv-conf: heartbeat_timeout without effect here",
+        "--rdzv-conf: heartbeat_timeout without effect here; --lease-ttl is how long a node may be silent",
         "--rdzv-conf: jion_timeout is not known, did you mean join_timeout?",
     )
 

@@ -8,9 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from launcher import master_port
+from launcher.description import Share
 from launcher.errors import TemporaryError
+from launcher.master_port import MasterPort
 from launcher.ports import HeldPort
-from rendezvous import presence
+from rendezvous import listeners, presence
 from rendezvous.listeners import foreign_listener
 
 
@@ -181,3 +184,22 @@ def test_a_foreign_listener_is_named_and_an_own_one_is_not(
         server.listen()
         assert foreign_listener(held.number, ()).startswith(f"pid {os.getpid()} (")
         assert foreign_listener(held.number, (os.getpid(),)) == ""
+
+
+def test_a_stranger_on_a_port_that_the_user_gave_is_told_of_and_excuses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(master_port, "tell", said.append)
+    monkeypatch.setattr(listeners, "foreign_listener", lambda port, own: f"pid {port} (python)")
+    first, second = (
+        Share(
+            ranks=(group_rank,), world_size=2, shape=(2,), group_rank=group_rank, group_world_size=2, role_ranks=(0,),
+            role_world_size=2, master_addr="h", master_port=29500,
+        )
+        for group_rank in (0, 1)
+    )  # fmt: skip
+    given = MasterPort(29500, None)
+    assert (given.is_taken(second), said) == (False, [])
+    assert not given.is_taken(first)
+    assert said == ["port 29500 was meant for rank 0, and pid 29500 (python) listens there"]

@@ -1,0 +1,165 @@
+"""Which CPUs a worker is kept to: --numa-binding, as a pure function from a machine's topology to sets of CPUs.
+
+On a machine with several NUMA nodes memory and devices are near to some CPUs and far from the others. A worker that
+runs near its GPU copies faster, and one whose caches are its own is not disturbed. The modes are torchrun 2.13's:
+
+    node          all CPUs of the NUMA node where the worker's device is
+    socket        all CPUs of that node's socket
+    exclusive     the node's cores, shared out among its workers: no two of them run on one core
+    core-complex  the CPUs behind one of the node's last-level caches, the largest first, in turns
+
+Two things differ from there. numactl is not needed, because the warden sets each worker's affinity before it runs.
+And a worker whose device has no known node, one on the CPU above all, is not refused: such workers are dealt out
+evenly over the nodes. Nobody gets a CPU that the agent itself may not use; a container's cpuset and taskset hold.
+Memory is not bound: the kernel puts it near the CPU that first touches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from launcher.errors import UsageError
+from launcher.options.sharing import NumaMode
+
+FLAG = "--numa-binding"
+
+
+class Topology(NamedTuple):
+    """A machine's CPUs, by the kernel's numbers. `nodes`: NUMA node -> its CPUs; the others are maps from a CPU.
+
+    `core` and `cache` name a core and a last-level cache by the lowest CPU that shares it; a CPU that they lack is a
+    core of its own, or its cache is not known.
+    """
+
+    nodes: Mapping[int, frozenset[int]]
+    socket: Mapping[int, int]
+    core: Mapping[int, int]
+    cache: Mapping[int, int]
+
+
+class Binding(NamedTuple):
+    """One worker's CPUs, why these, and how many cores it has to itself: at least 1, what it shares is divided."""
+
+    cpus: frozenset[int]
+    reason: str
+    core_count: int
+
+
+def bind(
+    mode: NumaMode, topology: Topology, allowed: frozenset[int], homes: Sequence[frozenset[int]]
+) -> tuple[Binding, ...]:
+    """Every worker's CPUs, in local order. `homes`: the NUMA nodes of each worker's devices, empty where unknown.
+
+    `allowed`: what this process may use. Raises UsageError where the mode's promise cannot be kept.
+    """
+    at = [home or dealt for home, dealt in zip(homes, _deal(topology, allowed, homes), strict=True)]
+    pools = [_near(mode, topology, home) & allowed for home in at]
+    for local_rank, pool in enumerate(pools):
+        if not pool:
+            raise UsageError(
+                f"{FLAG} {mode}: local rank {local_rank} belongs on {_named(at[local_rank])}, of whose CPUs "
+                f"{ranges(_near('node', topology, at[local_rank])) or '(none)'} this process may use none; it may use "
+                f"{ranges(allowed)}",
+                f"leave {FLAG} out, or give the job CPUs of every node that it has devices on",
+            )
+    if mode in ("exclusive", "core-complex"):
+        parts = _cores if mode == "exclusive" else _complexes
+        _require_apart(mode, at)
+        for home in set(at):
+            here = [local_rank for local_rank, other in enumerate(at) if other == home]
+            for local_rank, cpus in zip(here, parts(topology, pools[here[0]], len(here), home), strict=True):
+                pools[local_rank] = cpus
+    return tuple(
+        Binding(pool, _named(home) if known else f"dealt to {_named(home)}", _core_count(topology, pool, pools))
+        for pool, home, known in zip(pools, at, homes, strict=True)
+    )
+
+
+def ranges(cpus: frozenset[int]) -> str:
+    """CPUs as the kernel writes them: 0-3,8."""
+    found: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if found and cpu == found[-1][1] + 1:
+            found[-1][1] = cpu
+        else:
+            found.append([cpu, cpu])
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in found)
+
+
+def sentence(mode: NumaMode, bindings: Sequence[Binding]) -> str:
+    """What was decided, in one line for the start."""
+    first, *others = (f"{ranges(binding.cpus)} ({binding.reason})" for binding in bindings)
+    rest = "".join(f", {local_rank} to {what}" for local_rank, what in enumerate(others, 1))
+    return f"{FLAG} {mode} keeps local rank 0 to CPUs {first}{rest}"
+
+
+def _deal(topology: Topology, allowed: frozenset[int], homes: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+    """A node for each worker without one: neighbours together, as many on each node as can be."""
+    usable = [node for node, cpus in sorted(topology.nodes.items()) if cpus & allowed] or sorted(topology.nodes)
+    strays = [local_rank for local_rank, home in enumerate(homes) if not home]
+    dealt = {
+        local_rank: frozenset({usable[place * len(usable) // len(strays)]}) for place, local_rank in enumerate(strays)
+    }
+    return [dealt.get(local_rank, frozenset()) for local_rank in range(len(homes))]
+
+
+def _near(mode: NumaMode, topology: Topology, home: frozenset[int]) -> frozenset[int]:
+    """The CPUs of these nodes; by socket those of all nodes on their sockets."""
+    cpus = frozenset[int]().union(*(topology.nodes.get(node, frozenset()) for node in home))
+    if mode != "socket":
+        return cpus
+    sockets = {topology.socket.get(cpu) for cpu in cpus}
+    return cpus | {cpu for cpu, socket in topology.socket.items() if socket in sockets}
+
+
+def _require_apart(mode: NumaMode, at: Sequence[frozenset[int]]) -> None:
+    """Workers of one node share it out among them. One with devices on two nodes cannot take part in both."""
+    for local_rank, home in enumerate(at):
+        for other, its_home in enumerate(at):
+            if home != its_home and home & its_home:
+                raise UsageError(
+                    f"{FLAG} {mode}: local ranks {local_rank} and {other} have devices on {_named(home | its_home)}, "
+                    "which cannot be shared out between them",
+                    f"{FLAG} node or socket",
+                )
+
+
+def _cores(topology: Topology, pool: frozenset[int], count: int, home: frozenset[int]) -> list[frozenset[int]]:
+    """The pool's cores in `count` parts, in their order; where they do not come out even the first have one more."""
+    cores = _grouped(pool, {cpu: topology.core.get(cpu, cpu) for cpu in pool})
+    if len(cores) < count:
+        raise UsageError(
+            f"{FLAG} exclusive: {count} workers belong on {_named(home)}, where this process may use {len(cores)} "
+            f"core{'s' * (len(cores) != 1)}, CPUs {ranges(pool)}",
+            f"start fewer workers, or let them share cores: {FLAG} node",
+        )
+    size, rest = divmod(len(cores), count)
+    bounds = [place * size + min(place, rest) for place in range(count + 1)]
+    return [frozenset[int]().union(*cores[first:last]) for first, last in pairwise(bounds)]
+
+
+def _complexes(topology: Topology, pool: frozenset[int], count: int, home: frozenset[int]) -> list[frozenset[int]]:
+    """The pool's core complexes in turns, those with most CPUs first."""
+    if not topology.cache.keys() >= pool:
+        raise UsageError(
+            f"{FLAG} core-complex: this kernel does not say which of the CPUs of {_named(home)} share a cache",
+            f"{FLAG} node or exclusive",
+        )
+    complexes = sorted(_grouped(pool, topology.cache), key=lambda cpus: (-len(cpus), min(cpus)))
+    return [complexes[place % len(complexes)] for place in range(count)]
+
+
+def _grouped(pool: frozenset[int], key: Mapping[int, int]) -> list[frozenset[int]]:
+    """The CPUs that have one key in common, in the order of the keys."""
+    return [frozenset(cpu for cpu in pool if key[cpu] == value) for value in sorted({key[cpu] for cpu in pool})]
+
+
+def _core_count(topology: Topology, pool: frozenset[int], pools: Sequence[frozenset[int]]) -> int:
+    cores = {topology.core.get(cpu, cpu) for cpu in pool}
+    return max(1, len(cores) // sum(1 for other in pools if other & pool))
+
+
+def _named(home: frozenset[int]) -> str:
+    return f"NUMA node{'s' * (len(home) > 1)} {ranges(home)}"

@@ -1,0 +1,139 @@
+"""What the environment of a job controller says of this node: how many there are, which one this is, where they meet.
+
+torchrun has to be told all that; Slurm, Kubernetes and what runs on it say it in variables, each in its own words. What
+is found here stands between what people give, by flag or variable, and the defaults (`launcher.options.gather`).
+
+The danger is to wait for nodes that nobody has started. So a controller is known only by variables that it sets for
+the very command it starts, and that say everything; what is a shell in an allocation, a worker of another launcher or
+half a story gives nothing, and `reason` says why. This file holds the contract and tells the controllers apart; each
+has a small file of its own, which is imported only where its variables are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from launcher import options
+from launcher.options import Detected, Given
+
+# File of a controller, and variables that are all there where it is. The first that makes something of them counts.
+KNOWN_BY: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("slurm", ("SLURM_JOB_ID",)),
+    ("pods", ("LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX")),
+    ("pods", ("COORDINATOR_ADDRESS", "COORDINATOR_PORT", "NUM_PROCESSES", "PROCESS_ID")),
+    ("pods", ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")),
+    ("pods", ("JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_PORT", "NNODES", "NODE_RANK")),
+    ("kubeflow", ("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR")),
+    ("kubeflow", ("PET_NNODES", "PET_RDZV_BACKEND", "PET_RDZV_ENDPOINT")),
+    ("volcano", ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")),
+    ("volcano", ("VC_TASK_INDEX",)),
+    ("indexed_job", ("JOB_COMPLETION_INDEX",)),
+)
+
+# Whoever finds one of these was started by another launcher or a server inside the job, not by the controller.
+_BETWEEN = {
+    "TORCHELASTIC_RUN_ID": "a worker of a launcher",
+    "OMPI_COMM_WORLD_RANK": "a task of mpirun",
+    "MPI_LOCALRANKID": "a task of mpiexec",
+    "MV2_COMM_WORLD_RANK": "a task of mpirun",
+    "RAY_JOB_ID": "a task of Ray",
+    "JPY_PARENT_PID": "a notebook",
+}
+
+
+class Detection(NamedTuple):
+    """A controller that was recognised, "Slurm step 7.0". `known_by`: the variables that it was recognised by.
+
+    `values`: name of an option -> what the environment says; empty if it cannot be used. `reason` says what this node
+    is, or why nothing is taken from it. `missing`: what a job on several nodes still has to be told, "" if nothing.
+    `is_told`: whether people should hear the reason although nothing is used, because they may have meant otherwise.
+    """
+
+    controller: str
+    known_by: tuple[str, ...]
+    reason: str
+    values: Mapping[str, Detected] = {}
+    missing: str = ""
+    is_told: bool = False
+
+
+def node_of(index: int, count: int, first: str) -> str:
+    """What this node is, for `reason`."""
+    return f"this is node {index} of {count}" + (f", and node 0 is {first}" if index else "")
+
+
+class Gathered(NamedTuple):
+    """The options, with what the environment says in its place. `unused`: of that, option -> why it is not used.
+
+    `note` is for people, "" if there is nothing to be said. `missing`: what they have to tell a job of several nodes.
+    """
+
+    given: dict[str, Given]
+    detection: Detection | None
+    unused: Mapping[str, str]
+    note: str = ""
+    missing: str = ""
+
+
+def gather(values: Mapping[str, str], environ: Mapping[str, str], hostname: str = "") -> Gathered:
+    """`options.gather`, and between what people give and the defaults what the controller says. Raises UsageError."""
+    given = options.gather(values, environ)
+    found = detect(environ, hostname)
+    if found is None:
+        return Gathered(given, None, {})
+    if not found.values:
+        is_told = found.is_told and given["nnodes"].is_default and given["standalone"].text != "1"
+        return Gathered(given, found, {}, f"{found.controller}: {found.reason}" if is_told else "")
+
+    from launcher.controllers.fitting import NO_PLACE, fit
+
+    fitting = fit(found.values, given)
+    return Gathered(
+        options.gather(values, environ, fitting.values),
+        found,
+        fitting.unused,
+        f"{found.controller}: {found.reason}" if "nnodes" in fitting.values else "",
+        found.missing if NO_PLACE in fitting.unused.values() else "",
+    )
+
+
+def detect(environ: Mapping[str, str], hostname: str = "") -> Detection | None:
+    """The controller that started this command; None if the environment knows of none. `hostname`: this node's."""
+    for name, variables in KNOWN_BY:
+        if all(environ.get(variable) for variable in variables):
+            found = _ask(name, variables, environ, hostname)
+            if found is not None:
+                return _unless_between(found, environ)
+    return None
+
+
+def _unless_between(found: Detection, environ: Mapping[str, str]) -> Detection:
+    between = next((variable for variable in _BETWEEN if environ.get(variable)), "")
+    if not found.values or not between:
+        return found
+    reason = f"{between} is set: this is {_BETWEEN[between]}, which is not what the controller started"
+    return Detection(controller=found.controller, known_by=found.known_by, reason=reason)
+
+
+def _ask(name: str, variables: tuple[str, ...], environ: Mapping[str, str], hostname: str) -> Detection | None:
+    if name == "slurm":
+        from launcher.controllers import slurm
+
+        return slurm.detect(environ)
+    if name == "pods":
+        from launcher.controllers import pods
+
+        return pods.detect(environ, variables)
+    if name == "kubeflow":
+        from launcher.controllers import kubeflow
+
+        return kubeflow.detect(environ, variables)
+    if name == "volcano":
+        from launcher.controllers import volcano
+
+        return volcano.detect(environ, variables)
+
+    from launcher.controllers import indexed_job
+
+    return indexed_job.detect(environ, hostname)

@@ -1,0 +1,60 @@
+"""Slurm's short way to write many names of hosts: `gpu[001-003,007]`, `rack[0-1]n[00-15]-ib,login1`.
+
+Commas outside brackets part the list. A bracket stands for each of its numbers or ranges; what is in front of the
+dash says how wide the numbers are written. With several brackets the last one counts fastest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+_WIDTH_MAX = 18  # digits of a number; more is no number of a host
+
+
+def hosts(text: str) -> Iterator[str]:
+    """The names in order, one by one, as they may be very many. Raises ValueError when it gets to what is none."""
+    for part in _parts(text):
+        yield from _expanded(part)
+
+
+def _parts(text: str) -> Iterator[str]:
+    """What stands between the commas that are in no bracket."""
+    start, is_inside = 0, False
+    for at, letter in enumerate(text):
+        if letter in "[]":
+            if is_inside == (letter == "["):
+                raise ValueError(f"{text!r}: a bracket inside a bracket, or one that was never opened")
+            is_inside = letter == "["
+        elif letter == "," and not is_inside:
+            yield text[start:at]
+            start = at + 1
+    if is_inside:
+        raise ValueError(f"{text!r}: a bracket that is never closed")
+    yield text[start:]
+
+
+def _expanded(part: str) -> Iterator[str]:
+    head, bracket, rest = part.partition("[")
+    if not bracket:
+        if not head.strip() or not head.isprintable():
+            raise ValueError(f"{part!r} is no name of a host")
+        yield head.strip()
+        return
+    numbers, _, tail = rest.partition("]")
+    for number in _numbers(numbers):
+        if "[" in tail:
+            yield from (f"{head}{number}{end}" for end in _expanded(tail))
+        else:
+            yield f"{head}{number}{tail}".strip()
+
+
+def _numbers(text: str) -> Iterator[str]:
+    """What a bracket stands for: "08-10,12" is 08, 09, 10, 12."""
+    for item in text.split(","):
+        low, dash, high = item.partition("-")
+        if not all(end.isascii() and end.isdigit() and len(end) <= _WIDTH_MAX for end in (low, high if dash else low)):
+            raise ValueError(f"[{text}]: {item!r} is neither a number nor a range")
+        if dash and int(low) > int(high):
+            raise ValueError(f"[{text}]: {item} runs backwards")
+        for number in range(int(low), int(high if dash else low) + 1):
+            yield f"{number:0{len(low)}}"

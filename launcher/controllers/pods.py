@@ -1,0 +1,74 @@
+"""Controllers on Kubernetes whose variables say everything: how many pods, which one this is, where the first one is.
+
+LeaderWorkerSet says it for any program. The others start one JAX process in each pod, and tell it where the first one
+is to be reached; a launcher in its place needs to know the same. Their port is left to JAX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from launcher.controllers import Detection, node_of
+from launcher.options import Detected
+from launcher.options.network import SERVED_PORT
+from launcher.options.reading import is_host, whole_number
+from rendezvous.addresses import join_address
+
+
+class _Names(NamedTuple):
+    controller: str
+    count_name: str
+    index_name: str
+    address_name: str
+
+
+# By the variable that has the index, in which they all differ.
+_PODS = {
+    names.index_name: names
+    for names in (
+        _Names("LeaderWorkerSet", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX", "LWS_LEADER_ADDRESS"),
+        _Names("Kubeflow JAXJob", "NUM_PROCESSES", "PROCESS_ID", "COORDINATOR_ADDRESS"),
+        _Names("Kubeflow Trainer (JAX)", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_COORDINATOR_ADDRESS"),
+        _Names("xpk", "NNODES", "NODE_RANK", "JAX_COORDINATOR_ADDRESS"),
+    )
+}
+
+
+def detect(environ: Mapping[str, str], known_by: tuple[str, ...]) -> Detection:
+    """What these variables, all of which are there, say."""
+    names = next(_PODS[name] for name in known_by if name in _PODS)
+    host = environ[names.address_name].partition(":")[0]
+    return group(environ, known_by, *names, host, SERVED_PORT)
+
+
+def group(
+    environ: Mapping[str, str],
+    known_by: tuple[str, ...],
+    controller: str,
+    count_name: str,
+    index_name: str,
+    address_name: str,
+    host: str,
+    port: int,
+) -> Detection:
+    """So many pods, the first of which, `host`, is to serve the store on `port`; the run is called after it."""
+    count, index = whole_number(environ[count_name]), whole_number(environ[index_name])
+    if count is None or index is None or not 0 <= index < count or not is_host(host):
+        found = ", ".join(f"{name}={environ[name]!r}" for name in (count_name, index_name, address_name))
+        reason = f"its variables cannot be read: {found}"
+        return Detection(controller=controller, known_by=known_by, reason=reason, is_told=True)
+    if count == 1:
+        return Detection(controller=controller, known_by=known_by, reason="it has one pod")
+    return Detection(
+        controller=controller,
+        known_by=known_by,
+        reason=node_of(index, count, host),
+        values={
+            "nnodes": Detected(str(count), count_name),
+            "node-rank": Detected(str(index), index_name),
+            "rdzv-backend": Detected("c10d", address_name),
+            "rdzv-endpoint": Detected(join_address(host, port), address_name),
+            "rdzv-id": Detected(host, address_name),
+        },
+    )

@@ -1,0 +1,191 @@
+"""Events for other programs: --event-log-handler, in the shape that torchrun 2.13 gives them.
+
+An event is a name, a source (AGENT or WORKER), a time in milliseconds and metadata. Programs that follow torchrun's
+read on here: its names and keys are kept, with the round added. It never sets the time; we do. What is told, in order:
+
+    RENDEZVOUS                      AGENT   a round begins; how long it was waited for
+    START                           WORKER  runs its program
+    SUCCEEDED FAILED TERMINATED     WORKER  has ended; TERMINATED: because the round was
+    ROUND_ENDED                     AGENT   nothing of the round is left on this node (not one of torchrun's)
+    SUCCEEDED FAILED                AGENT   this node's part in the job is over
+
+`console` writes each as a line of JSON to stderr. Another name is a handler that torch knows, or an extension that
+torch loads has registered there; then torch is imported, and a thread hands the events on, because a slow handler
+must not hold up an agent that has a lease to keep.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from launcher.config import Config
+from launcher.console import say
+from launcher.description import Share, read_share
+from launcher.errors import UsageError
+from launcher.warden import Exited, Gone, Spawned, SpawnFailed
+from rendezvous.messages import End, StartRound, StopRound
+
+SILENT = ("null", "dynamic_rendezvous")
+"""The handlers of torch's own that do nothing."""
+
+DRAIN_LIMIT_S = 5.0  # for a slow handler, at the end
+_PREFIX = "torchelastic.worker.status."
+
+
+class Events:
+    """Turns what the agent hears and does into events. `error_file`: (round, restart count, local rank) -> path."""
+
+    def __init__(
+        self,
+        config: Config,
+        host: str,
+        run_id: str,
+        error_file: Callable[[int, int, int], str],
+        write: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self._config = config
+        self._host = host
+        self._run_id = run_id
+        self._error_file = error_file
+        self._write = write
+        self._start = self._waits_since = time.monotonic()
+        self._round = StartRound(0, 0, 0, "", "")
+        self._share: Share | None = None
+        self._is_stopping = False
+
+    def take(self, message: object) -> None:
+        """Hear of an action that the agreement wants, or of a report of the warden's."""
+        match message:
+            case StartRound():
+                self._round, self._share, self._is_stopping = message, read_share(message.assignment), False
+                self._tell("RENDEZVOUS", duration_ms=(time.monotonic() - self._waits_since) * 1000)
+            case StopRound():
+                self._is_stopping = True
+            case Spawned(_, local_rank, pid):
+                self._tell_worker("START", local_rank, pid)
+            case SpawnFailed(_, local_rank, sentence, _):
+                self._tell_worker("FAILED", local_rank, None, raw_error=sentence)
+            case Exited(_, local_rank, pid, exit_code, at):
+                state = "SUCCEEDED" if exit_code == 0 else "TERMINATED" if self._is_stopping else "FAILED"
+                error = self._error(local_rank) if state == "FAILED" else None
+                self._tell_worker(state, local_rank, pid, exit_code, error, at)
+            case Gone():
+                self._waits_since = time.monotonic()
+                self._tell("ROUND_ENDED")
+            case End(exit_code, reason, _):
+                self._tell("FAILED" if exit_code else "SUCCEEDED", raw_error=reason if exit_code else None)
+
+    def _error(self, local_rank: int) -> str | None:
+        from launcher.output.error_file import read_error_file
+
+        path = self._error_file(self._round.round, self._round.restart_count, local_rank)
+        return read_error_file(path) if path else None
+
+    def _tell_worker(
+        self,
+        state: str,
+        local_rank: int,
+        pid: int | None,
+        exit_code: int | None = None,
+        raw_error: str | None = None,
+        at: float | None = None,
+    ) -> None:
+        share = self._share
+        if share is None or local_rank >= len(share.ranks):
+            return
+        details = {  # lists of one, as torchrun writes them
+            "local_rank": [local_rank],
+            "role_rank": [share.role_ranks[local_rank]],
+            "role_world_size": [share.role_world_size],
+            "exit_code": [exit_code],
+            "worker_pid": [pid],
+        }
+        self._tell(
+            state, "WORKER", at, details, global_rank=share.ranks[local_rank], worker_id=str(pid), raw_error=raw_error
+        )
+
+    def _tell(
+        self,
+        state: str,
+        source: str = "AGENT",
+        at: float | None = None,
+        details: dict[str, Any] | None = None,
+        **metadata: Any,
+    ) -> None:
+        share = self._share
+        told = {
+            "group_world_size": share.group_world_size if share else None,
+            "entry_point": self._config.script,
+            "round": self._round.round,
+            **(details or {}),
+        }
+        common = {
+            "run_id": self._run_id,
+            "global_rank": None,
+            "group_rank": share.group_rank if share else None,
+            "worker_id": None,
+            "role": self._config.role,
+            "hostname": self._host,
+            "state": state,
+            "total_run_time": int(time.monotonic() - self._start),
+            "rdzv_backend": self._config.rdzv_backend,
+            "raw_error": None,
+            "metadata": json.dumps(told),
+            "agent_restarts": self._round.restart_count,
+            "duration_ms": None,
+        }
+        timestamp = int((time.time() if at is None else at) * 1000)
+        self._write(
+            {"name": _PREFIX + state, "source": source, "timestamp": timestamp, "metadata": {**common, **metadata}}
+        )
+
+
+def to_console(event: dict[str, Any]) -> None:
+    """One line of JSON on stderr."""
+    say(json.dumps(event))
+
+
+class TorchHandler:
+    """A handler that torch knows, fed by a thread. Raises UsageError if there is none of that name."""
+
+    def __init__(self, name: str, origin: str) -> None:
+        import queue
+        import threading
+        from importlib import import_module
+
+        try:
+            events: Any = import_module("torch.distributed.elastic.events")
+            handlers: Any = import_module("torch.distributed.elastic.events.handlers")
+        except ImportError as error:
+            raise UsageError(
+                f"{origin}={name}: torch, which may know it, cannot be imported: {error}",
+                "null and console need no torch",
+            ) from None
+        known = sorted(handlers._log_handlers)
+        if name not in known:
+            raise UsageError(f"{origin}={name}: torch knows no such handler", f"there is {', '.join(known)}")
+        self._name = name
+        self._torchs = events
+        self._queue: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="events", daemon=True)
+        self._thread.start()
+
+    def write(self, event: dict[str, Any]) -> None:
+        """Hand an event on; the last one waits until all are, for a while."""
+        self._queue.put(event)
+        if event["name"] in (f"{_PREFIX}SUCCEEDED", f"{_PREFIX}FAILED") and event["source"] == "AGENT":
+            self._queue.put(None)
+            self._thread.join(DRAIN_LIMIT_S)
+
+    def _run(self) -> None:
+        while (event := self._queue.get()) is not None:
+            source = self._torchs.EventSource[event["source"]]
+            self._torchs.record(self._torchs.Event(**{**event, "source": source}), self._name)
+
+
+def write_by(name: str, origin: str) -> Callable[[dict[str, Any]], None]:
+    """What takes events, by the name of its handler. Raises UsageError."""
+    return to_console if name == "console" else TorchHandler(name, origin).write

@@ -1,0 +1,88 @@
+"""What a worker of a `launch` begins with: load the call, run it, leave what it returned or why it did not.
+
+An exception ends the worker as it would end a script: a traceback on stderr, without this module's own lines, and exit
+code 1. It is also left in TORCHELASTIC_ERROR_FILE, as torch's `record` does it, and in the call's directory.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+def main() -> int:
+    """Run the call; the exit code."""
+    from launcher.cli import protect_imports
+
+    protect_imports()
+
+    import faulthandler
+
+    from launcher.errors import LauncherError
+    from launcher.functions.failed import noted
+    from launcher.functions.payload import VARIABLE, Call
+
+    faulthandler.enable()  # a crash in native code says where the Python code was
+    round, rank = int(os.environ["LAUNCHER_ROUND"]), int(os.environ["RANK"])  # before the user's code may change them
+    error_file = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
+    call = Call(os.environ.pop(VARIABLE))
+    try:
+        function, args = call.read()
+        try:
+            result = function(*args)
+        except SystemExit as leaving:
+            if leaving.code not in (None, 0):
+                raise
+            result = None
+        call.keep_result(round, rank, result)
+    except Exception as error:
+        if isinstance(error, LauncherError):
+            noted(error)
+        trace = _own_lines_skipped(error.__traceback__)
+        call.keep_exception(round, rank, error)
+        _leave_error_file(error_file, error, trace)
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        return 1
+    return 0
+
+
+def _own_lines_skipped(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from where the user's code begins, be that the function or the script that is imported first."""
+    import runpy
+    from multiprocessing import spawn
+
+    own = os.path.dirname(__file__)
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if os.path.dirname(file) != own and file not in (spawn.__file__, runpy.__file__, "<frozen runpy>"):
+            break
+        trace = trace.tb_next
+    return trace
+
+
+def _leave_error_file(path: str, error: BaseException, trace: TracebackType | None) -> None:
+    """What torch's `record` would have written; where it has, with more knowledge than we have, it stays."""
+    if not path or os.path.exists(path):
+        return
+    import json
+    import time
+    import traceback
+
+    content = {
+        "message": {
+            "message": f"{type(error).__name__}: {error}",
+            "extraInfo": {
+                "py_callstack": "".join(traceback.format_exception(type(error), error, trace)),
+                "timestamp": str(int(time.time())),
+            },
+        }
+    }
+    try:
+        with open(path, "w") as file:
+            json.dump(content, file)
+    except OSError as failure:
+        print(f"the exception cannot be written to {path}: {failure.strerror}", file=sys.stderr)

@@ -1,0 +1,105 @@
+"""The agent's process as the caller holds it: started, listened to, stopped.
+
+It is a process group of its own, so that Ctrl-C in a terminal reaches the caller alone, who passes it on once.
+Where the caller's sys.stdout and sys.stderr are files of the operating system the workers write straight to them.
+Where they are something else (the cell of a notebook, a test that captures) the agent's output comes here
+through pipes and is written to them, in the caller's own thread, while it waits.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import io
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import IO, TextIO
+
+_CHUNK_SIZE = 64 * 1024
+_LOOK_S = 0.1  # how often to look whether the agent still lives, if somebody else keeps its pipes open
+
+
+def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run the command and return its exit code. If the wait for it is broken off, by Ctrl-C or another exception, it is
+    told to stop with all its workers, and the exception goes on when it has.
+    """
+    outputs = _Output("stdout"), _Output("stderr")
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=outputs[0].target,
+        stderr=outputs[1].target,
+        start_new_session=True,
+    )
+    with process:
+        outputs[0].source, outputs[1].source = process.stdout, process.stderr
+        try:
+            return _wait(process, outputs)
+        except BaseException as error:
+            for output in outputs:
+                output.stream = None  # it may be what has failed
+            _stop(process, outputs, signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
+            raise
+
+
+class _Output:
+    """One stream of the agent: `target` for the process, `source` to read from, `stream` to write to."""
+
+    def __init__(self, name: str) -> None:
+        self.stream: TextIO | None = getattr(sys, name)
+        self.source: IO[bytes] | None = None
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        self.target: int | None = None
+        if self.stream is not None:
+            with contextlib.suppress(OSError, ValueError):  # what was printed before stands before
+                self.stream.flush()
+            self.target = _descriptor(self.stream)
+
+    def move(self) -> bool:
+        """Pass on what is there; False at the end."""
+        assert self.source is not None
+        data = os.read(self.source.fileno(), _CHUNK_SIZE)
+        text = self._decoder.decode(data, final=not data)
+        if text and self.stream is not None:
+            self.stream.write(text)
+            self.stream.flush()
+        return bool(data)
+
+
+def _descriptor(stream: TextIO) -> int:
+    """The stream's file, or PIPE for one that is no file or, as in some notebooks, claims another's."""
+    if isinstance(stream, io.TextIOWrapper):
+        with contextlib.suppress(OSError, ValueError):
+            return stream.fileno()
+    return subprocess.PIPE
+
+
+def _wait(process: subprocess.Popen[bytes], outputs: Sequence[_Output]) -> int:
+    open_outputs = {output.source.fileno(): output for output in outputs if output.source is not None}
+    poll = select.poll()
+    for descriptor in open_outputs:
+        poll.register(descriptor, select.POLLIN)
+    while open_outputs:
+        ready = poll.poll(_LOOK_S * 1000)
+        if not ready and process.poll() is not None:
+            break
+        for descriptor, _ in ready:
+            if not open_outputs[descriptor].move():
+                poll.unregister(descriptor)
+                del open_outputs[descriptor]
+    return process.wait()
+
+
+def _stop(process: subprocess.Popen[bytes], outputs: Sequence[_Output], first: signal.Signals) -> None:
+    """Wait until all is gone; each further Ctrl-C makes it shorter."""
+    for signum in (first, signal.SIGINT, signal.SIGKILL):  # with grace, without, and without the agent's help
+        process.send_signal(signum)
+        with contextlib.suppress(KeyboardInterrupt):
+            _wait(process, outputs)
+            return
+    process.wait()

@@ -1,0 +1,101 @@
+"""What a static rendezvous of several nodes means: everybody is told who is who before anybody has come.
+
+Each node is given its number, and all are given the place of number 0, torchrun's "master". So ranks follow the
+numbers, whatever else would be shorter, and the workers get the master's address and port as they were written, in
+every round. The agents still have to meet: number 0 serves the store beside that port, and the others wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from launcher.errors import UsageError
+from launcher.options import Given
+from launcher.options.network import Network, require_no_file, served, unused_by_store
+from launcher.options.reading import address, count, host, port
+from rendezvous.addresses import join_address
+
+MASTER_ADDR = "127.0.0.1"  # torchrun's
+MASTER_PORT = 29500  # torchrun's
+_PORT_MAX = 65535
+_MASTERS = ("master-addr", "master-port")
+_SAYS_WHO = ("node-rank", "rdzv-endpoint", *_MASTERS)
+
+
+class Static(NamedTuple):
+    """`node_count`: all of them take part, always. `master_addr` and `master_port` are for the workers."""
+
+    network: Network
+    node_count: int
+    node_rank: int
+    master_addr: str
+    master_port: int
+
+
+def is_static(given: Mapping[str, Given], least: int) -> bool:
+    """Whether these options of a static rendezvous, with an --nnodes of more than 1, say who is who.
+
+    Raises UsageError if they do not and one machine is not enough.
+    """
+    nodes = given["nnodes"]
+    if any(not given[name].is_default for name in _SAYS_WHO):
+        return True
+    if least == 1:
+        return False
+    raise UsageError(
+        f"{nodes}: the nodes need a place to meet",
+        "--rdzv-backend c10d --rdzv-endpoint HOST names one of them, or --node-rank, --master-addr and --master-port",
+    )
+
+
+def static(
+    given: Mapping[str, Given], conf: Mapping[str, str], bounds: tuple[int, int | None], notes: list[str]
+) -> Static:
+    """What they say; `bounds`: the least and the most nodes. Raises UsageError."""
+    nodes, node_rank, (least, most) = given["nnodes"], count(given["node-rank"]), bounds
+    if most is None:
+        raise UsageError(
+            f"{nodes}: where each node has its number, how many there are must be said",
+            "--rdzv-backend c10d --rdzv-endpoint HOST lets any number come",
+        )
+    if node_rank >= most:
+        raise UsageError(f"{given['node-rank']}: the node ranks of {nodes} are 0 to {most - 1}")
+    if least != most:
+        notes.append(f"{nodes}: where each node has its number, all {most} take part; with c10d fewer may")
+    master_addr, master_port = _master(given, notes)
+    require_no_file(given["rdzv-conf"], conf)
+    notes += unused_by_store(given, conf, ("etcd_prefix",))
+    endpoint = join_address(master_addr, _store_port(given["store-port"], master_port))
+    network = served(given, conf, endpoint, is_host=node_rank == 0)
+    return Static(network, most, node_rank, master_addr, master_port)
+
+
+def _master(given: Mapping[str, Given], notes: list[str]) -> tuple[str, int]:
+    """Where rank 0 listens: the endpoint goes before the other two, as under torchrun."""
+    endpoint, addr, number = given["rdzv-endpoint"], given["master-addr"], given["master-port"]
+    if not endpoint.is_default:
+        found, at = address(endpoint, endpoint.text)
+        if at is None:
+            raise UsageError(f"{endpoint}: a static rendezvous needs HOST:PORT")
+        origin = endpoint
+    else:
+        found = MASTER_ADDR if addr.is_default else host(addr, addr.text)
+        at = MASTER_PORT if number.is_default else port(number, number.text)
+        origin = number
+        if addr.is_default:
+            notes.append(f"--master-addr is not given: only agents of this machine can meet at {MASTER_ADDR}")
+    if not at:
+        raise UsageError(f"{origin}: the other nodes must know the port, 0 is any", f"{MASTER_PORT} is usual")
+    return found, at
+
+
+def _store_port(given: Given, master_port: int) -> int:
+    store_port = master_port + 1 if given.is_default else port(given, given.text)
+    if store_port > _PORT_MAX:
+        raise UsageError(f"the store would be on the port after {master_port}, which is the last", "see --store-port")
+    if not store_port:
+        raise UsageError(f"{given}: the other nodes must know the port, 0 is any")
+    if store_port == master_port:
+        raise UsageError(f"{given}: rank 0 listens on that port", "any other will do")
+    return store_port

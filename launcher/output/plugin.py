@@ -1,0 +1,141 @@
+"""A plug-in that says where workers' output goes, by torchrun's contract: --logs-specs NAME.
+
+An installed distribution offers a class under the entry point group torchrun.logs_specs. torchrun 2.13 makes one
+object of it with the options' values, and asks it in every round for the paths of all workers (`reify`). Its paths are
+followed here: "" is the console, /dev/null is nowhere, and a stream is teed where its file is named a second time. How
+lines reach the files and the console stays ours. torch is imported only if the plug-in does so; without it the plug-in
+gets numbers that add up as torch's own do.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from enum import IntFlag
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from launcher.config import Config
+from launcher.errors import UsageError
+from launcher.options.redirects import Streams
+from launcher.output.routes import STREAMS, Way
+
+GROUP = "torchrun.logs_specs"
+
+
+class Std(IntFlag):
+    """torch's name for a choice of streams."""
+
+    NONE = 0
+    OUT = 1
+    ERR = 2
+    ALL = 3
+
+
+def find(name: str, origin: str) -> EntryPoint:
+    """The entry point of that name, not loaded yet. Raises UsageError, which names those that there are."""
+    found = entry_points(group=GROUP)
+    if name not in found.names:
+        there = ", ".join(sorted({"default", *found.names}))
+        raise UsageError(f"{origin}={name}: no installed package offers it in {GROUP}", f"there is {there}")
+    return found[name]
+
+
+class PluginRoutes:
+    """Answers what `PlainRoutes` does. `warn` gets a sentence, each once.
+
+    Raises UsageError if the plug-in cannot be loaded or refuses the options.
+    """
+
+    captures = True
+
+    def __init__(self, config: Config, worker_count: int, warn: Callable[[str], None]) -> None:
+        assert config.logs_specs is not None
+        self._named = f"{config.origins['logs_specs']}={config.logs_specs}"
+        self._entry = find(config.logs_specs, config.origins["logs_specs"])
+        self._worker_count = worker_count
+        self._warn = warn
+        self._warned: set[str] = set()
+        self._told: Any = None
+        maker = self._call(self._entry.load)
+        codes = _std()
+        ranks = None if config.local_ranks_filter is None else set(config.local_ranks_filter)
+        self._specs = self._call(
+            maker,
+            log_dir=config.log_dir,
+            redirects=_code(config.redirects, codes),
+            tee=_code(config.tee, codes),
+            local_ranks_filter=ranks,
+        )
+
+    def begin(self, round: int, restart_count: int, environments: Mapping[int, dict[str, str]]) -> None:
+        """Ask the plug-in for the paths of this round. Raises UsageError if it does not name all workers."""
+        for environment in environments.values():
+            environment["TORCHELASTIC_ERROR_FILE"] = ""
+        self._told = self._call(self._specs.reify, environments)
+        for stream in STREAMS:
+            ranks = set(self._paths(f"{stream}s"))
+            if ranks != set(environments):
+                raise UsageError(
+                    f"{self._named}: {self._entry.value} names the {stream} of {_ranks(ranks)}, "
+                    f"there is {_ranks(environments)}"
+                )
+        for local_rank, environment in environments.items():
+            if not environment.get("TORCHELASTIC_ERROR_FILE"):
+                environment["TORCHELASTIC_ERROR_FILE"] = self.error_file(round, restart_count, local_rank)
+
+    def way(self, local_rank: int, stream: str) -> Way:
+        path, teed = self._paths(f"{stream}s")[local_rank], self._paths(f"tee_{stream}s").get(local_rank)
+        if not path:
+            return Way(inherits=True)
+        if path == os.devnull:
+            return Way()
+        if teed not in (None, path, os.devnull):
+            self._warn_once(f"{self._named} tees {teed}, which is not the file of that {stream}: not shown")
+        return Way(path=path, to_console=teed == path)
+
+    def filter_file(self, stream: str) -> str | None:
+        path = getattr(self._told, f"filtered_{stream}", "")
+        if not path or os.path.dirname(path) == os.devnull:
+            self._warn_once(f"{self._named} names no file for lines that are looked for in {stream}")
+            return None
+        return str(path)
+
+    def error_file(self, round: int, restart_count: int, local_rank: int) -> str:
+        path = self._paths("error_files").get(local_rank, "")
+        return "" if path == os.devnull else path
+
+    def remarks(self) -> list[str]:
+        root = getattr(self._specs, "root_log_dir", None)
+        return [f"{self._named} ({self._entry.value}) says where output goes" + (f": {root}" if root else "")]
+
+    def _paths(self, what: str) -> Mapping[int, str]:
+        return getattr(self._told, what, None) or {}
+
+    def _call(self, function: Callable[..., Any], *values: Any, **named: Any) -> Any:
+        try:
+            return function(*values, **named)
+        except Exception as error:
+            raise UsageError(f"{self._named}: {self._entry.value} fails: {type(error).__name__}: {error}") from error
+
+    def _warn_once(self, sentence: str) -> None:
+        if sentence not in self._warned:
+            self._warned.add(sentence)
+            self._warn(sentence)
+
+
+def _std() -> Any:
+    """torch's own numbers where the plug-in has brought torch along."""
+    torchs = sys.modules.get("torch.distributed.elastic.multiprocessing.api")
+    return getattr(torchs, "Std", Std)
+
+
+def _code(streams: Streams, codes: Any) -> Any:
+    if streams.by_rank is None:
+        return codes(streams.every)
+    return {local_rank: codes(code) for local_rank, code in streams.by_rank.items()}
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    return f"local rank {', '.join(map(str, sorted(ranks)))}" if ranks else "no worker"

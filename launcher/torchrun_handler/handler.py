@@ -1,0 +1,217 @@
+"""What torchrun's agent calls, in terms of the agreement.
+
+    next_rendezvous    before workers are started: what ran here is gone; wait for the next round
+    num_nodes_waiting  while they run, every --monitor-interval: 1 once the round is to end, for whatever reason
+    the last barrier   once they have succeeded: say so, and wait until all have
+    shutdown           at torchrun's end, but for a signal: the job fails if its workers did; else this node leaves
+
+So a stock agent stops its workers whenever the others need it, though all it can be told is that somebody waits, and a
+node without ranks waits inside `next_rendezvous`, as a spare. Restarts are counted by torchrun: an agent that has none
+left ends, and with it the job.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import weakref
+
+from torch.distributed import Store  # type: ignore[attr-defined]  # not marked
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousStoreInfo,
+    RendezvousTimeoutError,
+)
+
+from launcher.console import tell
+from launcher.description import Share
+from launcher.errors import EXIT_TEMPORARY, TemporaryError
+from launcher.torchrun_handler import BACKEND
+from launcher.torchrun_handler.arriving import arrive
+from launcher.torchrun_handler.failure import cause, report
+from launcher.torchrun_handler.meeting import meet
+from launcher.torchrun_handler.member import Member
+from launcher.torchrun_handler.round_store import RoundStore
+from launcher.torchrun_handler.terms import Parameters, terms
+from rendezvous.errors import MeshrunError
+from rendezvous.messages import End
+
+LEAVE_LIMIT_S = 10.0  # for the others to be told
+VERDICT_LIMIT_S = 90.0  # for the job to fail: other agents give their workers half a minute to stop
+EXIT_LIMIT_S = 3.0  # of a process that was told to end by a signal
+BARRIER_LIMIT_S = 300.0  # torchrun's own, where it did not get as far as its barrier
+
+
+def open_handler(parameters: Parameters) -> Handler:
+    """Raises ValueError for what cannot work, RendezvousConnectionError when the store does not come in time."""
+    try:
+        told = terms(parameters, os.environ)
+        arrival = arrive(told, os.environ)
+        member = Member(told, arrival)
+    except TemporaryError as error:
+        raise RendezvousConnectionError(_words(error)) from None
+    except MeshrunError as error:
+        raise ValueError(_words(error)) from None
+    return Handler(member, parameters.run_id, arrival.address, told.slot_count if told.knows_workers else None)
+
+
+class Handler(RendezvousHandler):
+    """`address` of this node; `worker_count`: how many workers it said to have, None if nobody knew."""
+
+    def __init__(self, member: Member, run_id: str, address: str, worker_count: int | None) -> None:
+        self._member = member
+        self._run_id = run_id
+        self._address = address
+        self._worker_count = worker_count
+        self._is_shut = False
+        self._is_void = ""  # why it does not count that the workers here have succeeded
+        atexit.register(_leave_at_exit, weakref.ref(self))
+
+    def get_backend(self) -> str:
+        return BACKEND
+
+    def get_run_id(self) -> str:
+        return self._run_id
+
+    @property
+    def use_agent_store(self) -> bool:
+        """Workers are clients of the store that the first node's agent serves, which is new in every round."""
+        return os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1"
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Wait for a round in which this node has ranks.
+
+        Raises RendezvousClosedError when the job has failed or this node has no part in it any more,
+        RendezvousTimeoutError when there were too few nodes for too long. A spare of a job that has succeeded is done,
+        and ends as torchrun does after success: torch 2.13 has an error for that, which its launcher does not survive.
+        """
+        try:
+            return self._next_rendezvous()
+        except MeshrunError as error:
+            raise RendezvousConnectionError(_words(error)) from None
+
+    def _next_rendezvous(self) -> RendezvousInfo:
+        member = self._member
+        member.stopped()
+        while (found := member.next_round()) is not None:
+            start, share = found
+            store = meet(start.round, share, member.offer, member.is_over)
+            if store is not None:
+                member.begin()
+                return self._info(store, share)
+            member.stopped()
+        end = member.end
+        assert end is not None
+        if _is_success(end):
+            tell(_told(self._run_id, end.reason))
+            raise SystemExit(0)
+        report(end)
+        raise _error(self._run_id, end)
+
+    def _info(self, store: Store, share: Share) -> RendezvousInfo:
+        own = RoundStore(
+            store,
+            worker_count=self._worker_count,
+            succeeded=self._member.succeeded,
+            wait_for_all=self._wait_for_all,
+        )
+        if self.use_agent_store:
+            place = RendezvousStoreInfo(share.master_addr, share.master_port)
+        else:
+            place = RendezvousStoreInfo.build(share.group_rank, own, self._address)
+        return RendezvousInfo(own, share.group_rank, share.group_world_size, place)
+
+    def num_nodes_waiting(self) -> int:
+        """1 if torchrun shall stop its workers and come to `next_rendezvous`, which knows why."""
+        return int(self._member.is_over())
+
+    def is_closed(self) -> bool:
+        return self._member.end is not None
+
+    def set_closed(self) -> None:
+        """End the job, as far as this node is concerned with it."""
+        self._member.give_up(1, "", -1)
+
+    def shutdown(self) -> bool:
+        """Called by torchrun when it is done, whatever the reason, unless a signal ends it.
+
+        Raises RendezvousClosedError when the workers here have succeeded in a round that others had to end.
+        """
+        if self._is_shut:
+            return True
+        self._is_shut = True
+        error = sys.exc_info()[1]  # torchrun calls from a `finally`
+        member = self._member
+        if member.end is None:
+            self._finish(error)
+        member.close()
+        if self._is_void and error is None:
+            raise RendezvousClosedError(self._is_void)
+        return True
+
+    def _finish(self, error: BaseException | None) -> None:
+        member = self._member
+        if member.has_workers and error is None:  # a torchrun with another kind of barrier
+            member.succeeded()
+            self._try_to_wait()
+        if member.has_succeeded or not member.has_workers:
+            member.leave("torchrun has ended")
+            member.wait_for_end(LEAVE_LIMIT_S)
+        else:
+            member.give_up(*cause(error))
+            member.wait_for_end(VERDICT_LIMIT_S)
+
+    def _try_to_wait(self) -> None:
+        try:
+            self._wait_for_all(BARRIER_LIMIT_S)
+        except (RendezvousClosedError, TimeoutError) as error:
+            tell(str(error))
+
+    def _wait_for_all(self, limit_s: float) -> None:
+        """Wait until the workers of all nodes have succeeded. Raises RendezvousClosedError when they do not."""
+        member = self._member
+        if not member.wait_until_over(limit_s):
+            raise TimeoutError(f"the workers of other nodes have not finished within {limit_s:g} s")
+        why = member.why_over()
+        member.leave("its workers have finished")
+        end = member.wait_for_end(LEAVE_LIMIT_S)
+        if end is None or not _is_success(end):
+            self._is_void = (
+                f"run {self._run_id}: {why}. The workers here had succeeded; torchrun cannot run them again, so this "
+                "node leaves"
+            )
+            raise RendezvousClosedError(self._is_void)
+
+    def leave_at_exit(self) -> None:
+        """A signal has ended torchrun: it has stopped its workers, and says nothing to anybody."""
+        if not self._is_shut and self._member.end is None:
+            self._member.leave("torchrun was told to end")
+            self._member.wait_for_end(EXIT_LIMIT_S)
+
+
+def _leave_at_exit(reference: weakref.ref[Handler]) -> None:
+    handler = reference()
+    if handler is not None:
+        handler.leave_at_exit()
+
+
+def _is_success(end: End) -> bool:
+    return end.verdict is not None and end.verdict.kind == "success"
+
+
+def _error(run_id: str, end: End) -> Exception:
+    """What torchrun raises, and with it its exit code, 1."""
+    words = _told(run_id, end.reason)
+    return RendezvousTimeoutError(words) if end.exit_code == EXIT_TEMPORARY else RendezvousClosedError(words)
+
+
+def _told(run_id: str, reason: str) -> str:
+    return reason if reason.startswith(f"run {run_id} ") else f"run {run_id}: {reason}"
+
+
+def _words(error: MeshrunError) -> str:
+    return f"{error}\nhint: {error.hint}" if error.hint else str(error)

@@ -1,0 +1,169 @@
+"""Words and environments that few people use and some schedulers do: none, very long, not UTF-8, looking like flags."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+MESHRUN = os.path.join(os.path.dirname(sys.executable), "meshrun").encode()
+NO_GPU = {b"CUDA_VISIBLE_DEVICES": b""}
+# What a worker was given, byte by byte.
+ECHO = """
+import json, os, sys
+words = [os.fsencode(word).hex() for word in sys.argv[1:]]
+print(json.dumps([words, {os.fsencode(name).hex(): os.fsencode(os.environ[name]).hex() for name in os.environ}]))
+"""
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: bytes
+    err: bytes
+
+
+def run(place: Path, words: Sequence[bytes], environ: Mapping[bytes, bytes]) -> Outcome:
+    """The command with just this environment."""
+    done = subprocess.run(
+        [MESHRUN, *words], cwd=place, env=environ, stdin=subprocess.DEVNULL, capture_output=True, timeout=60
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def given(outcome: Outcome) -> tuple[list[bytes], dict[bytes, bytes]]:
+    """What ECHO found: arguments, environment."""
+    assert outcome.code == 0, outcome.err
+    words, environ = json.loads(outcome.out)
+    names = {bytes.fromhex(name): bytes.fromhex(text) for name, text in environ.items()}
+    return [bytes.fromhex(word) for word in words], names
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "echo.py").write_text(ECHO)
+    return tmp_path
+
+
+@pytest.fixture
+def usual_stack() -> Iterator[None]:
+    """The kernel allows a quarter of the stack's limit for arguments and environment."""
+    before = resource.getrlimit(resource.RLIMIT_STACK)
+    resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_STACK, before)
+
+
+def test_an_empty_environment_is_enough(place: Path) -> None:
+    words, environ = given(run(place, [b"echo.py", b"a"], {}))
+    assert words == [b"a"]
+    assert environ[b"RANK"] == b"0"
+    assert b"PATH" not in environ
+
+
+def test_words_behind_the_script_reach_it_whatever_they_look_like(place: Path) -> None:
+    odd = [
+        b"--nnodes",
+        b"-h",
+        b"--",
+        b"--nproc-per-node=7",
+        b"",
+        b" ",
+        b"-",
+        b"caf\xe9\xff",
+        b"a\nb",
+        b"$HOME $$",
+        b"%s",
+    ]
+    assert given(run(place, [b"echo.py", *odd], NO_GPU))[0] == [*odd[:9], b"$HOME $", b"%s"]
+    assert given(run(place, [b"--", b"echo.py", b"--", b"--x"], NO_GPU))[0] == [b"--", b"--x"]
+    assert given(run(place, [b"echo.py", b"--", b"--x"], NO_GPU))[0] == [b"--x"]
+
+
+def test_an_environment_that_is_not_utf_8_reaches_the_worker_as_it_is(place: Path) -> None:
+    environ = {b"caf\xe9": b"\xff\xfe", b"LANG": b"C", b"LC_ALL": b"POSIX", b"LINES_OF": b"a\nb"}
+    assert given(run(place, [b"echo.py"], environ))[1].items() >= environ.items()
+
+
+def test_a_script_whose_name_is_not_utf_8_runs(place: Path) -> None:
+    name = b"caf\xe9 \n.py"
+    (place / os.fsdecode(name)).write_text(ECHO)
+    assert given(run(place, [name, b"a"], NO_GPU))[0] == [b"a"]
+
+
+@pytest.mark.usefixtures("usual_stack")
+def test_thousands_of_long_arguments_reach_every_worker(place: Path) -> None:
+    words = [b"x" * 1000] * 1900
+    outcome = run(place, [b"--nproc-per-node=1", b"echo.py", *words], {})
+    assert given(outcome)[0] == words
+
+
+@pytest.mark.usefixtures("usual_stack")
+def test_arguments_that_leave_no_room_for_the_workers_own_variables_are_named_as_the_reason(place: Path) -> None:
+    least, most = 1900 * 1000, 2200 * 1000  # bytes: this much may be given to the agent, and this much not
+    outcome = None
+    while most - least > 512:
+        size = (least + most) // 2
+        try:
+            found = run(place, [b"echo.py", *[b"x" * 1000] * (size // 1000), b"x" * (size % 1000 + 1)], {})
+        except OSError:
+            most = size
+            continue
+        least = size
+        if found.code:
+            outcome = found
+            break
+    assert outcome is not None
+    assert outcome.code == 1
+    assert b"Argument list too long (getconf ARG_MAX is the limit of arguments and environment together" in outcome.err
+    assert b"Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize("name", [b"-", b"/dev/stdin", b"/dev/fd/0"])
+def test_a_script_on_stdin_is_refused(place: Path, name: bytes) -> None:
+    done = subprocess.run([MESHRUN, name], cwd=place, input=b"print(1)", capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr == (
+        b"meshrun: error: the script cannot come from stdin, every worker has to read it\n"
+        b"hint: give the name of a file\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "environ", "sentence"),
+    [
+        ([], {b"PET_NNODES": b"caf\xe9"}, rb"PET_NNODES='caf\udce9' is neither a number of nodes nor MIN:MAX"),
+        ([b"--role=a\nb"], {}, rb"--role 'a\nb': only printable characters will do"),
+        ([b"--tee=\x1b[31m"], {}, rb"--tee '\x1b[31m' is neither a code nor RANK:CODE,..."),
+        ([b"--max-restarts= "], {}, b"--max-restarts ' ' is not a whole number of at least 0"),
+        ([b"--mesh=" + b"dp=1," * 20000], {}, b"--mesh has 100000 characters, 4096 is the most that is read"),
+        ([b"--\xff"], {}, rb"unknown option '--\udcff'"),
+        ([b"--log-dir", b"x/" * 2000], {}, b"log directory " + b"x/" * 75 + b"... (4000 characters) cannot be made: "
+         b"it has too many levels"),
+    ],
+)  # fmt: skip
+def test_rubbish_is_one_sentence_of_the_command(
+    place: Path, words: list[bytes], environ: dict[bytes, bytes], sentence: bytes
+) -> None:
+    outcome = run(place, [*words, b"echo.py"], {**NO_GPU, **environ})
+    lines = outcome.err.splitlines()
+    assert (outcome.code, outcome.out, lines[0]) == (2, b"", b"meshrun: error: " + sentence)
+    assert [line[:6] for line in lines[1:]] in ([], [b"hint: "])
+
+
+def test_rubbish_that_may_be_meant_is_taken(place: Path) -> None:
+    words = [
+        b"--role", "zürich-節点".encode(), b"--rdzv-id", "🙂".encode(), b"--node-name", b"%s{0}",
+        b"--log-dir", b"a\nb\xe9\x1b", b"--tee=3", b"--preemption-file", b"\x01\n\xff", b"--max-restarts=" + b"9" * 30,
+        b"--attempt=" + b"9" * 30, b"--signals-to-handle", b"\xff,SIGTERM,a\nb", b"--interface", b"\xff",
+    ]  # fmt: skip
+    outcome = run(place, [*words, b"echo.py"], NO_GPU)
+    assert outcome.code == 0, outcome.err
+    assert b"Traceback" not in outcome.err
+    assert all(line.startswith(b"meshrun: ") for line in outcome.err.splitlines())

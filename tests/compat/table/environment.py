@@ -1,0 +1,199 @@
+"""What a worker finds in its environment."""
+
+from __future__ import annotations
+
+import os
+
+from tests.compat.looks import address, console, is_refused, port, variable, yes
+from tests.compat.runs import DUMP, Case, Seen
+
+_ENVIRON = {"ODD": "a\nb=c", "EMPTY": "", "BYTES": os.fsdecode(b"\xff"), "NODE_RANK": "7", "RANK": "9", "HOSTNAME": "h"}
+
+
+# The same for every launcher that torch's own code is to work under.
+_TORCHRUNS = (
+    "GROUP_RANK GROUP_WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT OMP_NUM_THREADS RANK ROLE_NAME "
+    "ROLE_RANK ROLE_WORLD_SIZE TORCHELASTIC_ERROR_FILE TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RESTART_COUNT "
+    "TORCHELASTIC_RUN_ID TORCHELASTIC_SIGNALS_TO_HANDLE TORCHELASTIC_USE_AGENT_STORE TORCH_NCCL_ASYNC_ERROR_HANDLING "
+    "WORLD_SIZE"
+)
+
+
+def _torchruns(seen: Seen) -> str:
+    return " ".join(name for name in _TORCHRUNS.split() if name in seen.worker()["environ"])
+
+
+def _own(seen: Seen) -> str:
+    """What else has come from nobody but the launcher."""
+    agents = {*_ENVIRON, *_TORCHRUNS.split(), "PATH", "HOME", "TMPDIR", "PYTHONPATH", "LC_CTYPE", "MESHRUN_TEST_TOKEN"}
+    return " ".join(sorted(seen.worker()["environ"].keys() - agents)) or "(none)"
+
+
+def _passes(seen: Seen) -> bool:
+    environ = seen.worker()["environ"]
+    return all(environ.get(name) == value for name, value in _ENVIRON.items() if name != "RANK")
+
+
+def _error_file(seen: Seen) -> str:
+    path = seen.directory / seen.environ("TORCHELASTIC_ERROR_FILE", 1)
+    (run,) = (seen.directory / "logs").iterdir()
+    return str(path).replace(str(run), "RUN")
+
+
+def _run_directory(seen: Seen) -> str:
+    (run,) = (seen.directory / "logs").iterdir()
+    name, _, random = run.name.rpartition("_")
+    return f"{name}_RANDOM" if len(random) == 8 else run.name
+
+
+_COUNTS = {
+    "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0",
+    "GROUP_WORLD_SIZE": "1", "ROLE_NAME": "default", "ROLE_RANK": "1", "ROLE_WORLD_SIZE": "2",
+    "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "0",
+    "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT", "TORCHELASTIC_USE_AGENT_STORE": "True",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "OMP_NUM_THREADS": "1",
+}  # fmt: skip
+
+_MEET = (
+    DUMP
+    + """
+import torch, torch.distributed as dist
+from torch.distributed import is_torchelastic_launched
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+where = {"env": "env://", "tcp": f"tcp://{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"}[sys.argv[1]]
+more = {} if sys.argv[1] == "env" else {"rank": rank, "world_size": world}
+dist.init_process_group("gloo", init_method=where, **more)
+total = torch.tensor([rank + 1])
+dist.all_reduce(total)
+sys.stdout.write(f"sum {int(total)} {is_torchelastic_launched()}\\n")
+dist.destroy_process_group()
+"""
+)
+
+CASES: tuple[Case, ...] = (
+    Case(
+        name="two workers",
+        options="--nproc-per-node 2 --log-dir logs",
+        environ=_ENVIRON,
+        looks={
+            **{f"{name} of rank 1 of 2": (variable(name, 1), value) for name, value in _COUNTS.items()},
+            "the variables of a launcher that a worker has": (_torchruns, _TORCHRUNS),
+            "variables that only this launcher sets": (_own, "(none)"),
+            "the launcher's own environment reaches workers": (yes(_passes), "yes"),
+            "MASTER_ADDR on one machine": (address(), "this host's name"),
+            "MASTER_PORT": (port(), "a free port"),
+            "TORCHELASTIC_ERROR_FILE": (_error_file, "RUN/attempt_0/1/error.json"),
+            "TORCHELASTIC_ERROR_FILE when --log-dir is relative": (
+                lambda seen: "absolute" if seen.environ("TORCHELASTIC_ERROR_FILE").startswith("/") else "relative",
+                "relative",
+            ),
+            "TORCHELASTIC_RUN_ID when no --rdzv-id is given": (
+                yes(lambda seen: len(seen.environ("TORCHELASTIC_RUN_ID")) > 6),
+                "yes",
+            ),
+            "workers of one run have one TORCHELASTIC_RUN_ID": (
+                yes(lambda seen: seen.environ("TORCHELASTIC_RUN_ID") == seen.environ("TORCHELASTIC_RUN_ID", 1)),
+                "yes",
+            ),
+        },
+    ),
+    Case(
+        name="one worker",
+        looks={
+            "OMP_NUM_THREADS of the only worker": (variable("OMP_NUM_THREADS"), "(not set)"),
+            "number of workers when --nproc-per-node is not given and there is no accelerator": (
+                variable("WORLD_SIZE"),
+                "1",
+            ),
+        },
+    ),
+    *(
+        Case(
+            name=f"as many workers as {word}",
+            options=f"--nproc-per-node {word}",
+            environ={"OMP_NUM_THREADS": "1"},
+            looks={
+                f"--nproc-per-node {word} without an accelerator: workers": (
+                    lambda seen: "one per CPU" if len(seen.workers) == os.cpu_count() else str(len(seen.workers)),
+                    "one per CPU",
+                )
+            },
+        )
+        for word in ("cpu", "auto")
+    ),
+    Case(
+        name="no GPU",
+        options="--nproc-per-node gpu",
+        looks={"--nproc-per-node gpu without a GPU": (is_refused, "refused, exit code 1")},
+    ),
+    Case(
+        name="CPUs near a device that is not there",
+        options="--numa-binding node",
+        looks={"--numa-binding node without a GPU": (lambda seen: "runs" if seen.workers else "fails", "fails")},
+    ),
+    Case(
+        name="variables that were set before",
+        options="--nproc-per-node 2",
+        environ={"OMP_NUM_THREADS": "3", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "CUDA_VISIBLE_DEVICES": "4,6"},
+        looks={
+            "OMP_NUM_THREADS that was set": (variable("OMP_NUM_THREADS"), "3"),
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING that was set": (variable("TORCH_NCCL_ASYNC_ERROR_HANDLING"), "0"),
+            "CUDA_VISIBLE_DEVICES that was set": (variable("CUDA_VISIBLE_DEVICES", 1), "4,6"),
+        },
+    ),
+    Case(
+        name="a named run",
+        options="--rdzv-id night --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:0 --log-dir logs",
+        looks={
+            "--rdzv-id with c10d": (variable("TORCHELASTIC_RUN_ID"), "night"),
+            "the directory of a run's log files": (_run_directory, "night_RANDOM"),
+        },
+    ),
+    Case(
+        name="a named run without a backend",
+        options="--rdzv-id night",
+        looks={
+            "--rdzv-id without any other rendezvous option names the run": (
+                yes(lambda seen: seen.environ("TORCHELASTIC_RUN_ID") == "night"),
+                "no",
+            )
+        },
+    ),
+    Case(
+        name="a static rendezvous of one node",
+        options="--master-addr 127.0.0.1 --master-port {port} --node-rank 0 --nproc-per-node 2",
+        looks={
+            "--master-addr: MASTER_ADDR": (variable("MASTER_ADDR"), "127.0.0.1"),
+            "--master-port: MASTER_PORT": (port(), "the given port"),
+            "a static rendezvous: TORCHELASTIC_RUN_ID": (variable("TORCHELASTIC_RUN_ID"), "none"),
+        },
+    ),
+    Case(
+        name="a static rendezvous by its endpoint",
+        options="--rdzv-backend static --rdzv-endpoint localhost:{port} --rdzv-id night",
+        looks={
+            "a static --rdzv-endpoint: MASTER_ADDR": (variable("MASTER_ADDR"), "localhost"),
+            "a static --rdzv-endpoint: MASTER_PORT": (port(), "the given port"),
+            "a static rendezvous: --rdzv-id": (variable("TORCHELASTIC_RUN_ID"), "night"),
+        },
+    ),
+    *(
+        Case(
+            name=f"torch meets by {how}://",
+            options="--nproc-per-node 2",
+            target=f"train.py {how}",
+            script=_MEET,
+            looks={
+                f"init_process_group by {how}://": (console("sum"), "sum 3 True; sum 3 True"),
+            },
+        )
+        for how in ("env", "tcp")
+    ),
+    Case(
+        name="torch meets at a static master",
+        options="--nproc-per-node 2 --master-addr 127.0.0.1 --master-port {port}",
+        target="train.py env",
+        script=_MEET,
+        looks={"init_process_group by env:// at a given master": (console("sum"), "sum 3 True; sum 3 True")},
+    ),
+)

@@ -1,0 +1,284 @@
+"""What happens when workers fail: restarts, exit codes, the report, error files."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+
+from tests.compat.looks import exit_code, succeeds, variable, yes
+from tests.compat.runs import TOOLS, Case, Running, Seen
+
+_FIRST = (
+    TOOLS
+    + """
+if RANK == 1:
+    sys.exit(3)
+def leave(number, frame):
+    mark("told", signal.Signals(number).name)
+    sys.exit(5)
+signal.signal(signal.SIGTERM, leave)
+mark("ready")
+while True:
+    time.sleep(0.01)
+"""
+)
+_READY = TOOLS.replace("dump()\n", "dump()\n", 1)
+_WAITS = (
+    TOOLS
+    + """
+def leave(number, frame):
+    mark(f"told-{RANK}", signal.Signals(number).name)
+    sys.exit(5)
+if RANK == 0:
+    signal.signal(signal.SIGTERM, leave)
+    mark("ready")
+    while True:
+        time.sleep(0.01)
+wait_for("ready")
+"""
+)
+_RECORD = (
+    TOOLS
+    + """
+from torch.distributed.elastic.multiprocessing.errors import record
+@record
+def main():
+    if RANK == 1:
+        raise ValueError("the loss is not a number")
+    time.sleep(600)
+main()
+"""
+)
+_EXITS = (
+    TOOLS
+    + """
+from torch.distributed.elastic.multiprocessing.errors import record
+@record
+def main():
+    sys.exit(4)
+main()
+"""
+)
+_LABELS = ("time", "host", "rank", "exitcode", "error_file", "traceback")
+
+
+def report(seen: Seen) -> dict[str, str]:
+    """The root cause in the report: label -> text."""
+    box = seen.err.rpartition("Root Cause")[2]
+    return {label: text.strip() for label, text in re.findall(r"^ *(\w+) *: ?(.*)$", box, re.MULTILINE)}
+
+
+def _label(name: str, pattern: str = "", shown: str = "") -> object:
+    def see(seen: Seen) -> str:
+        text = report(seen).get(name, "(no such label)")
+        return re.sub(pattern, shown, text) if pattern else text
+
+    return see
+
+
+def _labels(seen: Seen) -> str:
+    there = report(seen)
+    return " ".join(label for label in _LABELS if label in there)
+
+
+def _error(seen: Seen, text: str) -> str:
+    """What an error file holds."""
+    try:
+        content = json.loads(text)["message"]
+    except ValueError:
+        return "(no JSON)"
+    extra = content["extraInfo"]
+    return ", ".join(
+        (
+            content["message"],
+            "a call stack" if "raise ValueError" in extra["py_callstack"] else "no call stack",
+            "a time" if int(extra["timestamp"]) > 1_000_000_000 else "no time",
+            *(["errorCode"] if "errorCode" in content else []),
+        )
+    )
+
+
+def _copy(seen: Seen) -> str:
+    return _error(seen, seen.file("copy.json"))
+
+
+def _attempts(seen: Seen) -> str:
+    return " ".join(sorted({name.split("/")[0] for name in seen.logs()}))
+
+
+def _lives(seen: Seen) -> str:
+    """How often each rank was started, and with which restart counts."""
+    lives: dict[int, list[str]] = {}
+    for worker in seen.workers:
+        environ = worker["environ"]
+        lives.setdefault(int(environ["RANK"]), []).append(environ["TORCHELASTIC_RESTART_COUNT"])
+    return "; ".join(f"rank {rank}: {' '.join(sorted(counts))}" for rank, counts in sorted(lives.items()))
+
+
+def _kill(running: Running) -> None:
+    running.wait_for("ready")
+    import os
+
+    os.kill(running.pids(2)[1], signal.SIGKILL)
+
+
+CASES: tuple[Case, ...] = (
+    Case(
+        name="a worker that exits with 3",
+        options="--nproc-per-node 2 --log-dir logs",
+        script=_WAITS + "sys.exit(3)\n",
+        looks={
+            "a worker exits with 3: exit code": (exit_code(), "1"),
+            "a worker fails: what its siblings get": (lambda seen: seen.file("told-0"), "SIGTERM"),
+            "--max-restarts is 0 by default: TORCHELASTIC_MAX_RESTARTS": (variable("TORCHELASTIC_MAX_RESTARTS"), "0"),
+            "--max-restarts is 0 by default: starts of each rank": (_lives, "rank 0: 0; rank 1: 0"),
+            "the report: title": (
+                lambda seen: next(iter(re.findall(r"^(\S+ FAILED)$", seen.err, re.MULTILINE)), "(none)"),
+                "train.py FAILED",
+            ),
+            "the report: labels of the root cause": (_labels, " ".join(_LABELS)),
+            "the report: Root Cause": (
+                lambda seen: next(iter(re.findall(r"Root Cause \(.*?\):", seen.err)), "(none)"),
+                "Root Cause (first observed failure):",
+            ),
+            "the report: rank": (_label("rank"), "1 (local_rank: 1)"),
+            "the report: exitcode": (_label("exitcode", r"\d+\)", "PID)"), "3 (pid: PID)"),
+            "the report: time": (_label("time", r"\d", "0"), "0000-00-00_00:00:00"),
+            "the report: error_file of a worker that wrote none": (_label("error_file"), "<N/A>"),
+            "the report: where it is printed": (yes(lambda seen: "FAILED" not in seen.out), "yes"),
+            "the report: a sibling that exits with 5 when it is stopped is another failure": (
+                yes(lambda seen: "<NO_OTHER_FAILURES>" not in seen.err),
+                "yes",
+            ),
+        },
+    ),
+    Case(
+        name="a worker that is killed",
+        options="--nproc-per-node 2",
+        script=_WAITS + "time.sleep(600)\n",
+        act=_kill,
+        looks={
+            "a worker is killed by SIGKILL: exit code": (exit_code(), "1"),
+            "the report: exitcode of a signal": (_label("exitcode", r"\d+\)", "PID)"), "-9 (pid: PID)  (SIGKILL)"),
+            "the report: what is said of a signal": (
+                _label("traceback", r"\d+$", "PID"),
+                "Signal 9 (SIGKILL) received by PID PID",
+            ),
+        },
+    ),
+    Case(
+        name="an exception under record",
+        options="--nproc-per-node 2 --log-dir logs",
+        script=_RECORD,
+        environ={"TORCHELASTIC_ERROR_FILE": "copy.json"},
+        looks={
+            "record: what the worker's error file holds": (
+                lambda seen: _error(seen, seen.logs()["attempt_0/1/error.json"]),
+                "ValueError: the loss is not a number, a call stack, a time",
+            ),
+            "record: what the copy for the launcher's own TORCHELASTIC_ERROR_FILE holds": (
+                _copy,
+                "ValueError: the loss is not a number, a call stack, a time, errorCode",
+            ),
+            "record: the report has the traceback": (
+                yes(lambda seen: "ValueError: the loss is not a number" in seen.err.rpartition("Root Cause")[2]),
+                "yes",
+            ),
+            "the report: error_file": (_label("error_file", r".*/(?=attempt)", ""), "attempt_0/1/error.json"),
+        },
+    ),
+    Case(
+        name="SystemExit under record",
+        options="--log-dir logs",
+        script=_EXITS,
+        looks={
+            "SystemExit under record: error files": (
+                lambda seen: " ".join(name for name in seen.logs() if "error" in name) or "(none)",
+                "(none)",
+            ),
+            "SystemExit under record: exitcode in the report": (_label("exitcode", r"\d+\)", "PID)"), "4 (pid: PID)"),
+            "the report: there are no other failures": (yes(lambda seen: "<NO_OTHER_FAILURES>" in seen.err), "yes"),
+        },
+    ),
+    Case(
+        name="an error file that nobody can read",
+        options="--nproc-per-node 2 --log-dir logs",
+        script=TOOLS
+        + """
+if RANK == 1:
+    with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+        file.write('{"message": ')
+    sys.exit(3)
+time.sleep(600)
+""",
+        looks={
+            "an error file that is cut short: the job ends": (yes(lambda seen: seen.codes[0] != 0), "yes"),
+            "an error file that is cut short: there is a report": (
+                yes(lambda seen: report(seen).get("rank") == "1 (local_rank: 1)"),
+                "no",
+            ),
+        },
+    ),
+    Case(
+        name="two failures at nearly the same time",
+        options="--nproc-per-node 3 --monitor-interval 3",
+        script=TOOLS
+        + """
+def fail(seconds, code):
+    message = {"message": f"number {code}", "extraInfo": {"timestamp": str(int(time.time()) + seconds)}}
+    with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+        json.dump({"message": message}, file)
+    os._exit(code)
+signal.signal(signal.SIGTERM, lambda number, frame: None)
+if RANK == 2:
+    mark("first")
+    fail(0, 12)
+wait_for("first")
+time.sleep(0.2)
+fail(5, 10 + RANK)
+""",
+        looks={"the root cause is the earliest failure": (_label("rank"), "2 (local_rank: 2)")},
+    ),
+    Case(
+        name="restarts",
+        options="--nproc-per-node 2 --max-restarts 2 --log-dir logs --redirects 1",
+        script=TOOLS
+        + "print('try', RESTART)\nif RESTART == 2: sys.exit(0)\nif RANK == 1: sys.exit(3)\ntime.sleep(600)",
+        looks={
+            "restarts that lead to success": (succeeds, "runs"),
+            "a group restarts as one: starts of each rank": (_lives, "rank 0: 0 1 2; rank 1: 0 1 2"),
+            "restarts: directories of the log files": (_attempts, "attempt_0 attempt_1 attempt_2"),
+            "TORCHELASTIC_RESTART_COUNT of the last start": (variable("TORCHELASTIC_RESTART_COUNT", 1), "2"),
+            "MASTER_PORT after a restart": (
+                lambda seen: (
+                    "the same" if len({worker["environ"]["MASTER_PORT"] for worker in seen.workers}) == 1 else "another"
+                ),
+                "another",
+            ),
+        },
+    ),
+    Case(
+        name="restarts that are used up",
+        options="--nproc-per-node 2 --max-restarts 1",
+        script=TOOLS + "sys.exit(RANK + 4)\n",
+        looks={
+            "both workers fail, --max-restarts 1: starts of each rank": (_lives, "rank 0: 0 1; rank 1: 0 1"),
+            "both workers fail: exit code": (yes(lambda seen: seen.codes[0] != 0), "yes"),
+        },
+    ),
+    Case(
+        name="a failure after a success",
+        options="--nproc-per-node 2",
+        script=TOOLS + "if RANK == 0:\n    mark('done')\n    sys.exit(0)\nwait_for('done')\nsys.exit(1)\n",
+        looks={"one worker succeeds and one fails: exit code": (exit_code(), "1")},
+    ),
+    Case(
+        name="run-path and exit 3",
+        options="--run-path",
+        script=TOOLS + "sys.exit(3)\n",
+        looks={
+            "--run-path: sys.exit(3): exitcode in the report": (_label("exitcode", r"\d+\)", "PID)"), "3 (pid: PID)")
+        },
+    ),
+)

@@ -1,0 +1,255 @@
+"""Where the output of workers goes."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from tests.compat.looks import console, log, log_files, succeeds, yes
+from tests.compat.runs import TOOLS, Case, Running, Seen
+
+_SAYS = TOOLS + "print('out', RANK); print('err', RANK, file=sys.stderr)\n"
+_WRITERS, _LINES = 32, 1000
+_WRITES = f"""
+import os, sys
+local_rank = os.environ["LOCAL_RANK"]
+for number in range({_LINES}):
+    sys.stdout.write(f"writer {{local_rank}} line {{number}} end\\n")
+"""
+_BYTES = """
+import os
+os.write(1, b"before \\xff\\xfe after\\n")
+os.write(1, "gr\\u00fc\\u00df\\n".encode())
+os.write(1, b"no line end")
+"""
+_LATE = (
+    TOOLS
+    + """
+print("first", flush=True)
+mark("said")
+wait_for("go on")
+print("last")
+"""
+)
+
+
+def _of_workers(seen: Seen, stream: str) -> str:
+    text = seen.out if stream == "out" else seen.err
+    return "; ".join(sorted(line for line in text.splitlines() if re.search(r"\b(out|err) \d", line))) or "(nothing)"
+
+
+def _out(seen: Seen) -> str:
+    return _of_workers(seen, "out")
+
+
+def _err(seen: Seen) -> str:
+    return _of_workers(seen, "err")
+
+
+def _all_lines(seen: Seen) -> bool:
+    """Whether every writer's lines are in its file, whole and in order. On torchrun's console some come twice."""
+    logs = seen.logs()
+    for writer in range(_WRITERS):
+        wanted = "".join(f"writer {writer} line {number} end\n" for number in range(_LINES))
+        if logs[f"attempt_0/{writer}/stdout.log"] != wanted:
+            return False
+    return True
+
+
+def _while_it_runs(running: Running) -> None:
+    running.wait_for("said")
+    running.wait_for("logs/*/attempt_0/0/stdout.log")
+    running.mark("go on")
+
+
+def _raw(seen: Seen) -> bytes:
+    (run,) = (seen.directory / "logs").iterdir()
+    return (run / "attempt_0/0/stdout.log").read_bytes()
+
+
+# A tail looks at a file ten times a second.
+_HALVES = """
+import sys, time
+sys.stdout.write("one half, ")
+time.sleep(2)
+sys.stdout.write("the other\\n")
+"""
+
+CASES: tuple[Case, ...] = (
+    Case(
+        name="no redirection",
+        options="--nproc-per-node 2 --log-dir logs",
+        script=_SAYS,
+        looks={
+            "without options: stdout": (_out, "out 0; out 1"),
+            "without options: stderr": (_err, "err 0; err 1"),
+            "without options: log files": (log_files, "(none)"),
+        },
+    ),
+    Case(
+        name="redirects",
+        options="--nproc-per-node 3 --log-dir logs --redirects 0:3,1:1,2:0",
+        script=_SAYS,
+        looks={
+            "--redirects 0:3,1:1,2:0: stdout": (_out, "out 2"),
+            "--redirects 0:3,1:1,2:0: stderr": (_err, "err 1; err 2"),
+            "--redirects 0:3,1:1,2:0: log files": (
+                log_files,
+                "attempt_0/0/stderr.log attempt_0/0/stdout.log attempt_0/1/stdout.log",
+            ),
+        },
+    ),
+    Case(
+        name="tee",
+        options="--nproc-per-node 3 --log-dir logs --tee 3 --local-ranks-filter 0,2 --role trainer",
+        script=_SAYS,
+        looks={
+            "--tee 3 with --local-ranks-filter 0,2: stdout": (_out, "[trainer0]:out 0; [trainer2]:out 2"),
+            "--tee 3 with --local-ranks-filter 0,2: stderr": (_err, "[trainer0]:err 0; [trainer2]:err 2"),
+            "--tee 3 with --local-ranks-filter 0,2: the file of local rank 1": (
+                log("attempt_0/1/stdout.log"),
+                "out 1",
+            ),
+        },
+    ),
+    Case(
+        name="a filter alone",
+        options="--nproc-per-node 2 --local-ranks-filter 1",
+        script=_SAYS,
+        looks={
+            "--local-ranks-filter 1: stdout": (_out, "out 1"),
+            "--local-ranks-filter 1: stderr": (_err, "err 1"),
+        },
+    ),
+    Case(
+        name="a tee of one stream",
+        options="--nproc-per-node 2 --log-dir logs --tee 1 --redirects 2",
+        environ={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<${role_name} ${rank}/${local_rank} $$ ${other}> "},
+        script=_SAYS,
+        looks={
+            "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": (
+                _out,
+                "<default 0/0 $ ${other}> out 0; <default 1/1 $ ${other}> out 1",
+            ),
+            "--tee 1 with --redirects 2: stderr": (_err, "(nothing)"),
+        },
+    ),
+    Case(
+        name="duplicate filters",
+        options="--nproc-per-node 2 --log-dir logs --tee 3",
+        target="train.py",
+        environ={"PET_DUPLICATE_STDOUT_FILTERS": "out 1,x,,y", "PET_DUPLICATE_STDERR_FILTERS": "err 0"},
+        script=_SAYS,
+        looks={
+            "--duplicate-stdout-filters in a variable": (
+                log("attempt_0/filtered_stdout.log"),
+                "[default1]:out 1",
+            ),
+            "--duplicate-stderr-filters in a variable": (
+                log("attempt_0/filtered_stderr.log"),
+                "[default0]:err 0",
+            ),
+        },
+    ),
+    Case(
+        name="duplicate filters with commas",
+        options=(
+            "--nproc-per-node",
+            "2",
+            "--log-dir",
+            "logs",
+            "--tee",
+            "3",
+            "--duplicate-stdout-filters",
+            "x,,y,out 1",
+            "--duplicate-stderr-filters",
+            "err 0",
+        ),
+        script=_SAYS + "print('x,y', RANK); print('x', RANK)\n",
+        looks={
+            "--duplicate-stdout-filters with two commas for one": (
+                lambda seen: "; ".join(sorted(seen.logs()["attempt_0/filtered_stdout.log"].splitlines())),
+                "[default0]:x,y 0; [default1]:out 1; [default1]:x,y 1",
+            ),
+            "--duplicate-stderr-filters: filtered_stderr.log": (
+                log("attempt_0/filtered_stderr.log"),
+                "[default0]:err 0",
+            ),
+        },
+    ),
+    Case(
+        name="duplicate filters without a tee",
+        options=("--log-dir", "logs", "--redirects", "3", "--duplicate-stdout-filters", "out 0"),
+        script=_SAYS,
+        looks={
+            "--duplicate-stdout-filters without --tee: filtered_stdout.log is written": (
+                yes(lambda seen: seen.logs().get("attempt_0/filtered_stdout.log")),
+                "no",
+            )
+        },
+    ),
+    Case(
+        name="log files that are not wanted",
+        options=("--log-dir", os.devnull, "--tee", "3"),
+        script=_SAYS,
+        looks={
+            "--log-dir /dev/null: it runs": (succeeds, "runs"),
+            "--log-dir /dev/null: TORCHELASTIC_ERROR_FILE": (
+                lambda seen: seen.environ("TORCHELASTIC_ERROR_FILE") or "(empty)",
+                "(empty)",
+            ),
+        },
+    ),
+    Case(
+        name="a directory for logs that is a file",
+        options="--log-dir train.py",
+        looks={"--log-dir that is a file": (lambda seen: "a worker ran" if seen.workers else "refused", "refused")},
+    ),
+    Case(
+        name="thirty-two writers",
+        options=f"--nproc-per-node {_WRITERS} --log-dir logs --tee 1",
+        script=_WRITES,
+        looks={
+            "32 writers of 1,000 lines: all of them in the files": (yes(_all_lines), "yes"),
+        },
+    ),
+    Case(
+        name="a line in two halves",
+        options="--log-dir logs --tee 1",
+        script=_HALVES,
+        looks={
+            "--tee: a line that is written in two halves": (
+                console("half|other"),
+                "[default0]:one half, [default0]:the other",
+            )
+        },
+    ),
+    Case(
+        name="output that is not UTF-8",
+        options="--log-dir logs --tee 1",
+        script=_BYTES,
+        looks={
+            "output that is not UTF-8: the file has it as it was": (
+                yes(lambda seen: _raw(seen) == b"before \xff\xfe after\ngr\xc3\xbc\xc3\x9f\nno line end"),
+                "yes",
+            ),
+            "output that is not UTF-8: the console": (
+                lambda seen: "as it was" if b"before \xff\xfe after" in seen.stdout else "changed",
+                "changed",
+            ),
+            "output without a line end: it reaches the console": (
+                yes(lambda seen: "[default0]:no line end" in seen.out),
+                "yes",
+            ),
+        },
+    ),
+    Case(
+        name="a file that is followed",
+        options="--log-dir logs --tee 3",
+        script=_LATE,
+        act=_while_it_runs,
+        looks={
+            "a log file is there while the worker runs": (console("first|last"), "[default0]:first; [default0]:last")
+        },
+    ),
+)

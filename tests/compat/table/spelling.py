@@ -1,0 +1,174 @@
+"""Every option in every way to write it, seen by what it does; and what is refused."""
+
+from __future__ import annotations
+
+from tests.compat.looks import console, exit_code, is_refused, log, log_files, port, succeeds, variable, yes
+from tests.compat.runs import DUMP, Case
+
+# The effect of every option that has one on two workers of one machine, under whatever spelling.
+_ALL = {
+    "nnodes": "1:1",
+    "nproc-per-node": "2",
+    "rdzv-backend": "c10d",
+    "rdzv-endpoint": "127.0.0.1:0",
+    "rdzv-id": "night",
+    "rdzv-conf": "join_timeout=60,last_call_timeout=1",
+    "max-restarts": "3",
+    "monitor-interval": "0.05",
+    "start-method": "spawn",
+    "event-log-handler": "null",
+    "role": "trainer",
+    "log-dir": "logs",
+    "redirects": "0:1,1:2",
+    "tee": "1:1",
+    "local-ranks-filter": "1",
+    "duplicate-stdout-filters": "apple,pear",
+    "duplicate-stderr-filters": "plum",
+    "node-rank": "0",
+    "master-addr": "127.0.0.1",
+    "master-port": "29511",
+    "local-addr": "127.0.0.1",
+    "signals-to-handle": "SIGTERM,SIGUSR2",
+    "shutdown-timeout": "7",
+}
+_SAYS = DUMP + "\nprint('apple', os.environ['RANK']); print('fig'); print('plum', file=sys.stderr)\n"
+_EFFECTS = {
+    "options in any spelling: the command line is accepted": (succeeds, "runs"),
+    "--nproc-per-node 2: LOCAL_WORLD_SIZE": (variable("LOCAL_WORLD_SIZE"), "2"),
+    "--max-restarts 3: TORCHELASTIC_MAX_RESTARTS": (variable("TORCHELASTIC_MAX_RESTARTS"), "3"),
+    "--role trainer: ROLE_NAME": (variable("ROLE_NAME"), "trainer"),
+    "--rdzv-id night: TORCHELASTIC_RUN_ID": (variable("TORCHELASTIC_RUN_ID"), "night"),
+    "--signals-to-handle: TORCHELASTIC_SIGNALS_TO_HANDLE": (
+        variable("TORCHELASTIC_SIGNALS_TO_HANDLE"),
+        "SIGTERM,SIGUSR2",
+    ),
+    "--redirects 0:1,1:2 and --tee 1:1: files that are written": (
+        log_files,
+        "attempt_0/0/stdout.log attempt_0/1/stderr.log attempt_0/1/stdout.log attempt_0/filtered_stdout.log",
+    ),
+    "--redirects 0:1: the file of local rank 0": (log("attempt_0/0/stdout.log"), "apple 0; fig"),
+    "--tee 1:1 with --role trainer: the console": (console(), "[trainer1]:apple 1; [trainer1]:fig"),
+    "--duplicate-stdout-filters apple,pear: filtered_stdout.log": (
+        log("attempt_0/filtered_stdout.log"),
+        "[trainer1]:apple 1",
+    ),
+}
+
+
+def _written(prefix: str, separator: str, *, dashes: bool) -> tuple[str, ...]:
+    words: list[str] = []
+    for name, value in _ALL.items():
+        flag = prefix + (name if dashes else name.replace("-", "_"))
+        words += [flag + separator + value] if separator else [flag, value]
+    return tuple(words)
+
+
+_FLAGS = {
+    "--virtual-local-rank: LOCAL_RANK of local rank 1": (variable("LOCAL_RANK", 1), "0"),
+    "--virtual-local-rank: CUDA_VISIBLE_DEVICES of local rank 1": (variable("CUDA_VISIBLE_DEVICES", 1), "6"),
+    "--standalone: the job runs": (succeeds, "runs"),
+    "--standalone: an --rdzv-id beside it names the run": (
+        yes(lambda seen: seen.environ("TORCHELASTIC_RUN_ID") == "night"),
+        "no",
+    ),
+    "--standalone: MASTER_PORT beside --master-port": (port(), "a free port"),
+}
+_MODULE = {"package/__init__.py": "", "package/work.py": DUMP}
+_BESIDE_STANDALONE = "--rdzv-backend static --rdzv-endpoint 192.0.2.1:1 --rdzv-id night --master-port {port}"
+_CUDA = {"CUDA_VISIBLE_DEVICES": "4,6"}
+
+
+def _refused(name: str, options: str, sentence: str, torchrun: str, **more: str) -> Case:
+    return Case(name=name, options=options, looks={sentence: (is_refused, torchrun)}, environ=more)
+
+
+CASES: tuple[Case, ...] = (
+    Case(name="dashes and a blank", options=_written("--", "", dashes=True), script=_SAYS, looks=_EFFECTS),
+    Case(name="dashes and =", options=_written("--", "=", dashes=True), script=_SAYS, looks=_EFFECTS),
+    Case(name="underscores and a blank", options=_written("--", "", dashes=False), script=_SAYS, looks=_EFFECTS),
+    Case(name="underscores and =", options=_written("--", "=", dashes=False), script=_SAYS, looks=_EFFECTS),
+    Case(
+        name="PET_ variables",
+        environ={f"PET_{name.replace('-', '_').upper()}": value for name, value in _ALL.items()},
+        script=_SAYS,
+        looks=_EFFECTS,
+    ),
+    Case(
+        name="beginnings of names",
+        options="--nproc 2 --max-re 3 --rol trainer --rdzv-i=night --signals SIGTERM,SIGUSR2 --redirect=3 --log-d logs",
+        script=_SAYS,
+        looks={
+            **{sentence: _EFFECTS[sentence] for sentence in list(_EFFECTS)[:3]},
+            "--redirect=3: files that are written": (
+                log_files,
+                "attempt_0/0/stderr.log attempt_0/0/stdout.log attempt_0/1/stderr.log attempt_0/1/stdout.log",
+            ),
+        },
+    ),
+    Case(
+        name="short names",
+        options="--log-dir=logs -m -r3 -t 1",
+        target="package.work -m -r",
+        files=_MODULE,
+        looks={
+            "-m: a module runs": (lambda seen: seen.worker()["name"], "__main__"),
+            "-m: its arguments": (lambda seen: " ".join(seen.worker()["argv"][1:]), "-m -r"),
+        },
+    ),
+    Case(
+        name="a flag beside its variable",
+        options="--nproc-per-node 1 --role flag",
+        environ={"PET_NPROC_PER_NODE": "2", "PET_ROLE": "variable", "PET_MAX_RESTARTS": "4", "PET_STANDALONE": "0"},
+        looks={
+            "a flag and its PET_ variable: the flag": (variable("ROLE_NAME"), "flag"),
+            "a flag and its PET_ variable: number of workers": (variable("WORLD_SIZE"), "1"),
+            "a PET_ variable beside other flags": (variable("TORCHELASTIC_MAX_RESTARTS"), "4"),
+        },
+    ),
+    Case(
+        name="flags without a value",
+        options=f"--standalone --virtual-local-rank --nproc-per-node 2 {_BESIDE_STANDALONE}",
+        environ=_CUDA,
+        looks=_FLAGS,
+    ),
+    Case(
+        name="flags without a value, from variables",
+        options="--nproc_per_node=2 " + _BESIDE_STANDALONE.replace("-id", "_id"),
+        environ={**_CUDA, "PET_STANDALONE": "1", "PET_VIRTUAL_LOCAL_RANK": "1", "PET_MODULE": "0", "PET_RUN_PATH": "0"},
+        looks=_FLAGS,
+    ),
+    Case(
+        name="a signal that does not exist",
+        options="--signals-to-handle SIGTERM,SIGNOPE",
+        looks={"an unknown name in --signals-to-handle": (succeeds, "runs")},
+    ),
+    Case(name="help", options="--help", target="", looks={"--help: exit code": (exit_code(), "0")}),
+    _refused("an unknown option", "--no-such 1", "an option that is unknown", "refused, exit code 2"),
+    _refused("an unknown start method", "--start-method x", "a choice that does not exist", "refused, exit code 2"),
+    _refused("not a number", "--max-restarts=x", "text where a number belongs", "refused, exit code 2"),
+    _refused("no-python and module", "--no-python --module", "--no-python beside --module", "refused, exit code 1"),
+    _refused(
+        "no-python and module from variables",
+        "",
+        "--no-python beside --module",
+        "refused, exit code 1",
+        PET_NO_PYTHON="1",
+        PET_MODULE="1",
+    ),
+    *(
+        _refused(f"a bad value: {options}", options, "a value that the option cannot have", "refused, exit code 1")
+        for options in (
+            "--redirects 0:1,",
+            "--nnodes 2:1",
+            "--nproc-per-node many",
+            "--rdzv-backend nowhere",
+            "--logs-specs nothing",
+        )
+    ),
+    _refused(
+        "a static rendezvous without a port",
+        "--rdzv-backend static --rdzv-endpoint 127.0.0.1",
+        "a static endpoint without a port",
+        "refused, exit code 1",
+    ),
+)

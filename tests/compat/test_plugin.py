@@ -1,0 +1,201 @@
+"""Stock torchrun with `--rdzv-backend=meshrun`: its own launcher, our agreement and placement, a real etcd."""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.etcd import EtcdServer
+from tests.support.torchrun import UNTIL_FINISH, Torchruns, kill
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+
+ALL_REDUCE = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+store = dist.distributed_c10d._get_default_store()
+is_stale = store.check(["written by an earlier round"])
+total = torch.ones(1)
+dist.all_reduce(total)
+store.set("written by an earlier round", "1")
+tell(total=total.item(), stale=is_stale)
+"""
+BOTH = {"LAUNCHER_TARGET_NODES": "2"}  # before the first round
+CRASH_ONCE = """
+if SEEN["TORCHELASTIC_RESTART_COUNT"] == 0 and SEEN["RANK"] == 1:
+    sys.exit(3)
+"""
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
+    with EtcdServer("3.4", tmp_path_factory.mktemp("etcd")) as server:
+        yield server
+
+
+def test_workers_of_two_nodes_meet_in_the_store_of_the_first_and_inherit_no_secret(
+    etcd: EtcdServer, tmp_path: Path
+) -> None:
+    script = "assert 'LAUNCHER_JOB_SECRET' not in os.environ\n" + ALL_REDUCE
+    secret = {"LAUNCHER_JOB_SECRET": "a secret"}
+    with Torchruns(tmp_path, etcd, "--nnodes=2", "--nproc-per-node=2", script=script, environ=secret) as job:
+        job.start(2)
+        job.start(1)
+        assert job.wait() == {"n1": 0, "n2": 0}
+        seen = job.wait_for(4, total=4.0, stale=False, SHARED="True", ADDR="127.0.0.21")
+        assert sorted((one["NODE"], one["RANK"]) for one in seen) == [("n1", 0), ("n1", 1), ("n2", 2), ("n2", 3)]
+
+
+def test_rank_0_serves_the_store_where_torchrun_s_agents_shall_not(etcd: EtcdServer, tmp_path: Path) -> None:
+    own = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    with Torchruns(tmp_path, etcd, "--nnodes=2", script=ALL_REDUCE, environ=own) as job:
+        job.start(1)
+        job.start(2)
+        assert job.wait() == {"n1": 0, "n2": 0}
+        job.wait_for(2, total=2.0, SHARED="False", ADDR="127.0.0.21")
+
+
+def test_a_crash_makes_a_new_round_with_a_store_of_its_own(etcd: EtcdServer, tmp_path: Path) -> None:
+    options = ("--nnodes=2", "--max-restarts=2")
+    with Torchruns(tmp_path, etcd, *options, script=ALL_REDUCE + CRASH_ONCE + "dist.barrier()") as job:
+        job.start(1)
+        job.start(2)
+        assert job.wait() == {"n1": 0, "n2": 0}
+        seen = job.wait_for(4, total=2.0, stale=False)
+        assert len({one["MASTER_PORT"] for one in seen}) == 2
+
+
+def test_a_killed_node_shrinks_the_world_and_a_new_one_makes_it_grow(etcd: EtcdServer, tmp_path: Path) -> None:
+    with Torchruns(tmp_path, etcd, "--nnodes=1:2", script=UNTIL_FINISH, environ=BOTH) as job:
+        first, second = job.start(1), job.start(2)
+        job.wait_for(2, WORLD_SIZE=2)
+        kill(second)
+        job.wait_for(1, WORLD_SIZE=1, NODE="n1", RANK=0)
+        job.start(3)
+        job.wait_for(1, WORLD_SIZE=2, NODE="n3", RANK=1)
+        job.finish()
+        assert first.wait().exit_code == 0
+        assert job.agents["n3"].wait().exit_code == 0
+        assert all(one["TORCHELASTIC_RESTART_COUNT"] == 0 for one in job.seen())  # torchrun's budget is untouched
+
+
+def test_nodes_are_numbered_by_place_and_not_by_luck_or_as_text(etcd: EtcdServer, tmp_path: Path) -> None:
+    with Torchruns(tmp_path, etcd, "--nnodes=3", script="tell()") as job:
+        for number in (10, 9, 2):
+            agent = job.start(number)
+            agent.says("meets the other nodes")
+        assert set(job.wait().values()) == {0}
+        order = sorted(job.seen(), key=lambda one: int(one["GROUP_RANK"]))
+        assert [one["NODE"] for one in order] == ["n2", "n9", "n10"]
+
+
+def test_a_node_beyond_whole_replicas_is_a_spare_that_takes_over_and_ends_with_success(
+    etcd: EtcdServer, tmp_path: Path
+) -> None:
+    options = ("--nnodes=2:4", "--nproc-per-node=2", "--rdzv-conf=nproc=2")
+    mesh = {"LAUNCHER_MESH": "dp=*,tp=4", "LAUNCHER_TARGET_NODES": "3"}
+    with Torchruns(tmp_path, etcd, *options, script=UNTIL_FINISH, environ=mesh) as job:
+        for number in (1, 2, 3):
+            job.start(number)
+        job.wait_for(4, WORLD_SIZE=4)
+        spare = job.agents["n3"]
+        spare.says("stands by as a spare")
+        kill(job.agents["n1"])
+        ranks = {(one["NODE"], one["RANK"]) for one in job.wait_for(2, NODE="n3", WORLD_SIZE=4)}
+        assert ranks == {("n3", 0), ("n3", 1)}  # those of the node that is lost
+        job.start(4).says("stands by as a spare")
+        job.finish()
+        codes = job.wait()
+        assert (codes["n2"], codes["n3"], codes["n4"]) == (0, 0, 0)
+
+
+def test_a_job_that_has_failed_ends_everywhere_and_its_name_is_free(etcd: EtcdServer, tmp_path: Path) -> None:
+    script = "tell()\nif SEEN['RANK'] == 1:\n    sys.exit(3)\nwait_for('finish')\n"
+    with Torchruns(tmp_path, etcd, "--nnodes=2", script=script) as job:
+        job.start(1)
+        job.start(2)
+        assert job.wait() == {"n1": 1, "n2": 1}
+        assert "RendezvousClosedError: run " in job.agents["n1"].stderr
+        assert "node n2 will not restart its workers" in job.agents["n1"].stderr
+        assert "ChildFailedError" in job.agents["n2"].stderr
+    (tmp_path / "seen").unlink()
+    with Torchruns(tmp_path, etcd, "--nnodes=2", script="tell()", run_id=job.run_id) as again:
+        again.start(1)
+        again.start(2)
+        assert again.wait() == {"n1": 0, "n2": 0}
+        again.wait_for(2, WORLD_SIZE=2)
+    with Torchruns(tmp_path, etcd, "--nnodes=2", script="tell()", run_id=job.run_id) as late:
+        late.start(1)
+        assert late.wait() == {"n1": 0}
+        assert "has already ended: all workers succeeded" in late.agents["n1"].stderr
+
+
+def test_a_node_that_is_told_to_end_leaves_the_others_running(etcd: EtcdServer, tmp_path: Path) -> None:
+    with Torchruns(tmp_path, etcd, "--nnodes=1:2", script=UNTIL_FINISH, environ=BOTH) as job:
+        job.start(1)
+        second = job.start(2)
+        job.wait_for(2, WORLD_SIZE=2)
+        second.send(signal.SIGTERM)
+        assert second.wait().exit_code != 0
+        job.agents["n1"].says("node n2 leaving in round 1")
+        job.wait_for(1, WORLD_SIZE=1, NODE="n1")
+        job.finish()
+        assert job.agents["n1"].wait().exit_code == 0
+
+
+def test_a_node_that_was_frozen_stops_its_workers_and_comes_back(etcd: EtcdServer, tmp_path: Path) -> None:
+    with Torchruns(tmp_path, etcd, "--nnodes=1:2", script=UNTIL_FINISH, environ=BOTH) as job:
+        job.start(1)
+        second = job.start(2)
+        before = job.wait_for(2, WORLD_SIZE=2)
+        second.send(signal.SIGSTOP)
+        job.wait_for(1, WORLD_SIZE=1, NODE="n1")
+        second.send(signal.SIGCONT)
+        job.wait_for(4, WORLD_SIZE=2)
+        old = next(one["PID"] for one in before if one["NODE"] == "n2")
+        wait_until(lambda: old not in second.left(), what="the end of the worker of round 1")
+        job.finish()
+        assert job.wait() == {"n1": 0, "n2": 0}
+
+
+def test_a_node_whose_workers_had_succeeded_does_not_end_well_if_the_others_have_to_run_again(
+    etcd: EtcdServer, tmp_path: Path
+) -> None:
+    script = "tell()\nif SEEN['RANK'] == 1:\n    wait_for('finish')\n    sys.exit(3)\n"
+    with Torchruns(tmp_path, etcd, "--nnodes=1:2", "--max-restarts=1", script=script, environ=BOTH) as job:
+        first = job.start(1)
+        job.start(2)
+        pid = job.wait_for(1, RANK=0)[0]["PID"]
+        wait_until(lambda: pid not in first.left(), what="the end of rank 0")
+        job.finish()
+        assert job.wait() == {"n1": 1, "n2": 0}  # the other runs again as rank 0
+        assert "torchrun cannot run them again, so this node leaves" in first.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--rdzv-endpoint=",), "ValueError: --rdzv-backend meshrun needs --rdzv-endpoint"),
+        (("--rdzv-id=none",), "ValueError: a run that meets in etcd needs a name, and no --rdzv-id is given"),
+        (("--rdzv-conf=nproc=many",), "ValueError: --rdzv-conf: nproc=many is not a number of workers"),
+        (("--rdzv-conf=password=secret",), "ValueError: --rdzv-conf: a password in the command line can be read"),
+        (
+            ("--rdzv-endpoint=127.0.0.1:9", "--rdzv-conf=join_timeout=1"),
+            "RendezvousConnectionError: no store could be used within 1 s: 127.0.0.1:9 cannot be reached",
+        ),
+        (("--rdzv-conf=nproc=3",), "ValueError: torchrun starts 1 workers here, and the placement was told 3"),
+    ],
+)
+def test_what_cannot_work_is_one_sentence_at_the_end(
+    etcd: EtcdServer, tmp_path: Path, options: tuple[str, ...], words: str
+) -> None:
+    with Torchruns(tmp_path, etcd, script="tell()") as job:
+        agent = job.start(1, *options)
+        assert agent.wait().exit_code == 1
+        assert words in agent.stderr
+        assert not job.seen()

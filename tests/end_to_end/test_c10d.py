@@ -1,0 +1,63 @@
+"""torchrun's c10d command lines on several hosts without an etcd: whose the store is, whatever it is called."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from tests.support.hosts import SLEEP, Cluster
+from tests.support.network import Host, loopback_hosts
+from tests.support.processes import is_alive
+from tests.support.waiting import wait_until
+
+N1, N2, N3, N4 = loopback_hosts(4)
+C10D = ("--nproc-per-node=1", "--lease-ttl=3", "--rdzv-backend=c10d")
+
+
+def free_port(address: str, family: socket.AddressFamily = socket.AF_INET) -> int:
+    with socket.create_server((address, 0), family=family) as listener:
+        return int(listener.getsockname()[1])
+
+
+def knowing(host: Host, hosts_file: Path) -> Host:
+    """The same host with an /etc/hosts of its own."""
+    mount = ("unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', str(hosts_file))
+    return host._replace(prefix=(*mount, *host.prefix))
+
+
+def test_a_head_that_is_loopback_to_itself_and_not_yet_known_to_others_is_found(tmp_path: Path) -> None:
+    known_to_n1, known_to_others = tmp_path / "hosts-1", tmp_path / "hosts-2"
+    known_to_n1.write_text("127.0.0.1 localhost\n127.0.1.1 n1\n")  # as on Debian
+    known_to_others.write_text("127.0.0.1 localhost\n")
+    head, *others = knowing(N1, known_to_n1), *(knowing(host, known_to_others) for host in (N2, N3, N4))
+    endpoint = f"n1:{free_port(N1.address)}"
+    with Cluster(tmp_path, *C10D, "--nnodes=4", f"--rdzv-endpoint={endpoint}", script=SLEEP) as job:
+        job.start(*others[:2])
+        job[N2].says(f"waiting up to 600 s for the store: {endpoint} cannot be found: ")
+        job.start(head, others[2])
+        job[N1].says("this agent serves the job's store")
+        with known_to_others.open("a") as file:
+            file.write(f"{N1.address} n1\n")
+        ranks = job.wait_for_round(1, 4)
+        assert sorted(rank for found in ranks.values() for rank in found) == [0, 1, 2, 3]
+        job.finish()
+        assert [job[host].wait().exit_code for host in (N1, N2, N3, N4)] == [0, 0, 0, 0]
+
+
+def test_over_ipv6_the_agents_end_together_though_the_store_s_own_workers_are_done_long_before(tmp_path: Path) -> None:
+    one, other = Host("n1", "::1", N1.prefix), Host("n2", "::1", N2.prefix)
+    endpoint = f"[::1]:{free_port('::1', socket.AF_INET6)}"
+    script = "if RANK: beat_until('../finish')"
+    with Cluster(tmp_path, *C10D, "--nnodes=2", f"--rdzv-endpoint={endpoint}", script=script) as job:
+        job.start(one)
+        job[one].says(f"this agent serves the job's store at {endpoint}")
+        job.start(other)
+        ranks = job.wait_for_round(1, 2)
+        early = next(host for host in (one, other) if ranks[host.name] == [0])
+        early_pid = next(life.pid for life in job[early].lives())
+        wait_until(lambda: not is_alive(early_pid), 20, "the end of rank 0")
+        assert all(is_alive(job[host].pid) for host in (one, other))
+        job.finish()
+        ended = [job[host].wait() for host in (one, other)]
+        assert [each.exit_code for each in ended] == [0, 0]
+        assert "staying up to 10 s, others use this node's store" in ended[0].stderr

@@ -1,0 +1,111 @@
+"""Agents in the environments of job controllers, as two hosts of one machine; the commands name no other node."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.support.jobs import Ended, Job
+from tests.support.network import Host, loopback_hosts
+
+N1, N2 = loopback_hosts(2)
+TELL = """
+names = ("WORLD_SIZE", "RANK", "GROUP_RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID")
+foreign = ("SLURM_PROCID", "SLURM_STEP_ID", "PROCESS_ID", "JAX_PROCESS_ID")
+mark("env", " ".join(os.environ[name] for name in names))
+mark("foreign", " ".join(name for name in foreign if name in os.environ) or "none")
+"""
+
+
+def run(directory: Path, *options: str, environs: list[dict[str, str]]) -> tuple[list[Ended], list[list[str]]]:
+    """One agent on each host with its environment: how they ended, and what each one's worker found."""
+    jobs = []
+    with ExitStack() as stack:
+        for host, environ in zip((N1, N2), environs, strict=True):
+            jobs.append(
+                stack.enter_context(Job(own(directory, host), *options, script=TELL, env=played(host, environ)))
+            )
+        ended = [job.wait(120) for job in jobs]
+        assert [one.exit_code for one in ended] == [0, 0], "\n".join(one.stderr for one in ended)
+        words = []
+        for job in jobs:
+            rank = next(rank for rank in (0, 1) if job.has_mark("env", rank, 1))
+            assert job.mark("foreign", rank, 1) == "none"
+            words.append(job.mark("env", rank, 1).split())
+    return ended, words
+
+
+def own(directory: Path, host: Host) -> Path:
+    path = directory / host.name
+    path.mkdir()
+    return path
+
+
+def played(host: Host, environ: dict[str, str]) -> dict[str, str]:
+    """Two hosts of one machine need what two machines have: a name and an address of their own."""
+    return {"LAUNCHER_NODE_NAME": host.name, "LAUNCHER_LOCAL_ADDR": host.address, **environ}
+
+
+def free_port(first: int = 1024, last: int = 65534) -> int:
+    """A port of the first host in these bounds, free beside the next one."""
+    for port in range(first, last):
+        with ExitStack() as stack:
+            try:
+                for number in (port, port + 1):
+                    stack.enter_context(socket.create_server((N1.address, number)))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no port is free")
+
+
+def test_two_tasks_of_a_slurm_step_are_one_job(tmp_path: Path) -> None:
+    # The number of the job makes the port, so one is chosen by whose port is free.
+    port = free_port(20480 + 100)
+    job = next(number for number in range(8192) if 20480 + number * 31 % 8192 == port)
+    first, second = (int(host.address.rpartition(".")[2]) for host in (N1, N2))
+    step = {
+        "SLURM_JOB_ID": str(job),
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NODELIST": f"{N1.address.rpartition('.')[0]}.[{first},{second}]",
+        "SLURM_STEP_NUM_NODES": "2",
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+        "SLURM_NTASKS": "2",
+    }
+    ended, words = run(
+        tmp_path,
+        "--nproc-per-node=1",
+        environs=[
+            {**step, "SLURM_PROCID": str(task), "SLURM_NODEID": str(task), "SLURM_LOCALID": "0"} for task in (0, 1)
+        ],
+    )
+    assert sorted(word[1] for word in words) == ["0", "1"]
+    assert [(word[0], word[4]) for word in words] == [("2", f"{job}.0")] * 2
+    assert f"meshrun: Slurm step {job}.0: this is node 0 of 2\n" in ended[0].stderr
+    assert f"this agent serves the job's store at {N1.address}:{port}" in ended[0].stderr
+    assert f"meshrun: Slurm step {job}.0: this is node 1 of 2, and node 0 is {N1.address}\n" in ended[1].stderr
+
+
+def test_two_pods_of_a_pytorch_job_are_one_job_in_the_order_of_their_ranks(tmp_path: Path) -> None:
+    port = free_port()
+    pod = {
+        "MASTER_ADDR": N1.address,
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": "2",
+        "PET_MASTER_ADDR": N1.address,
+        "PET_MASTER_PORT": str(port),
+        "PET_NNODES": "2",
+        "PET_NPROC_PER_NODE": "1",
+    }
+    # RANK is the pod's, and not what its worker gets.
+    environs = [{**pod, "RANK": "7", "PET_NODE_RANK": str(rank)} for rank in (0, 1)]
+    _, words = run(tmp_path, environs=environs)
+    assert [word[:4] for word in words] == [["2", "0", "0", N1.address], ["2", "1", "1", N1.address]]
+
+
+def test_two_pods_of_an_indexed_job_are_one_job_once_they_are_told_where_the_first_is(tmp_path: Path) -> None:
+    options = ("--nnodes=2", f"--master-addr={N1.address}", f"--master-port={free_port()}", "--nproc-per-node=1")
+    _, words = run(tmp_path, *options, environs=[{"JOB_COMPLETION_INDEX": str(index)} for index in (0, 1)])
+    assert [word[:3] for word in words] == [["2", "0", "0"], ["2", "1", "1"]]

@@ -1,0 +1,24 @@
+"""Stock torchrun with our rendezvous, once; `make compat` has the rest (tests/compat/test_plugin.py)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.etcd import EtcdServer
+from tests.support.torchrun import Torchruns
+
+CRASH_ONCE = "tell()\nif SEEN['TORCHELASTIC_RESTART_COUNT'] == 0 and SEEN['RANK'] == 1:\n    sys.exit(3)\n"
+
+
+def test_stock_torchrun_numbers_nodes_by_our_plan_and_restarts_in_a_store_of_its_own(tmp_path: Path) -> None:
+    wait = "if SEEN['RANK'] == 0 and len(open('../seen').readlines()) < 3:\n    wait_for('never')\n"
+    with EtcdServer("3.4", tmp_path / "etcd") as server:
+        options = ("--nnodes=2", "--max-restarts=1")
+        with Torchruns(tmp_path, server, *options, script=CRASH_ONCE + wait) as job:
+            job.start(10)
+            job.start(9)
+            assert job.wait() == {"n9": 0, "n10": 0}
+            seen = job.seen()
+    assert {(one["NODE"], one["RANK"], one["WORLD_SIZE"]) for one in seen} == {("n9", 0, 2), ("n10", 1, 2)}
+    assert len({one["MASTER_PORT"] for one in seen}) == 2
+    assert {one["ADDR"] for one in seen} == {"127.0.0.29"}

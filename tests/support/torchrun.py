@@ -1,0 +1,152 @@
+"""torch's own torchrun on several loopback addresses, with this project's rendezvous: one agent per address.
+
+Workers write down what they were told, a line of JSON each, into one file that all agents' workers share.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tests.support.etcd import EtcdServer
+from tests.support.jobs import Job
+from tests.support.processes import TOKEN_VARIABLE
+from tests.support.waiting import wait_until
+
+PRELUDE = """
+import json, os, sys, time
+NAMES = ("RANK", "WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT")
+SEEN = {name: int(os.environ[name]) for name in NAMES}
+SEEN |= {"NODE": os.environ["LAUNCHER_NODE_NAME"], "PID": os.getpid(), "ADDR": os.environ["MASTER_ADDR"]}
+SEEN |= {"SHARED": os.environ["TORCHELASTIC_USE_AGENT_STORE"]}
+
+def tell(**more):
+    with open("../seen", "a") as file:
+        file.write(json.dumps(SEEN | more) + "\\n")
+
+def wait_for(name):
+    while not os.path.exists("../" + name):
+        time.sleep(0.01)
+
+"""
+# What the tests end by putting a file there.
+UNTIL_FINISH = "tell()\nwait_for('finish')\n"
+LIMIT_S = 120.0  # torchrun alone takes seconds to start where others want the same cores
+SETTLED = {"LAUNCHER_JOIN_GRACE": "0", "LAUNCHER_GROW_DELAY": "0"}
+
+
+class Agent(Job):
+    """One torchrun. `Job`'s methods for exit codes, signals and words work; marks do not."""
+
+    def __init__(self, directory: Path, name: str, command: list[str], environ: dict[str, str]) -> None:
+        self.directory = directory / name
+        self.directory.mkdir(exist_ok=True)
+        self._token = secrets.token_hex(8)
+        self._stdout, self._stderr = self.directory / "agent.stdout", self.directory / "agent.stderr"
+        with self._stdout.open("wb") as stdout, self._stderr.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                command,
+                cwd=self.directory,
+                env={**environ, "LAUNCHER_NODE_NAME": name, TOKEN_VARIABLE: self._token},
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+            )
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+
+class Torchruns:
+    """One job: stock torchruns that meet in an etcd. At the end all of their processes are killed by pid."""
+
+    def __init__(
+        self,
+        directory: Path,
+        server: EtcdServer,
+        *options: str,
+        script: str,
+        run_id: str = "",
+        environ: dict[str, str] | None = None,
+    ) -> None:
+        self._directory = directory
+        self._environ = {**SETTLED, **(environ or {})}
+        self._endpoint = server.endpoint
+        self._options = options
+        self.run_id = run_id or f"job-{secrets.token_hex(4)}"
+        self._stack = ExitStack()
+        self.agents: dict[str, Agent] = {}
+        (directory / "train.py").write_text(PRELUDE + script)
+
+    def __enter__(self) -> Torchruns:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+        if kind is not None:
+            for name, agent in self.agents.items():
+                print(f"--- {name} said:\n{agent.stderr}")
+
+    def start(self, number: int, *options: str) -> Agent:
+        """The agent of node `number`, from 1, at 127.0.0.<20 + number>."""
+        name = f"n{number}"
+        kept = {key: text for key, text in os.environ.items() if not key.startswith(("LAUNCHER_", "PET_", "TORCHEL"))}
+        command = [
+            *(sys.executable, "-m", "torch.distributed.run", "--rdzv-backend=meshrun"),
+            *(f"--rdzv-endpoint={self._endpoint}", f"--rdzv-id={self.run_id}"),
+            *(f"--local-addr=127.0.0.{20 + number}", *self._options, *options, "../train.py"),
+        ]
+        kept["OMP_NUM_THREADS"] = "1"
+        agent = Agent(self._directory, name, command, {**kept, **self._environ})
+        self._stack.push(agent)
+        self.agents[name] = agent
+        return agent
+
+    def finish(self) -> None:
+        """Let the workers of UNTIL_FINISH end."""
+        (self._directory / "finish").touch()
+
+    def seen(self) -> list[dict[str, Any]]:
+        """What workers have told so far, in the order in which they did."""
+        with suppress(FileNotFoundError):
+            lines = (self._directory / "seen").read_text().splitlines()
+            return [json.loads(line) for line in lines]
+        return []
+
+    def wait_for(self, count: int, **values: Any) -> list[dict[str, Any]]:
+        """Wait until so many workers have told these values; what they told."""
+
+        def found() -> list[dict[str, Any]]:
+            return [one for one in self.seen() if values.items() <= one.items()]
+
+        words = f"{count} workers with {values} among {self.seen()}"
+        wait_until(lambda: len(found()) >= count or self._has_ended(), LIMIT_S, words)
+        assert len(found()) >= count, f"torchrun ended before there were {words}"
+        return found()
+
+    def _has_ended(self) -> bool:
+        return all(agent.has_ended for agent in self.agents.values())
+
+    def wait(self) -> dict[str, int]:
+        """Wait for all agents that have not been killed; their exit codes by name."""
+        return {name: agent.wait(LIMIT_S).exit_code for name, agent in self.agents.items()}
+
+
+def kill(agent: Agent, pick: Callable[[int], bool] = lambda pid: True) -> None:
+    """SIGKILL to the agent and its workers, or to those picked: the node has lost its power."""
+    for pid in agent.left():
+        if pick(pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)

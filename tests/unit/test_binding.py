@@ -1,0 +1,242 @@
+"""Which CPUs each worker is kept to, on made-up machines of one, two and four NUMA nodes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.binding import Topology, bind, ranges, sentence, sysfs
+from launcher.errors import UsageError
+from launcher.node import Device, Slot
+from launcher.options.sharing import NumaMode
+from tests.support.machines import cpus, gpu, machine
+
+MODES: tuple[NumaMode, ...] = ("node", "socket", "exclusive", "core-complex")
+NOWHERE = frozenset[int]()
+
+
+def slots(*ids: str | Sequence[str], kind: str = "nvidia") -> list[Slot]:
+    return [
+        Slot(
+            index=place,
+            devices=tuple(
+                Device(kind=kind, index=place, id=name, visible=str(place))
+                for name in ([one] if isinstance(one, str) else one)
+            ),
+        )
+        for place, one in enumerate(ids)
+    ]
+
+
+def two_nodes(root: Path) -> Path:
+    """Two sockets of 8 cores with two threads each: CPUs 0-7 and their twins 16-23, 8-15 and 24-31."""
+    threads = {cpu: f"{cpu % 16},{cpu % 16 + 16}" for cpu in range(32)}
+    caches = ("0-3,16-19", "4-7,20-23", "8-11,24-27", "12-15,28-31")
+    return machine(root, nodes=("0-7,16-23", "8-15,24-31"), threads=threads, caches=caches, sockets=([0], [1]))
+
+
+def four_gpus(root: Path) -> list[str]:
+    """Two on each node, and not in the order of the nodes."""
+    return [gpu(root, number, node=node) for number, node in enumerate((1, 1, 0, 0))]
+
+
+def bound(mode: NumaMode, root: Path, found: Sequence[Slot], allowed: str | None = None) -> list[str]:
+    """The CPUs of each slot as text."""
+    topology = sysfs.read(frozenset(), str(root))
+    every = frozenset[int]().union(*topology.nodes.values())
+    may = every if allowed is None else frozenset(cpus(allowed))
+    return [ranges(one.cpus) for one in bind(mode, topology, may, sysfs.homes(found, str(root)))]
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("node", ["8-15,24-31", "8-15,24-31", "0-7,16-23", "0-7,16-23"]),
+        ("socket", ["8-15,24-31", "8-15,24-31", "0-7,16-23", "0-7,16-23"]),
+        ("exclusive", ["8-11,24-27", "12-15,28-31", "0-3,16-19", "4-7,20-23"]),
+        ("core-complex", ["8-11,24-27", "12-15,28-31", "0-3,16-19", "4-7,20-23"]),
+    ],
+)
+def test_a_worker_runs_near_its_gpu(tmp_path: Path, mode: NumaMode, expected: list[str]) -> None:
+    root = two_nodes(tmp_path)
+    assert bound(mode, root, slots(*four_gpus(root))) == expected
+
+
+def test_a_socket_may_have_several_nodes(tmp_path: Path) -> None:
+    root = machine(tmp_path, nodes=("0-3", "4-7", "8-11", "12-15"), sockets=([0, 1], [2, 3]))
+    found = slots(gpu(root, 0, node=1), gpu(root, 1, node=2))
+    assert bound("node", root, found) == ["4-7", "8-11"]
+    assert bound("socket", root, found) == ["0-7", "8-15"]
+
+
+def test_cores_that_do_not_come_out_even_go_to_the_first_workers(tmp_path: Path) -> None:
+    root = machine(tmp_path, nodes=("0-7",))
+    assert bound("exclusive", root, slots(*(gpu(root, number, node=0) for number in range(3)))) == ["0-2", "3-5", "6-7"]
+
+
+def test_workers_take_turns_when_there_are_more_of_them_than_caches(tmp_path: Path) -> None:
+    """The largest first, as far as this process may use them."""
+    root = machine(tmp_path, nodes=("0-7",), caches=("0-1", "2-7"))
+    found = slots(*(gpu(root, number, node=0) for number in range(3)))
+    assert bound("core-complex", root, found) == ["2-7", "0-1", "2-7"]
+    assert bound("core-complex", root, found, allowed="0-2") == ["0-1", "2", "0-1"]
+
+
+def test_nobody_gets_a_cpu_that_the_agent_may_not_use(tmp_path: Path) -> None:
+    root = two_nodes(tmp_path)
+    found = slots(*four_gpus(root))
+    assert bound("node", root, found, allowed="0-3,8-9") == ["8-9", "8-9", "0-3", "0-3"]
+    assert bound("exclusive", root, found, allowed="0-3,8-9") == ["8", "9", "0-1", "2-3"]
+
+
+def test_a_node_without_a_usable_cpu_is_refused_with_the_numbers(tmp_path: Path) -> None:
+    root = two_nodes(tmp_path)
+    with pytest.raises(UsageError) as caught:
+        bound("node", root, slots(*four_gpus(root)), allowed="0-3")
+    assert str(caught.value) == (
+        "--numa-binding node: local rank 0 belongs on NUMA node 1, of whose CPUs 8-15,24-31 this process may use "
+        "none; it may use 0-3"
+    )
+    assert "CPUs of every node" in str(caught.value.hint)
+
+
+def test_more_workers_than_cores_cannot_have_one_each(tmp_path: Path) -> None:
+    root = machine(tmp_path, nodes=("0-3",), threads={0: "0-1", 1: "0-1", 2: "2-3", 3: "2-3"})
+    with pytest.raises(UsageError) as caught:
+        bound("exclusive", root, slots(*(gpu(root, number, node=0) for number in range(3))))
+    assert str(caught.value) == (
+        "--numa-binding exclusive: 3 workers belong on NUMA node 0, where this process may use 2 cores, CPUs 0-3"
+    )
+
+
+def test_a_kernel_that_does_not_tell_of_caches_is_refused_for_them_alone(tmp_path: Path) -> None:
+    root = machine(tmp_path, nodes=("0-3",))
+    assert bound("node", root, slots("a", "b")) == ["0-3", "0-3"]
+    with pytest.raises(UsageError, match="does not say which of the CPUs of NUMA node 0 share a cache"):
+        bound("core-complex", root, slots("a", "b"))
+
+
+@pytest.mark.parametrize("kind", ["cpu", "xpu"])
+def test_workers_without_a_known_place_are_dealt_out_over_the_nodes(tmp_path: Path, kind: str) -> None:
+    root = two_nodes(tmp_path)
+    assert bound("node", root, slots("a", "b", "c", kind=kind)) == ["0-7,16-23", "0-7,16-23", "8-15,24-31"]
+    assert bound("exclusive", root, slots("a", "b", "c", kind=kind)) == ["0-3,16-19", "4-7,20-23", "8-15,24-31"]
+    assert bound("node", root, slots("a", "b", kind=kind), allowed="8-9") == ["8-9", "8-9"]
+
+
+def test_a_gpu_whose_node_the_firmware_does_not_know_is_dealt_out_too(tmp_path: Path) -> None:
+    root = two_nodes(tmp_path)
+    found = slots(gpu(root, 0, node=-1), gpu(root, 1, node=-1))
+    assert bound("node", root, found) == ["0-7,16-23", "8-15,24-31"]
+
+
+def test_a_worker_with_gpus_on_two_nodes_gets_both_but_shares_none_of_them_out(tmp_path: Path) -> None:
+    root = two_nodes(tmp_path)
+    names = four_gpus(root)
+    found = slots([names[0], names[2]], [names[1]])
+    assert bound("node", root, found) == ["0-31", "8-15,24-31"]
+    with pytest.raises(UsageError, match="local ranks 0 and 1 have devices on NUMA nodes 0-1"):
+        bound("exclusive", root, found)
+    assert bound("exclusive", root, slots(names)) == ["0-31"]
+
+
+def test_a_gpu_is_found_by_the_name_that_the_driver_gives_it(tmp_path: Path) -> None:
+    root = two_nodes(tmp_path)
+    found = slots(gpu(root, 0, node=1, uuid="GPU-aa11"), gpu(root, 1, node=0, uuid="GPU-bb22"))
+    assert sysfs.homes(found, str(root)) == [{1}, {0}]
+
+
+class Nvml:
+    """Where the driver's files are hidden, its library says where a GPU, or the one of a MIG instance, is."""
+
+    class NVMLError(Exception):
+        pass
+
+    nvmlInit = nvmlShutdown = staticmethod(lambda: None)
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        if uuid == "GPU-gone":
+            raise self.NVMLError
+        return uuid
+
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, handle: str) -> str:
+        return handle.replace("MIG", "GPU")
+
+    def nvmlDeviceGetPciInfo(self, handle: str) -> Any:
+        assert handle == "GPU-aa11"
+        return type("Info", (), {"busId": b"00000000:3B:00.0"})
+
+
+def test_a_gpu_that_only_nvml_knows_is_found_too(tmp_path: Path) -> None:
+    root = two_nodes(tmp_path)
+    gpu(root, 0, node=1)
+    assert sysfs.homes(slots("GPU-aa11", "MIG-aa11", "GPU-gone"), str(root), nvml=Nvml()) == [{1}, {1}, NOWHERE]
+
+
+def test_a_kernel_without_numa_is_one_node(tmp_path: Path) -> None:
+    topology = sysfs.read(frozenset({2, 3}), str(tmp_path))
+    assert topology.nodes == {0: {2, 3}}
+    (only,) = bind("node", topology, frozenset({2, 3}), [NOWHERE])
+    assert (only.cpus, only.reason, only.core_count) == (frozenset({2, 3}), "dealt to NUMA node 0", 2)
+
+
+def test_a_node_of_memory_alone_gets_nobody(tmp_path: Path) -> None:
+    root = machine(tmp_path, nodes=("0-3", ""))
+    assert bound("node", root, slots("a", "b", kind="cpu")) == ["0-3", "0-3"]
+
+
+def test_the_cores_of_a_worker_are_counted_without_those_it_shares(tmp_path: Path) -> None:
+    root = two_nodes(tmp_path)
+    topology = sysfs.read(frozenset(), str(root))
+    every, homes = frozenset(range(32)), sysfs.homes(slots(*four_gpus(root)), str(root))
+    assert [one.core_count for one in bind("node", topology, every, homes)] == [4, 4, 4, 4]
+    assert [one.core_count for one in bind("exclusive", topology, every, homes)] == [4, 4, 4, 4]
+    assert [one.core_count for one in bind("node", topology, frozenset({0, 8}), homes)] == [1, 1, 1, 1]
+
+
+def test_what_was_decided_is_one_sentence(tmp_path: Path) -> None:
+    root = two_nodes(tmp_path)
+    homes = [frozenset({1}), NOWHERE]
+    found = bind("node", sysfs.read(frozenset(), str(root)), frozenset(range(10)), homes)
+    assert sentence("node", found) == (
+        "--numa-binding node keeps local rank 0 to CPUs 8-9 (NUMA node 1), 1 to 0-7 (dealt to NUMA node 0)"
+    )
+
+
+def test_this_machine_can_be_read() -> None:
+    allowed = frozenset(os.sched_getaffinity(0))
+    found = bind("node", sysfs.read(allowed), allowed, [NOWHERE])
+    assert found[0].cpus <= allowed
+    assert found[0].cpus
+
+
+@given(data=st.data(), mode=st.sampled_from(MODES))
+def test_every_worker_gets_cpus_it_may_use_or_the_job_is_refused(data: st.DataObject, mode: NumaMode) -> None:
+    every = range(data.draw(st.integers(1, 24)))
+    nodes = data.draw(st.lists(st.integers(0, 3), min_size=len(every), max_size=len(every)))
+    core = {cpu: cpu - cpu % data.draw(st.sampled_from((1, 2)), label="threads") for cpu in every}
+    topology = Topology(
+        nodes={node: frozenset(cpu for cpu in every if nodes[cpu] == node) for node in set(nodes)},
+        socket={cpu: nodes[cpu] // 2 for cpu in every},
+        core=core,
+        cache={cpu: cpu - cpu % 4 for cpu in every},
+    )
+    allowed = frozenset(data.draw(st.sets(st.sampled_from(every), min_size=1)))
+    homes = data.draw(st.lists(st.frozensets(st.sampled_from(sorted(topology.nodes)), max_size=2), min_size=1))
+    try:
+        found = bind(mode, topology, allowed, homes)
+    except UsageError:
+        return
+    assert len(found) == len(homes)
+    for one in found:
+        assert one.cpus
+        assert one.cpus <= allowed
+        assert one.core_count >= 1
+    if mode == "exclusive":
+        assert sum(len(one.cpus) for one in found) == len(frozenset[int]().union(*(one.cpus for one in found)))

@@ -1,0 +1,188 @@
+"""`launcher.launch` without processes: options as keywords, how a run's end is written and read, and what an import
+costs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import launcher
+from launcher import cli, ending
+from launcher.environments.foreign import END_FILE
+from launcher.errors import TemporaryError, UsageError
+from launcher.failures import Failures
+from launcher.functions import keywords
+from launcher.functions.failed import Ending, WorkerFailed, noted
+from launcher.functions.keywords import OptionValue
+from launcher.functions.pickling import name_of
+from launcher.report import WorkerFailure
+from rendezvous.messages import End
+from rendezvous.records import Verdict
+from tests.support.documentation import ROOT
+
+CAUSE = WorkerFailure(
+    rank=3, local_rank=1, pid=77, exit_code=7, time="2026-01-01T10:00:00", host="h2", message="the cause"
+)
+VERDICT = Verdict(kind="failure", exit_code=7, round=4, reason="a worker failed", failure=json.dumps(CAUSE.to_json()))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_restarts": 2, "role": "a b"}, ["--max-restarts=2", "--role=a b"]),
+        ({"standalone": True, "virtual_local_rank": False, "log_dir": None}, ["--standalone"]),
+        ({"shutdown_timeout": 0.5}, ["--shutdown-timeout=0.5"]),
+        ({"mesh": {"dp": "*", "tp": 2}}, ["--mesh=dp=*,tp=2"]),
+        ({"tee": {0: 3, 1: 2}}, ["--tee=0:3,1:2"]),
+        ({"rdzv_conf": {"join_timeout": 60, "is_host": 1}}, ["--rdzv-conf=join_timeout=60,is_host=1"]),
+        ({"nnodes": (1, 4), "port_range": [7000, 7100]}, ["--nnodes=1:4", "--port-range=7000:7100"]),
+        ({"signals_to_handle": ["SIGTERM", "SIGINT"]}, ["--signals-to-handle=SIGTERM,SIGINT"]),
+        ({"local_ranks_filter": [0, 1]}, ["--local-ranks-filter=0,1"]),
+    ],
+)
+def test_an_option_is_written_as_on_a_command_line(options: dict[str, OptionValue], words: list[str]) -> None:
+    assert keywords.words(options) == words
+    assert cli.parse([*words, "--no-python", "true"], {}).script == "true"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"max_restart": 2}, "launch has no option max_restart"),
+        ({"max-restarts": 2}, "launch has no option max-restarts"),
+        ({"help": True}, "launch has no option help"),
+        ({"module": True}, "module is about scripts"),
+        ({"standalone": "yes"}, "standalone='yes' is neither True nor False"),
+        ({"role": ["a"]}, "role takes one value, not a list"),
+        ({"role": {"a": 1}}, "role takes one value, not a dict"),
+        ({"nnodes": object()}, "nnodes takes texts and numbers, not a object"),
+    ],
+)
+def test_what_is_no_option_is_refused(options: dict[str, OptionValue], sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        keywords.words(options)
+    assert str(caught.value).startswith(sentence)
+
+
+def test_a_misspelt_option_is_put_right() -> None:
+    with pytest.raises(UsageError) as caught:
+        keywords.words({"max_restart": 2})
+    assert caught.value.hint == "did you mean max_restarts?"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"nproc": 0}, "--nproc-per-node 0: at least 1 worker is needed"),
+        ({"nproc": 2, "mesh": {"dp": 3}}, "mesh dp=3 needs 3 workers, not 2"),
+        ({"max_restarts": "often"}, "--max-restarts often is not a whole number of at least 0"),
+    ],
+)
+def test_a_value_is_refused_with_the_command_s_own_sentence(options: dict[str, OptionValue], sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        launcher.launch(print, **options)  # type: ignore[arg-type]
+    assert str(caught.value).startswith(sentence)
+
+
+def test_what_is_neither_function_nor_program_is_refused() -> None:
+    with pytest.raises(UsageError, match="not a int"):
+        launcher.launch(3)  # type: ignore[call-overload]
+    with pytest.raises(UsageError, match="a program takes words, and None is a NoneType"):
+        launcher.launch("echo", None)  # type: ignore[call-overload]
+    with pytest.raises(UsageError, match="env has 'A': 1, and names and values of variables are texts"):
+        launcher.launch(print, env={"A": 1})  # type: ignore[call-overload]
+    with pytest.raises(UsageError, match="the same option"):
+        launcher.launch(print, nproc=1, nproc_per_node=1)
+
+
+def test_false_silences_the_variables_of_a_flag_and_scripts_are_out_of_the_question() -> None:
+    silenced = keywords.silenced({"standalone": False, "virtual_local_rank": True})
+    assert {"LAUNCHER_STANDALONE", "PET_STANDALONE", "PET_MODULE", "PET_RUN_PATH"} <= silenced
+    assert "PET_VIRTUAL_LOCAL_RANK" not in silenced
+
+
+def test_a_function_is_called_what_people_call_it() -> None:
+    import functools
+
+    assert name_of(name_of) == "name_of"
+    assert name_of(functools.partial(name_of, 1)) == "name_of"
+    assert name_of("".split) == "str.split"
+    assert name_of(functools.lru_cache(lambda: 1)) == "test_a_function_is_called_what_people_call_it.<locals>.<lambda>"
+
+
+def test_the_end_of_a_run_is_left_for_who_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    end = End(7, "", VERDICT)
+    path = tmp_path / "end.json"
+    monkeypatch.setenv(END_FILE, str(path))
+    Failures("h1", None).tell_end(end, "train.py", "")
+    found = ending.read(str(path))
+    assert found == ending.Ended(exit_code=7, reason="a worker failed", round=4, failures=(CAUSE,))
+
+
+def test_an_end_that_cannot_be_left_is_told(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv(END_FILE, "/proc/no/such/place")
+    Failures("h1", None).tell_end(End(7, "", VERDICT), "train.py", "")
+    assert "train.py FAILED" in capfd.readouterr().err
+
+
+def test_an_error_is_left_with_its_hint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(END_FILE, str(tmp_path / "end.json"))
+    assert cli.report(TemporaryError("no store", "start one"), "meshrun") == 75
+    assert ending.read(str(tmp_path / "end.json")) == ending.Ended(exit_code=75, reason="no store", hint="start one")
+    assert not capfd.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 2}', '{"version": 1, "failures": [{}]}', "[" * 100_000])
+def test_an_end_that_cannot_be_read_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "end.json").write_text(text)
+    assert ending.read(str(tmp_path / "end.json")) is None
+    assert ending.read(str(tmp_path / "missing")) is None
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("Traceback\n  File x\n    y\nValueError: two\nlines\n", "failed with exit code 7: ValueError: two"),
+        ("no traceback", "failed with exit code 7: no traceback"),
+        (None, "failed with exit code 7"),
+    ],
+)
+def test_the_first_line_of_a_failure_names_the_exception(message: str | None, said: str) -> None:
+    from dataclasses import replace
+
+    error = WorkerFailed(Ending(title="train", failures=(replace(CAUSE, message=message),), outcome="no restarts"))
+    assert str(error).splitlines()[0] == f"train: rank 3 on h2 {said}"
+
+
+def test_a_hint_is_shown_once() -> None:
+    import traceback
+
+    shown = "".join(traceback.format_exception(noted(noted(UsageError("wrong", "do right")))))
+    assert shown.count("hint: do right") == 1
+
+
+def test_importing_the_package_loads_nothing_and_launch_is_there_when_asked_for() -> None:
+    script = (
+        f"import sys; sys.path.append({str(ROOT)!r})"
+        + """
+before = set(sys.modules)
+import launcher
+print(*sorted(set(sys.modules) - before))
+from launcher import launch
+assert launcher.launch is launch and "launch" in dir(launcher)
+assert launcher.WorkerFailed.__name__ == "WorkerFailed"
+try:
+    launcher.lunch
+except AttributeError as error:
+    print(error)
+"""
+    )
+    command = [sys.executable, "-I", "-S", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == ["launcher", "module 'launcher' has no attribute 'lunch'"], done.stderr

@@ -1,0 +1,92 @@
+"""A node finds its number taken before it joins: told at once, waited for, or nothing to speak of."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from launcher import namesakes
+from launcher.arrival import Arrival
+from launcher.credentials import Credentials
+from launcher.description import Description, describe
+from launcher.errors import UsageError
+from launcher.namesakes import require_own_number
+from launcher.options.network import Network
+from launcher.predecessors import Place
+from rendezvous import keys, records
+from rendezvous.records import Member
+from rendezvous.stores.memory import MemoryStore
+
+JOB = keys.of_job("meshrun", "run7", "abc")
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    made = MemoryStore(clock=lambda: 0.0)
+    made.put(keys.current("meshrun", "run7"), b"abc")
+    return made
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    lines: list[str] = []
+    monkeypatch.setattr(namesakes, "tell", lines.append)
+    monkeypatch.setattr(namesakes, "PAUSE_S", 0.0)
+    return lines
+
+
+def arrival(name: str) -> Arrival:
+    return Arrival(
+        network=Network(backend="served", endpoints=("h:1",)), credentials=Credentials(), name=name, boot_id="b",
+        address="", place=Place("", -1, {}), listener=socket.socket(), serves_at=(),
+    )  # fmt: skip
+
+
+def joins(store: MemoryStore, name: str, number: int, boot_id: str = "b") -> str:
+    text = describe(Description(slot_count=1, address="a", role="r", name=name, node_rank=number))
+    member = Member(member_id=name, node_name=name, boot_id=boot_id, description=text)
+    key = JOB.member(name)
+    store.put(key, records.encode(member, key))
+    return key
+
+
+def look(store: MemoryStore, name: str, number: int, patience_s: float = 0.0) -> None:
+    place = arrival(name)
+    with place.listener:
+        require_own_number(store, place, "run7", number, patience_s=patience_s)
+
+
+def test_a_number_that_another_keeps_is_refused_with_both_names(store: MemoryStore, said: list[str]) -> None:
+    joins(store, "h2", 1)
+    with pytest.raises(UsageError, match=r"^h3 and h2 are both given --node-rank 1$"):
+        look(store, "h3", 1)
+
+
+def test_one_that_is_on_its_way_out_is_waited_for(
+    store: MemoryStore, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = joins(store, "h2", 1)
+    monkeypatch.setattr(namesakes.time, "sleep", lambda _: store.delete(key))
+    look(store, "h3", 1, patience_s=60)
+    assert said == ["h3 and h2 are both given --node-rank 1: waiting up to 60 s for h2 to go"]
+
+
+def test_once_a_round_is_sealed_the_second_joins_and_stands_by(store: MemoryStore, said: list[str]) -> None:
+    joins(store, "h2", 1)
+    store.put(JOB.round, b"any")
+    look(store, "h3", 1)
+    assert said == ["h3 and h2 are both given --node-rank 1: h3 stands by until h2 is gone"]
+
+
+def test_another_number_or_what_this_node_was_before_stands_in_nobodys_way(store: MemoryStore, said: list[str]) -> None:
+    joins(store, "h2", 1)
+    store.put(JOB.member("rubbish"), b"rubbish")
+    look(store, "h3", 2)
+    look(store, "h2", 1)
+    assert said == []
+
+
+def test_where_there_is_no_job_yet_nobody_has_a_number(said: list[str]) -> None:
+    look(MemoryStore(clock=lambda: 0.0), "h1", 0)
+    assert said == []

@@ -1,0 +1,62 @@
+"""Timers that workers set for themselves: what comes through the pipe, and who has run out of time."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from launcher.timers import Timers
+
+
+def request(pid: int, name: str, expires: float, signum: int = 9) -> bytes:
+    """As torch's FileTimerClient writes it."""
+    told = {"version": 1, "pid": pid, "scope_id": name, "expiration_time": expires, "signal": signum}
+    return json.dumps(told).encode() + b"\n"
+
+
+def test_a_timer_runs_out_at_its_time_and_once() -> None:
+    timers = Timers()
+    assert timers.next_at == float("inf")
+    timers.feed(request(7, "step", 100.0) + request(8, "load", 90.0, 15))
+    assert timers.next_at == 90.0
+    assert timers.expired(89.9) == []
+    assert timers.expired(100.0) == [(8, "load", 15), (7, "step", 9)]
+    assert timers.expired(200.0) == []
+
+
+def test_a_timer_can_be_taken_back_and_set_anew() -> None:
+    timers = Timers()
+    timers.feed(request(7, "step", 100.0) + request(7, "step", -1.0, 0) + request(8, "step", 100.0))
+    assert timers.expired(100.0) == [(8, "step", 9)]
+    timers.feed(request(7, "step", 100.0) + request(7, "step", 300.0))
+    assert timers.next_at == 300.0
+
+
+def test_the_other_timers_of_a_killed_process_are_forgotten() -> None:
+    timers = Timers()
+    timers.feed(request(7, "step", 100.0) + request(7, "epoch", 200.0) + request(8, "step", 150.0))
+    timers.expired(100.0)
+    timers.forget(7)
+    assert timers.expired(1000.0) == [(8, "step", 9)]
+
+
+def test_a_request_may_come_in_pieces() -> None:
+    timers = Timers()
+    text = request(7, "step", 100.0)
+    timers.feed(text[:20])
+    timers.feed(text[20:] + text[:1])
+    assert timers.next_at == 100.0
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        b"\n", b"{}\n", b"[]\n", b"7\n", b'{"pid": "x"}\n', b"\xff\xfe\n", b"{" * 100_000 + b"\n",
+        request(7, "step", float("nan")), b'{"pid": 7, "scope_id": 1, "expiration_time": null, "signal": 9}\n',
+    ],
+)  # fmt: skip
+def test_rubbish_sets_no_timer_and_hinders_none(rubbish: bytes) -> None:
+    timers = Timers()
+    timers.feed(rubbish + request(8, "step", 100.0))
+    assert timers.expired(1e12) == [(8, "step", 9)]
