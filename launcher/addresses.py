@@ -20,6 +20,7 @@ from launcher.errors import UsageError
 from rendezvous.addresses import is_for_itself, split_address
 
 LOOPBACK = "127.0.0.1"
+_LOOPBACK_NAMES = ("localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback")
 # Of networks for documentation (RFC 5737, RFC 3849): the way there is the way to anywhere, and nothing is sent.
 _FAR = ("192.0.2.1:9", "[2001:db8::1]:9")
 _SIOCGIFADDR = 0x8915  # include/uapi/linux/sockios.h
@@ -81,7 +82,8 @@ def _is_own_name(endpoint: str) -> bool:
     """Whether HOST is a name by which others mean this node, and stands for loopback addresses here."""
     host = split_address(endpoint)[0]
     found = [str(place[0]) for _, place in _places(endpoint)]
-    return bool(found) and host != "localhost" and host not in found and all(map(is_for_itself, found))
+    is_meant = host in found or host.partition(".")[0] in _LOOPBACK_NAMES
+    return bool(found) and not is_meant and all(map(is_for_itself, found))
 
 
 def main_address() -> str:
@@ -95,6 +97,11 @@ def main_address() -> str:
 def is_known(endpoint: str) -> bool:
     """Whether HOST stands for an address."""
     return bool(_places(endpoint))
+
+
+def is_in_digits(host: str) -> bool:
+    """Whether this is an address and no name, so that it will never mean anything else."""
+    return ":" in host or host.replace(".", "").isdigit()
 
 
 def is_here(endpoint: str) -> bool:

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from launcher import credentials, stores
-from launcher.addresses import is_here, is_known, own_address, serving_addresses
+from launcher.addresses import is_here, is_in_digits, is_known, own_address, serving_addresses
 from launcher.config import Config
 from launcher.console import tell
 from launcher.credentials import Credentials
@@ -35,6 +35,7 @@ from rendezvous.errors import MeshrunError
 from rendezvous.settings import Settings
 
 PAUSE_S = 0.25  # between two looks at a store that is not there yet
+STALE_S = 30.0  # a name may go on meaning the machine that had it before for so long: the usual life of such an answer
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -147,10 +148,20 @@ def _find_store(config: Config, network: Network, limit_s: float) -> tuple[str, 
     if network.is_host is False:
         wait_for_store(network, limit_s, whose=whose, hint=hint)
         return ()
+    if network.is_host:
+        whose = f"this node is to serve it once {host} is an address of its own"
+    believed_until = time.monotonic() + STALE_S
+
+    def claim() -> tuple[str, ...]:
+        try:
+            return _own_site(config, network)
+        except UsageError:
+            if is_in_digits(host) or time.monotonic() >= believed_until:
+                raise
+            return ()
+
     is_sole = bool(network.is_host) and config.node_rank is None
-    return wait_for_store(
-        network, limit_s, whose=whose, hint=hint, claim=lambda: _own_site(config, network), is_sole=is_sole
-    )
+    return wait_for_store(network, limit_s, whose=whose, hint=hint, claim=claim, is_sole=is_sole)
 
 
 def _own_site(config: Config, network: Network) -> tuple[str, ...]:

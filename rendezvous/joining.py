@@ -6,11 +6,10 @@ most likely right, guarded by all that it takes for granted, and reads everythin
 whoever opens a job is its first member and leads it with the same write, and whoever finds one registers if its spec
 is byte for byte the own one and nothing stands against it, before having read either.
 
-A job that has failed or was
-stopped is over; once nobody of it is left, the next one is opened in its place by a compare on `current`, so that
-of many agents one does it and the others meet there. Where something outside counts attempts (a job set, a batch
-system), the job key begins with that number: an agent of a later attempt opens a new job, one of an earlier attempt
-is refused.
+A job that has failed or was stopped is over; once nobody of it is left, the next one is opened in its place by a
+compare on `current`, so that of many agents one does it and the others meet there. Where something outside counts
+attempts (a job set, a batch system), the job key begins with that number: an agent of a later attempt opens a new
+job, one of an earlier attempt is refused.
 """
 
 from __future__ import annotations

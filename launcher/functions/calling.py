@@ -82,7 +82,7 @@ def launch(  # type: ignore[misc]  # mypy does not see that any arguments may be
 
     Raises WorkerFailed if a worker failed and no restart was left; UsageError for what cannot be started so;
     TemporaryError if the world was not formed in time; LauncherError for any other end. What breaks the wait off, such
-    as KeyboardInterrupt, stops all workers first.
+    as KeyboardInterrupt or a SIGTERM, stops all workers first.
     """
     if payload.is_importing():
         raise noted(

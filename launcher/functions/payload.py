@@ -61,7 +61,9 @@ class Call:
             raise LauncherError(f"the result of rank {rank} cannot be loaded: {said(error)}") from error
 
     def exception(self, round: int, rank: int) -> BaseException | None:
-        """The exception that ended the rank in that round; None if it was none of this call's or cannot be loaded."""
+        """The exception that ended the rank in that round; None if it was none of this call's, or does not come out of
+        its pickle: one that takes other arguments than it keeps, say.
+        """
         with contextlib.suppress(Exception), open(self._path(_EXCEPTION, round, rank), "rb") as file:
             error = pickle.load(file)
             return error if isinstance(error, BaseException) else None
@@ -110,14 +112,11 @@ class Call:
         os.rename(f"{path}.part", path)
 
     def keep_exception(self, round: int, rank: int, error: BaseException) -> None:
-        """Leave the exception, if it comes out of a pickle as it went in; many do not."""
+        """Leave the exception if it can be pickled; many cannot."""
         path = self._path(_EXCEPTION, round, rank)
         with contextlib.suppress(Exception):
-            with open(f"{path}.part", "w+b", opener=_private) as file:
+            with open(f"{path}.part", "wb", opener=_private) as file:
                 Pickler().dump(error, file)
-                file.seek(0)
-                if type(pickle.load(file)) is not type(error):
-                    return
             os.rename(f"{path}.part", path)
 
     def _path(self, what: str, *numbers: int) -> str:

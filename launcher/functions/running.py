@@ -4,6 +4,9 @@ It is a process group of its own, so that Ctrl-C in a terminal reaches the calle
 Where the caller's sys.stdout and sys.stderr are files of the operating system the workers write straight to them.
 Where they are something else (the cell of a notebook, a test that captures) the agent's output comes here
 through pipes and is written to them, in the caller's own thread, while it waits.
+
+A caller that leaves SIGTERM alone would die of it, or as the first process of a container not even notice. While it
+waits in its main thread SIGTERM is therefore an exit like any other: the workers get their grace, then SystemExit.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, TextIO
 
 _CHUNK_SIZE = 64 * 1024
@@ -36,15 +40,31 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
         stderr=outputs[1].target,
         start_new_session=True,
     )
-    with process:
+    with process, _termination_as_exit():
         outputs[0].source, outputs[1].source = process.stdout, process.stderr
         try:
             return _wait(process, outputs)
         except BaseException as error:
-            for output in outputs:
-                output.stream = None  # it may be what has failed
             _stop(process, outputs, signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
             raise
+
+
+@contextlib.contextmanager
+def _termination_as_exit() -> Iterator[None]:
+    """Make SIGTERM raise SystemExit, once, where nobody else has a use for it."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def leave(signum: int, _: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise SystemExit(128 + signum)
+
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class _Output:
@@ -65,9 +85,11 @@ class _Output:
         assert self.source is not None
         data = os.read(self.source.fileno(), _CHUNK_SIZE)
         text = self._decoder.decode(data, final=not data)
-        if text and self.stream is not None:
-            self.stream.write(text)
-            self.stream.flush()
+        if text and (stream := self.stream) is not None:
+            self.stream = None  # in case of an exception: what follows then goes nowhere
+            stream.write(text)
+            stream.flush()
+            self.stream = stream
         return bool(data)
 
 

@@ -175,8 +175,7 @@ TABLE: tuple[Option, ...] = (
            "waiting", source="ours"),
 
     Option("node-rank", "count", "N", "0", "The number of this node, from 0.", "static"),
-    Option("master-addr", "text", "ADDRESS", "--local-addr, else loopback", "MASTER_ADDR. With several nodes it is an "
-           "address of node rank 0.", "static"),
+    Option("master-addr", "text", "ADDRESS", "--local-addr, else loopback", "MASTER_ADDR, on node rank 0.", "static"),
     Option("master-port", "count", "PORT", "29500; on one node a fresh one for every round", "MASTER_PORT.", "static"),
     Option("store-port", "count", "PORT", "MASTER_PORT + 1", "Where node rank 0 serves the store.", "static",
            source="ours"),

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.compat.differences import differences, plain
+from tests.compat.differences import differences, expected, plain
 from tests.compat.runs import LAUNCHERS, Case, Seen, run
 from tests.compat.table import CASES
 
@@ -53,12 +53,11 @@ def main() -> None:
             continue
         for launcher in launchers:
             for sentence, shown in answers(case, launcher, is_verbose="-v" in flags).items():
-                row = listed.get(plain(sentence)) if launcher == "meshrun" else None
-                expected = row.meshrun if row else case.looks[sentence][1]
-                is_right = plain(shown) == plain(expected)
+                wanted = expected(launcher, sentence, case.looks[sentence][1], listed)
+                is_right = plain(shown) == wanted
                 print(f"{'    ' if is_right else ' !! '}{sentence}: {shown}")
                 if not is_right:
-                    print(f"        expected: {expected}")
+                    print(f"        expected: {wanted}")
 
 
 if __name__ == "__main__":

@@ -44,3 +44,9 @@ def differences(text: str | None = None) -> dict[str, Difference]:
             assert row.behaviour not in found, f"listed twice: {row.behaviour}"
             found[row.behaviour] = row
     return found
+
+
+def expected(launcher: str, sentence: str, torchruns: str, listed: dict[str, Difference]) -> str:
+    """What a launcher shall show: what torchrun does, or, of meshrun, what the list says."""
+    row = listed.get(plain(sentence)) if launcher == "meshrun" else None
+    return row.meshrun if row else plain(torchruns)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.etcd import EtcdServer
+from tests.support.processes import REPOSITORY
 from tests.support.torchrun import UNTIL_FINISH, Torchruns, kill
 from tests.support.waiting import wait_until
 
@@ -146,6 +149,27 @@ def test_a_node_that_is_told_to_end_leaves_the_others_running(etcd: EtcdServer, 
         job.wait_for(1, WORLD_SIZE=1, NODE="n1")
         job.finish()
         assert job.agents["n1"].wait().exit_code == 0
+
+
+def test_a_store_that_is_away_stops_nobody_and_meshctl_s_requests_are_met(etcd: EtcdServer, tmp_path: Path) -> None:
+    with Torchruns(tmp_path, etcd, "--nnodes=1:2", script=UNTIL_FINISH, environ=BOTH) as job:
+        agents = [job.start(1), job.start(2)]
+        job.wait_for(2, WORLD_SIZE=2)
+        etcd.stop()
+        for agent in agents:
+            agent.says("did not answer within")
+        etcd.cont()
+        for agent in agents:
+            agent.says("the store does what it is asked again")
+        assert len(job.seen()) == 2
+        meshctl = (sys.executable, "-m", "launcher.ctl")
+        for name, words in (("n2", ("drain", job.run_id, "n2")), ("n1", ("stop", job.run_id))):
+            command = [*meshctl, *words, "--rdzv-endpoint", etcd.endpoint]
+            subprocess.run(command, check=True, cwd=REPOSITORY, timeout=60, stdout=subprocess.DEVNULL)
+            assert job.agents[name].wait().exit_code == 1
+        job.wait_for(1, WORLD_SIZE=1, NODE="n1")
+        assert "RendezvousClosedError: run" in agents[1].stderr
+        assert "node n2 was drained" in agents[1].stderr
 
 
 def test_a_node_that_was_frozen_stops_its_workers_and_comes_back(etcd: EtcdServer, tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from contextlib import ExitStack
 from pathlib import Path
 
 from tests.support.jobs import Ended, Job
-from tests.support.network import Host, loopback_hosts
+from tests.support.network import loopback_hosts
 
 N1, N2 = loopback_hosts(2)
 TELL = """
@@ -20,12 +21,14 @@ mark("foreign", " ".join(name for name in foreign if name in os.environ) or "non
 
 def run(directory: Path, *options: str, environs: list[dict[str, str]]) -> tuple[list[Ended], list[list[str]]]:
     """One agent on each host with its environment: how they ended, and what each one's worker found."""
-    jobs = []
     with ExitStack() as stack:
+        jobs = []
         for host, environ in zip((N1, N2), environs, strict=True):
-            jobs.append(
-                stack.enter_context(Job(own(directory, host), *options, script=TELL, env=played(host, environ)))
-            )
+            own = directory / host.name
+            own.mkdir()
+            # On one machine the way to the store does not say which host this is.
+            env = {"LAUNCHER_LOCAL_ADDR": host.address, **environ}
+            jobs.append(stack.enter_context(Job(own, *options, script=TELL, prefix=host.prefix, env=env)))
         ended = [job.wait(120) for job in jobs]
         assert [one.exit_code for one in ended] == [0, 0], "\n".join(one.stderr for one in ended)
         words = []
@@ -33,37 +36,33 @@ def run(directory: Path, *options: str, environs: list[dict[str, str]]) -> tuple
             rank = next(rank for rank in (0, 1) if job.has_mark("env", rank, 1))
             assert job.mark("foreign", rank, 1) == "none"
             words.append(job.mark("env", rank, 1).split())
-    return ended, words
+        return ended, words
 
 
-def own(directory: Path, host: Host) -> Path:
-    path = directory / host.name
-    path.mkdir()
-    return path
+def are_free(*ports: int) -> bool:
+    """Whether the first host can listen on these ports."""
+    with ExitStack() as stack:
+        try:
+            for port in ports:
+                stack.enter_context(socket.create_server((N1.address, port)))
+        except OSError:
+            return False
+    return True
 
 
-def played(host: Host, environ: dict[str, str]) -> dict[str, str]:
-    """Two hosts of one machine need what two machines have: a name and an address of their own."""
-    return {"LAUNCHER_NODE_NAME": host.name, "LAUNCHER_LOCAL_ADDR": host.address, **environ}
-
-
-def free_port(first: int = 1024, last: int = 65534) -> int:
-    """A port of the first host in these bounds, free beside the next one."""
-    for port in range(first, last):
-        with ExitStack() as stack:
-            try:
-                for number in (port, port + 1):
-                    stack.enter_context(socket.create_server((N1.address, number)))
-            except OSError:
-                continue
+def two_ports() -> int:
+    """A port that the kernel gave, and the next one is free too."""
+    while True:
+        with socket.create_server((N1.address, 0)) as listener:
+            port = int(listener.getsockname()[1])
+        if are_free(port, port + 1):
             return port
-    raise AssertionError("no port is free")
 
 
 def test_two_tasks_of_a_slurm_step_are_one_job(tmp_path: Path) -> None:
-    # The number of the job makes the port, so one is chosen by whose port is free.
-    port = free_port(20480 + 100)
-    job = next(number for number in range(8192) if 20480 + number * 31 % 8192 == port)
+    # The number of the job makes the port, so one is chosen whose port is free.
+    job = next(number for number in range(os.getpid(), 1 << 30) if are_free(20480 + number * 31 % 8192))
+    port = 20480 + job * 31 % 8192
     first, second = (int(host.address.rpartition(".")[2]) for host in (N1, N2))
     step = {
         "SLURM_JOB_ID": str(job),
@@ -89,7 +88,7 @@ def test_two_tasks_of_a_slurm_step_are_one_job(tmp_path: Path) -> None:
 
 
 def test_two_pods_of_a_pytorch_job_are_one_job_in_the_order_of_their_ranks(tmp_path: Path) -> None:
-    port = free_port()
+    port = two_ports()
     pod = {
         "MASTER_ADDR": N1.address,
         "MASTER_PORT": str(port),
@@ -106,6 +105,6 @@ def test_two_pods_of_a_pytorch_job_are_one_job_in_the_order_of_their_ranks(tmp_p
 
 
 def test_two_pods_of_an_indexed_job_are_one_job_once_they_are_told_where_the_first_is(tmp_path: Path) -> None:
-    options = ("--nnodes=2", f"--master-addr={N1.address}", f"--master-port={free_port()}", "--nproc-per-node=1")
+    options = ("--nnodes=2", f"--master-addr={N1.address}", f"--master-port={two_ports()}", "--nproc-per-node=1")
     _, words = run(tmp_path, *options, environs=[{"JOB_COMPLETION_INDEX": str(index)} for index in (0, 1)])
     assert [word[:3] for word in words] == [["2", "0", "0"], ["2", "1", "1"]]

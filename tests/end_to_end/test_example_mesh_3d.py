@@ -1,4 +1,4 @@
-"""The example of a 3-D mesh on two nodes of which one is lost: the checkpoint is read by fewer, and nothing else changes.
+"""The example of a 3-D mesh on two nodes, of which one is lost: fewer read the checkpoint, and nothing else changes.
 
 `make clients` has the same with eight workers, and with pipeline stages.
 """
@@ -17,9 +17,11 @@ from tests.support.hosts import Cluster
 from tests.support.network import loopback_hosts
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.server
+
 LIMIT_S = 180.0
 N1, N2 = loopback_hosts(2)
-STEPS, EVERY = 32, 4
+STEPS, EVERY = 24, 4
 WORDS = ("--steps", str(STEPS), "--every", str(EVERY))
 TRAINING = f"""
 import runpy, threading

@@ -58,7 +58,7 @@ def test_partials_methods_and_closures_are_functions_too() -> None:
 
 def test_variables_are_added_and_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIVEN", "1")
-    monkeypatch.setenv("PET_NO_PYTHON", "0")
+    monkeypatch.setenv("PET_MODULE", "1")
     found = launcher.launch(called.variables, "ADDED", "GIVEN", env={"ADDED": "yes", "GIVEN": None})
     assert found == {0: {"ADDED": "yes", "GIVEN": None}}
 
@@ -121,6 +121,16 @@ def test_output_goes_where_the_caller_s_streams_go() -> None:
     assert stderr.getvalue().count("whispered\n") == 2
 
 
+def test_a_stream_that_fails_stops_the_workers_and_its_error_is_raised(temporary: Path) -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError(text)
+
+    with contextlib.redirect_stdout(Closed()), pytest.raises(BrokenPipeError, match="said"):
+        launcher.launch(called.speak_and_stay)
+    assert not list(temporary.iterdir())
+
+
 def test_a_text_is_a_program_and_args_are_its_words(tmp_path: Path) -> None:
     file = tmp_path / "file"
     found = launcher.launch("sh", "-c", f"echo $RANK >> {file}", nproc=2)
@@ -131,7 +141,7 @@ def test_a_text_is_a_program_and_args_are_its_words(tmp_path: Path) -> None:
 
 
 def test_a_launch_in_a_worker_is_a_job_of_its_own() -> None:
-    assert launcher.launch(called.launch_again, nproc=2, env={"LAUNCHER_NPROC_PER_NODE": "2"}) == {
+    assert launcher.launch(called.launch_again, nproc=2, env={"LAUNCHER_MESH": "dp=2"}) == {
         rank: {0: (0, 1, "1")} for rank in range(2)
     }
 

@@ -157,14 +157,18 @@ def test_without_cloudpickle_a_prompt_is_told_what_is_missing(tmp_path: Path, wi
     assert "meshrun: 2 workers" not in stderr
 
 
-def test_an_interrupted_caller_stops_all_workers_first(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("signum", "exit_code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143)])
+def test_a_caller_that_is_told_to_stop_stops_all_workers_first(
+    tmp_path: Path, signum: signal.Signals, exit_code: int
+) -> None:
     (tmp_path / "script.py").write_text(IDLE)
     with Caller(tmp_path, "script.py", str(tmp_path)) as caller:
         wait_until(lambda: all((tmp_path / rank).exists() for rank in "01"), LIMIT_S, "two workers")
-        caller.process.send_signal(signal.SIGINT)
+        caller.process.send_signal(signum)
         code, _, stderr = caller.ended()
-    assert code == -signal.SIGINT
-    assert stderr.rstrip().endswith("KeyboardInterrupt")
+    assert code == exit_code
+    assert f"{signum.name} is passed to the workers, which have 30 s" in stderr
+    assert stderr.rstrip().endswith("KeyboardInterrupt") == (signum == signal.SIGINT)
 
 
 def test_a_killed_caller_leaves_no_worker_and_no_directory(tmp_path: Path) -> None:

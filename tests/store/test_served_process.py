@@ -96,6 +96,23 @@ def test_it_listens_on_its_address_alone(served: ServedUnderTest) -> None:
         socket.create_connection(("127.0.0.2", served.server.port), timeout=LIMIT_S)
 
 
+def test_it_listens_on_several_addresses_that_it_is_given_and_what_one_took_the_other_gives() -> None:
+    server = StoreServer("127.0.0.1", 0, also=("127.0.0.2",))
+    server.start()
+    try:
+        one, other = (EtcdStore([f"{host}:{server.port}"]) for host in ("127.0.0.1", "127.0.0.2"))
+        one.put("a", b"1")
+        item = other.get("a").first
+        assert item is not None
+        assert item.value == b"1"
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.3", server.port), timeout=LIMIT_S)
+        one.close()
+        other.close()
+    finally:
+        server.close()
+
+
 def threads_and_descriptors() -> tuple[list[str], int]:
     gc.collect()
     return sorted(thread.name for thread in threading.enumerate()), len(os.listdir("/proc/self/fd"))

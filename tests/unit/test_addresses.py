@@ -53,6 +53,7 @@ def test_a_name_that_means_loopback_on_its_own_host_alone_is_found_out(monkeypat
         "head": ["127.0.1.1"],
         "both": ["127.0.1.1", "10.0.0.1"],
         "localhost": ["::1"],
+        "localhost.localdomain": ["127.0.0.1"],
         "127.0.0.1": ["127.0.0.1"],
     }
 
@@ -69,6 +70,7 @@ def test_a_name_that_means_loopback_on_its_own_host_alone_is_found_out(monkeypat
     assert served_at("head", "127.0.0.1") == ("127.0.1.1", "127.0.0.1")
     assert served_at("both") == ("127.0.1.1",)
     assert [served_at(host) for host in ("127.0.0.1", "unknown")] == [("127.0.0.1",), ()]
+    assert served_at("localhost.localdomain") == ("127.0.0.1",)
     assert own_address(local_addr=None, interface=None, endpoints=["head:29400"]) == "10.0.0.5"
     assert own_address(local_addr=None, interface=None, endpoints=["127.0.0.1:29400"]) == "127.0.0.1"
 

@@ -12,6 +12,7 @@ import pytest
 
 import launcher
 from launcher import cli, ending
+from launcher.description import Share
 from launcher.environments.foreign import END_FILE
 from launcher.errors import TemporaryError, UsageError
 from launcher.failures import Failures
@@ -121,6 +122,26 @@ def test_the_end_of_a_run_is_left_for_who_asked(tmp_path: Path, monkeypatch: pyt
     Failures("h1", None).tell_end(end, "train.py", "")
     found = ending.read(str(path))
     assert found == ending.Ended(exit_code=7, reason="a worker failed", round=4, failures=(CAUSE,))
+
+
+@pytest.mark.parametrize(("last", "ranks"), [(4, (2, 3)), (3, ())])
+def test_only_ranks_of_the_last_round_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int, ranks: tuple[int, ...]
+) -> None:
+    share = Share(
+        **dict.fromkeys(("world_size", "group_world_size", "role_world_size", "master_port"), 4),
+        ranks=(2, 3),
+        shape=(4,),
+        group_rank=1,
+        role_ranks=(2, 3),
+        master_addr="h1",
+    )
+    monkeypatch.setenv(END_FILE, str(tmp_path / "end.json"))
+    failures = Failures("h1", None)
+    failures.begin(last, share, lambda local_rank: "")
+    failures.tell_end(End(0, "", Verdict(kind="success", exit_code=0, round=4, reason="done")), "train.py", "")
+    found = ending.read(str(tmp_path / "end.json"))
+    assert found == ending.Ended(exit_code=0, reason="done", round=4, ranks=ranks)
 
 
 def test_an_end_that_cannot_be_left_is_told(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

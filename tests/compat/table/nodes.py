@@ -209,7 +209,7 @@ CASES: tuple[Case, ...] = (
     ),
     Case(
         name="more than the most",
-        options=f"--nnodes 2 --nproc-per-node 1 {_C10D} --rdzv-conf read_timeout=10",
+        options=f"--nnodes 2 --nproc-per-node 1 {_C10D} --rdzv-conf read_timeout=10,join_timeout=40",
         environ=_NAMES,
         agents=(_FIRST, _SECOND),
         script=_UNTIL_OVER,

@@ -1,0 +1,35 @@
+"""Clients as their users start them, with meshrun in front. If one fails, torchrun shows whose fault it is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.test_examples import start
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+def outcome(launcher: str, directory: Path, *words: str) -> tuple[int | None, str]:
+    """The exit code and all that was printed; None for one that does not end."""
+    with start(launcher, directory, *words) as run:
+        try:
+            return run.wait(), run.output
+        except AssertionError:
+            return None, run.output
+
+
+def said(directory: Path, *words: str) -> str:
+    """What the client prints under meshrun. Fails if it does not exit with 0, and says how it fares under torchrun."""
+    code, output = outcome("meshrun", directory, *words)
+    if code != 0:
+        other, _ = outcome("torchrun", directory, *(word for word in words if not word.startswith("--mesh")))
+        pytest.fail(f"exit code {code} under meshrun, {other} under torchrun (None: does not end):\n{output}")
+    return output
+
+
+def losses(output: str) -> list[float]:
+    """The numbers behind "loss" at the start of a line."""
+    return [float(loss) for loss in re.findall(r"^loss ([0-9.]+)$", output, re.MULTILINE)]

@@ -1,0 +1,58 @@
+"""Hugging Face accelerate: the scripts by which it tests itself, as they lie in its package, and our example.
+
+Its documentation starts them with `accelerate launch`; here it is meshrun alone. ACCELERATE_USE_CPU is what
+`accelerate launch --cpu` sets.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.clients.running import said
+from tests.end_to_end.test_examples import EXAMPLES, LIMIT_S, accuracy, start
+from tests.support.waiting import wait_until
+
+pytest.importorskip("accelerate")
+
+# The script -> the last thing that each of its workers, or its first, says of itself.
+SCRIPTS = {
+    "test_script": "**Test reinstantiated state**",
+    "test_ops": "testing sending tensors across devices",
+    "test_sync": "**Test `accumulate` gradient accumulation with optimizer and scheduler,  `split_batches=True`",
+}
+# None of these is for processes on CPUs; under torchrun they fare the same.
+UNFIT = {
+    "test_distributed_data_loop": "hangs on CPUs: joins uneven inputs on GPUs only",
+    "test_ddp_comm_hook": "gives DistributedDataParallel the number of a GPU",
+    "test_merge_weights": "wants GPUs for its FSDP plug-in",
+    "test_notebook": "starts processes of its own, on GPUs",
+}
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_its_own_script_passes(script: str, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    output = said(tmp_path, f"--nproc-per-node={workers}", "-m", f"accelerate.test_utils.scripts.{script}")
+    assert SCRIPTS[script] in output
+
+
+@pytest.mark.parametrize("script", UNFIT)
+def test_a_script_that_does_not_run_on_cpus_is_named(script: str) -> None:
+    pytest.skip(f"{script} {UNFIT[script]}")
+
+
+def test_the_example_goes_on_where_a_killed_worker_left_it(tmp_path: Path) -> None:
+    words = ("--nproc-per-node=2", "--max-restarts=1", str(EXAMPLES / "accelerate_digits.py"))
+    with start("meshrun", tmp_path, *words, "--checkpoint", "saved", "--epochs", "20") as run:
+        wait_until((tmp_path / "saved" / "epoch-1").exists, LIMIT_S, "the first checkpoint")
+        os.kill(run.worker(1), signal.SIGKILL)
+        assert run.wait() == 0, run.output
+        output = run.output
+    assert output.count("resumed after epoch") == 1
+    assert accuracy(output) >= 0.95
+    assert os.listdir(tmp_path / "saved") == ["epoch-20"]

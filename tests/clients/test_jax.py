@@ -1,0 +1,44 @@
+"""JAX in several processes on CPUs: who they are comes from the variables that torch reads."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.clients.running import PROGRAMS, said
+from tests.end_to_end.test_examples import EXAMPLES, LIMIT_S, accuracy, start
+from tests.support.waiting import wait_until
+
+pytest.importorskip("jax")
+
+
+def test_every_process_knows_its_number_and_the_sum_of_all(tmp_path: Path) -> None:
+    output = said(tmp_path, "--nproc-per-node=4", str(PROGRAMS / "jax_sum.py"))
+    found = re.findall(r"process ([0-9]) of 4: 4 devices, sum 10$", output, re.MULTILINE)
+    assert sorted(found) == ["0", "1", "2", "3"]
+
+
+def test_the_example_goes_on_where_a_killed_worker_left_it(tmp_path: Path) -> None:
+    """Rank 0 among them: it has JAX's coordinator, and the next one listens on a port of its own."""
+    words = ("--nproc-per-node=2", "--max-restarts=1", str(EXAMPLES / "jax_digits.py"))
+    with start("meshrun", tmp_path, *words, "--checkpoint", "saved", "--epochs", "60") as run:
+        wait_until((tmp_path / "saved" / "digits.npz").exists, LIMIT_S, "the first checkpoint")
+        os.kill(run.worker(0), signal.SIGKILL)
+        assert run.wait() == 0, run.output
+        output = run.output
+    assert output.count("resumed after epoch") == 1
+    assert accuracy(output) >= 0.95
+
+
+def test_the_example_ends_at_once_when_it_fails(tmp_path: Path) -> None:
+    """JAX alone would wait at exit for five minutes, and end by SIGABRT."""
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "digits.npz").write_bytes(b"not a checkpoint")
+    words = ("--nproc-per-node=2", str(EXAMPLES / "jax_digits.py"), "--checkpoint", "saved")
+    with start("meshrun", tmp_path, *words) as run:
+        assert run.wait() == 1, run.output
+        assert "exitcode  : 1 " in run.output

@@ -1,0 +1,83 @@
+"""Whose the store is: found out before anything is started, while names may not mean yet what they will mean."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from launcher import arrival, config, options
+from launcher.errors import TemporaryError, UsageError
+from launcher.probe import Finding
+
+Meaning = dict[str, str]
+
+
+@pytest.fixture
+def find(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, ...]]:
+    """Look for the store with names that mean something else at each look; a clock that moves on when it is read."""
+
+    def look(*words: str, turns: list[Meaning], limit_s: float = 600.0, answers: bool = False) -> tuple[str, ...]:
+        clock, left = itertools.count(), iter(turns)
+        names: Meaning = dict(next(left))
+
+        def look_up(host: str, port: int | None, **_: object) -> list[tuple[object, ...]]:
+            if host not in names:
+                raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+            return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (names[host], port))]
+
+        def sleep(_: float) -> None:
+            names.update(next(left, {}))
+
+        monkeypatch.setattr(socket, "getaddrinfo", look_up)
+        monkeypatch.setattr(arrival.time, "monotonic", lambda: float(next(clock)))
+        monkeypatch.setattr(arrival.time, "sleep", sleep)
+        monkeypatch.setattr(arrival, "tell", lambda sentence: None)
+        absent = Finding("absent", "head:29501 cannot be reached: Connection refused")
+        monkeypatch.setattr(arrival, "probe", lambda network: Finding("good") if answers else absent)
+        made = config.resolve(options.parse([*words, "train.py"]), {}, "python")
+        assert made.network is not None
+        return arrival._find_store(made, made.network, limit_s)
+
+    return look
+
+
+STATIC = ("--nnodes=2", "--master-addr=head")
+C10D = ("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=head")
+HERE, ELSEWHERE = "127.0.0.1", "198.51.100.7"
+
+
+@pytest.mark.parametrize("words", [STATIC, C10D], ids=["static", "c10d"])
+def test_a_name_that_is_not_known_yet_is_looked_up_again(
+    words: tuple[str, ...], find: Callable[..., tuple[str, ...]]
+) -> None:
+    assert find(*words, turns=[{}, {}, {"head": "10.255.255.254"}, {"head": HERE}])[0] == HERE
+
+
+def test_a_name_that_still_means_the_machine_before_is_believed_only_after_a_while(
+    find: Callable[..., tuple[str, ...]],
+) -> None:
+    assert find(*STATIC, turns=[{"head": ELSEWHERE}, {"head": ELSEWHERE}, {"head": HERE}])[0] == HERE
+    with pytest.raises(UsageError, match="the master, head, is not on this node"):
+        find(*STATIC, turns=[{"head": ELSEWHERE}])
+
+
+def test_where_a_store_answers_nothing_is_served(find: Callable[..., tuple[str, ...]]) -> None:
+    assert find(*STATIC, "--node-rank=1", turns=[{"head": ELSEWHERE}], answers=True) == ()
+    assert find(*C10D, turns=[{"head": HERE}], answers=True) == ()
+    with pytest.raises(UsageError, match="and somebody does already"):
+        find(*C10D, "--rdzv-conf=is_host=1", turns=[{"head": HERE}], answers=True)
+
+
+def test_whoever_is_not_to_serve_waits_though_the_name_is_its_own(find: Callable[..., tuple[str, ...]]) -> None:
+    for words in ((*STATIC, "--node-rank=1"), (*C10D, "--rdzv-conf=is_host=0")):
+        with pytest.raises(TemporaryError, match="no store could be used within 5 s"):
+            find(*words, turns=[{"head": HERE}], limit_s=5.0)
+
+
+def test_whoever_is_to_serve_behind_another_address_says_where(find: Callable[..., tuple[str, ...]]) -> None:
+    names = {"head": ELSEWHERE, "127.0.0.1": HERE}
+    assert find(*STATIC, "--local-addr=127.0.0.1", turns=[names]) == (HERE,)
+    assert find(*C10D, "--rdzv-conf=is_host=1", "--local-addr=127.0.0.1", turns=[names]) == (HERE,)

@@ -1,0 +1,62 @@
+"""Where streams go by the options, and what is said of it at the start."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher import config, options
+from launcher.output.layout import LogLayout
+from launcher.output.routes import PlainRoutes, Way
+
+
+def routes(tmp_path: Path, *words: str, count: int = 2) -> PlainRoutes:
+    made = config.resolve(options.parse(["--log-dir", str(tmp_path), *words, "train.py"]), {}, sys.executable)
+    found = PlainRoutes(made, LogLayout(log_dir=made.log_dir, run_id="night"), count)
+    found.begin(2, 1, {})
+    return found
+
+
+def test_streams_go_where_the_options_say(tmp_path: Path) -> None:
+    found = routes(tmp_path, "-r", "2", "-t", "0:1,1:1", "--local-ranks-filter", "0")
+    (folder,) = tmp_path.glob("night_*")
+    assert found.way(0, "stdout") == Way(path=f"{folder}/attempt_1/0/stdout.log", to_console=True)
+    assert found.way(1, "stdout") == Way(path=f"{folder}/attempt_1/1/stdout.log")
+    assert found.way(1, "stderr") == Way(path=f"{folder}/attempt_1/1/stderr.log")
+    assert found.filter_file("stdout") == f"{folder}/attempt_1/filtered_stdout.log"
+    assert found.filter_file("stderr") is None
+    assert found.error_file(2, 1, 0) == f"{folder}/attempt_1/0/error.json"
+    assert found.captures
+    assert found.remarks() == [f"log files are in {folder}"]
+
+
+def test_without_options_streams_are_the_agents_own_and_nothing_is_said(tmp_path: Path) -> None:
+    found = routes(tmp_path)
+    assert {found.way(rank, stream) for rank in range(2) for stream in ("stdout", "stderr")} == {Way(inherits=True)}
+    assert not found.captures
+    assert found.remarks() == []
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["-t", "0:1,4:1"], "--tee names 4, but the last local rank is 1"),
+        (
+            ["-r", "3", "--duplicate-stdout-filters", "a"],
+            "--duplicate-stdout-filters has no effect: no worker's stdout is teed",
+        ),
+        (
+            ["-t", "1:2", "--local-ranks-filter", "0", "--duplicate-stderr-filters", "a"],
+            "--duplicate-stderr-filters has no effect: no worker's stderr is teed",
+        ),
+        (
+            ["-t", "3", "--duplicate-stdout-filters", "a", "--log-dir", os.devnull],
+            "--duplicate-stdout-filters has no effect: --log-dir /dev/null keeps no files",
+        ),
+    ],
+)
+def test_what_an_option_cannot_do_is_said(tmp_path: Path, words: list[str], sentence: str) -> None:
+    assert sentence in routes(tmp_path, *words).remarks()
