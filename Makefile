@@ -25,10 +25,12 @@ LONGER := tests/protocol/test_simulation.py tests/protocol/test_checker.py tests
 OTHER_TESTS := $(wildcard tests/cli tests/processes tests/network tests/end_to_end)
 # Each behaviour by torchrun and by meshrun, for minutes: `make compat`.
 COMPAT_TESTS := $(wildcard tests/compat)
+# Libraries that are started by a launcher, in an environment of their own: `make clients`.
+CLIENTS_TESTS := $(wildcard tests/clients)
 
 SOURCES := $(shell find launcher rendezvous -name '*.py')
 
-.PHONY: help demo test unit lint docs compat soak bench nodes placement best optima browser servers faults stores clean
+.PHONY: help demo test unit lint docs compat clients soak bench nodes placement best optima browser servers faults stores clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -65,6 +67,10 @@ docs: .venv/installed ## build the documentation into site/; a warning is an err
 # About ten minutes, nearly all of them torchrun's.
 compat: .venv/installed ## what torchrun does and what meshrun does, side by side, on more than a hundred command lines
 	.venv/bin/pytest $(COMPAT_TESTS)
+
+# Ten minutes, and more the first time: DeepSpeed compiles.
+clients: .clients-venv/installed servers ## real libraries under meshrun on CPUs: torch, JAX, accelerate, transformers, DeepSpeed
+	.clients-venv/bin/pytest $(CLIENTS_TESTS) -rs --durations=0 --durations-min=1
 
 soak: .venv/installed servers ## simulate the protocol under the faults of 20,000 seeds, then run 8 real agents for ten minutes
 	.venv/bin/python -m rendezvous.testing --seeds $(SEEDS) --processes $(SOAK_PROCESSES)
@@ -121,7 +127,7 @@ faults: .venv/installed servers ## kill, cut off and freeze nodes and the store,
 	FAULT_REPEATS=$(FAULTS) .venv/bin/pytest tests/network
 
 clean: ## remove what these targets made
-	rm -rf .venv .demo-venv .witness build site meshrun.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .demo-venv .clients-venv .witness build site meshrun.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # compat: a plain entry on the path; the default hook would cost every Python of this environment 11 ms to start.
 .venv/installed: pyproject.toml constraints.txt
@@ -140,6 +146,16 @@ witness: .witness/installed
 .witness/installed:
 	$(PYTHON) -m venv .witness
 	.witness/bin/python -m pip install --quiet 'etcd3==0.12.0' 'protobuf>=3.20,<3.21' 'grpcio>=1.60,<2'
+	touch $@
+
+# DeepSpeed by itself: it comes as source, and may fail where the others do not. Its parts for CPUs are compiled by the
+# tests, or not at all.
+.clients-venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .clients-venv
+	.clients-venv/bin/python -m pip install --quiet --constraint constraints.txt \
+		--config-settings editable_mode=compat --editable '.[etcd,examples,clients]' pytest psutil setuptools
+	DS_BUILD_OPS=0 .clients-venv/bin/python -m pip install --quiet --constraint constraints.txt --no-build-isolation deepspeed || \
+		echo "deepspeed cannot be installed here: its tests are skipped"
 	touch $@
 
 # Not editable: the demo runs what a user gets. `build` would carry modules that are gone into the new wheel.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.certificates import Certificates
 from tests.support.etcd import EtcdServer
 from tests.support.processes import REPOSITORY
 from tests.support.torchrun import UNTIL_FINISH, Torchruns, kill
@@ -223,3 +224,15 @@ def test_what_cannot_work_is_one_sentence_at_the_end(
         assert agent.wait().exit_code == 1
         assert words in agent.stderr
         assert not job.seen()
+
+
+def test_an_etcd_with_tls_and_users_is_reached_by_the_same_settings(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path / "certificates")
+    (tmp_path / "password").write_text("a password\n")
+    with EtcdServer("3.4", tmp_path / "etcd", tls=certificates) as server:
+        server.set_up_users(root_password="another", users={"trainer": ("a password", "/team/")})
+        conf = f"cacert={certificates.authority},user=trainer,password_file={tmp_path / 'password'},etcd_prefix=team"
+        with Torchruns(tmp_path, server, f"--rdzv-conf={conf}", script="tell()") as job:
+            job.start(1, f"--rdzv-endpoint=etcds://{server.endpoint}")
+            assert job.wait() == {"n1": 0}
+            job.wait_for(1, WORLD_SIZE=1)

@@ -359,14 +359,14 @@ def test_a_checkpoint_that_workers_tell_of_is_counted_in_the_status() -> None:
 
 def test_events_that_come_together_are_compared_once() -> None:
     bench = running()
-    actions = bench.protocol.steps((RoundFailed(1, 3, False, "first", 5, True), Tick(), Tick()), bench.now)
+    actions = bench.protocol.steps((RoundFailed(1, 3, False, "first", 5, True, True), Tick(), Tick()), bench.now)
     ask = only(actions, Ask)
     assert ask.why == "report on round 1"
     assert isinstance(ask.request, messages.Txn)
     put = ask.request.success[0]
     assert isinstance(put, Put)
     status = records.decode(Status, put.value, put.key)
-    assert (status.outcome, status.rank, status.is_port_taken) == ("failed", 5, True)
+    assert (status.outcome, status.rank, status.is_port_taken, status.is_final) == ("failed", 5, True, True)
 
 
 def test_a_seal_that_is_applied_late_is_not_sealed_over() -> None:

@@ -60,6 +60,12 @@ def main():
 main()
 """
 )
+_TIMER = """
+import torch.distributed.elastic.timer as timer
+timer.configure(timer.FileTimerClient(os.environ["TORCHELASTIC_TIMER_FILE"]))
+with timer.expires(after=1):
+    time.sleep(120)
+"""
 _LABELS = ("time", "host", "rank", "exitcode", "error_file", "traceback")
 
 
@@ -239,6 +245,17 @@ time.sleep(0.2)
 fail(5, 10 + RANK)
 """,
         looks={"the root cause is the earliest failure": (_label("rank"), "2 (local_rank: 2)")},
+    ),
+    Case(
+        name="a timer that runs out",
+        environ={"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TORCHELASTIC_TIMER_FILE": "timers"},
+        script=TOOLS + _TIMER,
+        looks={
+            "a timer of torch.distributed.elastic.timer runs out": (
+                lambda seen: "a failure like any other" if "FAILED" in seen.err else f"exit code {seen.codes[0]}",
+                "exit code -9",
+            )
+        },
     ),
     Case(
         name="restarts",
