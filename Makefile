@@ -65,7 +65,7 @@ docs: .venv/installed ## build the documentation into site/; a warning is an err
 	.venv/bin/mkdocs build --strict
 
 # About ten minutes, nearly all of them torchrun's.
-compat: .venv/installed ## what torchrun does and what meshrun does, side by side, on more than a hundred command lines
+compat: .venv/installed servers ## what torchrun does and what meshrun does, side by side, on more than a hundred command lines
 	.venv/bin/pytest $(COMPAT_TESTS)
 
 # Ten minutes, and more the first time: DeepSpeed compiles.

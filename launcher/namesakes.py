@@ -4,10 +4,14 @@ An agent that comes back, or that takes the place of one on its way out, finds t
 round has been sealed it joins all the same and stands by, because then somebody may be leaving. Before that a number
 given twice can only be a mistake, once a dead agent's lease is over; and whoever made it should hear of it now and not
 at the time-out.
+
+Two that come in the same moment would both find nobody. So each writes down first that it comes, for as long as a
+lease lives: until then it is a member, or it is not coming.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from typing import NamedTuple
 
@@ -19,7 +23,7 @@ from launcher.numbering import two_of_one
 from rendezvous import keys, records
 from rendezvous.errors import RecordError, StoreError
 from rendezvous.records import Member
-from rendezvous.store import Store
+from rendezvous.store import Get, KeyValue, Store
 
 PAUSE_S = 0.25
 
@@ -31,10 +35,13 @@ class _Holder(NamedTuple):
     is_begun: bool
 
 
-def require_own_number(store: Store, arrival: Arrival, run_id: str, node_rank: int, *, patience_s: float) -> None:
-    """Raise UsageError, with both names, if another node has this number and keeps it for `patience_s`."""
+def require_own_number(store: Store, arrival: Arrival, run_id: str, node_rank: int, *, lease_ttl_s: float) -> None:
+    """Raise UsageError, with both names, if another node has this number and keeps it for longer than a lease lives."""
+    patience_s = lease_ttl_s + 1
     deadline, said = time.monotonic() + patience_s, False
-    while other := _holder(store, arrival, run_id, node_rank):
+    look = _Look(store, arrival, run_id, node_rank)
+    look.announce(lease_ttl_s)
+    while other := look.holder():
         sentence = two_of_one(arrival.name, other.name, node_rank)
         if other.is_begun:
             tell(f"{sentence}: {arrival.name} stands by until {other.name} is gone")
@@ -47,24 +54,62 @@ def require_own_number(store: Store, arrival: Arrival, run_id: str, node_rank: i
         time.sleep(PAUSE_S)
 
 
-def _holder(store: Store, arrival: Arrival, run_id: str, node_rank: int) -> _Holder | None:
-    prefix, secret = arrival.network.prefix, arrival.credentials.secret
-    try:
-        current = store.get(keys.current(prefix, run_id)).first
-        if current is None:
-            return None
-        job = keys.of_job(prefix, run_id, current.value.decode(errors="replace"))
-        is_begun = store.get(job.round).first is not None
-        found = store.get(job.members, prefix=True).items
-    except StoreError:  # whoever joins waits for the store, and says so
-        return None
-    for item in found:
+class _Look:
+    """At the members of the run's job, and at who has said before this node that it comes."""
+
+    def __init__(self, store: Store, arrival: Arrival, run_id: str, node_rank: int) -> None:
+        self._store = store
+        self._arrival = arrival
+        self._prefix, self._run_id = arrival.network.prefix, run_id
+        self._node_rank = node_rank
+        self._coming = keys.numbers(self._prefix, run_id, node_rank)
+        self._before = 0  # the revision at which this node has said that it comes
+
+    def announce(self, ttl_s: float) -> None:
+        """Say that this node comes; where the store is away nothing is said, and whoever joins waits for it."""
+        arrival, key = self._arrival, self._coming + os.urandom(8).hex()
+        own = Member(member_id="", node_name=arrival.name, boot_id=arrival.boot_id, description="")
+        value = records.encode(own, key, arrival.credentials.secret)
         try:
-            member = records.decode(Member, item.value, item.key, secret)
-            description = read_description(member.description)
+            self._before = self._store.put(key, value, lease=self._store.lease_grant(ttl_s).id)
+        except StoreError:
+            return
+
+    def holder(self) -> _Holder | None:
+        """Another node with the number, if there is one; None where the store cannot say."""
+        prefix, run_id = self._prefix, self._run_id
+        try:
+            reads = (Get(keys.current(prefix, run_id)), Get(self._coming, prefix=True))
+            current, coming = self._store.txn((), reads).found
+            members: tuple[KeyValue, ...] = ()
+            is_begun = False
+            if current.first is not None:
+                job = keys.of_job(prefix, run_id, current.first.value.decode(errors="replace"))
+                round, found = self._store.txn((), (Get(job.round), Get(job.members, prefix=True))).found
+                is_begun, members = round.first is not None, found.items
+        except StoreError:
+            return None
+        for item in members:
+            member = self._read(item)
+            if member is not None and self._has_number(member):
+                return _Holder(member.node_name, is_begun)
+        for item in coming.items:
+            member = self._read(item)
+            if member is not None and item.create_revision < self._before:
+                return _Holder(member.node_name, is_begun)
+        return None
+
+    def _read(self, item: KeyValue) -> Member | None:
+        """Another node, from what it has written."""
+        try:
+            member = records.decode(Member, item.value, item.key, self._arrival.credentials.secret)
         except RecordError:
-            continue
-        is_this = (member.node_name, member.boot_id) == (arrival.name, arrival.boot_id)
-        if description.node_rank == node_rank and not is_this:
-            return _Holder(member.node_name, is_begun)
-    return None
+            return None
+        is_this = (member.node_name, member.boot_id) == (self._arrival.name, self._arrival.boot_id)
+        return None if is_this else member
+
+    def _has_number(self, member: Member) -> bool:
+        try:
+            return read_description(member.description).node_rank == self._node_rank
+        except RecordError:
+            return False

@@ -143,7 +143,7 @@ class NetworkedMembership(Membership):
             if node_rank is not None:
                 from launcher.namesakes import require_own_number
 
-                require_own_number(store, self._arrival, run_id, node_rank, patience_s=self._limits.lease_ttl_s + 1)
+                require_own_number(store, self._arrival, run_id, node_rank, lease_ttl_s=self._limits.lease_ttl_s)
         except MeshrunError:
             store.close()
             raise

@@ -13,6 +13,11 @@ def current(prefix: str, run_id: str) -> str:
     return f"/{prefix}/{run_id}/current"
 
 
+def numbers(prefix: str, run_id: str, number: int) -> str:
+    """Below it, each node that is given this number says so before it joins, whatever the job will be."""
+    return f"/{prefix}/{run_id}/numbers/{number}/"
+
+
 class Keys(NamedTuple):
     """The keys of one job; `root` ends with the job key."""
 

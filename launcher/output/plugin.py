@@ -18,10 +18,12 @@ from typing import Any
 
 from launcher.config import Config
 from launcher.errors import UsageError
+from launcher.options import shown
 from launcher.options.redirects import Streams
 from launcher.output.routes import STREAMS, Way
 
 GROUP = "torchrun.logs_specs"
+_PATHS = (*(f"{stream}s" for stream in STREAMS), *(f"tee_{stream}s" for stream in STREAMS), "error_files")
 
 
 class Std(IntFlag):
@@ -58,6 +60,7 @@ class PluginRoutes:
         self._warn = warn
         self._warned: set[str] = set()
         self._told: Any = None
+        self._paths: Mapping[str, Mapping[int, str]] = {what: {} for what in _PATHS}
         maker = self._call(self._entry.load)
         codes = _std()
         ranks = None if config.local_ranks_filter is None else set(config.local_ranks_filter)
@@ -70,23 +73,27 @@ class PluginRoutes:
         )
 
     def begin(self, round: int, restart_count: int, environments: Mapping[int, dict[str, str]]) -> None:
-        """Ask the plug-in for the paths of this round. Raises UsageError if it does not name all workers."""
+        """Ask the plug-in for the paths of this round. Raises UsageError for an answer that cannot be followed."""
         for environment in environments.values():
             environment["TORCHELASTIC_ERROR_FILE"] = ""
         self._told = self._call(self._specs.reify, environments)
+        self._paths = {what: self._call(_paths_of, self._told, what) for what in _PATHS}
         for stream in STREAMS:
-            ranks = set(self._paths(f"{stream}s"))
+            ranks = set(self._paths[f"{stream}s"])
             if ranks != set(environments):
                 raise UsageError(
                     f"{self._named}: {self._entry.value} names the {stream} of {_ranks(ranks)}, "
                     f"there is {_ranks(environments)}"
                 )
         for local_rank, environment in environments.items():
+            for name, value in environment.items():
+                if not isinstance(value, str):
+                    raise UsageError(f"{self._named}: {self._entry.value} sets {name} to {value!r}, which is no text")
             if not environment.get("TORCHELASTIC_ERROR_FILE"):
                 environment["TORCHELASTIC_ERROR_FILE"] = self.error_file(round, restart_count, local_rank)
 
     def way(self, local_rank: int, stream: str) -> Way:
-        path, teed = self._paths(f"{stream}s")[local_rank], self._paths(f"tee_{stream}s").get(local_rank)
+        path, teed = self._paths[f"{stream}s"][local_rank], self._paths[f"tee_{stream}s"].get(local_rank)
         if not path:
             return Way(inherits=True)
         if path == os.devnull:
@@ -96,33 +103,43 @@ class PluginRoutes:
         return Way(path=path, to_console=teed == path)
 
     def filter_file(self, stream: str) -> str | None:
-        path = getattr(self._told, f"filtered_{stream}", "")
+        if not any(self.way(local_rank, stream).to_console for local_rank in self._paths[f"{stream}s"]):
+            self._warn_once(f"{self._named} tees no worker's {stream}: nothing is looked for there")
+            return None
+        path: str = self._call(os.fsdecode, getattr(self._told, f"filtered_{stream}", ""))
         if not path or os.path.dirname(path) == os.devnull:
             self._warn_once(f"{self._named} names no file for lines that are looked for in {stream}")
             return None
-        return str(path)
+        return path
 
     def error_file(self, round: int, restart_count: int, local_rank: int) -> str:
-        path = self._paths("error_files").get(local_rank, "")
+        path = self._paths["error_files"].get(local_rank, "")
         return "" if path == os.devnull else path
 
     def remarks(self) -> list[str]:
         root = getattr(self._specs, "root_log_dir", None)
         return [f"{self._named} ({self._entry.value}) says where output goes" + (f": {root}" if root else "")]
 
-    def _paths(self, what: str) -> Mapping[int, str]:
-        return getattr(self._told, what, None) or {}
-
     def _call(self, function: Callable[..., Any], *values: Any, **named: Any) -> Any:
         try:
             return function(*values, **named)
-        except Exception as error:
-            raise UsageError(f"{self._named}: {self._entry.value} fails: {type(error).__name__}: {error}") from error
+        except (Exception, SystemExit) as error:
+            what = f"{type(error).__name__}: {shown(str(error))}"
+            raise UsageError(f"{self._named}: {self._entry.value} fails: {what}") from error
 
     def _warn_once(self, sentence: str) -> None:
         if sentence not in self._warned:
             self._warned.add(sentence)
             self._warn(sentence)
+
+
+def _paths_of(told: Any, what: str) -> dict[int, str]:
+    """A part of the answer, which may hold any kind of paths, or be missing."""
+    paths = {local_rank: os.fsdecode(path) for local_rank, path in (getattr(told, what, None) or {}).items()}
+    for local_rank, path in paths.items():
+        if "\0" in path:
+            raise ValueError(f"{what} of local rank {local_rank} is {path!r}")
+    return paths
 
 
 def _std() -> Any:

@@ -12,7 +12,6 @@ left ends, and with it the job.
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 import weakref
@@ -67,9 +66,9 @@ class Handler(RendezvousHandler):
         self._run_id = run_id
         self._address = address
         self._worker_count = worker_count
-        self._is_shut = False
         self._is_void = ""  # why it does not count that the workers here have succeeded
-        atexit.register(_leave_at_exit, weakref.ref(self))
+        # A signal ends torchrun without a word to its handler, whose last reference goes then, if not the process.
+        self._farewell = weakref.finalize(self, _leave, member)
 
     def get_backend(self) -> str:
         return BACKEND
@@ -141,9 +140,8 @@ class Handler(RendezvousHandler):
 
         Raises RendezvousClosedError when the workers here have succeeded in a round that others had to end.
         """
-        if self._is_shut:
+        if self._farewell.detach() is None:
             return True
-        self._is_shut = True
         error = sys.exc_info()[1]  # torchrun calls from a `finally`
         member = self._member
         if member.end is None:
@@ -186,17 +184,11 @@ class Handler(RendezvousHandler):
             )
             raise RendezvousClosedError(self._is_void)
 
-    def leave_at_exit(self) -> None:
-        """A signal has ended torchrun: it has stopped its workers, and says nothing to anybody."""
-        if not self._is_shut and self._member.end is None:
-            self._member.leave("torchrun was told to end")
-            self._member.wait_for_end(EXIT_LIMIT_S)
 
-
-def _leave_at_exit(reference: weakref.ref[Handler]) -> None:
-    handler = reference()
-    if handler is not None:
-        handler.leave_at_exit()
+def _leave(member: Member) -> None:
+    if member.end is None:
+        member.leave("torchrun was told to end")
+        member.wait_for_end(EXIT_LIMIT_S)
 
 
 def _is_success(end: End) -> bool:

@@ -18,12 +18,15 @@ from tests.support.waiting import wait_until
 
 pytest.importorskip("accelerate")
 
-# The script -> the last thing that each of its workers, or its first, says of itself.
-SCRIPTS = {
-    "test_script": "**Test reinstantiated state**",
-    "test_ops": "testing sending tensors across devices",
-    "test_sync": "**Test `accumulate` gradient accumulation with optimizer and scheduler,  `split_batches=True`",
-}
+# The script, with how many workers, and the last thing that it says of itself. `test_script` is for two: with three its
+# own tensors differ in shape, under torchrun as well.
+SCRIPTS = [
+    ("test_script", 2, "**Test reinstantiated state**"),
+    ("test_ops", 2, "testing sending tensors across devices"),
+    ("test_ops", 4, "testing sending tensors across devices"),
+    ("test_sync", 2, "**Test `accumulate` gradient accumulation with optimizer and scheduler, "),
+    ("test_sync", 3, "**Test `accumulate` gradient accumulation with optimizer and scheduler, "),
+]
 # None of these is for processes on CPUs; under torchrun they fare the same.
 UNFIT = {
     "test_distributed_data_loop": "hangs on CPUs: joins uneven inputs on GPUs only",
@@ -33,12 +36,13 @@ UNFIT = {
 }
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_its_own_script_passes(script: str, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("script", "workers", "words"), SCRIPTS, ids=[f"{name}-{count}" for name, count, _ in SCRIPTS])
+def test_its_own_script_passes(
+    script: str, workers: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     output = said(tmp_path, f"--nproc-per-node={workers}", "-m", f"accelerate.test_utils.scripts.{script}")
-    assert SCRIPTS[script] in output
+    assert words in output
 
 
 @pytest.mark.parametrize("script", UNFIT)

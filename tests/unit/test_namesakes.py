@@ -51,10 +51,11 @@ def joins(store: MemoryStore, name: str, number: int, boot_id: str = "b") -> str
     return key
 
 
-def look(store: MemoryStore, name: str, number: int, patience_s: float = 0.0) -> None:
+def look(store: MemoryStore, name: str, number: int, lease_ttl_s: float = -1.0) -> None:
+    """A TTL of -1 is no patience at all."""
     place = arrival(name)
     with place.listener:
-        require_own_number(store, place, "run7", number, patience_s=patience_s)
+        require_own_number(store, place, "run7", number, lease_ttl_s=lease_ttl_s)
 
 
 def test_a_number_that_another_keeps_is_refused_with_both_names(store: MemoryStore, said: list[str]) -> None:
@@ -68,7 +69,7 @@ def test_one_that_is_on_its_way_out_is_waited_for(
 ) -> None:
     key = joins(store, "h2", 1)
     monkeypatch.setattr(namesakes.time, "sleep", lambda _: store.delete(key))
-    look(store, "h3", 1, patience_s=60)
+    look(store, "h3", 1, lease_ttl_s=59)
     assert said == ["h3 and h2 are both given --node-rank 1: waiting up to 60 s for h2 to go"]
 
 
@@ -90,3 +91,20 @@ def test_another_number_or_what_this_node_was_before_stands_in_nobodys_way(store
 def test_where_there_is_no_job_yet_nobody_has_a_number(said: list[str]) -> None:
     look(MemoryStore(clock=lambda: 0.0), "h1", 0)
     assert said == []
+
+
+def test_of_two_that_come_in_the_same_moment_the_second_is_refused(store: MemoryStore, said: list[str]) -> None:
+    look(store, "h3", 1)  # it is no member yet
+    with pytest.raises(UsageError, match=r"^h4 and h3 are both given --node-rank 1$"):
+        look(store, "h4", 1)
+    look(store, "h3", 1)  # again: it came before the other
+    look(store, "h4", 2)
+
+
+def test_who_said_that_it_comes_and_has_died_is_waited_for(
+    store: MemoryStore, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look(store, "h3", 1)
+    monkeypatch.setattr(namesakes.time, "sleep", lambda _: store.delete(keys.numbers("meshrun", "run7", 1), prefix=True))
+    look(store, "h4", 1, lease_ttl_s=59)
+    assert said == ["h4 and h3 are both given --node-rank 1: waiting up to 60 s for h3 to go"]

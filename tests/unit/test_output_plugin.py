@@ -15,6 +15,8 @@ from launcher.output.routes import Way
 from tests.support.distributions import install
 
 MODULE = """
+import pathlib
+
 class Dest:
     def __init__(self, **paths):
         self.__dict__.update(paths)
@@ -33,7 +35,7 @@ class Specs:
             stdouts={0: "", 1: "/logs/1.out", 2: "/dev/null"},
             stderrs={0: "/logs/0.err", 1: "/logs/1.err", 2: "/logs/2.err"},
             tee_stdouts={1: "/logs/1.out", 2: "/dev/null"},
-            tee_stderrs={1: "/elsewhere"},
+            tee_stderrs={1: "/elsewhere", 2: "/logs/2.err"},
             error_files={rank: f"/logs/{rank}.json" for rank in envs},
             filtered_stdout="/logs/found",
         )
@@ -47,6 +49,33 @@ class Silent(Specs):
         paths = {rank: "" for rank in envs}
         return Dest(stdouts=paths, stderrs=paths, error_files={0: "/e/0", 1: "/dev/null"})
 
+class Changed(Specs):
+    change = {}
+    def reify(self, envs):
+        paths = {rank: "" for rank in envs}
+        return Dest(**{**dict(stdouts=paths, stderrs=paths, filtered_stdout="/logs/found"), **self.change})
+
+class AnyPaths(Changed):
+    change = {"stdouts": {0: b"/logs/0", 1: pathlib.PurePath("/dev/null")}}
+
+class Listed(Changed):
+    change = {"tee_stdouts": ["/logs/0"]}
+
+class Numbers(Changed):
+    change = {"stdouts": {0: 1, 1: 2}}
+
+class Cut(Changed):
+    change = {"error_files": {0: "/logs/\\0"}}
+
+class Counts(Changed):
+    def reify(self, envs):
+        envs[0]["COUNT"] = 3
+        return super().reify(envs)
+
+class Leaves(Specs):
+    def reify(self, envs):
+        raise SystemExit("no\\nbucket")
+
 class Refuses:
     def __init__(self, **options):
         raise ValueError("log_dir must be a bucket")
@@ -59,6 +88,13 @@ OFFERS = {
     "fancy": "made_up_logs:Specs",
     "missing": "made_up_logs:Missing",
     "silent": "made_up_logs:Silent",
+    "changed": "made_up_logs:Changed",
+    "any-paths": "made_up_logs:AnyPaths",
+    "listed": "made_up_logs:Listed",
+    "numbers": "made_up_logs:Numbers",
+    "cut": "made_up_logs:Cut",
+    "counts": "made_up_logs:Counts",
+    "leaves": "made_up_logs:Leaves",
     "refuses": "made_up_logs:Refuses",
     "fails": "made_up_logs:Fails",
     "gone": "made_up_logs:Gone",
@@ -129,6 +165,20 @@ def test_what_cannot_be_followed_is_said_once() -> None:
     ]
 
 
+def test_paths_of_any_kind_are_followed() -> None:
+    made, _ = routes("any-paths", count=2)
+    made.begin(1, 0, environments(2))
+    assert [made.way(rank, "stdout") for rank in range(2)] == [Way(path="/logs/0"), Way()]
+
+
+def test_a_file_for_lines_that_nobody_tees_is_not_opened() -> None:
+    made, warnings = routes("changed", count=2)
+    for round in (1, 2):
+        made.begin(round, 0, environments(2))
+        assert made.filter_file("stdout") is None
+    assert warnings == ["--logs-specs=changed tees no worker's stdout: nothing is looked for there"]
+
+
 def test_the_error_file_reaches_a_worker_that_it_was_not_told_to() -> None:
     made, _ = routes("silent", count=2)
     told = environments(2)
@@ -147,6 +197,11 @@ def test_the_start_says_who_decides() -> None:
         ("gone", "--logs-specs=gone: made_up_logs:Gone fails: AttributeError: "),
         ("uninstalled", "--logs-specs=uninstalled: no_such_module:Specs fails: ModuleNotFoundError: "),
         ("fails", "--logs-specs=fails: made_up_logs:Fails fails: KeyError: 'bucket'"),
+        ("leaves", "--logs-specs=leaves: made_up_logs:Leaves fails: SystemExit: 'no\\nbucket'"),
+        ("listed", "--logs-specs=listed: made_up_logs:Listed fails: AttributeError: "),
+        ("numbers", "--logs-specs=numbers: made_up_logs:Numbers fails: TypeError: "),
+        ("cut", "--logs-specs=cut: made_up_logs:Cut fails: ValueError: error_files of local rank 0 is "),
+        ("counts", "--logs-specs=counts: made_up_logs:Counts sets COUNT to 3, which is no text"),
         ("missing", "--logs-specs=missing: made_up_logs:Missing names the stdout of local rank 0, there is"),
     ],
 )  # fmt: skip
@@ -160,4 +215,4 @@ def test_a_name_that_nobody_offers_is_refused_with_those_that_there_are() -> Non
     with pytest.raises(UsageError) as caught:
         routes("funcy")
     assert str(caught.value) == f"--logs-specs=funcy: no installed package offers it in {GROUP}"
-    assert str(caught.value.hint) == "there is default, fails, fancy, gone, missing, refuses, silent, uninstalled"
+    assert str(caught.value.hint) == f"there is {', '.join(sorted({'default', *OFFERS}))}"

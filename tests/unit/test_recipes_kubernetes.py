@@ -1,0 +1,169 @@
+"""The recipes for Kubernetes hold to published schemas and to what breaks jobs in practice, and their commands work.
+
+The rules are in tests/support/recipe_rules.py; each is also shown a recipe that breaks it, one change at a time.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher import credentials
+from tests.support import crds
+from tests.support.recipe_rules import complaints_about
+from tests.support.recipes import Document, documents, manifests, pods
+
+EVERYBODY = [path for path in manifests() if pods(documents(path))]
+Change = Callable[[list[Document]], Any]
+
+
+@pytest.mark.parametrize("path", manifests(), ids=lambda path: path.name)
+@pytest.mark.parametrize("version", crds.VERSIONS)
+def test_every_object_is_what_its_published_schema_allows(path: Path, version: str) -> None:
+    found = documents(path)
+    assert found
+    assert not [complaint for document in found for complaint in crds.complaints(document, version)]
+
+
+@pytest.mark.parametrize("path", EVERYBODY, ids=lambda path: path.name)
+def test_every_pod_keeps_the_rules(path: Path) -> None:
+    assert not {complaint for pod in pods(documents(path)) for complaint in complaints_about(pod)}
+
+
+@pytest.mark.parametrize("path", EVERYBODY, ids=lambda path: path.name)
+def test_the_pods_of_a_recipe_are_one_job_with_a_budget_for_restarts(path: Path) -> None:
+    found = pods(documents(path))
+    configs = [pod.config for pod in found]
+    assert len(found) == found[0].count
+    assert all(config.max_restarts for config in configs)
+    assert (
+        len({(config.run_id, config.nodes_min, config.mesh, config.script, config.script_args) for config in configs})
+        == 1
+    )
+    for numbers in ([config.node_rank for config in configs], [config.node_name for config in configs]):
+        assert numbers == [None] * len(found) or len(set(numbers)) == len(found)
+
+
+@pytest.mark.parametrize("path", EVERYBODY, ids=lambda path: path.name)
+def test_every_recipe_says_what_its_exit_codes_do_or_where_that_is_said(path: Path) -> None:
+    comments = " ".join(re.findall(r"#(.*)", path.read_text()))
+    assert path.read_text().startswith("# ")
+    assert "indexed-job.yaml" in comments or all(f"{code}" in comments for code in (2, 75, 137, 143))
+
+
+def test_all_secrets_of_the_store_are_known_here() -> None:
+    assert {name for name in credentials.PRIVATE if name.endswith("_FILE")} == {
+        f"{name}_FILE" for name in credentials.NAMES
+    }
+
+
+def at(found: list[Document], *path: str | int) -> Any:
+    value: Any = found
+    for step in path:
+        value = value[step]
+    return value
+
+
+JOB = (1, "spec")  # of indexed-job.yaml, which begins with its Service
+POD = (*JOB, "template", "spec")
+SET_JOB = (0, "spec", "replicatedJobs", 0, "template", "spec")
+REPLICAS = (0, "spec", "pytorchReplicaSpecs")
+WORKER = (*REPLICAS, "Worker", "template", "spec")
+BROKEN: list[tuple[str, str, Change]] = [
+    ("indexed-job.yaml", "does not pass SIGTERM on",
+     lambda found: at(found, *POD, "containers", 0).update(command=["sh", "-c", "meshrun train.py"], args=[])),
+    ("indexed-job.yaml", "/dev/shm", lambda found: at(found, *POD, "volumes", 0, "emptyDir").pop("medium")),
+    ("jobset.yaml", "/dev/shm", lambda found: at(found, *SET_JOB, "template", "spec", "volumes").pop(0)),
+    ("indexed-job.yaml", "is not 135", lambda found: at(found, *POD).update(terminationGracePeriodSeconds=45)),
+    ("pytorchjob.yaml", "is not 45",
+     lambda found: at(found, *WORKER).pop("terminationGracePeriodSeconds")),
+    ("indexed-job.yaml", "LAUNCHER_JOB_SECRET stands",
+     lambda found: at(found, *POD, "containers", 0, "env").append({"name": "LAUNCHER_JOB_SECRET", "value": "hush"})),
+    ("indexed-job.yaml", "is not in a Secret", lambda found: at(found, *POD, "volumes").__setitem__(
+        2, {"name": "etcd", "emptyDir": {}})),
+    ("pytorchjob-elastic.yaml", "is not in the Secret",
+     lambda found: at(found, 0, "spec", "elasticPolicy", "rdzvConf", 0).update(value="/etc/meshrun/etcd/ca.pem")),
+    ("jobset.yaml", "no name that a headless Service publishes",
+     lambda found: at(found, 0, "spec", "network").update(publishNotReadyAddresses=False)),
+    ("jobset.yaml", "no name that a headless Service publishes",
+     lambda found: at(found, 0, "spec", "network").update(subdomain="other")),
+    ("jobset.yaml", "4 pods are a job of 8 nodes",
+     lambda found: at(found, *SET_JOB, "template", "spec", "containers", 0, "env", 0).update(value="2:8")),
+    ("indexed-job.yaml", "without TLS",
+     lambda found: at(found, *POD, "containers", 0, "env").append({"name": "LAUNCHER_RDZV_CONF", "value": "timeout=9"})
+     or at(found, *POD, "containers", 0, "env", 2).update(value="etcd://etcd-0.etcd")),
+    ("tpu-jobset.yaml", "no name that a headless Service publishes",
+     lambda found: at(found, *SET_JOB, "template", "spec", "containers", 0, "env", 2).update(value="train-slice-0-0")),
+    ("pytorchjob.yaml", "the agent says",
+     lambda found: at(found, *WORKER, "containers", 0, "args").insert(
+         0, "--rdzv-conf=tiemout=9")),
+    ("indexed-job.yaml", "an eviction is counted", lambda found: at(found, *JOB, "podFailurePolicy", "rules").pop(0)),
+    ("indexed-job.yaml", "(143) is counted", lambda found: at(found, *JOB, "podFailurePolicy", "rules").pop(1)),
+    ("indexed-job.yaml", "exit code 2, the same", lambda found: at(found, *JOB, "podFailurePolicy", "rules").pop()),
+    ("indexed-job.yaml", "exit code 75 is not tried again",
+     lambda found: at(found, *JOB, "podFailurePolicy", "rules", 3, "onExitCodes").update(values=[143])
+     or at(found, *JOB, "podFailurePolicy", "rules").pop(2)),
+    ("indexed-job.yaml", "restartPolicy Never", lambda found: at(found, *POD).update(restartPolicy="OnFailure")),
+    ("indexed-job.yaml", "backoffLimit is spent", lambda found: at(found, *JOB).pop("backoffLimit")),
+    ("pytorchjob.yaml", "restartPolicy Never, OnFailure",
+     lambda found: at(found, *REPLICAS, "Master").update(restartPolicy="Never")),
+    ("pytorchjob-elastic.yaml", "restartPolicy OnFailure",
+     lambda found: at(found, *REPLICAS, "Worker").update(restartPolicy="OnFailure")),
+    ("pytorchjob-elastic.yaml", "75 ends the job",
+     lambda found: at(found, *WORKER, "containers", 0, "env").pop(1)),
+    ("pytorchjob-elastic.yaml", "replicas of Master, Worker",
+     lambda found: at(found, *REPLICAS).update(
+         Master={**copy.deepcopy(at(found, *REPLICAS, "Worker")), "replicas": 1})),
+    ("jobset.yaml", "makes JobSet recreate every pod",
+     lambda found: at(found, 0, "spec").update(failurePolicy={"maxRestarts": 3})),
+    ("trainjob.yaml", "makes JobSet recreate every pod",
+     lambda found: at(found, 0, "spec", "template", "spec", "failurePolicy").update(maxRestarts=3, rules=[])),
+    ("jobset.yaml", "waits for pods that found no place", lambda found: at(found, *SET_JOB).pop("successPolicy")),
+    ("indexed-job.yaml", "not all pods", lambda found: at(found, *JOB).update(parallelism=2)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence", "break_it"), BROKEN, ids=[f"{name}: {words}" for name, words, _ in BROKEN]
+)
+def test_a_recipe_that_breaks_a_rule_is_found_out(name: str, sentence: str, break_it: Change) -> None:
+    found = documents(next(path for path in manifests() if path.name == name))
+    break_it(found)
+    complaints = [complaint for pod in pods(found) for complaint in complaints_about(pod)]
+    assert any(sentence in complaint for complaint in complaints), complaints
+
+
+WRONG: list[tuple[str, Change]] = [
+    ("indexed-job.yaml", lambda found: at(found, *POD).update(restartPolcy="Never")),
+    ("indexed-job.yaml", lambda found: at(found, *POD, "containers", 0).update(volumeMount=[])),
+    ("indexed-job.yaml", lambda found: at(found, *JOB).update(backoffLimit="many")),
+    ("etcd.yaml", lambda found: at(found, 0, "spec").update(publishNotReadyAdresses=True)),
+    ("etcd.yaml", lambda found: at(found, 3, "spec", "template", "spec", "containers", 0).update(arg=[])),
+    ("node-labels.yaml", lambda found: at(found, 1, "rules", 0).update(verb=["get"])),
+    ("jobset.yaml", lambda found: at(found, *SET_JOB, "template", "spec").update(gracePeriodSeconds=45)),
+    ("jobset.yaml", lambda found: at(found, 0, "spec", "failurePolicy").update(restarts=1)),
+    ("jobset.yaml", lambda found: at(found, 0, "spec", "failurePolicy", "rules", 0).update(action="RestartPod")),
+    ("jobset.yaml", lambda found: at(found, 0, "spec").update(network={"publishNotReadyAddresses": "yes"})),
+    ("pytorchjob.yaml", lambda found: at(found, 0, "spec").update(nprocPerNode=8)),
+    ("pytorchjob.yaml", lambda found: at(found, *REPLICAS).update(Launcher={})),
+    ("pytorchjob.yaml",
+     lambda found: at(found, *WORKER, "containers", 0).update(cmd=[])),
+    ("pytorchjob-elastic.yaml", lambda found: at(found, 0, "spec", "elasticPolicy").update(rdzvBackend="etcd3")),
+    ("trainjob.yaml", lambda found: at(found, 1, "spec", "trainer").update(nodes=4)),
+    ("trainjob.yaml", lambda found: at(found, 0, "spec", "mlPolicy").update(pytorch={})),
+    ("trainjob.yaml", lambda found: at(found, 1, "metadata").pop("name")),
+    ("trainjob.yaml",
+     lambda found: at(found, 0, "spec", "template", "spec", "replicatedJobs", 0, "template", "spec").update(backofLimit=1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "break_it"), WRONG, ids=range(len(WRONG)))
+def test_a_field_that_nobody_knows_or_of_another_type_is_refused(name: str, break_it: Change) -> None:
+    found = documents(next(path for path in manifests() if path.name == name))
+    break_it(found)
+    assert [complaint for document in found for complaint in crds.complaints(document, crds.VERSIONS[0])]
