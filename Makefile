@@ -64,7 +64,7 @@ docs: .venv/installed ## build the documentation into site/; a warning is an err
 	.venv/bin/meshctl plan dgx:4x8x8 --mesh 'pp=4,dp=*,tp=8' --lose h3 --svg docs/images/placement.svg >/dev/null
 	.venv/bin/mkdocs build --strict
 
-# About ten minutes, nearly all of them torchrun's.
+# Eight minutes on a quiet machine, nearly all of them torchrun's.
 compat: .venv/installed servers ## what torchrun does and what meshrun does, side by side, on more than a hundred command lines
 	.venv/bin/pytest $(COMPAT_TESTS)
 

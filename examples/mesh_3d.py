@@ -1,6 +1,10 @@
 """Train a small transformer on a 3-D mesh: pipeline stages x sharded data parallelism x tensor parallelism.
 
-    meshrun --standalone --nproc-per-node 8 --mesh pp=2,dp=*,tp=2 examples/mesh_3d.py --checkpoint /tmp/licence
+    meshrun --standalone --nproc-per-node 8 --max-restarts 3 --mesh pp=2,dp=*,tp=2 examples/mesh_3d.py --checkpoint DIR
+
+    mesh pp=2 dp=2 tp=2
+    step 10 of 60: loss 3.103
+    step 20 of 60: loss 2.726
 
 It reads the licence of Python, which comes with every Python, letter by letter, and learns what follows. The grid is
 what the launcher says in MESH_AXES and MESH_SHAPE. All of it is torch's own, on CPUs with gloo: parallelize_module

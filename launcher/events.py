@@ -22,9 +22,10 @@ from collections.abc import Callable
 from typing import Any
 
 from launcher.config import Config
-from launcher.console import say
+from launcher.console import say, tell
 from launcher.description import Share, read_share
 from launcher.errors import UsageError
+from launcher.options import shown
 from launcher.warden import Exited, Gone, Spawned, SpawnFailed
 from rendezvous.messages import End, StartRound, StopRound
 
@@ -149,9 +150,15 @@ def to_console(event: dict[str, Any]) -> None:
 
 
 class TorchHandler:
-    """A handler that torch knows, fed by a thread. Raises UsageError if there is none of that name."""
+    """A handler that torch knows, fed by a thread. Raises UsageError if there is none of that name.
+
+    At its end the process waits for the thread, for a while. Python's own wait for handlers, which knows no limit, is
+    taken back: an agent behind a handler that hangs would outlive its job.
+    """
 
     def __init__(self, name: str, origin: str) -> None:
+        import atexit
+        import logging
         import queue
         import threading
         from importlib import import_module
@@ -159,31 +166,54 @@ class TorchHandler:
         try:
             events: Any = import_module("torch.distributed.elastic.events")
             handlers: Any = import_module("torch.distributed.elastic.events.handlers")
-        except ImportError as error:
+            known = sorted(handlers._log_handlers)
+        except Exception as error:  # an extension that torch loads may raise anything
             raise UsageError(
-                f"{origin}={name}: torch, which may know it, cannot be imported: {error}",
+                f"{origin}={name}: torch, which may know it, cannot be imported: {shown(str(error))}",
                 "null and console need no torch",
             ) from None
-        known = sorted(handlers._log_handlers)
         if name not in known:
             raise UsageError(f"{origin}={name}: torch knows no such handler", f"there is {', '.join(known)}")
         self._name = name
+        self._named = f"{origin}={name}"
         self._torchs = events
         self._queue: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._has_failed = False
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
         self._thread.start()
+        atexit.unregister(logging.shutdown)
+        atexit.register(self.close)
 
     def write(self, event: dict[str, Any]) -> None:
-        """Hand an event on; the last one waits until all are, for a while."""
+        """Hand an event on."""
         self._queue.put(event)
-        if event["name"] in (f"{_PREFIX}SUCCEEDED", f"{_PREFIX}FAILED") and event["source"] == "AGENT":
-            self._queue.put(None)
-            self._thread.join(DRAIN_LIMIT_S)
+
+    def close(self) -> None:
+        """Wait until the handler has had all events, for a while."""
+        self._queue.put(None)
+        self._thread.join(DRAIN_LIMIT_S)
+        if self._thread.is_alive():
+            tell(f"{self._named} takes longer than {DRAIN_LIMIT_S:g} s at the end: its last events are lost")
 
     def _run(self) -> None:
+        import logging
+        import signal
+
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are for the main thread
         while (event := self._queue.get()) is not None:
             source = self._torchs.EventSource[event["source"]]
-            self._torchs.record(self._torchs.Event(**{**event, "source": source}), self._name)
+            try:
+                self._torchs.record(self._torchs.Event(**{**event, "source": source}), self._name)
+            except (Exception, SystemExit) as error:
+                self._fails(error)
+        logging.shutdown()
+
+    def _fails(self, error: BaseException) -> None:
+        """Say it once: the next event may get through."""
+        if not self._has_failed:
+            self._has_failed = True
+            why = f"{type(error).__name__}: {shown(str(error))}"
+            tell(f"{self._named} fails, an event is lost: {why}")
 
 
 def write_by(name: str, origin: str) -> Callable[[dict[str, Any]], None]:

@@ -11,6 +11,7 @@ lease lives: until then it is a member, or it is not coming.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import NamedTuple
@@ -47,6 +48,7 @@ def require_own_number(store: Store, arrival: Arrival, run_id: str, node_rank: i
             tell(f"{sentence}: {arrival.name} stands by until {other.name} is gone")
             return
         if time.monotonic() >= deadline:
+            look.withdraw()
             raise UsageError(sentence, "each node has a number of its own, from 0")
         if not said:
             said = True
@@ -64,6 +66,7 @@ class _Look:
         self._node_rank = node_rank
         self._coming = keys.numbers(self._prefix, run_id, node_rank)
         self._before = 0  # the revision at which this node has said that it comes
+        self._lease = 0
 
     def announce(self, ttl_s: float) -> None:
         """Say that this node comes; where the store is away nothing is said, and whoever joins waits for it."""
@@ -71,9 +74,15 @@ class _Look:
         own = Member(member_id="", node_name=arrival.name, boot_id=arrival.boot_id, description="")
         value = records.encode(own, key, arrival.credentials.secret)
         try:
-            self._before = self._store.put(key, value, lease=self._store.lease_grant(ttl_s).id)
+            self._lease = self._store.lease_grant(ttl_s).id
+            self._before = self._store.put(key, value, lease=self._lease)
         except StoreError:
             return
+
+    def withdraw(self) -> None:
+        """Say no longer that it comes."""
+        with contextlib.suppress(StoreError):
+            self._store.lease_revoke(self._lease)
 
     def holder(self) -> _Holder | None:
         """Another node with the number, if there is one; None where the store cannot say."""

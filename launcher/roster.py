@@ -71,7 +71,8 @@ class RosterPlanner:
             return Size(0, False, _with_names(missing_words(sifted.missing, self._node_count), sifted))
         found = feasibility(sifted.nodes, self._mesh, self._limits)
         is_told = found.world_size or not (len(members) > 1 or _is_many(sifted))
-        return Size(found.world_size, found.is_full, found.reason if is_told else _with_names(found.reason, sifted))
+        reason = found.reason if is_told else _with_names(found.reason, sifted)
+        return Size(found.world_size, found.is_full, reason, is_complete=bool(self._node_count))
 
     def plan(self, order: MakePlan) -> Planned | PlanRefused:
         """Who gets which ranks, as one text per active member."""

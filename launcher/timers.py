@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import json
 import os
 import select
@@ -45,9 +46,10 @@ class Timers:
 
     def feed(self, data: bytes) -> None:
         """Take what came through the pipe; what is no request is dropped."""
-        *lines, self._rest = (self._rest + data)[-_LINE_LIMIT:].split(b"\n")
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[-_LINE_LIMIT:]
         for line in lines:
-            with contextlib.suppress(ValueError, TypeError, LookupError):
+            with contextlib.suppress(ValueError, TypeError, LookupError, OverflowError, RecursionError):
                 request = json.loads(line)
                 who = int(request["pid"]), str(request["scope_id"])
                 timer = Timer(float(request["expiration_time"]), int(request["signal"]))
@@ -74,20 +76,38 @@ class Timers:
 
 def watch(warden_pid: int, path: str | None) -> dict[str, str]:
     """Start to listen; what workers need to know of it. `path`: where the pipe is to be. Raises UsageError."""
-    path = path or os.path.join(os.environ.get("TMPDIR") or "/tmp", f"meshrun_timers_{os.urandom(8).hex()}")
+    fresh = os.path.join(os.environ.get("TMPDIR") or "/tmp", f"meshrun_timers_{os.urandom(8).hex()}")
     try:
-        with contextlib.suppress(FileNotFoundError):
-            if stat.S_ISFIFO(os.lstat(path).st_mode):  # what an agent that was killed has left
-                os.unlink(path)
+        path = place(path, fresh) if path else fresh
         os.mkfifo(path, 0o600)
         end = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)  # also written to: so it never ends
     except OSError as error:
-        raise UsageError(f"{ENABLE}=1: cannot make {path}: {error.strerror}", f"{FILE} names another place") from None
+        raise UsageError(
+            f"{ENABLE}=1: cannot make {path or fresh}: {error.strerror}", f"{FILE} names another place"
+        ) from None
     atexit.register(_remove, path)
     threading.Thread(
         target=listen, args=(end, lambda: kernel.descendants(warden_pid)), name="timers", daemon=True
     ).start()
     return {FILE: path}
+
+
+def place(path: str, fresh: str) -> str:
+    """`path`, freed of what an agent that was killed has left there; `fresh` if another agent listens there.
+
+    That may be the one whose worker has started this one, and workers inherit the variable. Raises OSError.
+    """
+    try:
+        if stat.S_ISFIFO(os.lstat(path).st_mode):
+            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+            return fresh
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # nobody reads
+            raise
+        os.unlink(path)
+    return path
 
 
 def listen(end: int, family: Callable[[], Collection[int]]) -> None:

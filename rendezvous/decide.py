@@ -21,6 +21,7 @@ from rendezvous.requests import EXIT_STOPPED, next_request
 from rendezvous.settings import Settings
 from rendezvous.view import MemberView, Size, Sizer, StatusView, View
 
+EXIT_REFUSED = 2  # as for other errors of usage
 EXIT_TEMPORARY = 75  # sysexits.h EX_TEMPFAIL: the same command may work later
 
 __all__ = [
@@ -119,6 +120,8 @@ def _first_round(view: View, now: float, settings: Settings, sizer: Sizer) -> De
         return SealRound(chosen.roster, view.ledger, size.reason)
     patience_ends = view.opened_at + settings.start_timeout_s
     if size.world_size == 0:
+        if size.is_complete:
+            return Conclude(_failure(0, f"no world can be formed: {size.reason}", EXIT_REFUSED))
         if now >= patience_ends:
             reason = f"no world could be formed within {settings.start_timeout_s:g} s: {size.reason}"
             return Conclude(_failure(0, reason))
@@ -232,5 +235,5 @@ def _nobody_left(view: View, round: int) -> Decision:
     return Conclude(Verdict(kind="stopped", exit_code=exit_code, round=round, reason=own.status.leaving))
 
 
-def _failure(round: int, reason: str) -> Verdict:
-    return Verdict(kind="failure", exit_code=EXIT_TEMPORARY, round=round, reason=reason)
+def _failure(round: int, reason: str, exit_code: int = EXIT_TEMPORARY) -> Verdict:
+    return Verdict(kind="failure", exit_code=exit_code, round=round, reason=reason)

@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 from rendezvous import keys, messages
-from rendezvous.joining import EXIT_REMOVED, EXIT_TEMPORARY
+from rendezvous.joining import EXIT_TEMPORARY
 from rendezvous.messages import Answer, Ask, End, Leave, Txn
 from rendezvous.records import Verdict
 from rendezvous.store import Get, TxnResult
@@ -120,14 +120,14 @@ class Farewell:
             reads = (Get(member.joining.current_key), Get(job.spec))
             member.ask("farewell", "see whether the job is still there", Txn((), reads), self._tell_why_fenced, now)
         elif not member.is_busy("farewell"):
-            code, why = (EXIT_REMOVED, lost) if lost else (EXIT_FENCED, "this node was removed from the job")
+            code, why = (EXIT_TEMPORARY, lost) if lost else (EXIT_FENCED, "this node was removed from the job")
             self.finish(code, why, None, now)
 
     def _tell_why_fenced(self, answer: Answer, now: float) -> None:
         assert isinstance(answer, TxnResult)
         current, spec = answer.found
         if self._member.joining.is_removed(current.first, spec.first):
-            self.finish(EXIT_REMOVED, self._member.joining.removal, None, now)
+            self.finish(EXIT_TEMPORARY, self._member.joining.removal, None, now)
 
     def finish(self, exit_code: int, reason: str, verdict: Verdict | None, now: float) -> None:
         """Give the membership up and end, without waiting for the store's word."""

@@ -26,7 +26,6 @@ from rendezvous.store import Compare, Get, KeyValue, Lease, Put, TxnResult
 if TYPE_CHECKING:
     from rendezvous.protocol import Protocol
 
-EXIT_REMOVED = 1
 EXIT_REFUSED = 2  # another command or another version of meshrun: as for other errors of usage
 EXIT_TEMPORARY = 75
 JOB_KEY_MAX = 64
@@ -124,7 +123,7 @@ class Joining:
                 return False
             self.job = keys.of_job(self._prefix, self.run_id, name)
         if self._joined_root and (self.job is None or self.job.root != self._joined_root):
-            self._member.farewell.finish(EXIT_REMOVED, self.removal, None, now)
+            self._member.farewell.finish(EXIT_TEMPORARY, self.removal, None, now)
             return False
         return True
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rendezvous import decide, keys, messages
-from rendezvous.decide import Conclude, EndRound, Fence, Obey, Resign, SealRound, Sizer, View, Wait
+from rendezvous.decide import EXIT_TEMPORARY, Conclude, EndRound, Fence, Obey, Resign, SealRound, Sizer, View, Wait
 from rendezvous.messages import Answer, Planned, PlanRefused, Txn
 from rendezvous.records import Assignment, Command, Drain, Past, Seal, Stop, Verdict
 from rendezvous.sealing import Sealing
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 LOOK_S_PER_MEMBER = 1e-4  # between looks: a look takes some 8 us per member, so looking takes a tenth of the time
 FENCED_PER_TXN = 60
-REMOVED_EXIT_CODE = 1
 
 
 class Leading:
@@ -85,7 +84,7 @@ class Leading:
         mirror = self._member.mirror
         if self._member.is_removed(mirror.get(self._current), mirror.get(self._job.spec)):
             round = seal.round if seal else 0
-            removed = Verdict(kind="stopped", exit_code=REMOVED_EXIT_CODE, round=round, reason=self._member.removal)
+            removed = Verdict(kind="stopped", exit_code=EXIT_TEMPORARY, round=round, reason=self._member.removal)
             self._conclude(Conclude(removed), now)
             return
         view = self._sight.look(now)

@@ -21,6 +21,7 @@ class Size(NamedTuple):
     world_size: int
     is_full: bool
     reason: str
+    is_complete: bool = False  # everybody is here who can come: what is no world now will not become one
 
 
 class MemberView(NamedTuple):

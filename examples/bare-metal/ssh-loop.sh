@@ -24,19 +24,19 @@ agent=(meshrun "${store[@]}" --rdzv-id "$run_id" --nnodes "${#hosts[@]}" "$@")
 # exec: the shell that sshd starts becomes the agent, and does not stand between it and its signals.
 remote="cd $(printf %q "$PWD") && exec $(printf '%q ' "${agent[@]}")"
 
-mkdir -p "$run_id"
-pids=()
-for host in "${hosts[@]}"; do
-    ssh -n -o BatchMode=yes -o ServerAliveInterval=15 "$host" "$remote" > "$run_id/$host.log" 2>&1 &
-    pids+=("$!")
-done
-
 stop() {
     was_told=1
     echo "stopping run $run_id" >&2
     meshctl stop "$run_id" "${store[@]}" >&2 || echo "see $run_id/*.log" >&2
 }
 trap stop INT TERM
+
+mkdir -p "$run_id"
+pids=()
+for host in "${hosts[@]}"; do
+    ssh -n -o BatchMode=yes -o ServerAliveInterval=15 "$host" "$remote" > "$run_id/$host.log" 2>&1 &
+    pids+=("$!")
+done
 
 # The job's exit code, which is the same on every node that did not leave before; 255 is ssh's own.
 code=0

@@ -104,7 +104,9 @@ def detect(environ: Mapping[str, str], hostname: str = "") -> Detection | None:
         if all(environ.get(variable) for variable in variables):
             found = _ask(name, variables, environ, hostname)
             if found is not None:
-                return _unless_between(found, environ)
+                found = _unless_between(found, environ)
+                # Both hold what stands in variables, which may be anything.
+                return found._replace(controller=options.shown(found.controller), reason=options.shown(found.reason))
     return None
 
 

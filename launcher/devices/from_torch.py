@@ -16,10 +16,12 @@ from launcher.node import Device
 
 LIMIT_S = 120.0  # importing torch from a network file system takes its time
 
-# Prints one line of JSON: how many devices, or why there are none. "" first on the path is the current directory.
+# Prints one line of JSON: how many devices, or why there are none. "" first on the path is the current directory, where
+# a file of the user's may be called as one of Python's own.
 _QUESTION = """
-import json, sys
+import sys
 kind, sys.path[:] = sys.argv[1], [entry for entry in sys.path if entry]
+import json
 def answer(count, reason=""):
     print("\\n" + json.dumps([count, reason]))
     raise SystemExit(0)

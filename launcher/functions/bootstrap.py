@@ -43,8 +43,8 @@ def main() -> int:
         if isinstance(error, LauncherError):
             noted(error)
         trace = _own_lines_skipped(error.__traceback__)
-        call.keep_exception(round, rank, error)
         _leave_error_file(error_file, error, trace)
+        call.keep_exception(round, rank, error)
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         return 1
     return 0
@@ -72,9 +72,11 @@ def _leave_error_file(path: str, error: BaseException, trace: TracebackType | No
     import time
     import traceback
 
+    from launcher.functions.pickling import said
+
     content = {
         "message": {
-            "message": f"{type(error).__name__}: {error}",
+            "message": said(error),
             "extraInfo": {
                 "py_callstack": "".join(traceback.format_exception(type(error), error, trace)),
                 "timestamp": str(int(time.time())),

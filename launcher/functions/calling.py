@@ -115,7 +115,7 @@ def _launch(
         title = pickling.name_of(fn)
         program = [word.replace("$", "$$") for word in (*_python("bootstrap"), title)]  # no ${local_rank} of a user's
     elif isinstance(fn, str):
-        title, program = fn, [fn, *map(_word, args)]
+        title, program = fn, [*map(_word, (fn, *args))]
     else:
         raise UsageError(f"launch runs a function, or a program by its name, and not a {type(fn).__name__}")
     environment = _environment(env, keywords.silenced(options))
@@ -168,10 +168,10 @@ def _environment(changes: Mapping[str, str | None], silenced: Collection[str]) -
     for name, value in changes.items():
         if value is None:
             found.pop(name, None)
-        elif isinstance(name, str) and isinstance(value, str) and name and "=" not in name:
+        elif isinstance(name, str) and isinstance(value, str) and name and "=" not in name and "\0" not in name + value:
             found[name] = value
         else:
-            raise UsageError(f"env has {name!r}: {value!r}, and names and values of variables are texts")
+            raise UsageError(f"env has {name!r}: {value!r}, and names and values of variables are texts without NUL")
     return found
 
 
@@ -186,6 +186,9 @@ def _python(module: str) -> list[str]:
 
 
 def _word(value: object) -> str:
-    if isinstance(value, (str, int, float, os.PathLike)) and not isinstance(value, bool):
-        return os.fsdecode(value) if isinstance(value, os.PathLike) else str(value)
-    raise UsageError(f"a program takes words, and {value!r} is a {type(value).__name__}")
+    if not isinstance(value, (str, int, float, os.PathLike)) or isinstance(value, bool):
+        raise UsageError(f"a program takes words, and {value!r} is a {type(value).__name__}")
+    word = os.fsdecode(value) if isinstance(value, os.PathLike) else str(value)
+    if "\0" in word:
+        raise UsageError(f"a program takes words without NUL, and not {word!r}")
+    return word

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from launcher.errors import LauncherError
@@ -11,6 +13,8 @@ from rendezvous.errors import MeshrunError
 if TYPE_CHECKING:
     from launcher.report import WorkerFailure
 
+# What Python writes between an exception and the one that came of it.
+_CHAINED = re.compile(r"\n\n(?:The above exception was the direct|During handling of the above exception,)[^\n]+:\n\n")
 _SAID_MAX = 200  # characters of an exception in the sentence; the box below has more
 
 
@@ -67,8 +71,10 @@ def _how(failure: WorkerFailure) -> str:
 
 
 def _exception(traceback: str) -> str:
-    """The line that names the exception: the first one behind the last frame."""
-    lines = traceback.strip().split("\n")
+    """The line that names the exception: the first one behind the last frame of the last of a chain."""
+    lines = _CHAINED.split(traceback.strip())[-1].split("\n")
+    if lines[0].strip().startswith("+ Exception Group"):  # what it holds is drawn below it, further in
+        lines = [line[4:] for line in takewhile(lambda line: line.startswith("  | "), lines[1:])] or lines
     frames = [index for index, line in enumerate(lines) if line.startswith("  ")]
     return lines[frames[-1] + 1] if frames and frames[-1] + 1 < len(lines) else lines[0]
 

@@ -24,6 +24,7 @@ from launcher.functions.pickling import PROTOCOL, Pickler, kind_of, said
 
 VARIABLE = "LAUNCHER_CALL"  # the call's directory, for workers
 _CALL, _RESULT, _EXCEPTION = "call", "result", "exception"
+_ODD = (Exception, SystemExit)  # what user code may raise in a pickle; who is interrupted there still is
 
 
 class Call:
@@ -57,14 +58,14 @@ class Call:
                 f"rank {rank} ended with exit code 0 and never returned from its function",
                 "os._exit, or a program that took its place, leaves no result",
             ) from None
-        except Exception as error:
+        except _ODD as error:
             raise LauncherError(f"the result of rank {rank} cannot be loaded: {said(error)}") from error
 
     def exception(self, round: int, rank: int) -> BaseException | None:
         """The exception that ended the rank in that round; None if it was none of this call's, or does not come out of
         its pickle: one that takes other arguments than it keeps, say.
         """
-        with contextlib.suppress(Exception), open(self._path(_EXCEPTION, round, rank), "rb") as file:
+        with contextlib.suppress(*_ODD), open(self._path(_EXCEPTION, round, rank), "rb") as file:
             error = pickle.load(file)
             return error if isinstance(error, BaseException) else None
         return None
@@ -95,29 +96,35 @@ class Call:
 
     def keep_result(self, round: int, rank: int, value: object) -> None:
         """Leave what the function returned. Raises LauncherError if it cannot be pickled or written."""
-        path = self._path(_RESULT, round, rank)
         try:
-            with open(f"{path}.part", "wb", opener=_private) as file:
-                Pickler().dump(value, file)
+            self._keep(value, self._path(_RESULT, round, rank))
         except OSError as error:
             raise LauncherError(
-                f"the result of rank {rank} cannot be written to {self.directory}: {error.strerror}",
+                f"the result of rank {rank} cannot be written to {self.directory}: {error.strerror or error}",
                 shortage_hint(error.errno) or "TMPDIR names another place",
             ) from error
-        except Exception as error:
+        except _ODD as error:
             raise LauncherError(
                 f"rank {rank} returned a {kind_of(value)}, which cannot be pickled: {said(error)}",
                 "return plain values, tensors or arrays",
             ) from error
-        os.rename(f"{path}.part", path)
 
     def keep_exception(self, round: int, rank: int, error: BaseException) -> None:
         """Leave the exception if it can be pickled; many cannot."""
-        path = self._path(_EXCEPTION, round, rank)
-        with contextlib.suppress(Exception):
-            with open(f"{path}.part", "wb", opener=_private) as file:
-                Pickler().dump(error, file)
-            os.rename(f"{path}.part", path)
+        with contextlib.suppress(*_ODD):
+            self._keep(error, self._path(_EXCEPTION, round, rank))
+
+    def _keep(self, thing: object, path: str) -> None:
+        """Write it whole, or not at all."""
+        part = f"{path}.part"
+        try:
+            with open(part, "wb", opener=_private) as file:
+                Pickler().dump(thing, file)
+            os.rename(part, path)
+        except BaseException:
+            with contextlib.suppress(OSError):  # on a full disk, how it ended wants the space
+                os.unlink(part)
+            raise
 
     def _path(self, what: str, *numbers: int) -> str:
         return os.path.join(self.directory, "-".join([what, *map(str, numbers)]))
@@ -133,7 +140,7 @@ def _preparation(main: dict[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "authkey": bytes(process.current_process().authkey),  # so that a Manager's proxies work as arguments
         "sys_path": [path or _start_directory() for path in sys.path],
-        "sys_argv": list(getattr(sys, "argv", [""])),
+        "sys_argv": list(getattr(sys, "argv", ())) or [""],  # an embedded Python may have none
         "orig_dir": _start_directory(),
         **main,
     }

@@ -110,4 +110,8 @@ def kind_of(value: object) -> str:
 
 def said(error: BaseException) -> str:
     """The last line of its traceback."""
-    return f"{type(error).__name__}: {error}"
+    try:
+        text = str(error)
+    except Exception:
+        text = "<exception str() failed>"  # as Python says it
+    return f"{type(error).__name__}: {text}"

@@ -27,11 +27,11 @@ SCRIPTS = [
     ("test_sync", 2, "**Test `accumulate` gradient accumulation with optimizer and scheduler, "),
     ("test_sync", 3, "**Test `accumulate` gradient accumulation with optimizer and scheduler, "),
 ]
-# None of these is for processes on CPUs; under torchrun they fare the same.
+# These fail, or do not end, with processes on CPUs, under torchrun as well.
 UNFIT = {
-    "test_distributed_data_loop": "hangs on CPUs: joins uneven inputs on GPUs only",
+    "test_distributed_data_loop": "waits for ever: it joins uneven inputs on GPUs only",
     "test_ddp_comm_hook": "gives DistributedDataParallel the number of a GPU",
-    "test_merge_weights": "wants GPUs for its FSDP plug-in",
+    "test_merge_weights": "ends with a KeyError within torch's first FSDP",
     "test_notebook": "starts processes of its own, on GPUs",
 }
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.end_to_end.test_example_mesh_3d import losses, training
 from tests.end_to_end.test_examples import EXAMPLES, LIMIT_S, finish, start
 from tests.support.etcd import EtcdServer
 from tests.support.hosts import Cluster
@@ -22,30 +23,12 @@ N1, N2 = loopback_hosts(2)
 STEPS = 40
 MESH = "--mesh=pp=2,dp=*,tp=2"
 WORDS = ("--steps", str(STEPS), "--every", "5")
-TRAINING = f"""
-import runpy, threading
-
-def live():
-    while True:
-        beat()
-        time.sleep(0.01)
-
-threading.Thread(target=live, daemon=True).start()
-sys.argv = ["mesh_3d.py", *{WORDS!r}, "--checkpoint", "../saved"]
-runpy.run_path({str(EXAMPLES / "mesh_3d.py")!r}, run_name="__main__")
-"""
 
 
 @pytest.fixture
 def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
     with EtcdServer("3.4", tmp_path / "etcd") as server:
         yield server
-
-
-def losses(output: str) -> dict[int, float]:
-    """The loss after each step that is told."""
-    found = re.findall(rf"^step ([0-9]+) of {STEPS}: loss ([0-9.]+)$", output, re.MULTILINE)
-    return {int(step): float(loss) for step, loss in found}
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +53,7 @@ def test_eight_workers_go_on_where_a_killed_one_left_them(tmp_path: Path, alone:
 
 def test_a_lost_node_is_a_lost_replica(tmp_path: Path, etcd: EtcdServer, alone: dict[int, float]) -> None:
     options = ("--nproc-per-node=4", "--lease-ttl=3", "--join-grace=0.5", "--nnodes=1:2", MESH)
-    with Cluster(tmp_path, *options, etcd=etcd, script=TRAINING) as cluster:
+    with Cluster(tmp_path, *options, etcd=etcd, script=training(*WORDS)) as cluster:
         cluster.start(N1, N2, options=("--target-nodes=2",))
         cluster.wait_for_round(1, 8)
         wait_until(lambda: list(tmp_path.glob("saved/step-*[0-9]")), LIMIT_S, "the first checkpoint")

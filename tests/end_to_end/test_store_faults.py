@@ -245,7 +245,7 @@ def test_a_job_whose_keys_are_deleted_ends_everywhere_with_a_sentence(tmp_path: 
         etcd.ctl("del", "--prefix", f"/meshrun/{job.run_id}/")
         for node in job.jobs.values():
             ended = node.wait()
-            assert (ended.exit_code, ended.stdout) == (1, "")
+            assert (ended.exit_code, ended.stdout) == (75, "")
             sentence = f"run {job.run_id} was removed from the store, or another job was begun under its name"
             assert ended.stderr.splitlines()[-1] == f"meshrun: {sentence}"
             node.wait_until_nobody_is_left()

@@ -39,11 +39,12 @@ def refusal(kind: str, python: str = sys.executable, **question: Any) -> str:
 
 @pytest.fixture
 def fake_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A torch with an extension; and a file of the same name in the current directory, which is nobody's torch."""
+    """A torch with an extension; and files in the current directory, which are nobody's torch and not Python's own."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    (tmp_path / "here/torch.py").write_text("raise SystemExit(5)")
+    for name in ("torch", "json"):
+        (tmp_path / f"here/{name}.py").write_text("raise SystemExit(5)")
     path = tmp_path / "torch.py"
     path.write_text(TORCH.format(available=True))
     return path

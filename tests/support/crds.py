@@ -13,9 +13,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from jsonschema import Draft202012Validator
-from referencing import Registry, Resource
-
 # The oldest with all that the recipes use (a Job's successPolicy), and a newer one.
 VERSIONS = ("1.33", "1.37")
 Schema = dict[str, Any]
@@ -150,6 +147,8 @@ CUSTOM = {
 
 def complaints(document: dict[str, Any], version: str) -> list[str]:
     """What the schema of its kind has to say against an object, deepest first. `version`: Kubernetes'."""
+    from jsonschema import Draft202012Validator  # a tenth of a second, and for these tests alone
+
     validator = Draft202012Validator(_schema(document, version), registry=_registry(version))
     return [
         f"{'.'.join(map(str, _deepest(error).path))}: {_deepest(error).message}"
@@ -172,7 +171,9 @@ def _schema(document: dict[str, Any], version: str) -> Schema:
 
 
 @functools.cache
-def _registry(version: str) -> Registry[Schema]:
+def _registry(version: str) -> Any:
+    from referencing import Registry, Resource
+
     definitions = json.loads((_folder(version) / "_definitions.json").read_text())
     return Registry().with_resource(_URI, Resource.from_contents(definitions))
 

@@ -1,7 +1,7 @@
 """What breaks jobs on Kubernetes in practice, as rules over the pods of a recipe.
 
 A rule takes a pod, with what its controller adds, and gives a sentence for each thing that is wrong. Most of it comes
-down to two facts: the exit code of an agent says whether its node or the whole job is meant (docs/reference/exit-codes.md),
+down to two facts: an agent's exit code says whether its node or the whole job is meant (docs/reference/exit-codes.md),
 and pods must find each other, be stopped and be replaced one by one.
 """
 
@@ -90,9 +90,16 @@ def is_replaced_when_that_helps(pod: Pod) -> Iterator[str]:
     if not pod.job:
         yield from _replica_policy(pod)
         return
-    config, rules = pod.config, pod.job.get("podFailurePolicy", {}).get("rules", [])
+    rules = pod.job.get("podFailurePolicy", {}).get("rules", [])
     if rules and pod.spec.get("restartPolicy") != "Never":
         yield "podFailurePolicy asks for restartPolicy Never"
+    for rule in rules:
+        codes = rule.get("onExitCodes", {})
+        values = codes.get("values", [])
+        if ("onExitCodes" in rule) == ("onPodConditions" in rule) or values != sorted({*values} - {0}):
+            yield "Kubernetes refuses a rule of podFailurePolicy"
+        if codes.get("containerName", pod.container["name"]) != pod.container["name"]:
+            yield "a rule of podFailurePolicy is about another container"
     if action(rules, 137, is_disrupted=True) != "Ignore":
         yield "an eviction is counted against the job"
     if action(rules, 143) != "Ignore":
@@ -100,13 +107,9 @@ def is_replaced_when_that_helps(pod: Pod) -> Iterator[str]:
     for code in (75, 137):
         if action(rules, code) != "Count":
             yield f"exit code {code} is not tried again, or without end"
-    for code in (2, 3, 70, 139):
+    for code in (1, 2, 3, 70, 139):
         if action(rules, code) != "FailJob":
             yield f"exit code {code}, the same on every node, is tried again"
-    # A job that cannot do without node 0, which serves the store, begins anew when that is replaced: others end with 1.
-    is_waiting = config.network is not None and config.network.backend == "served" and config.node_rank is not None
-    if action(rules, 1) != ("Count" if is_waiting else "FailJob"):
-        yield "exit code 1"
     if pod.job.get("backoffLimit", 6) < ATTEMPTS * pod.count:
         yield f"backoffLimit is spent by fewer than {ATTEMPTS} losses of all nodes"
 

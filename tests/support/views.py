@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from rendezvous.benches import Mark
 from rendezvous.budget import Ledger
-from rendezvous.decide import Conclude, Decision, MemberView, Size, StatusView, View, decide
+from rendezvous.decide import Conclude, Decision, MemberView, Size, Sizer, StatusView, View, decide
 from rendezvous.records import Command, Member, Seal, Status, Stop, Verdict
 from rendezvous.settings import Settings
 
@@ -126,10 +126,11 @@ class Row(NamedTuple):
     now: float
     expected: Decision
     settings: Mapping[str, Any] = {}
+    sizer: Sizer = sizer
 
     def check(self) -> None:
         settings = Settings(**{"max_restarts": 3, **self.settings})
-        assert decide(self.view, self.now, settings, sizer) == self.expected
+        assert decide(self.view, self.now, settings, self.sizer) == self.expected
 
 
 RUNS = "round 4 runs 2 ranks"

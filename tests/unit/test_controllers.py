@@ -239,6 +239,16 @@ def test_rubbish_in_the_variables_of_a_controller_stops_nobody(name: str, rubbis
     assert resolve(environ={**VOLCANO, "MASTER_PORT": rubbish}).network is None
 
 
+def test_what_stands_in_a_variable_is_shown_on_one_line_and_not_at_length() -> None:
+    every = "gpu03," * 10_000 + "gpu04"
+    (note,) = resolve(environ={**SLURM, "SLURM_STEP_NODELIST": every, "SLURMD_NODENAME": "gpu03"}).notes
+    assert note.startswith("Slurm step 4711.2: task 1 of 4 is on gpu03, and the first node of gpu03,gpu03,")
+    assert len(note) < 300
+    found = controllers.detect({"SLURM_JOB_ID": "7\n8"})
+    assert found is not None
+    assert found.controller == "'Slurm job 7\\n8'"
+
+
 @pytest.mark.parametrize(
     "words",
     [

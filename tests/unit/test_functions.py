@@ -14,12 +14,13 @@ import launcher
 from launcher import cli, ending
 from launcher.description import Share
 from launcher.environments.foreign import END_FILE
-from launcher.errors import TemporaryError, UsageError
+from launcher.errors import LauncherError, TemporaryError, UsageError
 from launcher.failures import Failures
 from launcher.functions import keywords
 from launcher.functions.failed import Ending, WorkerFailed, noted
 from launcher.functions.keywords import OptionValue
-from launcher.functions.pickling import name_of
+from launcher.functions.payload import Call
+from launcher.functions.pickling import name_of, said
 from launcher.report import WorkerFailure
 from rendezvous.messages import End
 from rendezvous.records import Verdict
@@ -96,6 +97,10 @@ def test_what_is_neither_function_nor_program_is_refused() -> None:
         launcher.launch("echo", None)  # type: ignore[call-overload]
     with pytest.raises(UsageError, match="env has 'A': 1, and names and values of variables are texts"):
         launcher.launch(print, env={"A": 1})  # type: ignore[call-overload]
+    with pytest.raises(UsageError, match="a program takes words without NUL"):
+        launcher.launch("echo", "a\0b")
+    with pytest.raises(UsageError, match="texts without NUL"):
+        launcher.launch(print, env={"A": "\0"})
     with pytest.raises(UsageError, match="the same option"):
         launcher.launch(print, nproc=1, nproc_per_node=1)
 
@@ -166,11 +171,31 @@ def test_an_end_that_cannot_be_read_is_none(tmp_path: Path, text: str) -> None:
     assert ending.read(str(tmp_path / "missing")) is None
 
 
+CHAINED = """Traceback (most recent call last):
+  File "x", line 1, in f
+TypeError: inner
+
+The above exception was the direct cause of the following exception:
+
+launcher.errors.LauncherError: outer
+hint: do right
+"""
+GROUP = """  + Exception Group Traceback (most recent call last):
+  |   File "x", line 1, in f
+  | ExceptionGroup: several (1 sub-exception)
+  +-+---------------- 1 ----------------
+    | ValueError: x
+    +------------------------------------
+"""
+
+
 @pytest.mark.parametrize(
     ("message", "said"),
     [
         ("Traceback\n  File x\n    y\nValueError: two\nlines\n", "failed with exit code 7: ValueError: two"),
         ("no traceback", "failed with exit code 7: no traceback"),
+        (CHAINED, "failed with exit code 7: launcher.errors.LauncherError: outer"),
+        (GROUP, "failed with exit code 7: ExceptionGroup: several (1 sub-exception)"),
         (None, "failed with exit code 7"),
     ],
 )
@@ -179,6 +204,42 @@ def test_the_first_line_of_a_failure_names_the_exception(message: str | None, sa
 
     error = WorkerFailed(Ending(title="train", failures=(replace(CAUSE, message=message),), outcome="no restarts"))
     assert str(error).splitlines()[0] == f"train: rank 3 on h2 {said}"
+
+
+class LeavesWhenPickled(Exception):
+    """And has nothing to say."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        sys.exit(7)
+
+    def __str__(self) -> str:
+        raise KeyError("no text")
+
+
+class LeavesWhenLoaded(Exception):
+    def __reduce__(self) -> tuple[object, ...]:
+        return sys.exit, (7,)
+
+
+@pytest.mark.parametrize("error", [LeavesWhenPickled(), LeavesWhenLoaded()])
+def test_an_exception_that_would_leave_in_its_pickle_ends_nobody(tmp_path: Path, error: Exception) -> None:
+    call = Call(str(tmp_path))
+    call.keep_exception(1, 0, error)
+    assert call.exception(1, 0) is None
+
+
+def test_a_result_that_would_leave_in_its_pickle_is_told(tmp_path: Path) -> None:
+    call = Call(str(tmp_path))
+    with pytest.raises(LauncherError, match=r"cannot be pickled: SystemExit: 7$"):
+        call.keep_result(1, 0, [b"much", LeavesWhenPickled()])
+    assert not list(tmp_path.iterdir())  # on a full disk, how it ended wants the space
+    call.keep_result(1, 0, LeavesWhenLoaded())
+    with pytest.raises(LauncherError, match=r"the result of rank 0 cannot be loaded: SystemExit: 7$"):
+        call.result(1, 0)
+
+
+def test_an_exception_without_words_is_still_named() -> None:
+    assert said(LeavesWhenPickled()) == "LeavesWhenPickled: <exception str() failed>"
 
 
 def test_a_hint_is_shown_once() -> None:

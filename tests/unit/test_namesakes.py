@@ -68,7 +68,7 @@ def test_one_that_is_on_its_way_out_is_waited_for(
     store: MemoryStore, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = joins(store, "h2", 1)
-    monkeypatch.setattr(namesakes.time, "sleep", lambda _: store.delete(key))
+    monkeypatch.setattr("launcher.namesakes.time.sleep", lambda _: store.delete(key))
     look(store, "h3", 1, lease_ttl_s=59)
     assert said == ["h3 and h2 are both given --node-rank 1: waiting up to 60 s for h2 to go"]
 
@@ -105,6 +105,7 @@ def test_who_said_that_it_comes_and_has_died_is_waited_for(
     store: MemoryStore, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look(store, "h3", 1)
-    monkeypatch.setattr(namesakes.time, "sleep", lambda _: store.delete(keys.numbers("meshrun", "run7", 1), prefix=True))
+    coming = keys.numbers("meshrun", "run7", 1)
+    monkeypatch.setattr("launcher.namesakes.time.sleep", lambda _: store.delete(coming, prefix=True))
     look(store, "h4", 1, lease_ttl_s=59)
     assert said == ["h4 and h3 are both given --node-rank 1: waiting up to 60 s for h3 to go"]

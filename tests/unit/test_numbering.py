@@ -30,10 +30,10 @@ def planner(node_count: int, mesh: str = "dp=*") -> RosterPlanner:
     return RosterPlanner(meshes.parse(mesh), limits, Costs(), node_count)
 
 
-def size(*nodes: Description, node_count: int) -> Size:
+def size(*nodes: Description, node_count: int, mesh: str = "dp=*") -> Size:
     members = (Member(member_id=one.member_id, node_name="", boot_id="", description=one.description)
                for one in candidates(*nodes))  # fmt: skip
-    return planner(node_count).size([MemberView(member, at, at, 0) for at, member in enumerate(members, 1)])
+    return planner(node_count, mesh).size([MemberView(member, at, at, 0) for at, member in enumerate(members, 1)])
 
 
 def given(*nodes: Description, node_count: int, mesh: str = "dp=*") -> dict[str, tuple[int, ...]]:
@@ -84,6 +84,13 @@ def test_a_world_waits_for_every_number_and_names_those_that_are_missing() -> No
     assert size(node_count=2).reason == "node ranks 0-1 of 2 are missing; nobody is here"
     full = size(node("h1", 1), node("h2", 0), node_count=2)
     assert (full.world_size, full.is_full) == (4, True)
+
+
+def test_where_all_numbers_are_here_and_make_no_world_nobody_else_can_come() -> None:
+    nodes = node("h1", 1), node("h2", 0)
+    waiting, complete = (size(*nodes[:count], node_count=2, mesh="dp=4,tp=2") for count in (1, 2))
+    assert (waiting.world_size, waiting.is_complete) == (0, False)
+    assert (complete.world_size, complete.is_complete) == (0, True)
 
 
 def test_two_nodes_with_one_number_are_both_named_and_the_first_has_it() -> None:

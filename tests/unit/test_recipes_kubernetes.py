@@ -108,6 +108,12 @@ BROKEN: list[tuple[str, str, Change]] = [
     ("indexed-job.yaml", "exit code 75 is not tried again",
      lambda found: at(found, *JOB, "podFailurePolicy", "rules", 3, "onExitCodes").update(values=[143])
      or at(found, *JOB, "podFailurePolicy", "rules").pop(2)),
+    ("indexed-job.yaml", "exit code 1, the same",
+     lambda found: at(found, *JOB, "podFailurePolicy", "rules", 2, "onExitCodes").update(values=[1, 75, 137])),
+    ("indexed-job.yaml", "refuses a rule",
+     lambda found: at(found, *JOB, "podFailurePolicy", "rules", 2, "onExitCodes").update(values=[137, 75])),
+    ("init-container.yaml", "about another container",
+     lambda found: at(found, 0, "spec", "podFailurePolicy", "rules", 3, "onExitCodes").update(containerName="main")),
     ("indexed-job.yaml", "restartPolicy Never", lambda found: at(found, *POD).update(restartPolicy="OnFailure")),
     ("indexed-job.yaml", "backoffLimit is spent", lambda found: at(found, *JOB).pop("backoffLimit")),
     ("pytorchjob.yaml", "restartPolicy Never, OnFailure",
@@ -158,7 +164,7 @@ WRONG: list[tuple[str, Change]] = [
     ("trainjob.yaml", lambda found: at(found, 0, "spec", "mlPolicy").update(pytorch={})),
     ("trainjob.yaml", lambda found: at(found, 1, "metadata").pop("name")),
     ("trainjob.yaml",
-     lambda found: at(found, 0, "spec", "template", "spec", "replicatedJobs", 0, "template", "spec").update(backofLimit=1)),
+     lambda found: at(found, 0, "spec", "template", "spec", "replicatedJobs", 0, "template", "spec").update(limit=1)),
 ]  # fmt: skip
 
 

@@ -1,13 +1,14 @@
-"""What the leader decides before a round and while it runs, one row per rule: sizes, losses, growth. Drawn by `views`."""
+"""What the leader decides before a round and while it runs, a row per rule: sizes, losses, growth. Drawn by `views`."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 
 from rendezvous.budget import Ledger
-from rendezvous.decide import EndRound, Resign, SealRound, View, Wait, decide
+from rendezvous.decide import EndRound, MemberView, Resign, SealRound, Size, View, Wait, decide
 from rendezvous.settings import Settings
 from tests.support.views import (
     RUNS,
@@ -25,9 +26,17 @@ from tests.support.views import (
     verdict,
 )
 
+FULL = SealRound(("a", "b", "c"), Ledger(), "3 here")
+
+
+def complete(members: Sequence[MemberView]) -> Size:
+    """As usual, of members that are all there can be."""
+    return sizer(members)._replace(is_complete=True)
+
+
 ROWS = [
     # --- the first round
-    Row("a full world starts at once", first_round("abc"), 1.0, SealRound(("a", "b", "c"), Ledger(), "3 here")),
+    Row("a full world starts at once", first_round("abc"), 1.0, FULL),
     Row(
         "a world that could grow waits for more after the last arrival",
         first_round("ab", b=5.0),
@@ -47,6 +56,14 @@ ROWS = [
         600.0,
         verdict("failure", 75, "no world could be formed within 600 s: 1 here", round=0),
     ),
+    Row(
+        "nor where nobody else can come",
+        first_round("a"),
+        1.0,
+        verdict("failure", 2, "no world can be formed: 1 here", round=0),
+        sizer=complete,
+    ),
+    Row("a world of all there are starts at once", first_round("abc"), 1.0, FULL, sizer=complete),
     Row(
         "who is leaving is not counted",
         first_round("abc", {"c": status(leaving_at=1.0)}),

@@ -302,7 +302,7 @@ def test_a_job_that_is_removed_while_its_leader_is_about_to_end_it_is_removed() 
         bench.step(bench._events.popleft())
     bench.answer(granting[0])
     end = only(bench.tell(RoundStopped(1, 4001)), End)
-    assert (end.exit_code, end.verdict) == (1, None)
+    assert (end.exit_code, end.verdict) == (75, None)
 
 
 @pytest.mark.parametrize("is_sealed_again", [False, True])
@@ -317,4 +317,4 @@ def test_a_member_whose_seal_is_deleted_under_a_living_round_ends(is_sealed_agai
     made = bench.settle()
     assert only(made, StopRound).mode == "fence"
     reason = "round 1 is not in the store any more: somebody has deleted its keys"
-    assert (only(made, End).exit_code, only(made, End).reason) == (1, reason)
+    assert (only(made, End).exit_code, only(made, End).reason) == (75, reason)

@@ -13,7 +13,7 @@ from launcher.node import Device, Slot
 from tests.support.documentation import ROOT, anchors, blocks, links, pages
 
 FOLDERS = (".ci", "benchmarks", "docs", "examples", "launcher", "rendezvous", "tests")
-TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".svg", ".typed", ""}
+TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".svg", ".typed", ".sh", ".sbatch", ".service", ""}
 LINES_MAX = 320
 LONGER = {
     "rendezvous/testing/cluster.py": "one simulated world",

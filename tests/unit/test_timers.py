@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
-from launcher.timers import Timers
+from launcher.timers import Timers, place
 
 
 def request(pid: int, name: str, expires: float, signum: int = 9) -> bytes:
@@ -49,10 +51,20 @@ def test_a_request_may_come_in_pieces() -> None:
     assert timers.next_at == 100.0
 
 
+def test_what_comes_behind_half_a_request_does_not_push_it_out() -> None:
+    timers = Timers()
+    text = request(7, "step", 100.0)
+    timers.feed(text[:-1])
+    many = b"".join(request(8, str(number), 200.0) for number in range(700))  # what a full pipe holds
+    timers.feed(b"\n" + many)
+    assert timers.next_at == 100.0
+
+
 @pytest.mark.parametrize(
     "rubbish",
     [
         b"\n", b"{}\n", b"[]\n", b"7\n", b'{"pid": "x"}\n', b"\xff\xfe\n", b"{" * 100_000 + b"\n",
+        b"[" * 100_000 + b"\n", b'{"pid": 1e999, "scope_id": 1, "expiration_time": 1, "signal": 9}\n',
         request(7, "step", float("nan")), b'{"pid": 7, "scope_id": 1, "expiration_time": null, "signal": 9}\n',
     ],
 )  # fmt: skip
@@ -60,3 +72,29 @@ def test_rubbish_sets_no_timer_and_hinders_none(rubbish: bytes) -> None:
     timers = Timers()
     timers.feed(rubbish + request(8, "step", 100.0))
     assert timers.expired(1e12) == [(8, "step", 9)]
+
+
+def test_a_pipe_that_an_agent_has_left_is_taken_away(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    assert place(str(path), "fresh") == str(path)
+    os.mkfifo(path)
+    assert place(str(path), "fresh") == str(path)
+    assert not path.exists()
+
+
+def test_a_pipe_in_which_another_agent_listens_is_left_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert place(str(path), "fresh") == "fresh"
+    finally:
+        os.close(reader)
+    assert path.exists()
+
+
+def test_what_is_no_pipe_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    path.write_text("mine")
+    assert place(str(path), "fresh") == str(path)
+    assert path.read_text() == "mine"

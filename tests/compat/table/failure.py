@@ -271,7 +271,7 @@ fail(5, 10 + RANK)
                 lambda seen: (
                     "the same" if len({worker["environ"]["MASTER_PORT"] for worker in seen.workers}) == 1 else "another"
                 ),
-                "another",
+                "the same",
             ),
         },
     ),

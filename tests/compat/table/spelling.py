@@ -93,9 +93,10 @@ CASES: tuple[Case, ...] = (
         script=_SAYS,
         looks=_EFFECTS,
     ),
+    # Long enough to have a dash: argparse counts --nproc-per-node and --nproc_per_node as two before Python 3.12.
     Case(
         name="beginnings of names",
-        options="--nproc 2 --max-re 3 --rol trainer --rdzv-i=night --signals SIGTERM,SIGUSR2 --redirect=3 --log-d logs",
+        options="--nproc-p 2 --max-re 3 --rol trainer --rdzv-i=night --signals-t SIGUSR2 --redirect=3 --log-d logs",
         script=_SAYS,
         looks={
             **{sentence: _EFFECTS[sentence] for sentence in list(_EFFECTS)[:3]},

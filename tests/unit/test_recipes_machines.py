@@ -1,0 +1,165 @@
+"""The recipes that are neither jobs nor scripts: the unit of systemd, the image, the init container, the etcd."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+
+from launcher import cli, credentials
+from tests.support.documentation import ROOT
+from tests.support.recipes import EXAMPLES, KUBERNETES, documents
+
+MARGIN_S = 15.0
+PAGES = ("bare-metal", "containers", "kubernetes", "slurm")
+FOLDERS = ("bare-metal", "kubernetes", "slurm")
+UNIT = EXAMPLES / "bare-metal" / "meshrun@.service"
+DOCKERFILE = KUBERNETES / "Dockerfile"
+
+
+def requirements(name: str) -> list[str]:
+    """What the project needs, or one of its extras."""
+    found = re.search(rf"^{name} = (\[.*\])$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    return list(ast.literal_eval(found[1])) if found else []
+
+
+def unit() -> dict[str, list[str]]:
+    """The settings of the unit: name -> its values in order."""
+    settings: dict[str, list[str]] = {}
+    for name, value in re.findall(r"^(\w+)=(.*)$", UNIT.read_text(), re.MULTILINE):
+        settings.setdefault(name, []).append(value)
+    return settings
+
+
+def test_the_unit_gives_the_agent_its_grace_and_starts_it_again_where_that_helps() -> None:
+    settings = unit()
+    words, environ = unit_command()
+    config = cli.parse(words[1:], environ)
+    assert settings["KillMode"] == ["mixed"]
+    assert float(settings["TimeoutStopSec"][0]) == config.shutdown_timeout_s + MARGIN_S
+    assert settings["Restart"] == ["on-abnormal"]  # the agent was killed; exit codes are below
+    assert settings["RestartForceExitStatus"] == ["75 137"]
+    assert settings["SuccessExitStatus"] == ["143"]
+    assert settings["OOMPolicy"] == ["continue"]
+    assert float(settings["RestartSec"][0]) * int(settings["StartLimitBurst"][0]) < 3600
+    assert config.terms["opens_next_job"] is False
+
+
+def unit_command() -> tuple[list[str], dict[str, str]]:
+    """The words and variables of the unit for run exp-41, with the file of variables that its comment shows."""
+    settings = unit()
+    assignments = " ".join(settings["Environment"]).split()
+    assignments += re.findall(r"^#     (\w+=\S+)$", UNIT.read_text(), re.MULTILINE)
+    environ = dict(each.replace("%i", "exp-41").replace("%d", "/run/credentials").split("=", 1) for each in assignments)
+    words = settings["ExecStart"][0].replace("$TRAIN_ARGS", environ["TRAIN_ARGS"])
+    return shlex.split(words.replace("%i", "exp-41")), environ
+
+
+def test_the_command_of_the_unit_is_a_job_of_several_machines_with_its_secrets_in_files() -> None:
+    words, environ = unit_command()
+    config = cli.parse(words[1:], environ)
+    assert words[0].endswith("/bin/meshrun")
+    assert (config.run_id, config.nodes_min, config.nodes_max, config.notes) == ("exp-41", 4, 8, ())
+    assert config.network is not None
+    assert (config.network.backend, config.network.uses_tls) == ("etcd", True)
+    loaded = {line.partition(":")[0] for line in unit()["LoadCredential"]}
+    given = credentials.given(environ)
+    assert {environ[variable].rpartition("/")[2] for variable in given.values()} == loaded
+    assert all(variable.endswith("_FILE") for variable in given.values())
+
+
+def test_the_image_gets_one_layer_that_runs_no_shell_in_front_of_the_agent() -> None:
+    text = re.sub(r"\\\n", " ", DOCKERFILE.read_text())
+    lines = [line.split(None, 1) for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    assert [name for name, _ in lines] == ["ARG", "FROM", "RUN"]
+    extras = re.search(r"'/src\[([\w,]+)\]'", lines[-1][1])
+    assert extras
+    assert all(requirements(extra) for extra in extras[1].split(","))
+    lent = {line[1:] for line in (KUBERNETES / "Dockerfile.dockerignore").read_text().splitlines() if line[:1] == "!"}
+    project = (ROOT / "pyproject.toml").read_text()
+    assert lent == {
+        "launcher",
+        "rendezvous",
+        "pyproject.toml",
+        *re.findall(r'^readme = "(.*)"$', project, re.MULTILINE),
+    }
+    for command in re.findall(r"(?:ENTRYPOINT|CMD) (.*)", text):
+        assert json.loads(command) == ["meshrun"]
+
+
+def test_the_init_container_installs_all_that_the_agent_imports_and_nothing_of_the_images_own() -> None:
+    [job] = documents(KUBERNETES / "init-container.yaml")
+    spec = job["spec"]["template"]["spec"]
+    [init], [main] = spec["initContainers"], spec["containers"]
+    words = [*init["command"], *init["args"]]
+    assert init["image"] == main["image"]
+    assert words[:4] == ["python", "-m", "pip", "install"]
+    assert "--no-deps" in words
+    target = next(word.partition("=")[2] for word in words if word.startswith("--target="))
+    assert {"name": "PYTHONPATH", "value": target} in main["env"]
+    for container in (init, main):
+        assert target in {mount["mountPath"] for mount in container["volumeMounts"]}
+    needed = [*requirements("dependencies"), *requirements("etcd")]
+    names = {re.split(r"[<>=]", requirement)[0] for requirement in needed}
+    installed = {word for word in words[4:] if not word.startswith("-")}
+    assert names - {"numpy"} <= installed
+    assert "numpy" not in installed
+
+
+def test_the_etcd_has_three_members_of_which_one_at_a_time_may_be_taken() -> None:
+    found = documents(KUBERNETES / "etcd.yaml")
+    by_kind = {document["kind"]: document["spec"] for document in found}
+    members, budget = by_kind["StatefulSet"], by_kind["PodDisruptionBudget"]
+    service = next(document["spec"] for document in found if document["metadata"]["name"] == members["serviceName"])
+    labels = members["template"]["metadata"]["labels"]
+    assert members["replicas"] == 3
+    assert members["podManagementPolicy"] == "Parallel"
+    assert (budget["maxUnavailable"], budget["selector"]["matchLabels"]) == (1, labels)
+    assert (service["clusterIP"], service["publishNotReadyAddresses"], service["selector"]) == ("None", True, labels)
+    apart = members["template"]["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert apart[0]["topologyKey"] == "kubernetes.io/hostname"
+    assert apart[0]["labelSelector"]["matchLabels"] == labels
+
+
+def test_the_etcd_lets_nobody_in_without_a_certificate_and_forgets_old_revisions() -> None:
+    [members] = [each["spec"] for each in documents(KUBERNETES / "etcd.yaml") if each["kind"] == "StatefulSet"]
+    spec = members["template"]["spec"]
+    [container] = spec["containers"]
+    flags = dict(word.removeprefix("--").split("=", 1) for word in container["args"])
+    assert container["command"] == ["etcd"]
+    assert flags["client-cert-auth"] == flags["peer-client-cert-auth"] == "true"
+    assert flags["auto-compaction-mode"] == "periodic"
+    assert all(
+        url.startswith("https://") for name, url in flags.items() if name.endswith("-urls") and "metrics" not in name
+    )
+    cluster = dict(member.split("=", 1) for member in flags["initial-cluster"].split(","))
+    assert cluster == {
+        f"etcd-{n}": f"https://etcd-{n}.{members['serviceName']}:2380" for n in range(members["replicas"])
+    }
+    secrets = {each["name"]: each["secret"]["secretName"] for each in spec["volumes"] if "secret" in each}
+    mounts = {mount["mountPath"]: secrets.get(mount["name"]) for mount in container["volumeMounts"]}
+    for name, path in flags.items():
+        if name.endswith("-file"):
+            folder, _, file = path.rpartition("/")
+            assert mounts[folder] == "etcd-server-tls"
+            assert file in ("ca.crt", "tls.crt", "tls.key")
+
+
+def test_the_labels_of_nodes_may_be_read_and_nothing_else() -> None:
+    found = {document["kind"]: document for document in documents(KUBERNETES / "node-labels.yaml")}
+    account, role, binding = found["ServiceAccount"], found["ClusterRole"], found["ClusterRoleBinding"]
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    [subject] = binding["subjects"]
+    assert {key: subject[key] for key in ("name", "namespace")} == account["metadata"]
+
+
+def test_every_recipe_is_named_in_a_guide() -> None:
+    guides = "".join((ROOT / "docs" / "guides" / f"{name}.md").read_text() for name in PAGES)
+    files = {path.name for folder in FOLDERS for path in (EXAMPLES / folder).iterdir() if path.is_file()}
+    assert not {name for name in files if name not in guides and not name.endswith(".dockerignore")}
+    named = set(re.findall(r"examples/[\w/.@-]+\w", guides)) | {
+        f"examples/kubernetes/{name}" for name in re.findall(r"^\| `([\w-]+\.yaml)`", guides, re.MULTILINE)
+    }
+    assert not {name for name in named if not (ROOT / name).exists()}
