@@ -22,7 +22,9 @@ UNIT_TESTS := $(wildcard tests/unit tests/protocol tests/store)
 # Minutes of random faults in processes of their own, and hundreds of searches for a plan: not for `make unit`.
 LONGER := tests/protocol/test_simulation.py tests/protocol/test_checker.py tests/protocol/test_rules.py \
 	tests/unit/test_placement_properties.py tests/unit/test_placement_optima.py
-OTHER_TESTS := $(wildcard tests/cli tests/processes tests/network tests/end_to_end)
+PROCESS_TESTS := $(wildcard tests/cli tests/processes)
+# Whole jobs, on one machine and on several.
+JOB_TESTS := $(wildcard tests/network tests/end_to_end)
 # Each behaviour by torchrun and by meshrun, for minutes: `make compat`.
 COMPAT_TESTS := $(wildcard tests/compat)
 # Libraries that are started by a launcher, in an environment of their own: `make clients`.
@@ -38,8 +40,15 @@ help: ## list the targets
 demo: .demo-venv/installed ## train on two workers of this machine, in an environment of its own
 	.demo-venv/bin/meshrun --standalone --nproc-per-node 2 examples/ddp_digits.py
 
+# Two halves beside each other: the tests of whole jobs wait more than they compute.
 test: .venv/installed .witness/installed lint browser servers ## lint, types, and every test
-	.venv/bin/pytest $(UNIT_TESTS) $(OTHER_TESTS)
+	@$(MAKE) --no-print-directory --output-sync=target -j2 test-jobs test-parts
+
+.PHONY: test-parts test-jobs
+test-parts:
+	.venv/bin/pytest $(UNIT_TESTS) $(PROCESS_TESTS)
+test-jobs:
+	.venv/bin/pytest $(JOB_TESTS)
 
 unit: .venv/installed ## the tests without servers or processes, in seconds, on two cores
 	@$(MAKE) --no-print-directory --output-sync=target -j2 unit-decisions unit-others

@@ -60,6 +60,8 @@ def main():
 main()
 """
 )
+# Both are there before either fails.
+_BOTH = 'mark(f"there-{RANK}-{RESTART}")\nwait_for(f"there-{1 - RANK}-{RESTART}")\n'
 _TIMER = """
 import torch.distributed.elastic.timer as timer
 timer.configure(timer.FileTimerClient(os.environ["TORCHELASTIC_TIMER_FILE"]))
@@ -261,6 +263,7 @@ fail(5, 10 + RANK)
         name="restarts",
         options="--nproc-per-node 2 --max-restarts 2 --log-dir logs --redirects 1",
         script=TOOLS
+        + _BOTH
         + "print('try', RESTART)\nif RESTART == 2: sys.exit(0)\nif RANK == 1: sys.exit(3)\ntime.sleep(600)",
         looks={
             "restarts that lead to success": (succeeds, "runs"),
@@ -278,7 +281,7 @@ fail(5, 10 + RANK)
     Case(
         name="restarts that are used up",
         options="--nproc-per-node 2 --max-restarts 1",
-        script=TOOLS + "sys.exit(RANK + 4)\n",
+        script=TOOLS + _BOTH + "sys.exit(RANK + 4)\n",
         looks={
             "both workers fail, --max-restarts 1: starts of each rank": (_lives, "rank 0: 0 1; rank 1: 0 1"),
             "both workers fail: exit code": (yes(lambda seen: seen.codes[0] != 0), "yes"),
