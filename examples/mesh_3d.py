@@ -211,7 +211,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--every", type=int, default=10, help="steps between two checkpoints, and between two lines")
     parser.add_argument("--checkpoint", metavar="DIR", help="save there, and resume from there")
-    parser.add_argument("--text", metavar="FILE", default=os.path.join(os.path.dirname(os.__file__), "LICENSE.txt"))
+    licence = os.path.join(os.path.dirname(os.__file__), "LICENSE.txt")
+    parser.add_argument("--text", metavar="FILE", default=licence, help="what it reads: the licence of Python")
     arguments = parser.parse_args()
 
     torch.set_num_threads(1)  # the network is tiny: more threads would only wait for each other

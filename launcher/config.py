@@ -21,7 +21,7 @@ from launcher.options import DEMANDS, Given, Words, gather
 from launcher.options.legacy import unread_variables, wants_local_rank
 from launcher.options.meeting import meet
 from launcher.options.network import Network
-from launcher.options.reading import count, flag, host, name, ports, printable, seconds, whole_number
+from launcher.options.reading import count, flag, host, node_name, ports, printable, seconds, short, whole_number
 from launcher.options.redirects import Streams, local_ranks, streams, texts
 from launcher.options.sharing import NumaMode, devices_per_worker, numa_binding, worker_count
 from launcher.options.signals import preemption_signal, signals_to_handle
@@ -145,7 +145,7 @@ def resolve(words: Words, environ: Mapping[str, str], python: str, hostname: str
         notes.append(f"{given['monitor-interval']} has no effect: nothing polls, a worker's end is seen at once")
     meeting = meet(
         given, notes, standalone=flag(given["standalone"]), nodes=(nodes_min, nodes_max),
-        is_alone=nodes_max == 1 or _is_local(given["rdzv-endpoint"], given["nnodes"]),
+        is_alone=nodes_max == 1 or _is_local(given["rdzv-endpoint"], nodes_min),
     )  # fmt: skip
     if meeting.network is None:
         nodes_max = _require_one(given, notes, nodes_min, nodes_max)
@@ -166,7 +166,7 @@ def resolve(words: Words, environ: Mapping[str, str], python: str, hostname: str
         terms=terms(given, meeting.conf, (nodes_min, nodes_max)) if meeting.network else terms_alone(given),
         max_restarts=count(given["max-restarts"]),
         monitor_interval_s=seconds(given["monitor-interval"]),
-        role=printable(given["role"]),
+        role=short(given["role"]),
         log_dir=given["log-dir"].text_if_given,
         redirects=streams(given["redirects"]),
         tee=streams(given["tee"]),
@@ -187,7 +187,7 @@ def resolve(words: Words, environ: Mapping[str, str], python: str, hostname: str
         rdzv_conf=meeting.conf,
         network=meeting.network,
         attempt=None if given["attempt"].is_default else count(given["attempt"]),
-        node_name=None if given["node-name"].is_default else name(given["node-name"]),
+        node_name=None if given["node-name"].is_default else node_name(given["node-name"]),
         node_rank=meeting.node_rank,
         master_addr=meeting.master_addr,
         master_port=meeting.master_port,
@@ -245,9 +245,9 @@ def _nodes(given: Given, mesh: Mesh | None) -> tuple[int, int | None]:
     return least, most
 
 
-def _is_local(endpoint: Given, nodes: Given) -> bool:
-    """torchrun's habit on one machine: an endpoint whose port nobody else can know."""
-    return nodes.is_default and endpoint.text.endswith(":0")
+def _is_local(endpoint: Given, least: int) -> bool:
+    """torchrun's habit on one machine, where that is enough: an endpoint whose port nobody else can know."""
+    return least == 1 and endpoint.text.endswith(":0")
 
 
 def _require_one(given: Mapping[str, Given], notes: list[str], least: int, most: int | None) -> int:

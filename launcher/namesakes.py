@@ -11,9 +11,12 @@ lease lives: until then it is a member, or it is not coming.
 
 from __future__ import annotations
 
-import contextlib
 import os
+import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import NamedTuple
 
 from launcher.arrival import Arrival
@@ -27,6 +30,7 @@ from rendezvous.records import Member
 from rendezvous.store import Get, KeyValue, Store
 
 PAUSE_S = 0.25
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class _Holder(NamedTuple):
@@ -37,23 +41,49 @@ class _Holder(NamedTuple):
 
 
 def require_own_number(store: Store, arrival: Arrival, run_id: str, node_rank: int, *, lease_ttl_s: float) -> None:
-    """Raise UsageError, with both names, if another node has this number and keeps it for longer than a lease lives."""
+    """Raise UsageError, with both names, if another node has this number and keeps it for longer than a lease lives.
+
+    A signal ends the wait: whoever takes it will leave anyway.
+    """
     patience_s = lease_ttl_s + 1
     deadline, said = time.monotonic() + patience_s, False
     look = _Look(store, arrival, run_id, node_rank)
     look.announce(lease_ttl_s)
-    while other := look.holder():
-        sentence = two_of_one(arrival.name, other.name, node_rank)
-        if other.is_begun:
-            tell(f"{sentence}: {arrival.name} stands by until {other.name} is gone")
-            return
-        if time.monotonic() >= deadline:
-            look.withdraw()
-            raise UsageError(sentence, "each node has a number of its own, from 0")
-        if not said:
-            said = True
-            tell(f"{sentence}: waiting up to {patience_s:g} s for {other.name} to go")
-        time.sleep(PAUSE_S)
+    with _noticed() as signals:
+        while not signals and (other := look.holder()):
+            sentence = two_of_one(arrival.name, other.name, node_rank)
+            if other.is_begun:
+                tell(f"{sentence}: {arrival.name} stands by until {other.name} is gone")
+                return
+            if time.monotonic() >= deadline:
+                look.withdraw()
+                raise UsageError(sentence, "each node has a number of its own, from 0")
+            if not said:
+                said = True
+                tell(f"{sentence}: waiting up to {patience_s:g} s for {other.name} to go")
+            time.sleep(PAUSE_S)
+
+
+@contextmanager
+def _noticed() -> Iterator[list[int]]:
+    """The signals that come meanwhile; who takes them is told as ever."""
+    found: list[int] = []
+    before = {signum: signal.getsignal(signum) for signum in _ENDING}
+
+    def note(signum: int, frame: FrameType | None) -> None:
+        found.append(signum)
+        handler = before[signal.Signals(signum)]
+        assert callable(handler)
+        handler(signum, frame)
+
+    taken = [signum for signum, handler in before.items() if callable(handler)]
+    for signum in taken:
+        signal.signal(signum, note)
+    try:
+        yield found
+    finally:
+        for signum in taken:
+            signal.signal(signum, before[signum])
 
 
 class _Look:
@@ -81,7 +111,7 @@ class _Look:
 
     def withdraw(self) -> None:
         """Say no longer that it comes."""
-        with contextlib.suppress(StoreError):
+        with suppress(StoreError):
             self._store.lease_revoke(self._lease)
 
     def holder(self) -> _Holder | None:

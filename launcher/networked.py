@@ -65,7 +65,7 @@ class NetworkedMembership(Membership):
         )
         self._arrival = arrival
         self._limits = limits
-        self._server = self._serve()
+        self._server = self._serve(is_numbered)
         try:
             self._store = self._open(run_id, config.node_rank)
         except MeshrunError:
@@ -120,15 +120,17 @@ class NetworkedMembership(Membership):
         if self._server is not None:
             self._server.close()
 
-    def _serve(self) -> StoreServer | None:
+    def _serve(self, is_numbered: bool) -> StoreServer | None:
         arrival = self._arrival
         if not arrival.serves_at:
             return None
         try:
             server = stores.serve(arrival.network, arrival.serves_at, arrival.credentials)
         except TemporaryError:
-            # Two agents of this machine saw nobody there, and the other was first.
-            if arrival.network.is_host or probe(arrival.network).kind != "good":
+            # Two agents of this machine saw nobody there, and the other was first. If both have number 0, that is
+            # said when they meet.
+            is_sole = bool(arrival.network.is_host) and not is_numbered
+            if is_sole or probe(arrival.network).kind != "good":
                 raise
             return None
         tell(f"this agent serves the job's store at {arrival.network.endpoints[0]}; if it is lost, the job is lost")

@@ -53,11 +53,13 @@ class LocalRound:
         """Note what became of the round; what is told of another one is late, and ignored."""
         if event.round != self.alive_round:
             return
-        is_open = not self.status.outcome and not self._stop_mode
+        is_final = isinstance(event, RoundFailed) and event.is_final
+        # An exit after the stop is no failure, but who will not come back must not be waited for.
+        is_open = not self.status.outcome and (not self._stop_mode or is_final)
         match event:
             case RoundSucceeded() if is_open:
                 self.status = replace(self.status, outcome="succeeded")
-            case RoundFailed(_, exit_code, is_peer_loss, failure, rank, is_port_taken, is_final) if is_open:
+            case RoundFailed(_, exit_code, is_peer_loss, failure, rank, is_port_taken) if is_open:
                 self.status = replace(
                     self.status,
                     outcome="failed",

@@ -6,8 +6,8 @@
 set -uo pipefail
 
 usage="ssh-loop.sh RUN_ID HOST... -- [options] SCRIPT [arguments]"
-run_id=${1:?$usage}
-shift
+run_id=${1:-}
+[ "$#" = 0 ] || shift
 hosts=()
 while [ "$#" -gt 0 ] && [ "$1" != -- ]; do
     hosts+=("$1")
@@ -31,7 +31,7 @@ stop() {
 }
 trap stop INT TERM
 
-mkdir -p "$run_id"
+mkdir -p -- "$run_id" || exit
 pids=()
 for host in "${hosts[@]}"; do
     ssh -n -o BatchMode=yes -o ServerAliveInterval=15 "$host" "$remote" > "$run_id/$host.log" 2>&1 &

@@ -36,7 +36,8 @@ sign server serverAuth,clientAuth "$names" # members are clients of each other
 sign client clientAuth
 
 for who in server client; do
-    echo "kubectl --namespace $namespace create secret generic etcd-$who-tls --from-file=ca.crt=$PWD/ca.crt" \
-        "--from-file=tls.crt=$PWD/$who.crt --from-file=tls.key=$PWD/$who.key"
+    printf '%q ' kubectl --namespace "$namespace" create secret generic "etcd-$who-tls" \
+        "--from-file=ca.crt=$PWD/ca.crt" "--from-file=tls.crt=$PWD/$who.crt" "--from-file=tls.key=$PWD/$who.key"
+    echo
 done
 echo "# $PWD/ca.key signs further certificates: keep it where nobody else reads it"

@@ -2,7 +2,7 @@
 
 Our own detectors read the driver's files and need no framework. For other types torch is the one who can count, as it
 does for torchrun: a short process of the workers' Python imports it, a second or two, and the agent stays free of it.
-The extension is loaded by torch itself, through its entry points, and the variables of the job hold.
+The extension is loaded by torch itself, through its entry points, and the variables of the job hold, but for secrets.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 
+from launcher.credentials import PRIVATE
 from launcher.devices import Inventory
 from launcher.node import Device
 
@@ -60,8 +61,9 @@ def _ask(command: Sequence[str], environ: Mapping[str, str], limit_s: float) -> 
     import subprocess
 
     try:
+        env = {name: value for name, value in environ.items() if name not in PRIVATE}
         done = subprocess.run(
-            command, env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s, check=False
+            command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s, check=False
         )
     except subprocess.TimeoutExpired:
         return 0, f"torch did not count them within {limit_s:g} s"

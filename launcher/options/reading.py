@@ -7,6 +7,7 @@ from collections.abc import Callable
 from launcher.errors import UsageError
 from launcher.options import Given
 
+SHORT_MAX = 255  # characters of what nodes tell each other, see `launcher.description`; a host's name has fewer
 _SECONDS_MAX = 1e9  # the kernel's timers count further, a slip of the pen is more likely
 
 
@@ -95,15 +96,30 @@ def host(given: Given, text: str) -> str:
 def is_host(name: str) -> bool:
     """Whether this may be the name or the address of a host."""
     address = name.partition("%")[0]  # fe80::1%eth0 names its interface
+    if not address or len(name) > SHORT_MAX:
+        return False
     if ":" in name:
-        return bool(address) and set(address) <= set("0123456789abcdefABCDEF:.")
-    return bool(address) and all(letter.isalnum() or letter in "_.-" for letter in address)
+        return set(address) <= set("0123456789abcdefABCDEF:.")
+    return all(letter.isalnum() or letter in "_.-" for letter in address)
 
 
 def name(given: Given) -> str:
     """A text that becomes a part of keys or of a directory's name. Raises UsageError for one that cannot."""
     if "/" in printable(given):
         raise UsageError(f"{given}: a name that becomes part of a path cannot hold a /")
+    return given.text
+
+
+def node_name(given: Given) -> str:
+    """A text that is both. Raises UsageError."""
+    short(given)
+    return name(given)
+
+
+def short(given: Given) -> str:
+    """A text that this node tells the others. Raises UsageError for what cannot be shown, or is too long for that."""
+    if len(printable(given)) > SHORT_MAX:
+        raise UsageError(f"{given.origin} has {len(given.text)} characters, {SHORT_MAX} is the most")
     return given.text
 
 

@@ -48,6 +48,7 @@ class Member:
         self._leash_until = math.inf
         self._end: End | None = None
         self._mistake: Exception | None = None  # ours, made in the thread
+        self._listener = arrival.listener
         self._membership = join(
             config,
             self._limits,
@@ -145,8 +146,11 @@ class Member:
             self._driver.submit(messages.RoundSucceeded(self._start.round))
 
     def give_up(self, exit_code: int, failure: str, rank: int) -> None:
-        """torchrun has stopped its workers after a failure, for good: the job fails, and this node stays for that."""
-        if not self.has_workers or self._stop is not None or self._start is None:
+        """torchrun has stopped its workers after a failure, for good: the job fails, and this node stays for that.
+
+        Also where the round ends already, for the same reason perhaps: with this node it cannot begin again.
+        """
+        if not self.has_workers or self._start is None:
             self.leave("torchrun has ended", exit_code)
             return
         round = self._start.round
@@ -155,6 +159,9 @@ class Member:
 
     def leave(self, reason: str, exit_code: int = EXIT_LEFT) -> None:
         """torchrun has no workers any more, and goes."""
+        if self._thread.ident is None:  # it never asked for a round, so there is nobody to tell
+            self._end = self._end or End(exit_code, reason, None)
+            return
         self._driver.submit(messages.Leave(reason, exit_code))
         self._be_without_workers()
 
@@ -162,7 +169,7 @@ class Member:
         """After the end: give back what is held."""
         if self._thread.ident is None:
             self._end = self._end or End(0, "", None)
-            self._membership.close()
+            self._give_up_membership()
         self.offer.close()
 
     # --- the thread ---
@@ -194,9 +201,13 @@ class Member:
         except Exception as error:  # whose thread this is does not matter to whoever reads the message
             self._mistake = error
         finally:
-            self._membership.close()
+            self._give_up_membership()
             with self._news:
                 self._news.notify_all()
+
+    def _give_up_membership(self) -> None:
+        self._membership.close()
+        self._listener.close()
 
     def _turn(self) -> None:
         if self._start is not None and now() >= self._leash_until:

@@ -139,6 +139,41 @@ def test_a_job_that_has_failed_ends_everywhere_and_its_name_is_free(etcd: EtcdSe
         assert "has already ended: all workers succeeded" in late.agents["n1"].stderr
 
 
+def test_an_agent_without_restarts_left_ends_the_job_though_another_node_failed_first(
+    etcd: EtcdServer, tmp_path: Path
+) -> None:
+    script = (
+        "tell()\n"
+        "if len(open('../seen').readlines()) <= 2:\n"  # round 1: the second node's worker fails alone
+        "    sys.exit(3) if SEEN['RANK'] else wait_for('never')\n"
+        "while len(open('../seen').readlines()) < 4:\n    time.sleep(0.01)\n"
+        "time.sleep(0.5 * SEEN['RANK'])\n"  # round 2: it fails after the first one's
+        "sys.exit(4)\n"
+    )
+    with Torchruns(tmp_path, etcd, "--nnodes=2", "--max-restarts=1", script=script) as job:
+        job.start(1)
+        job.start(2, "--monitor-interval=3")  # it looks when both have failed and the round is being stopped
+        assert job.wait() == {"n1": 1, "n2": 1}
+        assert "node n2 will not restart its workers" in job.agents["n1"].stderr
+
+
+def test_a_handler_that_was_never_asked_for_a_round_has_nobody_to_wait_for(
+    etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch.distributed.elastic.rendezvous import RendezvousParameters
+
+    from launcher.torchrun_handler import create, handler
+
+    monkeypatch.setattr(handler, "LEAVE_LIMIT_S", 0.0)
+    monkeypatch.setenv("LAUNCHER_NODE_NAME", "n1")
+    told = RendezvousParameters("meshrun", etcd.endpoint, "unasked", 1, 1)
+    unasked = create(told)  # type: ignore[arg-type]  # whose settings may be of any kind
+    assert unasked.shutdown()
+    end = unasked._member.end
+    assert end is not None
+    assert end.reason == "torchrun has ended"  # known at once
+
+
 def test_a_node_that_is_told_to_end_leaves_the_others_running(etcd: EtcdServer, tmp_path: Path) -> None:
     with Torchruns(tmp_path, etcd, "--nnodes=1:2", script=UNTIL_FINISH, environ=BOTH) as job:
         job.start(1)

@@ -92,3 +92,12 @@ def test_a_silent_torch_is_waited_for_with_a_limit() -> None:
 def test_an_interpreter_that_there_is_not_is_named(tmp_path: Path) -> None:
     python = str(tmp_path / "python")
     assert refusal("xpu", python) == f"--nproc-per-node=xpu: {python} cannot be run: No such file or directory"
+
+
+def test_what_torch_loads_is_told_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAUNCHER_STORE_TOKEN", "hunter2")
+    monkeypatch.setenv("NPU_VISIBLE", "0")
+    question = "import json, os; names = {'LAUNCHER_STORE_TOKEN', 'NPU_VISIBLE'} & {*os.environ}; "
+    question += "print(json.dumps([1, ' '.join(sorted(names))]))"
+    _, reason = workers("npu", question=question)
+    assert reason == "1 worker, one per npu (1 found by NPU_VISIBLE)"

@@ -6,6 +6,7 @@ import pytest
 
 from launcher import config, options
 from launcher.config import Config
+from launcher.description import Description, describe, read_description
 from launcher.errors import UsageError
 from launcher.options import Given
 from launcher.options.network import Network
@@ -52,6 +53,7 @@ def refusal(*words: str, **environ: str) -> str:
         ),
         (("--rdzv-backend=c10d", "--rdzv-endpoint=node0:5"), None),
         (("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--mesh=dp=*"), None),
+        (("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--nnodes=1:4"), None),
         (("--rdzv-backend=c10d", "--nnodes=1:4"), None),
         (("--standalone", *ETCD), None),
     ],
@@ -231,3 +233,14 @@ def test_unknown_settings_are_named() -> None:
 def test_a_default_is_never_refused() -> None:
     assert Given(BY_NAME["grow"], "delay", "default").is_default
     assert resolve(*ETCD).terms == {}
+
+
+def test_what_a_node_tells_the_others_is_refused_where_they_would_not_read_it() -> None:
+    long, longer = "x" * 255, "x" * 256
+    made = resolve("--role", long, "--node-name", long, "--local-addr", long)
+    told = Description(slot_count=1, address=made.local_addr or "", role=made.role, name=made.node_name or "")
+    assert read_description(describe(told)) == told
+    assert refusal("--role", longer) == "--role has 256 characters, 255 is the most"
+    assert refusal(LAUNCHER_NODE_NAME=longer) == "LAUNCHER_NODE_NAME has 256 characters, 255 is the most"
+    for option in ("--local-addr", "--master-addr"):
+        assert refusal(option, longer).endswith("is no address and no name of a host")

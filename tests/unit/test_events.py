@@ -63,7 +63,8 @@ def test_a_worker_that_ends_because_its_round_does_has_not_failed(tmp_path: Path
     )  # fmt: skip
     assert names(found) == [
         ("RENDEZVOUS", "AGENT", None), ("START", "WORKER", 4), ("FAILED", "WORKER", 4), ("TERMINATED", "WORKER", 5),
-        ("ROUND_ENDED", "AGENT", None), ("RENDEZVOUS", "AGENT", None), ("FAILED", "WORKER", 5), ("FAILED", "AGENT", None),
+        ("ROUND_ENDED", "AGENT", None), ("RENDEZVOUS", "AGENT", None), ("FAILED", "WORKER", 5),
+        ("FAILED", "AGENT", None),
     ]  # fmt: skip
     failed, terminated, over = found[2]["metadata"], found[3]["metadata"], found[-1]["metadata"]
     assert (failed["raw_error"], terminated["raw_error"], over["raw_error"]) == ("the disk is full", None, "3 of 3")

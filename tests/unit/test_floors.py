@@ -134,7 +134,11 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "launcher.worker",
         "launcher.workers",
     ),
-    "agent": ("launcher.agent", "launcher.torchrun_handler", "launcher.torchrun_handler.*",),
+    "agent": (
+        "launcher.agent",
+        "launcher.torchrun_handler",
+        "launcher.torchrun_handler.*",
+    ),
     "command": (
         "launcher",  # what is reached from it by name
         "launcher.__main__",

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -10,10 +15,12 @@ from launcher import namesakes
 from launcher.arrival import Arrival
 from launcher.credentials import Credentials
 from launcher.description import Description, describe
-from launcher.errors import UsageError
+from launcher.errors import TemporaryError, UsageError
 from launcher.namesakes import require_own_number
+from launcher.networked import NetworkedMembership
 from launcher.options.network import Network
 from launcher.predecessors import Place
+from launcher.probe import Finding
 from rendezvous import keys, records
 from rendezvous.records import Member
 from rendezvous.stores.memory import MemoryStore
@@ -88,6 +95,22 @@ def test_another_number_or_what_this_node_was_before_stands_in_nobodys_way(store
     assert said == []
 
 
+def test_a_signal_ends_the_wait_and_is_told_to_whoever_takes_it(
+    store: MemoryStore, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joins(store, "h2", 1)
+    taken: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda signum, _: taken.append(signum))
+    monkeypatch.setattr("launcher.namesakes.time.sleep", lambda _: signal.raise_signal(signal.SIGTERM))
+    try:
+        look(store, "h3", 1, lease_ttl_s=59)
+        assert taken == [signal.SIGTERM]
+        signal.raise_signal(signal.SIGTERM)
+        assert len(taken) == 2
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_where_there_is_no_job_yet_nobody_has_a_number(said: list[str]) -> None:
     look(MemoryStore(clock=lambda: 0.0), "h1", 0)
     assert said == []
@@ -99,6 +122,21 @@ def test_of_two_that_come_in_the_same_moment_the_second_is_refused(store: Memory
         look(store, "h4", 1)
     look(store, "h3", 1)  # again: it came before the other
     look(store, "h4", 2)
+
+
+@pytest.mark.parametrize(("is_numbered", "raises"), [(True, False), (False, True)])
+def test_of_two_that_would_both_serve_the_store_the_second_meets_the_first_if_they_are_numbered(
+    monkeypatch: pytest.MonkeyPatch, is_numbered: bool, raises: bool
+) -> None:
+    place = arrival("h4")
+    place = place._replace(network=replace(place.network, is_host=True), serves_at=("127.0.0.1",))
+    taken = TemporaryError("the port is taken")
+    with place.listener:
+        member = SimpleNamespace(_arrival=place)
+        monkeypatch.setattr("launcher.networked.stores.serve", Mock(side_effect=taken))
+        monkeypatch.setattr("launcher.networked.probe", lambda _: Finding("good"))
+        with pytest.raises(TemporaryError) if raises else nullcontext():
+            assert NetworkedMembership._serve(member, is_numbered) is None  # type: ignore[arg-type]
 
 
 def test_who_said_that_it_comes_and_has_died_is_waited_for(

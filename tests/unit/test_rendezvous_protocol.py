@@ -369,6 +369,14 @@ def test_events_that_come_together_are_compared_once() -> None:
     assert (status.outcome, status.rank, status.is_port_taken, status.is_final) == ("failed", 5, True, True)
 
 
+@pytest.mark.parametrize(("is_final", "outcome"), [(False, ""), (True, "failed")])
+def test_a_failure_after_the_stop_counts_only_if_it_is_the_node_s_last(is_final: bool, outcome: str) -> None:
+    bench = running()
+    bench.protocol.here.stop("kill", "a worker failed elsewhere", bench.now)
+    bench.tell(RoundFailed(1, 3, False, "late", is_final=is_final))
+    assert bench.protocol.here.status.outcome == outcome
+
+
 def test_a_seal_that_is_applied_late_is_not_sealed_over() -> None:
     bench = Bench()
     bench.step(Begin())

@@ -55,7 +55,7 @@ def test_what_comes_behind_half_a_request_does_not_push_it_out() -> None:
     timers = Timers()
     text = request(7, "step", 100.0)
     timers.feed(text[:-1])
-    many = b"".join(request(8, str(number), 200.0) for number in range(700))  # what a full pipe holds
+    many = b"".join(request(8, str(number), 200.0) for number in range(1000))  # more than a pipe holds
     timers.feed(b"\n" + many)
     assert timers.next_at == 100.0
 

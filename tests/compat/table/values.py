@@ -33,7 +33,7 @@ VALUES = {
     "virtual-local-rank": ("0", "1", "x"),
 }
 # Trials that are one row of the list.
-_EMPTY = "an empty value where a number or a code belongs"
+_EMPTY = "an empty --nnodes, --nproc-per-node, --redirects or --tee"
 _RANK = "a local rank of several digits, as in --redirects 10:1"
 SAME = {
     ("nnodes", ""): _EMPTY,
