@@ -121,6 +121,8 @@ def train(epochs: int, checkpoint: str | None) -> None:
 
 
 def main(epochs: int, checkpoint: str | None) -> None:
+    if "RANK" not in os.environ:
+        raise SystemExit("no launcher has given this process a rank: start this with meshrun")
     coordinator = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     jax.distributed.initialize(
         coordinator_address=coordinator,

@@ -98,6 +98,8 @@ class Stage(nn.Module):
 
 def grid() -> DeviceMesh:
     """The mesh that the launcher has made; one axis, dp, where it has made none (torchrun does not)."""
+    if "WORLD_SIZE" not in os.environ:
+        raise SystemExit("no launcher has given this process a rank: start this with meshrun")
     axes = os.environ.get("MESH_AXES", "dp").split(",")
     shape = [int(size) for size in os.environ.get("MESH_SHAPE", os.environ["WORLD_SIZE"]).split(",")]
     sizes = dict(zip(axes, shape, strict=True))
