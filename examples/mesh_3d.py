@@ -98,8 +98,6 @@ class Stage(nn.Module):
 
 def grid() -> DeviceMesh:
     """The mesh that the launcher has made; one axis, dp, where it has made none (torchrun does not)."""
-    if "WORLD_SIZE" not in os.environ:
-        raise SystemExit("no launcher has given this process a rank: start this with meshrun")
     axes = os.environ.get("MESH_AXES", "dp").split(",")
     shape = [int(size) for size in os.environ.get("MESH_SHAPE", os.environ["WORLD_SIZE"]).split(",")]
     sizes = dict(zip(axes, shape, strict=True))
@@ -217,6 +215,8 @@ def main() -> None:
     parser.add_argument("--text", metavar="FILE", default=licence, help="what it reads: the licence of Python")
     arguments = parser.parse_args()
 
+    if "WORLD_SIZE" not in os.environ:
+        raise SystemExit("no launcher has given this process a rank: start this with meshrun")
     torch.set_num_threads(1)  # the network is tiny: more threads would only wait for each other
     with open(arguments.text, encoding="ascii", errors="ignore") as file:
         text = torch.tensor([ord(letter) for letter in file.read()])
