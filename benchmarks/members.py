@@ -34,9 +34,9 @@ def ours() -> Prepare:
         importlib.import_module(name)
 
     from launcher import roster
-    from launcher.description import Description, describe
     from launcher.mesh import Axis, Mesh
     from launcher.placement import Costs, Limits
+    from launcher.roster.description import Description, describe
     from rendezvous.driver import Driver
     from rendezvous.messages import Begin, End, StartRound
     from rendezvous.presence import Presence, bind

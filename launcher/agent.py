@@ -20,25 +20,25 @@ from launcher import mesh as meshes
 from launcher.config import Config
 from launcher.console import tell
 from launcher.departure import Departure
-from launcher.description import Share, read_share
 from launcher.devices.choose import worker_devices
 from launcher.errors import EXIT_FENCED, shortage_hint
-from launcher.failures import Failures, spawn_exit_code
-from launcher.master_port import MasterPort
 from launcher.membership import join, now, settings
 from launcher.mesh import Axis, Mesh
-from launcher.narrator import Narrator, recorder
 from launcher.output.layout import LogLayout
+from launcher.reporting.failures import Failures, spawn_exit_code
+from launcher.reporting.narrator import Narrator, recorder
+from launcher.roster.description import Share, read_share
 from launcher.wakeup import Wakeup
 from launcher.warden import Exited, Gone, LeashExpired, Report, Spawned, SpawnFailed, Warden, WardenLost
 from launcher.workers import WorkerMaker
+from launcher.workers.master_port import MasterPort
 from rendezvous import messages
 from rendezvous.errors import RecordError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.arrival import Arrival
-    from launcher.hearing import Hearing
+    from launcher.workers.hearing import Hearing
 
 SWEEP_LIMIT_S = 10.0  # a killed process may hang in a driver; after this the agent ends and says so
 STUCK_LIMIT_S = 3.0  # killed processes that are still there are named
@@ -92,7 +92,7 @@ class Agent:
         )
         self._maker.add(arrival.place.environment if arrival else {})
         if os.environ.get("TORCHELASTIC_ENABLE_FILE_TIMER") == "1":
-            from launcher import timers
+            from launcher.workers import timers
 
             self._maker.add(timers.watch(warden.pid, os.environ.get("TORCHELASTIC_TIMER_FILE")))
         self._record = recorder(config, self._host, layout.run_id, self._maker.error_file)
@@ -125,7 +125,7 @@ class Agent:
         """Only a job that may grow wants to know of checkpoints."""
         if arrival is None or self._settings.growth != "checkpoint":
             return None
-        from launcher.hearing import Hearing
+        from launcher.workers.hearing import Hearing
 
         hearing = Hearing()
         self._maker.add(hearing.environment)

@@ -68,7 +68,7 @@ def _run(argv: Sequence[str]) -> int:
 def _launch(config: Config, warden: Warden, arrival: Arrival | None) -> int:
     """Run the agent, beside its warden."""
     if arrival is not None:
-        from launcher.limits import raise_descriptor_limit
+        from launcher.arrival.limits import raise_descriptor_limit
 
         raise_descriptor_limit()
 
@@ -144,7 +144,7 @@ def report(error: Exception, program: str) -> int:
 
 def _leave(error: MeshrunError, exit_code: int) -> bool:
     """Leave the error for the program that started this one, if it has asked for that."""
-    from launcher import ending
+    from launcher.reporting import ending
 
     return ending.write(ending.Ended(exit_code=exit_code, reason=str(error), hint=error.hint))
 

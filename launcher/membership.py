@@ -14,13 +14,13 @@ from collections.abc import Callable
 
 from launcher.config import Config
 from launcher.console import tell
-from launcher.demand import limits_and_costs, written
-from launcher.description import Description, describe
 from launcher.errors import UsageError
 from launcher.mesh import Mesh
 from launcher.node import Node
 from launcher.placement import Costs, Limits, feasibility
 from launcher.roster import RosterPlanner
+from launcher.roster.demand import limits_and_costs, written
+from launcher.roster.description import Description, describe
 from launcher.topology import HOST
 from rendezvous.driver import Driver
 from rendezvous.errors import SettingsError

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 from launcher import stores
 from launcher.arrival import Arrival
+from launcher.arrival.probe import probe
 from launcher.config import Config
 from launcher.console import tell
-from launcher.demand import written
-from launcher.description import Description, describe
 from launcher.errors import TemporaryError
 from launcher.membership import Membership, chance, demands, now
 from launcher.mesh import Mesh
-from launcher.probe import probe
 from launcher.roster import RosterPlanner
+from launcher.roster.demand import written
+from launcher.roster.description import Description, describe
 from rendezvous.driver import Driver
 from rendezvous.errors import MeshrunError
 from rendezvous.presence import Presence
@@ -143,7 +143,7 @@ class NetworkedMembership(Membership):
             # It was there a moment ago: if it is away again, whoever joins waits for it and says so.
             version = stores.check(store, network, run_id, may_be_away=True)
             if node_rank is not None:
-                from launcher.namesakes import require_own_number
+                from launcher.arrival.namesakes import require_own_number
 
                 require_own_number(store, self._arrival, run_id, node_rank, lease_ttl_s=self._limits.lease_ttl_s)
         except MeshrunError:

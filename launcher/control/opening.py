@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from launcher import credentials, options, stores
+from launcher.arrival.probe import probe
 from launcher.errors import TemporaryError, UsageError
 from launcher.options import network, reading
-from launcher.probe import probe
 from rendezvous.store import Store
 
 _ANY_RUN = "any"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-END_FILE = "LAUNCHER_END_FILE"  # for the program that started this agent, see launcher.ending
+END_FILE = "LAUNCHER_END_FILE"  # for the program that started this agent, see launcher.reporting.ending
 _PREFIXES = (
     "SLURM_STEP",  # SLURM_STEPID, SLURM_STEP_NODELIST, ...
     "SLURM_SRUN_COMM_",

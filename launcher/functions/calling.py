@@ -2,7 +2,7 @@
 
 What the options mean is asked before anything is started, of the same code as the command's, so a refusal reads the
 same. What the agent knows of the end (the last round, this node's ranks in it, the failures) it leaves in a file in
-place of its report on stderr: see `launcher.ending`.
+place of its report on stderr: see `launcher.reporting.ending`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from launcher import ending
 from launcher.environments.foreign import END_FILE
 from launcher.errors import EXIT_TEMPORARY, EXIT_USAGE, LauncherError, TemporaryError, UsageError
 from launcher.functions import keywords, payload, pickling, running
 from launcher.functions.failed import Ending, WorkerFailed, noted
 from launcher.functions.keywords import OptionValue
 from launcher.options import BY_NAME
+from launcher.reporting import ending
 from launcher.worker import SOCKET_VARIABLE
 from rendezvous.errors import MeshrunError
 

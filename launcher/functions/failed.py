@@ -11,7 +11,7 @@ from launcher.errors import LauncherError
 from rendezvous.errors import MeshrunError
 
 if TYPE_CHECKING:
-    from launcher.report import WorkerFailure
+    from launcher.reporting.report import WorkerFailure
 
 # What Python writes between an exception and the one that came of it.
 _CHAINED = re.compile(r"\n\n(?:The above exception was the direct|During handling of the above exception,)[^\n]+:\n\n")
@@ -41,7 +41,7 @@ class WorkerFailed(LauncherError):
     """
 
     def __init__(self, ending: Ending) -> None:
-        from launcher import report
+        from launcher.reporting import report
 
         root = ending.failures[0]
         box = report.render(ending.title, ending.failures, outcome=ending.outcome, is_order_known=ending.is_order_known)
@@ -62,7 +62,7 @@ class WorkerFailed(LauncherError):
 
 def _how(failure: WorkerFailure) -> str:
     if failure.exit_code < 0:
-        from launcher import report
+        from launcher.reporting import report
 
         name = report.signal_name(failure.exit_code) or f"signal {-failure.exit_code}"
         return f"was ended by {name}"

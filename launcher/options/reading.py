@@ -7,7 +7,7 @@ from collections.abc import Callable
 from launcher.errors import UsageError
 from launcher.options import Given
 
-SHORT_MAX = 255  # characters of what nodes tell each other, see `launcher.description`; a host's name has fewer
+SHORT_MAX = 255  # characters of what nodes tell each other, see `launcher.roster.description`; a host's name has fewer
 _SECONDS_MAX = 1e9  # the kernel's timers count further, a slip of the pen is more likely
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from launcher.description import Description, Share, read_description, read_share
+from launcher.roster.description import Description, Share, read_description, read_share
 from rendezvous.errors import RecordError
 from rendezvous.keys import Keys
 from rendezvous.records import (

@@ -2,7 +2,7 @@
 
 A file holds nodes and, if its author likes, everything that can also be said on the command line: mesh, traffic,
 tolls, rules. Those wishes are turned into the very texts that the flags take, so there is one set of rules for
-them, in launcher.demand, and a flag takes the place of a text. Here only the shape of the file is checked, and
+them, in launcher.roster.demand, and a flag takes the place of a text. Here only the shape of the file is checked, and
 the nodes. The page on the format is docs/reference/cluster-file.md.
 """
 

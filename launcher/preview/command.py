@@ -15,7 +15,6 @@ from typing import NamedTuple
 from launcher import mesh as meshes
 from launcher import placement
 from launcher.console import say, show
-from launcher.demand import limits_and_costs
 from launcher.errors import EXIT_USAGE, LauncherError, UsageError
 from launcher.mesh import Mesh
 from launcher.placement import Costs, Limits, Plan
@@ -26,6 +25,7 @@ from launcher.preview.cluster import Cluster, from_values, level_names, previous
 from launcher.preview.generate import generated, is_form
 from launcher.preview.moves import moves
 from launcher.preview.writing import to_file
+from launcher.roster.demand import limits_and_costs
 
 PROGRAM = "meshctl"
 EXIT_NO_WORLD = 1

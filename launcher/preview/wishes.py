@@ -1,7 +1,7 @@
 """What a cluster file wishes, as the texts that the flags of the command line take.
 
 The file says it in keys and values, `"leave_cost": {"leaf": 2, "host": 1}`, the command line in words,
-`--tolls leaf=2,host=1`. What a text means and whether it can be is decided in launcher.demand for both.
+`--tolls leaf=2,host=1`. What a text means and whether it can be is decided in launcher.roster.demand for both.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ import os
 from collections.abc import MutableMapping
 
 from launcher import credentials, stores
-from launcher.addresses import own_address
 from launcher.arrival import Arrival, boot_id, listen, wait_for_store
+from launcher.arrival.addresses import own_address
+from launcher.arrival.predecessors import Place
 from launcher.console import tell
-from launcher.predecessors import Place
 from launcher.torchrun_handler.terms import Terms
 from rendezvous.settings import Settings
 

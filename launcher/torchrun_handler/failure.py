@@ -20,7 +20,7 @@ def cause(error: BaseException | None) -> tuple[int, str, int]:
     if not isinstance(error, ChildFailedError):
         return 1, "", -1
     from launcher.output.error_file import read_error_file
-    from launcher.report import WorkerFailure
+    from launcher.reporting.report import WorkerFailure
 
     rank, found = error.get_first_failure()
     failure = WorkerFailure(
@@ -39,6 +39,6 @@ def cause(error: BaseException | None) -> tuple[int, str, int]:
 def report(end: End) -> None:
     """Show the failure of another node, if the verdict carries one; torchrun shows those of its own workers."""
     if end.verdict is not None and end.verdict.kind == "failure" and end.verdict.failure:
-        from launcher.failures import Failures
+        from launcher.reporting.failures import Failures
 
         Failures(os.uname().nodename, None).report(end.verdict, "torchrun")

@@ -27,8 +27,8 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from launcher.console import tell
-from launcher.description import Share
 from launcher.errors import EXIT_TEMPORARY, TemporaryError
+from launcher.roster.description import Share
 from launcher.torchrun_handler import BACKEND
 from launcher.torchrun_handler.arriving import arrive
 from launcher.torchrun_handler.failure import cause, report

@@ -17,8 +17,8 @@ from datetime import timedelta
 
 from torch.distributed import DistError, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # not marked
 
-from launcher.description import Share
 from launcher.errors import TemporaryError
+from launcher.roster.description import Share
 from launcher.torchrun_handler.port import OfferedPort
 
 # Of torch's own clients of the store; the barrier at the end brings its own.

@@ -16,10 +16,10 @@ import threading
 
 from launcher.arrival import Arrival
 from launcher.console import tell
-from launcher.description import Share, read_share
 from launcher.errors import TemporaryError
 from launcher.membership import join, now, settings
-from launcher.narrator import Narrator
+from launcher.reporting.narrator import Narrator
+from launcher.roster.description import Share, read_share
 from launcher.torchrun_handler.port import OfferedPort
 from launcher.torchrun_handler.terms import Terms, limits
 from rendezvous import messages

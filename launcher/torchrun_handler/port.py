@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 
 from launcher.errors import TemporaryError
-from launcher.ports import in_turn
+from launcher.workers.ports import in_turn
 
 
 class OfferedPort:

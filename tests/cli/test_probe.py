@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.arrival.probe import Finding, probe
 from launcher.errors import UsageError
 from launcher.options.network import Network
-from launcher.probe import Finding, probe
 from tests.support.certificates import Certificates
 from tests.support.etcd import EtcdServer
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from launcher.ports import HeldPort
+from launcher.workers.ports import HeldPort
 
 pytest.importorskip("torch")
 

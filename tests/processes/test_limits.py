@@ -6,12 +6,13 @@ from pathlib import Path
 
 from tests.support.processes import Agent
 
+RAISE = "__import__('launcher.arrival.limits', fromlist=['x']).raise_descriptor_limit({})"
 LOW = "import resource; h = resource.getrlimit(7)[1]; resource.setrlimit(7, (256, h))"
 
 
 def test_workers_have_the_limit_that_the_user_had_set() -> None:
     with Agent(setup=LOW) as agent:
-        raised = agent.ask("evaluate", "__import__('launcher.limits', fromlist=['x']).raise_descriptor_limit(512)")
+        raised = agent.ask("evaluate", RAISE.format(512))
         (worker,) = agent.start(1, ["sleep", "1000"])
         assert raised == 512
         assert [soft_limit(pid) for pid in (agent.pid, agent.warden_pid, worker)] == [512, 256, 256]
@@ -19,7 +20,7 @@ def test_workers_have_the_limit_that_the_user_had_set() -> None:
 
 def test_a_hard_limit_is_as_far_as_it_goes() -> None:
     with Agent(setup="import resource; resource.setrlimit(7, (200, 300))") as agent:
-        assert agent.ask("evaluate", "__import__('launcher.limits', fromlist=['x']).raise_descriptor_limit()") == 300
+        assert agent.ask("evaluate", RAISE.format("")) == 300
 
 
 def soft_limit(pid: int) -> int:

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from launcher.arrival.predecessors import MARK, take_place
 from launcher.errors import TemporaryError, UsageError
-from launcher.predecessors import MARK, take_place
 from tests.support.processes import REPOSITORY, TOKEN_VARIABLE, is_alive, kill_family, state
 from tests.support.waiting import wait_until
 
 # An agent that takes its place and forks a warden with a worker; then it waits.
 AGENT = """
 import os, sys, time
-from launcher.predecessors import take_place
+from launcher.arrival.predecessors import take_place
 place = take_place(sys.argv[2], sys.argv[3], os.environ, folder=sys.argv[1], limit_s=float(sys.argv[4]))
 os.environ.update(place.environment)
 from launcher.warden import Warden, WorkerSpec
@@ -150,7 +150,7 @@ def test_what_cannot_be_killed_is_named_after_the_limit(lives: Lives, monkeypatc
     os.close(place.lock)
     wait_until(lambda: marked(sleeper.pid))
     with monkeypatch.context() as patch:
-        patch.setattr("launcher.predecessors._kill", lambda *_: None)
+        patch.setattr("launcher.arrival.predecessors._kill", lambda *_: None)
         with pytest.raises(TemporaryError, match=rf"still there after 0.2 s: pid {sleeper.pid}$"):
             take_place("run", "node", {}, folder=str(lives.folder), limit_s=0.2)
     sleeper.kill()
@@ -161,7 +161,7 @@ def test_whoever_started_the_agent_is_spared_though_it_carries_the_mark(lives: L
     lives.folder.mkdir(mode=0o700)
     place = take_place("run", "node", {}, folder=str(lives.folder))
     os.close(place.lock)
-    script = "import sys; from launcher.predecessors import take_place; "
+    script = "import sys; from launcher.arrival.predecessors import take_place; "
     script += "take_place('run', 'node', {}, folder=sys.argv[1], limit_s=5); print('taken')"
     nested = f'"{sys.executable}" -c "{script}" {lives.folder}; echo alive'
     environment = {**os.environ, **place.environment, TOKEN_VARIABLE: lives.token}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.description import Description, Share, describe, write_share
 from launcher.overview import reading
 from launcher.overview.state import Overview, overview
+from launcher.roster.description import Description, Share, describe, write_share
 from rendezvous import keys
 from rendezvous.records import (
     AnyRecord,

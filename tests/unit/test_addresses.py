@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import addresses
-from launcher.addresses import address_of_interface, is_here, own_address, serving_addresses, source_address
+from launcher.arrival import addresses
+from launcher.arrival.addresses import address_of_interface, is_here, own_address, serving_addresses, source_address
 from launcher.errors import UsageError
 from rendezvous.addresses import is_for_itself, join_address, split_address
 from rendezvous.errors import SettingsError

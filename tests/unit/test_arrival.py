@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from launcher import arrival, config, options
+from launcher.arrival.probe import Finding
 from launcher.errors import TemporaryError, UsageError
-from launcher.probe import Finding
 
 Meaning = dict[str, str]
 

@@ -6,11 +6,11 @@ import pytest
 
 from launcher import config, options
 from launcher.config import Config
-from launcher.description import Description, describe, read_description
 from launcher.errors import UsageError
 from launcher.options import Given
 from launcher.options.network import Network
 from launcher.options.table import BY_NAME
+from launcher.roster.description import Description, describe, read_description
 
 ETCD = ("--rdzv-backend=etcd", "--rdzv-endpoint=h1:2379,h2", "--rdzv-id=run7")
 SERVED = ("--rdzv-backend=c10d", "--rdzv-endpoint=node0", "--nnodes=2")

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from launcher import config, membership, options
 from launcher import mesh as meshes
-from launcher.demand import limits_and_costs, written
 from launcher.errors import UsageError
 from launcher.mesh import Axis, Mesh
 from launcher.node import Node
 from launcher.placement import Costs, Limits, Whole
+from launcher.roster.demand import limits_and_costs, written
 from launcher.traffic import KINDS, parse
 
 MESH = "pp=4,dp=*,tp=8"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.description import Description, Share, describe, read_description, read_share, write_share
+from launcher.roster.description import Description, Share, describe, read_description, read_share, write_share
 from rendezvous.errors import RecordError
 
 NODE = Description(slot_count=8, address="10.0.0.1", role="default", name="h1", machine="m", path=("p", None), index=3)

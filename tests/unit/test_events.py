@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from launcher import config, options
-from launcher.description import Share, write_share
-from launcher.events import Events
-from launcher.narrator import recorder
+from launcher.reporting.events import Events
+from launcher.reporting.narrator import recorder
+from launcher.roster.description import Share, write_share
 from launcher.warden import Exited, Gone, Spawned, SpawnFailed
 from rendezvous.messages import Begin, End, StartRound, StopRound
 
@@ -95,7 +95,7 @@ def test_an_event_has_the_keys_of_torchruns() -> None:
 
 @pytest.mark.parametrize("handler", ["null", "dynamic_rendezvous"])
 def test_a_silent_handler_makes_nothing(handler: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.events.Events.take", lambda *given: pytest.fail("it was told something"))
+    monkeypatch.setattr("launcher.reporting.events.Events.take", lambda *given: pytest.fail("it was told something"))
     made = config.resolve(options.parse(["--event-log-handler", handler, "train.py"]), {}, "python3")
     recorder(made, "node-a", "night", lambda *given: "")(start(1))
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.failures import MESSAGE_MAX, Failures, _shortened
-from launcher.report import WorkerFailure
+from launcher.reporting.failures import MESSAGE_MAX, Failures, _shortened
+from launcher.reporting.report import WorkerFailure
 from rendezvous.records import Verdict
 
 CAUSE = WorkerFailure(

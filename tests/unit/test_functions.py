@@ -11,17 +11,18 @@ from pathlib import Path
 import pytest
 
 import launcher
-from launcher import cli, ending
-from launcher.description import Share
+from launcher import cli
 from launcher.environments.foreign import END_FILE
 from launcher.errors import LauncherError, TemporaryError, UsageError
-from launcher.failures import Failures
 from launcher.functions import keywords
 from launcher.functions.failed import Ending, WorkerFailed, noted
 from launcher.functions.keywords import OptionValue
 from launcher.functions.payload import Call
 from launcher.functions.pickling import name_of, said
-from launcher.report import WorkerFailure
+from launcher.reporting import ending
+from launcher.reporting.failures import Failures
+from launcher.reporting.report import WorkerFailure
+from launcher.roster.description import Share
 from rendezvous.messages import End
 from rendezvous.records import Verdict
 from tests.support.documentation import ROOT

@@ -14,11 +14,11 @@ from launcher import config, credentials, options, worker
 from launcher.config import Config
 from launcher.credentials import Credentials
 from launcher.departure import FILE_INTERVAL_S, Departure
-from launcher.description import Share
 from launcher.errors import UsageError
-from launcher.hearing import Hearing
-from launcher.narrator import STANDING_S, Narrator
 from launcher.options.network import Network
+from launcher.reporting.narrator import STANDING_S, Narrator
+from launcher.roster.description import Share
+from launcher.workers.hearing import Hearing
 from rendezvous.messages import Leave, StartRound
 
 ETCD = Network(backend="etcd", endpoints=("h:2379",))

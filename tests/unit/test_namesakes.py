@@ -11,16 +11,15 @@ from unittest.mock import Mock
 
 import pytest
 
-from launcher import namesakes
-from launcher.arrival import Arrival
+from launcher.arrival import Arrival, namesakes
+from launcher.arrival.namesakes import require_own_number
+from launcher.arrival.predecessors import Place
+from launcher.arrival.probe import Finding
 from launcher.credentials import Credentials
-from launcher.description import Description, describe
 from launcher.errors import TemporaryError, UsageError
-from launcher.namesakes import require_own_number
 from launcher.networked import NetworkedMembership
 from launcher.options.network import Network
-from launcher.predecessors import Place
-from launcher.probe import Finding
+from launcher.roster.description import Description, describe
 from rendezvous import keys, records
 from rendezvous.records import Member
 from rendezvous.stores.memory import MemoryStore
@@ -75,7 +74,7 @@ def test_one_that_is_on_its_way_out_is_waited_for(
     store: MemoryStore, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = joins(store, "h2", 1)
-    monkeypatch.setattr("launcher.namesakes.time.sleep", lambda _: store.delete(key))
+    monkeypatch.setattr("launcher.arrival.namesakes.time.sleep", lambda _: store.delete(key))
     look(store, "h3", 1, lease_ttl_s=59)
     assert said == ["h3 and h2 are both given --node-rank 1: waiting up to 60 s for h2 to go"]
 
@@ -101,7 +100,7 @@ def test_a_signal_ends_the_wait_and_is_told_to_whoever_takes_it(
     joins(store, "h2", 1)
     taken: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda signum, _: taken.append(signum))
-    monkeypatch.setattr("launcher.namesakes.time.sleep", lambda _: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr("launcher.arrival.namesakes.time.sleep", lambda _: signal.raise_signal(signal.SIGTERM))
     try:
         look(store, "h3", 1, lease_ttl_s=59)
         assert taken == [signal.SIGTERM]
@@ -144,6 +143,6 @@ def test_who_said_that_it_comes_and_has_died_is_waited_for(
 ) -> None:
     look(store, "h3", 1)
     coming = keys.numbers("meshrun", "run7", 1)
-    monkeypatch.setattr("launcher.namesakes.time.sleep", lambda _: store.delete(coming, prefix=True))
+    monkeypatch.setattr("launcher.arrival.namesakes.time.sleep", lambda _: store.delete(coming, prefix=True))
     look(store, "h4", 1, lease_ttl_s=59)
     assert said == ["h4 and h3 are both given --node-rank 1: waiting up to 60 s for h3 to go"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from launcher import mesh as meshes
-from launcher.description import Description, describe, read_share
-from launcher.numbering import missing_words, numbering
 from launcher.placement import Costs, Limits
 from launcher.roster import RosterPlanner
+from launcher.roster.description import Description, describe, read_share
+from launcher.roster.numbering import missing_words, numbering
 from rendezvous.decide import MemberView, Size
 from rendezvous.messages import Candidate, MakePlan, Planned
 from rendezvous.records import Member

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher import master_port
-from launcher.description import Share
 from launcher.errors import TemporaryError
-from launcher.master_port import MasterPort
-from launcher.ports import HeldPort
+from launcher.roster.description import Share
+from launcher.workers import master_port
+from launcher.workers.master_port import MasterPort
+from launcher.workers.ports import HeldPort
 from rendezvous import listeners, presence
 from rendezvous.listeners import foreign_listener
 

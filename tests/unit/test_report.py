@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from launcher.report import LINE_LIMIT, OTHERS_LIMIT, WIDTH, WorkerFailure, render, signal_name
+from launcher.reporting.report import LINE_LIMIT, OTHERS_LIMIT, WIDTH, WorkerFailure, render, signal_name
 from rendezvous.errors import RecordError
 
 TRACEBACK = """\

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from launcher import mesh as meshes
-from launcher.description import Description, describe, read_share
 from launcher.placement import Costs, Limits
 from launcher.roster import NAMES_MAX, SUCCESSORS, RosterPlanner
+from launcher.roster.description import Description, describe, read_share
 from rendezvous.decide import MemberView, Size
 from rendezvous.messages import Candidate, MakePlan, Planned, PlanRefused
 from rendezvous.records import Member

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from launcher.description import Share, write_share
+from launcher.roster.description import Share, write_share
 from tests.support.hosts import Life
 from tests.support.soak import history, lives
 from tests.support.soak.history import Change

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.timers import Timers, place
+from launcher.workers.timers import Timers, place
 
 
 def request(pid: int, name: str, expires: float, signum: int = 9) -> bytes:

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from launcher.description import Share, read_share
+from launcher.roster.description import Share, read_share
 from rendezvous.errors import StoreError
 from rendezvous.store import Batch
 from rendezvous.stores.etcd import EtcdStore

@@ -13,13 +13,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from launcher.description import Description, Share, describe, read_description, read_share, write_share
 from launcher.errors import UsageError
 from launcher.mesh import Mesh
 from launcher.node import Node
 from launcher.placement import Costs, Limits, Plan
 from launcher.placement.capacity import feasibility
 from launcher.placement.planner import plan
+from launcher.roster.description import Description, Share, describe, read_description, read_share, write_share
 from launcher.topology import in_order
 from rendezvous.addresses import is_for_itself
 from rendezvous.decide import MemberView, Size
@@ -66,7 +66,7 @@ class RosterPlanner:
             for view in members
         )
         if sifted.missing:
-            from launcher.numbering import missing_words
+            from launcher.roster.numbering import missing_words
 
             return Size(0, False, _with_names(missing_words(sifted.missing, self._node_count), sifted))
         found = feasibility(sifted.nodes, self._mesh, self._limits)
@@ -137,7 +137,7 @@ class RosterPlanner:
                     del read[member_id]
         missing: tuple[int, ...] = ()
         if self._node_count:
-            from launcher.numbering import numbering
+            from launcher.roster.numbering import numbering
 
             numbered = numbering(read, self._node_count)
             refused.update(numbered.others)

@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 from launcher.arrival import Arrival
 from launcher.console import tell
-from launcher.description import read_description
 from launcher.errors import UsageError
-from launcher.numbering import two_of_one
+from launcher.roster.description import read_description
+from launcher.roster.numbering import two_of_one
 from rendezvous import keys, records
 from rendezvous.errors import RecordError, StoreError
 from rendezvous.records import Member

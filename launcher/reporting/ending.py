@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass
 
 from launcher.environments.foreign import END_FILE
-from launcher.report import WorkerFailure
+from launcher.reporting.report import WorkerFailure
 from rendezvous.errors import RecordError
 
 VERSION = 1

@@ -23,9 +23,9 @@ from typing import Any
 
 from launcher.config import Config
 from launcher.console import say, tell
-from launcher.description import Share, read_share
 from launcher.errors import UsageError
 from launcher.options import shown
+from launcher.roster.description import Share, read_share
 from launcher.warden import Exited, Gone, Spawned, SpawnFailed
 from rendezvous.messages import End, StartRound, StopRound
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from launcher.description import Description
+from launcher.roster.description import Description
 
 
 class Numbering(NamedTuple):

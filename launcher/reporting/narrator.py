@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from launcher.config import Config
 from launcher.console import tell
-from launcher.description import Share
+from launcher.roster.description import Share
 from rendezvous.messages import StartRound
 
 STANDING_S = 0.5  # what is waited for is told once it has not changed for so long
@@ -90,7 +90,7 @@ def recorder(
     """What makes events for other programs of the agent's messages; nothing unless asked for. Raises UsageError."""
     if config.event_log_handler == "null":
         return lambda message: None
-    from launcher import events
+    from launcher.reporting import events
 
     if config.event_log_handler in events.SILENT:
         return lambda message: None

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from launcher.blame import is_peer_loss
 from launcher.console import say, tell
 from launcher.environments.foreign import END_FILE
-from launcher.memory_events import MemoryEvents, is_out_of_memory
+from launcher.reporting.blame import is_peer_loss
+from launcher.reporting.memory_events import MemoryEvents, is_out_of_memory
 from launcher.roster import Share
 from rendezvous.errors import RecordError
 from rendezvous.records import Verdict
@@ -19,7 +19,7 @@ from rendezvous.records import Verdict
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.output.pump import OutputPump
-    from launcher.report import WorkerFailure
+    from launcher.reporting.report import WorkerFailure
     from rendezvous.messages import End
 
 TAIL_LIMIT_S = 0.5  # for the last lines of workers that have just been killed to arrive
@@ -49,7 +49,7 @@ class Failures:
     def note(self, local_rank: int, pid: int, exit_code: int, at: float, sentence: str | None) -> bool:
         """A worker failed at `at` (time.time()). Whether it looks like the loss of a peer."""
         from launcher.output.error_file import read_error_file
-        from launcher.report import WorkerFailure
+        from launcher.reporting.report import WorkerFailure
 
         assert self._share is not None
         error_file = self._error_file(local_rank)
@@ -101,7 +101,7 @@ class Failures:
         if not failures:
             tell(f"error: {verdict.reason}")
             return
-        from launcher import report
+        from launcher.reporting import report
 
         text = report.render(script, failures, outcome=verdict.reason, is_order_known=verdict.is_first_sure)
         say(text, patience_s=REPORT_LIMIT_S)
@@ -109,7 +109,7 @@ class Failures:
 
     def _leave(self, end: End) -> bool:
         """Leave how it ended in the file that the program which started this agent has named."""
-        from launcher.ending import Ended, write
+        from launcher.reporting.ending import Ended, write
 
         verdict = end.verdict
         failures = self._in_order(verdict) if verdict is not None else []
@@ -157,7 +157,7 @@ class Failures:
 
 def _told(text: str) -> WorkerFailure | None:
     """The failure that an agent wrote down; None for none, and for what this version cannot read."""
-    from launcher.report import WorkerFailure
+    from launcher.reporting.report import WorkerFailure
 
     try:
         content = json.loads(text) if text else None
@@ -185,7 +185,7 @@ def spawn_exit_code(error_number: int) -> int:
 
 
 def _ending(failure: WorkerFailure) -> str:
-    from launcher.report import signal_name
+    from launcher.reporting.report import signal_name
 
     if failure.sentence:
         return f"could not be started: {failure.sentence}"

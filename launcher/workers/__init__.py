@@ -14,11 +14,11 @@ from launcher.environments.foreign import step_variables
 from launcher.environments.torch import TorchEnvironment
 from launcher.errors import TemporaryError, shortage_hint
 from launcher.mesh import Mesh
-from launcher.narrator import workers
 from launcher.node import Slot
 from launcher.output.layout import LogLayout
 from launcher.output.routes import STREAMS, PlainRoutes
 from launcher.output.streams import line_prefix
+from launcher.reporting.narrator import workers
 from launcher.roster import Share
 from launcher.warden import WorkerSpec
 

@@ -20,14 +20,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from launcher import credentials, stores
-from launcher.addresses import is_here, is_in_digits, is_known, own_address, serving_addresses
+from launcher.arrival.addresses import is_here, is_in_digits, is_known, own_address, serving_addresses
+from launcher.arrival.predecessors import Place, take_place
+from launcher.arrival.probe import probe
 from launcher.config import Config
 from launcher.console import tell
 from launcher.credentials import Credentials
 from launcher.errors import TemporaryError, UsageError
 from launcher.options.network import Network
-from launcher.predecessors import Place, take_place
-from launcher.probe import probe
 from launcher.warden import open_standard_streams
 from rendezvous import presence
 from rendezvous.addresses import join_address, split_address

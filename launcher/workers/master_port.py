@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 
 from launcher.console import tell
-from launcher.description import Share
-from launcher.ports import HeldPort
+from launcher.roster.description import Share
+from launcher.workers.ports import HeldPort
 
 
 class MasterPort:
