@@ -165,6 +165,7 @@ class LocalRound:
         if status == (self.status_written or Status(round=0)):
             return
         key, own_key = job.status(member.member_id), job.member(member.member_id)
+        self._recall_failure(key)  # the answer to the write that told of it may have been lost
         guards = (
             Compare(own_key, "create", "=", member.member_revision),
             Compare(key, "mod", "=", member.mirror.revision(key)),
@@ -183,7 +184,12 @@ class LocalRound:
             stored = member.read(Status, key)
             if stored is not None:
                 self.status_written = replace(stored, failed_revision=0)
-                if stored.outcome == "failed" and stored.plan_token == self.status.plan_token:
-                    self._failed_revision = stored.failed_revision or member.mirror.revision(key)
+                self._recall_failure(key)
 
         member.ask("status", f"report on round {status.round}", request, written, now)
+
+    def _recall_failure(self, key: str) -> None:
+        """Note when this round's failure was first told, if what is in the store tells of it."""
+        stored = self._member.read(Status, key)
+        if stored is not None and stored.outcome == "failed" and stored.plan_token == self.status.plan_token:
+            self._failed_revision = stored.failed_revision or self._member.mirror.revision(key)

@@ -159,6 +159,12 @@ class Bench:
             return False
         return True
 
+    def deliver(self) -> None:
+        """Let the watches bring what they have; nothing is answered."""
+        self.store.deliver()
+        while self._events:
+            self.step(self._events.popleft())
+
     def settle(self) -> list[Action]:
         """Answer everything, and deliver every event, until nothing is under way."""
         start = len(self.made)

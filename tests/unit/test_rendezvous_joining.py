@@ -297,9 +297,7 @@ def test_a_job_that_is_removed_while_its_leader_is_about_to_end_it_is_removed() 
     while not (granting := [ask for ask in bench.asks if ask.why == "grant the verdict's lease"]):
         assert bench.settle_one()
     bench.store.delete(bench.job.root + "/", prefix=True)
-    bench.store.deliver()
-    while bench._events:
-        bench.step(bench._events.popleft())
+    bench.deliver()
     bench.answer(granting[0])
     end = only(bench.tell(RoundStopped(1, 4001)), End)
     assert (end.exit_code, end.verdict) == (75, None)

@@ -266,7 +266,8 @@ def test_what_is_told_of_another_round_is_ignored(event: Event) -> None:
     assert bench.protocol.alive_round == 1
 
 
-def test_when_a_failure_was_first_told_survives_what_is_told_later() -> None:
+@pytest.mark.parametrize("is_seen", [False, True], ids=["found when it is told again", "seen by the watch before"])
+def test_when_a_failure_was_first_told_survives_a_lost_answer_and_what_is_told_later(is_seen: bool) -> None:
     bench = running()
     key = bench.job.status(bench.protocol.member_id)
 
@@ -281,6 +282,8 @@ def test_when_a_failure_was_first_told_survives_what_is_told_later() -> None:
     assert bench.serve(write.request) is not None
     _, first_told = stored()
     bench.step(messages.Unknown(write.id))
+    if is_seen:
+        bench.deliver()
     bench.wait(0.2)
     bench.tell(Leave("SIGTERM", 143))
     bench.tell(RoundStopped(1, 4001))
