@@ -82,7 +82,8 @@ class Caller:
         paths = [path, str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
         self.stdin = stdin
         self.process = subprocess.Popen(
-            [sys.executable, *words],
+            # A shell has what it starts in the background ignore Ctrl-C, these tests too.
+            ["env", "--default-signal=INT", sys.executable, *words],
             cwd=directory,
             env={
                 **os.environ,
