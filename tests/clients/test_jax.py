@@ -17,7 +17,8 @@ pytest.importorskip("jax")
 
 
 def test_every_process_knows_its_number_and_the_sum_of_all(tmp_path: Path) -> None:
-    output = said(tmp_path, "--nproc-per-node=4", str(PROGRAMS / "jax_sum.py"))
+    # --tee: Python prints a line and its end apart, and four workers at once would tear them.
+    output = said(tmp_path, "--nproc-per-node=4", "--tee=3", str(PROGRAMS / "jax_sum.py"))
     found = re.findall(r"process ([0-9]) of 4: 4 devices, sum 10$", output, re.MULTILINE)
     assert sorted(found) == ["0", "1", "2", "3"]
 

@@ -34,4 +34,6 @@ for step in range(60):
     engine.step()
     if rank == 0 and step in (0, 59):
         print(f"loss {loss.item():.3f}", flush=True)
+engine.destroy()
+dist.barrier()  # else who is done first may abort inside gloo as it goes, in two of five runs under torchrun too
 dist.destroy_process_group()
