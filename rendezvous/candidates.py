@@ -57,6 +57,8 @@ def choose(view: View, ledger: Ledger, now: float, settings: Settings, sizer: Si
 def growth(view: View, seal: Seal, now: float, settings: Settings, sizer: Sizer) -> EndRound | Wait:
     """Whether a round that runs well is ended to use members that came later."""
     reason = f"round {seal.round} runs {seal.world_size} ranks"
+    if view.own_id not in view.active:
+        reason += " without this node, which stands by as a spare"
     if settings.growth == "never" or any(view.outcome(m) == "succeeded" for m in view.active):
         return Wait(math.inf, reason)
     chosen = choose(view, view.ledger, now, settings, sizer)

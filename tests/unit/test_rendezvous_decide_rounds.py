@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from collections.abc import Sequence
 
 import pytest
@@ -203,6 +204,13 @@ ROWS = [
         running("abc", b=status("succeeded")),
         1000.0,
         Wait(math.inf, "round 4 runs 2 ranks"),
+    ),
+    Row(
+        "a leader without ranks says that it stands by",
+        replace(running("abc"), active=("b", "c")),
+        130.0,
+        Wait(math.inf, f"{RUNS} without this node, which stands by as a spare"),
+        {"growth": "never"},
     ),
     Row("a job that never grows does not", running("abc"), 5000.0, Wait(math.inf, RUNS), {"growth": "never"}),
     Row(
