@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.test_example_mesh_3d import losses, training
+from tests.clients.test_mesh_3d_two_nodes import losses, training
 from tests.end_to_end.test_examples import EXAMPLES, LIMIT_S, finish, start
 from tests.support.etcd import EtcdServer
 from tests.support.hosts import Cluster

@@ -1,6 +1,6 @@
 """The example of a 3-D mesh on two nodes, of which one is lost: fewer read the checkpoint, and nothing else changes.
 
-`make clients` has the same with eight workers, and with pipeline stages.
+`test_mesh_3d` has the same with eight workers, and with pipeline stages.
 """
 
 from __future__ import annotations
