@@ -42,8 +42,8 @@ def _error_file(seen: Seen) -> str:
 
 def _run_directory(seen: Seen) -> str:
     (run,) = (seen.directory / "logs").iterdir()
-    name, _, random = run.name.rpartition("_")
-    return f"{name}_RANDOM" if len(random) == 8 else run.name
+    name, mark, random = run.name[:-9], run.name[-9:-8], run.name[-8:]  # there may be a _ among the random letters
+    return f"{name}_RANDOM" if mark == "_" and len(random) == 8 else run.name
 
 
 _COUNTS = {

@@ -8,7 +8,8 @@ import re
 from tests.compat.looks import console, log, log_files, succeeds, yes
 from tests.compat.runs import TOOLS, Case, Running, Seen
 
-_SAYS = TOOLS + "print('out', RANK); print('err', RANK, file=sys.stderr)\n"
+# A line and its end in one write, or two workers tear each other's where nobody stands between.
+_SAYS = TOOLS + "sys.stdout.write(f'out {RANK}\\n'); sys.stderr.write(f'err {RANK}\\n')\n"
 _WRITERS, _LINES = 32, 1000
 _WRITES = f"""
 import os, sys
