@@ -169,7 +169,7 @@ class Endpoints:
                 channels = [grpc.secure_channel(address, credentials, _OPTIONS) for address in addresses]
         self.all = tuple(Endpoint(address, channel) for address, channel in zip(addresses, channels, strict=True))
         self._lock = threading.Lock()
-        self._index = random.randrange(len(self.all))
+        self._index = random.Random().randrange(len(self.all))  # the common one may be somebody's seeded
 
     @property
     def current(self) -> Endpoint:

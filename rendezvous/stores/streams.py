@@ -32,6 +32,9 @@ MINDER_PAUSE_S = 0.25  # while another endpoint might be better
 LONE_MINDER_PAUSE_S = 1.0  # every agent has a minder, and most have one endpoint and nothing to do
 RETRY_PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0)  # the last one again and again
 
+# Of our own: who seeds the common one wants its numbers in order, whatever a thread of ours does.
+_chance = random.Random()
+
 
 class EtcdWatch(Watch):
     """One watch. `about` names it in sentences."""
@@ -116,7 +119,7 @@ class EtcdWatch(Watch):
             if error is not None:
                 self._tell_last(error)
                 return
-            self._is_cancelled.wait(RETRY_PAUSES_S[min(failures, len(RETRY_PAUSES_S) - 1)] * (0.5 + random.random()))
+            self._is_cancelled.wait(RETRY_PAUSES_S[min(failures, len(RETRY_PAUSES_S) - 1)] * (0.5 + _chance.random()))
             failures += 1
 
     def _read_stream(self) -> None:

@@ -81,9 +81,11 @@ class Specs:
         tmp_path / "fancy", group=GROUP, offers={"fancy": "fancy_logs:Specs"}, modules={"fancy_logs": source}
     )
     script = """
-print("hello", RANK, os.environ["FROM_PLUGIN"])
-print("not shown", file=sys.stderr)
+print("hello", RANK, os.environ["FROM_PLUGIN"], flush=True)
+print("not shown", file=sys.stderr, flush=True)
+mark("said")
 if RANK == 1:
+    wait_for(f"said-0-{ROUND}")
     with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
         file.write('{"message": "the cause"}')
     sys.exit(7)
