@@ -222,6 +222,9 @@ def main() -> None:
         text = torch.tensor([ord(letter) for letter in file.read()])
     dist.init_process_group("gloo")
     train(text, grid(), arguments)
+    # FSDP and tensor parallelism keep the threads of their groups alive, and one that still has a tensor to give back
+    # when the process ends aborts it (torch 2.13). While this one waits here, they can.
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -173,7 +173,9 @@ _NATIVE_CRASH = "the worker crashed in native code; with PYTHONFAULTHANDLER=1 it
 _SIGNAL_HINTS = {
     -signal.SIGKILL: "somebody outside the job sent it: the host out of memory (see dmesg), a scheduler, a person",
     -signal.SIGSEGV: _NATIVE_CRASH,
-    -signal.SIGABRT: _NATIVE_CRASH,
+    # torch's gloo threads may outlive the interpreter, and the job has done its work by then.
+    -signal.SIGABRT: f"{_NATIVE_CRASH}; if all it said was `terminate called without an active exception`, end the "
+    "script with torch.distributed.barrier() and destroy_process_group()",
     -signal.SIGILL: _NATIVE_CRASH,
     -signal.SIGFPE: _NATIVE_CRASH,
     -signal.SIGBUS: "shared memory that is full ends this way: look at /dev/shm, in a container raise its size",

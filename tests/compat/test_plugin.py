@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.certificates import Certificates
 from tests.support.etcd import EtcdServer
-from tests.support.processes import REPOSITORY
+from tests.support.processes import REPOSITORY, state
 from tests.support.torchrun import UNTIL_FINISH, Torchruns, kill
 from tests.support.waiting import wait_until
 
@@ -28,6 +28,7 @@ total = torch.ones(1)
 dist.all_reduce(total)
 store.set("written by an earlier round", "1")
 tell(total=total.item(), stale=is_stale)
+dist.destroy_process_group()
 """
 BOTH = {"LAUNCHER_TARGET_NODES": "2"}  # before the first round
 CRASH_ONCE = """
@@ -144,17 +145,26 @@ def test_an_agent_without_restarts_left_ends_the_job_though_another_node_failed_
 ) -> None:
     script = (
         "tell()\n"
-        "if len(open('../seen').readlines()) <= 2:\n"  # round 1: the second node's worker fails alone
-        "    sys.exit(3) if SEEN['RANK'] else wait_for('never')\n"
-        "while len(open('../seen').readlines()) < 4:\n    time.sleep(0.01)\n"
-        "time.sleep(0.5 * SEEN['RANK'])\n"  # round 2: it fails after the first one's
+        "if SEEN['RANK'] and not SEEN['TORCHELASTIC_RESTART_COUNT']:\n"  # round 1: it fails alone
+        "    while len(open('../seen').readlines()) < 2:\n        time.sleep(0.01)\n"
+        "    sys.exit(3)\n"
+        "wait_for(f\"fail-{SEEN['RANK']}\")\n"
         "sys.exit(4)\n"
     )
     with Torchruns(tmp_path, etcd, "--nnodes=2", "--max-restarts=1", script=script) as job:
-        job.start(1)
-        job.start(2, "--monitor-interval=3")  # it looks when both have failed and the round is being stopped
+        first = job.start(1)
+        keys = f"/meshrun/{job.run_id}/"
+        wait_until(lambda: "/ctl/leader" in etcd.ctl("get", "--prefix", "--keys-only", keys), 60, "the first to lead")
+        second = job.start(2)
+        worker = max(job.wait_for(4), key=lambda one: (one["TORCHELASTIC_RESTART_COUNT"], one["RANK"]))["PID"]
+        second.send(signal.SIGSTOP)  # it looks when both have failed and the round is being stopped
+        (tmp_path / "fail-1").touch()
+        wait_until(lambda: state(worker) == "Z", 60, "the end of the second node's worker")
+        (tmp_path / "fail-0").touch()
+        first.says("stopping round 2 (a worker failed on node n1")
+        second.send(signal.SIGCONT)
         assert job.wait() == {"n1": 1, "n2": 1}
-        assert "node n2 will not restart its workers" in job.agents["n1"].stderr
+        assert "node n2 will not restart its workers" in first.stderr
 
 
 def test_a_handler_that_was_never_asked_for_a_round_has_nobody_to_wait_for(

@@ -34,4 +34,5 @@ for step in range(60):
 if rank == 0:
     held = sum(parameter.to_local().numel() for parameter in model.parameters())
     print(f"rank 0 holds {held} of {sum(parameter.numel() for parameter in model.parameters())}", flush=True)
+dist.barrier()  # else a thread of gloo's may abort the process as it ends, under torchrun too
 dist.destroy_process_group()
