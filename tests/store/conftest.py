@@ -10,6 +10,7 @@ from rendezvous.store import Store
 from tests.store.real import RealUnderTest, close_shared_servers
 from tests.store.served import ServedUnderTest
 from tests.store.under_test import MemoryUnderTest, StoreUnderTest
+from tests.support.raw_etcd import RawClient
 
 KINDS: dict[str, Callable[[], StoreUnderTest]] = {
     "memory-virtual": lambda: MemoryUnderTest(threaded=False),
@@ -42,3 +43,16 @@ def store(store_under_test: StoreUnderTest) -> Store:
 @pytest.fixture
 def key(store_under_test: StoreUnderTest) -> Callable[[str], str]:
     return store_under_test.key
+
+
+@pytest.fixture
+def served() -> Iterator[ServedUnderTest]:
+    served = ServedUnderTest()
+    yield served
+    served.close()
+
+
+@pytest.fixture
+def client(served: ServedUnderTest) -> Iterator[RawClient]:
+    with RawClient(served.endpoint) as client:
+        yield client

@@ -5,7 +5,6 @@ What our client asks of it is in the suite that all stores share.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,19 +19,6 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.server
 
 LIMIT_S = 20.0
-
-
-@pytest.fixture
-def served() -> Iterator[ServedUnderTest]:
-    served = ServedUnderTest()
-    yield served
-    served.close()
-
-
-@pytest.fixture
-def client(served: ServedUnderTest) -> Iterator[RawClient]:
-    with RawClient(served.endpoint) as client:
-        yield client
 
 
 def put(client: RawClient, key: bytes, value: bytes = b"1", **more: Any) -> wire.PutResponse:

@@ -28,19 +28,6 @@ LIMIT_S = 20.0
 REPEATS = 20
 
 
-@pytest.fixture
-def served() -> Iterator[ServedUnderTest]:
-    served = ServedUnderTest()
-    yield served
-    served.close()
-
-
-@pytest.fixture
-def client(served: ServedUnderTest) -> Iterator[RawClient]:
-    with RawClient(served.endpoint) as client:
-        yield client
-
-
 # The token
 
 
