@@ -28,8 +28,8 @@ total = torch.ones(1)
 dist.all_reduce(total)
 store.set("written by an earlier round", "1")
 tell(total=total.item(), stale=is_stale)
-dist.destroy_process_group()
 """
+LEAVE = "dist.barrier()\ndist.destroy_process_group()\n"  # else a thread of gloo's may abort the process as it ends
 BOTH = {"LAUNCHER_TARGET_NODES": "2"}  # before the first round
 CRASH_ONCE = """
 if SEEN["TORCHELASTIC_RESTART_COUNT"] == 0 and SEEN["RANK"] == 1:
@@ -46,7 +46,7 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
 def test_workers_of_two_nodes_meet_in_the_store_of_the_first_and_inherit_no_secret(
     etcd: EtcdServer, tmp_path: Path
 ) -> None:
-    script = "assert 'LAUNCHER_JOB_SECRET' not in os.environ\n" + ALL_REDUCE
+    script = "assert 'LAUNCHER_JOB_SECRET' not in os.environ\n" + ALL_REDUCE + LEAVE
     secret = {"LAUNCHER_JOB_SECRET": "a secret"}
     with Torchruns(tmp_path, etcd, "--nnodes=2", "--nproc-per-node=2", script=script, environ=secret) as job:
         job.start(2)
@@ -58,7 +58,7 @@ def test_workers_of_two_nodes_meet_in_the_store_of_the_first_and_inherit_no_secr
 
 def test_rank_0_serves_the_store_where_torchrun_s_agents_shall_not(etcd: EtcdServer, tmp_path: Path) -> None:
     own = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    with Torchruns(tmp_path, etcd, "--nnodes=2", script=ALL_REDUCE, environ=own) as job:
+    with Torchruns(tmp_path, etcd, "--nnodes=2", script=ALL_REDUCE + LEAVE, environ=own) as job:
         job.start(1)
         job.start(2)
         assert job.wait() == {"n1": 0, "n2": 0}
@@ -67,7 +67,7 @@ def test_rank_0_serves_the_store_where_torchrun_s_agents_shall_not(etcd: EtcdSer
 
 def test_a_crash_makes_a_new_round_with_a_store_of_its_own(etcd: EtcdServer, tmp_path: Path) -> None:
     options = ("--nnodes=2", "--max-restarts=2")
-    with Torchruns(tmp_path, etcd, *options, script=ALL_REDUCE + CRASH_ONCE + "dist.barrier()") as job:
+    with Torchruns(tmp_path, etcd, *options, script=ALL_REDUCE + CRASH_ONCE + LEAVE) as job:
         job.start(1)
         job.start(2)
         assert job.wait() == {"n1": 0, "n2": 0}
