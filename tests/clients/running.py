@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ import pytest
 from tests.end_to_end.test_examples import start
 
 PROGRAMS = Path(__file__).parent / "programs"
+# A thread of gloo's that still has a tensor to give back when Python ends aborts the process, whoever has started it
+# (pytorch issue 190489): 5 of 72 processes without a launcher. What the client had to do is done by then.
+ABORT = "terminate called without an active exception"
+TRIES = 3
 
 
 def outcome(launcher: str, directory: Path, *words: str) -> tuple[int | None, str]:
@@ -22,8 +27,15 @@ def outcome(launcher: str, directory: Path, *words: str) -> tuple[int | None, st
 
 
 def said(directory: Path, *words: str) -> str:
-    """What the client prints under meshrun. Fails if it does not exit with 0, and says how it fares under torchrun."""
-    code, output = outcome("meshrun", directory, *words)
+    """What the client prints under meshrun. Fails if it does not exit with 0, and says how it fares under torchrun.
+
+    One that torch has aborted at its end gets two more tries.
+    """
+    for _ in range(TRIES):
+        code, output = outcome("meshrun", directory, *words)
+        if code != 128 + signal.SIGABRT or ABORT not in output:
+            break
+        print(f"aborted by torch as it ended, tried again: {' '.join(words)}")
     if code != 0:
         other, _ = outcome("torchrun", directory, *(word for word in words if not word.startswith("--mesh")))
         pytest.fail(f"exit code {code} under meshrun, {other} under torchrun (None: does not end):\n{output}")
