@@ -17,8 +17,8 @@ HEAD = """\
 <!-- Made from the help of meshctl by `python docs/meshctl.py`; a test keeps it in step. -->
 
 Exit codes: 0; 2 for what can be mended in the command line; 75 for what may work later; 1 for a world that cannot
-be. [Looking at a running job](../guides/running-jobs.md) and [Placement](../concepts/placement.md) show most of this
-at work.
+be, and for a node on which a job would not start. [Looking at a running job](../guides/running-jobs.md),
+[Placement](../concepts/placement.md) and [Before a job starts](../guides/doctor.md) show most of this at work.
 """
 WIDTH = 80
 

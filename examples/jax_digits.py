@@ -1,30 +1,26 @@
 """Train a small network on handwritten digits with JAX in several processes, and survive restarts.
 
-    meshrun --standalone --nproc-per-node 2 --max-restarts 3 examples/jax_digits.py --checkpoint /tmp/digits
+    meshrun --standalone --nproc-per-node 2 --framework jax --max-restarts 3 \
+        examples/jax_digits.py --checkpoint /tmp/digits
 
-The workers' variables are torchrun's; here they become the arguments of `jax.distributed.initialize`, so the same
-script runs on one machine and on many. The data are 1,797 real scans of 8 x 8 pixels that come with scikit-learn. Every
+`jax.distributed.initialize` needs no arguments: what it looks for is in the workers' environment, so the same script
+runs on one machine and on many. The data are 1,797 real scans of 8 x 8 pixels that come with scikit-learn. Every
 process computes a part of each batch, and JAX adds up the gradients because the parameters are declared to be the
 same everywhere. Kill a worker while it runs: all are started again, and training goes on from the last epoch saved.
-
-Not for torchrun: rank 0 of JAX listens on MASTER_PORT, where torchrun's own store is already.
+Tell the launcher to stop: the epoch is finished and saved, and all workers leave together.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
-import traceback
 from typing import Any
-
-# Else JAX takes SIGTERM for itself, and a worker that is told to stop goes on until it is killed.
-os.environ.setdefault("JAX_ENABLE_PREEMPTION_SERVICE", "0")
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.multihost_utils import reached_preemption_sync_point
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from sklearn.datasets import load_digits
 
@@ -111,6 +107,10 @@ def train(epochs: int, checkpoint: str | None) -> None:
             print(f"epoch {epoch + 1} of {epochs}: loss {float(loss):.3f}", flush=True)
             if path:
                 save(path, epoch + 1, state)
+        if reached_preemption_sync_point(epoch):  # true after the same epoch on every rank
+            if rank == 0:
+                print(f"told to stop after epoch {epoch + 1}", flush=True)
+            return
     elapsed_s = time.perf_counter() - started
 
     if rank == 0:
@@ -120,30 +120,10 @@ def train(epochs: int, checkpoint: str | None) -> None:
         print(f"test accuracy {right.mean():.3f}, {sample_count / elapsed_s:.0f} samples/s", flush=True)
 
 
-def main(epochs: int, checkpoint: str | None) -> None:
-    if "RANK" not in os.environ:
-        raise SystemExit("no launcher has given this process a rank: start this with meshrun")
-    coordinator = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-    jax.distributed.initialize(
-        coordinator_address=coordinator,
-        coordinator_bind_address=coordinator,  # else rank 0 listens on every network it has
-        num_processes=int(os.environ["WORLD_SIZE"]),
-        process_id=int(os.environ["RANK"]),
-        cluster_detection_method="deactivate",  # else a Slurm or MPI step around the agent is asked as well
-    )
-    train(epochs, checkpoint)
-    jax.distributed.shutdown()  # waits for the others
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--checkpoint", metavar="DIR", help="save after every epoch, and resume from there")
     arguments = parser.parse_args()
-    try:
-        main(arguments.epochs, arguments.checkpoint)
-    except BaseException:
-        # JAX waits at exit for workers that wait for this one, for five minutes, and then the exit code is lost.
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
+    jax.distributed.initialize()
+    train(arguments.epochs, arguments.checkpoint)

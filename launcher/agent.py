@@ -12,23 +12,21 @@ import os
 import select
 import signal
 import time
-from collections.abc import Sequence
 from functools import partial
 
 from launcher import lifecycle
 from launcher import mesh as meshes
 from launcher.config import Config
 from launcher.console import tell
-from launcher.departure import Departure
-from launcher.devices.choose import worker_devices
+from launcher.conversation import Conversation
 from launcher.errors import EXIT_FENCED, shortage_hint
+from launcher.health import Entry, enter
 from launcher.membership import join, now, settings
 from launcher.mesh import Axis, Mesh
 from launcher.output.layout import LogLayout
 from launcher.reporting.failures import Failures, spawn_exit_code
-from launcher.reporting.narrator import Narrator, recorder
+from launcher.reporting.narrator import Narrator, pids, recorder
 from launcher.roster.description import Share, read_share
-from launcher.wakeup import Wakeup
 from launcher.warden import Exited, Gone, LeashExpired, Report, Spawned, SpawnFailed, Warden, WardenLost
 from launcher.workers import WorkerMaker
 from launcher.workers.master_port import MasterPort
@@ -38,7 +36,7 @@ from rendezvous.errors import RecordError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.arrival import Arrival
-    from launcher.workers.hearing import Hearing
+    from launcher.board import Board
 
 SWEEP_LIMIT_S = 10.0  # a killed process may hang in a driver; after this the agent ends and says so
 STUCK_LIMIT_S = 3.0  # killed processes that are still there are named
@@ -47,17 +45,18 @@ _POLL_LIMIT_S = 86400.0  # poll() counts milliseconds in 31 bits
 _DEFAULT_MESH = Mesh(axes=(Axis(name="dp", size=None),))
 
 
-def run(config: Config, warden: Warden, arrival: Arrival | None = None) -> int:
+def run(config: Config, warden: Warden, arrival: Arrival | None = None, board: Board | None = None) -> int:
     """Run the job on this node and return the exit code. Raises UsageError for what cannot be started.
 
-    `arrival`: what was done before the warden's fork so that this node can be one of several.
+    `arrival`: what was done before the warden's fork so that this node can be one of several. `board`: made then, too.
     """
     exit_code = 1
     layout: LogLayout | None = None
     try:
+        entry = enter(config, warden, arrival)
         log_dir = os.devnull if config.logs_specs else config.log_dir  # a plug-in makes its own
         layout = LogLayout(log_dir=log_dir, run_id=config.run_id or os.urandom(8).hex())
-        exit_code = Agent(config, warden, layout, arrival).run()
+        exit_code = Agent(config, warden, layout, arrival, entry, board).run()
     except KeyboardInterrupt:  # SIGINT, where --signals-to-handle leaves it out
         exit_code = 130
     finally:
@@ -68,16 +67,20 @@ def run(config: Config, warden: Warden, arrival: Arrival | None = None) -> int:
 
 
 class Agent:
-    def __init__(self, config: Config, warden: Warden, layout: LogLayout, arrival: Arrival | None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        warden: Warden,
+        layout: LogLayout,
+        arrival: Arrival | None,
+        entry: Entry,
+        board: Board | None,
+    ) -> None:
         self._config = config
         self._warden = warden
         self._layout = layout
         self._host = arrival.name if arrival else config.node_name or os.uname().nodename
-        self._departure = Departure(config)
-        self._wakeup = Wakeup([*self._departure.signals, "SIGCHLD"])
-        slots, self._reason = worker_devices(
-            config.worker_count, config.devices_per_worker, os.environ, python=config.python
-        )
+        slots, self._reason, self._departure, self._wakeup = entry
         mesh = config.mesh or _DEFAULT_MESH
         if arrival is None:
             meshes.require_fit(mesh, len(slots))
@@ -89,6 +92,7 @@ class Agent:
             host=self._host,
             layout=layout,
             parent=os.environ,
+            board=board,
         )
         self._maker.add(arrival.place.environment if arrival else {})
         if os.environ.get("TORCHELASTIC_ENABLE_FILE_TIMER") == "1":
@@ -96,8 +100,10 @@ class Agent:
 
             self._maker.add(timers.watch(warden.pid, os.environ.get("TORCHELASTIC_TIMER_FILE")))
         self._record = recorder(config, self._host, layout.run_id, self._maker.error_file)
-        self._settings = settings(config)
-        self._hearing = self._new_hearing(arrival)
+        self._settings = settings(config, heeds_stop=not self._maker.is_jax)
+        hears_saves = arrival is not None and self._settings.growth == "checkpoint"  # only a job that may grow
+        self._conversation = Conversation(board, warden, config.heartbeat_timeout_s, hears_saves=hears_saves)
+        self._maker.add(self._conversation.environment)
         self._narrator = Narrator(is_alone=arrival is None, max_restarts=config.max_restarts)
         self._membership = join(
             config,
@@ -109,10 +115,11 @@ class Agent:
             node_name=self._host,
             worker_port=self._port.number,
             wake=self._wakeup.wake,
+            devices=[device for slot in slots for device in slot.devices],
         )
         self._driver = self._membership.driver
         self._pump = self._maker.new_pump()
-        self._failures = Failures(self._host, self._pump)
+        self._failures = Failures(self._host, self._pump, aborts_echo=self._maker.is_jax)
 
         self._round: lifecycle.Round | None = None
         self._share: Share | None = None  # of the round that is or was
@@ -121,24 +128,13 @@ class Agent:
         self._stuck_at = math.inf  # when a sweep has taken so long that it is explained
         self._poll = select.poll()
 
-    def _new_hearing(self, arrival: Arrival | None) -> Hearing | None:
-        """Only a job that may grow wants to know of checkpoints."""
-        if arrival is None or self._settings.growth != "checkpoint":
-            return None
-        from launcher.workers.hearing import Hearing
-
-        hearing = Hearing()
-        self._maker.add(hearing.environment)
-        return hearing
-
     def run(self) -> int:
         tell(self._reason)
         for remark in self._maker.remarks():
             tell(remark)
         self._poll.register(self._wakeup, select.POLLIN)
         self._poll.register(self._warden, select.POLLIN)
-        if self._hearing is not None:
-            self._poll.register(self._hearing, select.POLLIN)
+        self._conversation.register(self._poll)
         self._driver.submit(messages.Begin())
         try:
             while self._end is None:
@@ -155,7 +151,8 @@ class Agent:
         """Until something happens."""
         if self._round is None:
             self._narrator.waits(now())
-        mind_at = self._narrator.wake_at if self._round is None else self._round.wake_at
+        talk_at = self._conversation.wake_at
+        mind_at = self._narrator.wake_at if self._round is None else min(self._round.wake_at, talk_at)
         wake_at = min(self._driver.wake_at, mind_at, self._stuck_at, self._departure.wake_at, self._warden.late_at)
         limit_s = wake_at - now()
         self._poll.poll(math.ceil(min(max(0.0, limit_s), _POLL_LIMIT_S) * 1000))
@@ -166,10 +163,13 @@ class Agent:
             self._take_signal(signum)
         if leave := self._departure.looked(now()):
             self._leave(leave)
-        for round in self._hearing.take() if self._hearing is not None else ():
+        for round in self._conversation.saved():
             self._driver.submit(messages.CheckpointSaved(round))
         for report in self._warden.reports() if not self._lost else ():
             self._take_report(report)
+        if self._round is not None:
+            for local_rank, pid, sentence in self._conversation.lost(self._round, now()):
+                self._take_end(self._round, local_rank, pid, -signal.SIGKILL, time.time(), sentence)
         if self._round is not None and now() >= self._round.wake_at:
             self._do(self._round, self._round.passed(now()))
         if now() >= self._stuck_at:
@@ -205,6 +205,7 @@ class Agent:
         self._narrator.begins(start, share)
         self._failures.begin(start.round, share, partial(self._maker.error_file, start.round, start.restart_count))
         self._round, self._share = lifecycle.Round(start.round, len(share.ranks)), share
+        self._conversation.begin(len(share.ranks), now())
         specs = self._maker.make(start.round, start.restart_count, share, self._pump)
         self._warden.spawn(start.round, specs)
 
@@ -214,6 +215,8 @@ class Agent:
             return
         signum = self._departure.signum if mode == "grace" and self._departure.signum else signal.SIGTERM
         grace_s = self._settings.grace_s(mode)
+        if mode == "grace":
+            self._conversation.ask_to_stop(round.round)
         self._do(round, round.stop(signum, grace_s, now()))
         if mode == "grace" and grace_s > 0 and round.live:
             tell(f"{signal.Signals(signum).name} is passed to the workers, which have {grace_s:g} s")
@@ -224,11 +227,11 @@ class Agent:
         self._record(report)
         round = self._round
         match report:
-            case Spawned():
-                pass
+            case Spawned(_, local_rank, pid):
+                self._conversation.began(local_rank, pid)
             case Exited(number, local_rank, pid, exit_code, at):
-                if round is not None and round.round == number:
-                    self._take_end(round, local_rank, pid, exit_code, at, None)
+                if round is not None and round.round == number and local_rank in round.live:
+                    self._take_end(round, local_rank, pid, exit_code, at, self._conversation.sentence(local_rank))
             case SpawnFailed(number, local_rank, sentence, error_number):
                 if round is not None and round.round == number:
                     hint = shortage_hint(error_number)
@@ -256,7 +259,7 @@ class Agent:
         self._lost = sentence
         self._poll.unregister(self._warden)
         left = self._warden.kill_orphans(SWEEP_LIMIT_S)
-        tell(f"{sentence}; its workers were killed" + (f", but {_pids(left)} would not go" if left else ""))
+        tell(f"{sentence}; its workers were killed" + (f", but {pids(left)} would not go" if left else ""))
         self._stuck_at = math.inf
         self._driver.submit(messages.Leave(sentence, EXIT_FENCED))
         if self._round is not None:
@@ -268,7 +271,7 @@ class Agent:
         for action in actions:
             match action:
                 case lifecycle.Signal(signum):
-                    self._warden.signal(round.round, signum)
+                    self._conversation.signal(round, signum)
                 case lifecycle.Sweep():
                     self._warden.sweep(round.round)
                     self._stuck_at = now() + STUCK_LIMIT_S
@@ -311,7 +314,3 @@ class Agent:
             self._pump.drain(DRAIN_LIMIT_S)  # what it could not write it says itself when it is closed
         self._failures.tell_end(end, self._config.script, self._lost)
         return end.exit_code
-
-
-def _pids(pids: Sequence[int]) -> str:
-    return ("pid " if len(pids) == 1 else "pids ") + ", ".join(map(str, pids))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from launcher.arrival import Arrival
+    from launcher.board import Board
     from launcher.config import Config
     from launcher.options import Words
     from launcher.warden import Warden
@@ -30,12 +31,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     `argv` is without the program's name; by default it is the process's own.
     """
     protect_imports()
+    import gc
+
+    gc.disable()  # what is imported stays, and to look through it again and again would take 4 ms
     try:
         return _run(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:  # before the agent takes the signals over nothing has been started
         return 130
     except Exception as error:
         return report(error, PROGRAM)
+    finally:
+        gc.enable()
 
 
 def _run(argv: Sequence[str]) -> int:
@@ -50,33 +56,43 @@ def _run(argv: Sequence[str]) -> int:
 
     files.check(config)
 
+    from launcher.board import kept, make
     from launcher.warden import Warden
 
     arrival = None
     if config.network is not None:
+        import gc
+
         from launcher.arrival import arrive
 
+        gc.enable()
         _tell(config)  # before a wait, which they may explain
         arrival = arrive(config, config.network, os.environ)
     try:
-        return _launch(config, Warden.fork(keep=arrival.keep if arrival else ()), arrival)
+        board = make()
+        keep = (*kept(board), *(arrival.keep if arrival else ()))
+        return _launch(config, Warden.fork(keep=keep), arrival, board)
     finally:
         if arrival is not None:
             arrival.place.leave()
 
 
-def _launch(config: Config, warden: Warden, arrival: Arrival | None) -> int:
+def _launch(config: Config, warden: Warden, arrival: Arrival | None, board: Board | None) -> int:
     """Run the agent, beside its warden."""
     if arrival is not None:
         from launcher.arrival.limits import raise_descriptor_limit
 
         raise_descriptor_limit()
 
+    import gc
+
     from launcher import agent
 
+    gc.freeze()
+    gc.enable()
     if arrival is None:
         _tell(config)
-    return agent.run(config, warden, arrival)
+    return agent.run(config, warden, arrival, board)
 
 
 def _tell(config: Config) -> None:

@@ -17,15 +17,19 @@ from typing import Literal
 from launcher import mesh as meshes
 from launcher.errors import UsageError
 from launcher.mesh import Mesh
-from launcher.options import DEMANDS, Given, Words, gather
+from launcher.options import DEMANDS, Given, Words, gather, sharing
 from launcher.options.legacy import unread_variables, wants_local_rank
-from launcher.options.meeting import meet
+from launcher.options.meeting import is_local, meet, node_range, require_one
 from launcher.options.network import Network
-from launcher.options.reading import count, flag, host, node_name, ports, printable, seconds, short, whole_number
+from launcher.options.reading import count, flag, host, node_name, one_of, ports, printable, seconds, short
 from launcher.options.redirects import Streams, local_ranks, streams, texts
-from launcher.options.sharing import NumaMode, devices_per_worker, numa_binding, worker_count
+from launcher.options.sharing import NumaMode, devices_per_worker, health_check, numa_binding, worker_count
 from launcher.options.signals import preemption_signal, signals_to_handle
-from launcher.options.terms import TERMS, Term, terms, terms_alone
+from launcher.options.terms import TERMS, Term, lease_ttl, terms, terms_alone
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.options.standing import Standing
 
 # Without any of these there is no job controller to look for.
 CONTROLLED = (
@@ -36,15 +40,16 @@ CONTROLLED = (
 LaunchMode = Literal["script", "module", "program", "path"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)  # making what nobody uses would take 0.7 ms
 class Config:
     """One run of the command on this node. Times are in seconds.
 
     `nodes_max` None: any number; it is 1 for 1:N where only this machine can join. `worker_count` None was not given:
     one worker per accelerator if there are any, else 1; a word is auto, gpu, cpu, or a type of device that torch may
-    know. `mesh` None: one elastic axis, dp. `demands`: those of
-    `options.DEMANDS` that were given, name -> text, which `demand` reads when the mesh is known. `terms`: settings of
-    the agreement that were given, field -> value. `network` None: one machine. `log_dir` None: a temporary directory.
+    know. `devices_per_worker` None: one, or what is usual for the framework. `mesh` None: one elastic axis, dp.
+    `demands`: those of `options.DEMANDS` that were given, name -> text, which `demand` reads when the mesh is known.
+    `terms`: settings of the agreement that were given, field -> value. `network` None: one machine. `log_dir` None: a
+    temporary directory.
     `local_ranks_filter` None: all. `run_id` None: the agent draws one. `node_name` None: the host's. `master_addr`
     None: `local_addr` if given, else loopback; `master_port` None: a free one for every round; where the rounds say who
     is who, `node_rank` is None and so are these two. `lease_ttl_s` None: on one machine no leash, else the agreement's
@@ -59,7 +64,8 @@ class Config:
     nodes_min: int
     nodes_max: int | None
     worker_count: int | str | None
-    devices_per_worker: int | Literal["all"]
+    devices_per_worker: int | Literal["all"] | None
+    devices: sharing.DeviceRequest | None = None
     mesh: Mesh | None
     demands: Mapping[str, str]
     terms: Mapping[str, Term]
@@ -76,6 +82,8 @@ class Config:
     event_log_handler: str = "null"
     shutdown_timeout_s: float = 30
     signals_to_handle: tuple[str, ...]
+    framework: str = "auto"
+    device_binding: str = "local-rank"
     virtual_local_rank: bool
     legacy_local_rank: bool = False
     numa_binding: NumaMode | None = None
@@ -87,6 +95,10 @@ class Config:
     network: Network | None = None
     attempt: int | None = None
     node_name: str | None = None
+    locality: tuple[tuple[str, str], ...] = ()
+    locality_file: str | None = None
+    locality_command: str | None = None
+    locality_sources: tuple[str, ...] | None = None
     node_rank: int | None
     master_addr: str | None
     master_port: int | None
@@ -97,6 +109,9 @@ class Config:
     preemption_signal: str | None = None
     preemption_file: str | None = None
     lease_ttl_s: float | None
+    heartbeat_timeout_s: float | None = None
+    health_check: str | None = None
+    health_timeout_s: float = 60
     python: str
     notes: tuple[str, ...]
     origins: Mapping[str, str]
@@ -110,6 +125,9 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "shutdown-timeout": ("shutdown_timeout_s",),
     "rdzv-id": ("run_id",),
     "lease-ttl": ("lease_ttl_s",),
+    "heartbeat-timeout": ("heartbeat_timeout_s",),
+    "health-timeout": ("health_timeout_s",),
+    "visible-env": (),  # part of `devices`
     "module": (),  # these three make `launch_mode`
     "no-python": (),
     "run-path": (),
@@ -138,17 +156,17 @@ def resolve(words: Words, environ: Mapping[str, str], python: str, hostname: str
     launch_mode, launch_origin = _launch_mode(given, notes)
     workers = worker_count(given["nproc-per-node"])
     mesh = _mesh(given["mesh"])
-    nodes_min, nodes_max = _nodes(given["nnodes"], mesh)
+    nodes_min, nodes_max = node_range(given["nnodes"], has_mesh=mesh is not None)
     if missing and nodes_min > 1:
         raise UsageError(f"{given['nnodes']}: the nodes need a place to meet", missing)
     if not given["monitor-interval"].is_default:
         notes.append(f"{given['monitor-interval']} has no effect: nothing polls, a worker's end is seen at once")
     meeting = meet(
         given, notes, standalone=flag(given["standalone"]), nodes=(nodes_min, nodes_max),
-        is_alone=nodes_max == 1 or _is_local(given["rdzv-endpoint"], nodes_min),
+        is_alone=nodes_max == 1 or is_local(given["rdzv-endpoint"], nodes_min),
     )  # fmt: skip
     if meeting.network is None:
-        nodes_max = _require_one(given, notes, nodes_min, nodes_max)
+        nodes_max = require_one(given, notes, nodes_min, nodes_max)
         if mesh is not None and isinstance(workers, int):
             meshes.require_fit(mesh, workers)
     elif meeting.node_count:
@@ -161,6 +179,7 @@ def resolve(words: Words, environ: Mapping[str, str], python: str, hostname: str
         nodes_max=nodes_max,
         worker_count=workers,
         devices_per_worker=devices_per_worker(given["devices-per-worker"]),
+        devices=sharing.devices(given),
         mesh=mesh,
         demands={name: given[name].text for name in DEMANDS if not given[name].is_default},
         terms=terms(given, meeting.conf, (nodes_min, nodes_max)) if meeting.network else terms_alone(given),
@@ -177,6 +196,8 @@ def resolve(words: Words, environ: Mapping[str, str], python: str, hostname: str
         event_log_handler=printable(given["event-log-handler"]),
         shutdown_timeout_s=seconds(given["shutdown-timeout"]),
         signals_to_handle=signals_to_handle(given["signals-to-handle"], notes),
+        framework=printable(given["framework"]) or "auto",
+        device_binding=one_of("local-rank", "visible")(given["device-binding"]),
         virtual_local_rank=flag(given["virtual-local-rank"]),
         legacy_local_rank=wants_local_rank(given, notes),
         numa_binding=numa_binding(given["numa-binding"]),
@@ -188,6 +209,7 @@ def resolve(words: Words, environ: Mapping[str, str], python: str, hostname: str
         network=meeting.network,
         attempt=None if given["attempt"].is_default else count(given["attempt"]),
         node_name=None if given["node-name"].is_default else node_name(given["node-name"]),
+        **_standing(given, notes, is_alone=meeting.network is None),
         node_rank=meeting.node_rank,
         master_addr=meeting.master_addr,
         master_port=meeting.master_port,
@@ -197,7 +219,12 @@ def resolve(words: Words, environ: Mapping[str, str], python: str, hostname: str
         worker_port_range=ports(given["worker-port-range"]),
         preemption_signal=preemption_signal(given["preemption-signal"]),
         preemption_file=given["preemption-file"].text_if_given,
-        lease_ttl_s=_lease_ttl(given["lease-ttl"]),
+        lease_ttl_s=lease_ttl(given["lease-ttl"]),
+        heartbeat_timeout_s=None
+        if given["heartbeat-timeout"].is_default
+        else seconds(given["heartbeat-timeout"]) or None,
+        health_check=health_check(given, notes),
+        health_timeout_s=seconds(given["health-timeout"]),
         python=python,
         notes=tuple(notes),
         origins=_origins(given, launch_origin),
@@ -230,38 +257,6 @@ def _launch_mode(given: Mapping[str, Given], notes: list[str]) -> tuple[LaunchMo
     return ("program", program.origin) if is_program else ("script", "default")
 
 
-def _nodes(given: Given, mesh: Mesh | None) -> tuple[int, int | None]:
-    """N, MIN:MAX or MIN:. Not given: one node; with a mesh, whose size is what counts, any number that fits it."""
-    if given.is_default:
-        return 1, 1 if mesh is None else None
-    first, colon, last = (part.strip() for part in given.text.partition(":"))
-    least, most = whole_number(first), whole_number(last if colon else first)
-    if least is None or (most is None and not (colon and not last)):
-        raise UsageError(f"{given} is neither a number of nodes nor MIN:MAX", "on one machine leave it out")
-    if least < 1:
-        raise UsageError(f"{given}: at least 1 node is needed")
-    if most is not None and least > most:
-        raise UsageError(f"{given}: the least, {least}, is more than the most, {most}")
-    return least, most
-
-
-def _is_local(endpoint: Given, least: int) -> bool:
-    """torchrun's habit on one machine, where that is enough: an endpoint whose port nobody else can know."""
-    return least == 1 and endpoint.text.endswith(":0")
-
-
-def _require_one(given: Mapping[str, Given], notes: list[str], least: int, most: int | None) -> int:
-    """This machine is all there will be."""
-    nodes = given["nnodes"]
-    if least > 1:
-        if given["standalone"].text == "1":
-            raise UsageError(f"{nodes} and {given['standalone']} exclude each other", "--standalone is one node")
-        raise UsageError(f"{nodes}: the nodes need a place to meet", "--rdzv-endpoint HOST names one of them")
-    if most != 1 and not nodes.is_default:
-        notes.append(f"{nodes}: only this machine can join, the job starts at once on 1 node")
-    return 1
-
-
 def _mesh(given: Given) -> Mesh | None:
     if given.is_default:
         return None
@@ -273,10 +268,10 @@ def _mesh(given: Given) -> Mesh | None:
         raise UsageError(f"{given.origin}: {error}", error.hint) from None
 
 
-def _lease_ttl(given: Given) -> float | None:
-    if given.is_default:
-        return None
-    ttl_s = seconds(given)
-    if ttl_s == 0:
-        raise UsageError(f"{given}: a lease of no length cannot be kept", "leave it out to run without")
-    return ttl_s
+def _standing(given: Mapping[str, Given], notes: list[str], *, is_alone: bool) -> Standing:
+    """Where this node stands; few say so."""
+    if all(value.is_default for name, value in given.items() if name.startswith("locality")):
+        return {}
+    from launcher.options.standing import standing
+
+    return standing(given, notes, is_alone=is_alone)

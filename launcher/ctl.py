@@ -58,21 +58,27 @@ def commands() -> Group:
         """Look at what meshrun sees and would do, and at jobs that run; ask something of them."""
 
     @meshctl.command()
+    @click.option("--env", "rank", metavar="RANK", type=int, help="Show what the worker of this rank would get.")
+    @click.option("--nodes", metavar="N", type=int, help="As if there were so many nodes like this one.")
     @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
     @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- OPTIONS OF MESHRUN]")
-    def doctor(as_json: bool, words: tuple[str, ...]) -> None:
-        """Show what meshrun would work with here.
+    def doctor(rank: int | None, nodes: int | None, as_json: bool, words: tuple[str, ...]) -> int:
+        """Show what meshrun would work with here, and what would stop or hurt a job.
 
-        Every option's value and where it comes from, the Python of the workers, torch, and the devices found.
-        Options after -- count as if meshrun had got them.
+        Every option's value and where it comes from, the devices, the frameworks, where this node stands, its limits,
+        addresses and store; then warnings, each with a remedy, and a verdict. The exit code is 1 if something would
+        stop a job.
+
+        Options after -- count as if meshrun had got them. Nothing is written, and no worker started.
         """
         import json
 
         from launcher import doctor as examination
         from launcher.console import show
 
-        findings = examination.examine(words, os.environ)
-        show(json.dumps(findings, indent=2) if as_json else examination.describe(findings))
+        found = examination.examine(words, os.environ, examination.Asked(rank=rank, node_count=nodes))
+        show(json.dumps(found, indent=2) if as_json else examination.text(found))
+        return 0 if found["verdict"]["would_start"] else 1
 
     from launcher.control import commands as asking
 

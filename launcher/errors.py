@@ -42,3 +42,15 @@ class TemporaryError(LauncherError):
     """The world is not ready: too few nodes, no store."""
 
     exit_code = EXIT_TEMPORARY
+
+
+class UnfitError(TemporaryError):
+    """This node lacks what it needs before it may join, and may have it later: it says so and looks again."""
+
+
+class LeftEarly(LauncherError):
+    """This node was told to go before it had joined, or could not go on; `exit_code` is the agent's."""
+
+    def __init__(self, sentence: str, exit_code: int) -> None:
+        super().__init__(sentence)
+        self.exit_code = exit_code

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from launcher.config import Config
 from launcher.console import tell
 from launcher.errors import UsageError
 from launcher.mesh import Mesh
-from launcher.node import Node
+from launcher.node import Device, Node
 from launcher.placement import Costs, Limits, feasibility
 from launcher.roster import RosterPlanner
 from launcher.roster.demand import limits_and_costs, written
@@ -36,30 +37,33 @@ if TYPE_CHECKING:
 PREFIX = "meshrun"
 
 
-def settings(config: Config) -> Settings:
-    """The agreement's limits for this run. Raises UsageError for those that cannot be, such as too short a lease."""
+def settings(config: Config, *, heeds_stop: bool = True) -> Settings:
+    """The agreement's limits for this run. Raises UsageError for those that cannot be, such as too short a lease.
+
+    `heeds_stop`: a SIGTERM ends workers. Where it does not, as under JAX, nobody waits for that when a round has
+    failed; a stop that leaves time to save is another matter.
+    """
     no_lease = math.inf if config.network is None else Settings.lease_ttl_s
     try:
         return Settings(
             lease_ttl_s=no_lease if config.lease_ttl_s is None else config.lease_ttl_s,
             max_restarts=config.max_restarts,
             shutdown_timeout_s=config.shutdown_timeout_s,
-            restart_grace_s=min(Settings.restart_grace_s, config.shutdown_timeout_s),
+            restart_grace_s=min(Settings.restart_grace_s, config.shutdown_timeout_s) if heeds_stop else 0.0,
             **config.terms,  # type: ignore[arg-type]  # `terms` has read each by its field's type
         )
     except SettingsError as error:
         raise UsageError(f"{config.origins['lease_ttl_s']}: {error}", error.hint) from None
 
 
-def demands(config: Config, mesh: Mesh) -> tuple[Limits, Costs]:
-    """What is asked of the placement. Raises UsageError if it cannot be read."""
+def demands(config: Config, mesh: Mesh, levels: Sequence[str] = ()) -> tuple[Limits, Costs]:
+    """What is asked of the placement. `levels`: those that may be asked for. Raises UsageError if it cannot be read."""
     variables = {name: config.origins[name] for name in config.demands if not config.origins[name].startswith("--")}
     limits, costs = limits_and_costs(
-        config.demands, mesh, nodes_min=config.nodes_min, nodes_max=config.nodes_max, variables=variables
+        config.demands, mesh, levels=levels, nodes_min=config.nodes_min, nodes_max=config.nodes_max, variables=variables
     )
-    if unknown := [level for level in costs.tolls if level != HOST]:
-        where = "one machine knows" if config.network is None else "the nodes know"
-        tell(f"{config.origins['tolls']}: nobody pays for {', '.join(unknown)}: {where} no such level")
+    if not levels and (unknown := [level for level in costs.tolls if level != HOST]):
+        tell(f"{config.origins['tolls']}: nobody pays for {', '.join(unknown)}: one machine knows no such level")
     return limits, costs
 
 
@@ -73,6 +77,31 @@ def require_one(mesh: Mesh, limits: Limits, slot_count: int) -> None:
         raise UsageError(world.reason)
     if world.world_size < slot_count:
         tell(world.reason)
+
+
+def require_possible(config: Config, mesh: Mesh, limits: Limits, slot_count: int) -> None:
+    """Raise UsageError for what no number of nodes like this one could ever form: nobody should wait for it.
+
+    Only where the user has said how many workers a node has. A count that was found may differ elsewhere, or here
+    because a device has failed; then the agent that leads says what it waits for. Domains of the network are left to
+    it, too: only the nodes know which there are.
+    """
+    if not isinstance(config.worker_count, int):
+        return
+    least = mesh.replica_size * (limits.elastic_min if mesh.elastic else 1)
+    count = max(
+        limits.nodes_min, 2 * -(-least // slot_count) + 1
+    )  # a unit that fits leaves less than half a node empty
+    count = count if limits.nodes_max is None else min(count, limits.nodes_max)
+    within = {axis: level for axis, level in limits.within.items() if level == HOST}
+    alike = [Node(id=str(index), slot_count=slot_count) for index in range(count)]
+    world = feasibility(alike, mesh, replace(limits, levels=(), within=within, whole=None))
+    if not world.world_size:
+        nodes = "any number of nodes" if count != limits.nodes_max else f"{count} node{'s' * (count > 1)}"
+        raise UsageError(
+            f"{nodes} with {slot_count} worker{'s' * (slot_count > 1)} each cannot form this: {world.reason}",
+            f"where other nodes have more, {config.origins['worker_count']} auto waits for them",
+        )
 
 
 class Membership:
@@ -97,8 +126,11 @@ def join(
     node_name: str,
     worker_port: int,
     wake: Callable[[], None],
+    devices: Sequence[Device] = (),
 ) -> Membership:
     """The member that this node is going to be. `wake` is called from any thread when its driver has work.
+
+    `devices`: of this node, if it is known which those are.
 
     Raises UsageError for what cannot be asked of the nodes that there are, TemporaryError when the store fails.
     """
@@ -106,7 +138,15 @@ def join(
         from launcher.networked import NetworkedMembership
 
         return NetworkedMembership(
-            config, limits, mesh, arrival, slot_count=slot_count, run_id=run_id, worker_port=worker_port, wake=wake
+            config,
+            limits,
+            mesh,
+            arrival,
+            slot_count=slot_count,
+            run_id=run_id,
+            worker_port=worker_port,
+            wake=wake,
+            devices=devices,
         )
     asked = demands(config, mesh)
     require_one(mesh, asked[0], slot_count)

@@ -7,8 +7,9 @@ happen before it has happened in `arrival`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypedDict
 
 from launcher import stores
 from launcher.arrival import Arrival
@@ -16,8 +17,11 @@ from launcher.arrival.probe import probe
 from launcher.config import Config
 from launcher.console import tell
 from launcher.errors import TemporaryError
-from launcher.membership import Membership, chance, demands, now
+from launcher.locality import LEVELS
+from launcher.locality.gather import Locality, gather
+from launcher.membership import Membership, chance, demands, now, require_possible
 from launcher.mesh import Mesh
+from launcher.node import Device
 from launcher.roster import RosterPlanner
 from launcher.roster.demand import written
 from launcher.roster.description import Description, describe
@@ -30,9 +34,18 @@ from rendezvous.settings import Settings
 from rendezvous.store import Store
 
 if TYPE_CHECKING:
+    from launcher.devices.tpu_slice import Identity
     from rendezvous.stores.server import StoreServer
 
 SILENT_PARTS = 2  # a connection on which nothing is heard for this part of a lease's time is silent
+
+
+class InSlice(TypedDict, total=False):
+    """Fields of a description that hosts of TPU slices have."""
+
+    index: int
+    slice_hosts: int
+    host_pattern: str
 
 
 class NetworkedMembership(Membership):
@@ -49,8 +62,11 @@ class NetworkedMembership(Membership):
         run_id: str,
         worker_port: int,
         wake: Callable[[], None],
+        devices: Sequence[Device] = (),
     ) -> None:
-        asked = demands(config, mesh)
+        found = locality(config, arrival, devices)
+        asked = demands(config, mesh, levels=tuple(dict.fromkeys((*LEVELS, *(level for level, _ in found.place)))))
+        require_possible(config, mesh, asked[0], slot_count)
         is_numbered = config.node_rank is not None
         planner = RosterPlanner(mesh, *asked, node_count=config.nodes_min if is_numbered else 0)
         description = Description(
@@ -62,6 +78,8 @@ class NetworkedMembership(Membership):
             master_port=config.master_port or 0,
             node_rank=config.node_rank,
             master_addr=config.master_addr or "",
+            locality=found.place,
+            **_in_slice(found.identity),
         )
         self._arrival = arrival
         self._limits = limits
@@ -154,6 +172,25 @@ class NetworkedMembership(Membership):
         who = f"{name} ({address})" if node_rank is None else f"{name} ({address}), node rank {node_rank},"
         tell(f"{who} meets the other nodes of run {run_id} in {what} at {', '.join(network.endpoints)}")
         return store
+
+
+def locality(config: Config, arrival: Arrival, devices: Sequence[Device]) -> Locality:
+    """Where this node stands, which is told to people. Raises UsageError and TemporaryError for what they say wrong."""
+    found = gather(config, os.environ, names=(arrival.name, os.uname().nodename, arrival.address), devices=devices)
+    for remark in found.remarks:
+        tell(remark)
+    if found.levels:
+        sources = dict.fromkeys(source for source, levels, _ in found.looked if set(levels) & set(found.levels))
+        place = ",".join(f"{level}={domain}" for level, domain in found.place)
+        tell(f"this node stands at {place}, by {' and '.join(sources)}")
+    return found
+
+
+def _in_slice(identity: Identity | None) -> InSlice:
+    """What the others must know of this host of a TPU slice."""
+    if identity is None:
+        return {}
+    return {"index": identity.worker_id, "slice_hosts": identity.host_count, "host_pattern": identity.host_pattern}
 
 
 def _agreed(limits: Settings) -> str:

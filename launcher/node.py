@@ -11,13 +11,20 @@ class Device:
 
     `index` counts from 0 in the order in which this process may use its devices; `id` is the hardware's own
     name ("GPU-5a1c...", "cpu0"), stable over reboots where the hardware has one; `visible` is what selects
-    the device in a variable such as CUDA_VISIBLE_DEVICES.
+    the device in `variable`, which is empty where it is the usual one of the kind, such as CUDA_VISIBLE_DEVICES.
+
+    `numa_node`: the memory it is attached to; None where nothing says. `domain`: the accelerator fabric it is on, as
+    "<clusterUuid>.<cliqueId>" of NVLink; empty where that is unknown. `model`: what its vendor calls it, for people.
     """
 
     kind: str
     index: int
     id: str
     visible: str
+    variable: str = ""
+    numa_node: int | None = None
+    domain: str = ""
+    model: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +42,8 @@ class Node:
     `path` names its domains from the outermost level to the innermost, e.g. ("zone-a", "spine-1", "leaf-3");
     None where a level is unknown. `order` is the store's create revision of its member key: a stable tie-break
     that no clock and no name decides. `index`: its place inside a domain that is used as a whole (the worker id
-    of a TPU host), which its ranks follow. `rank`: its number among all nodes, where the user has given it.
+    of a TPU host), which its ranks follow; `host_pattern`: what the hosts of that domain are called, {} for the index,
+    or "". `rank`: its number among all nodes, where the user has given it.
     """
 
     id: str
@@ -44,6 +52,7 @@ class Node:
     address: str = ""
     order: int = 0
     index: int | None = None
+    host_pattern: str = ""
     rank: int | None = None
 
     def __post_init__(self) -> None:

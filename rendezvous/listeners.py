@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection
 
 _LISTENS = "0A"  # include/net/tcp_states.h
+UNKNOWN = "another user's process"
+"""Whose files cannot be seen; for a moment also a process that is about to be gone."""
 
 
 def foreign_listener(port: int, own: Collection[int] = ()) -> str:
-    """Who listens there and is none of the processes `own`: "pid 12 (python)", or "another user's process"; or ""."""
+    """Who listens there and is none of the processes `own`: "pid 12 (python)", or "another user's process"; or "".
+
+    A process that ends has no files to look at any more, while its sockets are still being closed.
+    """
     sockets = _listening(port)
     for pid in own:
         sockets -= _held_by(pid)
     if not sockets:
         return ""
     for number in filter(str.isdigit, os.listdir("/proc")):
-        if sockets & _held_by(int(number)):
+        if int(number) not in own and sockets & _held_by(int(number)):
             return f"pid {number} ({_name(number)})"
-    return "another user's process"
+    return UNKNOWN
 
 
 def _listening(port: int) -> set[str]:
@@ -38,14 +44,24 @@ def _listening(port: int) -> set[str]:
 
 def _held_by(pid: int) -> set[str]:
     """The inodes of the sockets that a process has open; none if it has gone or is another user's."""
+    found = _open_in(f"/proc/{pid}/fd")
+    if not found:  # its first thread may have ended before the others
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                if thread != str(pid):
+                    found |= _open_in(f"/proc/{pid}/task/{thread}/fd")
+    return found
+
+
+def _open_in(folder: str) -> set[str]:
     found: set[str] = set()
-    try:
-        for number in os.listdir(f"/proc/{pid}/fd"):
-            target = os.readlink(f"/proc/{pid}/fd/{number}")
+    with contextlib.suppress(OSError):
+        for number in os.listdir(folder):
+            target = ""
+            with contextlib.suppress(OSError):  # this one has been closed since
+                target = os.readlink(f"{folder}/{number}")
             if target.startswith("socket:["):
                 found.add(target[8:-1])
-    except OSError:
-        pass
     return found
 
 

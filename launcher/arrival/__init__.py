@@ -76,6 +76,10 @@ def arrive(config: Config, network: Network, environ: Mapping[str, str]) -> Arri
 def _arrive(config: Config, network: Network, environ: Mapping[str, str]) -> Arrival:
     stores.require_grpc()
     found = credentials.read(network, environ)
+    if config.locality_file is not None:  # whether this node is in it is seen later, with its address
+        from launcher.locality.explicit import text_of
+
+        text_of(config.locality_file)
     limit_s = float(config.terms.get("start_timeout_s", Settings.start_timeout_s))
     serves_at = _find_store(config, network, limit_s)
     if serves_at and not is_here(network.endpoints[0]):
@@ -88,7 +92,7 @@ def _arrive(config: Config, network: Network, environ: Mapping[str, str]) -> Arr
     run = f"{run} at {network.endpoints[0]}" if network.backend == "served" else run
     place = take_place(run, name, environ)
     try:
-        _require_master_port(config)
+        require_master_port(config)
         listener = listen(config, address)
     except MeshrunError:
         place.leave()
@@ -154,7 +158,7 @@ def _find_store(config: Config, network: Network, limit_s: float) -> tuple[str, 
 
     def claim() -> tuple[str, ...]:
         try:
-            return _own_site(config, network)
+            return own_site(config, network)
         except UsageError:
             if is_in_digits(host) or time.monotonic() >= believed_until:
                 raise
@@ -164,8 +168,8 @@ def _find_store(config: Config, network: Network, limit_s: float) -> tuple[str, 
     return wait_for_store(network, limit_s, whose=whose, hint=hint, claim=claim, is_sole=is_sole)
 
 
-def _own_site(config: Config, network: Network) -> tuple[str, ...]:
-    """Where this node would serve the store: it is the one that is named, or that was told to."""
+def own_site(config: Config, network: Network) -> tuple[str, ...]:
+    """Where this node would serve the store: it is the one that is named, or that was told to. Raises UsageError."""
     endpoint = network.endpoints[0]
     if at := serving_addresses(endpoint, local_addr=config.local_addr, interface=config.interface):
         return at
@@ -233,7 +237,7 @@ def wait_for_store(
         time.sleep(PAUSE_S)
 
 
-def _require_master_port(config: Config) -> None:
+def require_master_port(config: Config) -> None:
     """See that rank 0 can listen where all nodes were told that it does; if that is here. Raises TemporaryError."""
     if config.node_rank != 0 or config.master_port is None:
         return

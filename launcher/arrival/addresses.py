@@ -13,18 +13,16 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from launcher.errors import UsageError
+from launcher.interfaces import addresses_of
 from rendezvous.addresses import is_for_itself, split_address
 
 LOOPBACK = "127.0.0.1"
 _LOOPBACK_NAMES = ("localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback")
 # Of networks for documentation (RFC 5737, RFC 3849): the way there is the way to anywhere, and nothing is sent.
 _FAR = ("192.0.2.1:9", "[2001:db8::1]:9")
-_SIOCGIFADDR = 0x8915  # include/uapi/linux/sockios.h
-_IF_INET6 = "/proc/net/if_inet6"  # one address a line: address, index, prefix length, scope, flags, name
 
 
 def own_address(*, local_addr: str | None, interface: str | None, endpoints: Sequence[str]) -> str:
@@ -89,7 +87,7 @@ def _is_own_name(endpoint: str) -> bool:
 def main_address() -> str:
     """The address from which this node speaks to the world at large, or else its first that others can use; or ""."""
     interfaces = [name for _, name in socket.if_nameindex()]
-    others = (address for name in interfaces for address in (*_four(name), *_six(name)))
+    others = (address for name in interfaces for address in addresses_of(name))
     usable = (address for address in (*map(source_address, _FAR), *others) if address and not is_for_itself(address))
     return next(usable, "")
 
@@ -121,27 +119,11 @@ def address_of_interface(name: str) -> str:
 
     Raises UsageError.
     """
-    found = [*_four(name), *_six(name)]
+    found = addresses_of(name)
     if not found:
         names = ", ".join(known for _, known in socket.if_nameindex())
         raise UsageError(f"--interface {name}: there is no such interface with an address", f"there are {names}")
     return next((address for address in found if not is_for_itself(address)), found[0])
-
-
-def _four(name: str) -> Iterator[str]:
-    import fcntl
-
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked, contextlib.suppress(OSError):
-        found = fcntl.ioctl(asked, _SIOCGIFADDR, struct.pack("256s", name.encode(errors="replace")[:15]))
-        yield socket.inet_ntoa(found[20:24])
-
-
-def _six(name: str) -> Iterator[str]:
-    with contextlib.suppress(OSError), open(_IF_INET6) as file:
-        lines = [line.split() for line in file]
-        for digits, *_, found in sorted(lines, key=lambda fields: fields[3]):  # global scope is 00, link-local 20
-            if found == name:
-                yield socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))
 
 
 def _in_digits(host: str) -> str:

@@ -11,7 +11,7 @@ runs near its GPU copies faster, and one whose caches are its own is not disturb
 Two things differ from there. numactl is not needed, because the warden sets each worker's affinity before it runs.
 And a worker whose device has no known node, one on the CPU above all, is not refused: such workers are dealt out
 evenly over the nodes. Nobody gets a CPU that the agent itself may not use; a container's cpuset and taskset hold.
-Memory is not bound: the kernel puts it near the CPU that first touches it.
+Memory is preferred from the nodes of those CPUs where there are others to prefer them to.
 """
 
 from __future__ import annotations
@@ -21,30 +21,36 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from launcher.errors import UsageError
+from launcher.node import Slot
 from launcher.options.sharing import NumaMode
 
 FLAG = "--numa-binding"
 
 
 class Topology(NamedTuple):
-    """A machine's CPUs, by the kernel's numbers. `nodes`: NUMA node -> its CPUs; the others are maps from a CPU.
+    """A machine's CPUs, by the kernel's numbers. `nodes`: NUMA node -> its CPUs; the next three are maps from a CPU.
 
     `core` and `cache` name a core and a last-level cache by the lowest CPU that shares it; a CPU that they lack is a
-    core of its own, or its cache is not known.
+    core of its own, or its cache is not known. `memory`: the nodes of whose memory this process may take.
     """
 
     nodes: Mapping[int, frozenset[int]]
     socket: Mapping[int, int]
     core: Mapping[int, int]
     cache: Mapping[int, int]
+    memory: frozenset[int] = frozenset()
 
 
 class Binding(NamedTuple):
-    """One worker's CPUs, why these, and how many cores it has to itself: at least 1, what it shares is divided."""
+    """One worker's CPUs, why these, and how many cores it has to itself: at least 1, what it shares is divided.
+
+    `memory`: the nodes whose memory it prefers; none where it makes no difference.
+    """
 
     cpus: frozenset[int]
     reason: str
     core_count: int
+    memory: tuple[int, ...] = ()
 
 
 def bind(
@@ -72,9 +78,19 @@ def bind(
             for local_rank, cpus in zip(here, parts(topology, pools[here[0]], len(here), home), strict=True):
                 pools[local_rank] = cpus
     return tuple(
-        Binding(pool, _named(home) if known else f"dealt to {_named(home)}", _core_count(topology, pool, pools))
+        Binding(
+            pool,
+            _named(home) if known else f"dealt to {_named(home)}",
+            _core_count(topology, pool, pools),
+            _memory_nodes(topology, pool),
+        )
         for pool, home, known in zip(pools, at, homes, strict=True)
     )
+
+
+def homes(slots: Sequence[Slot]) -> list[frozenset[int]]:
+    """The NUMA nodes of each slot's devices; empty where nothing says."""
+    return [frozenset(device.numa_node for device in slot.devices if device.numa_node is not None) for slot in slots]
 
 
 def ranges(cpus: frozenset[int]) -> str:
@@ -159,6 +175,12 @@ def _grouped(pool: frozenset[int], key: Mapping[int, int]) -> list[frozenset[int
 def _core_count(topology: Topology, pool: frozenset[int], pools: Sequence[frozenset[int]]) -> int:
     cores = {topology.core.get(cpu, cpu) for cpu in pool}
     return max(1, len(cores) // sum(1 for other in pools if other & pool))
+
+
+def _memory_nodes(topology: Topology, pool: frozenset[int]) -> tuple[int, ...]:
+    """The nodes of these CPUs that have memory; none if they are all that have some."""
+    near = {node for node, cpus in topology.nodes.items() if cpus & pool and node in topology.memory}
+    return tuple(sorted(near)) if near < topology.memory else ()
 
 
 def _named(home: frozenset[int]) -> str:

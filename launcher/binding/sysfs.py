@@ -1,23 +1,20 @@
-"""What the kernel says of this machine's CPUs and where its devices are, read only when workers are to be bound.
+"""What the kernel says of this machine's CPUs and memory, read only when workers are to be bound.
 
-Linux shows both under /sys: the CPUs of each NUMA node, which of them are threads of one core, share a cache or sit on
-one socket, and the node of every PCI device. A kernel without NUMA, as in some sandboxes, counts as one node. A list
-is read once for all CPUs that are in it, because a large machine has hundreds.
+Linux shows it under /sys: the CPUs of each NUMA node, which of them are threads of one core, share a cache or sit on
+one socket, and which nodes have memory. A kernel without NUMA, as in some sandboxes, counts as one node. A list is read
+once for all CPUs that are in it, because a large machine has hundreds.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
 
 from launcher.binding import Topology
-from launcher.node import Slot
 
 
 def read(allowed: frozenset[int], root: str = "/") -> Topology:
-    """The topology of this machine. `allowed`: what this process may use; `root`: where /sys hangs, for tests."""
+    """The topology of this machine. `allowed`: what this process may use. `root`: of /sys and /proc, for tests."""
     folder = os.path.join(root, "sys/devices/system")
     nodes = {
         int(name[4:]): cpus
@@ -33,61 +30,17 @@ def read(allowed: frozenset[int], root: str = "/") -> Topology:
         socket={cpu: socket for cpu, socket in sockets.items() if socket is not None},
         core=_lowest(every, lambda cpu: _cpus(f"{folder}/cpu/cpu{cpu}/topology/thread_siblings_list")),
         cache=_lowest(every, lambda cpu: _sharers(f"{folder}/cpu/cpu{cpu}/cache")),
+        memory=_memory(root) or frozenset(nodes),
     )
 
 
-def homes(slots: Sequence[Slot], root: str = "/", nvml: Any = None) -> list[frozenset[int]]:
-    """The NUMA nodes of each slot's devices; empty where the kernel does not say.
-
-    `nvml` stands in for nvidia-ml-py's module, for tests.
-    """
-    addresses = _gpu_addresses(root)
-    found = []
-    for slot in slots:
-        nodes = set()
-        for device in slot.devices:
-            if device.kind != "nvidia":
-                continue
-            address = device.id[4:] if device.id.startswith("pci-") else addresses.get(device.id)
-            address = address or _asked(device.id, nvml)
-            node = _number(os.path.join(root, f"sys/bus/pci/devices/{address}/numa_node"))
-            if node is not None and node >= 0:  # -1: the firmware does not say
-                nodes.add(node)
-        found.append(frozenset(nodes))
-    return found
-
-
-def _gpu_addresses(root: str) -> dict[str, str]:
-    """UUID -> PCI address, as the driver's files have it."""
-    folder = os.path.join(root, "proc/driver/nvidia/gpus")
-    found = {}
-    for address in _listed(folder):
-        for line in _text(f"{folder}/{address}/information").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "GPU UUID":
-                found[value.strip()] = address.lower()
-    return found
-
-
-def _asked(uuid: str, nvml: Any) -> str | None:
-    """The PCI address of a GPU, or of the one that a MIG instance is on, by NVML; None if it does not say."""
-    try:
-        nvml = nvml or __import__("pynvml")  # by name: the distribution nvidia-ml-py is optional and untyped
-        nvml.nvmlInit()
-    except Exception:
-        return None
-    try:
-        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-        if uuid.startswith("MIG-"):
-            handle = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
-        address = nvml.nvmlDeviceGetPciInfo(handle).busId
-        text: str = address.decode() if isinstance(address, bytes) else address
-        return text.lower()[-12:]  # NVML writes the domain with eight digits, the kernel with four
-    except nvml.NVMLError:
-        return None
-    finally:
-        with contextlib.suppress(nvml.NVMLError):
-            nvml.nvmlShutdown()
+def _memory(root: str) -> frozenset[int]:
+    """The nodes that have memory, as far as the cpuset of this process goes."""
+    there = _cpus(os.path.join(root, "sys/devices/system/node/has_memory"))  # written as lists of CPUs are
+    for line in _text(os.path.join(root, "proc/self/status")).splitlines():
+        if line.startswith("Mems_allowed_list:"):
+            return there & _listed_in(line.partition(":")[2])
+    return there
 
 
 def _lowest(cpus: Iterable[int], sharers: Callable[[int], frozenset[int]]) -> dict[int, int]:
@@ -111,9 +64,14 @@ def _sharers(folder: str) -> frozenset[int]:
 
 
 def _cpus(path: str) -> frozenset[int]:
-    """A list as the kernel writes it, 0-3,8; empty if there is none."""
+    """The list in a file; empty if there is none."""
+    return _listed_in(_text(path))
+
+
+def _listed_in(text: str) -> frozenset[int]:
+    """A list as the kernel writes it, 0-3,8."""
     found: set[int] = set()
-    for part in _text(path).split(","):
+    for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if first.isdecimal() and (last.isdecimal() or not dash):
             found.update(range(int(first), int(last or first) + 1))

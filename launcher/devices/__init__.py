@@ -1,25 +1,88 @@
-"""What accelerators this node has: the contract of a detector.
+"""What accelerators this node has: the contract of a detector, and what makes devices visible to a worker.
 
 A detector returns values and a reason, also when it finds nothing; it never prints, exits, imports a
 framework, or changes the environment. Heavy imports stay inside `detect`.
+
+Every kind of device has a variable with which its runtime is told which devices a process may use. `Device.visible` is
+what selects one device there. The kinds that are built in are in `KINDS`; what is known of each, and from where, is in
+`rules`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from launcher.node import Device
 
 
 class Inventory(NamedTuple):
-    """The devices this process may use, in the order a worker would count them, and how we know."""
+    """The devices this process may use, in the order a worker would count them, and how we know.
+
+    `mistake`: what a variable of the user's says that cannot be meant, such as the same GPU twice; `devices` may be
+    fewer because of it. `silent`: how many more devices there are that are broken, and do not answer; those that were
+    granted to somebody else are not among them.
+    """
 
     devices: tuple[Device, ...]
     reason: str
+    mistake: str = ""
+    silent: int = 0
+
+    @property
+    def on_one_line(self) -> Inventory:
+        """The same for a sentence: values of variables may hold line breaks, and so may what a plug-in says."""
+        return self._replace(reason=self.reason.replace("\n", "\\n"), mistake=self.mistake.replace("\n", "\\n"))
 
 
 class Detector(Protocol):
     kind: str
 
     def detect(self, environ: Mapping[str, str]) -> Inventory: ...
+
+
+class Kind(NamedTuple):
+    """What is built in about one kind. `noun`: one of them, as people call it. `variable`: makes devices visible.
+
+    `signs`: files, one of which its driver leaves, and `words`: variables, one of which is set where it is; without
+    any of these nobody looks further.
+    """
+
+    noun: str
+    variable: str
+    signs: tuple[str, ...]
+    words: tuple[str, ...] = ()
+
+
+KINDS: Mapping[str, Kind] = {
+    "nvidia": Kind("NVIDIA GPU", "CUDA_VISIBLE_DEVICES", ("/proc/driver/nvidia", "/dev/nvidiactl")),
+    "amd": Kind("AMD GPU", "HIP_VISIBLE_DEVICES", ("/dev/kfd", "/sys/class/kfd")),
+    "intel": Kind("Intel GPU", "ZE_AFFINITY_MASK", ("/sys/bus/pci/drivers/xe", "/sys/bus/pci/drivers/i915")),
+    "tpu": Kind(
+        "TPU chip", "TPU_VISIBLE_CHIPS", ("/dev/accel0", "/dev/vfio"), ("TPU_ACCELERATOR_TYPE", "TPU_WORKER_ID")
+    ),
+}
+"""In the order in which they are looked for. CPUs are not among them: they are what is left."""
+
+# Types of device that torch counts under names of its own.
+_OF_TORCH = {"xpu": "ZE_AFFINITY_MASK", "npu": "ASCEND_RT_VISIBLE_DEVICES", "hpu": "HABANA_VISIBLE_MODULES"}
+
+
+def visible_variable(kind: str, environ: Mapping[str, str]) -> str | None:
+    """The variable that chooses among devices of this kind; None where there is none, or nobody has named it.
+
+    A kind of a plug-in or of --visible-env has its variable at the device itself (`Device.variable`).
+    """
+    return KINDS[kind].variable if kind in KINDS else _OF_TORCH.get(kind)
+
+
+def visible(devices: Sequence[Device], environ: Mapping[str, str]) -> tuple[str, str] | None:
+    """The variable, and its value, with which a worker sees these devices and no others.
+
+    `devices` are of one kind. `environ`: what the worker inherits. None where nothing can be said: no devices, or a
+    kind without a variable, such as CPUs.
+    """
+    if not devices:
+        return None
+    variable = devices[0].variable or visible_variable(devices[0].kind, environ)
+    return (variable, ",".join(device.visible for device in devices)) if variable else None

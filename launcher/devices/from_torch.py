@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from launcher.credentials import PRIVATE
-from launcher.devices import Inventory
+from launcher.devices import Inventory, visible_variable
 from launcher.node import Device
 
 LIMIT_S = 120.0  # importing torch from a network file system takes its time
@@ -51,8 +51,14 @@ class Detector:
 
     def detect(self, environ: Mapping[str, str]) -> Inventory:
         count, reason = _ask(self._command, environ, self._limit_s)
+        # What torch counts is what the kind's variable has left, if it is set: entry by entry.
+        given = environ.get(visible_variable(self.kind, environ) or "", "")
+        entries = [entry.strip() for entry in given.split(",")]
+        if len(entries) != count or not given:
+            entries = [str(index) for index in range(count)]
         devices = tuple(
-            Device(kind=self.kind, index=index, id=f"{self.kind}{index}", visible=str(index)) for index in range(count)
+            Device(kind=self.kind, index=index, id=f"{self.kind}{index}", visible=entries[index])
+            for index in range(count)
         )
         return Inventory(devices, f"{count} found by {reason}" if count else reason)
 

@@ -1,249 +1,158 @@
 """NVIDIA GPUs: which ones a worker started here would see, in its order.
 
-CUDA itself is never asked: that would load hundreds of megabytes and create a context. The driver's own
-library NVML answers if nvidia-ml-py is installed; else the driver's files under /proc do, or, where a
-sandbox hides those, the PCI bus. Then CUDA_VISIBLE_DEVICES is applied as CUDA and torch apply it.
+CUDA itself is never asked: that would load hundreds of megabytes and create a context. The driver's own library
+answers if nvidia-ml-py is installed (`nvml`); else the driver's files under /proc do, or, where a sandbox hides those,
+the PCI bus. Then CUDA_VISIBLE_DEVICES is applied as CUDA and torch apply it (`cuda_visible`).
+
+All workers of a node see the same GPUs, as under torchrun, and CUDA shows a process one MIG instance and nothing beside
+it (MIG user guide, "CUDA Device Enumeration"), so several count as one; where every worker is given a device of its
+own, each instance is one.
 
 A machine without the driver pays for two failed look-ups and imports nothing.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from launcher.devices import Inventory
+from launcher.devices import KINDS, Inventory
+from launcher.devices.cuda_visible import VARIABLE, Choice, Chosen, Gpu, choose, hides_all, is_mig
+from launcher.devices.sysfs import listed, may_open, numa_node, numbered, path, text
 from launcher.node import Device
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
+if TYPE_CHECKING:
+    from launcher.devices.nvml import Found
+
 _PCI_VENDOR = "0x10de"
 _PCI_CLASS_DISPLAY = "0x03"  # VGA and 3D controllers; the same vendor's audio and bridge functions have others
-_ORDINAL = re.compile(r"[+-]?[0-9]+")
-
-
-class Gpu(NamedTuple):
-    """`ordinal`: the driver's number, which is what an integer in CUDA_VISIBLE_DEVICES means. `migs`: MIG ids on it."""
-
-    ordinal: int
-    uuid: str
-    migs: tuple[str, ...] = ()
-
-
-class Found(NamedTuple):
-    """`source`: who was asked. `silent`: how many GPUs the driver lists that do not answer."""
-
-    gpus: tuple[Gpu, ...]
-    source: str
-    silent: int = 0
+_PROC = "/proc/driver/nvidia/gpus"
 
 
 class Detector:
-    """`root`: where /proc, /dev and /sys hang, and `nvml`: what stands in for nvidia-ml-py's module, for tests."""
+    """`root`: where /proc, /dev and /sys hang, and `nvml`: what stands in for nvidia-ml-py's module, for tests.
+
+    `each_its_own`: whether every worker will be shown its own devices only.
+    """
 
     kind = "nvidia"
 
-    def __init__(self, *, root: str = "/", nvml: Any = None) -> None:
+    def __init__(self, *, root: str = "/", nvml: Any = None, each_its_own: bool = False) -> None:
         self._root = root
         self._nvml = nvml
+        self._each_its_own = each_its_own
 
     def detect(self, environ: Mapping[str, str]) -> Inventory:
-        if not any(os.path.exists(self._path(path)) for path in ("proc/driver/nvidia", "dev/nvidiactl")):
+        if not any(os.path.exists(path(self._root, sign)) for sign in KINDS[self.kind].signs):
             return Inventory((), "no NVIDIA driver")
-        asked = environ.get(VISIBLE)
-        if asked is not None and _is_none(asked):
-            return Inventory((), f"{VISIBLE}={asked!r} hides every GPU")
-        found = self._from_nvml() or self._from_proc() or self._from_pci()
-        reason = f"{len(found.gpus)} found by {found.source}"
+        asked = environ.get(VARIABLE)
+        if asked is not None and hides_all(asked):
+            return Inventory((), f"{VARIABLE}={asked!r} hides every GPU")
+        found = self._find()
+        reasons = [f"{len(found.gpus)} found by {found.source}"]
         if found.silent:
-            reason += f", {found.silent} more {'does' if found.silent == 1 else 'do'} not answer"
+            reasons.append(f"{found.silent} more {'does' if found.silent == 1 else 'do'} not answer")
+        if found.empty:
+            reasons.append(f"{found.empty} more with MIG on and no instance")
         if asked is None:
-            # Whether CUDA counts a silent GPU is not documented; then ids are the only sure names.
-            chosen = [(gpu.uuid, gpu.uuid if found.silent else str(gpu.ordinal)) for gpu in found.gpus]
+            choice, remark = _all(found, self._each_its_own)
         else:
-            chosen = choose(asked, found.gpus)
-            reason += f", {len(chosen)} left by {VISIBLE}={asked}"
-            if asked.startswith("MIG-") and "," in asked:
-                reason += " as CUDA gives a process one MIG instance"
-        devices = tuple(
-            Device(kind=self.kind, index=index, id=uuid, visible=visible)
-            for index, (uuid, visible) in enumerate(chosen)
-        )
-        return Inventory(devices, reason)
+            choice = choose(asked, found.gpus, each_its_own=self._each_its_own)
+            named = asked.count(",") + 1 if is_mig(asked) else len(choice.devices)
+            choice = choice if self._each_its_own else _as_cuda(choice)
+            remark = choice.mistake or f"{len(choice.devices)} left by {VARIABLE}={asked}"
+            if not choice.mistake and len(choice.devices) < named:
+                remark += ": CUDA gives a process one MIG instance, and nothing else"
+        reasons += filter(None, [remark])
+        devices = tuple(self._device(index, chosen) for index, chosen in enumerate(choice.devices))
+        # A list of the user's says which are wanted; if some of these are not found, it may be the silent ones.
+        missed = found.silent if asked is None or choice.mistake else 0
+        return Inventory(devices, ", ".join(reasons), choice.mistake, missed)
 
-    def _path(self, path: str) -> str:
-        return os.path.join(self._root, path)
+    def _device(self, index: int, chosen: Chosen) -> Device:
+        gpu = chosen.gpu or Gpu(0, chosen.id)
+        return Device(
+            kind=self.kind, index=index, id=chosen.id, visible=chosen.entry,
+            numa_node=gpu.numa_node, domain=gpu.domain, model=gpu.model,
+        )  # fmt: skip
 
-    def _from_nvml(self) -> Found | None:
-        """What NVML lists; None if its Python module or the driver's library is missing or refuses."""
-        nvml = self._nvml
-        if nvml is None:
-            try:
-                nvml = __import__("pynvml")  # by name: the distribution nvidia-ml-py is optional and untyped
-            except ImportError:
-                return None
-        try:
-            nvml.nvmlInit()
-        except nvml.NVMLError:
-            return None
-        try:
-            asked = [_gpu(nvml, ordinal) for ordinal in range(nvml.nvmlDeviceGetCount())]
-            gpus = tuple(gpu for gpu in asked if gpu)
-            return Found(gpus, "NVML", len(asked) - len(gpus))
-        except nvml.NVMLError:
-            return None
-        finally:
-            with contextlib.suppress(nvml.NVMLError):
-                nvml.nvmlShutdown()
+    def _find(self) -> Found:
+        from launcher.devices import nvml  # only where there is a driver
+
+        return nvml.read(self._root, self._nvml) or self._from_proc() or self._from_pci()
 
     def _from_proc(self) -> Found | None:
         """What the driver says of itself: one folder per GPU, named by PCI address, which is also NVML's order."""
-        folder = self._path("proc/driver/nvidia/gpus")
+        from launcher.devices.nvml import Found
+
         nodes = self._device_nodes()
-        uuids: list[str] = []
-        for address in _listed(folder):
-            fields = dict(
-                line.split(":", 1) for line in _read(f"{folder}/{address}/information").splitlines() if ":" in line
-            )
-            minor = fields.get("Device Minor", "").strip()
+        gpus: list[Gpu] = []
+        for address in listed(path(self._root, _PROC)):
+            lines = text(path(self._root, f"{_PROC}/{address}/information")).splitlines()
+            fields = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+            minor = fields.get("Device Minor", "")
             # A container or batch system may grant fewer than are listed; the others are somebody else's.
             if nodes is None or minor in nodes:
-                uuid = fields.get("GPU UUID", "").strip()
-                uuids.append(uuid if uuid.startswith("GPU-") and "?" not in uuid else f"pci-{address}")
-        return Found(_numbered(uuids), "/proc/driver/nvidia") if uuids else None
+                uuid = fields.get("GPU UUID", "")
+                uuid = uuid if uuid.startswith("GPU-") and "?" not in uuid else f"pci-{address}"
+                home = numa_node(self._root, address)
+                gpus.append(Gpu(len(gpus), uuid, numa_node=home, model=fields.get("Model", "")))
+        return Found(tuple(gpus), "/proc/driver/nvidia") if gpus else None
 
     def _from_pci(self) -> Found:
         """What is on the PCI bus, at most as many as we may open: the bus shows everybody all of them."""
-        folder = self._path("sys/bus/pci/devices")
+        from launcher.devices.nvml import Found
+
+        folder = path(self._root, "/sys/bus/pci/devices")
         addresses = [
             address
-            for address in _listed(folder)
-            if _read(f"{folder}/{address}/vendor").strip() == _PCI_VENDOR
-            and _read(f"{folder}/{address}/class").startswith(_PCI_CLASS_DISPLAY)
+            for address in listed(folder)
+            if text(f"{folder}/{address}/vendor") == _PCI_VENDOR
+            and text(f"{folder}/{address}/class").startswith(_PCI_CLASS_DISPLAY)
         ]
         nodes = self._device_nodes()
         if nodes is not None:
             del addresses[len(nodes) :]
-        return Found(_numbered([f"pci-{address}" for address in addresses]), "the PCI bus")
+        gpus = (
+            Gpu(ordinal, f"pci-{address}", numa_node=numa_node(self._root, address))
+            for ordinal, address in enumerate(addresses)
+        )
+        return Found(tuple(gpus), "the PCI bus")
 
     def _device_nodes(self) -> set[str] | None:
-        """The numbers N of the /dev/nvidiaN that we may open; None where the driver has not made any yet.
-
-        access(2) asks the device cgroup too, and unlike open(2) it does not wake a GPU.
-        """
-        numbers = [name[6:] for name in _listed(self._path("dev")) if re.fullmatch("nvidia[0-9]+", name)]
+        """The numbers N of the /dev/nvidiaN that we may open; None where the driver has not made any yet."""
+        numbers = numbered(path(self._root, "/dev"), "nvidia")
         if not numbers:
             return None
-        return {number for number in numbers if os.access(self._path(f"dev/nvidia{number}"), os.R_OK | os.W_OK)}
+        return {str(number) for number in numbers if may_open(path(self._root, f"/dev/nvidia{number}"))}
 
 
-def choose(asked: str, gpus: Sequence[Gpu]) -> list[tuple[str, str]]:
-    """Apply a value of CUDA_VISIBLE_DEVICES: (hardware id, the entry that selects it) in enumeration order.
+def _all(found: Found, each_its_own: bool) -> tuple[Choice, str]:
+    """The devices where no variable chooses among them, and a remark.
 
-    CUDA programming guide, "CUDA environment variables": the first invalid entry hides itself and all that
-    follow; a process gets one MIG instance. torch adds that a repeated entry empties the list.
+    Whether CUDA counts a silent GPU is not documented, and it numbers different models by speed unless told
+    otherwise; then ids are the only sure names.
     """
-    entries = [entry.strip() for entry in asked.split(",")]
-    if entries[0].startswith("MIG-"):
-        return [(uuid, entries[0]) for uuid in [_mig(entries[0], gpus)] if uuid is not None]
-    kind = type(_key(entries[0]))
-    keys: list[str | int] = []
-    for entry in entries:
-        key = _key(entry)
-        if key is None or type(key) is not kind:
-            break
-        if key in keys:
-            return []
-        keys.append(key)
-    if kind is str and not any(gpu.uuid.startswith("GPU-") for gpu in gpus):
-        return [(entry, entry) for entry in entries[: min(len(keys), len(gpus))]]  # ids unknown here: believed
-    selected: dict[str, str] = {}
-    for key, entry in zip(keys, entries, strict=False):
-        matches = [
-            gpu.uuid for gpu in gpus if (gpu.ordinal == key if isinstance(key, int) else gpu.uuid.startswith(key))
-        ]
-        if len(matches) != 1:
-            break
-        if matches[0] in selected:
-            return []
-        selected[matches[0]] = entry
-    return list(selected.items())
+    are_sure = not found.silent and not found.empty and len({gpu.model for gpu in found.gpus}) <= 1
+    count = sum(len(gpu.migs) for gpu in found.gpus)
+    if not count:
+        return Choice(tuple(_whole(gpu, are_sure) for gpu in found.gpus)), ""
+    parts = Choice(tuple(chosen for gpu in found.gpus for chosen in _parts(gpu)))
+    if each_its_own:
+        return parts, f"{count} MIG instances among them"
+    return _as_cuda(parts), f"with {count} MIG instances: CUDA gives a process one, and nothing else"
 
 
-def _key(entry: str) -> str | int | None:
-    """What an entry selects by: the beginning of an id, or a number as strtoul reads it ("1gpu" is 1)."""
-    if entry.startswith("GPU-"):
-        return entry
-    number = _ORDINAL.match(entry)
-    return int(number.group()) if number and int(number.group()) >= 0 else None
+def _as_cuda(choice: Choice) -> Choice:
+    """What of these CUDA shows to one process: all whole GPUs, or the first that is a MIG instance or divided."""
+    first = next((chosen for chosen in choice.devices if chosen.gpu and chosen.gpu.migs), None)
+    return choice._replace(devices=(first,)) if first else choice
 
 
-def _is_none(asked: str) -> bool:
-    """Whether no GPU can be meant, so that none need be looked for: empty, -1, NoDevFiles, ..."""
-    first = asked.split(",")[0].strip()
-    return not first.startswith("MIG-") and _key(first) is None
+def _whole(gpu: Gpu, is_ordinal_sure: bool) -> Chosen:
+    return Chosen(gpu.uuid, str(gpu.ordinal) if is_ordinal_sure else gpu.uuid, gpu)
 
 
-def _mig(entry: str, gpus: Sequence[Gpu]) -> str | None:
-    """The MIG instance that "MIG-<uuid>" or the older "MIG-GPU-<uuid>/<gi>/<ci>" names.
-
-    Only NVML knows instances; without it the entry is believed.
-    """
-    if entry.startswith("MIG-GPU-"):
-        owner = entry[len("MIG-") :].split("/")[0]
-        known = [gpu.uuid for gpu in gpus if gpu.uuid.startswith("GPU-")]
-        return entry if not known or owner in known else None
-    migs = [mig for gpu in gpus for mig in gpu.migs]
-    if not migs:
-        return entry
-    matches = [mig for mig in migs if mig.startswith(entry)]
-    return matches[0] if len(matches) == 1 else None
-
-
-def _gpu(nvml: Any, ordinal: int) -> Gpu | None:
-    """One GPU; None if it has fallen off the bus, which the driver goes on listing until the next boot."""
-    try:
-        handle = nvml.nvmlDeviceGetHandleByIndex(ordinal)
-        return Gpu(ordinal, nvml.nvmlDeviceGetUUID(handle), _migs(nvml, handle))
-    except nvml.NVMLError:
-        return None
-
-
-def _migs(nvml: Any, handle: Any) -> tuple[str, ...]:
-    """The ids of a GPU's MIG instances; none for a GPU without MIG."""
-    try:
-        if not nvml.nvmlDeviceGetMigMode(handle)[0]:
-            return ()
-        places = range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))
-    except nvml.NVMLError:
-        return ()
-    return tuple(mig for mig in (_mig_at(nvml, handle, place) for place in places) if mig)
-
-
-def _mig_at(nvml: Any, handle: Any, place: int) -> str | None:
-    try:
-        mig: str = nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place))
-    except nvml.NVMLError:
-        return None  # places may be empty
-    return mig
-
-
-def _numbered(uuids: Sequence[str]) -> tuple[Gpu, ...]:
-    return tuple(Gpu(ordinal, uuid) for ordinal, uuid in enumerate(uuids))
-
-
-def _listed(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.read()
-    except OSError:
-        return ""
+def _parts(gpu: Gpu) -> Sequence[Chosen]:
+    return [Chosen(mig, mig, gpu) for mig in gpu.migs] or [_whole(gpu, False)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,8 +13,9 @@ from launcher.node import Slot
 class Place:
     """One worker's place in one round. Ranks and sizes as torchrun names them; `group` is the node.
 
-    `mesh_*` run from the outermost axis to the innermost. `master_addr` and `master_port` are where rank 0
-    listens in this round.
+    `mesh_*` run from the outermost axis to the innermost; `mesh_groups` are the groups over several axes that were
+    declared, as "dp+cp". `master_addr` and `master_port` are where rank 0
+    listens in this round. `slice_index`: the TPU slice this node is in, of `slice_count`; 0 where there are none.
     """
 
     run_id: str
@@ -37,6 +38,9 @@ class Place:
     mesh_coordinates: tuple[int, ...]
     slot: Slot
     error_file: str
+    mesh_groups: tuple[str, ...] = ()
+    slice_index: int = 0
+    slice_count: int = 0
 
 
 class Environment(Protocol):
@@ -44,3 +48,6 @@ class Environment(Protocol):
 
     def variables(self, place: Place, parent: Mapping[str, str]) -> dict[str, str]:
         """What to add to, or overwrite in, the parent's environment for this worker."""
+
+    def remarks(self, slots: Sequence[Slot], parent: Mapping[str, str], has_other_nodes: bool) -> list[str]:
+        """Sentences for the start. `slots`: this node's."""

@@ -17,6 +17,7 @@ END_FILE = "LAUNCHER_END_FILE"  # for the program that started this agent, see l
 _PREFIXES = (
     "SLURM_STEP",  # SLURM_STEPID, SLURM_STEP_NODELIST, ...
     "SLURM_SRUN_COMM_",
+    "MV2_COMM_WORLD_",  # MVAPICH
     "OMPI_COMM_WORLD_",
     "OMPI_MCA_ess_",
     "OMPI_MCA_orte_",  # orte_hnp_uri is how JAX recognises mpirun
@@ -27,6 +28,8 @@ _PREFIXES = (
 _NAMES = frozenset(
     {
         END_FILE,
+        "MPI_LOCALNRANKS",  # Hydra: MPICH, Intel MPI
+        "MPI_LOCALRANKID",
         "SLURM_GTIDS",
         "SLURM_LAUNCH_NODE_IPADDR",
         "SLURM_LOCALID",

@@ -36,6 +36,7 @@ def main() -> int:
             result = function(*args)
         except SystemExit as leaving:
             if leaving.code not in (None, 0):
+                _leave_if_others_wait(leaving.code)
                 raise
             result = None
         call.keep_result(round, rank, result)
@@ -46,8 +47,22 @@ def main() -> int:
         _leave_error_file(error_file, error, trace)
         call.keep_exception(round, rank, error)
         sys.excepthook(type(error), error.with_traceback(trace), trace)
+        _leave_if_others_wait(1)
         return 1
     return 0
+
+
+def _leave_if_others_wait(code: int | str) -> None:
+    """End this process, if it is one of several of JAX: at its usual end they would wait for each other."""
+    distributed = sys.modules.get("jax._src.distributed")
+    if getattr(getattr(distributed, "global_state", None), "client", None) is None:
+        return
+    from launcher.workers.as_main import exit_code, leave
+
+    if not isinstance(code, int):
+        print(code, file=sys.stderr)
+    if exit_code(code):
+        leave(exit_code(code))
 
 
 def _own_lines_skipped(trace: TracebackType | None) -> TracebackType | None:

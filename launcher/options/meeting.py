@@ -1,4 +1,4 @@
-"""What torchrun's rendezvous options mean: how this node finds the others, and what the run is called.
+"""What torchrun's rendezvous options mean: how many nodes there are, how they find each other, what the run is called.
 
 With a store in the network (`network` says when) the nodes meet there, and rank 0's node says afresh in every round
 where it listens; but not where a static rendezvous has numbered the nodes beforehand (`static`). On one machine nobody
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from launcher.errors import UsageError
 from launcher.options import Given, did_you_mean
 from launcher.options.network import IGNORED, KNOWN, Network, network, read_conf, remarks
-from launcher.options.reading import address, count, host, name, port
+from launcher.options.reading import address, count, host, name, port, whole_number
 from launcher.options.terms import without_effect_alone
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -39,6 +39,41 @@ class Meeting(NamedTuple):
     master_port: int | None
     node_rank: int | None = 0
     node_count: int = 0
+
+
+def node_range(given: Given, *, has_mesh: bool) -> tuple[int, int | None]:
+    """N, MIN:MAX or MIN:. Not given: one node; with a mesh, whose size is what counts, any number that fits it.
+
+    Raises UsageError.
+    """
+    if given.is_default:
+        return 1, None if has_mesh else 1
+    first, colon, last = (part.strip() for part in given.text.partition(":"))
+    least, most = whole_number(first), whole_number(last if colon else first)
+    if least is None or (most is None and not (colon and not last)):
+        raise UsageError(f"{given} is neither a number of nodes nor MIN:MAX", "on one machine leave it out")
+    if least < 1:
+        raise UsageError(f"{given}: at least 1 node is needed")
+    if most is not None and least > most:
+        raise UsageError(f"{given}: the least, {least}, is more than the most, {most}")
+    return least, most
+
+
+def is_local(endpoint: Given, least: int) -> bool:
+    """torchrun's habit on one machine, where that is enough: an endpoint whose port nobody else can know."""
+    return least == 1 and endpoint.text.endswith(":0")
+
+
+def require_one(given: Mapping[str, Given], notes: list[str], least: int, most: int | None) -> int:
+    """This machine is all there will be: one node. Raises UsageError if more are needed."""
+    nodes = given["nnodes"]
+    if least > 1:
+        if given["standalone"].text == "1":
+            raise UsageError(f"{nodes} and {given['standalone']} exclude each other", "--standalone is one node")
+        raise UsageError(f"{nodes}: the nodes need a place to meet", "--rdzv-endpoint HOST names one of them")
+    if most != 1 and not nodes.is_default:
+        notes.append(f"{nodes}: only this machine can join, the job starts at once on 1 node")
+    return 1
 
 
 def meet(

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, get_args
 
 from launcher.errors import UsageError
 from launcher.options import Given, did_you_mean
-from launcher.options.reading import whole_number
+from launcher.options.reading import seconds, whole_number
 
 NumaMode = Literal["node", "socket", "exclusive", "core-complex"]
 
 _WORKERS_MAX = 10_000  # before a wrong number makes this machine unusable
 _WORDS = {"auto": "auto", "gpu": "gpu", "cpu": "cpu", "xpu": "xpu", "cuda": "gpu"}
+
+
+class DeviceRequest(NamedTuple):
+    """What --devices asks for. `number` None: all there are. `shape`: the type of a TPU, such as v5e-16.
+
+    `variable`: what --visible-env says makes the devices visible; nothing is looked for then.
+    """
+
+    kind: str
+    number: int | None = None
+    shape: str = ""
+    variable: str = ""
+
+    def __str__(self) -> str:
+        rest = self.shape or self.number
+        return f"--devices {self.kind}" + (f":{rest}" if rest else "")
 
 
 def worker_count(given: Given) -> int | str | None:
@@ -34,14 +51,66 @@ def worker_count(given: Given) -> int | str | None:
     return given.text
 
 
-def devices_per_worker(given: Given) -> int | Literal["all"]:
-    """A number of at least 1, or all. Raises UsageError."""
+def devices_per_worker(given: Given) -> int | Literal["all"] | None:
+    """A number of at least 1, or all; None if not given. Raises UsageError."""
+    if given.is_default:
+        return None
     if given.text == "all":
         return "all"
     count = whole_number(given.text)
     if count is None or count < 1:
         raise UsageError(f"{given} is neither a number of at least 1 nor all")
     return count
+
+
+def devices(given: Mapping[str, Given]) -> DeviceRequest | None:
+    """What --devices and --visible-env ask for; None if they are not given. Raises UsageError."""
+    option, variable = given["devices"], given["visible-env"]
+    if option.is_default:
+        if not variable.is_default:
+            raise UsageError(f"{variable}: of which devices?", "--devices NAME:COUNT says so")
+        return None
+    kind, colon, rest = (part.strip() for part in option.text.partition(":"))
+    if not (kind.isascii() and kind.replace("-", "_").isidentifier()):
+        raise UsageError(f"{option} is no kind of device", "write it like nvidia, amd:4, tpu:v5e-16 or NAME:COUNT")
+    count, shape = whole_number(rest), ""
+    if colon and count is None and kind == "tpu" and rest:
+        shape = rest
+    elif colon and (count is None or count < 1):
+        raise UsageError(f"{option} has no number of devices behind its colon", f"--devices {kind} takes all there are")
+    if count is not None and count > _WORKERS_MAX:
+        raise UsageError(f"{option}: more than {_WORKERS_MAX} devices of one machine")
+    request = DeviceRequest(kind, count, shape, _visible_variable(variable))
+    if request.variable and count is None:
+        raise UsageError(f"{option} and {variable}: how many are there?", f"--devices {kind}:COUNT says so")
+    workers = given["nproc-per-node"]
+    if workers.text not in ("auto", "gpu", "cpu") and whole_number(workers.text) is None and not workers.is_default:
+        raise UsageError(f"{option} and {workers} both say what to count", "leave out one of them")
+    if (workers.text == "cpu" and kind != "cpu") or (workers.text == "gpu" and kind in ("cpu", "tpu")):
+        raise UsageError(f"{option} and {workers} exclude each other", "leave out one of them")
+    return request
+
+
+def _visible_variable(given: Given) -> str:
+    if given.is_default:
+        return ""
+    if not (given.text.isascii() and given.text.isidentifier()):
+        raise UsageError(f"{given} is no name of a variable", "write it like CUDA_VISIBLE_DEVICES")
+    return given.text
+
+
+def health_check(given: Mapping[str, Given], notes: list[str]) -> str | None:
+    """The command that says whether this node is fit; None if there is none. Raises UsageError."""
+    command, limit = given["health-check"], given["health-timeout"]
+    if not limit.is_default and command.is_default:
+        notes.append(f"{limit} has no effect without --health-check")
+    if command.is_default:
+        return None
+    if not command.text.strip() or "\0" in command.text:
+        raise UsageError(f"{command} is no command", "leave it out to check nothing of your own")
+    if seconds(limit) == 0:
+        raise UsageError(f"{limit}: no check ends in no time")
+    return command.text
 
 
 def numa_binding(given: Given) -> NumaMode | None:

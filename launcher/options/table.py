@@ -61,9 +61,12 @@ class Option(NamedTuple):
 # The parts of the help: what `-h NAME` takes, and its heading. Each fits a screen.
 GROUPS = {
     "size": "How many workers, and the grid they form",
+    "devices": "Which devices workers are for, and who sees what",
     "placement": "Which node gets which ranks",
-    "script": "What a worker runs, and on which CPUs",
+    "locality": "Where this node stands in the network",
+    "script": "What a worker runs",
     "restarts": "When something fails or stops",
+    "health": "Whether a node is fit to join, and its workers live",
     "leaving": "When a node is told to go, or cannot be reached",
     "output": "Where the output goes",
     "logs": "More about logs, and events",
@@ -83,13 +86,25 @@ TABLE: tuple[Option, ...] = (
            "a job with a --mesh that meets others.", "size"),
     Option("nproc-per-node", "text", "N|auto|gpu|cpu|xpu|...", "auto if accelerators are found, else 1",
            "Workers on this node.", "size"),
-    Option("devices-per-worker", "text", "N|all", "1", "Devices a worker gets for itself.", "size", source="ours"),
     Option("mesh", "text", "AXIS=SIZE,...", "dp=*", "The grid of ranks, outermost axis first, e.g. pp=4,dp=*,tp=8; "
            "one axis may be * and takes what is there.", "size", source="ours"),
     Option("elastic", "text", "MIN:MAX", "1:", "Sizes the axis with * may take; N, MIN: and :MAX will do.",
            "size", source="ours"),
     Option("dp-min", "count", "N", "1", "The same as --elastic N: for the axis with *.", "size", source="ours"),
     Option("dp-max", "count", "N", "none", "The same as --elastic :N for the axis with *.", "size", source="ours"),
+
+    Option("devices", "text", "KIND[:COUNT]|NAME:COUNT", "what is found", "The devices workers are for: nvidia, amd, "
+           "intel, tpu (also tpu:TYPE, as in tpu:v5e-16), cpu, or the NAME of a plug-in.", "devices", source="ours"),
+    Option("visible-env", "text", "VARIABLE", "that of the kind", "What makes devices visible to a worker; with it "
+           "--devices NAME:COUNT is believed.", "devices", source="ours"),
+    Option("devices-per-worker", "text", "N|all", "1; all for JAX on TPUs", "Devices a worker gets for itself.",
+           "devices", source="ours"),
+    Option("device-binding", "text", "local-rank|visible", "local-rank", "Workers pick their device by LOCAL_RANK, or "
+           "see only their own.", "devices", source="ours"),
+    Option("virtual-local-rank", "flag", "", "0", "Every worker sees LOCAL_RANK 0 and its own GPU as device 0.",
+           "devices"),
+    Option("numa-binding", "text", "node|socket|exclusive|core-complex", "", "Keep every worker to CPUs near its "
+           "device.", "devices", source="torchrun without variable"),
 
     Option("traffic", "text", "AXIS=WEIGHT[:KIND],...", "tp=100,cp=30,ep=20,dp=10,pp=3", "Bytes a rank sends along an "
            "axis, in proportion; A+B is one group over both. KIND is ring, line or all.", "placement", source="ours"),
@@ -104,14 +119,21 @@ TABLE: tuple[Option, ...] = (
     Option("move-cost", "text", "COST", "5 % of the plan for all", "Cost of moving a rank to another node.",
            "placement", source="ours"),
 
+    Option("locality", "text", "LEVEL=DOMAIN,...", "", "This node's place, outermost level first: "
+           "zone=a,spine=s1,leaf=l3.", "locality", source="ours"),
+    Option("locality-file", "text", "FILE", "", "Places of all nodes: lines of a host and LEVEL=DOMAIN,...; * is any "
+           "other host.", "locality", source="ours"),
+    Option("locality-command", "text", "COMMAND", "", "A command of the shell that prints this node's place within "
+           "10 s.", "locality", source="ours"),
+    Option("locality-sources", "text", "auto|none|NAME,...", "auto", "Who else is asked: those of which there is a "
+           "sign, nobody, or these, the most trusted first.", "locality", source="ours"),
+
     Option("module", "flag", "", "0", "SCRIPT is a module, run as by python -m.", "script", short="-m"),
     Option("no-python", "flag", "", "0", "SCRIPT is a program, run without Python.", "script"),
     Option("run-path", "flag", "", "0", "Run SCRIPT by runpy.run_path. Wins over --no-python.", "script"),
     Option("role", "text", "NAME", "default", "Name of the workers, seen in ROLE_NAME and in prefixes.", "script"),
-    Option("virtual-local-rank", "flag", "", "0", "Every worker sees LOCAL_RANK 0 and its own GPU as device 0.",
-           "script"),
-    Option("numa-binding", "text", "node|socket|exclusive|core-complex", "", "Keep every worker to CPUs near its "
-           "device.", "script", source="torchrun without variable"),
+    Option("framework", "text", "auto|torch|jax|xla|NAME", "auto", "Whose variables the workers get beside torchrun's; "
+           "auto: jax where only JAX can be imported.", "script", source="ours"),
 
     Option("max-restarts", "count", "N", "0", "How often the workers are restarted before the job fails.", "restarts"),
     Option("restart-window", "seconds", "SECONDS", "none", "Only failures this recent count.", "restarts",
@@ -138,6 +160,13 @@ TABLE: tuple[Option, ...] = (
     Option("presence-proof", "text", "on|off", "on", "A node whose ports refuse is lost at once, not by its lease.",
            "leaving", source="ours"),
 
+    Option("health-check", "text", "COMMAND", "", "A command of the shell that must succeed before this node joins; "
+           "if it fails it is run again later.", "health", source="ours"),
+    Option("health-timeout", "seconds", "SECONDS", "60", "The longest that such a check may take.", "health",
+           source="ours"),
+    Option("heartbeat-timeout", "seconds", "SECONDS", "none", "A worker that has called launcher.worker.heartbeat() "
+           "and is silent for so long has failed.", "health", source="ours"),
+
     Option("log-dir", "text", "DIR", "a temporary directory", "Base directory of the log files; each run makes its own "
            "below it.", "output"),
     Option("redirects", "text", "0-3|RANK:0-3,...", "0", "Log files instead of the console: 0 for nothing, 1 "
@@ -161,7 +190,7 @@ TABLE: tuple[Option, ...] = (
 
     Option("target-nodes", "count", "N", "none", "At the start wait for so many nodes, though fewer would do.",
            "waiting", source="ours"),
-    Option("start-timeout", "seconds", "SECONDS", "600", "The longest wait for the store and for enough nodes.",
+    Option("start-timeout", "seconds", "SECONDS", "600", "The longest wait to be fit, for the store, for nodes.",
            "waiting", source="ours"),
     Option("join-grace", "seconds", "SECONDS", "30", "At the start wait so long after the last node came.", "waiting",
            source="ours"),

@@ -17,7 +17,7 @@ from launcher.options.reading import count, one_of, seconds, seconds_of
 Term = float | str | bool
 
 # Those that mean something on one machine too.
-_ALWAYS = ("restart-window", "min-round-time")
+_ALWAYS = ("restart-window", "min-round-time", "start-timeout")
 _CONF = {
     "timeout": "start_timeout_s",
     "join_timeout": "start_timeout_s",
@@ -69,6 +69,16 @@ def terms_alone(given: Mapping[str, Given]) -> dict[str, Term]:
     """The same on one machine, which waits for nobody. Raises UsageError for rubbish in any of them."""
     _read(given, TERMS)
     return _read(given, _ALWAYS)
+
+
+def lease_ttl(given: Given) -> float | None:
+    """How long a node that is cut off stays a member; None if not given. Raises UsageError."""
+    if given.is_default:
+        return None
+    ttl_s = seconds(given)
+    if ttl_s == 0:
+        raise UsageError(f"{given}: a lease of no length cannot be kept", "leave it out to run without")
+    return ttl_s
 
 
 def _read(given: Mapping[str, Given], names: Iterable[str]) -> dict[str, Term]:

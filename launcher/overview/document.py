@@ -14,4 +14,6 @@ def document(overview: Overview) -> dict[str, Any]:
     content = asdict(overview)
     for record in (*content["history"], *([content["verdict"]] if content["verdict"] else [])):
         del record["unknown"]
+    for node in content["nodes"]:
+        node["locality"] = dict(node["locality"])
     return {"now": headline(overview), **content}

@@ -50,8 +50,8 @@ class NodeState:
 
     `state`: "waiting" (for a first round), "running", "succeeded", "failed", "stopping", "stopped", "leaving",
     "spare", "benched", "drained" or "lost"; "gone" when the job has ended. `why` is for people, and empty where the
-    state says it all. `path`: its place in the network, outermost first. `silent_s`: since its last keep-alive, None
-    if it has no lease or nobody knows.
+    state says it all. `path`: its place in the network, outermost first; `locality`: the same, each domain after its
+    level. `silent_s`: since its last keep-alive, None if it has no lease or nobody knows.
     """
 
     name: str
@@ -60,6 +60,7 @@ class NodeState:
     ranks: tuple[int, ...] = ()
     slot_count: int = 0
     path: tuple[str, ...] = ()
+    locality: tuple[tuple[str, str], ...] = ()
     address: str = ""
     why: str = ""
     silent_s: float | None = None
@@ -185,7 +186,8 @@ class _Records:
                     state=state,
                     ranks=share.ranks if share else (),
                     slot_count=described.slot_count if described else 0,
-                    path=tuple(level or "?" for level in described.path) if described else (),
+                    path=tuple(domain for _, domain in described.locality) if described else (),
+                    locality=described.locality if described else (),
                     address=described.address if described else "",
                     why=why,
                     silent_s=self._silent_s(member_id, member),

@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from launcher.overview import ranges
+from launcher.overview.places import Places, places
 from launcher.overview.state import ENDED, FORMING, RUNNING, STOPPING, NodeState, Overview
 from launcher.preview.words import WIDTH, count, listed
 from rendezvous.records import Past
@@ -20,7 +21,7 @@ HISTORY_MAX = 8
 FAULTS_MAX = 5
 RANGES_MAX = 12
 _LABEL = 10  # width of the first column
-_NAME_MAX, _CELL_MAX = 22, 12  # with the other columns 74 letters
+_NAME_MAX, _CELL_MAX, _PLACE_MAX = 22, 12, 18  # with the other columns 80 letters
 _QUIET = ("running", "succeeded", "spare", "stopped", "waiting")  # states that are as they should be
 _TOLD_ABOVE = ("spare", "benched")  # with their reasons, once for all who have the same
 _LATE_S = 3.0  # of silence: with the usual lease two keep-alives have not come
@@ -28,7 +29,13 @@ _LATE_S = 3.0  # of silence: with the usual lease two keep-alives have not come
 
 def describe(overview: Overview, *, all_nodes: bool = False) -> str:
     """The overview in words. `all_nodes`: a line for each node, however many there are."""
-    parts = (_job(overview), _nodes(overview, all_nodes), _history(overview.history), _faults(overview.faults))
+    stand = places(overview.nodes)
+    parts = (
+        _job(overview, stand.common),
+        _nodes(overview, all_nodes, stand),
+        _history(overview.history),
+        _faults(overview.faults),
+    )
     return "\n".join(filter(None, parts)).removesuffix("\n")
 
 
@@ -56,7 +63,7 @@ def shape(overview: Overview) -> str:
     return ", ".join(f"{axis}={size}" for axis, size in zip(axes, overview.shape, strict=True))
 
 
-def _job(overview: Overview) -> str:
+def _job(overview: Overview, place: str) -> str:
     spares = [node for node in overview.nodes if node.state in ("spare", "waiting") and not node.ranks]
     benched = [node for node in overview.nodes if node.state == "benched"]
     restarts = count(overview.restart_count, "restart") + " charged" if overview.restart_count else ""
@@ -69,6 +76,7 @@ def _job(overview: Overview) -> str:
         ("mesh", shape(overview)),
         ("leader", overview.leader or ("none" if overview.phase != ENDED else "")),
         ("workers", f"meet at {overview.coordinator}" if overview.coordinator and overview.phase == RUNNING else ""),
+        ("place", f"all nodes are on {place}" if place else ""),
         ("restarts", restarts),
         ("spares", _with_reasons(spares) if overview.round else ""),
         ("benched", _with_reasons(benched)),
@@ -94,12 +102,12 @@ def _ranged(names: Iterable[str]) -> str:
 # --- nodes ---
 
 
-def _nodes(overview: Overview, all_nodes: bool) -> str:
+def _nodes(overview: Overview, all_nodes: bool, stand: Places) -> str:
     nodes = overview.nodes
     if not nodes:
         return ""
     if all_nodes or len(nodes) <= NODES_MAX:
-        return _table(nodes)
+        return _table(nodes, stand)
     unusual = [node for node in nodes if _needs_a_look(node)]
     by_state: dict[str, list[str]] = {}
     for node in nodes:
@@ -109,26 +117,25 @@ def _nodes(overview: Overview, all_nodes: bool) -> str:
         for state, names in sorted(by_state.items(), key=lambda row: (-len(row[1]), row[0]))
     )
     more = f"and {len(unusual) - NODES_MAX:,} more; --nodes shows all\n" if len(unusual) > NODES_MAX else ""
-    return summary + (f"\n{_table(unusual[:NODES_MAX])}{more}" if unusual else "")
+    return summary + (f"\n{_table(unusual[:NODES_MAX], stand)}{more}" if unusual else "")
 
 
 def _needs_a_look(node: NodeState) -> bool:
     return node.state not in _QUIET or (node.silent_s or 0.0) > _LATE_S
 
 
-def _table(nodes: Sequence[NodeState]) -> str:
-    has_place = any(node.path for node in nodes)
-    head = ("node", "state", "ranks", *(["place"] if has_place else []), "last seen", "")
+def _table(nodes: Sequence[NodeState], stand: Places) -> str:
+    head = ("node", "state", "ranks", *([stand.head] if stand.cells else []), "last seen", "")
     rows = [head]
     for node in nodes:
-        place = ["/".join(node.path)] if has_place else []
+        place = [stand.cells[node.member_id]] if stand.cells else []
         why = ", ".join(filter(None, ("leads" if node.is_leader else "", node.why)))
         rows.append(
             (
                 _cut(node.name, _NAME_MAX),
                 node.state,
                 _ranks(node.ranks),
-                *(_cut(cell) for cell in place),
+                *(_cut(cell, _PLACE_MAX) for cell in place),
                 _seen(node),
                 why,
             )

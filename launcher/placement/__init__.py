@@ -83,7 +83,8 @@ class Plan:
 
     `ranks`: node id -> its ranks, one per used slot in slot order; `spares`: nodes left out, in the order in
     which they would be taken; `moved`: how many ranks' coordinates were on another node before. `cost`: tolls
-    times traffic, called J; `lower_bound`: what no plan of this world can go below.
+    times traffic, called J; `lower_bound`: what no plan of this world can go below. `unusable`: of the spares those
+    whose domain cannot be used as a whole, with the reason.
     """
 
     shape: tuple[int, ...]
@@ -93,6 +94,7 @@ class Plan:
     reasons: tuple[str, ...]
     cost: int | float = 0
     lower_bound: int | float = 0
+    unusable: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def world_size(self) -> int:

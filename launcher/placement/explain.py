@@ -26,6 +26,7 @@ from launcher.node import Node
 from launcher.placement import Costs, Limits, Plan
 from launcher.placement.cost import Labels
 from launcher.placement.hops import Exchange, Hops, Traffic, box, traffic
+from launcher.placement.shortage import several
 from launcher.topology import HOST, Tree, natural, tolls_of, tree
 from launcher.traffic import Communicator, in_integers, usual
 
@@ -95,6 +96,43 @@ def explain(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs
         levels=tuple(_levels(view, holders, unit)),
         baselines=tuple(_baselines(view, unit, limits)),
     )
+
+
+def stays(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits) -> str:
+    """Which axes stay together where: "tp stays on one host, pp on one leaf; dp goes over 2 leaves".
+
+    Levels at which all the plan's nodes are together made no difference; if that is all of them, it is empty.
+    """
+    place = tree(nodes, limits.levels)
+    holders = _holders(plan, place)
+    rings = [(HOST, holders.reshape(plan.shape))]
+    for name, level in reversed(list(zip(place.levels, place.domains, strict=True))):
+        labels = np.array(level, dtype=np.int32)[holders].reshape(plan.shape)
+        if (labels != labels.flat[0]).any():
+            rings.append((name, labels))
+    if len(rings) == 1:
+        return ""
+    inside: dict[str, list[str]] = {}
+    across: list[str] = []
+    for index, axis in enumerate(mesh.axes):
+        if plan.shape[index] == 1:
+            continue
+        spreads = {name: _widest(labels, index) for name, labels in rings}
+        home = next((name for name, spread in spreads.items() if spread == 1), None)
+        if home is not None:
+            inside.setdefault(home, []).append(axis.name)
+        else:
+            name, spread = list(spreads.items())[-1]
+            across.append(f"{axis.name} goes over {spread} {several(name)}")
+    names = [name for name, _ in rings if name in inside]
+    kept = ", ".join(f"{' and '.join(inside[name])} on one {name}" for name in names)
+    verb = "stay" if names and len(inside[names[0]]) > 1 else "stays"
+    return "; ".join(filter(None, (kept.replace(" on one", f" {verb} on one", 1), *across)))
+
+
+def _widest(labels: NDArray[np.int32], axis: int) -> int:
+    """How many domains the widest group along an axis touches."""
+    return int((np.diff(np.sort(labels, axis=axis), axis=axis) != 0).sum(axis=axis).max()) + 1
 
 
 class _View:

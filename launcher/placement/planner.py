@@ -62,6 +62,7 @@ def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previo
         reasons=tuple(reasons),
         cost=_number(answer.cost, answer.scale),
         lower_bound=_number(answer.bound, answer.scale),
+        unusable={node.id: unused.reason for unused in world.unused for node in unused.nodes} if limits.whole else {},
     )
 
 

@@ -15,6 +15,8 @@ from launcher.placement import Whole
 from launcher.placement.units import usual_slot_count
 from launcher.topology import Tree
 
+_NAMES_MAX = 4  # missing hosts that a sentence names
+
 
 class Item(NamedTuple):
     """A node, or the nodes of a whole domain in the order of their ranks.
@@ -65,7 +67,7 @@ def _fault(nodes: Sequence[Node], level: int, whole: Whole, name: str) -> str | 
     if count == 1 and whole.hosts > 1 and (len(nodes[0].path) <= level or nodes[0].path[level] is None):
         return f"node {nodes[0].id} has no known {whole.level}"
     if count < whole.hosts:
-        return f"{name} has {count} of {whole.hosts} hosts"
+        return f"{name} has {count} of {whole.hosts} hosts{_missing(nodes, whole)}"
     if count > whole.hosts:
         return f"{name} has {count} hosts, {whole.hosts} make a complete one"
     if any(node.slot_count != nodes[0].slot_count for node in nodes):
@@ -74,3 +76,18 @@ def _fault(nodes: Sequence[Node], level: int, whole: Whole, name: str) -> str | 
     if indices and sorted(indices) != list(range(count)):
         return f"{name} has hosts with the indices {', '.join(map(str, sorted(indices)))}, not 0 to {count - 1}"
     return None
+
+
+def _missing(nodes: Sequence[Node], whole: Whole) -> str:
+    """ " and lacks worker 2 (train-0-2)", where the hosts that are there say which they are."""
+    absent = sorted(set(range(whole.hosts)) - {node.index for node in nodes if node.index is not None})
+    if any(node.index is None for node in nodes) or not absent:
+        return ""
+    from launcher.overview.ranges import numbers  # only where a sentence is needed
+
+    pattern = nodes[0].host_pattern
+    named = [pattern.replace("{}", str(index), 1) for index in absent[:_NAMES_MAX]] if pattern else []
+    more = f" and {len(absent) - len(named)} more" if named and len(absent) > len(named) else ""
+    names = f" ({', '.join(named)}{more})" if named else ""
+    what = "worker" if whole.level == "slice" else "host"  # a TPU host is known by its worker id
+    return f" and lacks {what}{'s' * (len(absent) > 1)} {numbers(absent)}{names}"

@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
+from launcher.devices import tpu_types
 from launcher.errors import UsageError
 from launcher.node import Node
 from launcher.preview.cluster import DEVICES_MAX, Cluster, require_devices, require_size
@@ -19,13 +20,11 @@ from launcher.preview.cluster import DEVICES_MAX, Cluster, require_devices, requ
 FORMS = {
     "dgx": "dgx:[[[ZONESx]PODSx]LEAVESx]NODESxGPUS",
     "nvl72": "nvl72:[PODSx]RACKS",
-    "tpu": "tpu:v5e-CHIPS:SLICES",
+    "tpu": "tpu:TYPE:SLICES",
 }
 """Kind -> how it is written. dgx:4x8 are 4 nodes without a network to speak of."""
 
 _NVL72 = (18, 4)  # an NVLink domain of 72 GPUs: 18 hosts with 4
-_TPU_CHIPS_PER_HOST = 4
-_TPU_SLICES = {"v5e": (16, 32, 64, 128, 256), "v6e": (16, 32, 64, 128, 256)}  # of several hosts, by chips
 _SUBNET_HOSTS = 250
 
 
@@ -47,15 +46,17 @@ def generated(text: str) -> Cluster:
 
 
 def _tpu(rest: str, text: str) -> Cluster:
-    model, _, slice_count = rest.partition(":")
-    version, _, chips = model.partition("-")
-    sizes = _TPU_SLICES.get(version, ())
-    if chips not in map(str, sizes):
-        known = ", ".join(f"{each}-{size}" for each, sizes in _TPU_SLICES.items() for size in sizes)
-        raise UsageError(f"cluster {text!r}: {model!r} is no slice of several hosts that is known", f"known: {known}")
+    name, _, slice_count = rest.partition(":")
+    try:
+        slice = tpu_types.parse(name)
+    except UsageError as error:
+        raise UsageError(f"cluster {text!r}: {error}", error.hint) from None
     counts = _counts(slice_count, text, "tpu", 1, 1)
-    hosts = int(chips) // _TPU_CHIPS_PER_HOST
-    return _made(text, ("slice",), (*counts, hosts, _TPU_CHIPS_PER_HOST), whole=f"slice:{hosts}")
+    if slice.hosts == 1:
+        raise UsageError(
+            f"cluster {text!r}: {slice.words}", f"dgx:{counts[0]}x{slice.chips} are such hosts by themselves"
+        )
+    return _made(text, ("slice",), (*counts, slice.hosts, slice.chips_per_host), whole=f"slice:{slice.hosts}")
 
 
 def _counts(text: str, whole: str, kind: str, least: int, most: int) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from launcher.console import say, tell
 from launcher.environments.foreign import END_FILE
-from launcher.reporting.blame import is_peer_loss
+from launcher.reporting.blame import is_abort, is_peer_loss
 from launcher.reporting.memory_events import MemoryEvents, is_out_of_memory
 from launcher.roster import Share
 from rendezvous.errors import RecordError
@@ -28,9 +28,10 @@ REPORT_LIMIT_S = 5.0  # for somebody to read on, if stderr is full: these are th
 
 
 class Failures:
-    """`error_file` gives the path of a local rank's error file in the present round, or ""."""
+    """What failed in the present round. `aborts_echo`: workers abort when another has gone, as under JAX."""
 
-    def __init__(self, host: str, pump: OutputPump | None) -> None:
+    def __init__(self, host: str, pump: OutputPump | None, *, aborts_echo: bool = False) -> None:
+        self._aborts_echo = aborts_echo
         self._host = host
         self._pump = pump
         self._memory = MemoryEvents()
@@ -41,7 +42,10 @@ class Failures:
         self._found: dict[int, WorkerFailure] = {}  # by local rank, the cause first once it is known
 
     def begin(self, round: int, share: Share, error_file: Callable[[int], str]) -> None:
-        """A round begins: what failed before is of no interest any more."""
+        """A round begins: what failed before is of no interest any more.
+
+        `error_file` gives the path of a local rank's error file in this round, or "".
+        """
         self._round, self._share, self._error_file = round, share, error_file
         self._oom_kills = self._memory.oom_kill_count()
         self._found = {}
@@ -68,7 +72,9 @@ class Failures:
             sentence=sentence,
         )
         self._found.setdefault(local_rank, failure)
-        return is_peer_loss(message or "\n".join(failure.tail))
+        if self._aborts_echo and is_abort(exit_code, message, sentence):
+            return True
+        return sentence is None and is_peer_loss(message or "\n".join(failure.tail))
 
     def blame(self, local_rank: int) -> tuple[int, str, int]:
         """Make this worker the cause: the job's exit code (128 + signal), the text for the verdict, its rank."""
@@ -187,8 +193,12 @@ def spawn_exit_code(error_number: int) -> int:
 def _ending(failure: WorkerFailure) -> str:
     from launcher.reporting.report import signal_name
 
-    if failure.sentence:
+    if failure.sentence and not failure.pid:
         return f"could not be started: {failure.sentence}"
+    if failure.sentence and failure.exit_code > 0:  # by a handler of its own for the signal that shows its stacks
+        return f"gave {failure.sentence}, was told to end, and failed with exit code {failure.exit_code}"
+    if failure.sentence:
+        return f"gave {failure.sentence} and was killed"
     if name := signal_name(failure.exit_code):
         return f"was killed by {name}" + (" (out of memory)" if failure.is_out_of_memory else "")
     return f"failed with exit code {failure.exit_code}"

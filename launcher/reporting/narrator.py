@@ -7,7 +7,7 @@ every round, so that any one log tells the job's story.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from launcher.config import Config
 from launcher.console import tell
@@ -101,6 +101,11 @@ def recorder(
 def workers(count: int) -> str:
     """A number of workers, as words."""
     return "1 worker" if count == 1 else f"{count} workers"
+
+
+def pids(numbers: Sequence[int]) -> str:
+    """Processes, as words."""
+    return ("pid " if len(numbers) == 1 else "pids ") + ", ".join(map(str, numbers))
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:

@@ -154,6 +154,8 @@ def _cause(failure: WorkerFailure) -> list[str]:
 
 def _hint(failure: WorkerFailure) -> str | None:
     code = failure.exit_code
+    if failure.sentence and failure.exit_code < 0 and not failure.tail:
+        return "where each of its threads stood is on its stderr, further up; `--tee 2` repeats the last lines here"
     if failure.sentence:
         return None  # it says what is amiss
     if failure.is_out_of_memory:
@@ -164,11 +166,14 @@ def _hint(failure: WorkerFailure) -> str | None:
         return "2 is the worker's own exit code (argparse's for bad arguments), not a usage error of meshrun"
     if 128 < code <= 128 + signal.SIGRTMAX and (name := signal_name(128 - code)):
         return f"exit code {code} is how a shell in between reports {name}"
+    if _JAX_UNTOLD in (failure.message or "\n".join(failure.tail)):
+        return "`--framework jax` tells the workers what jax.distributed.initialize() looks for"
     if not failure.message and not failure.tail:
         return "its traceback, if it printed one, is further up; `--tee 2` repeats its last lines here"
     return None
 
 
+_JAX_UNTOLD = "coordinator_address should be defined"
 _NATIVE_CRASH = "the worker crashed in native code; with PYTHONFAULTHANDLER=1 it prints where its Python code was"
 _SIGNAL_HINTS = {
     -signal.SIGKILL: "somebody outside the job sent it: the host out of memory (see dmesg), a scheduler, a person",

@@ -36,14 +36,18 @@ _KNOWN_MAX = 20_000  # texts that are kept read, far more than members
 class _Sifted(NamedTuple):
     """Members as nodes, which are called as people call them; `members`: by that name. `refused`: member id -> why.
 
-    `missing`: the numbers that none of them has, where nodes are numbered.
+    `missing`: the numbers that none of them has, where nodes are numbered. `limits`: the job's, with the levels that
+    these nodes have; `trouble`: why those cannot be kept, or empty.
     """
 
     nodes: list[Node]
     members: dict[str, str]
     known: dict[str, Description]
     refused: dict[str, str]
-    missing: tuple[int, ...] = ()
+    missing: tuple[int, ...]
+    limits: Limits
+    remarks: tuple[str, ...]
+    trouble: str
 
 
 class RosterPlanner:
@@ -58,6 +62,7 @@ class RosterPlanner:
         self._costs = costs
         self._node_count = node_count
         self._read: dict[str, Description | str] = {}  # text -> what it says, or what is amiss with it
+        self._said: dict[str, int] = {}  # remark on where nodes stand -> the first round that made it
 
     def size(self, members: Sequence[MemberView]) -> Size:
         """How large a world these members could form."""
@@ -69,7 +74,9 @@ class RosterPlanner:
             from launcher.roster.numbering import missing_words
 
             return Size(0, False, _with_names(missing_words(sifted.missing, self._node_count), sifted))
-        found = feasibility(sifted.nodes, self._mesh, self._limits)
+        if sifted.trouble:
+            return Size(0, False, _with_names(sifted.trouble, sifted))
+        found = feasibility(sifted.nodes, self._mesh, sifted.limits)
         is_told = found.world_size or not (len(members) > 1 or _is_many(sifted))
         reason = found.reason if is_told else _with_names(found.reason, sifted)
         return Size(found.world_size, found.is_full, reason, is_complete=bool(self._node_count))
@@ -81,27 +88,32 @@ class RosterPlanner:
         # A node that comes back as another member is the same node, and keeps its ranks.
         names = {**order.names, **{member_id: name for name, member_id in members.items()}}
         previous, remarks = _previous(order.previous, names)
+        if sifted.trouble:
+            return PlanRefused(order.id, sifted.trouble)
         try:
-            planned = plan(sifted.nodes, self._mesh, self._limits, self._costs, previous)
+            planned = plan(sifted.nodes, self._mesh, sifted.limits, self._costs, previous)
         except UsageError as error:
             return PlanRefused(order.id, str(error))
         ports = {candidate.member_id: candidate.worker_port for candidate in order.roster}
-        summary = self._summary(planned, len(order.roster)) if len(order.roster) > 1 or _is_many(sifted) else ""
+        stays = self._stays(planned, sifted)
+        is_told = len(order.roster) > 1 or _is_many(sifted)
+        summary = "; ".join((self._summary(planned, len(order.roster)), *stays)) if is_told else ""
         shares = _shares(
             planned, {name: ports[member_id] for name, member_id in members.items()}, sifted.known, summary
         )
         first = next(iter(shares.values()))
-        why = self._why_spare(planned)
+        why, broken = self._why_spare(planned), planned.unusable
         return Planned(
             order.id,
             {members[name]: write_share(share) for name, share in shares.items()},
             planned.world_size,
             f"{first.master_addr}:{first.master_port}",
-            reasons=planned.reasons,
-            spare_reasons={**{members[name]: why for name in planned.spares}, **sifted.refused},
+            reasons=(*planned.reasons, *stays),
+            spare_reasons={**{members[name]: broken.get(name, why) for name in planned.spares}, **sifted.refused},
             successors=tuple(members[name] for name in _successors(sifted.nodes, sifted.known)),
-            remarks=(*remarks, *sifted.refused.values(), *_namesakes(sifted)),
-        )
+            remarks=(*remarks, *sifted.refused.values(), *_namesakes(sifted),
+                     *self._unsaid((*sifted.remarks, *broken.values()), order.round)),
+        )  # fmt: skip
 
     def _summary(self, planned: Plan, node_count: int) -> str:
         """ "28 of 31 nodes, 224 ranks, dp=7; spares h4, h9, h11" """
@@ -136,22 +148,58 @@ class RosterPlanner:
                     refused[member_id] = _unreachable(description.name or member_id, description.address)
                     del read[member_id]
         missing: tuple[int, ...] = ()
+        amiss = ""
         if self._node_count:
             from launcher.roster.numbering import numbering
 
             numbered = numbering(read, self._node_count)
             refused.update(numbered.others)
+            amiss = numbered.amiss
             read, missing = {member_id: read[member_id] for member_id in numbered.nodes}, numbered.missing
+        if any(description.slice_hosts for description, _ in read.values()):
+            from launcher.roster.joined import standing_by
+
+            others = standing_by(read)
+            refused.update(others)
+            read = {member_id: each for member_id, each in read.items() if member_id not in others}
         counts = Counter(description.name for description, _ in read.values())
-        nodes: list[Node] = []
         members: dict[str, str] = {}
         known: dict[str, Description] = {}
-        for member_id, (description, order) in read.items():
+        for member_id, (description, _) in read.items():
             is_called = description.name and counts[description.name] == 1
             name = description.name if is_called else f"{description.name} {member_id}".lstrip()
-            nodes.append(_node(name, description, order))
             members[name], known[name] = member_id, description
-        return _Sifted(nodes, members, known, refused, missing)
+        paths, limits, remarks, trouble = self._stand(known)
+        nodes = [_node(name, paths.get(name, ()), known[name], read[members[name]][1]) for name in members]
+        return _Sifted(nodes, members, known, refused, missing, limits, remarks, amiss or trouble)
+
+    def _stand(
+        self, known: Mapping[str, Description]
+    ) -> tuple[Mapping[str, tuple[str | None, ...]], Limits, tuple[str, ...], str]:
+        """Where these nodes stand: their paths, the limits with the levels of these, remarks, and what is amiss."""
+        limits = self._limits
+        if not any(description.machine or description.locality for description in known.values()):
+            return {}, limits, (), ""  # one machine stands nowhere
+        from launcher.roster import ground as standing
+
+        named = {*limits.within.values(), *self._costs.tolls, *([limits.whole.level] if limits.whole else [])}
+        found = standing.ground(known, named)
+        limits, remarks = standing.limits_on(limits, found, known.values())
+        remarks = (*found.remarks, *remarks, *standing.unpaid(self._costs, found))
+        return found.paths, limits, remarks, standing.unknown_level(limits)
+
+    def _unsaid(self, remarks: Iterable[str], round: int) -> list[str]:
+        """Of the remarks those that no earlier round has made: where nodes stand seldom changes."""
+        return [remark for remark in dict.fromkeys(remarks) if self._said.setdefault(remark, round) == round]
+
+    def _stays(self, planned: Plan, sifted: _Sifted) -> tuple[str, ...]:
+        """What the levels of the network have done to the plan, in a sentence, if anything."""
+        if not sifted.limits.levels or len(planned.ranks) < 2:
+            return ()
+        from launcher.placement.explain import stays
+
+        sentence = stays(planned, sifted.nodes, self._mesh, sifted.limits)
+        return (sentence,) if sentence else ()
 
     def _description(self, text: str) -> Description | str:
         """What the text says, or what is amiss with it; each is read once."""
@@ -165,14 +213,15 @@ class RosterPlanner:
         return self._read[text]
 
 
-def _node(name: str, description: Description, order: int) -> Node:
+def _node(name: str, path: tuple[str | None, ...], description: Description, order: int) -> Node:
     return Node(
         id=name,
         slot_count=description.slot_count,
-        path=description.path,
+        path=path,
         address=description.address,
         order=order,
         index=description.index,
+        host_pattern=description.host_pattern,
         rank=description.node_rank,
     )
 
@@ -239,10 +288,15 @@ def _shares(
     """By name, in order. Nodes are numbered by first rank, ranks within a role by node and slot, like torchrun."""
     numbered = sorted(planned.ranks, key=lambda name: planned.ranks[name])
     roles = {name: known[name].role for name in numbered}
-    host = known[numbered[0]]
+    host, world_size = known[numbered[0]], planned.world_size  # a sum over all nodes
     shares: dict[str, Share] = {}
     taken: dict[str, int] = {}
     sizes: Counter[str] = Counter()
+    slices: Mapping[str, tuple[int, int]] = {}
+    if host.slice_hosts:
+        from launcher.roster.joined import joined
+
+        slices = joined(planned.ranks, known)
     for name in numbered:
         sizes[roles[name]] += len(planned.ranks[name])
     for group_rank, name in enumerate(numbered):
@@ -251,7 +305,7 @@ def _shares(
         taken[role] = start + len(ranks)
         shares[name] = Share(
             ranks=ranks,
-            world_size=planned.world_size,
+            world_size=world_size,
             shape=planned.shape,
             group_rank=group_rank,
             group_world_size=len(numbered),
@@ -260,5 +314,7 @@ def _shares(
             master_addr=known[name].master_addr or host.address,
             master_port=host.master_port or ports[numbered[0]],
             summary=summary,
+            slice_index=slices.get(name, (0, 0))[0],
+            slice_count=slices.get(name, (0, 0))[1],
         )
     return shares

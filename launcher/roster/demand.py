@@ -18,6 +18,7 @@ from typing import TypeVar
 from launcher.errors import UsageError
 from launcher.mesh import Mesh
 from launcher.node import Node
+from launcher.options import did_you_mean
 from launcher.placement import Costs, Limits, Whole
 from launcher.topology import HOST, tree
 
@@ -194,11 +195,11 @@ def _number(text: str, what: str) -> int | float:
 
 def _require_level(level: str, what: str, known: Sequence[str]) -> None:
     if level not in known:
-        names = ", ".join(known)
-        raise UsageError(
-            f"{what}: no level {level!r} is known",
-            f"known here: {names}" if known else "the levels come with the nodes, and none is known here",
+        known_here = (
+            f"known here: {', '.join(known)}" if known else "the levels come with the nodes, and none is known here"
         )
+        question = did_you_mean(level, {name: name for name in known})
+        raise UsageError(f"{what}: no level {level!r} is known", " ".join(filter(None, (question, known_here))))
 
 
 def _pairs(text: str, what: str, form: str, example: str) -> dict[str, str]:

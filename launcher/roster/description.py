@@ -15,7 +15,6 @@ from rendezvous.errors import RecordError
 
 _TEXT_MAX = 255
 _SLOTS_MAX = 10_000
-_LEVELS_MAX = 16
 _AXES_MAX = 64
 _RANKS_MAX = 10_000_000
 _NODES_MAX = 1_000_000
@@ -27,8 +26,10 @@ class Description:
     """What a node says of itself. `master_port` 0: rank 0 listens on the port offered per round.
 
     `node_rank`: its number, where the user has given it; `master_addr` is then what its workers are told. `name` is
-    what people call the node, `machine` the kernel's id of this boot, "" where one machine is all there is. `path` and
-    `index`: where it stands in the network, see `Node`.
+    what people call the node, `machine` the kernel's id of this boot, "" where one machine is all there is. `locality`:
+    the levels of the network at which it knows its domain, outermost first, each with the domain's name; whoever leads
+    makes one path of levels from those of all nodes. `index`: its place in its slice, see `Node`; `slice_hosts`: how
+    many hosts a complete slice has, 0 where there is none; `host_pattern`: what they are called, see `Node`.
     """
 
     slot_count: int
@@ -36,8 +37,10 @@ class Description:
     role: str
     name: str = ""
     machine: str = ""
-    path: tuple[str | None, ...] = ()
+    locality: tuple[tuple[str, str], ...] = ()
     index: int | None = None
+    slice_hosts: int = 0
+    host_pattern: str = ""
     master_port: int = 0
     node_rank: int | None = None
     master_addr: str = ""
@@ -47,7 +50,8 @@ class Description:
 class Share:
     """What one node runs in one round: one rank per slot, in slot order, and what all nodes must know alike.
 
-    `summary` is the round in a few words, for people; empty where one machine is all there is.
+    `summary` is the round in a few words, for people; empty where one machine is all there is. `slice_index`: which TPU
+    slice of this round the node is in, of `slice_count`; 0 where there are none.
     """
 
     ranks: tuple[int, ...]
@@ -60,6 +64,8 @@ class Share:
     master_addr: str
     master_port: int
     summary: str = ""
+    slice_index: int = 0
+    slice_count: int = 0
 
 
 def describe(description: Description) -> str:
@@ -75,13 +81,28 @@ def read_description(text: str) -> Description:
     found = _read(Description, text, "description")
     _require(0 < found.slot_count <= _SLOTS_MAX, f"slot_count {found.slot_count}")
     _require(0 <= found.master_port < 65536, f"master_port {found.master_port}")
-    _require(len(found.path) <= _LEVELS_MAX, f"a path of {len(found.path)} levels")
+    _require(0 <= found.slice_hosts <= _NODES_MAX, f"slice_hosts {found.slice_hosts}")
+    _require(found.index is None or 0 <= found.index < _NODES_MAX, f"index {found.index}")
+    if found.locality:
+        _require_locality(found.locality)
     _require(found.node_rank is None or 0 <= found.node_rank < _NODES_MAX, f"node_rank {found.node_rank}")
-    texts = (found.address, found.role, found.name, found.machine, found.master_addr, *filter(None, found.path))
+    texts = (found.address, found.role, found.name, found.machine, found.master_addr, found.host_pattern)
     for name in texts:
         _require(len(name) <= _TEXT_MAX and name.isprintable(), f"the text {name[:40]!r}")
     _require(bool(found.address), "no address")
     return found
+
+
+def _require_locality(locality: tuple[tuple[str, str], ...]) -> None:
+    from launcher.locality import LEVELS_MAX, is_own, is_text  # one machine has no need of it
+
+    _require(len(locality) <= LEVELS_MAX, f"a place of {len(locality)} levels")
+    for level, domain in locality:
+        for name in (level, domain):
+            _require(is_text(name), f"the text {name[:40]!r} in its place")
+        _require(is_own(level), f"a level {level!r}")
+    names = [level for level, _ in locality]
+    _require(len(set(names)) == len(names), "a level twice in its place")
 
 
 def read_share(text: str) -> Share:
@@ -94,6 +115,8 @@ def read_share(text: str) -> Share:
     _require(is_right, f"a grid of {found.shape[:_AXES_MAX]} for {found.world_size} ranks")
     _require(0 <= found.group_rank < found.group_world_size, f"group_rank {found.group_rank}")
     _require(0 < found.master_port < 65536 and found.master_addr.isprintable(), f"port {found.master_port}")
+    is_slice = 0 <= found.slice_index < max(1, found.slice_count) <= _NODES_MAX
+    _require(is_slice, f"slice {found.slice_index} of {found.slice_count}")
     return found
 
 
@@ -104,6 +127,8 @@ def _read(kind: type[_Record], text: str, what: str) -> _Record:
         raise RecordError(f"its {what} is not JSON") from None
     if not isinstance(content, dict):
         raise RecordError(f"its {what} is not an object")
+    if kind is Description and "path" in content:  # what it was before levels had names
+        raise RecordError("it is of another version of meshrun: run the same version on every node")
     known: dict[str, Any] = {}
     for item in fields(kind):
         if item.name not in content:
@@ -112,7 +137,7 @@ def _read(kind: type[_Record], text: str, what: str) -> _Record:
             continue
         value = content[item.name]
         _require(_is_of(value, str(item.type)), f"{item.name} {value!r:.40}")
-        known[item.name] = tuple(value) if isinstance(value, list) else value
+        known[item.name] = _tuple(value)
     return kind(**known)
 
 
@@ -120,13 +145,22 @@ def _is_of(value: object, kind: str) -> bool:
     """Whether JSON's value fits the annotation, which is a string here."""
     if kind.startswith("tuple[int"):
         return isinstance(value, list) and all(_is_of(one, "int") for one in value)
-    if kind.startswith("tuple["):
-        return isinstance(value, list) and all(one is None or isinstance(one, str) for one in value)
+    if kind.startswith("tuple[tuple["):
+        return isinstance(value, list) and all(isinstance(one, list) and _is_pair(one) for one in value)
     if kind.endswith("| None") and value is None:
         return True
     if kind.startswith("int"):
         return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53
     return isinstance(value, str)
+
+
+def _is_pair(value: list[object]) -> bool:
+    return len(value) == 2 and all(isinstance(one, str) for one in value)
+
+
+def _tuple(value: object) -> object:
+    """JSON's lists as the tuples they were."""
+    return tuple(map(_tuple, value)) if isinstance(value, list) else value
 
 
 def _require(is_right: bool, what: str) -> None:

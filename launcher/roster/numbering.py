@@ -14,11 +14,15 @@ from launcher.roster.description import Description
 
 
 class Numbering(NamedTuple):
-    """`nodes`: member ids in the order of their numbers; `others`: member id -> why it stands by; `missing` numbers."""
+    """`nodes`: member ids in the order of their numbers; `others`: member id -> why it stands by; `missing` numbers.
+
+    `amiss`: why the numbers cannot be kept, "" if they can.
+    """
 
     nodes: tuple[str, ...]
     others: Mapping[str, str]
     missing: tuple[int, ...]
+    amiss: str = ""
 
 
 def numbering(members: Mapping[str, tuple[Description, int]], node_count: int) -> Numbering:
@@ -36,7 +40,8 @@ def numbering(members: Mapping[str, tuple[Description, int]], node_count: int) -
         else:
             holders[number] = member_id
     nodes = tuple(holders[number] for number in sorted(holders))
-    return Numbering(nodes, others, tuple(number for number in range(node_count) if number not in holders))
+    missing = tuple(number for number in range(node_count) if number not in holders)
+    return Numbering(nodes, others, missing, _misnumbered(members[member_id][0] for member_id in nodes))
 
 
 def two_of_one(name: str, other: str, number: int) -> str:
@@ -51,3 +56,19 @@ def missing_words(missing: Iterable[int], node_count: int) -> str:
     absent = sorted(missing)
     one = len(absent) == 1
     return f"node rank{'' if one else 's'} {numbers(absent)} of {node_count} {'is' if one else 'are'} missing"
+
+
+def _misnumbered(nodes: Iterable[Description]) -> str:
+    """Why the numbers of TPU hosts cannot be kept, as ranks follow the worker ids inside a slice; "" if they can."""
+    slices: dict[str, tuple[int, int]] = {}  # slice -> worker id and number of its first host
+    for node in nodes:
+        domain, number = dict(node.locality).get("slice"), node.node_rank
+        if domain is None or node.index is None or number is None:
+            continue
+        first = slices.setdefault(domain, (node.index, number))
+        if node.index - first[0] != number - first[1]:
+            return (
+                f"{node.name} is worker {node.index} of slice {domain} and is given --node-rank {number}: the numbers "
+                "of a slice's hosts must follow their worker ids one by one"
+            )
+    return ""

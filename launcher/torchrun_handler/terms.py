@@ -4,7 +4,8 @@ torchrun hands over the endpoint, the run's name, the numbers of nodes and the p
 options of the same names, and all that torchrun has no flag for (the mesh, the traffic, how long to wait before
 growing) comes from LAUNCHER_ variables, read and refused by the same code as in a job of our own. torchrun's PET_
 variables are its own: it has read them. One thing it does not tell, and the placement wants to know: how many workers
-it starts on a node. That is `nproc` in --rdzv-conf, or the variable that gives --nproc-per-node.
+it starts on a node. That is `nproc` in --rdzv-conf, or the variable that gives --nproc-per-node. Where a node stands
+may be said there, too: `locality`, with / between the levels since a comma ends a pair.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ TORCHRUN_GRACE_S = 30.0  # from SIGTERM to SIGKILL when torchrun restarts its wo
 UNLIMITED = 1_000_000  # torchrun's agents count restarts, each for itself, and end the job when one has none left
 _UNSET_TIMEOUT = 900  # the number that torchrun writes into the settings of every backend when nobody gave one
 _NPROC = "nproc"
+_LOCALITY = "locality"
 _PET_NPROC = "PET_NPROC_PER_NODE"
 
 
@@ -71,6 +73,8 @@ def terms(parameters: Parameters, environ: Mapping[str, str]) -> Terms:
         "standalone": "0",
         "node-rank": "0",
     }
+    if (place := conf.pop(_LOCALITY, None)) is not None:
+        values["locality"] = str(place).replace("/", ",")
     values |= _workers(conf.pop(_NPROC, None), environ.get(_PET_NPROC, ""))
     if parameters.local_addr:
         values["local-addr"] = parameters.local_addr

@@ -122,9 +122,9 @@ class Warden:
             kernel.become_subreaper()
             self._is_subreaper = True
 
-    def signal(self, round: int, signum: int) -> None:
-        """Send a signal to the process group of every live worker of the round."""
-        self._order("signal", round, int(signum))
+    def signal(self, round: int, signum: int, only: Sequence[int] | None = None) -> None:
+        """Send a signal to the process group of every live worker of the round, or `only` of these local ranks."""
+        self._order("signal", round, int(signum), *([] if only is None else [list(only)]))
 
     def sweep(self, round: int) -> None:
         """SIGKILL what is left of the round, orphans included, and report Gone; also of use after a clean end.

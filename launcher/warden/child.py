@@ -11,6 +11,7 @@ import json
 import os
 import signal
 from collections.abc import Iterable
+from contextlib import suppress
 from errno import EINVAL, ENOENT
 from typing import NoReturn
 
@@ -47,6 +48,11 @@ def become(
         if spec.affinity is not None:
             attempt = f"cannot keep the worker of local rank {spec.local_rank} to its CPUs"
             os.sched_setaffinity(0, spec.affinity)
+        if spec.memory:
+            from launcher.warden import memory  # the warden has loaded it
+
+            with suppress(OSError):  # the agent has tried it; a worker far from its memory is slow and not wrong
+                memory.prefer(spec.memory)
         for name in spec.unset:
             environment.pop(os.fsencode(name), None)
         environment.update((os.fsencode(name), os.fsencode(value)) for name, value in spec.env.items())

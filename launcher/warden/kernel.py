@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Collection
+from errno import ENOSYS
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -24,13 +25,15 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 _CLOCK_BOOTTIME = 7  # include/uapi/linux/time.h: goes on while the machine sleeps, as a lease does
 _TIMER_ABSTIME = 1
+_MFD_CLOEXEC = 0x1  # include/uapi/linux/memfd.h
 _PF_EXITING = 0x4  # include/linux/sched.h: inside do_exit(), never to run user code again
 _SIGKILL_PENDING = 1 << (signal.SIGKILL - 1)
 
 _library: ctypes.CDLL | None = None
 
 
-def _libc() -> ctypes.CDLL:
+def libc() -> ctypes.CDLL:
+    """The C library, with errno kept."""
     global _library
     if _library is None:
         import ctypes
@@ -51,7 +54,7 @@ def _checked(result: int, call: str) -> None:
 
 def become_subreaper() -> None:
     """Adopt, from now on, whatever descendant of this process loses its parent."""
-    _checked(_libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
+    _checked(libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
 
 
 def signal_on_parent_death(signum: int) -> None:
@@ -59,7 +62,7 @@ def signal_on_parent_death(signum: int) -> None:
 
     Not inherited by children, kept over exec except of a setuid program. The parent may be gone already: look.
     """
-    _checked(_libc().prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0), "prctl")
+    _checked(libc().prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0), "prctl")
 
 
 def set_name(name: str) -> None:
@@ -67,7 +70,21 @@ def set_name(name: str) -> None:
     import ctypes
 
     text = ctypes.create_string_buffer(name.encode())
-    _checked(_libc().prctl(_PR_SET_NAME, ctypes.addressof(text), 0, 0, 0), "prctl")
+    _checked(libc().prctl(_PR_SET_NAME, ctypes.addressof(text), 0, 0, 0), "prctl")
+
+
+def memory_file(name: str) -> int:
+    """A file in memory, closed by an exec: os.memfd_create, for a Python that was built without it."""
+    import ctypes
+
+    try:
+        create = libc().memfd_create
+    except AttributeError:  # the C library is as old
+        raise OSError(ENOSYS, os.strerror(ENOSYS)) from None
+    descriptor = int(create(name.encode(), _MFD_CLOEXEC))
+    if descriptor < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return descriptor
 
 
 class KillTimer:
@@ -88,7 +105,7 @@ class KillTimer:
             )
 
         # Before glibc 2.34 (Debian 11, Ubuntu 20.04) the timer functions live in librt.
-        self._functions = _libc() if hasattr(_libc(), "timer_create") else ctypes.CDLL("librt.so.1", use_errno=True)
+        self._functions = libc() if hasattr(libc(), "timer_create") else ctypes.CDLL("librt.so.1", use_errno=True)
         self._timer = ctypes.c_void_p()
         event = Event(signum=signal.SIGKILL)
         created = self._functions.timer_create(_CLOCK_BOOTTIME, ctypes.byref(event), ctypes.byref(self._timer))

@@ -45,6 +45,7 @@ def run(end: socket.socket, keep: Collection[int]) -> None:
     # If the agent dies while we are stopped, wake up and see to its workers.
     kernel.signal_on_parent_death(signal.SIGCONT)
     gc.freeze()  # what we share with the agent stays shared: the collector never touches it
+    gc.enable()  # the agent starts without
     _Loop(end, tuple(keep)).run()
 
 
@@ -161,6 +162,8 @@ class _Loop:
 
     def _fork(self, round: int, spec: WorkerSpec) -> None:
         """Fork a worker and go on at once; whether its program could be run comes through the result pipe."""
+        if spec.memory:
+            from launcher.warden import memory  # noqa: F401 - before the fork, for all of them
         try:
             result, answer = os.pipe2(os.O_CLOEXEC)
             self._note_descriptors(result, answer)
@@ -201,9 +204,9 @@ class _Loop:
         else:
             self._report(Spawned(worker.round, worker.local_rank, worker.pid))
 
-    def _signal(self, round: int, signum: int) -> None:
+    def _signal(self, round: int, signum: int, only: Collection[int] | None = None) -> None:
         for worker in self._workers.values():
-            if worker.round == round:
+            if worker.round == round and (only is None or worker.local_rank in only):
                 try:
                     os.killpg(worker.pid, signum)
                 except ProcessLookupError:  # forked, and not yet the leader of its own group

@@ -11,7 +11,8 @@ class WorkerSpec(NamedTuple):
 
     `argv[0]` is searched on the PATH of its environment when it has no slash. Its environment is the one the
     warden was forked with, less `unset`, with `env` on top. `stdout` and `stderr` are descriptors to write to,
-    which the handle closes after sending; None leaves it the agent's own.
+    which the handle closes after sending; None leaves it the agent's own. `affinity`: the CPUs it is kept to;
+    `memory`: the NUMA nodes whose memory it prefers, none for as Linux does.
     """
 
     local_rank: int
@@ -21,6 +22,7 @@ class WorkerSpec(NamedTuple):
     stdout: int | None
     stderr: int | None
     affinity: frozenset[int] | None = None
+    memory: tuple[int, ...] = ()
 
 
 class Spawned(NamedTuple):
@@ -83,13 +85,14 @@ def written(spec: WorkerSpec) -> list[object]:
     """A spec as it is sent: in the place of each descriptor, which travels apart, stands whether there is one."""
     affinity = None if spec.affinity is None else sorted(spec.affinity)
     streams = (spec.stdout is not None, spec.stderr is not None)
-    return [spec.local_rank, spec.argv, dict(spec.env), spec.unset, *streams, affinity]
+    return [spec.local_rank, spec.argv, dict(spec.env), spec.unset, *streams, affinity, spec.memory]
 
 
 def received(fields: list[Any], descriptors: tuple[int, ...]) -> WorkerSpec:
     """The spec that was `written`, with the descriptors as this process numbers them."""
-    local_rank, argv, env, unset, has_stdout, has_stderr, affinity = fields
+    local_rank, argv, env, unset, has_stdout, has_stderr, cpus, memory = fields
     given = iter(descriptors)
     stdout = next(given) if has_stdout else None
     stderr = next(given) if has_stderr else None
-    return WorkerSpec(local_rank, argv, env, unset, stdout, stderr, None if affinity is None else frozenset(affinity))
+    affinity = None if cpus is None else frozenset(cpus)
+    return WorkerSpec(local_rank, argv, env, unset, stdout, stderr, affinity, tuple(memory))

@@ -10,8 +10,8 @@ from launcher.config import Config
 from launcher.console import tell
 from launcher.credentials import PRIVATE
 from launcher.environments import Place
+from launcher.environments.choice import choose, made
 from launcher.environments.foreign import step_variables
-from launcher.environments.torch import TorchEnvironment
 from launcher.errors import TemporaryError, shortage_hint
 from launcher.mesh import Mesh
 from launcher.node import Slot
@@ -23,12 +23,14 @@ from launcher.roster import Share
 from launcher.warden import WorkerSpec
 
 if TYPE_CHECKING:
-    from launcher.binding import Binding
+    from launcher.binding.here import Bound
+    from launcher.board import Board
     from launcher.output.filters import Filter
     from launcher.output.plugin import PluginRoutes
     from launcher.output.pump import OutputPump, StreamName
 
 _RUN_PATH = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+_AS_MAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "as_main.py")
 _LINE_PREFIX = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 
 
@@ -44,6 +46,7 @@ class WorkerMaker:
         host: str,
         layout: LogLayout,
         parent: Mapping[str, str],
+        board: Board | None = None,
     ) -> None:
         self._config = config
         self._mesh = mesh
@@ -53,16 +56,22 @@ class WorkerMaker:
         self._parent = parent
         self._unset = (*step_variables(parent), *sorted(PRIVATE.intersection(parent)))
         self._extra: dict[str, str] = {}
-        self._environment = TorchEnvironment(
-            virtual_local_rank=config.virtual_local_rank, signals_to_handle=config.signals_to_handle
-        )
+        self._board = board
+        devices = [device for slot in slots for device in slot.devices]
+        self._choice = choose(config.framework, devices, config.python, parent)
+        self._environments = made(self._choice, config, parent)
         self._routes = _routes(config, layout, len(slots))
-        self._bindings = _bindings(config, slots)
+        self._bound = _bound(config, slots)
 
     @property
     def slot_count(self) -> int:
         """How many workers this node can run."""
         return len(self._slots)
+
+    @property
+    def is_jax(self) -> bool:
+        """Whether workers are JAX's: they swallow SIGTERM, and abort when another has gone."""
+        return "jax" in self._choice.names
 
     def add(self, variables: Mapping[str, str]) -> None:
         """What every worker gets in its environment besides, whatever its rank."""
@@ -77,12 +86,12 @@ class WorkerMaker:
         return OutputPump(warn=tell)
 
     def remarks(self) -> list[str]:
-        """Sentences for the start: what the routes of the output say, and to which CPUs workers are kept."""
-        sentences = self._routes.remarks()
-        if self._bindings and self._config.numa_binding:
-            from launcher.binding import sentence
-
-            sentences.append(sentence(self._config.numa_binding, self._bindings))
+        """Sentences for the start: whose variables the workers get, where output goes, to which CPUs they are kept."""
+        sentences = [self._choice.reason] if self._choice.reason else []
+        for environment in self._environments:
+            sentences += environment.remarks(self._slots, self._parent, self._config.network is not None)
+        sentences += self._routes.remarks()
+        sentences += self._bound.remarks if self._bound else ()
         return sentences
 
     def make(self, round: int, restart_count: int, share: Share, pump: OutputPump | None) -> list[WorkerSpec]:
@@ -105,6 +114,7 @@ class WorkerMaker:
     def _worker(
         self, place: Place, environment: dict[str, str], filters: Mapping[str, Filter], pump: OutputPump | None
     ) -> WorkerSpec:
+        binding = self._bound.bindings[place.local_rank] if self._bound else None
         return WorkerSpec(
             local_rank=place.local_rank,
             argv=self._command(place.local_rank),
@@ -112,13 +122,19 @@ class WorkerMaker:
             unset=self._unset,
             stdout=self._stream("stdout", place, filters, pump),
             stderr=self._stream("stderr", place, filters, pump),
-            affinity=self._bindings[place.local_rank].cpus if self._bindings else None,
+            affinity=binding.cpus if binding else None,
+            memory=binding.memory if binding else (),
         )
 
     def _variables(self, place: Place) -> dict[str, str]:
-        variables = {**self._environment.variables(place, self._parent), **self._extra}
-        if self._bindings and "OMP_NUM_THREADS" not in self._parent:
-            variables["OMP_NUM_THREADS"] = str(self._bindings[place.local_rank].core_count)
+        variables: dict[str, str] = {}
+        for environment in self._environments:
+            variables |= environment.variables(place, self._parent)
+        variables |= self._extra
+        if self._board is not None:
+            variables.update(self._board.environment(place.local_rank))
+        if self._bound and "OMP_NUM_THREADS" not in self._parent:
+            variables["OMP_NUM_THREADS"] = str(self._bound.bindings[place.local_rank].core_count)
         return variables
 
     def _place(self, round: int, restart_count: int, share: Share, local_rank: int) -> Place:
@@ -142,8 +158,11 @@ class WorkerMaker:
             mesh_axes=tuple(axis.name for axis in self._mesh.axes),
             mesh_shape=share.shape,
             mesh_coordinates=self._mesh.coordinates(rank, share.shape),
+            mesh_groups=_groups(self._config, self._mesh),
             slot=self._slots[local_rank],
             error_file=self._routes.error_file(round, restart_count, local_rank),
+            slice_index=share.slice_index,
+            slice_count=share.slice_count,
         )
 
     def _command(self, local_rank: int) -> tuple[str, ...]:
@@ -152,6 +171,8 @@ class WorkerMaker:
         arguments = tuple(_with_local_rank(argument, local_rank) for argument in config.script_args)
         if config.legacy_local_rank:
             arguments = (f"--local-rank={local_rank}", *arguments)
+        if self.is_jax and config.launch_mode != "program" and config.script != "-":
+            return (python, "-u", _AS_MAIN, config.launch_mode, config.script, *arguments)
         match config.launch_mode:
             case "script":
                 return (python, "-u", config.script, *arguments)
@@ -200,6 +221,15 @@ class WorkerMaker:
         )
 
 
+def _groups(config: Config, mesh: Mesh) -> tuple[str, ...]:
+    """The groups over several axes that --traffic declares."""
+    if "+" not in (text := config.demands.get("traffic", "")):
+        return ()
+    from launcher.traffic import parse
+
+    return tuple(dict.fromkeys(one.name for one in parse(text, mesh) if len(one.axes) > 1))
+
+
 def _with_local_rank(argument: str, local_rank: int) -> str:
     """torchrun's only macro: ${local_rank}, by the rules of string.Template."""
     if "$" not in argument:
@@ -218,11 +248,10 @@ def _routes(config: Config, layout: LogLayout, worker_count: int) -> PlainRoutes
     return PluginRoutes(config, worker_count, tell)
 
 
-def _bindings(config: Config, slots: Sequence[Slot]) -> tuple[Binding, ...]:
-    """The CPUs of every worker; none if they are not bound. Raises UsageError if they cannot be."""
+def _bound(config: Config, slots: Sequence[Slot]) -> Bound | None:
+    """The CPUs of every worker; None if they are not bound. Raises UsageError if they cannot be."""
     if config.numa_binding is None:
-        return ()
-    from launcher.binding import bind, sysfs
+        return None
+    from launcher.binding.here import bound
 
-    allowed = frozenset(os.sched_getaffinity(0))
-    return bind(config.numa_binding, sysfs.read(allowed), allowed, sysfs.homes(slots))
+    return bound(config.numa_binding, slots)

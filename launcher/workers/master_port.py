@@ -7,10 +7,13 @@ explains nothing away: the next round would meet the same one.
 from __future__ import annotations
 
 import os
+import time
 
 from launcher.console import tell
 from launcher.roster.description import Share
 from launcher.workers.ports import HeldPort
+
+LOOKS, LOOK_INTERVAL_S = 25, 0.02  # for a process to be gone, ten times as long as one of JAX takes
 
 
 class MasterPort:
@@ -34,9 +37,14 @@ class MasterPort:
         if share.group_rank != 0:
             return False
         from launcher.warden import kernel
-        from rendezvous.listeners import foreign_listener
+        from rendezvous.listeners import UNKNOWN, foreign_listener
 
-        stranger = foreign_listener(share.master_port, {os.getpid(), *kernel.descendants(os.getpid())})
+        # A worker that has just failed, too, may be past the point where one sees what it listened on: look again.
+        for _ in range(LOOKS):
+            stranger = foreign_listener(share.master_port, {os.getpid(), *kernel.descendants(os.getpid())})
+            if stranger != UNKNOWN:
+                break
+            time.sleep(LOOK_INTERVAL_S)
         if stranger:
             tell(f"port {share.master_port} was meant for rank 0, and {stranger} listens there")
         return bool(stranger) and self._held is not None

@@ -3,7 +3,8 @@
 A port found free is no longer free once somebody else has looked too. So the agent keeps a socket bound to the
 port, without SO_REUSEADDR while it binds and with it afterwards, and does not listen: plain probes and
 binds with SO_REUSEPORT are then refused, while a server that binds with SO_REUSEADDR, as torch's TCPStore does
-in both its forms, gets the port. Every round takes a fresh one, so nothing of a round is found in the next.
+in both its forms and JAX's coordinator with SO_REUSEPORT besides, gets the port. Every round takes a fresh one, so
+nothing of a round is found in the next.
 
 The port is held on all local addresses, because that is where torch's and JAX's servers will bind. A socket that does
 not listen takes no connections: whoever dials is refused until rank 0 serves there. What nobody can hold off is a
@@ -15,7 +16,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable
 
-from launcher.errors import TemporaryError
+from launcher.errors import TemporaryError, shortage_hint
 
 
 class HeldPort:
@@ -41,9 +42,8 @@ class HeldPort:
                 return
         where = "" if self._ports is None else f" from {self._ports[0]} to {self._ports[1]}"
         what = failure.strerror if failure else "there is no other"
-        raise TemporaryError(
-            f"no port{where} can be had for rank 0: {what}", "see --worker-port-range" if where else None
-        )
+        hint = shortage_hint(failure.errno if failure else None) or ("see --worker-port-range" if where else None)
+        raise TemporaryError(f"no port{where} can be had for rank 0: {what}", hint)
 
     def renew(self) -> None:
         """Hold another one from now on; the same again only if no other can be had."""

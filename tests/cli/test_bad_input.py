@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher import cli, files
+from launcher import agent, cli, files
 from launcher.errors import UsageError
+from launcher.warden import Warden
 from tests.cli.running import run
 
 
@@ -252,6 +254,24 @@ def test_an_interrupt_before_the_agent_runs_is_quiet(
     monkeypatch.setattr(cli, "_run", interrupted)
     assert cli.main(["train.py"]) == 130
     assert capfd.readouterr() == ("", "")
+
+
+def test_garbage_is_collected_again_once_all_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+
+    def run_agent(*_: object) -> int:
+        seen.append(gc.isenabled())
+        return 5
+
+    monkeypatch.setattr(cli, "protect_imports", lambda: seen.append(gc.isenabled()))
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    monkeypatch.setattr(files, "check", lambda config: seen.append(gc.isenabled()))
+    monkeypatch.setattr(Warden, "fork", lambda keep: None)
+    monkeypatch.setattr(agent, "run", run_agent)
+    assert cli.main(["train.py"]) == 5
+    assert seen == [True, False, True]
+    monkeypatch.setattr(cli, "_run", lambda argv: 6)
+    assert (cli.main(["train.py"]), gc.isenabled()) == (6, True)
 
 
 def test_an_argument_that_is_not_text_is_shown_and_not_fatal(place: Path) -> None:

@@ -4,57 +4,183 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import socket
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from launcher import doctor, options
-from tests.cli.running import run
+from tests.cli.running import Outcome, run
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 
+def rows(outcome: Outcome) -> list[list[str]]:
+    return [line.split() for line in outcome.out.splitlines()]
+
+
+def words(outcome: Outcome) -> str:
+    """The text as if it had not been broken into lines."""
+    return " ".join(outcome.out.split())
+
+
 def test_doctor_shows_every_working_option_with_its_value_and_origin() -> None:
     environ = {**NO_GPU, "PET_ROLE": "trainer", "LAUNCHER_MAX_RESTARTS": "3", "PET_MAX_RESTARTS": "9"}
-    outcome = run("meshctl", "doctor", "--", "--nproc-per-node=2", "train.py", "--lr", environ=environ)
+    outcome = run("meshctl", "doctor", "--", "--nproc-per-node=2", environ=environ)
     assert (outcome.code, outcome.err) == (0, "")
-    rows = [line.split() for line in outcome.out.splitlines()]
-    assert ["nproc-per-node", "2", "--nproc-per-node"] in rows
-    assert ["max-restarts", "3", "LAUNCHER_MAX_RESTARTS"] in rows
-    assert ["role", "trainer", "PET_ROLE"] in rows
-    assert ["nnodes", "1:1", "default"] in rows
-    shown = {row[0] for row in rows if row}
+    found = rows(outcome)
+    assert ["nproc-per-node", "2", "--nproc-per-node"] in found
+    assert ["max-restarts", "3", "LAUNCHER_MAX_RESTARTS"] in found
+    assert ["role", "trainer", "PET_ROLE"] in found
+    assert ["nnodes", "1:1"] in found
+    shown = {row[0] for row in found if row}
     assert shown.issuperset(
         option.name for option in options.TABLE if option.state != "not yet" and option.kind != "ask"
     )
 
 
+def test_the_text_fits_80_columns_and_ends_with_a_verdict() -> None:
+    environ = {**NO_GPU, "LAUNCHER_DUPLICATE_STDOUT_FILTERS": "loss", "HTTPS_PROXY": "http://proxy:3128"}
+    outcome = run("meshctl", "doctor", "--", "--log-dir=" + "d" * 90, "--nproc-per-node=1", environ=environ)
+    lines = outcome.out.splitlines()
+    whole = [line for line in lines if " " in line.strip()]  # a word that is longer is not torn
+    assert max(map(len, whole)) <= 80
+    assert not re.search(r"[^\x20-\x7e\n]", outcome.out)
+    assert lines[-1] == "verdict: a job would start here, and nothing was seen that would hurt it"
+    at = lines.index("  duplicate-stdout-filters")
+    assert lines[at + 1].split() == ["loss", "LAUNCHER_DUPLICATE_STDOUT_FILTERS"]
+
+
+def test_values_begin_in_one_column_whatever_the_names() -> None:
+    lines = run("meshctl", "doctor", environ=NO_GPU).out.splitlines()
+    begin, end = lines.index("options at their defaults"), lines.index("options given")
+    table = [line for line in lines[begin + 1 : end] if " " in line.strip()]
+    assert len(table) > 40
+    assert all(line[25] == " " and line[26] != " " for line in table)
+
+
 def test_doctor_as_json_is_one_object_and_nothing_else() -> None:
-    outcome = run("meshctl", "doctor", "--json", environ={**NO_GPU, "PYTHON_EXEC": "/opt/python"})
-    findings = json.loads(outcome.out)
+    outcome = run("meshctl", "doctor", "--json", environ={**NO_GPU, "PYTHON_EXEC": sys.executable})
+    found = json.loads(outcome.out)
     assert (outcome.code, outcome.err) == (0, "")
-    assert os.path.samefile(findings["python"]["agent"], sys.executable)
-    assert findings["python"]["workers"] == "/opt/python"
-    assert [found["kind"] for found in findings["devices"]] == ["nvidia", "cpu"]
-    assert all(found["reason"] and len(found["ids"]) == found["count"] for found in findings["devices"])
-    assert findings["options"]["rdzv-backend"] == {"value": "static", "origin": "default"}
+    assert found["version"] == 1
+    assert os.path.samefile(found["python"]["agent"], sys.executable)
+    assert found["python"]["workers"] == sys.executable
+    kinds = [kind["kind"] for kind in found["devices"]]
+    assert (kinds[0], kinds[-1]) == ("nvidia", "cpu")
+    assert all(kind["reason"] and len(kind["ids"]) == kind["count"] for kind in found["devices"])
+    assert found["options"]["rdzv-backend"] == {"value": "static", "origin": "default"}
+    assert found["framework"]["names"][0] == "torch"
+    assert found["machine"]["cpus"] == len(os.sched_getaffinity(0))
+    assert found["verdict"] == {
+        "would_start": True, "sentence": "a job would start here, and nothing was seen that would hurt it",
+    }  # fmt: skip
+    assert set(found) == FIELDS
+
+
+FIELDS = {
+    "version", "meshrun", "python", "torch", "workers", "devices", "tpu_slice", "frameworks", "framework", "locality",
+    "network", "controller", "options", "secrets", "machine", "store", "environment", "notes", "findings", "verdict",
+}  # fmt: skip
 
 
 def test_doctor_says_what_a_run_would_start_or_why_not() -> None:
     assert "\na run would start: 3 workers" in run("meshctl", "doctor", "--", "--nproc-per-node=3", environ=NO_GPU).out
     outcome = run("meshctl", "doctor", "--", "--nproc-per-node=gpu", environ=NO_GPU)
     assert "\na run would not start: --nproc-per-node=gpu, but no GPU was found" in outcome.out
-    assert outcome.code == 0
+    assert "\nwould stop a job: --nproc-per-node=gpu, but no GPU was found" in outcome.out
+    assert outcome.out.endswith("\nverdict: 1 thing would stop a job here\n")
+    assert (outcome.code, outcome.err) == (1, "")
+
+
+def test_a_script_that_is_not_there_and_a_python_that_is_not_would_stop_a_job(tmp_path: Path) -> None:
+    environ = {**NO_GPU, "PYTHON_EXEC": "/opt/no/python"}
+    outcome = run("meshctl", "doctor", "--", "--log-dir=logs", "train.py", cwd=tmp_path, environ=environ)
+    assert outcome.code == 1
+    assert "would stop a job: script train.py does not exist" in words(outcome)
+    assert "would stop a job: the workers' Python, /opt/no/python, cannot be run" in words(outcome)
+    assert list(tmp_path.iterdir()) == []  # nothing is written
+
+
+def test_a_program_that_cannot_be_run_would_stop_a_job(tmp_path: Path) -> None:
+    (tmp_path / "plain.sh").write_text("")
+    for program in ("no-such-program", str(tmp_path / "plain.sh")):
+        found = doctor.examine(["--no-python", program], NO_GPU)
+        assert [finding["seen"] for finding in found["findings"]] == [f"the program {program} cannot be run"]
+        assert not found["verdict"]["would_start"]
+    assert doctor.examine(["--no-python", sys.executable], NO_GPU)["verdict"]["would_start"]
+    assert doctor.examine(["--no-python"], NO_GPU)["verdict"]["would_start"]  # it may be missing here
+
+
+STATIC = ("--nnodes=2", "--nproc-per-node=1", "--node-rank=0")
+
+
+@pytest.mark.parametrize(
+    ("given", "seen"),
+    [
+        (("--lease-ttl=0.1", "--master-addr=127.0.0.1"), "--lease-ttl: a lease of 0.1 s is too short"),
+        (("--local-addr=198.51.100.7", "--master-addr=127.0.0.1"), "198.51.100.7 is no address of this node"),
+        (("--mesh=dp=*,tp=2", "--within=tp=leaf", "--master-addr=127.0.0.1"), "no node says which leaf it is on"),
+    ],
+)
+def test_what_a_run_of_several_nodes_would_refuse_would_stop_a_job(given: tuple[str, ...], seen: str) -> None:
+    found = doctor.examine([*STATIC, *given], NO_GPU)["findings"]
+    assert [finding["level"] for finding in found if seen in finding["seen"]] == ["stop"]
+
+
+def test_a_port_of_rank_0_that_is_taken_would_stop_a_job() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        found = doctor.examine([*STATIC, "--master-addr=127.0.0.1", f"--master-port={port}"], NO_GPU)["findings"]
+    assert [(finding["check"], finding["level"]) for finding in found if "listens there" in finding["seen"]] == [
+        ("master-port", "stop")
+    ]
+
+
+def test_commands_of_the_job_are_not_run_where_a_run_would_not_run_them_or_they_are_about_health(
+    tmp_path: Path,
+) -> None:
+    given = [f"--locality-command=touch {tmp_path}/asked", f"--health-check=touch {tmp_path}/asked"]
+    found = doctor.examine(given, NO_GPU)["findings"]
+    assert "--health-check is not run by this command" in [finding["seen"] for finding in found]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mesh_that_does_not_fit_would_stop_a_job_of_one_node_and_is_noted_where_more_may_come() -> None:
+    outcome = run("meshctl", "doctor", "--", "--mesh=dp=*,tp=2", "--nnodes=1", environ=NO_GPU)
+    assert "would stop a job: mesh dp=*,tp=2 needs a multiple of 2 workers, not 1" in words(outcome)
+    assert outcome.code == 1
+    outcome = run("meshctl", "doctor", "--", "--nproc-per-node=1", "--mesh=dp=*,tp=2", "--nnodes=1", environ=NO_GPU)
+    assert outcome.code == 2  # the words alone cannot work
+    served = ("--nproc-per-node=1", "--mesh=dp=*,tp=8", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:1")
+    found = doctor.examine(served, NO_GPU)["findings"]
+    assert [finding["level"] for finding in found if finding["check"] == "placement"] == ["note"]
+    found = doctor.examine(served, NO_GPU, doctor.Asked(node_count=3))["findings"]
+    assert [finding["level"] for finding in found if finding["check"] == "placement"] == ["stop"]
 
 
 def test_doctor_says_which_secrets_are_set_and_not_what_they_are() -> None:
     environ = {**NO_GPU, "LAUNCHER_STORE_TOKEN": "hunter2", "LAUNCHER_ETCD_PASSWORD_FILE": "/run/password"}
-    outcome = run("meshctl", "doctor", "--", "--rdzv-endpoint=etcds://h1,h2", "--rdzv-id=7", environ=environ)
-    rows = [line.split() for line in outcome.out.splitlines()]
-    assert ["LAUNCHER_STORE_TOKEN", "given", "by", "LAUNCHER_STORE_TOKEN"] in rows
-    assert ["LAUNCHER_ETCD_PASSWORD", "given", "by", "LAUNCHER_ETCD_PASSWORD_FILE"] in rows
-    assert ["rdzv-endpoint", "etcds://h1,h2", "--rdzv-endpoint"] in rows
-    assert "hunter2" not in outcome.out + outcome.err
+    place = ("--rdzv-endpoint=etcds://127.0.0.1:1,127.0.0.1:2", "--rdzv-id=7")
+    for more in ((), ("--env=0",), ("--json",)):
+        outcome = run("meshctl", "doctor", *more, "--", *place, environ=environ)
+        assert "hunter2" not in outcome.out + outcome.err
+        if not more:
+            assert ["LAUNCHER_STORE_TOKEN", "given", "by", "LAUNCHER_STORE_TOKEN"] in rows(outcome)
+            assert "LAUNCHER_ETCD_PASSWORD given by LAUNCHER_ETCD_PASSWORD_FILE" in words(outcome)
+            assert "rdzv-endpoint etcds://127.0.0.1:1,127.0.0.1:2 --rdzv-endpoint" in words(outcome)
+
+
+def test_a_run_that_nobody_names_is_random_alone_and_called_none_among_several() -> None:
+    def name(*given: str) -> str:
+        return str(doctor.examine(given, NO_GPU)["options"]["rdzv-id"]["value"])
+
+    assert name() == "random"
+    assert name("--nnodes=2", "--master-addr=127.0.0.1", "--node-rank=1") == "none"
+    assert name("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:1", "--nnodes=2", "--rdzv-conf=is_host=0") == "none"
 
 
 STEP = {
@@ -68,37 +194,34 @@ STEP = {
 
 
 def test_doctor_says_which_controller_it_knows_by_what_and_what_is_made_of_that() -> None:
-    words = ("--", "--rdzv-endpoint=gpu03:29400", "--rdzv-backend=c10d")
-    outcome = run("meshctl", "doctor", *words, environ={**NO_GPU, **STEP})
-    rows = [line.split() for line in outcome.out.splitlines()]
+    place = ("--", "--rdzv-endpoint=127.0.0.1:1", "--rdzv-backend=c10d", "--nnodes=4", "--rdzv-conf=is_host=0")
+    outcome = run("meshctl", "doctor", *place, environ={**NO_GPU, **STEP})
     known = ", ".join(("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST"))
-    assert f"\n  Slurm step 4711.2, by {known}\n  this is node 1 of 4, and node 0 is gpu03\n" in outcome.out
-    assert ["nnodes", "4", "SLURM_STEP_NUM_NODES,", "used"] in rows
-    assert ["nnodes", "4", "SLURM_STEP_NUM_NODES"] in rows
-    assert ["rdzv-endpoint", "gpu03:29400", "--rdzv-endpoint"] in rows
-    why = "not used: --rdzv-endpoint gpu03:29400 is given"
-    assert any(row[:1] == ["rdzv-endpoint"] and " ".join(row).endswith(why) for row in rows)
+    assert f"Slurm step 4711.2, by {known} this is node 1 of 4, and node 0 is gpu03 " in words(outcome)
+    assert "nnodes 4 SLURM_STEP_NUM_NODES not used: --nnodes 4 is given" in words(outcome)
+    assert ["nnodes", "4", "--nnodes"] in rows(outcome)
+    assert ["rdzv-endpoint", "127.0.0.1:1", "--rdzv-endpoint"] in rows(outcome)
 
 
 def test_doctor_says_why_nothing_is_made_of_a_controller() -> None:
-    findings = doctor.examine([], {**NO_GPU, "SLURM_JOB_ID": "4711"})
+    found = doctor.examine([], {**NO_GPU, "SLURM_JOB_ID": "4711"})
     reason = "no SLURM_STEP_ID: srun has not started this command"
-    assert findings["controller"] == {
+    assert found["controller"] == {
         "name": "Slurm job 4711", "known_by": ["SLURM_JOB_ID"], "reason": reason, "says": {},
     }  # fmt: skip
-    assert f"\njob controller\n  Slurm job 4711, by SLURM_JOB_ID\n  {reason}\n\n" in doctor.describe(findings)
-    assert "\njob controller\n  none is recognised\n\n" in doctor.describe(doctor.examine([], NO_GPU))
+    assert f"\njob controller\n  Slurm job 4711, by SLURM_JOB_ID\n  {reason}\n\n" in doctor.text(found)
+    assert "\njob controller\n  none is recognised\n\n" in doctor.text(doctor.examine([], NO_GPU))
 
 
 def test_doctor_repeats_the_remarks_of_a_run() -> None:
-    assert "note: --monitor-interval 5 has no effect" in run("meshctl", "doctor", "--", "--monitor-interval=5").out
+    assert "\nnote: --monitor-interval 5 has no effect" in run("meshctl", "doctor", "--", "--monitor-interval=5").out
 
 
-def test_doctor_does_not_import_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
-    findings = doctor.examine([], NO_GPU)
-    assert "torch" not in sys.modules
-    assert findings["torch"] is None or findings["torch"][0].isdigit()
+def test_doctor_imports_no_framework() -> None:
+    code = "import sys; from launcher import doctor; doctor.text(doctor.examine([], {})); print(sorted(sys.modules))"
+    loaded = run("python", "-c", code).out
+    assert "'launcher.doctor'" in loaded
+    assert not {"'torch'", "'jax'", "'numpy'", "'grpc'", "'psutil'"} & set(re.findall(r"'[\w.]+'", loaded))
 
 
 def test_a_detector_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,20 +232,146 @@ def test_a_detector_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(nvidia.Detector, "detect", broken)
     found = doctor.examine(["--nproc-per-node=cpu"], NO_GPU)["devices"][0]
-    assert found == {"kind": "nvidia", "count": 0, "reason": "OSError: driver is gone", "ids": []}
+    assert (found["kind"], found["count"], found["reason"]) == ("nvidia", 0, "OSError: driver is gone")
+
+
+def shown(*given: str, environ: dict[str, str], rank: int, nodes: int | None = None) -> dict[str, Any]:
+    found = doctor.examine(given, environ, doctor.Asked(rank=rank, node_count=nodes))["environment"]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_the_environment_of_a_rank_is_what_its_worker_gets(tmp_path: Path) -> None:
+    (tmp_path / "show.py").write_text(
+        "import json, os\n"
+        "if os.environ['RANK'] == '3':\n"
+        "    print(json.dumps(dict(os.environ)))\n"
+    )  # fmt: skip
+    environ = {
+        **NO_GPU, "SLURM_PROCID": "5", "RANK": "7", "LAUNCHER_JOB_SECRET": "hunter2",
+        "TORCHELASTIC_ENABLE_FILE_TIMER": "1",
+    }  # fmt: skip
+    given = ("--nproc-per-node=4", "--mesh=dp=2,tp=2", "--max-restarts=2", "--role=trainer")
+    real = json.loads(run("meshrun", *given, "show.py", cwd=tmp_path, environ=environ).out)
+    outcome = run("meshctl", "doctor", "--env=3", "--json", "--", *given, cwd=tmp_path, environ=environ)
+    found = json.loads(outcome.out)["environment"]
+    assert (found["local_rank"], found["node"], found["nodes"], found["world_size"]) == (3, 0, 1, 4)
+    foretold = {**found["added"], **{name: change["to"] for name, change in found["changed"].items()}}
+    assert found["changed"]["RANK"] == {"from": "7", "to": "3"}
+    assert found["unset"] == ["LAUNCHER_JOB_SECRET", "SLURM_PROCID"]
+    assert not set(found["unset"]) & set(real)
+    only_of_the_run = {name for name, value in foretold.items() if "<" in value}
+    assert only_of_the_run == {
+        "MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_TIMER_FILE", "LAUNCHER_BOARD",
+    }  # fmt: skip
+    own = {name: value for name, value in real.items() if name not in environ or environ[name] != value}
+    assert set(foretold) <= set(real)
+    assert {name: real[name] for name in foretold if name not in only_of_the_run} == {
+        name: value for name, value in foretold.items() if name not in only_of_the_run
+    }
+    marks = ("LAUNCHER_", "TORCHELASTIC_", "MESH_", "OMP_", "JAX_", "OMPI_")
+    assert {name for name in own if name.startswith(marks)} <= set(foretold)
+
+
+def test_the_environment_of_a_rank_on_several_nodes_is_that_of_nodes_like_this_one() -> None:
+    place = ("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:1", "--nnodes=2:8", "--nproc-per-node=4")
+    found = shown(*place, environ=NO_GPU, rank=9, nodes=3)
+    assert (found["node"], found["local_rank"], found["world_size"], found["nodes"]) == (2, 1, 12, 3)
+    assert found["added"]["MASTER_ADDR"] == "<address of node 0>"
+    assert found["added"]["GROUP_RANK"] == "2"
+    assert shown(*place, environ=NO_GPU, rank=9)["nodes"] == 8
+    assert shown("--nproc-per-node=2", environ=NO_GPU, rank=7, nodes=4)["added"]["GROUP_WORLD_SIZE"] == "4"
+    found = shown(*place, "--grow=checkpoint", environ=NO_GPU, rank=0)
+    assert {"LAUNCHER_PLACE", "LAUNCHER_AGENT_SOCKET", "LAUNCHER_BOARD"} <= set(found["added"])
+    static = ("--nnodes=2", "--master-addr=127.0.0.1", "--master-port=4242", "--node-rank=1")
+    found = shown(*static, environ=NO_GPU, rank=1)
+    assert (found["added"]["MASTER_ADDR"], found["added"]["MASTER_PORT"]) == ("127.0.0.1", "4242")
+
+
+SLICE = {
+    "TPU_WORKER_ID": "1",
+    "TPU_WORKER_HOSTNAMES": "t-0.x,t-1.x,t-2.x,t-3.x",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-16",
+    "TPU_SKIP_MDS_QUERY": "1",
+}
+
+
+def test_the_slice_of_a_tpu_host_is_shown_and_its_worlds_are_whole_slices() -> None:
+    given = (
+        "--devices=tpu:4", "--visible-env=TPU_VISIBLE_CHIPS", "--devices-per-worker=all", "--framework=jax",
+        "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:1", "--rdzv-conf=is_host=0", "--nnodes=4:8",
+    )  # fmt: skip
+    found = doctor.examine(given, SLICE, doctor.Asked(rank=5))
+    assert (found["tpu_slice"]["name"], found["tpu_slice"]["worker_id"]) == ("t-0.x", 1)
+    assert (found["tpu_slice"]["host_count"], found["tpu_slice"]["hostnames"][3]) == (4, "t-3.x")
+    assert {"name": "slice", "domain": "t-0.x", "origin": "TPU_WORKER_HOSTNAMES"} in found["locality"]["levels"]
+    assert found["environment"]["world_size"] == 8
+    assert found["environment"]["added"]["MEGASCALE_NUM_SLICES"] == "2"
+    assert found["environment"]["added"]["MEGASCALE_SLICE_ID"] == "1"
+    assert "\nTPU slice\n  name                    t-0.x\n" in doctor.text({**found, "environment": None})
+    assert doctor.examine([], NO_GPU)["tpu_slice"] is None
+
+
+def test_where_a_node_stands_is_shown_with_origins_and_conflicts() -> None:
+    environ = {
+        **NO_GPU, "SLURM_JOB_ID": "3", "SLURM_TOPOLOGY_ADDR": "s1.l2.n1", "SLURM_TOPOLOGY_ADDR_PATTERN":
+        "switch.switch.node",
+    }  # fmt: skip
+    locality = doctor.examine(["--locality=zone=a,leaf=l7"], environ)["locality"]
+    assert [(level["name"], level["domain"], level["origin"]) for level in locality["levels"]] == [
+        ("zone", "a", "--locality"), ("spine", "s1", "SLURM_TOPOLOGY_ADDR"), ("leaf", "l7", "--locality"),
+    ]  # fmt: skip
+    assert locality["remarks"] == ["leaf is l7 by --locality, which counts, and l2 by slurm (SLURM_TOPOLOGY_ADDR)"]
+    assert {"kubernetes", "aws"} <= set(locality["no_sign_of"])
+    found = doctor.examine([], NO_GPU)["locality"]
+    assert (found["levels"], found["reason"]) == ([], "nothing says where this node stands")
+
+
+def test_a_place_that_cannot_be_read_would_stop_a_job_of_several_nodes() -> None:
+    def level(*more: str) -> list[str]:
+        found = doctor.examine(["--locality-file=/no/such", "--nproc-per-node=1", *more], NO_GPU)["findings"]
+        return [finding["level"] for finding in found if finding["check"] == "locality"]
+
+    assert level() == ["note"]
+    place = ("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:1", "--rdzv-conf=is_host=0")
+    assert level(*place) == ["stop"]
+
+
+def test_a_kind_that_is_not_built_in_is_shown_where_it_is_named() -> None:
+    kinds = doctor.examine(["--devices=foo:3", "--visible-env=FOO"], NO_GPU)["devices"]
+    named = next(kind for kind in kinds if kind["kind"] == "foo")
+    assert (named["count"], named["visible_by"]) == (3, "FOO")
+
+
+def test_values_that_are_secret_by_their_names_are_not_shown() -> None:
+    from launcher.doctor.environment import masked
+
+    assert masked("WANDB_API_KEY", "x") == masked("HF_TOKEN", "x") == masked("LAUNCHER_JOB_SECRET", "x")
+    assert masked("HF_TOKEN", "x") == "(not shown)"
+    assert masked("RANK", "3") == "3"
+
+
+def test_a_rank_that_nobody_has_is_a_usage_error() -> None:
+    outcome = run("meshctl", "doctor", "--env=4", "--", "--nproc-per-node=4", environ=NO_GPU)
+    assert (outcome.out, outcome.code) == ("", 2)
+    assert outcome.err == (
+        "meshctl: error: --env 4: on 1 node like this one the ranks are 0 to 3\nhint: --nodes N shows more nodes\n"
+    )
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("given", "sentence"),
     [
         (["doctor", "--", "--nproc-per-node=0"], "meshctl: error: --nproc-per-node 0: at least 1 worker is needed\n"),
         (["doctor", "--no-such"], "meshctl: error: No such option"),
+        (["doctor", "--nodes=0"], "meshctl: error: --nodes 0: from 1 to 4096 can be shown\n"),
+        (["doctor", "--env=x"], "meshctl: error: Invalid value for '--env'"),
         (["docter"], "meshctl: error: No such command 'docter'."),
         (["status"], "meshctl: error: Missing argument 'RUN_ID'."),
     ],
 )
-def test_meshctls_errors_look_like_meshruns(words: list[str], sentence: str) -> None:
-    outcome = run("meshctl", *words)
+def test_meshctls_errors_look_like_meshruns(given: list[str], sentence: str) -> None:
+    outcome = run("meshctl", *given)
     assert outcome.err.startswith(sentence)
     assert (outcome.out, outcome.code) == ("", 2)
 

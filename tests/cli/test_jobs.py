@@ -36,7 +36,8 @@ def store(server: EtcdServer) -> Iterator[Store]:
 @pytest.fixture
 def job(store: Store) -> StoredJob:
     job = StoredJob(store)
-    job.join(0, 1, 2, path=("pod", "leaf"))
+    job.join(0, 1, locality=(("spine", "s1"), ("leaf", "l1")))
+    job.join(2, locality=(("spine", "s1"), ("leaf", "l2")))
     job.seal(1, 0, 1)
     job.lead(0)
     job.spares({2: "the world is full"})
@@ -52,8 +53,9 @@ def test_status_shows_the_job(server: EtcdServer, job: StoredJob) -> None:
     assert (outcome.code, outcome.err) == (0, "")
     lines = outcome.out.splitlines()
     assert lines[:2] == ["run       exp-41, job 0a1b", "now       round 1 runs 8 ranks on 2 nodes"]
-    assert "h0    running  0-3    pod/leaf" in outcome.out
-    assert "h2    spare    -      pod/leaf" in outcome.out
+    assert "place     all nodes are on spine s1" in lines
+    assert "h0    running  0-3    l1" in outcome.out
+    assert "h2    spare    -      l2" in outcome.out
     assert all(" s ago" in line for line in lines if line.startswith(("h0", "h1", "h2")))
 
 

@@ -1,4 +1,4 @@
-"""JAX in several processes on CPUs: who they are comes from the variables that torch reads."""
+"""JAX in several processes on CPUs: what is in `make test`, see tests/end_to_end/test_jax.py, is left out here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 pytest.importorskip("jax")
 
 
-def test_every_process_knows_its_number_and_the_sum_of_all(tmp_path: Path) -> None:
+def test_a_script_that_gives_jax_torchs_variables_as_arguments_needs_no_framework(tmp_path: Path) -> None:
     # --tee: Python prints a line and its end apart, and four workers at once would tear them.
     output = said(tmp_path, "--nproc-per-node=4", "--tee=3", str(PROGRAMS / "jax_sum.py"))
     found = re.findall(r"process ([0-9]) of 4: 4 devices, sum 10$", output, re.MULTILINE)
@@ -25,7 +25,7 @@ def test_every_process_knows_its_number_and_the_sum_of_all(tmp_path: Path) -> No
 
 def test_the_example_goes_on_where_a_killed_worker_left_it(tmp_path: Path) -> None:
     """Rank 0 among them: it has JAX's coordinator, and the next one listens on a port of its own."""
-    words = ("--nproc-per-node=2", "--max-restarts=1", str(EXAMPLES / "jax_digits.py"))
+    words = ("--nproc-per-node=2", "--framework=jax", "--max-restarts=1", str(EXAMPLES / "jax_digits.py"))
     with start("meshrun", tmp_path, *words, "--checkpoint", "saved", "--epochs", "60") as run:
         wait_until((tmp_path / "saved" / "digits.npz").exists, LIMIT_S, "the first checkpoint")
         os.kill(run.worker(0), signal.SIGKILL)
@@ -39,7 +39,16 @@ def test_the_example_ends_at_once_when_it_fails(tmp_path: Path) -> None:
     """JAX alone would wait at exit for five minutes, and end by SIGABRT."""
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / "digits.npz").write_bytes(b"not a checkpoint")
-    words = ("--nproc-per-node=2", str(EXAMPLES / "jax_digits.py"), "--checkpoint", "saved")
+    words = ("--nproc-per-node=2", "--framework=jax", str(EXAMPLES / "jax_digits.py"), "--checkpoint", "saved")
     with start("meshrun", tmp_path, *words) as run:
         assert run.wait() == 1, run.output
         assert "exitcode  : 1 " in run.output
+
+
+def test_the_example_saves_and_leaves_when_it_is_told_to_stop(tmp_path: Path) -> None:
+    words = ("--nproc-per-node=2", "--framework=jax", str(EXAMPLES / "jax_digits.py"))
+    with start("meshrun", tmp_path, *words, "--checkpoint", "saved", "--epochs", "100000") as run:
+        wait_until((tmp_path / "saved" / "digits.npz").exists, LIMIT_S, "the first checkpoint")
+        run.send(signal.SIGTERM)
+        assert run.wait() == 143, run.output
+        assert "told to stop after epoch" in run.output

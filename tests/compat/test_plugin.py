@@ -253,6 +253,7 @@ def test_a_node_whose_workers_had_succeeded_does_not_end_well_if_the_others_have
         (("--rdzv-endpoint=",), "ValueError: --rdzv-backend meshrun needs --rdzv-endpoint"),
         (("--rdzv-id=none",), "ValueError: a run that meets in etcd needs a name, and no --rdzv-id is given"),
         (("--rdzv-conf=nproc=many",), "ValueError: --rdzv-conf: nproc=many is not a number of workers"),
+        (("--rdzv-conf=locality=leaf",), "ValueError: --locality leaf: 'leaf' is not LEVEL=DOMAIN"),
         (("--rdzv-conf=password=secret",), "ValueError: --rdzv-conf: a password in the command line can be read"),
         (
             ("--rdzv-endpoint=127.0.0.1:9", "--rdzv-conf=join_timeout=1"),
@@ -269,6 +270,16 @@ def test_what_cannot_work_is_one_sentence_at_the_end(
         assert agent.wait().exit_code == 1
         assert words in agent.stderr
         assert not job.seen()
+
+
+def test_nodes_are_numbered_by_where_they_stand(etcd: EtcdServer, tmp_path: Path) -> None:
+    with Torchruns(tmp_path, etcd, "--nnodes=4", script="tell()") as job:
+        for number, leaf in enumerate(("west", "east", "west", "east"), 1):
+            job.start(number, f"--rdzv-conf=nproc=1,locality=zone=a/leaf={leaf}")
+        assert set(job.wait().values()) == {0}
+        ranks = {one["NODE"]: one["RANK"] for one in job.seen()}
+        assert sorted(ranks[name] for name in ("n1", "n3")) in ([0, 1], [2, 3])
+        assert "round 1: 4 of 4 nodes, 4 ranks, dp=4; dp goes over 2 leaves" in job.agents["n1"].stderr
 
 
 def test_an_etcd_with_tls_and_users_is_reached_by_the_same_settings(tmp_path: Path) -> None:

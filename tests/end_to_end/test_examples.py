@@ -41,6 +41,10 @@ class Run:
                     return pid
         raise AssertionError(f"no worker has rank {rank}:\n{self.output}")
 
+    def send(self, signum: int) -> None:
+        """Send the launcher a signal."""
+        self._process.send_signal(signum)
+
     def wait(self) -> int:
         try:
             return self._process.wait(LIMIT_S)

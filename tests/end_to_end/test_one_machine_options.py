@@ -165,6 +165,10 @@ def test_workers_run_on_cpus_of_their_own_and_none_that_the_agent_may_not_use(tm
     with Job(tmp_path, "--numa-binding", "exclusive", prefix=prefix, script=AFFINITY) as job:
         assert job.wait().exit_code == 0
     assert (tmp_path / "cpus-0-1").read_text() == f"{allowed[0]}/1"
+    own = {"OMP_NUM_THREADS": "3"}
+    with Job(tmp_path, "--numa-binding", "exclusive", prefix=prefix, script=AFFINITY, env=own) as job:
+        assert job.wait().exit_code == 0
+    assert (tmp_path / "cpus-0-1").read_text() == f"{allowed[0]}/3", "what the user says stays"
     with Job(tmp_path, "--nproc-per-node", "2", "--numa-binding", "exclusive", prefix=prefix, script=AFFINITY) as job:
         ended = job.wait()
     assert ended.exit_code == 2

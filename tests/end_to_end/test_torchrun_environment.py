@@ -12,7 +12,7 @@ import pytest
 
 from launcher.environments import Place
 from launcher.environments.torch import TorchEnvironment
-from launcher.node import Slot
+from launcher.node import Device, Slot
 
 pytest.importorskip("torch")
 
@@ -23,7 +23,10 @@ with open(os.path.join(sys.argv[1], os.environ["RANK"]), "w") as file:
 """
 # Drawn by torchrun in every run; MASTER_ADDR is a name of this host. The store is rank 0's with us, torchrun's there.
 CHOSEN = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_USE_AGENT_STORE"}
-OURS = {"LAUNCHER_ROUND", "MESH_AXES", "MESH_SHAPE", "MESH_COORDS", "MESH_DP_RANK", "MESH_DP_SIZE"}
+OURS = {
+    *("LAUNCHER_ROUND", "LAUNCHER_WORKER_DEVICES"),
+    *("MESH_AXES", "MESH_SHAPE", "MESH_COORDS", "MESH_GROUPS", "MESH_DP_RANK", "MESH_DP_SIZE"),
+}
 
 
 def place(local_rank: int, error_file: str) -> Place:
@@ -46,7 +49,7 @@ def place(local_rank: int, error_file: str) -> Place:
         mesh_axes=("dp",),
         mesh_shape=(2,),
         mesh_coordinates=(local_rank,),
-        slot=Slot(index=local_rank, devices=()),
+        slot=Slot(index=local_rank, devices=(Device(kind="cpu", index=local_rank, id=f"cpu{local_rank}", visible=""),)),
         error_file=error_file,
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from launcher.devices import visible
 from launcher.devices.choose import worker_devices
 from launcher.devices.from_torch import Detector
 from launcher.errors import UsageError
@@ -54,6 +55,17 @@ def test_one_worker_is_started_per_device_that_torch_counts(fake_torch: Path) ->
     slots, reason = workers("npu")
     assert [[device.id for device in slot.devices] for slot in slots] == [["npu0"], ["npu1"], ["npu2"]]
     assert reason == "3 workers, one per npu (3 found by torch 9.9)"
+
+
+def test_what_torch_counts_is_selected_as_the_variable_of_the_type_has_it(
+    fake_torch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "2,5,6")
+    slots, _ = workers("npu")
+    assert visible([device for slot in slots for device in slot.devices], {}) == ("ASCEND_RT_VISIBLE_DEVICES", "2,5,6")
+    monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "2,5")  # and torch counts three: it did not obey
+    slots, _ = workers("npu")
+    assert [device.visible for slot in slots for device in slot.devices] == ["0", "1", "2"]
 
 
 def test_a_type_that_torch_does_not_know_or_has_not_is_refused(fake_torch: Path) -> None:

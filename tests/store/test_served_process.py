@@ -19,6 +19,7 @@ from rendezvous.stores import wire
 from rendezvous.stores.etcd import EtcdStore
 from rendezvous.stores.server import StoreServer
 from tests.store.served import ServedUnderTest
+from tests.support.processes import freeze
 from tests.support.raw_etcd import RawClient, watch
 from tests.support.waiting import wait_until
 
@@ -223,7 +224,7 @@ def test_a_store_that_was_frozen_longer_than_its_leases_last_begins_them_anew(
     store = EtcdStore([f"127.0.0.1:{process.port}"], call_limit_s=2.0)
     lease = store.lease_grant(2).id
     store.put("a", b"1", lease=lease)
-    os.kill(process.process.pid, signal.SIGSTOP)
+    freeze(process.process.pid)
     frozen_at = time.monotonic()
     with pytest.raises(StoreError):
         store.put("b", b"1")

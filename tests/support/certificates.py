@@ -10,10 +10,13 @@ class Certificates:
     """Files below `directory`; the server's name is localhost and 127.0.0.1, the client's `client_name`.
 
     `server_usage`: what the server's certificate is for; etcd's own certificates often carry both, many
-    organisations' authorities give a server serverAuth only.
+    organisations' authorities give a server serverAuth only. `is_sparse`: whether the authority's own certificate does
+    without saying what it is for, as in many clusters of Kubernetes.
     """
 
-    def __init__(self, directory: Path, *, client_name: str = "client", server_usage: str = "serverAuth") -> None:
+    def __init__(
+        self, directory: Path, *, client_name: str = "client", server_usage: str = "serverAuth", is_sparse: bool = False
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self.authority = str(directory / "authority.pem")
@@ -23,7 +26,8 @@ class Certificates:
         self.client_key = str(directory / "client.key")
         self._openssl(
             *("req", "-x509", *_NEW_KEY, "-keyout", "authority.key", "-out", "authority.pem", "-days", "2"),
-            *("-subj", "/CN=an authority for tests", "-addext", "keyUsage=critical,keyCertSign,cRLSign"),
+            *("-subj", "/CN=an authority for tests"),
+            *(() if is_sparse else ("-addext", "keyUsage=critical,keyCertSign,cRLSign")),
         )
         self._issue("server", "localhost", f"{server_usage}\nsubjectAltName=DNS:localhost,IP:127.0.0.1,IP:::1")
         self._issue("client", client_name, "clientAuth")

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Literal
 
 from tests.support.certificates import Certificates
+from tests.support.processes import freeze
 from tests.support.waiting import wait_until
 
 Version = Literal["3.4", "3.5"]
@@ -164,7 +165,7 @@ class EtcdServer:
 
     def stop(self) -> None:
         """Freeze it with SIGSTOP: connections stay, nothing is answered."""
-        self.signal(signal.SIGSTOP)
+        freeze(self.pid)
 
     def cont(self) -> None:
         """Let a frozen one go on."""

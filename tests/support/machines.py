@@ -40,17 +40,6 @@ def machine(
     return root
 
 
-def gpu(root: Path, number: int, *, node: int, uuid: str | None = None) -> str:
-    """A GPU at a PCI address of its own, on a NUMA node or -1; with a UUID the driver tells of it. Its id is given."""
-    address = f"0000:{number + 0x3B:02x}:00.0"
-    write(root / f"sys/bus/pci/devices/{address}/numa_node", node)
-    if uuid is None:
-        return f"pci-{address}"
-    information = f"Model: \t\t NVIDIA H100\nGPU UUID: \t {uuid}\nDevice Minor: \t {number}"
-    write(root / f"proc/driver/nvidia/gpus/{address}/information", information)
-    return uuid
-
-
 def cpus(cpulist: str | int) -> set[int]:
     """The numbers in a list of CPUs."""
     found: set[int] = set()

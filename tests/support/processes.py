@@ -36,6 +36,20 @@ def state(pid: int) -> str:
     return _stat(pid)[0]
 
 
+def freeze(pid: int) -> None:
+    """SIGSTOP, and wait until every thread stands: on a busy machine one goes on for a moment."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: _states_of_threads(pid) <= {"T", "t", "Z"}, what=f"process {pid} to stand still")
+
+
+def _states_of_threads(pid: int) -> set[str]:
+    with suppress(FileNotFoundError):
+        tasks = [task.name for task in Path(f"/proc/{pid}/task").iterdir()]
+        states = {task: _read(pid, f"task/{task}/stat").rpartition(")")[2].split() for task in tasks}
+        return {words[0] for words in states.values() if words}
+    return set()
+
+
 def parent(pid: int) -> int:
     """The parent's pid; -1 when there is no such process."""
     return int(_stat(pid)[1])

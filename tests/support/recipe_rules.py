@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from launcher import credentials
+from launcher.locality.node_object import NODE_NAMES
 from tests.support.recipes import Document, Pod
 
 MARGIN_S = 15.0  # from the end of the agent's own grace to Kubernetes' SIGKILL
@@ -83,6 +84,14 @@ def meets_the_others(pod: Pod) -> Iterator[str]:
         yield f"the store would be at {host}, which is not pod 0"
     if pod.kind == "PyTorchJob" and "readinessProbe" in pod.container:
         yield "the operator's Services hide a pod until its probe succeeds"
+
+
+def knows_its_machine(pod: Pod) -> Iterator[str]:
+    """Where a machine stands is in its labels; an account that may read them is another matter (node-labels.yaml)."""
+    sources = {each["name"]: each.get("valueFrom", {}) for each in pod.container.get("env", [])}
+    fields = {sources.get(name, {}).get("fieldRef", {}).get("fieldPath") for name in NODE_NAMES}
+    if pod.count > 1 and "spec.nodeName" not in fields:
+        yield f"none of {', '.join(NODE_NAMES)} is spec.nodeName"
 
 
 def is_replaced_when_that_helps(pod: Pod) -> Iterator[str]:
@@ -183,6 +192,7 @@ RULES: tuple[Callable[[Pod], Iterator[str]], ...] = (
     has_time_to_stop,
     keeps_secrets_in_files,
     meets_the_others,
+    knows_its_machine,
     is_replaced_when_that_helps,
     is_elastic_with_workers_only,
     restarts_pods_one_by_one,

@@ -41,10 +41,10 @@ class StoredJob:
     def put(self, key: str, record: AnyRecord, lease: int = 0) -> None:
         self.store.put(key, encode(record, key, self.secret), lease=lease)
 
-    def join(self, *indexes: int, path: Sequence[str | None] = (), node_name: str = "") -> None:
+    def join(self, *indexes: int, locality: Sequence[tuple[str, str]] = (), node_name: str = "") -> None:
         for index in indexes:
             self.leases[index] = self.store.lease_grant(TTL_S).id
-            description = Description(slot_count=4, path=tuple(path), address=f"10.0.0.{index}", role="default")
+            description = Description(slot_count=4, locality=tuple(locality), address=f"10.0.0.{index}", role="default")
             member = Member(
                 member_id=f"m{index}",
                 node_name=node_name or f"h{index}",

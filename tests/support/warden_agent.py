@@ -35,13 +35,15 @@ def say(*words: object) -> None:
         line = line[os.write(answers, line) :]
 
 
-def spec(local_rank, argv, env=None, unset=(), stdout=None, stderr=None, affinity=None):  # type: ignore[no-untyped-def]
+def spec(local_rank, argv, env=None, unset=(), stdout=None, stderr=None, affinity=None, memory=()):  # type: ignore[no-untyped-def]
     def opened(path: str | None) -> int | None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         return None if path is None else os.open(path.format(local_rank=local_rank), flags, 0o600)
 
     where = None if affinity is None else frozenset(affinity)
-    return WorkerSpec(local_rank, tuple(argv), env or {}, tuple(unset), opened(stdout), opened(stderr), where)
+    return WorkerSpec(
+        local_rank, tuple(argv), env or {}, tuple(unset), opened(stdout), opened(stderr), where, tuple(memory)
+    )
 
 
 def obey(verb: str, *words):  # type: ignore[no-untyped-def]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher import interfaces
 from launcher.arrival import addresses
 from launcher.arrival.addresses import address_of_interface, is_here, own_address, serving_addresses, source_address
 from launcher.errors import UsageError
@@ -112,7 +113,7 @@ def test_an_interface_with_ipv6_alone_gives_its_global_address(tmp_path: Path, m
     table = tmp_path / "if_inet6"
     link, world = "fe80" + "0" * 27 + "1", "fd00" + "0" * 27 + "2"
     table.write_text(f"{link} 02 40 20 80 six0\n{world} 02 40 00 80 six0\n{'0' * 31}1 01 80 10 80 lo\n")
-    monkeypatch.setattr(addresses, "_IF_INET6", str(table))
+    monkeypatch.setattr(interfaces, "_IF_INET6", str(table))
     assert address_of_interface("six0") == "fd00::2"
 
 

@@ -5,32 +5,33 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.binding import Topology, bind, ranges, sentence, sysfs
+from launcher.binding import Topology, bind, homes, ranges, sentence, sysfs
 from launcher.errors import UsageError
 from launcher.node import Device, Slot
 from launcher.options.sharing import NumaMode
-from tests.support.machines import cpus, gpu, machine
+from tests.support.machines import cpus, machine, write
 
 MODES: tuple[NumaMode, ...] = ("node", "socket", "exclusive", "core-complex")
 NOWHERE = frozenset[int]()
+FOUR_GPUS = (1, 1, 0, 0)  # their nodes: two on each, and not in the order of the nodes
 
 
-def slots(*ids: str | Sequence[str], kind: str = "nvidia") -> list[Slot]:
+def slots(*homes: int | Sequence[int] | None, kind: str = "nvidia") -> list[Slot]:
+    """Slots whose devices are on these NUMA nodes; None for one that nobody knows the node of."""
     return [
         Slot(
             index=place,
             devices=tuple(
-                Device(kind=kind, index=place, id=name, visible=str(place))
-                for name in ([one] if isinstance(one, str) else one)
+                Device(kind=kind, index=place, id=f"{place}.{one}", visible=str(place), numa_node=node)
+                for one, node in enumerate(home if isinstance(home, Sequence) else [home])
             ),
         )
-        for place, one in enumerate(ids)
+        for place, home in enumerate(homes)
     ]
 
 
@@ -41,17 +42,12 @@ def two_nodes(root: Path) -> Path:
     return machine(root, nodes=("0-7,16-23", "8-15,24-31"), threads=threads, caches=caches, sockets=([0], [1]))
 
 
-def four_gpus(root: Path) -> list[str]:
-    """Two on each node, and not in the order of the nodes."""
-    return [gpu(root, number, node=node) for number, node in enumerate((1, 1, 0, 0))]
-
-
 def bound(mode: NumaMode, root: Path, found: Sequence[Slot], allowed: str | None = None) -> list[str]:
     """The CPUs of each slot as text."""
     topology = sysfs.read(frozenset(), str(root))
     every = frozenset[int]().union(*topology.nodes.values())
     may = every if allowed is None else frozenset(cpus(allowed))
-    return [ranges(one.cpus) for one in bind(mode, topology, may, sysfs.homes(found, str(root)))]
+    return [ranges(one.cpus) for one in bind(mode, topology, may, homes(found))]
 
 
 @pytest.mark.parametrize(
@@ -65,32 +61,32 @@ def bound(mode: NumaMode, root: Path, found: Sequence[Slot], allowed: str | None
 )
 def test_a_worker_runs_near_its_gpu(tmp_path: Path, mode: NumaMode, expected: list[str]) -> None:
     root = two_nodes(tmp_path)
-    assert bound(mode, root, slots(*four_gpus(root))) == expected
+    assert bound(mode, root, slots(*FOUR_GPUS)) == expected
 
 
 def test_a_socket_may_have_several_nodes(tmp_path: Path) -> None:
     root = machine(tmp_path, nodes=("0-3", "4-7", "8-11", "12-15"), sockets=([0, 1], [2, 3]))
-    found = slots(gpu(root, 0, node=1), gpu(root, 1, node=2))
+    found = slots(1, 2)
     assert bound("node", root, found) == ["4-7", "8-11"]
     assert bound("socket", root, found) == ["0-7", "8-15"]
 
 
 def test_cores_that_do_not_come_out_even_go_to_the_first_workers(tmp_path: Path) -> None:
     root = machine(tmp_path, nodes=("0-7",))
-    assert bound("exclusive", root, slots(*(gpu(root, number, node=0) for number in range(3)))) == ["0-2", "3-5", "6-7"]
+    assert bound("exclusive", root, slots(0, 0, 0)) == ["0-2", "3-5", "6-7"]
 
 
 def test_workers_take_turns_when_there_are_more_of_them_than_caches(tmp_path: Path) -> None:
     """The largest first, as far as this process may use them."""
     root = machine(tmp_path, nodes=("0-7",), caches=("0-1", "2-7"))
-    found = slots(*(gpu(root, number, node=0) for number in range(3)))
+    found = slots(0, 0, 0)
     assert bound("core-complex", root, found) == ["2-7", "0-1", "2-7"]
     assert bound("core-complex", root, found, allowed="0-2") == ["0-1", "2", "0-1"]
 
 
 def test_nobody_gets_a_cpu_that_the_agent_may_not_use(tmp_path: Path) -> None:
     root = two_nodes(tmp_path)
-    found = slots(*four_gpus(root))
+    found = slots(*FOUR_GPUS)
     assert bound("node", root, found, allowed="0-3,8-9") == ["8-9", "8-9", "0-3", "0-3"]
     assert bound("exclusive", root, found, allowed="0-3,8-9") == ["8", "9", "0-1", "2-3"]
 
@@ -98,7 +94,7 @@ def test_nobody_gets_a_cpu_that_the_agent_may_not_use(tmp_path: Path) -> None:
 def test_a_node_without_a_usable_cpu_is_refused_with_the_numbers(tmp_path: Path) -> None:
     root = two_nodes(tmp_path)
     with pytest.raises(UsageError) as caught:
-        bound("node", root, slots(*four_gpus(root)), allowed="0-3")
+        bound("node", root, slots(*FOUR_GPUS), allowed="0-3")
     assert str(caught.value) == (
         "--numa-binding node: local rank 0 belongs on NUMA node 1, of whose CPUs 8-15,24-31 this process may use "
         "none; it may use 0-3"
@@ -109,7 +105,7 @@ def test_a_node_without_a_usable_cpu_is_refused_with_the_numbers(tmp_path: Path)
 def test_more_workers_than_cores_cannot_have_one_each(tmp_path: Path) -> None:
     root = machine(tmp_path, nodes=("0-3",), threads={0: "0-1", 1: "0-1", 2: "2-3", 3: "2-3"})
     with pytest.raises(UsageError) as caught:
-        bound("exclusive", root, slots(*(gpu(root, number, node=0) for number in range(3))))
+        bound("exclusive", root, slots(0, 0, 0))
     assert str(caught.value) == (
         "--numa-binding exclusive: 3 workers belong on NUMA node 0, where this process may use 2 cores, CPUs 0-3"
     )
@@ -117,66 +113,32 @@ def test_more_workers_than_cores_cannot_have_one_each(tmp_path: Path) -> None:
 
 def test_a_kernel_that_does_not_tell_of_caches_is_refused_for_them_alone(tmp_path: Path) -> None:
     root = machine(tmp_path, nodes=("0-3",))
-    assert bound("node", root, slots("a", "b")) == ["0-3", "0-3"]
+    assert bound("node", root, slots(None, None)) == ["0-3", "0-3"]
     with pytest.raises(UsageError, match="does not say which of the CPUs of NUMA node 0 share a cache"):
-        bound("core-complex", root, slots("a", "b"))
+        bound("core-complex", root, slots(None, None))
 
 
 @pytest.mark.parametrize("kind", ["cpu", "xpu"])
 def test_workers_without_a_known_place_are_dealt_out_over_the_nodes(tmp_path: Path, kind: str) -> None:
     root = two_nodes(tmp_path)
-    assert bound("node", root, slots("a", "b", "c", kind=kind)) == ["0-7,16-23", "0-7,16-23", "8-15,24-31"]
-    assert bound("exclusive", root, slots("a", "b", "c", kind=kind)) == ["0-3,16-19", "4-7,20-23", "8-15,24-31"]
-    assert bound("node", root, slots("a", "b", kind=kind), allowed="8-9") == ["8-9", "8-9"]
+    assert bound("node", root, slots(None, None, None, kind=kind)) == ["0-7,16-23", "0-7,16-23", "8-15,24-31"]
+    assert bound("exclusive", root, slots(None, None, None, kind=kind)) == ["0-3,16-19", "4-7,20-23", "8-15,24-31"]
+    assert bound("node", root, slots(None, None, kind=kind), allowed="8-9") == ["8-9", "8-9"]
 
 
 def test_a_gpu_whose_node_the_firmware_does_not_know_is_dealt_out_too(tmp_path: Path) -> None:
     root = two_nodes(tmp_path)
-    found = slots(gpu(root, 0, node=-1), gpu(root, 1, node=-1))
+    found = slots(None, None)
     assert bound("node", root, found) == ["0-7,16-23", "8-15,24-31"]
 
 
 def test_a_worker_with_gpus_on_two_nodes_gets_both_but_shares_none_of_them_out(tmp_path: Path) -> None:
     root = two_nodes(tmp_path)
-    names = four_gpus(root)
-    found = slots([names[0], names[2]], [names[1]])
+    found = slots([1, 0], [1])
     assert bound("node", root, found) == ["0-31", "8-15,24-31"]
     with pytest.raises(UsageError, match="local ranks 0 and 1 have devices on NUMA nodes 0-1"):
         bound("exclusive", root, found)
-    assert bound("exclusive", root, slots(names)) == ["0-31"]
-
-
-def test_a_gpu_is_found_by_the_name_that_the_driver_gives_it(tmp_path: Path) -> None:
-    root = two_nodes(tmp_path)
-    found = slots(gpu(root, 0, node=1, uuid="GPU-aa11"), gpu(root, 1, node=0, uuid="GPU-bb22"))
-    assert sysfs.homes(found, str(root)) == [{1}, {0}]
-
-
-class Nvml:
-    """Where the driver's files are hidden, its library says where a GPU, or the one of a MIG instance, is."""
-
-    class NVMLError(Exception):
-        pass
-
-    nvmlInit = nvmlShutdown = staticmethod(lambda: None)
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
-        if uuid == "GPU-gone":
-            raise self.NVMLError
-        return uuid
-
-    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, handle: str) -> str:
-        return handle.replace("MIG", "GPU")
-
-    def nvmlDeviceGetPciInfo(self, handle: str) -> Any:
-        assert handle == "GPU-aa11"
-        return type("Info", (), {"busId": b"00000000:3B:00.0"})
-
-
-def test_a_gpu_that_only_nvml_knows_is_found_too(tmp_path: Path) -> None:
-    root = two_nodes(tmp_path)
-    gpu(root, 0, node=1)
-    assert sysfs.homes(slots("GPU-aa11", "MIG-aa11", "GPU-gone"), str(root), nvml=Nvml()) == [{1}, {1}, NOWHERE]
+    assert bound("exclusive", root, slots(FOUR_GPUS)) == ["0-31"]
 
 
 def test_a_kernel_without_numa_is_one_node(tmp_path: Path) -> None:
@@ -188,22 +150,25 @@ def test_a_kernel_without_numa_is_one_node(tmp_path: Path) -> None:
 
 def test_a_node_of_memory_alone_gets_nobody(tmp_path: Path) -> None:
     root = machine(tmp_path, nodes=("0-3", ""))
-    assert bound("node", root, slots("a", "b", kind="cpu")) == ["0-3", "0-3"]
+    assert bound("node", root, slots(None, None, kind="cpu")) == ["0-3", "0-3"]
 
 
 def test_the_cores_of_a_worker_are_counted_without_those_it_shares(tmp_path: Path) -> None:
     root = two_nodes(tmp_path)
     topology = sysfs.read(frozenset(), str(root))
-    every, homes = frozenset(range(32)), sysfs.homes(slots(*four_gpus(root)), str(root))
-    assert [one.core_count for one in bind("node", topology, every, homes)] == [4, 4, 4, 4]
-    assert [one.core_count for one in bind("exclusive", topology, every, homes)] == [4, 4, 4, 4]
-    assert [one.core_count for one in bind("node", topology, frozenset({0, 8}), homes)] == [1, 1, 1, 1]
+    every, at = frozenset(range(32)), homes(slots(*FOUR_GPUS))
+    assert [one.core_count for one in bind("node", topology, every, at)] == [4, 4, 4, 4]
+    assert [one.core_count for one in bind("exclusive", topology, every, at)] == [4, 4, 4, 4]
+    assert [one.core_count for one in bind("node", topology, frozenset({0, 8}), at)] == [1, 1, 1, 1]
+    wide = homes(slots([1, 1], [0, 0]))  # --devices-per-worker 2
+    assert [[one.core_count for one in bind(mode, topology, every, wide)] for mode in MODES] == [
+        [8, 8], [8, 8], [8, 8], [4, 4],
+    ]  # fmt: skip
 
 
 def test_what_was_decided_is_one_sentence(tmp_path: Path) -> None:
     root = two_nodes(tmp_path)
-    homes = [frozenset({1}), NOWHERE]
-    found = bind("node", sysfs.read(frozenset(), str(root)), frozenset(range(10)), homes)
+    found = bind("node", sysfs.read(frozenset(), str(root)), frozenset(range(10)), [frozenset({1}), NOWHERE])
     assert sentence("node", found) == (
         "--numa-binding node keeps local rank 0 to CPUs 8-9 (NUMA node 1), 1 to 0-7 (dealt to NUMA node 0)"
     )
@@ -228,15 +193,51 @@ def test_every_worker_gets_cpus_it_may_use_or_the_job_is_refused(data: st.DataOb
         cache={cpu: cpu - cpu % 4 for cpu in every},
     )
     allowed = frozenset(data.draw(st.sets(st.sampled_from(every), min_size=1)))
-    homes = data.draw(st.lists(st.frozensets(st.sampled_from(sorted(topology.nodes)), max_size=2), min_size=1))
+    at = data.draw(st.lists(st.frozensets(st.sampled_from(sorted(topology.nodes)), max_size=2), min_size=1))
     try:
-        found = bind(mode, topology, allowed, homes)
+        found = bind(mode, topology, allowed, at)
     except UsageError:
         return
-    assert len(found) == len(homes)
+    assert len(found) == len(at)
     for one in found:
         assert one.cpus
         assert one.cpus <= allowed
         assert one.core_count >= 1
     if mode == "exclusive":
         assert sum(len(one.cpus) for one in found) == len(frozenset[int]().union(*(one.cpus for one in found)))
+
+
+def memory(mode: NumaMode, root: Path, found: Sequence[Slot], allowed: str = "0-31") -> list[tuple[int, ...]]:
+    """The nodes whose memory each worker prefers."""
+    topology = sysfs.read(frozenset(), str(root))
+    return [one.memory for one in bind(mode, topology, frozenset(cpus(allowed)), homes(found))]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_memory_is_preferred_where_the_cpus_of_a_worker_are(tmp_path: Path, mode: NumaMode) -> None:
+    assert memory(mode, two_nodes(tmp_path), slots(*FOUR_GPUS)) == [(1,), (1,), (0,), (0,)]
+
+
+def test_the_nodes_of_a_socket_are_preferred_together(tmp_path: Path) -> None:
+    root = machine(tmp_path, nodes=("0-3", "4-7", "8-11", "12-15"), sockets=([0, 1], [2, 3]))
+    assert memory("socket", root, slots(1, 2)) == [(0, 1), (2, 3)]
+    assert memory("socket", root, slots(1, 2), allowed="4-7,8-15") == [(1,), (2, 3)]
+    assert memory("node", root, slots(1, 2)) == [(1,), (2,)]
+
+
+def test_nothing_is_preferred_where_there_is_nothing_else(tmp_path: Path) -> None:
+    assert memory("node", machine(tmp_path / "one", nodes=("0-31",)), slots(None, None)) == [(), ()]
+    assert memory("node", two_nodes(tmp_path / "two"), slots([0, 1])) == [()]
+
+
+def test_a_node_without_memory_of_its_own_or_for_this_process_is_not_preferred(tmp_path: Path) -> None:
+    root = two_nodes(tmp_path)
+    write(root / "sys/devices/system/node/has_memory", "0")
+    assert memory("node", root, slots(*FOUR_GPUS)) == [(), (), (), ()]
+    write(root / "sys/devices/system/node/has_memory", "0-2")  # and a node of memory alone
+    assert memory("node", root, slots(*FOUR_GPUS)) == [(1,), (1,), (0,), (0,)]
+    write(root / "proc/self/status", "Cpus_allowed_list:\t0-31\nMems_allowed_list:\t1-2")
+    assert memory("node", root, slots(*FOUR_GPUS)) == [(1,), (1,), (), ()]
+    four = machine(tmp_path / "four", nodes=("0-3", "4-7", "8-11", "12-15"), sockets=([0, 1], [2, 3]))
+    write(four / "sys/devices/system/node/has_memory", "1-3")
+    assert memory("socket", four, slots(1, 2)) == [(1,), (2, 3)]

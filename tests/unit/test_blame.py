@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.reporting.blame import is_peer_loss
+from launcher.reporting.blame import is_abort, is_peer_loss
 
 ECHOES = [
     "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4521",
@@ -16,6 +16,11 @@ ECHOES = [
     "[E] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE)",
     "BrokenPipeError: [Errno 32] Broken pipe",
     "torch.distributed.DistStoreError: Socket Timeout",
+    "F1121 client.h:80] Terminating process because the JAX distributed service detected fatal errors. This most "
+    "likely indicates that another task died",
+    "ValueError: UNKNOWN: Gloo AllGather failed: [external/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by "
+    "peer [127.0.0.1]:29584",
+    "UNAVAILABLE: Failed to send RPC to coordination service. Either the leader task was preempted/died/restarted",
 ]
 CAUSES = [
     "",
@@ -24,6 +29,7 @@ CAUSES = [
     "FileNotFoundError: [Errno 2] No such file or directory: 'data.bin'",
     "RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)",
     "ConnectionRefusedError: [Errno 111] Connection refused",
+    "I1121 coordination_service.cc:417] /job:jax_worker/replica:0/task:2 has connected to coordination service.",
 ]
 
 
@@ -36,3 +42,11 @@ def test_the_loss_of_a_peer_is_known_wherever_it_stands(text: str) -> None:
 @pytest.mark.parametrize("text", CAUSES)
 def test_a_failure_with_a_cause_of_its_own_is_not_an_echo(text: str) -> None:
     assert not is_peer_loss(text)
+
+
+def test_an_abort_that_nobody_explains_is_known_from_one_that_somebody_does() -> None:
+    assert is_abort(-6, None, None)
+    assert not is_abort(-6, "Traceback ...", None)
+    assert not is_abort(-6, None, "no sign of life for 60 s")
+    assert not is_abort(-11, None, None)
+    assert not is_abort(134, None, None)

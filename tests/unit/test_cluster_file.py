@@ -246,6 +246,7 @@ def test_as_many_nodes_and_devices_as_are_planned_for_and_no_more() -> None:
         ("nvl72:2x3", ("pod", "nvl"), 108, 4, ("p1", "n2")),
         ("tpu:v5e-16:6", ("slice",), 24, 4, ("s5",)),
         ("tpu:v6e-256:1", ("slice",), 64, 4, ("s0",)),
+        ("tpu:v4-16:3", ("slice",), 6, 4, ("s2",)),
     ],
 )
 def test_a_generator_makes_what_it_says(
@@ -287,8 +288,9 @@ def test_generated_slices_are_used_as_a_whole_in_the_order_of_their_hosts() -> N
         ("dgx:1000x1000x8", "dgx:1000x1000x8 has 1000000 nodes, more than the 65536 that are planned for"),
         ("dgx:4x4096", "dgx:4x4096: 4096 devices per node are more than the 1024 that one may have"),
         ("nvl72:", "cluster 'nvl72:' is not of the form nvl72:[PODSx]RACKS"),
-        ("tpu:v5e-17:2", "cluster 'tpu:v5e-17:2': 'v5e-17' is no slice of several hosts that is known"),
-        ("tpu:v5e-16", "cluster 'tpu:v5e-16' is not of the form tpu:v5e-CHIPS:SLICES"),
+        ("tpu:v5e-17:2", "cluster 'tpu:v5e-17:2': 'v5e-17': 17 chips make no v5e slice"),
+        ("tpu:v5e-16", "cluster 'tpu:v5e-16' is not of the form tpu:TYPE:SLICES"),
+        ("tpu:v6e-8:2", "cluster 'tpu:v6e-8:2': v6e-8: 1 host of 8 chips, 2x4"),
     ],
 )
 def test_a_generator_refuses_what_it_cannot_make(text: str, sentence: str) -> None:

@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from launcher.roster.description import Description, Share, describe, read_description, read_share, write_share
 from rendezvous.errors import RecordError
 
-NODE = Description(slot_count=8, address="10.0.0.1", role="default", name="h1", machine="m", path=("p", None), index=3)
+NODE = Description(
+    slot_count=8, address="10.0.0.1", role="default", name="h1", machine="m", locality=(("zone", "a"), ("leaf", "l 3")),
+    index=3, slice_hosts=4,
+)  # fmt: skip
 SHARE = Share(
     ranks=(2, 3), world_size=4, shape=(2, 2), group_rank=1, group_world_size=2, role_ranks=(2, 3), role_world_size=4,
     master_addr="10.0.0.1", master_port=29500, summary="2 of 2 nodes",
@@ -21,6 +24,10 @@ SHARE = Share(
 
 def changed(text: str, **fields: object) -> str:
     return json.dumps({**json.loads(text), **fields})
+
+
+def placed(*locality: object) -> str:
+    return changed(describe(NODE), locality=locality)
 
 
 def test_what_was_written_is_read_again() -> None:
@@ -46,12 +53,26 @@ def test_fields_of_a_later_version_are_ignored() -> None:
         (changed(describe(NODE), address=""), "it has no address, which this version does not write"),
         (changed(describe(NODE), name="\x1b[2J"), "it has the text '\\x1b[2J', which this version does not write"),
         (changed(describe(NODE), role="r" * 300), f"it has the text '{'r' * 40}', which this version does not write"),
-        (changed(describe(NODE), path=["a"] * 20), "it has a path of 20 levels, which this version does not write"),
-        (changed(describe(NODE), path=[1]), "it has path [1], which this version does not write"),
+        (
+            placed(*([f"l{at}", "a"] for at in range(1000))),
+            "it has a place of 1000 levels, which this version does not write",
+        ),
+        (placed(["leaf", "\x1b[2J"]), "it has the text '\\x1b[2J' in its place, which this version does not write"),
+        (
+            placed(["leaf", "x" * 10_000_000]),
+            f"it has the text '{'x' * 40}' in its place, which this version does not write",
+        ),
+        (placed(["leaf", ""]), "it has the text '' in its place, which this version does not write"),
+        (placed(["leaf", "a"], ["leaf", "b"]), "it has a level twice in its place, which this version does not write"),
+        (placed(["leaf"]), "it has locality [['leaf']], which this version does not write"),
+        (placed("leaf"), "it has locality ['leaf'], which this version does not write"),
+        (placed(["leaf", 1]), "it has locality [['leaf', 1]], which this version does not write"),
+        (changed(describe(NODE), slice_hosts=-1), "it has slice_hosts -1, which this version does not write"),
+        (changed(describe(NODE), path=[]), "it is of another version of meshrun: run the same version on every node"),
         (changed(describe(NODE), index="x"), "it has index 'x', which this version does not write"),
         (changed(describe(NODE), master_port=70000), "it has master_port 70000, which this version does not write"),
     ],
-    ids=range(15),
+    ids=range(23),
 )
 def test_a_description_that_nobody_wrote_is_refused(text: str, sentence: str) -> None:
     with pytest.raises(RecordError) as caught:

@@ -1,269 +1,22 @@
-"""Counting devices over made-up machines: a file tree in tmp_path, and a stand-in for nvidia-ml-py."""
+"""Which devices a node's workers are for, and how they are shared out: choosing between kinds, --devices, plug-ins."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from launcher.devices import Inventory
+from launcher.devices import KINDS, Inventory, Kind, choose, visible, visible_variable
 from launcher.devices import cpu as cpu_devices
 from launcher.devices.choose import worker_devices
-from launcher.devices.nvidia import Detector, Gpu, choose
-from launcher.errors import UsageError
+from launcher.devices.rules import RULES
+from launcher.errors import UnfitError, UsageError
 from launcher.node import Device
-
-UUIDS = ("GPU-aa11-0", "GPU-aa22-1", "GPU-bb33-2", "GPU-cc44-3")
-
-
-class FakeNvml:
-    """The functions of nvidia-ml-py that we call. `lost`: ordinals that do not answer; `migs`: ordinal -> MIG ids."""
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(
-        self,
-        uuids: Sequence[str] = UUIDS,
-        *,
-        lost: Sequence[int] = (),
-        migs: dict[int, Sequence[str | None]] | None = None,
-        is_broken: bool = False,
-    ) -> None:
-        self.uuids = uuids
-        self.lost = lost
-        self.migs = migs or {}
-        self.is_broken = is_broken
-        self.is_open = False
-
-    def nvmlInit(self) -> None:
-        if self.is_broken:
-            raise self.NVMLError
-        self.is_open = True
-
-    def nvmlShutdown(self) -> None:
-        self.is_open = False
-
-    def nvmlDeviceGetCount(self) -> int:
-        return len(self.uuids)
-
-    def nvmlDeviceGetHandleByIndex(self, ordinal: int) -> Any:
-        if ordinal in self.lost:
-            raise self.NVMLError
-        return ordinal
-
-    def nvmlDeviceGetUUID(self, handle: Any) -> str:
-        return handle if isinstance(handle, str) else self.uuids[handle]
-
-    def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:
-        if not self.migs:
-            raise self.NVMLError  # NOT_SUPPORTED on GPUs without MIG
-        return [int(handle in self.migs)] * 2
-
-    def nvmlDeviceGetMaxMigDeviceCount(self, handle: int) -> int:
-        return 7
-
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: int, place: int) -> str:
-        migs = self.migs[handle]
-        mig = migs[place] if place < len(migs) else None
-        if mig is None:
-            raise self.NVMLError
-        return mig
-
-
-def write(path: Path, text: str = "") -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> str:
-    """A machine with the driver, and no other trace of a GPU."""
-    write(tmp_path / "dev/nvidiactl")
-    return str(tmp_path)
-
-
-def add_proc(root: str, address: str, uuid: str, minor: int) -> None:
-    write(
-        Path(root, f"proc/driver/nvidia/gpus/{address}/information"),
-        f"Model: \t\t Fast One\nIRQ:   \t\t 35\nGPU UUID: \t {uuid}\nBus Type: \t PCIe\nBus Location: \t {address}\n"
-        f"Device Minor: \t {minor}\n",
-    )
-
-
-def ids(inventory: Inventory) -> list[str]:
-    return [device.id for device in inventory.devices]
-
-
-# CUDA_VISIBLE_DEVICES
-
-GPUS = tuple(Gpu(ordinal, uuid) for ordinal, uuid in enumerate(UUIDS))
-WITH_MIG = (*GPUS, Gpu(4, "GPU-mig0-4", ("MIG-1111-a", "MIG-1122-b", "MIG-3333-c")))
-
-
-@pytest.mark.parametrize(
-    ("asked", "ordinals"),
-    [
-        ("0", [0]),
-        ("3,1", [3, 1]),
-        (" 2 , 0 ", [2, 0]),
-        ("0,1,-1,2", [0, 1]),
-        ("1,9,0", [1]),
-        ("1,,0", [1]),
-        ("0,NoDevFiles", [0]),
-        ("1gpu2,2ampere", [1, 2]),
-        ("+1", [1]),
-        ("0,1,0", []),
-        ("0,9,0", []),
-        ("GPU-bb", [2]),
-        ("GPU-cc44-3,GPU-aa11", [3, 0]),
-        ("GPU-aa", []),
-        ("GPU-bb,GPU-aa,GPU-cc", [2]),
-        ("GPU-bb,GPU-zz,GPU-cc", [2]),
-        ("GPU-bb,GPU-bb33", []),
-        ("GPU-bb,GPU-zz,GPU-bb", []),
-        ("GPU-bb,0", [2]),
-        ("0,GPU-bb", [0]),
-        ("0,MIG-1111-a", [0]),
-    ],
-)
-def test_cuda_visible_devices_is_read_as_cuda_and_torch_read_it(asked: str, ordinals: list[int]) -> None:
-    chosen = choose(asked, WITH_MIG)
-    assert [uuid for uuid, _ in chosen] == [UUIDS[ordinal] for ordinal in ordinals]
-    entries = [entry.strip() for entry in asked.split(",")]
-    assert [visible for _, visible in chosen] == entries[: len(ordinals)]
-
-
-@pytest.mark.parametrize(
-    ("asked", "gpus", "uuids"),
-    [
-        ("MIG-1122-b", WITH_MIG, ["MIG-1122-b"]),
-        ("MIG-33", WITH_MIG, ["MIG-3333-c"]),
-        ("MIG-11", WITH_MIG, []),
-        ("MIG-9999", WITH_MIG, []),
-        ("MIG-1111-a,MIG-1122-b", WITH_MIG, ["MIG-1111-a"]),
-        ("MIG-GPU-mig0-4/1/0", WITH_MIG, ["MIG-GPU-mig0-4/1/0"]),
-        ("MIG-GPU-nobody/1/0", WITH_MIG, []),
-        ("MIG-9999", GPUS, ["MIG-9999"]),  # the instances are unknown without NVML
-    ],
-)
-def test_a_process_gets_one_mig_instance(asked: str, gpus: Sequence[Gpu], uuids: list[str]) -> None:
-    assert [uuid for uuid, _ in choose(asked, gpus)] == uuids
-
-
-def test_ids_are_believed_where_none_can_be_read() -> None:
-    gpus = [Gpu(0, "pci-0000:01:00.0"), Gpu(1, "pci-0000:02:00.0")]
-    assert [uuid for uuid, _ in choose("GPU-aa,GPU-bb,GPU-cc", gpus)] == ["GPU-aa", "GPU-bb"]
-    assert [uuid for uuid, _ in choose("1", gpus)] == ["pci-0000:02:00.0"]
-
-
-# Sources
-
-
-def test_a_machine_without_the_driver_is_asked_nothing_more(tmp_path: Path) -> None:
-    nvml = FakeNvml()
-    write(tmp_path / "sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de\n")
-    write(tmp_path / "sys/bus/pci/devices/0000:01:00.0/class", "0x030200\n")
-    assert Detector(root=str(tmp_path), nvml=nvml).detect({}) == Inventory((), "no NVIDIA driver")
-    before = set(sys.modules)
-    Detector(root=str(tmp_path)).detect({})
-    assert set(sys.modules) == before
-
-
-def test_nvml_is_asked_first_and_closed_again(machine: str) -> None:
-    add_proc(machine, "0000:01:00.0", "GPU-other", 0)
-    nvml = FakeNvml()
-    inventory = Detector(root=machine, nvml=nvml).detect({})
-    assert inventory.devices[1] == Device(kind="nvidia", index=1, id=UUIDS[1], visible="1")
-    assert ids(inventory) == list(UUIDS)
-    assert inventory.reason == "4 found by NVML"
-    assert not nvml.is_open
-
-
-def test_the_order_of_the_variable_is_the_order_of_the_devices(machine: str) -> None:
-    inventory = Detector(root=machine, nvml=FakeNvml()).detect({"CUDA_VISIBLE_DEVICES": "3, 1"})
-    assert inventory.devices == (
-        Device(kind="nvidia", index=0, id=UUIDS[3], visible="3"),
-        Device(kind="nvidia", index=1, id=UUIDS[1], visible="1"),
-    )
-    assert inventory.reason == "4 found by NVML, 2 left by CUDA_VISIBLE_DEVICES=3, 1"
-
-
-@pytest.mark.parametrize("asked", ["", "-1", "-1,0", "NoDevFiles", " "])
-def test_a_variable_that_hides_all_gpus_needs_no_look(machine: str, asked: str) -> None:
-    nvml = FakeNvml(is_broken=True)
-    inventory = Detector(root=machine, nvml=nvml).detect({"CUDA_VISIBLE_DEVICES": asked})
-    assert inventory == Inventory((), f"CUDA_VISIBLE_DEVICES={asked!r} hides every GPU")
-
-
-def test_a_gpu_that_does_not_answer_is_left_out_and_mentioned(machine: str) -> None:
-    inventory = Detector(root=machine, nvml=FakeNvml(lost=[1])).detect({})
-    assert ids(inventory) == [UUIDS[0], UUIDS[2], UUIDS[3]]
-    assert [device.visible for device in inventory.devices] == ids(inventory)
-    assert inventory.reason == "3 found by NVML, 1 more does not answer"
-
-
-def test_mig_instances_come_from_nvml(machine: str) -> None:
-    nvml = FakeNvml(migs={0: ["MIG-1", None, "MIG-2"]})
-    inventory = Detector(root=machine, nvml=nvml).detect({"CUDA_VISIBLE_DEVICES": "MIG-2,MIG-1"})
-    assert ids(inventory) == ["MIG-2"]
-    assert inventory.reason.endswith(
-        "1 left by CUDA_VISIBLE_DEVICES=MIG-2,MIG-1 as CUDA gives a process one MIG instance"
-    )
-
-
-def test_the_drivers_own_files_answer_without_nvml(machine: str) -> None:
-    add_proc(machine, "0000:81:00.0", "GPU-b", 1)
-    add_proc(machine, "0000:01:00.0", "GPU-a", 0)
-    add_proc(machine, "0000:a1:00.0", "GPU-????????-????", 2)
-    inventory = Detector(root=machine, nvml=FakeNvml(is_broken=True)).detect({})
-    assert ids(inventory) == ["GPU-a", "GPU-b", "pci-0000:a1:00.0"]
-    assert inventory.reason == "3 found by /proc/driver/nvidia"
-
-
-def test_a_gpu_whose_device_file_is_missing_belongs_to_somebody_else(machine: str) -> None:
-    for minor in range(3):
-        add_proc(machine, f"0000:0{minor}:00.0", f"GPU-{minor}", minor)
-    write(Path(machine, "dev/nvidia2"))
-    assert ids(Detector(root=machine, nvml=FakeNvml(is_broken=True)).detect({})) == ["GPU-2"]
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may open any file")
-def test_a_gpu_whose_device_file_may_not_be_opened_belongs_to_somebody_else(machine: str) -> None:
-    for minor in range(2):
-        add_proc(machine, f"0000:0{minor}:00.0", f"GPU-{minor}", minor)
-        write(Path(machine, f"dev/nvidia{minor}"))
-    Path(machine, "dev/nvidia0").chmod(0)
-    assert ids(Detector(root=machine, nvml=FakeNvml(is_broken=True)).detect({})) == ["GPU-1"]
-
-
-def test_the_pci_bus_answers_where_the_drivers_files_are_hidden(machine: str) -> None:
-    functions = {
-        "0000:01:00.0": ("0x10de", "0x030200"),  # 3D controller
-        "0000:01:00.1": ("0x10de", "0x040300"),  # the same card's audio
-        "0000:02:00.0": ("0x1002", "0x030000"),  # another vendor
-        "0000:03:00.0": ("0x10de", "0x030000"),
-        "0000:04:00.0": ("0x10de", "0x030000"),
-    }
-    for address, (vendor, kind) in functions.items():
-        write(Path(machine, f"sys/bus/pci/devices/{address}/vendor"), f"{vendor}\n")
-        write(Path(machine, f"sys/bus/pci/devices/{address}/class"), f"{kind}\n")
-    detector = Detector(root=machine, nvml=FakeNvml(is_broken=True))
-    assert ids(detector.detect({})) == ["pci-0000:01:00.0", "pci-0000:03:00.0", "pci-0000:04:00.0"]
-    assert detector.detect({}).reason == "3 found by the PCI bus"
-    write(Path(machine, "dev/nvidia0"))
-    write(Path(machine, "dev/nvidia-uvm"))
-    assert ids(detector.detect({})) == ["pci-0000:01:00.0"]
-
-
-def test_no_framework_is_imported_to_count_devices(machine: str) -> None:
-    before = set(sys.modules)
-    Detector(root=machine).detect({})
-    assert {"torch", "jax", "numpy"}.isdisjoint(set(sys.modules) - before)
+from launcher.options.sharing import DeviceRequest
 
 
 def test_cpus_are_those_this_process_may_run_on() -> None:
@@ -341,3 +94,179 @@ def test_what_cannot_be_shared_out_is_said(
     with pytest.raises(UsageError) as caught:
         share(worker_count, devices_per_worker, gpus=gpus)
     assert str(caught.value) == sentence
+
+
+def test_what_does_not_fit_says_how_to_share_on_purpose() -> None:
+    with pytest.raises(UsageError) as caught:
+        share(3, 2, gpus=4)
+    assert caught.value.hint == "--nproc-per-node=3 alone, without --devices-per-worker, lets workers share devices"
+
+
+# Which kind
+
+
+def find(*counts: tuple[str, int], mistake: str = "", worker_count: Any = None) -> str:
+    """The reason, or the refusal and its hint, on a machine with these devices."""
+    detectors = [Fixed(kind, count) for kind, count in counts]
+    detectors[0].inventory = detectors[0].inventory._replace(mistake=mistake)
+    try:
+        return worker_devices(worker_count, 1, {}, accelerators=detectors, cpu=Fixed("cpu", 2))[1]
+    except UsageError as error:
+        return f"{error} | {error.hint}"
+
+
+def test_two_kinds_of_devices_are_a_question_for_the_user() -> None:
+    assert find(("nvidia", 0), ("tpu", 4)) == "4 workers, one per TPU chip (4 found)"
+    refusal = (
+        "this node has 8 NVIDIA GPUs (8 found) and 1 AMD GPU (1 found), and a job runs on one kind of them | "
+        "--devices nvidia or --devices amd says which"
+    )
+    assert find(("nvidia", 8), ("amd", 1), ("intel", 0)) == refusal
+    assert find(("nvidia", 8), ("amd", 1), worker_count=4) == refusal
+    assert find(("nvidia", 8), ("tpu", 4), worker_count="cpu") == "2 workers, one per CPU (2 found)"
+
+
+def test_a_variable_that_cannot_be_meant_stops_a_run_that_counts_devices() -> None:
+    twice = "CUDA_VISIBLE_DEVICES=0,0 names 0 twice, which leaves no GPU"
+    for worker_count in (None, "auto", "gpu"):
+        assert find(("nvidia", 0), mistake=twice, worker_count=worker_count) == (
+            f"{twice} | --nproc-per-node=cpu runs on the CPU whatever it says"
+        )
+    # A number is taken as it is, as torchrun takes it; the detector's reason tells of the mistake.
+    assert find(("nvidia", 0), mistake=twice, worker_count=3) == "3 workers on the CPU, as asked (no NVIDIA driver)"
+    assert find(("nvidia", 2), mistake="something") == "2 workers, one per GPU (2 found)"
+
+
+def test_where_a_variable_wants_a_silent_device_nobody_says_of_how_many() -> None:
+    inventory = Fixed("nvidia", 1).inventory._replace(silent=1, reason="3 found")
+    assert str(choose.mute(inventory)) == "1 of 2 devices does not answer (3 found)"
+    assert str(choose.mute(inventory._replace(mistake="no GPU 1"))) == "1 device does not answer (3 found)"
+
+
+def test_a_kind_is_looked_for_only_where_there_is_a_sign_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kfd").touch()
+    known = {
+        "nvidia": Kind("NVIDIA GPU", "A", (str(tmp_path / "nvidiactl"),)),
+        "amd": Kind("AMD GPU", "B", (str(tmp_path / "no"), str(tmp_path / "kfd"))),
+        "tpu": Kind("TPU chip", "C", (str(tmp_path / "accel0"),), ("TPU_WORKER_ID",)),
+    }
+    monkeypatch.setattr(choose, "KINDS", known)
+    assert [detector.kind for detector in choose.likely(known, {})] == ["amd"]
+    assert [detector.kind for detector in choose.likely(known, {"TPU_WORKER_ID": "0"})] == ["amd", "tpu"]
+    assert choose.likely(["nvidia"], {}) == ()
+
+
+def test_a_machine_without_a_sign_imports_no_detector() -> None:
+    """In a fresh interpreter, as others of this process have imported them."""
+    program = (
+        "import sys\n"
+        "from launcher.devices import KINDS, choose\n"
+        "choose.KINDS = {kind: known._replace(signs=()) for kind, known in KINDS.items()}\n"
+        "print(choose.worker_devices(None, 1, {})[1])\n"
+        "print(*sorted(name for name in sys.modules if name.startswith('launcher.devices.')))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "1 worker on the CPU (no accelerator found: no sign of a GPU or TPU)",
+        "launcher.devices.choose launcher.devices.cpu",
+    ]
+
+
+def test_every_kind_has_its_detector_and_its_rules() -> None:
+    for kind in KINDS:
+        assert choose.detector(kind).kind == kind
+        assert {rule.subject for rule in RULES if rule.kind == kind} >= {"sign", "found by", "chosen by", "shown by"}
+        assert any(f"`{KINDS[kind].variable}`" in rule.says for rule in RULES if rule.kind == kind)
+    assert all(rule.source and rule.says[-1] != "." for rule in RULES)
+
+
+# What makes devices visible
+
+
+def test_the_variable_is_that_of_the_kind_unless_the_device_has_its_own() -> None:
+    def device(kind: str, visible: str, variable: str = "") -> Device:
+        return Device(kind=kind, index=0, id=visible, visible=visible, variable=variable)
+
+    assert visible([device("nvidia", "3"), device("nvidia", "GPU-a")], {}) == ("CUDA_VISIBLE_DEVICES", "3,GPU-a")
+    assert visible([device("tpu", "0")], {}) == ("TPU_VISIBLE_CHIPS", "0")
+    assert visible([device("xpu", "1")], {}) == ("ZE_AFFINITY_MASK", "1")
+    assert visible([device("foo", "1", "FOO")], {}) == ("FOO", "1")
+    assert visible([device("foo", "1")], {}) is None
+    assert visible([device("cpu", "1")], {}) is None
+    assert visible([], {}) is None
+    assert visible_variable("ascend", {}) is None  # at the plug-in's devices
+
+
+# --devices
+
+
+def asked(
+    request: DeviceRequest,
+    *,
+    found: int = 4,
+    mistake: str = "",
+    worker_count: Any = None,
+    environ: dict[str, str] | None = None,
+) -> tuple[int, list[str], str]:
+    """How many workers, what selects the first one's devices, and the reason."""
+    detector = Fixed(request.kind, found)
+    detector.inventory = detector.inventory._replace(mistake=mistake)
+    slots, reason = worker_devices(
+        worker_count, None, environ or {}, request=request, accelerators=[detector], cpu=Fixed("cpu", 2)
+    )
+    return len(slots), [device.visible for device in slots[0].devices], reason
+
+
+def test_a_kind_with_a_number_takes_so_many() -> None:
+    assert asked(DeviceRequest("nvidia")) == (4, ["0"], "4 workers, one per GPU (4 found)")
+    assert asked(DeviceRequest("nvidia", 2)) == (2, ["0"], "2 workers, one per GPU (4 found)")
+    count, _, reason = asked(DeviceRequest("nvidia", 2), worker_count=3)
+    assert (count, reason) == (3, "3 workers as asked, more than the 2 GPUs they share (4 found)")
+
+
+def test_fewer_devices_than_were_asked_for_are_refused_with_both_numbers() -> None:
+    with pytest.raises((UnfitError, UsageError)) as caught:
+        asked(DeviceRequest("nvidia", 8))
+    assert str(caught.value) == "--devices nvidia:8: 8 are asked for, 4 are there (4 found)"
+    assert caught.value.hint == "--devices nvidia --nproc-per-node=8 starts 8 workers that share them"
+
+
+def test_a_kind_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UsageError) as caught:
+        asked(DeviceRequest("amd"), found=0)
+    assert str(caught.value) == "--devices amd: none is there (no NVIDIA driver)"
+    with pytest.raises(UsageError, match=r"^HIP_VISIBLE_DEVICES=9: no$"):
+        asked(DeviceRequest("amd"), found=0, mistake="HIP_VISIBLE_DEVICES=9: no")
+
+
+def test_what_is_said_stays_on_one_line() -> None:
+    twice = "CUDA_VISIBLE_DEVICES=0\n,0 names 0 twice"
+    assert find(("nvidia", 0), mistake=twice).startswith("CUDA_VISIBLE_DEVICES=0\\n,0 names 0 twice | ")
+    with pytest.raises(UsageError, match=r"^CUDA_VISIBLE_DEVICES=0\\n,0 names 0 twice$"):
+        asked(DeviceRequest("nvidia"), found=0, mistake=twice)
+
+
+def test_cpus_can_be_asked_for_and_are_shared_by_any_number() -> None:
+    assert asked(DeviceRequest("cpu"))[0::2] == (1, "1 worker on the CPU (the CPU is asked for)")
+    assert asked(DeviceRequest("cpu", 3))[0::2] == (3, "3 workers on the CPU, as asked (2 found)")
+    assert asked(DeviceRequest("cpu"), worker_count="auto")[0::2] == (2, "2 workers, one per CPU (2 found)")
+
+
+def test_devices_that_nobody_knows_are_believed() -> None:
+    request = DeviceRequest("foo", 3, variable="FOO_VISIBLE")
+    assert asked(request) == (3, ["0"], "3 workers, one per foo (as --devices says, by FOO_VISIBLE)")
+    assert asked(request, environ={"FOO_VISIBLE": "5, 7,9,11"})[1] == ["5"]
+    with pytest.raises(UsageError) as caught:
+        asked(request, environ={"FOO_VISIBLE": "5,7"})
+    assert str(caught.value) == "--devices foo:3: 3 are asked for, and FOO_VISIBLE=5,7 has 2"
+    for odd in ("5,,7", "5,7,7"):
+        with pytest.raises(UsageError, match="has an entry that is empty, or there twice"):
+            asked(request, environ={"FOO_VISIBLE": odd})
+
+
+def test_a_tpu_type_says_how_many_chips_this_host_has() -> None:
+    request = DeviceRequest("tpu", shape="v5litepod-16")
+    count, _, reason = asked(request, worker_count=4)
+    assert (count, reason) == (4, "4 workers, one per TPU chip (v5litepod-16: 4 hosts of 4 chips, 4x4; 4 found)")
+    with pytest.raises((UnfitError, UsageError), match=r"4 are asked for, 2 are there"):
+        asked(request, found=2)

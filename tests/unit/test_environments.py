@@ -69,6 +69,8 @@ def test_a_worker_is_told_its_place_in_torchruns_words_and_in_the_mesh() -> None
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         "OMP_NUM_THREADS": "1",
         "LAUNCHER_ROUND": "5",
+        "LAUNCHER_WORKER_DEVICES": "nvidia:1",
+        "MESH_GROUPS": "pp,dp,tp",
         "MESH_AXES": "pp,dp,tp",
         "MESH_SHAPE": "4,7,8",
         "MESH_COORDS": "0,3,2",
@@ -131,6 +133,8 @@ def test_the_signals_are_passed_on() -> None:
 
 def test_a_foreign_launchers_step_is_not_the_workers() -> None:
     step = [
+        "MPI_LOCALRANKID",
+        "MV2_COMM_WORLD_RANK",
         "OMPI_COMM_WORLD_RANK",
         "OMPI_MCA_orte_hnp_uri",
         "PMIX_RANK",

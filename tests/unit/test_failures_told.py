@@ -9,11 +9,16 @@ import pytest
 
 from launcher.reporting.failures import MESSAGE_MAX, Failures, _shortened
 from launcher.reporting.report import WorkerFailure
+from launcher.roster import Share
 from rendezvous.records import Verdict
 
 CAUSE = WorkerFailure(
     rank=3, local_rank=1, pid=77, exit_code=7, time="2026-01-01T10:00:00", host="h2", message="the cause"
 )
+SHARE = Share(
+    ranks=(0, 1), world_size=2, shape=(2,), group_rank=0, group_world_size=1, role_ranks=(0, 1), role_world_size=2,
+    master_addr="127.0.0.1", master_port=29500,
+)  # fmt: skip
 
 
 def verdict(failure: str, *others: str, is_first_sure: bool = True) -> Verdict:
@@ -58,3 +63,32 @@ def test_a_long_traceback_is_shortened_before_it_goes_to_every_node() -> None:
     assert shortened is not None
     assert len(shortened) <= MESSAGE_MAX
     assert (shortened[0], shortened[-1]) == ("a", "z")
+
+
+@pytest.mark.parametrize(
+    ("aborts_echo", "exit_code", "is_echo"), [(True, -6, True), (True, -9, False), (False, -6, False)]
+)
+def test_under_jax_an_abort_may_be_the_echo_of_another_failure(
+    aborts_echo: bool, exit_code: int, is_echo: bool
+) -> None:
+    failures = Failures("h1", None, aborts_echo=aborts_echo)
+    failures.begin(1, SHARE, lambda local_rank: "")
+    assert failures.note(1, 4711, exit_code, 0.0, None) is is_echo
+
+
+@pytest.mark.parametrize(
+    ("pid", "exit_code", "told"),
+    [
+        (0, 127, "rank 1 could not be started: no heartbeat for 8 s"),
+        (7, -6, "rank 1 (pid 7) gave no heartbeat for 8 s and was killed"),
+        (7, 3, "rank 1 (pid 7) gave no heartbeat for 8 s, was told to end, and failed with exit code 3"),
+    ],
+)
+def test_a_worker_that_ran_is_not_said_to_have_never_started(
+    pid: int, exit_code: int, told: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    failures = Failures("h1", None)
+    failures.begin(1, SHARE, lambda local_rank: "")
+    failures.note(1, pid, exit_code, 0.0, "no heartbeat for 8 s")
+    failures.blame(1)
+    assert capfd.readouterr().err == f"meshrun: {told}\n"

@@ -59,7 +59,7 @@ def test_ranks_follow_the_numbers_and_neither_names_nor_arrival() -> None:
 
 
 def test_ranks_follow_the_numbers_where_another_order_would_be_shorter() -> None:
-    nodes = [node(f"h{number}", number, path=(f"leaf{number % 2}",)) for number in range(4)]
+    nodes = [node(f"h{number}", number, locality=(("leaf", f"leaf{number % 2}"),)) for number in range(4)]
     ranks = given(*nodes, node_count=4, mesh="dp=*,tp=4")
     assert ranks == {"h0": (0, 1), "h1": (2, 3), "h2": (4, 5), "h3": (6, 7)}
 
@@ -105,7 +105,7 @@ def test_two_nodes_with_one_number_are_both_named_and_the_first_has_it() -> None
 @pytest.mark.parametrize("number", [None, 2])
 def test_who_has_no_number_of_this_job_stands_by(number: int | None) -> None:
     members = {"a": (node("h1", 0), 1), "b": (node("h2", 1), 2), "c": (node("h3", number), 3)}
-    assert numbering(members, 2) == (("a", "b"), {"c": "h3 has no node rank from 0 to 1"}, ())
+    assert numbering(members, 2) == (("a", "b"), {"c": "h3 has no node rank from 0 to 1"}, (), "")
 
 
 def test_one_number_that_is_missing_is_one() -> None:

@@ -51,7 +51,7 @@ def test_before_the_first_round_nodes_wait(job: StoredJob) -> None:
 
 
 def test_a_round_that_runs_has_ranks_a_leader_and_spares_with_reasons(job: StoredJob) -> None:
-    job.join(0, 1, path=("pod", None))
+    job.join(0, 1, locality=(("pod", "p7"), ("leaf", "l1")))
     job.join(2)
     job.seal(1, 1, 0)
     job.lead(1)
@@ -62,7 +62,8 @@ def test_a_round_that_runs_has_ranks_a_leader_and_spares_with_reasons(job: Store
     assert [(node.name, node.ranks) for node in seen.nodes] == [("h1", (0, 1, 2, 3)), ("h0", (4, 5, 6, 7)), ("h2", ())]
     assert states(seen) == {"h0": "running", "h1": "running", "h2": "spare"}
     assert node(seen, "h2").why == "no whole replica left"
-    assert node(seen, "h0").path == ("pod", "?")
+    assert node(seen, "h0").path == ("p7", "l1")
+    assert dict(node(seen, "h0").locality) == {"pod": "p7", "leaf": "l1"}
     assert node(seen, "h1").is_leader
     assert [past.round for past in seen.history] == [1]
     assert seen.faults == ()

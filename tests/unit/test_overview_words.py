@@ -26,7 +26,8 @@ def job() -> Iterator[StoredJob]:
 
 def running(job: StoredJob) -> None:
     """Round 2 on three of four nodes, after one was lost."""
-    job.join(0, 1, 2, 3, path=("pod-a", "leaf-1"))
+    job.join(0, 1, locality=(("pod", "pod-a"), ("leaf", "l1")))
+    job.join(2, 3, locality=(("pod", "pod-a"), ("leaf", "l2")))
     job.seal(1, 0, 1, 9, reason="3 nodes of at least 2 are there, and nobody else came within 30 s")
     job.put(
         job.keys.past(1),
@@ -56,13 +57,14 @@ why       h2, a spare, takes the place of h9
 mesh      dp=6, tp=2
 leader    h0
 workers   meet at 10.0.0.1:29500
+place     all nodes are on pod pod-a
 spares    h3: the world is full
 
-node  state    ranks  place         last seen
-h1    running  0-3    pod-a/leaf-1  0 s ago
-h0    running  4-7    pod-a/leaf-1  0 s ago    leads
-h2    running  8-11   pod-a/leaf-1  0 s ago
-h3    spare    -      pod-a/leaf-1  0 s ago    the world is full
+node  state    ranks  leaf  last seen
+h1    running  0-3    l1    0 s ago
+h0    running  4-7    l1    0 s ago    leads
+h2    running  8-11   l2    0 s ago
+h3    spare    -      l2    0 s ago    the world is full
 
 round 1   12 ranks on 3 nodes: 3 nodes of at least 2 are there; ended after 1 h
           2 min: node h9 lost in round 1
@@ -86,15 +88,16 @@ now       round 2 is being stopped: node h2 lost in round 2
 why       h2, a spare, takes the place of h9
 mesh      dp=6, tp=2
 leader    h0
+place     all nodes are on pod pod-a
 spares    h3: the world is full
 drained   h7
 asked     drain h3, asked for by ada@login
 
-node  state     ranks  place         last seen
-h1    failed    0-3    pod-a/leaf-1  0 s ago    rank 2, exit code 139
-h0    stopping  4-7    pod-a/leaf-1  0 s ago    leads
-h2    lost      8-11                 -
-h3    spare     -      pod-a/leaf-1  0 s ago    the world is full
+node  state     ranks  leaf  last seen
+h1    failed    0-3    l1    0 s ago    rank 2, exit code 139
+h0    stopping  4-7    l1    0 s ago    leads
+h2    lost      8-11   -     -
+h3    spare     -      l2    0 s ago    the world is full
 
 round 2   12 ranks on 3 nodes: h2, a spare, takes the place of h9
 
@@ -136,7 +139,14 @@ round 1   3,968 ranks on 992 nodes: all nodes are there"""
 def test_no_line_is_wider_than_a_terminal_and_nothing_steers_it(job: StoredJob) -> None:
     long, rude = "word " * 60, "\x1b[2J\r\nx\u202e" + "y" * 300
     nodes = tuple(
-        NodeState(name=rude, member_id=str(at), state="running", ranks=tuple(range(0, 60, 2)), path=(rude,), why=rude)
+        NodeState(
+            name=rude,
+            member_id=str(at),
+            state="running",
+            ranks=tuple(range(0, 60, 2)),
+            locality=((rude, rude + str(at)),),
+            why=rude,
+        )
         for at in range(3)
     )
     past = Past(round=1, world_size=2, node_count=1, coordinator="", reason=rude, ended=long, ran_s=1.0)
@@ -179,7 +189,8 @@ def test_the_json_holds_all_of_it_and_can_be_read_again(job: StoredJob) -> None:
     found = json.loads(json.dumps(document.document(job.overview())))
     assert (found["run_id"], found["round"], found["world_size"], found["leader"]) == ("exp-41", 2, 12, "h0")
     assert found["nodes"][0]["ranks"] == [0, 1, 2, 3]
-    assert found["nodes"][0]["path"] == ["pod-a", "leaf-1"]
+    assert found["nodes"][0]["path"] == ["pod-a", "l1"]
+    assert found["nodes"][0]["locality"] == {"pod": "pod-a", "leaf": "l1"}
     assert found["nodes"][0]["silent_s"] == 0.0
     assert found["history"][0]["ended"] == "node h9 lost in round 1"
     assert found["verdict"] is None

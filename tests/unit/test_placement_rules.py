@@ -163,7 +163,7 @@ def test_only_complete_slices_are_used_and_their_hosts_keep_the_order_of_their_i
     assert [answer.ranks[f"{first}h{index}"] for index in (3, 2, 1, 0)] == [
         tuple(range(start, start + 4)) for start in (0, 4, 8, 12)
     ]
-    assert answer.reasons[1] == "not usable, as leaf p/s1 has 3 of 4 hosts: s1h0, s1h1, s1h2"
+    assert answer.reasons[1] == "not usable, as leaf p/s1 has 3 of 4 hosts and lacks host 3: s1h0, s1h1, s1h2"
     assert answer.spares == ("s1h0", "s1h1", "s1h2")
 
 
@@ -197,7 +197,7 @@ def test_slices_that_are_no_boxes_of_the_mesh_are_used_whole_all_the_same() -> N
             "pp=2,dp=*,tp=16",
             limits(whole=SLICE),
             "mesh pp=2,dp=*,tp=16 needs at least 2 complete leaves of 4 hosts; 1 is present; "
-            "leaf p/s1 has 3 of 4 hosts",
+            "leaf p/s1 has 3 of 4 hosts and lacks host 3",
         ),
         (
             [*slices(4)[:3], Node(id="odd", slot_count=8, path=("p", "s0"))],
@@ -236,7 +236,25 @@ def test_slices_that_are_no_boxes_of_the_mesh_are_used_whole_all_the_same() -> N
             slices(4, 3),
             "dp=*",
             limits(whole=SLICE, nodes_min=5),
-            "at least 5 nodes must be active, 4 in complete leaves are present; leaf p/s1 has 3 of 4 hosts",
+            "at least 5 nodes must be active, 4 in complete leaves are present; leaf p/s1 has 3 of 4 hosts and lacks "
+            "host 3",
+        ),
+        (
+            [
+                Node(id=f"h{index}", slot_count=4, path=("p", "a"), index=index, host_pattern="t-{}.n")
+                for index in (1, 3)
+            ],
+            "dp=*",
+            Limits(levels=("pod", "slice"), whole=Whole(level="slice", hosts=4)),
+            "mesh dp=* needs complete slices of 4 hosts; none is present; slice p/a has 2 of 4 hosts and lacks "
+            "workers 0, 2 (t-0.n, t-2.n)",
+        ),
+        (
+            [Node(id="h0", slot_count=4, path=("p", "a"), index=0, host_pattern="t{}")],
+            "dp=*",
+            Limits(levels=("pod", "slice"), whole=Whole(level="slice", hosts=64)),
+            "mesh dp=* needs complete slices of 64 hosts; none is present; slice p/a has 1 of 64 hosts and lacks "
+            "workers 1-63 (t1, t2, t3, t4 and 59 more)",
         ),
         (
             slices(4),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +17,8 @@ from launcher.workers.master_port import MasterPort
 from launcher.workers.ports import HeldPort
 from rendezvous import listeners, presence
 from rendezvous.listeners import foreign_listener
+from tests.support.processes import state
+from tests.support.waiting import wait_until
 
 
 def has_six() -> bool:
@@ -76,6 +80,23 @@ def test_only_one_server_gets_it(held: HeldPort) -> None:
         server.listen()
         with pytest.raises(OSError, match="Address already in use"):
             bind(socket.AF_INET, "0.0.0.0", held.number, socket.SO_REUSEADDR).listen()
+
+
+def test_coordinators_of_two_jobs_on_one_port_would_both_listen_so_no_two_jobs_hold_one() -> None:
+    """JAX's coordinator is a server of gRPC, which asks for SO_REUSEADDR and SO_REUSEPORT."""
+    first, last = free_range(2)
+    held = HeldPort((first, last))
+    options = (socket.SO_REUSEADDR, socket.SO_REUSEPORT)
+    with bind(socket.AF_INET6, "::", held.number, *options) as coordinator:
+        coordinator.listen()
+        with bind(socket.AF_INET6, "::", held.number, *options) as other:
+            other.listen()  # nothing in the kernel speaks against it
+        held.close()  # the job's agent was killed, say, and its rank 0 lives on for a moment
+        next_job = HeldPort((first, last))
+        assert next_job.number != held.number
+        next_job.close()
+    with bind(socket.AF_INET6, "::", held.number, socket.SO_REUSEADDR):
+        pass
 
 
 def test_nobody_answers_there_before_a_server_does(held: HeldPort) -> None:
@@ -203,3 +224,49 @@ def test_a_stranger_on_a_port_that_the_user_gave_is_told_of_and_excuses_nothing(
     assert (given.is_taken(second), said) == (False, [])
     assert not given.is_taken(first)
     assert said == ["port 29500 was meant for rank 0, and pid 29500 (python) listens there"]
+
+
+def test_who_is_about_to_be_gone_is_no_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker of many threads that is ending has no files any more that one could see, but its socket for a moment."""
+    share = Share(
+        ranks=(0,), world_size=1, shape=(1,), group_rank=0, group_world_size=1, role_ranks=(0,), role_world_size=1,
+        master_addr="h", master_port=29500,
+    )  # fmt: skip
+    said: list[str] = []
+    looks = iter([listeners.UNKNOWN, listeners.UNKNOWN, ""])
+    monkeypatch.setattr(master_port, "tell", said.append)
+    monkeypatch.setattr(master_port, "LOOK_INTERVAL_S", 0.0)
+    monkeypatch.setattr(listeners, "foreign_listener", lambda port, own: next(looks))
+    drawn = MasterPort(None, None)
+    assert drawn._held is not None
+    drawn._held.close()
+    assert (drawn.is_taken(share), said) == (False, [])
+    monkeypatch.setattr(listeners, "foreign_listener", lambda port, own: listeners.UNKNOWN)
+    assert drawn.is_taken(share)
+    assert said == ["port 29500 was meant for rank 0, and another user's process listens there"]
+
+
+def test_a_file_that_is_closed_meanwhile_hides_none_behind_it(held: HeldPort, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "listdir", lambda folder, real=os.listdir: ["999999", *real(folder)])
+    with bind(socket.AF_INET, "127.0.0.1", held.number, socket.SO_REUSEADDR) as server:
+        server.listen()
+        assert foreign_listener(held.number, (os.getpid(),)) == ""
+
+
+def test_a_process_whose_first_thread_has_ended_is_still_found() -> None:
+    program = """
+import ctypes, socket, sys, threading
+listener = socket.create_server(("127.0.0.1", 0))
+threading.Thread(target=sys.stdin.read).start()
+print(listener.getsockname()[1], flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        wait_until(lambda: state(process.pid) == "Z", 20, "the end of its first thread")
+        found = foreign_listener(port)
+        process.kill()
+    assert found.startswith(f"pid {process.pid} ")

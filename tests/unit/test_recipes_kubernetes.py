@@ -97,6 +97,9 @@ BROKEN: list[tuple[str, str, Change]] = [
     ("indexed-job.yaml", "without TLS",
      lambda found: at(found, *POD, "containers", 0, "env").append({"name": "LAUNCHER_RDZV_CONF", "value": "timeout=9"})
      or at(found, *POD, "containers", 0, "env", 2).update(value="etcd://etcd-0.etcd")),
+    ("pytorchjob.yaml", "is spec.nodeName", lambda found: at(found, *WORKER, "containers", 0, "env").pop()),
+    ("indexed-job.yaml", "is spec.nodeName", lambda found: at(
+        found, *POD, "containers", 0, "env", 7, "valueFrom", "fieldRef").update(fieldPath="metadata.name")),
     ("tpu-jobset.yaml", "no name that a headless Service publishes",
      lambda found: at(found, *SET_JOB, "template", "spec", "containers", 0, "env", 2).update(value="train-slice-0-0")),
     ("pytorchjob.yaml", "the agent says",

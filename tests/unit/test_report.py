@@ -159,6 +159,7 @@ def test_torchruns_labels_are_kept(pattern: str) -> None:
         (failure(0, 1), "--tee 2"),
         (failure(0, 1, message=TRACEBACK), ""),
         (failure(0, 1, tail=("bad",)), ""),
+        (failure(0, 1, tail=("ValueError: coordinator_address should be defined.",)), "--framework jax"),
         (failure(0, -15), ""),
         (failure(0, 127, sentence="cannot run ./train: No such file or directory"), ""),
         (failure(0, 255), "--tee 2"),

@@ -7,9 +7,6 @@ import re
 from pathlib import Path
 
 from launcher import help
-from launcher.environments import Place
-from launcher.environments.torch import TorchEnvironment
-from launcher.node import Device, Slot
 from tests.support.documentation import ROOT, anchors, blocks, links, pages
 
 FOLDERS = (".ci", "benchmarks", "docs", "examples", "launcher", "rendezvous", "tests")
@@ -133,22 +130,6 @@ def test_the_page_of_meshctl_is_what_its_commands_say() -> None:
     from docs import meshctl
 
     assert (ROOT / "docs/reference/meshctl.md").read_text() == meshctl.page(), "make docs writes it anew"
-
-
-def test_every_variable_that_a_worker_gets_is_on_its_page() -> None:
-    device = Device(kind="cpu", index=0, id="cpu0", visible="")
-    place = Place(
-        **dict.fromkeys(("round", "restart_count", "max_restarts", "rank", "local_rank", "group_rank", "role_rank"), 0),
-        **dict.fromkeys(("world_size", "local_world_size", "group_world_size", "role_world_size", "master_port"), 2),
-        **dict.fromkeys(("run_id", "role", "master_addr", "error_file"), ""),
-        mesh_axes=("tp",),
-        mesh_shape=(2,),
-        mesh_coordinates=(0,),
-        slot=Slot(index=0, devices=(device,)),
-    )
-    variables = TorchEnvironment(virtual_local_rank=True).variables(place, {})
-    text = (ROOT / "docs/reference/worker-variables.md").read_text()
-    assert not [variable for variable in variables if f"`{variable}`" not in text]
 
 
 def test_pictures_are_what_their_scripts_draw() -> None:

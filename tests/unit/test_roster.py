@@ -59,10 +59,10 @@ def test_each_node_is_told_its_ranks_and_what_all_know_alike() -> None:
 def test_where_a_node_stands_reaches_the_planner() -> None:
     roster = []
     for order, (name, index) in enumerate({"a": 1, "b": 0, "c": 0}.items(), 1):
-        path = ("whole",) if name in "ab" else ("half",)
-        described = Description(slot_count=2, address="10.0.0.1", role="default", path=path, index=index)
+        place = (("slice", "whole" if name in "ab" else "half"),)
+        described = Description(slot_count=2, address="10.0.0.1", role="default", locality=place, index=index)
         roster.append(Candidate(name, describe(described), 4000, order))
-    limits = Limits(levels=("slice",), whole=Whole(level="slice", hosts=2))
+    limits = Limits(whole=Whole(level="slice", hosts=2))
     told = shares(RosterPlanner(meshes.parse("dp=*"), limits, Costs()).plan(MakePlan(7, 1, tuple(roster), {})))
     assert {name: share.ranks for name, share in told.items()} == {"b": (0, 1), "a": (2, 3)}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher import mesh as meshes
-from launcher.placement import Costs, Limits
+from launcher.placement import Costs, Limits, Plan
 from launcher.roster import NAMES_MAX, SUCCESSORS, RosterPlanner
 from launcher.roster.description import Description, describe, read_share
 from rendezvous.decide import MemberView, Size
@@ -94,7 +94,7 @@ def test_a_loopback_address_is_refused_once_a_member_of_another_machine_is_there
 
 
 def test_successors_are_of_different_domains_before_they_are_the_next_to_join() -> None:
-    nodes = [text(f"h{number}", path=(f"leaf{number // 4}",)) for number in range(1, 9)]
+    nodes = [text(f"h{number}", locality=(("leaf", f"l{number // 4}"),)) for number in range(1, 9)]
     planned = plan(*nodes, mesh="dp=*")
     assert [int(member_id, 16) for member_id in planned.successors] == [1, 4, 8, 2]
     assert len(planned.successors) == SUCCESSORS
@@ -138,3 +138,17 @@ def test_a_node_that_is_gone_is_still_called_by_its_name_when_another_plans() ->
     second = planner().plan(MakePlan(2, 2, roster[::2], first.assignments, {roster[1].member_id: "h2"}))
     assert isinstance(second, Planned)
     assert any("without h2; with h3" in reason for reason in second.reasons)
+
+
+def test_a_plan_costs_no_sum_over_all_nodes_for_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Plan] = []
+
+    def world_size(self: Plan) -> int:
+        asked.append(self)
+        return sum(map(len, self.ranks.values()))
+
+    monkeypatch.setattr(Plan, "world_size", property(world_size))
+    plan(*(text(f"h{number}") for number in range(1, 3)))
+    few = len(asked)
+    plan(*(text(f"h{number}") for number in range(1, 41)))
+    assert 0 < few == len(asked) - few

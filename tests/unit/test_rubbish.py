@@ -110,6 +110,8 @@ def test_rubbish_is_refused_in_one_sentence_that_names_its_place_or_is_taken(
 SENSIBLE = {
     "nnodes": "2:3",
     "nproc-per-node": "4",
+    "devices": "nvidia:2",
+    "visible-env": "FOO_VISIBLE",
     "devices-per-worker": "all",
     "mesh": "dp=*,tp=2",
     "elastic": "1:2",
@@ -148,6 +150,13 @@ SENSIBLE = {
     "event-log-handler": "console",
     "start-method": "fork",
     "numa-binding": "node",
+    "locality": "zone=a,leaf=l3",
+    "locality-file": "places",
+    "locality-command": "place",
+    "locality-sources": "none",
+    "framework": "jax",
+    "device-binding": "visible",
+    "health-check": "true",
 }
 WITHOUT_EFFECT = ("start-method", "use-env")
 
@@ -168,7 +177,7 @@ def test_the_variables_of_an_option_mean_what_the_flag_means(option: Option) -> 
     assert has_effect == (option.name not in WITHOUT_EFFECT)
 
 
-def meaning(words: list[str], environ: dict[str, str]) -> Config | None:
+def meaning(words: list[str], environ: dict[str, str]) -> dict[str, object] | None:
     """What is made of it, but for where it was said; None if it is refused."""
     found = judged(words, environ)
-    return replace(found, origins={}, notes=()) if isinstance(found, Config) else None
+    return vars(replace(found, origins={}, notes=())) if isinstance(found, Config) else None

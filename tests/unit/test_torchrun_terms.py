@@ -133,3 +133,13 @@ def test_the_door_is_light() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=os.getcwd(), timeout=60)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_where_a_node_stands_comes_from_the_settings_of_the_backend_or_a_variable() -> None:
+    west = (("zone", "a"), ("leaf", "west"))
+    assert told(conf={"locality": "zone=a/leaf=west"}).config.locality == west
+    assert told(environ={"LAUNCHER_LOCALITY": "zone=a,leaf=west"}).config.locality == west
+    assert told(environ={"LAUNCHER_LOCALITY": "leaf=x"}, conf={"locality": "zone=a/leaf=west"}).config.locality == west
+    assert told(environ={"LAUNCHER_LOCALITY_SOURCES": "none"}).config.locality_sources == ()
+    with pytest.raises(UsageError, match="names the level leaf twice"):
+        told(conf={"locality": "leaf=a/leaf=b"})

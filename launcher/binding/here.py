@@ -1,0 +1,54 @@
+"""The workers of this node and its CPUs: read the machine, bind, and try whether the kernel takes a memory policy.
+
+Whether it does is known only by asking it. Containers' usual filters of system calls refuse, and a policy that
+somebody has set for the whole job, by starting the agent under numactl, is theirs and stays. Neither keeps a worker
+from starting; it is said once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from launcher.binding import FLAG, Binding, bind, homes, sentence, sysfs
+from launcher.node import Slot
+from launcher.options.sharing import NumaMode
+
+
+class Bound(NamedTuple):
+    """By local rank, and what to say of it at the start."""
+
+    bindings: tuple[Binding, ...]
+    remarks: tuple[str, ...]
+
+
+def bound(mode: NumaMode, slots: Sequence[Slot]) -> Bound:
+    """The CPUs of every worker. Raises UsageError if they cannot be bound."""
+    allowed = frozenset(os.sched_getaffinity(0))
+    bindings = bind(mode, sysfs.read(allowed), allowed, homes(slots))
+    remarks = [sentence(mode, bindings)]
+    if refusal := _refusal({binding.memory for binding in bindings if binding.memory}):
+        bindings = tuple(binding._replace(memory=()) for binding in bindings)
+        remarks.append(f"{FLAG}: workers take memory as Linux does by default: {refusal}")
+    return Bound(bindings, tuple(remarks))
+
+
+def _refusal(wanted: Iterable[tuple[int, ...]]) -> str:
+    """Why such policies are not set; empty if they can be. This thread's own is as before."""
+    wanted = sorted(wanted)
+    if not wanted:
+        return ""
+    from launcher.warden import memory
+
+    try:
+        if memory.policy()[0] != memory.DEFAULT:
+            return "the agent has a memory policy of its own, which they inherit"
+        try:
+            for nodes in wanted:
+                memory.prefer(nodes)
+        finally:
+            memory.forget()
+    except OSError as error:
+        return f"the kernel refuses a memory policy ({error.strerror}); a container needs CAP_SYS_NICE for one"
+    return ""

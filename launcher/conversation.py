@@ -1,0 +1,133 @@
+"""What agent and workers have to say to each other while a round runs on this node.
+
+The agent asks workers to stop, and hears which of them ask for that by themselves; workers say that they are alive,
+or that they have saved. Most of it goes over the board (`launcher.board`), which wakes nobody: the agent looks at it
+when it stops a round, and now and then where silence counts as a failure.
+
+A worker that asks by itself needs no signal, and without a handler it would die of it before it could ask. So the
+signal of a graceful stop goes to it only if its process has a handler, which the kernel knows; SIGINT never, for
+Python's own handler would break off the step.
+"""
+
+from __future__ import annotations
+
+import math
+import select
+import signal
+from collections.abc import Collection, Mapping
+
+from launcher.board import Board
+from launcher.errors import UsageError
+from launcher.lifecycle import Round
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.heartbeats import Heartbeats
+    from launcher.warden import Warden
+    from launcher.workers.hearing import Hearing
+
+ABORT_GRACE_S = 3.0
+"""From SIGABRT, on which a silent worker prints its stacks, to SIGKILL; then it has failed even if it is not gone."""
+
+
+class Conversation:
+    """`board` None: this kernel has none. Raises UsageError if heartbeats were asked for then.
+
+    `hears_saves`: whether to listen for workers that have saved. `environment`: what every worker needs to know.
+    """
+
+    def __init__(
+        self, board: Board | None, warden: Warden, heartbeat_timeout_s: float | None, *, hears_saves: bool = False
+    ) -> None:
+        if heartbeat_timeout_s is not None and board is None:
+            raise UsageError("--heartbeat-timeout: workers cannot be heard here, since memfd_create fails")
+        self._board = board
+        self._warden = warden
+        self._timeout_s = heartbeat_timeout_s
+        self._hearing: Hearing | None = None
+        self.environment: Mapping[str, str] = {}
+        if hears_saves:
+            from launcher.workers.hearing import Hearing
+
+            self._hearing = Hearing()
+            self.environment = self._hearing.environment
+        self._heartbeats: Heartbeats | None = None
+        self._pids: dict[int, int] = {}
+        self._asked_to_stop = 0
+        self._silent: dict[int, float] = {}  # local rank -> when it is killed, infinite once it has been
+
+    def register(self, poll: select.poll) -> None:
+        """Have the agent's loop wake when a worker has something to say."""
+        if self._hearing is not None:
+            poll.register(self._hearing, select.POLLIN)
+
+    def saved(self) -> list[int]:
+        """The rounds of which workers have said that a checkpoint is saved."""
+        return self._hearing.take() if self._hearing is not None else []
+
+    @property
+    def wake_at(self) -> float:
+        """When to call `lost`."""
+        if self._heartbeats is None:
+            return math.inf
+        return min((self._heartbeats.wake_at, *self._silent.values()))
+
+    def begin(self, worker_count: int, now: float) -> None:
+        """A round is about to start."""
+        self._pids, self._silent = {}, {}
+        if self._timeout_s is not None:
+            from launcher.heartbeats import Heartbeats
+
+            self._heartbeats = Heartbeats(self._timeout_s, now)
+        if self._board is not None:
+            self._board.begin(worker_count, self._timeout_s)
+
+    def began(self, local_rank: int, pid: int) -> None:
+        """A worker runs."""
+        self._pids[local_rank] = pid
+
+    def ask_to_stop(self, round: int) -> None:
+        """The workers of this round may save, and should end."""
+        self._asked_to_stop = round
+        if self._board is not None:
+            self._board.stop(round)
+
+    def signal(self, round: Round, signum: int) -> None:
+        """Send the signal of a stop to the workers that it is meant for."""
+        is_asked = self._board is not None and round.round == self._asked_to_stop
+        askers = self._board.askers(round.round) if self._board is not None and is_asked else ()
+        spared = {rank for rank in askers if signum == signal.SIGINT or not self._has_handler(rank, signum)}
+        self._warden.signal(round.round, signum, sorted(round.live - spared) if spared else None)
+
+    def lost(self, round: Round, now: float) -> list[tuple[int, int, str]]:
+        """Look for silent workers, and send SIGABRT to them. Who is still there `ABORT_GRACE_S` later is lost: its
+        local rank, its pid, and a sentence why.
+
+        Workers that have been told to end may be silent: they save, and their time is limited anyway.
+        """
+        if self._board is None or self._heartbeats is None:
+            return []
+        live: Collection[int] = () if round.is_stopping else round.live
+        if now >= self._heartbeats.wake_at:
+            silent = self._heartbeats.looked(self._board.beats(), live, now)
+            self._silent.update(dict.fromkeys(silent, now + ABORT_GRACE_S))
+            if silent:
+                self._warden.signal(round.round, signal.SIGABRT, silent)
+        stuck = [rank for rank, at in self._silent.items() if at <= now and rank in live]
+        if stuck:
+            self._warden.signal(round.round, signal.SIGKILL, stuck)
+        self._silent.update((rank, math.inf) for rank, at in self._silent.items() if at <= now)
+        return [(rank, self._pids.get(rank, 0), self.sentence(rank) or "") for rank in stuck]
+
+    def sentence(self, local_rank: int) -> str | None:
+        """Why we have ended this worker; None if we have not."""
+        return f"no heartbeat for {self._timeout_s:g} s" if local_rank in self._silent else None
+
+    def _has_handler(self, local_rank: int, signum: int) -> bool:
+        """Whether the worker's process catches the signal."""
+        try:
+            with open(f"/proc/{self._pids[local_rank]}/status", "rb") as file:
+                caught = next(line for line in file if line.startswith(b"SigCgt:"))
+        except (OSError, KeyError, StopIteration):  # it has just ended
+            return False
+        return bool(int(caught.split()[1], 16) >> (signum - 1) & 1)

@@ -1,0 +1,150 @@
+"""NVML, the driver's own library, through nvidia-ml-py: the GPUs it lists, and what it says of each.
+
+NVML answers in PCI order and does not look at CUDA_VISIBLE_DEVICES. A GPU that fell off the bus stays in its list until
+the next boot, and answers nothing; it is counted and left out. One that may not be opened is in the list, too
+(nvmlDeviceGetCount_v2): it was granted to somebody else, and CUDA does not number it. MIG instances are read where MIG
+is on; a GPU that has been divided into none, as after a boot, is none for CUDA.
+
+The NVLink domain comes from the fabric information, which only GPUs have whose NVLink reaches beyond one machine. It
+counts when registration has completed (state 3) with success and the cluster's UUID is not zero, as XLA reads it and
+as GPU Feature Discovery labels it. Newer drivers fill a struct of version 3, older ones of version 2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, NamedTuple
+
+from launcher.devices import sysfs
+from launcher.devices.cuda_visible import Gpu
+
+_COMPLETED = 3  # NVML_GPU_FABRIC_STATE_COMPLETED
+_NO_PERMISSION = 4  # NVML_ERROR_NO_PERMISSION
+_STRUCTS = ("c_nvmlGpuFabricInfo_v3_t", "c_nvmlGpuFabricInfo_v2_t")
+
+
+class Found(NamedTuple):
+    """`source`: who was asked. `silent`: how many more GPUs the driver lists that do not answer, and `empty`: that have
+    MIG on and no instance.
+    """
+
+    gpus: tuple[Gpu, ...]
+    source: str
+    silent: int = 0
+    empty: int = 0
+
+
+def read(root: str, module: Any = None) -> Found | None:
+    """What NVML lists; None if its Python module or the driver's library is missing or refuses.
+
+    `module` stands in for nvidia-ml-py's, for tests; `root` is where /sys hangs.
+    """
+    if module is None:
+        try:
+            module = __import__("pynvml")  # by name: the distribution nvidia-ml-py is optional and untyped
+        except ImportError:
+            return None
+    try:
+        module.nvmlInit()
+    except module.NVMLError:
+        return None
+    try:
+        return _found(module, root)
+    except module.NVMLError:
+        return None
+    finally:
+        with contextlib.suppress(module.NVMLError):
+            module.nvmlShutdown()
+
+
+def _found(module: Any, root: str) -> Found:
+    """The GPUs that may be opened, numbered among themselves."""
+    gpus: list[Gpu] = []
+    silent = empty = 0
+    for place in range(module.nvmlDeviceGetCount()):
+        try:
+            handle = module.nvmlDeviceGetHandleByIndex(place)
+            uuid = _decoded(module.nvmlDeviceGetUUID(handle))
+        except module.NVMLError as error:
+            silent += getattr(error, "value", None) != _NO_PERMISSION
+            continue
+        migs = _migs(module, handle)
+        if migs == ():
+            empty += 1
+        else:
+            gpus.append(_gpu(module, handle, len(gpus) + silent + empty, uuid, migs or (), root))
+    return Found(tuple(gpus), "NVML", silent, empty)
+
+
+def _gpu(module: Any, handle: Any, ordinal: int, uuid: str, migs: tuple[str, ...], root: str) -> Gpu:
+    return Gpu(
+        ordinal=ordinal,
+        uuid=uuid,
+        migs=migs,
+        numa_node=_numa_node(module, handle, root),
+        domain=_domain(module, handle),
+        model=_model(module, handle),
+    )
+
+
+def _migs(module: Any, handle: Any) -> tuple[str, ...] | None:
+    """The ids of a GPU's MIG instances; None where it is not divided."""
+    try:
+        if not module.nvmlDeviceGetMigMode(handle)[0]:
+            return None
+        places = range(module.nvmlDeviceGetMaxMigDeviceCount(handle))
+    except module.NVMLError:
+        return None
+    return tuple(mig for mig in (_mig_at(module, handle, place) for place in places) if mig)
+
+
+def _mig_at(module: Any, handle: Any, place: int) -> str | None:
+    try:
+        return _decoded(module.nvmlDeviceGetUUID(module.nvmlDeviceGetMigDeviceHandleByIndex(handle, place)))
+    except module.NVMLError:
+        return None  # places may be empty
+
+
+def _numa_node(module: Any, handle: Any, root: str) -> int | None:
+    """Of the GPU's place on the PCI bus.
+
+    nvmlDeviceGetNumaNodeId is another thing: the node that the GPU's own memory is, on machines where it is one.
+    """
+    try:
+        domain, _, place = _decoded(module.nvmlDeviceGetPciInfo(handle).busId).partition(":")
+    except module.NVMLError:
+        return None
+    # NVML writes the domain with eight digits, the kernel with four or as many more as it needs.
+    return sysfs.numa_node(root, f"{domain.lstrip('0').zfill(4)}:{place}")
+
+
+def _model(module: Any, handle: Any) -> str:
+    try:
+        return _decoded(module.nvmlDeviceGetName(handle))
+    except module.NVMLError:
+        return ""
+
+
+def _domain(module: Any, handle: Any) -> str:
+    """The NVLink domain and the GPU's partition of it, "<clusterUuid>.<cliqueId>"; "" if it is in none."""
+    from ctypes import byref  # which nvidia-ml-py has loaded anyway
+
+    for struct in (getattr(module, name, None) for name in _STRUCTS):
+        if struct is None or not hasattr(module, "nvmlDeviceGetGpuFabricInfoV"):
+            continue  # an older nvidia-ml-py
+        info = struct()
+        try:
+            module.nvmlDeviceGetGpuFabricInfoV(handle, byref(info))
+        except module.NVMLError:
+            continue  # an older driver, or a GPU that has no fabric
+        cluster = bytes(info.clusterUuid).hex()
+        if info.state != _COMPLETED or info.status != 0 or not cluster.strip("0"):
+            return ""
+        parts = (cluster[:8], cluster[8:12], cluster[12:16], cluster[16:20], cluster[20:])
+        return f"{'-'.join(parts)}.{info.cliqueId}"
+    return ""
+
+
+def _decoded(value: str | bytes) -> str:
+    """Older releases of nvidia-ml-py give bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

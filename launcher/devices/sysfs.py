@@ -1,0 +1,55 @@
+"""Small reads of the kernel's files, for detectors: what cannot be read counts as not there.
+
+`root` is where /proc, /dev and /sys hang: "/" but for tests.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+def path(root: str, absolute: str) -> str:
+    """Where a file that is usually at `absolute` is under this root."""
+    return os.path.join(root, absolute.lstrip("/"))
+
+
+def listed(folder: str) -> list[str]:
+    """The names in a folder, sorted; none if it cannot be read."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def text(file: str) -> str:
+    """The file's text without white space around it; "" if it cannot be read."""
+    try:
+        with open(file, errors="replace") as opened:
+            return opened.read().strip()
+    except OSError:
+        return ""
+
+
+def number(file: str) -> int | None:
+    """The whole number in a file, which may be written as 0x..; None if there is none."""
+    try:
+        return int(text(file), 0)
+    except ValueError:
+        return None
+
+
+def numa_node(root: str, address: str) -> int | None:
+    """The NUMA node of a device on the PCI bus. The kernel writes -1 where the firmware does not say: None."""
+    node = number(path(root, f"/sys/bus/pci/devices/{address.lower()}/numa_node"))
+    return node if node is not None and node >= 0 else None
+
+
+def may_open(file: str) -> bool:
+    """Whether this process may read and write it. access(2) asks the device cgroup too, and wakes no device."""
+    return os.access(file, os.R_OK | os.W_OK)
+
+
+def numbered(folder: str, prefix: str) -> list[int]:
+    """The N of the names prefixN in a folder, in order."""
+    names = (name.removeprefix(prefix) for name in listed(folder) if name.startswith(prefix))
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit())

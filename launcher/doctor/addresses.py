@@ -1,0 +1,74 @@
+"""The address of this node that others would be told, and why that one."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from launcher.config import Config
+from launcher.doctor.findings import Finding
+from launcher.doctor.limited import within
+from launcher.errors import LauncherError, UsageError
+from launcher.options.network import Network
+from rendezvous.addresses import is_for_itself, join_address, split_address
+
+LIMIT_S = 10.0
+
+
+class Advertised(NamedTuple):
+    """`address`: "" where there is none. `findings`: what would stop a job."""
+
+    address: str
+    reason: str
+    findings: tuple[Finding, ...] = ()
+
+
+def advertised(config: Config) -> Advertised:
+    """What a run would tell the others; name servers have LIMIT_S seconds to say where the store is."""
+    network = config.network
+    if network is not None:
+        late = f"the way to the store at {', '.join(network.endpoints)} was not found within {LIMIT_S:g} s"
+        return within(LIMIT_S, lambda: _found(config, network), lambda: _none(late, "do the name servers answer?"))
+    if config.master_addr is not None:
+        return Advertised(config.master_addr, f"{config.origins['master_addr']} says so, on one node")
+    if config.local_addr is not None:
+        return Advertised(config.local_addr, f"{config.origins['local_addr']} says so, on one node")
+    return Advertised("127.0.0.1", "one node needs no other")
+
+
+def _found(config: Config, network: Network) -> Advertised:
+    from launcher.arrival import listen, require_master_port
+    from launcher.arrival.addresses import is_known, own_address, serving_addresses  # with all that several nodes need
+
+    store = ", ".join(network.endpoints)
+    if config.local_addr is None and config.interface is None and not any(map(is_known, network.endpoints)):
+        return Advertised("", f"not to be told while {store} cannot be found")
+    try:
+        serves = serving_addresses(network.endpoints[0], local_addr=config.local_addr, interface=config.interface)
+        port = split_address(network.endpoints[0])[1]
+        endpoints = (join_address(serves[0], port),) if serves else network.endpoints
+        address = own_address(local_addr=config.local_addr, interface=config.interface, endpoints=endpoints)
+    except UsageError as error:
+        return _none(str(error), error.hint)
+    if config.local_addr is not None:
+        reason = f"{config.origins['local_addr']} says so"
+    elif config.interface is not None:
+        reason = f"the first address of {config.interface} that others can use ({config.origins['interface']})"
+    else:
+        reason = f"what is sent to the store at {store} leaves from it"
+    if is_for_itself(address):
+        reason += "; nodes on other machines cannot reach it"
+    try:
+        listen(config, address).close()
+    except LauncherError as error:
+        return _none(str(error), error.hint)
+    try:
+        require_master_port(config)
+    except LauncherError as error:
+        finding = Finding("master-port", "stop", str(error), "workers would not find each other", error.hint or "")
+        return Advertised(address, reason, (finding,))
+    return Advertised(address, reason)
+
+
+def _none(sentence: str, hint: str | None) -> Advertised:
+    finding = Finding("address", "stop", sentence, "no other node would reach this one", hint or "")
+    return Advertised("", sentence, (finding,))

@@ -1,0 +1,112 @@
+"""What `meshctl doctor` finds out, as one object: the shape of `--json`, from which the text is made too.
+
+The same parts look that a run would use, so what is shown is what a run would do. No worker is started, nothing written
+and no framework imported. Fields are only ever added; `version` changes if one has to go.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from launcher import __version__, config, controllers, credentials, options
+from launcher.config import Config
+from launcher.doctor import detected
+from launcher.doctor.findings import Finding, in_order, verdict, would_start
+from launcher.doctor.look import Asked, Look
+from launcher.doctor.machine import Bound, Limit, Machine, Space
+
+VERSION = 1
+_NOTHING = Asked()
+
+
+def examine(argv: Sequence[str], environ: Mapping[str, str], asked: Asked = _NOTHING) -> dict[str, Any]:
+    """What a run with these words would work with, as values for JSON. Raises UsageError as the run would.
+
+    The script may be missing from `argv`.
+    """
+    words = options.parse(argv)
+    python = environ.get("PYTHON_EXEC") or sys.executable
+    hostname = os.uname().nodename
+    resolved = config.resolve(words._replace(script=words.script or detected.NO_SCRIPT), environ, python, hostname)
+    gathered = controllers.gather(words.values, environ, hostname)
+    look = Look(resolved, environ, hostname, asked)
+    if words.script is not None:
+        look.findings += detected.script(resolved)
+    found = {
+        "version": VERSION,
+        "meshrun": __version__,
+        "python": {"version": ".".join(map(str, sys.version_info[:3])), "agent": sys.executable, "workers": python},
+        "torch": detected.version("torch"),
+        "workers": {"count": len(look.slots), "reason": look.reason},
+        "devices": look.devices,
+        "tpu_slice": detected.tpu_slice(environ, look.stands),
+        "frameworks": detected.frameworks(resolved, environ),
+        "framework": look.framework,
+        "locality": look.locality,
+        "network": look.network,
+        "controller": _controller(gathered),
+        "options": dict(_options(gathered, resolved, hostname)),
+        "secrets": credentials.given(environ),
+        "machine": _machine(look.machine),
+        "store": look.store,
+        "environment": look.environment,
+        "notes": list(resolved.notes),
+    }
+    look.findings += [Finding("options", "note", note) for note in resolved.notes]
+    findings = in_order(look.findings)
+    found["findings"] = [finding._asdict() for finding in findings]
+    found["verdict"] = {"would_start": would_start(findings), "sentence": verdict(findings)}
+    return found
+
+
+def _options(gathered: controllers.Gathered, resolved: Config, hostname: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Every option that works; a default that depends on others as it is here."""
+    means = {
+        "rdzv-id": resolved.run_id or "random",
+        "rdzv-backend": resolved.rdzv_backend,
+        "node-name": hostname,
+        "master-port": str(resolved.master_port or "a fresh one for every round"),
+    }
+    for name, value in gathered.given.items():
+        if value.option.state != "not yet":
+            text = means.get(name, value.text) if value.is_default else value.text
+            yield name, {"value": text, "origin": value.origin}
+
+
+def _controller(gathered: controllers.Gathered) -> dict[str, Any] | None:
+    """Which job controller the environment speaks of, by what it is known, what it says, and what is made of that."""
+    found = gathered.detection
+    if found is None:
+        return None
+    says = {
+        name: {"value": value.text, "origin": value.origin, "unused": gathered.unused.get(name)}
+        for name, value in found.values.items()
+    }
+    return {"name": found.controller, "known_by": list(found.known_by), "reason": found.reason, "says": says}
+
+
+def _machine(machine: Machine) -> dict[str, Any]:
+    """What the checks have looked at."""
+
+    def values(found: Bound | Space | Limit | None) -> dict[str, Any] | None:
+        return None if found is None else found._asdict()
+
+    return {
+        "cpus": machine.cpu_count,
+        "cpu_quota": values(machine.cpu_quota),
+        "memory": machine.memory,
+        "memory_limit": values(machine.memory_limit),
+        "oom_groups": list(machine.oom_groups),
+        "numa_nodes": [{"node": node, "cpus": cpus} for node, cpus in machine.numa_nodes.items()],
+        "shared_memory": values(machine.shared_memory),
+        "logs": values(machine.logs),
+        "limits": {
+            "open_files": values(machine.open_files),
+            "user_processes": values(machine.user_processes),
+            "locked_memory": values(machine.locked_memory),
+            "processes": values(machine.process_limit),
+        },
+    }

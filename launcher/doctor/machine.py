@@ -1,0 +1,95 @@
+"""What a machine and a run are like, as far as the checks need to know: values, read elsewhere.
+
+A check is a pure function of these two. So every one can be tried on machines that nobody has at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Bound(NamedTuple):
+    """A limit of a cgroup: `most` of something, of which `used` are taken. `origin`: the file that says so."""
+
+    most: float
+    used: float
+    origin: str
+
+
+class Space(NamedTuple):
+    """A directory on a file system. `inodes_free` None: it does not count them. `amiss`: why nobody can write there."""
+
+    path: str
+    size: int
+    free: int
+    inodes_free: int | None = None
+    amiss: str = ""
+
+
+class Limit(NamedTuple):
+    """A limit of processes; None is none."""
+
+    soft: int | None
+    hard: int | None
+
+
+_NONE = Limit(None, None)
+
+
+class Interface(NamedTuple):
+    """A network interface. `speed_mbit` None: its driver does not say."""
+
+    name: str
+    is_up: bool
+    addresses: tuple[str, ...] = ()
+    mtu: int | None = None
+    speed_mbit: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What this process may use, and what is around it. None or empty: the kernel does not say.
+
+    `cpu_count`: the CPUs of its affinity set; `cpu_quota`, in CPUs, `memory_limit`, in bytes, and `process_limit`: the
+    tightest of its cgroup and those above it. `oom_groups`: those of them whose processes the kernel kills together.
+    `shared_memory`: /dev/shm. `logs`: where log files would lie. `may_lock`: it may lock memory without a limit.
+    `rdma_devices`: InfiniBand and its like. `listening`: ports of TCP on which somebody listens here. `numa_nodes`:
+    node -> its CPUs, as the kernel writes them.
+    """
+
+    cpu_count: int = 1
+    cpu_quota: Bound | None = None
+    memory: int | None = None
+    memory_limit: Bound | None = None
+    oom_groups: tuple[str, ...] = ()
+    process_limit: Bound | None = None
+    shared_memory: Space | None = None
+    logs: Space | None = None
+    open_files: Limit = _NONE
+    user_processes: Limit = _NONE
+    locked_memory: Limit = _NONE
+    may_lock: bool = False
+    rdma_devices: tuple[str, ...] = ()
+    listening: frozenset[int] = frozenset()
+    numa_nodes: Mapping[int, str] = field(default_factory=dict)
+    balances_numa: bool = False
+    interfaces: tuple[Interface, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What would run here. `worker_count` 0: none could start. `accelerators`: kinds of device that workers get.
+
+    `node_count`: how many nodes there may be, as far as that is known. `frameworks`: what workers are told about, jax
+    for instance. `environ`: what the agent inherits.
+    """
+
+    worker_count: int = 1
+    accelerators: frozenset[str] = frozenset()
+    node_count: int = 1
+    frameworks: tuple[str, ...] = ()
+    shutdown_timeout_s: float = 30
+    is_bound: bool = False
+    environ: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,178 @@
+"""Whether the store where the nodes meet can be used from here, asked as a run would ask, and nothing is written.
+
+First the plain look that an agent takes before anything else (`arrival.probe`), then the real client: it logs in,
+asks for the version, and reads where the run lies. Whether this user may write there is found out by a transaction
+whose condition never holds: etcd asks for the right to every key that a transaction names before it looks at the
+condition (etcd, server/etcdserver/apply_auth.go).
+
+A store that an agent serves is there while its job runs. If nobody serves it now, what matters is who would.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from launcher import credentials, stores
+from launcher.arrival import own_site
+from launcher.arrival.addresses import is_known
+from launcher.arrival.probe import Finding as Look
+from launcher.arrival.probe import probe
+from launcher.config import Config
+from launcher.credentials import Credentials
+from launcher.doctor.findings import Finding, Level
+from launcher.doctor.limited import within
+from launcher.errors import TemporaryError
+from launcher.options.network import Network
+from rendezvous import keys
+from rendezvous.addresses import split_address
+from rendezvous.errors import MeshrunError, StoreError
+from rendezvous.store import Compare, Put
+
+LIMIT_S = 10.0
+"""For all of it: each step has limits of its own, but there may be many endpoints."""
+OLD_LIMIT_S = 2.0
+_OLDEST = "3.4"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reached:
+    """`state`: "answers", "refuses", "absent", or "here" where this node would serve it. `served_by`: who does, or
+    would; "" for etcd. `version` and `rights` are empty where they are not known.
+    """
+
+    state: str
+    sentence: str
+    served_by: str = ""
+    version: str = ""
+    rights: str = ""
+    seconds: float = 0.0
+    findings: tuple[Finding, ...] = ()
+
+
+def reach(config: Config, network: Network, environ: Mapping[str, str], limit_s: float = LIMIT_S) -> Reached:
+    """Ask, for at most `limit_s` seconds. Raises nothing."""
+    began = time.monotonic()
+
+    def ask() -> Reached:
+        try:
+            return _reach(config, network, environ)
+        except MeshrunError as error:
+            return _amiss("refuses", str(error), error.hint)
+
+    late = f"{', '.join(network.endpoints)} did not answer within {limit_s:g} s"
+    found = within(limit_s, ask, lambda: _amiss("absent", late, None))
+    return replace(found, seconds=round(time.monotonic() - began, 3))
+
+
+def _reach(config: Config, network: Network, environ: Mapping[str, str]) -> Reached:
+    stores.require_grpc()
+    found = credentials.read(network, environ)
+    look = probe(network)
+    if network.backend == "served":
+        return _reach_served(config, network, found, look)
+    if look.kind == "good":
+        return _ask(config, network, found, "")
+    if "is a web server" in look.sentence and (old := _old_version(network)):
+        sentence = f"{network.endpoints[0]} is etcd {old}, which speaks version 2 of its language alone"
+        return _amiss("refuses", sentence, f"etcd {_OLDEST} or later is needed")
+    hint = look.hint or "--rdzv-endpoint names the store; is it there, and does a firewall let this node in?"
+    return _amiss("refuses" if look.kind == "wrong" else "absent", look.sentence, hint)
+
+
+def _reach_served(config: Config, network: Network, found: Credentials, look: Look) -> Reached:
+    endpoint = network.endpoints[0]
+    if look.kind == "wrong":
+        return _amiss("refuses", look.sentence, look.hint)
+    here = own_site(config, network) if network.is_host is not False else ()
+    who = _who(config, network, bool(here))
+    if look.kind == "good":
+        return _ask(config, network, found, who)
+    if here:
+        sentence = f"nobody serves it now; this node would, at {', '.join(here)}"
+        if amiss := _cannot_listen(here[0], endpoint):
+            return _amiss("refuses", f"this node is to serve the store, and cannot: {amiss}", None, who)
+        return Reached(state="here", sentence=sentence, served_by=who)
+    level: Level = "note" if is_known(endpoint) else "hurt"
+    finding = Finding(
+        "store",
+        level,
+        f"{look.sentence}; {who} is to serve the store",
+        "agents wait for it at the start, for --start-timeout",
+        "" if level == "note" else "is the name right, and known to this node?",
+    )
+    return Reached(state="absent", sentence=look.sentence, served_by=who, findings=(finding,))
+
+
+def _who(config: Config, network: Network, is_here: bool) -> str:
+    """Whose agent serves the store, for people."""
+    if is_here:
+        return "this node"
+    if network.is_host and config.node_rank is None:
+        return f"this node, once {split_address(network.endpoints[0])[0]} is an address of its own"
+    if config.node_rank is not None:
+        return "the agent of node rank 0"
+    if network.is_host is False and "is_host" in config.rdzv_conf:
+        return "the node with is_host=1"
+    if network.is_host is False:
+        return "the agent of node 0"
+    return f"the agent of the node that is called {split_address(network.endpoints[0])[0]}"
+
+
+def _ask(config: Config, network: Network, found: Credentials, who: str) -> Reached:
+    """Somebody answers: log in, read, and see whether we may write."""
+    run_id = config.run_id or "none"
+    key = keys.current(network.prefix, run_id)
+    store = stores.open_store(network, found)
+    try:
+        version = stores.check(store, network, run_id)
+        try:
+            store.txn([Compare(key, "version", "<", 0)], [Put(key, b"")])
+        except StoreError as error:
+            return _amiss("refuses", f"{error}", error.hint or "grant it read and write below the prefix", who)
+    except TemporaryError as error:
+        return _amiss("refuses", str(error), error.hint, who)
+    finally:
+        store.close()
+    name = f"etcd {version}" if network.backend == "etcd" else "a job's store"
+    rights = f"may read and write {key}" + (f" as user {found.user}" if found.user else "")
+    return Reached(state="answers", sentence=f"{name} answers, {rights}", served_by=who, version=version, rights=rights)
+
+
+def _amiss(state: str, sentence: str, hint: str | None, who: str = "") -> Reached:
+    finding = Finding("store", "stop", sentence, "no node could join the job", hint or "")
+    return Reached(state=state, sentence=sentence, served_by=who, findings=(finding,))
+
+
+def _cannot_listen(address: str, endpoint: str) -> str:
+    """Why a server could not have this address and port; "" if it could."""
+    import socket
+
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((address, split_address(endpoint)[1]))
+        except OSError as error:
+            return f"{endpoint}: {error.strerror}"
+    return ""
+
+
+def _old_version(network: Network) -> str:
+    """The version of an etcd from before gRPC, "" if it is something else."""
+    import http.client
+    import json
+    import ssl
+
+    host, port = split_address(network.endpoints[0])
+    kind = http.client.HTTPSConnection if network.uses_tls else http.client.HTTPConnection
+    connection = kind(host, port, timeout=OLD_LIMIT_S)
+    try:
+        connection.request("GET", "/version")
+        answer = json.loads(connection.getresponse().read(4096))
+        return str(answer["etcdserver"])[:40]
+    except (OSError, ssl.SSLError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return ""
+    finally:
+        connection.close()

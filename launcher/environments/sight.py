@@ -1,0 +1,58 @@
+"""Which devices a worker sees, and which LOCAL_RANK fits that.
+
+As under torchrun all workers of a node see all its devices and pick by LOCAL_RANK. Three settings narrow the sight, by
+the variable that devices of this kind have for it:
+
+--virtual-local-rank       the worker's entry of CUDA_VISIBLE_DEVICES, by text. LOCAL_RANK is 0 for all
+--device-binding visible   the worker's own devices of any kind. LOCAL_RANK is 0 for all, because those who pick by it
+                           find one device: Megatron-LM, DeepSpeed and torch's DeviceMesh call set_device(LOCAL_RANK).
+                           LAUNCHER_LOCAL_RANK still counts the workers
+--devices-per-worker N     above 1 the worker's own. LOCAL_RANK still counts the workers, and a script must pick among
+                           its devices from 0
+
+TPU chips are narrowed together with what else libtpu reads, by `tpu`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from launcher.devices import visible
+from launcher.environments import Place
+from launcher.errors import UsageError
+
+LOCAL_RANK = "LAUNCHER_LOCAL_RANK"
+"""Tells the workers of a node apart where LOCAL_RANK does not."""
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+class Sight(NamedTuple):
+    """`variables` are empty where the worker sees what the agent sees."""
+
+    local_rank: int
+    variables: dict[str, str]
+
+
+def sight(place: Place, parent: Mapping[str, str], *, binding: str = "local-rank", is_virtual: bool = False) -> Sight:
+    """What this worker sees. `binding` and `is_virtual`: --device-binding and --virtual-local-rank.
+
+    Raises UsageError if --virtual-local-rank finds no entry for the worker in CUDA_VISIBLE_DEVICES.
+    """
+    devices = place.slot.devices
+    own = visible(devices, parent) if devices and devices[0].kind != "tpu" else None
+    if own is not None and (binding == "visible" or len(devices) > 1):
+        if binding == "visible":
+            return Sight(0, {own[0]: own[1], LOCAL_RANK: str(place.local_rank)})
+        return Sight(0 if is_virtual else place.local_rank, {own[0]: own[1]})
+    if not is_virtual:
+        return Sight(place.local_rank, {})
+    if _VISIBLE not in parent:
+        return Sight(0, {_VISIBLE: str(place.local_rank)})
+    entries = parent[_VISIBLE].split(",")
+    if place.local_rank >= len(entries):
+        raise UsageError(
+            f"--virtual-local-rank gives each worker one entry of {_VISIBLE}={parent[_VISIBLE]}, "
+            f"and local rank {place.local_rank} finds none"
+        )
+    return Sight(0, {_VISIBLE: entries[place.local_rank].strip()})

@@ -1,0 +1,84 @@
+"""Whether this node is fit to take part in a job, looked at before it joins.
+
+A node that has lost one of its GPUs joins as fast as any other, fails first, and takes everybody's round with it. So a
+node looks at itself between the warden's fork and its membership: are the devices there that were asked for, do they
+answer, is there room for logs, and does the user's own --health-check pass? One that is not fit says why and looks
+again, with pauses, up to --start-timeout. The others do not see it meanwhile.
+
+Here is what every start pays for, which is next to nothing. `waiting` is imported where there is something to wait for.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from launcher.config import Config
+from launcher.departure import Departure
+from launcher.devices.choose import node_slots
+from launcher.errors import UnfitError
+from launcher.node import Slot
+from launcher.options import shown
+from launcher.wakeup import Wakeup
+
+if TYPE_CHECKING:
+    from launcher.arrival import Arrival
+    from launcher.warden import Warden
+
+ROOM_BYTES = 16 << 20
+"""With less left a log disk is full: a worker's traceback, its last lines and a page of anything else still fit."""
+ROOM_PART = 0.01  # a small disk is full later
+
+
+class Entry(NamedTuple):
+    """A fit node: its slots, why there are so many, and what has listened for signals since before it was looked at."""
+
+    slots: tuple[Slot, ...]
+    reason: str
+    departure: Departure
+    wakeup: Wakeup
+
+
+def enter(config: Config, warden: Warden, arrival: Arrival | None = None) -> Entry:
+    """Return once this node is fit to join.
+
+    Raises UsageError for what no waiting mends, TemporaryError if it is not fit in time, and LeftEarly if this node is
+    told to go meanwhile.
+    """
+    departure = Departure(config)
+    wakeup = Wakeup([*departure.signals, "SIGCHLD"])
+
+    def look() -> tuple[tuple[Slot, ...], str]:
+        require_room(config)
+        return node_slots(config, os.environ)
+
+    if config.health_check is None:
+        try:
+            return Entry(*look(), departure, wakeup)
+        except UnfitError:
+            pass  # it is looked at again
+    from launcher.health.waiting import Gate
+
+    place = arrival.place.environment if arrival else {}
+    return Entry(*Gate(config, warden, departure, wakeup, place).passed(look), departure, wakeup)
+
+
+def require_room(config: Config) -> None:
+    """Raise UnfitError if what is to be kept of this job has no place: the directory that was named for its logs."""
+    directory = config.log_dir
+    if not directory or directory == os.devnull or config.logs_specs is not None:
+        return
+    name = f"log directory {shown(directory)}"
+    try:
+        disk = os.statvfs(directory)
+    except OSError as error:
+        raise UnfitError(f"{name} cannot be looked at: {error.strerror}") from None
+    if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
+        raise UnfitError(f"{name} is not writable", "see mount and ls -ld")
+    is_root = os.geteuid() == 0  # a part of many disks is kept for root
+    free = (disk.f_bfree if is_root else disk.f_bavail) * disk.f_frsize
+    files = disk.f_ffree if is_root else disk.f_favail
+    if free < min(ROOM_BYTES, disk.f_blocks * disk.f_frsize * ROOM_PART):
+        raise UnfitError(f"{name} is on a full disk: {free / (1 << 20):.1f} MiB are free", "see df -h")
+    if disk.f_files and not files:  # some file systems do not count
+        raise UnfitError(f"{name} is on a disk where no more files can be made", "see df -i")

@@ -1,0 +1,195 @@
+"""The wait of a node until it is fit: the user's --health-check, pauses, and the signals that end both at once.
+
+The warden runs the check as it runs workers, which is how nothing of it outlives its time: in a session of its own,
+swept with all its children when it has ended or its time is over, and killed if the agent is. What the check prints is
+read here and shown when it has failed, so stdout stays the workers'.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import signal
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from launcher.config import Config
+from launcher.console import PROGRAM, say, tell
+from launcher.credentials import PRIVATE
+from launcher.departure import Departure
+from launcher.environments.foreign import step_variables
+from launcher.errors import EXIT_FENCED, LeftEarly, TemporaryError, UnfitError
+from launcher.health.pauses import Pauses
+from launcher.membership import now
+from launcher.wakeup import Wakeup
+from launcher.warden import Exited, Gone, Report, SpawnFailed, Warden, WardenLost, WorkerSpec
+from rendezvous.settings import Settings
+
+TAIL_LINES = 10
+LINE_CHARACTERS = 300
+SWEEP_LIMIT_S = 10.0  # as for workers: a killed process may hang in a driver
+_TAIL_BYTES = 8192
+_READ_BYTES = 1 << 16
+_POLL_LIMIT_S = 86400.0  # poll() counts milliseconds in 31 bits
+
+Found = TypeVar("Found")
+
+
+class Gate:
+    """What stands between this node and its job. `variables`: added to the check's environment."""
+
+    def __init__(
+        self, config: Config, warden: Warden, departure: Departure, wakeup: Wakeup, variables: Mapping[str, str]
+    ) -> None:
+        self._command = config.health_check
+        self._origin = config.origins["health_check"]
+        self._timeout_s = config.health_timeout_s
+        self._warden = warden
+        self._departure = departure
+        self._wakeup = wakeup
+        self._variables = variables
+        limit_s = float(config.terms.get("start_timeout_s", Settings.start_timeout_s))
+        self._pauses = Pauses(limit_s, now())
+        self._said = ""
+        self._number = 1  # rounds count from 1 upwards, checks from 0 downwards
+        self._left = False  # something of the last check has not been seen to be gone
+        self._poll = select.poll()
+        self._poll.register(wakeup, select.POLLIN)
+        self._poll.register(warden, select.POLLIN)
+
+    def passed(self, look: Callable[[], Found]) -> Found:
+        """What `look` gives, once it raises no UnfitError and the check passes.
+
+        Raises TemporaryError when that takes too long, LeftEarly when this node is told to go.
+        """
+        passed = ""
+        while True:
+            try:
+                if self._command is not None:  # first: it has a limit, while a driver that hangs holds us in `look`
+                    passed = self._check(self._command)
+                found = look()
+                break
+            except UnfitError as error:
+                self._refuse(error)
+        if passed:
+            tell(passed)
+        if self._said:
+            tell("this node is fit now")
+        return found
+
+    def _refuse(self, error: UnfitError) -> None:
+        """Say why, and wait for the next look."""
+        pause_s = self._pauses.after(now())
+        limit_s = self._pauses.limit_s
+        if pause_s is None:
+            hint = error.hint or "--start-timeout is how long it looks again"
+            raise TemporaryError(f"this node was not fit to join within {limit_s:g} s: {error}", hint)
+        if str(error) != self._said:
+            hint = f"\nhint: {error.hint}" if error.hint else ""
+            again = "" if self._said else f"\n{PROGRAM}: it looks again, with pauses of 1 s to 60 s, for {limit_s:g} s"
+            self._said = str(error)
+            say(f"{PROGRAM}: this node does not join yet: {error}{hint}{again}")
+        until = now() + pause_s
+        while now() < until:
+            self._wait(until)
+
+    # --- the check ---
+
+    def _check(self, command: str) -> str:
+        """Run it; a sentence for the start. Raises UnfitError if it fails."""
+        self._see_it_gone()
+        self._number -= 1
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(read_end, False)
+        kept_end = os.dup(write_end)  # a check that closes its output has not ended, and must not keep us busy
+        spec = WorkerSpec(
+            local_rank=0,
+            argv=("/bin/sh", "-c", f"exec </dev/null; {command}"),
+            env=self._variables,
+            unset=(*step_variables(os.environ), *sorted(PRIVATE.intersection(os.environ))),
+            stdout=write_end,
+            stderr=write_end,
+        )
+        start, tail = now(), bytearray()
+        self._left = True
+        self._warden.spawn(self._number, [spec])
+        try:
+            end = self._end_of_check(read_end, tail, start + self._timeout_s)
+            self._warden.sweep(self._number)
+            self._see_it_gone()
+            _read(read_end, tail)
+        finally:
+            os.close(read_end)
+            os.close(kept_end)
+        if end:
+            raise UnfitError(f"{self._origin} {end}{_last_lines(tail)}")
+        return f"{self._origin} passed after {now() - start:.2g} s"
+
+    def _end_of_check(self, read_end: int, tail: bytearray, until: float) -> str:
+        """How it failed, as the end of a sentence; empty if it has not."""
+        self._poll.register(read_end, select.POLLIN)
+        try:
+            while now() < until:
+                for report in self._wait(until):
+                    match report:
+                        case Exited(self._number, _, _, exit_code):
+                            return _ending(exit_code)
+                        case SpawnFailed(self._number, _, _, error_number):
+                            return f"cannot be started: {os.strerror(error_number)}"
+                _read(read_end, tail)
+        finally:
+            self._poll.unregister(read_end)
+        return f"had not ended after {self._timeout_s:g} s and was killed"
+
+    def _see_it_gone(self) -> None:
+        """Wait until nothing is left of the last check. Raises UnfitError for what does not go."""
+        until = now() + SWEEP_LIMIT_S
+        while self._left:
+            if now() >= until:
+                raise UnfitError(f"{self._origin} cannot be killed: {self._warden.still_there()} is still there")
+            self._left = not any(isinstance(one, Gone) and one.round == self._number for one in self._wait(until))
+
+    # --- what else may happen ---
+
+    def _wait(self, until: float) -> list[Report]:
+        """Until something happens, or this time; what the warden says."""
+        wake_at = min(until, self._departure.wake_at)
+        self._poll.poll(math.ceil(min(max(0.0, wake_at - now()), _POLL_LIMIT_S) * 1000))
+        for signum in self._wakeup.take():
+            if signum == signal.SIGCHLD:
+                self._warden.reap()
+            elif leave := self._departure.told(signum):
+                raise LeftEarly(f"{leave.reason} before this node had joined", leave.exit_code)
+        if leave := self._departure.looked(now()):
+            raise LeftEarly(f"{leave.reason}, and this node had not joined yet", leave.exit_code)
+        reports = self._warden.reports()
+        for report in reports:
+            if isinstance(report, WardenLost):
+                self._warden.kill_orphans(SWEEP_LIMIT_S)
+                raise LeftEarly(report.sentence, EXIT_FENCED)
+        return reports
+
+
+def _read(read_end: int, tail: bytearray) -> None:
+    """Take what the check has printed; the end of it is kept."""
+    try:
+        tail += os.read(read_end, _READ_BYTES)
+    except BlockingIOError:
+        return
+    del tail[:-_TAIL_BYTES]
+
+
+def _ending(exit_code: int) -> str:
+    if exit_code < 0:
+        return f"was killed by {signal.Signals(-exit_code).name}"
+    return f"exited with code {exit_code}" if exit_code else ""
+
+
+def _last_lines(tail: bytearray) -> str:
+    lines = [line.rstrip() for line in tail.decode(errors="backslashreplace").replace("\r", "\n").split("\n")]
+    lines = [line for line in lines if line][-TAIL_LINES:]
+    if not lines:
+        return ", and printed nothing"
+    shown = (line if len(line) <= LINE_CHARACTERS else f"{line[:LINE_CHARACTERS]}..." for line in lines)
+    return "; its last lines:" + "".join(f"\n  | {line}" for line in shown)

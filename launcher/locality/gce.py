@@ -1,0 +1,86 @@
+"""Google's metadata server: the zone, and for some machines block, sub-block and host.
+
+Only machines for accelerators and some for HPC have a place below the zone, and only where they were placed compactly
+or reserved. It is an attribute in one of two spellings; both were seen in public code that reads them, neither on a
+page of Google's. Under GKE a server of GKE's own may stand in front, which knows the zone and hides attributes; the
+node's labels have the place then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from launcher.locality import Hints, signs
+from launcher.locality.metadata import LIMIT_S, LINK_LOCAL, Answer, NoAnswer, Server, fields, word
+
+_FLAVOR = "Metadata-Flavor"
+_PATH = "/computeMetadata/v1/"
+_ZONE, _HOST = "instance/zone", "instance/attributes/physical_host"
+_TOPOLOGY = "instance/attributes/physical_host_topology"
+
+
+class Source:
+    """`root`: where /sys hangs, and `address`: the server's, for tests."""
+
+    name = "gce"
+
+    def __init__(self, *, root: str = "/", address: tuple[str, int] = LINK_LOCAL) -> None:
+        self._root = root
+        self._address = address
+
+    def is_likely(self, environ: Mapping[str, str]) -> bool:
+        return bool(signs.sign_of(self.name, self._root))
+
+    def look(self, environ: Mapping[str, str], limit_s: float) -> Hints:
+        from launcher.locality.levels import taken
+
+        server = Server(self._address, min(limit_s, LIMIT_S))
+        values: dict[str, str] = {}
+        amiss = ""
+        try:
+            _zone(server, values)
+            if not (_topology(server, values) or _host(server, values)):
+                amiss = (
+                    "no physical_host: this machine has no such place, or GKE hides it and the node's labels have it"
+                )
+        except NoAnswer as error:
+            amiss = f"the metadata server {error}"
+        levels, remarks = taken(self.name, values)
+        return Hints(levels, "; ".join(filter(None, ("metadata server" if levels else "", amiss, *remarks))))
+
+
+def _zone(server: Server, values: dict[str, str]) -> None:
+    answer = _ask(server, _ZONE)
+    zone = word(answer.text).rpartition("/")[2] if answer.status == 200 else ""
+    if zone:
+        values[_ZONE] = zone
+        values[f"{_ZONE}: before the last dash"] = zone.rpartition("-")[0]
+
+
+def _topology(server: Server, values: dict[str, str]) -> bool:
+    answer = _ask(server, _TOPOLOGY)
+    if answer.status != 200:
+        return False
+    found = fields(answer.text)
+    parts = {f"{_TOPOLOGY}: {part}": word(found.get(part)) for part in ("cluster", "block", "subblock")}
+    values.update(parts)
+    return any(parts.values())
+
+
+def _host(server: Server, values: dict[str, str]) -> bool:
+    answer = _ask(server, _HOST)
+    parts = word(answer.text).strip("/").split("/")
+    if answer.status != 200 or len(parts) != 3:
+        return False
+    values[f"{_HOST}: first part"], values[f"{_HOST}: second part"] = parts[:2]
+    return True
+
+
+def _ask(server: Server, key: str) -> Answer:
+    """The answer of Google's server, which says that it is: whoever else stands there does not."""
+    answer = server.ask(_PATH + key, {_FLAVOR: "Google"})
+    if answer.headers.get(_FLAVOR.lower()) != "Google":
+        raise NoAnswer("is not Google's")
+    if answer.status not in (200, 404):
+        raise NoAnswer(f"answers {answer.status} to {key}")
+    return answer

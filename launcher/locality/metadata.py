@@ -1,0 +1,164 @@
+"""Asking a metadata server, or any small HTTP server, without being held up or led astray by it.
+
+Some answer in a millisecond; some never, because a firewall drops what they say; and where there is no such server a
+stranger may stand at the address. So one limit covers everything that is asked of a server, however slowly it drips;
+an answer has a largest size; redirects are answers like others and not followed; and proxies are not used, as
+variables such as http_proxy would send the question, with its token, to somebody else.
+
+What is amiss is raised as a clause that fits behind the server's name: "does not answer within 1 s".
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import socket
+    import ssl
+
+LINK_LOCAL = ("169.254.169.254", 80)
+"""Where every cloud has its server. Tests give another one to the constructor; no variable does, or whoever sets
+variables could have us ask anybody."""
+
+LIMIT_S = 1.0
+"""A metadata server is on the same machine, or nearly: it answers in milliseconds or not at all."""
+
+SIZE_MAX = 1 << 16
+_HEAD_MAX = 1 << 16
+
+
+class NoAnswer(Exception):
+    """The server gave nothing that can be used; the message is a clause that says what it did."""
+
+
+class Answer(NamedTuple):
+    """`headers`: by lower-case name."""
+
+    status: int
+    text: str
+    headers: Mapping[str, str]
+
+
+class Server:
+    """One server, and how much time there is for all questions together. `tls`: None for plain HTTP."""
+
+    def __init__(self, address: tuple[str, int], limit_s: float, tls: ssl.SSLContext | None = None) -> None:
+        self._address = address
+        self._limit_s = limit_s
+        self._until = time.monotonic() + limit_s
+        self._tls = tls
+
+    def ask(self, path: str, headers: Mapping[str, str], *, method: str = "GET", size_max: int = SIZE_MAX) -> Answer:
+        """What it answers, whatever the status; path and headers must be ASCII. Raises NoAnswer."""
+        from http.client import HTTPException
+
+        try:
+            with self._connected() as connection:
+                connection.settimeout(self.left_s())
+                connection.sendall(self._question(method, path, headers))
+                return self._answer(connection, method, size_max)
+        except TimeoutError:
+            raise NoAnswer(f"does not answer within {self._limit_s:g} s") from None
+        except ConnectionRefusedError:
+            raise NoAnswer("refuses connections") from None
+        except HTTPException:
+            raise NoAnswer("answers with something that is no HTTP") from None
+        except OSError as error:
+            raise NoAnswer(f"cannot be asked: {_words(error)}") from None
+        except UnicodeDecodeError:
+            raise NoAnswer("answers with something that is no text") from None
+
+    def left_s(self) -> float:
+        """The seconds that are left, more than 0. Raises TimeoutError."""
+        left_s = self._until - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        return left_s
+
+    def _connected(self) -> socket.socket:
+        import socket
+
+        plain = socket.create_connection(self._address, self.left_s())
+        if self._tls is None:
+            return plain
+        try:
+            plain.settimeout(self.left_s())
+            return self._tls.wrap_socket(plain, server_hostname=self._address[0])
+        except BaseException:
+            plain.close()
+            raise
+
+    def _question(self, method: str, path: str, headers: Mapping[str, str]) -> bytes:
+        host = self._address[0]
+        lines = [f"{method} {path} HTTP/1.1", f"Host: {f'[{host}]' if ':' in host else host}", "Connection: close"]
+        if method != "GET":
+            lines.append("Content-Length: 0")
+        lines += (f"{name}: {value}" for name, value in headers.items())
+        return "\r\n".join((*lines, "", "")).encode("ascii")
+
+    def _answer(self, connection: socket.socket, method: str, size_max: int) -> Answer:
+        from http.client import HTTPResponse
+
+        readable: Any = _Readable(connection, self, _HEAD_MAX + size_max)
+        response = HTTPResponse(readable, method=method)
+        try:
+            response.begin()
+            content = response.read(size_max + 1)
+            headers = {name.lower(): value for name, value in response.getheaders()}
+        finally:
+            response.close()
+        if len(content) > size_max:
+            raise NoAnswer(f"answers with more than {size_max >> 10} KiB")
+        if response.length:
+            raise NoAnswer("breaks off within its answer")
+        return Answer(response.status, content.decode(), headers)
+
+
+class _Readable(io.RawIOBase):
+    """The connection as HTTPResponse reads it: every wait within the server's limit, and not without end."""
+
+    def __init__(self, connection: socket.socket, server: Server, size_max: int) -> None:
+        self._connection = connection
+        self._server = server
+        self._left = size_max
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._left:
+            raise NoAnswer("answers without end")
+        self._connection.settimeout(self._server.left_s())
+        count = self._connection.recv_into(memoryview(buffer)[: self._left])
+        self._left -= count
+        return count
+
+
+def fields(text: str) -> dict[str, Any]:
+    """The object that a server's JSON is. Raises NoAnswer."""
+    import json
+
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise NoAnswer("answers with something that is no JSON") from None
+    if not isinstance(found, dict):
+        raise NoAnswer("answers with JSON that is no object")
+    return found
+
+
+def word(value: object) -> str:
+    """A value as a server gave it, without what is around it; empty if it is no text."""
+    return value.strip() if isinstance(value, str) else ""
+
+
+def _words(error: OSError) -> str:
+    """What went wrong, without the library's numbers."""
+    said: str = getattr(error, "verify_message", "") or error.strerror or str(error) or type(error).__name__
+    return said

@@ -1,0 +1,117 @@
+"""In which order levels stand, outermost first, when several lists of them are made one.
+
+The levels of `LEVELS` have their order. Users may have levels of their own, `row` or `rack`, and where such a one
+belongs is seen from the lists it stands in: `zone=a,row=r7,leaf=l3` puts rows inside zones and outside leaves. So each
+list is taken for what it says of every two of its names, and the names are lined up such that all of it holds. Where
+lists contradict each other, what more of them say counts; between equals the name that sorts first is outside. A name
+that stands beside no other is taken to be inside a leaf.
+
+The answer depends on the lists alone, not on the order in which they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import NamedTuple
+
+from launcher.locality import LEVELS
+
+_RANKS = {name: rank for rank, name in enumerate(LEVELS)}
+_OWN_RANK = _RANKS["leaf"] + 0.5  # where a level stands of which nothing is known
+
+
+class Order(NamedTuple):
+    """`levels`: every name once, outermost first; `remarks`: where the lists contradict each other."""
+
+    levels: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+
+def order(lists: Mapping[tuple[str, ...], int]) -> Order:
+    """One order for the names of all lists; `lists`: a list of names, outermost first -> how often it was given."""
+    names = {name for one in lists for name in one}
+    if names <= _RANKS.keys():
+        levels = tuple(sorted(names, key=_RANKS.__getitem__))
+        return Order(levels, tuple(_disordered(one) for one in sorted(lists) if _places(one) != sorted(_places(one))))
+    votes: dict[tuple[str, str], int] = {}
+    for one, count in lists.items():
+        for index, outer in enumerate(one):
+            for inner in one[index + 1 :]:
+                if not (outer in _RANKS and inner in _RANKS):
+                    votes[outer, inner] = votes.get((outer, inner), 0) + count
+    inside = _known(names)
+    remarks: list[str] = []
+    for outer, inner in sorted(votes, key=lambda pair: (-votes[pair], pair)):
+        if _reaches(inside, inner, outer):
+            remarks.append(
+                f"{outer} is taken to be inside {inner}, though {_count(votes[outer, inner])} it the other way round"
+            )
+        else:
+            inside[outer].add(inner)
+    disordered = [_disordered(one) for one in sorted(lists) if _places(one) != sorted(_places(one))]
+    return Order(tuple(_lined_up(inside)), (*disordered, *remarks))
+
+
+def _known(names: Iterable[str]) -> dict[str, set[str]]:
+    """Name -> the names that are inside it, as far as `LEVELS` says; only the next one, the rest follows."""
+    inside: dict[str, set[str]] = {name: set() for name in names}
+    known = sorted((name for name in inside if name in _RANKS), key=_RANKS.__getitem__)
+    for outer, inner in pairwise(known):
+        inside[outer].add(inner)
+    return inside
+
+
+def _places(names: Iterable[str]) -> list[int]:
+    return [_RANKS[name] for name in names if name in _RANKS]
+
+
+def _disordered(names: Iterable[str]) -> str:
+    known = [name for name in names if name in _RANKS]
+    usual = sorted(known, key=_RANKS.__getitem__)
+    return f"levels are given as {', '.join(known)}, and taken as {', '.join(usual)}"
+
+
+def _count(votes: int) -> str:
+    return "1 has" if votes == 1 else f"{votes} have"
+
+
+def _reaches(inside: Mapping[str, set[str]], start: str, goal: str) -> bool:
+    seen, left = {start}, [start]
+    while left:
+        name = left.pop()
+        if name == goal:
+            return True
+        left += inside[name] - seen
+        seen |= inside[name]
+    return False
+
+
+def _lined_up(inside: Mapping[str, set[str]]) -> list[str]:
+    """Every name before those inside it; of several that may come next, the one that is usually outermost."""
+    outside = dict.fromkeys(inside, 0)
+    for names in inside.values():
+        for name in names:
+            outside[name] += 1
+    ready = [name for name, count in outside.items() if not count]
+    found: list[str] = []
+    while ready:
+        ready.sort(key=lambda name: (_rank(inside, name), name), reverse=True)
+        found.append(name := ready.pop())
+        for inner in inside[name]:
+            outside[inner] -= 1
+            if not outside[inner]:
+                ready.append(inner)
+    return found
+
+
+def _rank(inside: Mapping[str, set[str]], name: str) -> float:
+    """A level of somebody's own that is outside a known one comes directly before that."""
+    if name in _RANKS:
+        return _RANKS[name]
+    reached, left = {name}, [name]
+    while left:
+        for inner in inside[left.pop()] - reached:
+            reached.add(inner)
+            left.append(inner)
+    return min([_RANKS[each] for each in reached if each in _RANKS], default=_OWN_RANK)

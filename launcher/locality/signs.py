@@ -1,0 +1,65 @@
+"""Signs that this machine stands in a certain cloud, or this process in a pod.
+
+A metadata server is asked only where there is such a sign, because the address that all clouds use for theirs means
+nothing elsewhere, or worse, somebody's machine. The sign is what the machine's firmware calls itself, which Linux
+shows in files that everybody may read, also in a container. Variables such as AWS_REGION are no sign: they say which
+cloud a program is to talk to, and are set on laptops too. A sandbox that hides the files has no sign, and then nothing
+is asked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+_SIZE_MAX = 256
+
+
+class Sign(NamedTuple):
+    """`file` begins with `text` on the machines of `cloud`, says `citation`."""
+
+    cloud: str
+    file: str
+    text: str
+    citation: str
+
+
+SERVICE_HOST = "KUBERNETES_SERVICE_HOST"
+"""The API server, as every container of a pod is told: kubernetes.io/docs/tasks/run-application/access-api-from-pod."""
+
+ACCOUNT = "var/run/secrets/kubernetes.io/serviceaccount"
+"""Where a pod has the token of its account, and what vouches for the API server."""
+
+_DMI = "sys/class/dmi/id"
+_EC2 = "docs.aws.amazon.com/AWSEC2/latest/UserGuide/identify_ec2_instances.html"
+_CLOUD_INIT = "github.com/canonical/cloud-init tools/ds-identify"
+
+SIGNS: tuple[Sign, ...] = (
+    Sign("aws", f"{_DMI}/sys_vendor", "Amazon EC2", _EC2),
+    Sign("aws", "sys/hypervisor/uuid", "ec2", _EC2),
+    Sign("gce", f"{_DMI}/product_name", "Google", "github.com/googleapis/google-auth-library-python"),
+    Sign("azure", f"{_DMI}/chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77", _CLOUD_INIT),
+    Sign("oci", f"{_DMI}/chassis_asset_tag", "OracleCloud.com", _CLOUD_INIT),
+)  # fmt: skip
+
+
+def sign_of(cloud: str, root: str = "/") -> str:
+    """What says that this machine is in that cloud, as words; empty if nothing does. `root`: where /sys hangs."""
+    for sign in SIGNS:
+        if sign.cloud == cloud and _beginning(os.path.join(root, sign.file)).startswith(sign.text):
+            return f"/{sign.file} begins with {sign.text}"
+    return ""
+
+
+def is_pod(environ: Mapping[str, str], root: str = "/") -> bool:
+    """Whether this process runs in a pod of Kubernetes. `root`: where /var hangs."""
+    return bool(environ.get(SERVICE_HOST)) or os.path.isdir(os.path.join(root, ACCOUNT))
+
+
+def _beginning(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read(_SIZE_MAX)
+    except OSError:
+        return ""

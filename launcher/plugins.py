@@ -1,0 +1,104 @@
+"""Plug-ins of other packages: detectors, sources of locality, environments of frameworks.
+
+A package offers one under a name in an entry-point group; here it is found, loaded and asked. Installed packages are
+looked through only when a name was given that is not built in, because that costs tens of milliseconds. A plug-in is
+somebody else's code in our process, so whatever it does wrong becomes one sentence that names its package.
+
+The groups: `meshrun.devices` (--devices NAME), `meshrun.locality` (--locality-sources NAME) and
+`meshrun.environments` (--framework NAME). An entry point leads to a class, or a function, that is called without
+arguments and gives the object with the contract's methods. See docs/guides/plug-ins.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeVar
+
+from launcher.errors import UsageError
+
+Answer = TypeVar("Answer")
+_TEXT_MAX = 200  # of what a plug-in says as it fails
+
+
+class Plugin(NamedTuple):
+    """A loaded plug-in. `package`: the distribution it comes from, with its version."""
+
+    name: str
+    package: str
+    value: Any
+
+    def __str__(self) -> str:
+        return f"the plug-in {self.name} of {self.package}"
+
+
+def load(group: str, name: str, asked_by: str) -> Plugin:
+    """The plug-in of this name, made. `asked_by`: the option that named it, as it was written.
+
+    Raises UsageError if no package offers it, several do, or it cannot be found or loaded.
+    """
+    from importlib.metadata import entry_points
+
+    try:
+        offered = entry_points(group=group)
+    except Exception as error:  # a file entry_points.txt of any package that is no such file
+        raise UsageError(f"{asked_by}: what is installed cannot be read: {_said(error)}") from error
+    found = {point.value: point for point in offered if point.name == name}
+    if not found:
+        raise UsageError(f"{asked_by}: no installed package has a plug-in {name} ({group})", _others(offered.names))
+    if len(found) > 1:
+        packages = sorted(_package(point) for point in found.values())
+        raise UsageError(f"{asked_by}: {len(found)} plug-ins are called {name}: of {' and of '.join(packages)}")
+    (point,) = found.values()
+    plugin = Plugin(name, _package(point), None)
+    try:
+        return plugin._replace(value=point.load()())
+    except Exception as error:
+        raise UsageError(f"{plugin} cannot be loaded: {_said(error)}") from error
+    except SystemExit as error:
+        raise UsageError(f"{plugin} cannot be loaded: it exits with {error.code}") from error
+
+
+def ask(plugin: Plugin, method: str, kind: type[Answer], *arguments: object) -> Answer:
+    """What a method of the plug-in gives back.
+
+    Raises UsageError if it has no such method, raises, or gives back something that is no `kind`.
+    """
+    call = getattr(plugin.value, method, None)
+    if not callable(call):
+        raise UsageError(f"{plugin} has no method {method}()")
+    try:
+        answer = call(*arguments)
+    except Exception as error:
+        raise UsageError(f"{plugin} failed: {_said(error)}") from error
+    except SystemExit as error:
+        raise UsageError(f"{plugin} failed: it exits with {error.code}") from error
+    if not isinstance(answer, kind):
+        raise UsageError(f"{plugin}: {method}() returned {_described(answer)}, not {_an(kind.__name__)}")
+    return answer
+
+
+def _package(point: Any) -> str:
+    distribution = point.dist
+    return f"{distribution.name} {distribution.version}" if distribution is not None else "an unknown package"
+
+
+def _others(names: Iterable[str]) -> str:
+    known = sorted(set(names))
+    return f"there are: {', '.join(known)}" if known else "install the package that has it, for the agent's Python"
+
+
+def _said(error: Exception) -> str:
+    """The error in one line."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # its own words may be broken, too
+        text = ""
+    return f"{type(error).__name__}: {text[:_TEXT_MAX]}" if text else type(error).__name__
+
+
+def _described(answer: object) -> str:
+    return "nothing" if answer is None else _an(type(answer).__name__)
+
+
+def _an(noun: str) -> str:
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"

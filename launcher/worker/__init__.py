@@ -1,0 +1,29 @@
+"""What a training script may ask of its launcher, and tell it. Nothing here is needed to be launched.
+
+    from launcher.worker import heartbeat, mesh, stop_requested, torch_mesh
+
+    mesh().group("tp")          # the ranks of my tensor-parallel group; grid.py
+    torch_mesh()["dp", "tp"]    # the same grid as a DeviceMesh; jax_mesh() for JAX; frameworks.py
+    stop_requested()            # whether it is time to save and leave; talking.py
+    heartbeat()                 # this worker makes progress
+    checkpoint_saved()          # now is a good time for a restart on more nodes
+
+torch and jax are imported by the functions that are about them, when they are called, and nothing else imports more
+than the standard library's smallest parts. Under another launcher whatever can be answered is: see each function.
+"""
+
+from launcher.worker.frameworks import init_jax, jax_mesh, torch_mesh
+from launcher.worker.grid import WorkerMesh, mesh
+from launcher.worker.talking import SOCKET_VARIABLE, checkpoint_saved, heartbeat, stop_requested
+
+__all__ = [
+    "SOCKET_VARIABLE",
+    "WorkerMesh",
+    "checkpoint_saved",
+    "heartbeat",
+    "init_jax",
+    "jax_mesh",
+    "mesh",
+    "stop_requested",
+    "torch_mesh",
+]

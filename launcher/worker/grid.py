@@ -1,0 +1,123 @@
+"""Where this worker stands in the mesh, and with whom it forms the group of each axis.
+
+    mesh pp=2,dp=2,tp=2       rank 5 is pp=1 dp=0 tp=1
+                              its groups: pp (1, 5)   dp (5, 7)   tp (4, 5)
+
+All of it follows from the shape and the rank, by the rule of every rank-major grid: the last axis varies fastest. The
+groups are those that were declared before the start: one per axis, and those over several axes that `--traffic` names.
+A group that nobody has declared is refused, since nobody has placed it: its ranks may be far apart.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import product
+from math import prod
+from typing import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class WorkerMesh(NamedTuple):
+    """The grid of this round and this worker's place in it.
+
+    `axes` and `shape` run from the outermost axis to the innermost. `group_names`: what `group` may be asked for.
+    """
+
+    axes: tuple[str, ...]
+    shape: tuple[int, ...]
+    rank: int
+    group_names: tuple[str, ...]
+
+    @property
+    def world_size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def coordinates(self) -> tuple[int, ...]:
+        """Where this worker stands, one number per axis."""
+        found, rest = [], self.rank
+        for size in reversed(self.shape):
+            rest, coordinate = divmod(rest, size)
+            found.append(coordinate)
+        return tuple(reversed(found))
+
+    def size(self, name: str) -> int:
+        """How many ranks a group of `name` has: an axis, or several as "dp+cp". Raises LookupError, as all below."""
+        return prod(self.shape[index] for index in self._indices(name))
+
+    def coordinate(self, name: str) -> int:
+        """This worker's place in its group, from 0; the place of its rank in `group(name)`."""
+        return self.group(name).index(self.rank)
+
+    def group(self, name: str) -> tuple[int, ...]:
+        """The ranks that differ from this one only along the axes of `name`, this one included; ascending."""
+        return self._group(self._indices(name), self.coordinates)
+
+    def groups(self, name: str) -> tuple[tuple[int, ...], ...]:
+        """Every group of `name`, in the order of their first ranks; each rank is in one of them."""
+        inner = self._indices(name)
+        outer = [range(1) if index in inner else range(size) for index, size in enumerate(self.shape)]
+        return tuple(self._group(inner, place) for place in product(*outer))
+
+    def _group(self, inner: tuple[int, ...], place: tuple[int, ...]) -> tuple[int, ...]:
+        strides = [prod(self.shape[index + 1 :]) for index in range(len(self.shape))]
+        first = sum(strides[index] * place[index] for index in range(len(place)) if index not in inner)
+        steps = product(*(range(self.shape[index]) for index in inner))
+        return tuple(first + sum(strides[i] * step for i, step in zip(inner, each, strict=True)) for each in steps)
+
+    def _indices(self, name: str) -> tuple[int, ...]:
+        wanted = {part.strip() for part in name.split("+")}
+        indices = tuple(index for index, axis in enumerate(self.axes) if axis in wanted)
+        if len(indices) < len(wanted):
+            missing = ", ".join(repr(axis) for axis in sorted(wanted.difference(self.axes)))
+            raise LookupError(
+                f"the mesh {self} has no axis {missing}: its axes are {', '.join(self.axes)}, "
+                "and --mesh declares them before the start"
+            )
+        declared = "+".join(self.axes[index] for index in indices)
+        if declared not in self.group_names:
+            raise LookupError(
+                f"no group over {declared} was declared: the groups of mesh {self} are {', '.join(self.group_names)}, "
+                f"and --traffic {declared}=WEIGHT declares another before the start"
+            )
+        return indices
+
+    def __str__(self) -> str:
+        return ",".join(f"{axis}={size}" for axis, size in zip(self.axes, self.shape, strict=True))
+
+
+def mesh() -> WorkerMesh:
+    """The mesh of this round, read from the variables that the launcher has set.
+
+    Under torchrun, which knows no mesh, it is that of meshrun without `--mesh`: one axis, dp. Raises RuntimeError
+    where no launcher has set a rank, or where the variables do not agree with each other.
+    """
+    return read(os.environ)
+
+
+def read(environ: Mapping[str, str]) -> WorkerMesh:
+    """The same from other variables; for tests, and for whoever has kept a worker's environment."""
+    if "RANK" not in environ or "WORLD_SIZE" not in environ:
+        raise RuntimeError("no launcher has given this process a rank: start the script with meshrun, or with torchrun")
+    axes = environ.get("MESH_AXES", "dp")
+    shape = environ.get("MESH_SHAPE", environ["WORLD_SIZE"])
+    names = tuple(axes.split(","))
+    try:
+        found = WorkerMesh(
+            names,
+            tuple(int(size) for size in shape.split(",")),
+            int(environ["RANK"]),
+            tuple(environ.get("MESH_GROUPS", axes).split(",")),
+        )
+        is_sound = len(found.shape) == len(names) and 0 <= found.rank < found.world_size == int(environ["WORLD_SIZE"])
+    except ValueError:
+        is_sound = False
+    if not is_sound:
+        raise RuntimeError(
+            f"these variables do not agree: MESH_AXES={axes}, MESH_SHAPE={shape}, RANK={environ['RANK']}, "
+            f"WORLD_SIZE={environ['WORLD_SIZE']}; something between the launcher and this script has changed them"
+        )
+    return found

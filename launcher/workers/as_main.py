@@ -1,0 +1,292 @@
+"""What workers of JAX begin with: it runs the script as Python would, and ends the process when the script has failed.
+
+    python -u as_main.py script train.py --steps 100      like  python -u train.py --steps 100
+    python -u as_main.py module train.main --steps 100    like  python -u -m train.main --steps 100
+    python -u as_main.py path train.py --steps 100        like  runpy.run_path("train.py", run_name="__main__")
+
+JAX registers an exit handler in which a process waits for all others. After an exception or `sys.exit(3)` these
+others wait for this one, in a collective; five minutes later all are aborted, and the exit code is lost. So the failure
+is written to TORCHELASTIC_ERROR_FILE first, then it is printed, then threads are waited for and all exit handlers but
+JAX's run, for a limited time, and the process ends with the code that it would have had. Who ends well leaves as ever,
+through JAX's handler.
+
+This file is run by the workers' Python, which may be another than the agent's: it imports nothing of this project, and
+knows JAX only by name. While the script runs nothing here stays between it and Python: `__main__` is the script's own
+module, and tracebacks begin with its lines.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType, TracebackType
+    from typing import NoReturn
+
+LEAVE_LIMIT_S = 30.0  # for last uploads and checkpoints; what waits for other workers waits in vain
+_JAX_HANDLERS = (
+    # Those of JAX 0.10: the second clears backends, which waits for what they run, and then shuts down.
+    ("jax._src.dispatch", "wait_for_tokens"),
+    ("jax._src.api", "clean_up"),
+    ("jax._src.distributed", "shutdown"),
+)
+
+
+def main() -> None:
+    """Run what the words of the command line name. Returns or raises SystemExit only if that went well."""
+    error_file = os.environ.get("TORCHELASTIC_ERROR_FILE", "")  # before the script may change it
+    _, how, *words = sys.argv
+    pid = os.getpid()
+    own = sys.modules["__main__"]  # nothing else holds it any more
+    main_module = sys.modules["__main__"] = _new_main(own)
+    try:
+        _refuse_taken_port()
+        if hasattr(sys, "orig_argv"):
+            start = sys.orig_argv.index(__file__) if __file__ in sys.orig_argv else len(sys.orig_argv)
+            sys.orig_argv[start:] = ["-m", *words] if how == "module" else words
+        {"script": _run_script, "module": _run_module, "path": _run_path}[how](words, main_module)
+    except BaseException as error:
+        if os.getpid() != pid:  # a process that the script has forked, which is no worker
+            raise
+        if isinstance(error, SystemExit) and exit_code(_said(error)) == 0:
+            raise
+        _fail(error, error_file)
+
+
+def exit_code(code: object) -> int:
+    """What the parent of a process sees that has called `sys.exit(code)`."""
+    if code is None:
+        return 0
+    if not isinstance(code, int):
+        return 1
+    return code & 0xFF if -(2**63) <= code < 2**63 else 0xFF
+
+
+def leave(code: int, signum: int = 0) -> NoReturn:
+    """End this process with this code, or by a signal, though other workers wait for it.
+
+    Before, as at any end of Python, threads are waited for, all exit handlers but JAX's run, and open files are
+    written.
+    """
+    for module, name in _JAX_HANDLERS:
+        handler = getattr(sys.modules.get(module), name, None)
+        if handler is not None:
+            atexit.unregister(handler)
+    import _thread
+    import threading
+
+    def cut_short() -> None:
+        if not done.wait(LEAVE_LIMIT_S):
+            os.write(2, f"exit handlers and threads were not done after {LEAVE_LIMIT_S:g} s\n".encode())
+            os._exit(code)
+
+    done = threading.Event()
+    last_steps = (
+        lambda: _thread.start_new_thread(cut_short, ()),
+        threading._shutdown,  # type: ignore[attr-defined]  # this and the next are what Python calls itself
+        atexit._run_exitfuncs,
+        _flush,
+        _flush_files,
+    )
+    for step in last_steps:
+        with contextlib.suppress(BaseException):  # one that fails has been told of
+            step()
+    done.set()
+    if signum:
+        import signal
+
+        signal.signal(signum, signal.SIG_DFL)
+        os.kill(os.getpid(), signum)
+    os._exit(code)
+
+
+def _new_main(own: ModuleType) -> ModuleType:
+    """A `__main__` like the one that Python makes before it runs a script."""
+    fresh = type(sys)("__main__")
+    fresh.__dict__["__builtins__"] = sys.modules["builtins"]
+    if "__annotations__" in vars(own):  # before Python 3.14
+        fresh.__annotations__ = {}
+    if "__cached__" in vars(own):
+        fresh.__dict__["__cached__"] = None
+    return fresh
+
+
+def _run_script(words: list[str], main_module: ModuleType) -> None:
+    path = words[0]
+    file = os.path.join(os.getcwd(), path)  # not made any shorter
+    sys.argv = words
+    if any(_is_importable_by(hook, path) for hook in sys.path_hooks):  # a directory or an archive, as Python finds out
+        import runpy
+
+        if _has_own_directory():
+            sys.path[0] = file
+        else:
+            sys.path.insert(0, file)
+        runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]  # Python's own way
+        return
+    if _has_own_directory():
+        sys.path[0] = os.path.dirname(os.path.realpath(path))
+    if path.endswith(".pyc"):
+        from importlib.machinery import SourcelessFileLoader
+
+        loader: object = SourcelessFileLoader("__main__", file)
+        code = SourcelessFileLoader("__main__", file).get_code("__main__")
+    else:
+        try:
+            with open(path, "rb") as source:
+                text = source.read()
+        except OSError as error:
+            why = f"[Errno {error.errno}] {error.strerror}"
+            print(f"{sys.executable}: can't open file {file!r}: {why}", file=sys.stderr)
+            raise SystemExit(2) from None
+        loader = type(__loader__)("__main__", file)  # type: ignore[name-defined]
+        code = compile(text, file, "exec", dont_inherit=True)
+    vars(main_module).update(__file__=file, __loader__=loader)
+    assert code is not None
+    exec(code, vars(main_module))
+
+
+def _run_module(words: list[str], main_module: ModuleType) -> None:
+    import runpy
+
+    sys.argv = ["-m", *words[1:]]
+    if _has_own_directory():
+        sys.path[0] = os.getcwd()
+    runpy._run_module_as_main(words[0])  # type: ignore[attr-defined]  # what -m calls
+
+
+def _run_path(words: list[str], main_module: ModuleType) -> None:
+    import runpy
+
+    sys.argv = words
+    if _has_own_directory():
+        sys.path[0] = ""
+    runpy.run_path(words[0], run_name="__main__")
+
+
+def _has_own_directory() -> bool:
+    """Whether Python has put this file's directory on the path, where the script's belongs."""
+    return not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated
+
+
+def _is_importable_by(hook: object, path: str) -> bool:
+    try:
+        hook(path)  # type: ignore[operator]
+    except ImportError:
+        return False
+    return True
+
+
+def _refuse_taken_port() -> None:
+    """JAX's coordinator binds with SO_REUSEPORT, also where another job's listens, which then dies: look before."""
+    address = os.environ.get("JAX_COORDINATOR_ADDRESS", "")
+    if os.environ.get("RANK") != "0" or not address.rpartition(":")[2].isdigit():
+        return
+    import socket
+
+    port = int(address.rpartition(":")[2])
+    for family, host in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that have ended do not count
+                probe.bind((host, port))
+            return
+        except OSError as error:  # noqa: PERF203 - a kernel without IPv6
+            if error.errno == errno.EADDRINUSE:
+                raise SystemExit(f"port {port} is where JAX's coordinator is to listen, and it is taken") from None
+
+
+def _fail(error: BaseException, error_file: str) -> NoReturn:
+    """Write the failure down, print it as Python would, and end."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    error.__traceback__ = trace
+    _write(error_file, error, trace)
+    if not isinstance(error, SystemExit):
+        error = _print(error, trace)
+    code = 1
+    if isinstance(error, SystemExit):
+        said = _said(error)
+        code = exit_code(said)
+        if said is not None and not isinstance(said, int):
+            with contextlib.suppress(Exception):  # nobody reads
+                print(said, file=sys.stderr or sys.__stderr__)
+    _flush()
+    leave(code, 2 if isinstance(error, KeyboardInterrupt) else 0)  # SIGINT, by which Python then ends, too
+
+
+def _said(leaving: SystemExit) -> object:
+    try:
+        return leaving.code
+    except Exception:  # a class of the script's own
+        return leaving
+
+
+def _print(error: BaseException, trace: TracebackType | None) -> BaseException:
+    """Print it. Returns what the process ends by: a hook may call `sys.exit`."""
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace  # exit handlers ask for these
+    sys.last_exc = error  # type: ignore[attr-defined]  # Python 3.12
+    try:
+        sys.excepthook(type(error), error, trace)
+    except SystemExit as leaving:
+        return leaving
+    except BaseException as broken:
+        inside = broken.__traceback__ = broken.__traceback__ and broken.__traceback__.tb_next
+        broken.__context__ = None  # that is `error`
+        print("Error in sys.excepthook:", file=sys.stderr)
+        sys.__excepthook__(type(broken), broken, inside)
+        print("\nOriginal exception was:", file=sys.stderr)
+        sys.__excepthook__(type(error), error, trace)
+    return error
+
+
+def _write(path: str, error: BaseException, trace: TracebackType | None) -> None:
+    """What torch's `record` would have written; where it has, with more knowledge than we have, it stays."""
+    if not path or os.path.exists(path):
+        return
+    import json
+    import time
+    import traceback
+
+    try:
+        content = {
+            "message": {
+                "message": traceback.format_exception_only(type(error), error)[-1].strip(),
+                "extraInfo": {
+                    "py_callstack": "".join(traceback.format_exception(type(error), error, trace)),
+                    "timestamp": str(int(time.time())),
+                },
+            }
+        }
+        with open(path, "w") as file:
+            json.dump(content, file)
+    except Exception as failure:
+        print(f"the failure cannot be written to {path}: {failure}", file=sys.stderr)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # closed, or nobody reads
+            stream.flush()
+
+
+def _flush_files() -> None:
+    """Write what the script has left in the buffers of open files; Python does it as it takes a script apart."""
+    import gc
+    import io
+
+    for kinds in ((io.TextIOWrapper,), (io.BufferedWriter, io.BufferedRandom)):  # the first write into the second
+        for file in gc.get_objects():
+            if issubclass(type(file), kinds):
+                with contextlib.suppress(Exception):  # closed, or its disk is full
+                    file.flush()
+
+
+if __name__ == "__main__":
+    main()

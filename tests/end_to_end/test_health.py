@@ -1,0 +1,142 @@
+"""A node that is not fit does not join, says why, and looks again; nothing of its check is left behind: whole jobs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.etcd import EtcdServer
+from tests.support.hosts import SLEEP, Cluster
+from tests.support.jobs import Job
+from tests.support.network import loopback_hosts
+from tests.support.waiting import wait_until
+
+N1, N2 = loopback_hosts(2)
+TRAIN = """
+print("training")
+mark("trained")
+"""
+# A check that leaves a child in a session of its own, which nobody would find by its group or its parent.
+LEAVES_A_CHILD = "setsid sh -c 'echo $$ > child; exec sleep 1000' & "
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
+    with EtcdServer("3.4", tmp_path / "etcd") as server:
+        yield server
+
+
+def test_a_node_joins_once_its_check_passes(tmp_path: Path) -> None:
+    check = "read typed; echo to stdout $typed; echo to stderr >&2; test -e fit"
+    with Job(tmp_path, "--health-check", check, script=TRAIN, prefix=("sh", "-c", 'echo typed | "$@"', "sh")) as job:
+        job.says("this node does not join yet")
+        assert not job.has_mark("trained", 0, 1)
+        (tmp_path / "fit").touch()
+        ended = job.wait()
+    assert ended.exit_code == 0
+    assert ended.stdout == "training\n", "what a check prints is not the workers'"
+    assert ended.stderr.startswith(
+        "meshrun: this node does not join yet: --health-check exited with code 1; its last lines:\n"
+        "  | to stdout\n"
+        "  | to stderr\n"
+        "meshrun: it looks again, with pauses of 1 s to 60 s, for 600 s\n"
+        "meshrun: --health-check passed after "
+    )
+    assert "meshrun: this node is fit now\nmeshrun: 1 worker" in ended.stderr
+
+
+def test_a_node_that_stays_unfit_gives_up(tmp_path: Path) -> None:
+    check = "printf 'gpu 3: \\033[31mECC\\033[0m\\nmeshrun: all is well\\n'; env | grep -c SECRET; kill -9 $$"
+    secret = {"LAUNCHER_JOB_SECRET": "hush", "SLURM_PROCID": "3"}
+    with Job(tmp_path, "--health-check", check, "--start-timeout=1.1", script=TRAIN, env=secret) as job:
+        ended = job.wait()
+        job.wait_until_nobody_is_left()
+    assert ended.exit_code == 75
+    lines = "  | gpu 3: \\x1b[31mECC\\x1b[0m\n  | meshrun: all is well\n  | 0\n"
+    assert ended.stderr.endswith(
+        f"meshrun: error: this node was not fit to join within 1.1 s: --health-check was killed by SIGKILL; its last "
+        f"lines:\n{lines}hint: --start-timeout is how long it looks again\n"
+    )
+    assert ended.stderr.count("does not join") == 1, "of three looks the second gave the same reason"
+    assert not job.has_mark("trained", 0, 1)
+
+
+def test_a_check_that_hangs_is_killed_with_all_its_children(tmp_path: Path) -> None:
+    check = LEAVES_A_CHILD + "exec >&- 2>&-; trap '' TERM; sleep 1000; :"
+    options = ("--health-check", check, "--health-timeout=0.5", "--start-timeout=0.1")
+    with Job(tmp_path, *options, script=TRAIN) as job:
+        ended = job.wait()
+        assert not job.left()
+    assert ended.exit_code == 75
+    assert "--health-check had not ended after 0.5 s and was killed, and printed nothing\n" in ended.stderr
+
+
+def test_what_a_check_leaves_running_is_gone_before_the_workers_start(tmp_path: Path) -> None:
+    script = "child = open('child').read().strip()\nmark('alive', str(os.path.exists('/proc/' + child)))"
+    check = LEAVES_A_CHILD + "while ! test -s child; do sleep 0.01; done"
+    with Job(tmp_path, "--health-check", check, script=script) as job:
+        assert job.wait().exit_code == 0
+    assert job.mark("alive", 0, 1) == "False"
+
+
+def test_a_signal_ends_a_check_and_the_wait_for_the_next_one(tmp_path: Path) -> None:
+    for check, said in ((LEAVES_A_CHILD + "touch runs; sleep 1000", "runs"), ("touch runs; false", "it looks again")):
+        (tmp_path / "runs").unlink(missing_ok=True)
+        with Job(tmp_path, "--health-check", check, script=TRAIN) as job:
+            if said == "runs":
+                wait_until((tmp_path / "runs").exists, what="the check")
+            else:
+                job.says(said)
+            job.send(signal.SIGTERM)
+            ended = job.wait()
+            assert not job.left()
+        assert ended.exit_code == 143
+        assert ended.stderr.endswith("meshrun: error: stopped by SIGTERM before this node had joined\n")
+
+
+def test_a_check_does_not_outlive_its_agent(tmp_path: Path) -> None:
+    check = LEAVES_A_CHILD + "while ! test -s child; do sleep 0.01; done; touch runs; sleep 1000"
+    with Job(tmp_path, "--health-check", check, script=TRAIN) as job:
+        wait_until((tmp_path / "runs").exists, what="the check")
+        job.send(signal.SIGKILL)
+        job.wait()
+        job.wait_until_nobody_is_left()
+
+
+def test_the_loss_of_the_warden_ends_the_check_too(tmp_path: Path) -> None:
+    check = LEAVES_A_CHILD + "while ! test -s child; do sleep 0.01; done; touch runs; sleep 1000"
+    with Job(tmp_path, "--health-check", check, script=TRAIN) as job:
+        wait_until((tmp_path / "runs").exists, what="the check")
+        os.kill(job.warden_pid, signal.SIGKILL)
+        ended = job.wait()
+        assert not job.left()
+    assert ended.exit_code == 137
+    assert "was killed by SIGKILL" in ended.stderr
+
+
+def test_a_check_that_floods_its_output_shows_the_end_of_it(tmp_path: Path) -> None:
+    check = "i=0; while test $i -lt 3000; do i=$((i+1)); echo line $i of the very same length; done; exit 3"
+    with Job(tmp_path, "--health-check", check, "--start-timeout=0", script=TRAIN) as job:
+        ended = job.wait()
+    assert ended.exit_code == 75
+    assert ended.stderr.count("  | line ") == 10
+    assert "  | line 2991 of the very same length\n" in ended.stderr
+    assert "  | line 3000 of the very same length\n" in ended.stderr
+
+
+def test_other_nodes_do_not_see_one_that_is_not_fit(tmp_path: Path, etcd: EtcdServer) -> None:
+    common = ("--nproc-per-node=1", "--nnodes=1:2", "--join-grace=0", "--grow=never")
+    with Cluster(tmp_path, *common, etcd=etcd, script=SLEEP) as job:
+        job.start(N1)
+        job.wait_for_round(1, 1)
+        job.start(N2, options=("--health-check", "test -e fit"))
+        job[N2].says("this node does not join yet")
+        assert job.members() == ["n1"]
+        (tmp_path / "n2/fit").touch()
+        job.wait_for_members("n1", "n2")
+        job.finish()
+        assert [job[host].wait().exit_code for host in (N1, N2)] == [0, 0]

@@ -1,0 +1,224 @@
+"""`launcher.worker` in real workers: the groups of torch and of JAX, a stop that is asked for, a worker that hangs."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.etcd import EtcdServer
+from tests.support.hosts import Cluster
+from tests.support.jobs import Job
+from tests.support.network import loopback_hosts
+
+N1, N2 = loopback_hosts(2)
+LIMIT_S = 180.0
+
+TORCH = """
+import torch
+import torch.distributed as dist
+from launcher.worker import mesh, torch_mesh
+
+place, grid = mesh(), torch_mesh()
+assert tuple(grid.get_coordinate()) == place.coordinates
+assert tuple(grid["dp", "tp"].get_coordinate()) == place.coordinates[1:]
+told = []
+for name in place.group_names:
+    total = torch.tensor([2**RANK])  # a sum of these says whose it is
+    dist.all_reduce(total, group=grid[name].get_group())
+    told.append(f"{name} {total.item()} {sum(2**rank for rank in place.group(name))}")
+mark("sums", ", ".join(told))
+dist.barrier()
+dist.destroy_process_group()
+"""
+JAX = """
+# As if the agent were a task of a Slurm step, and nobody had taken that away: JAX would believe it.
+os.environ.update(SLURM_JOB_ID="7", SLURM_STEP_NODELIST="nowhere", SLURM_NTASKS="1", SLURM_PROCID="0",
+                  SLURM_LOCALID="0", JAX_NUM_CPU_DEVICES="2", JAX_PLATFORMS="cpu", LAUNCHER_WORKER_DEVICES="cpu:2")
+from launcher.worker import init_jax, jax_mesh, mesh
+
+init_jax(initialization_timeout=120)
+init_jax()
+try:
+    jax_mesh()
+except ValueError as refusal:
+    mark("refused", str(refusal))
+place, grid = mesh(), jax_mesh(local_axis="chip")
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+own = [index for index, device in np.ndenumerate(grid.devices) if device.process_index == RANK]
+assert own == [(*place.coordinates, chip) for chip in (0, 1)], own
+spec = PartitionSpec(*grid.axis_names)
+ranks = jax.make_array_from_callback(
+    (2, 2, 2), NamedSharding(grid, spec), lambda index: np.full((1, 1, 1), 2**RANK, np.int32)
+)
+told = [f"{grid.devices.shape}", f"process {jax.process_index()}"]
+for axis in place.axes:
+    add = jax.shard_map(lambda x: jax.lax.psum(x, axis), mesh=grid, in_specs=spec, out_specs=spec)
+    totals = {int(shard.data.item()) for shard in jax.jit(add)(ranks).addressable_shards}
+    told.append(f"{axis} {totals} {sum(2**rank for rank in place.group(axis))}")
+mark("sums", ", ".join(told))
+"""
+
+
+def groups(strides: dict[str, tuple[int, int]], rank: int, axes: tuple[str, ...]) -> int:
+    """The ranks of a group, as the sum of their powers of two. `strides`: axis -> (size, stride), written by hand."""
+    first = rank - sum(rank // strides[axis][1] % strides[axis][0] * strides[axis][1] for axis in axes)
+    steps = itertools.product(*(range(strides[axis][0]) for axis in axes))
+    return sum(
+        2 ** (first + sum(step * strides[axis][1] for step, axis in zip(each, axes, strict=True))) for each in steps
+    )
+
+
+def test_the_groups_of_a_device_mesh_are_those_that_were_declared(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    options = ("--nproc-per-node=8", "--mesh=pp=2,dp=*,tp=2", "--traffic=tp=100,tp+pp=10:ring")
+    with Job(tmp_path, *options, script=TORCH) as job:
+        ended = job.wait(LIMIT_S)
+        assert ended.exit_code == 0, ended.stderr
+    strides = {"pp": (2, 4), "dp": (2, 2), "tp": (2, 1)}
+    for rank in range(8):
+        names = [("pp",), ("dp",), ("tp",), ("pp", "tp")]
+        sums = [("+".join(axes), groups(strides, rank, axes)) for axes in names]
+        assert job.mark("sums", rank, 1) == ", ".join(f"{name} {total} {total}" for name, total in sums)
+
+
+def test_a_jax_mesh_has_the_declared_axes_over_the_devices_of_all_processes(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    with Job(tmp_path, "--nproc-per-node=4", "--mesh=dp=2,tp=2", script=JAX) as job:
+        ended = job.wait(LIMIT_S)
+        assert ended.exit_code == 0, ended.stderr
+    for rank in range(4):
+        assert job.mark("refused", rank, 1).startswith(
+            "mesh dp=2,tp=2 has one device per worker, and each worker has 2"
+        )
+        totals = {axis: groups({"dp": (2, 2), "tp": (2, 1)}, rank, (axis,)) for axis in ("dp", "tp")}
+        sums = [f"{axis} {{{total}}} {total}" for axis, total in totals.items()]
+        assert job.mark("sums", rank, 1) == ", ".join(["(2, 2, 2)", f"process {rank}", *sums])
+
+
+def test_workers_that_ask_save_on_a_stop_whether_or_not_they_have_a_handler(tmp_path: Path) -> None:
+    script = """
+from launcher.worker import stop_requested
+got = []
+if RANK == 1:
+    signal.signal(signal.SIGTERM, lambda *_: got.append("SIGTERM"))
+assert not stop_requested()
+mark("up")
+while not stop_requested():
+    time.sleep(0.01)
+while RANK == 1 and not got:
+    time.sleep(0.01)
+mark("saved", " ".join(got) or "no signal")
+"""
+    with Job(tmp_path, "--nproc-per-node=2", script=script) as job:
+        for rank in range(2):
+            job.mark("up", rank, 1)
+        job.send(signal.SIGTERM)
+        assert job.wait().exit_code == 143
+    assert [job.mark("saved", rank, 1) for rank in range(2)] == ["no signal", "SIGTERM"]
+
+
+def test_a_round_that_has_failed_asks_nobody_to_save(tmp_path: Path) -> None:
+    script = """
+from launcher.worker import stop_requested
+if RANK == 1:
+    wait_for("asked-0-1")
+    sys.exit(3)
+got = []
+signal.signal(signal.SIGTERM, lambda *_: got.append("SIGTERM"))
+stop_requested()
+mark("asked")
+while not got:
+    time.sleep(0.01)
+mark("answer", str(stop_requested()))
+"""
+    with Job(tmp_path, "--nproc-per-node=2", script=script) as job:
+        assert job.wait().exit_code == 3
+    assert job.mark("answer", 0, 1) == "False"
+
+
+def test_a_drain_of_one_node_asks_the_workers_of_all_and_they_leave_after_the_same_step(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = """
+from launcher.worker import stop_requested
+if ROUND == 2:
+    mark("began", str(stop_requested()))
+    sys.exit(0)
+import torch
+import torch.distributed as dist
+
+dist.init_process_group()
+mark("began")
+word = torch.tensor(0)
+step = 0
+while not word:
+    beat()
+    step += 1
+    time.sleep(0.005)
+    word.fill_(stop_requested())
+    dist.all_reduce(word, dist.ReduceOp.MAX)
+mark("saved", str(step))
+dist.barrier()
+dist.destroy_process_group()
+"""
+    with EtcdServer("3.4", tmp_path / "etcd") as etcd:
+        options = ("--nnodes=1:2", "--nproc-per-node=1", "--lease-ttl=5", "--join-grace=0.5")
+        with Cluster(tmp_path, *options, etcd=etcd, script=script) as cluster:
+            cluster.start(N1, N2, options=("--target-nodes=2",))
+            cluster.wait_for_round(1, 2)
+            first = {host: cluster[host].ranks(1)[0] for host in (N1, N2)}
+            for host, rank in first.items():
+                cluster[host].mark("began", rank, 1, LIMIT_S)
+            program = os.path.join(os.path.dirname(sys.executable), "meshctl")
+            words = ("drain", cluster.run_id, N2.name, "--rdzv-endpoint", etcd.endpoint)
+            subprocess.run([program, *words], check=True, capture_output=True, timeout=60)
+            steps = {cluster[host].mark("saved", rank, 1) for host, rank in first.items()}
+            assert len(steps) == 1
+            cluster[N2].wait()
+            assert cluster[N1].mark("began", 0, 2, LIMIT_S) == "False"
+            assert cluster[N1].wait().exit_code == 0
+            assert cluster.overlaps() == []
+
+
+def test_a_worker_that_has_beaten_and_hangs_is_replaced_and_one_that_never_beats_is_left_alone(tmp_path: Path) -> None:
+    script = """
+from launcher.worker import heartbeat
+if RANK == 0:  # never beats
+    wait_for("again")
+elif ROUND == 1:
+    assert heartbeat()
+    def hang():
+        wait_for("never")
+    hang()
+else:
+    mark("again")
+    os.rename("again-1-2", "again")
+"""
+    options = ("--nproc-per-node=2", "--max-restarts=1", "--heartbeat-timeout=1", "--tee=2")
+    with Job(tmp_path, *options, script=script) as job:
+        ended = job.wait()
+        assert ended.exit_code == 0, ended.stderr
+    assert "gave no heartbeat for 1 s and was killed" in ended.stderr
+    assert "in hang" in ended.stderr  # where it stood
+    assert "rank 0 (pid" not in ended.stderr
+
+
+def test_one_that_does_not_even_take_sigabrt_is_killed_and_the_report_says_why(tmp_path: Path) -> None:
+    script = """
+from launcher.worker import heartbeat
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGABRT])
+heartbeat()
+wait_for("never")
+"""
+    with Job(tmp_path, "--nproc-per-node=1", "--heartbeat-timeout=0.5", script=script) as job:
+        ended = job.wait()
+    assert ended.exit_code == 137
+    assert "traceback : no heartbeat for 0.5 s" in ended.stderr

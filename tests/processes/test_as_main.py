@@ -1,0 +1,251 @@
+"""What starts a worker of JAX: a script sees what it sees under Python, and a failure ends it at once, as Python would.
+
+Most tests run one program twice, by Python and by `as_main`, and compare all that can be seen from outside.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from launcher.output.error_file import read_error_file
+from launcher.workers import as_main
+
+LIMIT_S = 60.0
+LOOK = """
+'''A script that shows all that it can see of itself.'''
+import inspect, multiprocessing, os, pickle, sys
+
+class Own: pass
+def double(number): return 2 * number
+
+if __name__ == "__main__":
+    seen = {name: value for name, value in globals().items() if name.startswith("__")}
+    print(sorted(seen.items(), key=lambda item: item[0]))
+    print(sys.argv, sys.orig_argv[1:], sys.path)
+    print(pickle.dumps(Own()), inspect.getsource(double), sys.modules["__main__"].__dict__ is globals())
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.map(double, [1, 2]))
+"""
+FAIL = """
+import atexit, sys
+atexit.register(print, "handler")
+def boom(): raise ValueError("the reason")
+how = sys.argv[1]
+if how == "raise": boom()
+elif how == "interrupt": raise KeyboardInterrupt
+elif how == "text": sys.exit("a text")
+elif how == "hook":
+    sys.excepthook = lambda *error: sys.exit(9)
+    boom()
+elif how == "broken hook":
+    sys.excepthook = lambda *error: 1 / 0
+    boom()
+elif how == "unfinished":
+    import threading
+    from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+    pools = ThreadPoolExecutor(1), ProcessPoolExecutor(1)
+    is_over = threading.Event()  # set by what runs after the script's last line
+    pools[1].submit(len, ()).add_done_callback(lambda done: print("a process has computed"))
+    pools[0].submit(lambda: (pools[1].shutdown(), is_over.set()))
+    threading.Thread(target=lambda: (is_over.wait(), print("saved by a thread"))).start()
+    text, binary = open("text", "w+"), open("binary", "wb")
+    text.write("left in a buffer"), binary.write(b"left, too")
+    atexit.register(lambda: print("handler", sys.last_value))
+    boom()
+sys.exit(int(how))
+"""
+AFTER_JAX = """
+import atexit, sys, types
+for name, handler in (("api", "clean_up"), ("distributed", "shutdown")):
+    module = sys.modules["jax._src." + name] = types.ModuleType(name)
+    def wait(name=name):
+        print("JAX waits in", name)
+        {wait}
+    setattr(module, handler, atexit.register(wait))
+{more}
+sys.exit({code})
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in (("look", LOOK), ("fail", FAIL), ("syntax", "x = (\n")):
+        (tmp_path / f"{name}.py").write_text(text)
+        (tmp_path / "package").mkdir(exist_ok=True)
+        (tmp_path / "package" / f"{name}.py").write_text(text)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "__main__.py").write_text(LOOK.partition("    with")[0])  # spawned processes do not find it
+    with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
+        archive.writestr("__main__.py", FAIL)
+    return tmp_path
+
+
+def run(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "TORCHELASTIC_"))}
+    return subprocess.run(
+        [sys.executable, "-u", *words], cwd=folder, env=environ | variables, capture_output=True, text=True,
+        timeout=LIMIT_S, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def as_worker(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return run(folder, as_main.__file__, *words, **variables)
+
+
+def seen(ended: subprocess.CompletedProcess[str]) -> tuple[int, str, str]:
+    stdout, stderr = (re.sub("0x[0-9a-f]+", "0x", text) for text in (ended.stdout, ended.stderr))
+    return ended.returncode, stdout, stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("look.py", "a", "-b"), ("./look.py",), ("folder", "a"), ("-m", "package.look", "-a")],
+    ids=["script", "script in a directory", "directory", "module"],
+)
+def test_a_script_sees_itself_as_under_python(folder: Path, words: tuple[str, ...]) -> None:
+    how = ("module", *words[1:]) if words[0] == "-m" else ("script", *words)
+    expected = run(folder, *words)
+    assert (expected.returncode, "[2, 4]" in expected.stdout) == (0, words[0] != "folder"), expected
+    assert seen(as_worker(folder, *how)) == seen(expected)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("fail.py", "raise"),
+        ("fail.py", "interrupt"),
+        ("fail.py", "text"),
+        ("fail.py", "3"),
+        ("fail.py", "-1"),
+        ("fail.py", "4294967299"),
+        ("fail.py", "hook"),
+        ("fail.py", "broken hook"),
+        ("syntax.py",),
+        ("nowhere.py",),
+        ("archive.zip", "raise"),
+        ("-m", "package.fail", "raise"),
+        ("-m", "package.nowhere"),
+    ],
+    ids=" ".join,
+)
+def test_a_failure_looks_as_under_python(folder: Path, words: tuple[str, ...]) -> None:
+    how = ("module", *words[1:]) if words[0] == "-m" else ("script", *words)
+    assert seen(as_worker(folder, *how)) == seen(run(folder, *words))
+
+
+def test_what_a_failed_script_has_begun_is_finished_as_under_python(folder: Path) -> None:
+    looks = []
+    for words in (("fail.py",), (as_main.__file__, "script", "fail.py")):
+        ended = seen(run(folder, *words, "unfinished"))
+        looks.append((ended, (folder / "text").read_text(), (folder / "binary").read_text()))
+    assert looks[0] == looks[1]
+    assert looks[1][0][1] == "a process has computed\nsaved by a thread\nhandler the reason\nhandler\n"
+    assert looks[1][1:] == ("left in a buffer", "left, too")
+
+
+def test_a_process_that_the_script_has_forked_does_not_speak_for_the_worker(folder: Path) -> None:
+    (folder / "forks.py").write_text("import os\nif os.fork() == 0: raise ValueError\nprint(os.wait()[1] >> 8)")
+    ended = as_worker(folder, "script", "forks.py", TORCHELASTIC_ERROR_FILE=str(folder / "error.json"))
+    assert (ended.returncode, ended.stdout) == (0, "1\n")
+    assert not (folder / "error.json").exists()
+
+
+def test_run_path_runs_a_file_without_its_directory_on_the_path(folder: Path) -> None:
+    (folder / "sub").mkdir()
+    (folder / "sub" / "path.py").write_text("import sys\nprint(sys.argv, sys.path[0], __name__)\nsys.exit(4)")
+    ended = as_worker(folder, "path", "sub/path.py", "a")
+    assert (ended.returncode, ended.stdout) == (4, "['sub/path.py', 'a']  __main__\n")
+
+
+def test_an_exception_is_left_in_the_error_file_as_torch_does_it(folder: Path) -> None:
+    file = folder / "error.json"
+    as_worker(folder, "script", "fail.py", "raise", TORCHELASTIC_ERROR_FILE=str(file))
+    message = json.loads(file.read_text())["message"]
+    assert message["message"] == "ValueError: the reason"
+    assert message["extraInfo"]["timestamp"].isdigit()
+    shown = read_error_file(str(file))
+    assert shown is not None
+    assert shown.startswith("Traceback")
+    assert 'raise ValueError("the reason")' in shown
+    assert "as_main" not in shown
+
+
+def test_an_exit_code_is_left_with_the_place_where_the_script_ended(folder: Path) -> None:
+    file = folder / "error.json"
+    assert as_worker(folder, "script", "fail.py", "3", TORCHELASTIC_ERROR_FILE=str(file)).returncode == 3
+    assert json.loads(file.read_text())["message"]["message"] == "SystemExit: 3"
+    assert "sys.exit(int(how))" in (read_error_file(str(file)) or "")
+    file.unlink()
+    assert as_worker(folder, "script", "fail.py", "0", TORCHELASTIC_ERROR_FILE=str(file)).returncode == 0
+    assert not file.exists()
+
+
+def test_an_error_file_that_the_script_has_written_stays(folder: Path) -> None:
+    file = folder / "error.json"
+    file.write_text("its own")
+    as_worker(folder, "script", "fail.py", "raise", TORCHELASTIC_ERROR_FILE=str(file))
+    assert file.read_text() == "its own"
+
+
+def test_an_error_file_that_cannot_be_written_changes_nothing_else(folder: Path) -> None:
+    ended = as_worker(folder, "script", "fail.py", "3", TORCHELASTIC_ERROR_FILE=str(folder / "no" / "error.json"))
+    assert ended.returncode == 3
+    assert "cannot be written" in ended.stderr
+
+
+@pytest.mark.parametrize("code", ["3", "'gone'"])
+def test_after_a_failure_nobody_waits_in_jaxs_exit_handlers(folder: Path, code: str) -> None:
+    script = AFTER_JAX.format(wait="import time; time.sleep(3600)", more="atexit.register(print, 'own')", code=code)
+    (folder / "jaxlike.py").write_text(script)
+    ended = as_worker(folder, "script", "jaxlike.py")
+    assert (ended.returncode, ended.stdout) == (3 if code == "3" else 1, "own\n")
+
+
+def test_after_a_success_they_run(folder: Path) -> None:
+    (folder / "jaxlike.py").write_text(AFTER_JAX.format(wait="pass", more="", code="0"))
+    ended = as_worker(folder, "script", "jaxlike.py")
+    assert (ended.returncode, ended.stdout) == (0, "JAX waits in distributed\nJAX waits in api\n")
+
+
+def test_an_exit_handler_that_hangs_is_cut_short_and_the_code_is_kept(folder: Path) -> None:
+    script = """
+import atexit, sys, time
+sys._getframe(1).f_globals["LEAVE_LIMIT_S"] = 0.05
+atexit.register(time.sleep, 3600)
+sys.exit(3)
+"""
+    (folder / "hangs.py").write_text(script)
+    ended = as_worker(folder, "script", "hangs.py")
+    assert ended.returncode == 3
+    assert "exit handlers and threads were not done" in ended.stderr
+
+
+def test_an_interrupted_worker_ends_by_the_signal(folder: Path) -> None:
+    assert as_worker(folder, "script", "fail.py", "interrupt").returncode == -signal.SIGINT
+
+
+@pytest.mark.parametrize("option", [None, socket.SO_REUSEPORT], ids=["plain", "like JAX's"])
+def test_rank_0_does_not_listen_where_another_coordinator_does(folder: Path, option: int | None) -> None:
+    (folder / "fine.py").write_text("print('runs')")
+    with socket.socket() as other:
+        if option is not None:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.setsockopt(socket.SOL_SOCKET, option, 1)
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        coordinator = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}"}
+        taken = as_worker(folder, "script", "fine.py", RANK="0", **coordinator)
+        assert (taken.returncode, taken.stdout) == (1, "")
+        assert f"port {port} is where JAX's coordinator is to listen" in taken.stderr
+        assert as_worker(folder, "script", "fine.py", RANK="1", **coordinator).returncode == 0

@@ -1,0 +1,510 @@
+"""Servers that say where a node stands: each cloud's as documented, and every one as it should not be."""
+
+from __future__ import annotations
+
+import ssl
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.locality import Hints, Source, aws, azure, gce, node_object, oci, signs
+from launcher.locality.kubernetes import Source as KubernetesSource
+from launcher.locality.metadata import NoAnswer, Server
+from tests.support.certificates import Certificates
+from tests.support.metadata_servers import Answering, Request, Serving, dripping, pages, reply, serving, silence
+
+CLOUDS: dict[str, Callable[..., Source]] = {
+    "aws": aws.Source, "azure": azure.Source, "gce": gce.Source, "oci": oci.Source,
+}  # fmt: skip
+LIMIT_S = 20.0  # for servers that answer
+SHORT_S = 0.15  # for those that do not
+
+
+@pytest.fixture(autouse=True)
+def on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that answer have all the time they need."""
+    for module in (aws, azure, gce, node_object, oci):
+        monkeypatch.setattr(module, "LIMIT_S", LIMIT_S)
+
+
+def levels(hints: Hints) -> dict[str, str]:
+    return {level.name: level.domain for level in hints.levels}
+
+
+def look(cloud: str, answer: Answering, **words: Any) -> tuple[Hints, list[Request]]:
+    with serving(answer) as server:
+        return CLOUDS[cloud](address=server.address, **words).look({}, LIMIT_S), server.requests
+
+
+# What every server may do
+
+
+@pytest.mark.parametrize(
+    ("answer", "clause"),
+    [
+        (lambda _: [b"what?\r\n\r\n"], "answers with something that is no HTTP"),
+        (lambda _: [], "answers with something that is no HTTP"),
+        (lambda _: [b"HTTP/1.1 200 fine\r\nContent-Length: 9\r\n\r\nfour"], "breaks off within its answer"),
+        (lambda _: [b"HTTP/1.1 200 fine\r\n" + b"X-A: b\r\n" * 200], "answers with something that is no HTTP"),
+        (lambda _: reply(b"\xff\xfe\x00"), "answers with something that is no text"),
+        (lambda _: reply("x" * 70_000), "answers with more than 64 KiB"),
+        (lambda _: [b"HTTP/1.1 200 fine\r\n\r\n", *[b"x" * 10_000] * 20], "answers with more than 64 KiB"),
+        (lambda _: [b"HTTP/1.1 100 go on\r\n\r\n" * 10_000], "answers without end"),
+    ],
+)
+def test_what_is_no_answer_is_said_in_a_clause(answer: Answering, clause: str) -> None:
+    with serving(answer) as server, pytest.raises(NoAnswer) as refused:
+        Server(server.address, LIMIT_S).ask("/", {})
+    assert str(refused.value) == clause
+
+
+@pytest.mark.parametrize("content", [b"H", b"HTTP/1.1 200 fine\r\nX-A: b\r\n\r\nbody"])
+def test_a_server_that_drips_is_left_at_the_limit(content: bytes) -> None:
+    with serving(dripping(content)) as server, pytest.raises(NoAnswer, match=r"does not answer within 0\.15 s"):
+        Server(server.address, SHORT_S).ask("/", {})
+
+
+def test_the_limit_is_for_all_questions_together() -> None:
+    with silence() as address:
+        server = Server(address, SHORT_S)
+        with pytest.raises(NoAnswer, match="does not answer within"):
+            server.ask("/first", {})
+        with pytest.raises(NoAnswer, match="does not answer within"):
+            server.ask("/second", {})
+        with pytest.raises(TimeoutError):
+            server.left_s()
+
+
+def test_a_redirect_is_an_answer_and_is_not_followed() -> None:
+    with serving(pages({"/there": "secret"})) as other:
+        host, port = other.address
+        with serving(lambda _: reply("", 302, Location=f"http://{host}:{port}/there")) as server:
+            assert Server(server.address, LIMIT_S).ask("/", {}).status == 302
+        assert not other.requests
+
+
+def test_an_answer_in_chunks_is_put_together() -> None:
+    chunks = [b"HTTP/1.1 200 fine\r\nTransfer-Encoding: chunked\r\n\r\n", b"3\r\nabc\r\n", b"2\r\nde\r\n0\r\n\r\n"]
+    with serving(lambda _: chunks) as server:
+        assert Server(server.address, LIMIT_S).ask("/", {}).text == "abcde"
+
+
+def test_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(pages({})) as proxy, serving(pages({"/": "direct"})) as server:
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "https_proxy"):
+            monkeypatch.setenv(name, "http://{}:{}".format(*proxy.address))
+        assert Server(server.address, LIMIT_S).ask("/", {}).text == "direct"
+        assert not proxy.requests
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_a_server_that_is_silent_gives_a_reason_and_no_levels(cloud: str) -> None:
+    with silence() as address:
+        hints = CLOUDS[cloud](address=address, root="/nowhere").look({}, SHORT_S)
+    assert not hints.levels
+    assert hints.reason.startswith("the metadata server does not answer within 0.15 s")
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda _: reply("<html>a portal of a hotel</html>", Metadata_Flavor="Google"),
+        lambda _: reply("[" * 50_000, Metadata_Flavor="Google"),
+        lambda _: reply("[1]", Metadata_Flavor="Google"),
+        lambda _: reply({name: ["x"] for name in ("location", "zone", "tagsList", "block", *oci._RDMA)},
+                        Metadata_Flavor="Google"),
+        lambda _: reply("\0\1", Metadata_Flavor="Google"),
+        lambda _: reply("", Metadata_Flavor="Google"),
+        lambda _: reply("", 302, Location="http://127.0.0.1:1/", Metadata_Flavor="Google"),
+        lambda _: reply("", 500, Metadata_Flavor="Google"),
+        lambda _: reply("", 404, Metadata_Flavor="Google"),
+        lambda _: reply("", 429),
+        lambda _: [b"SSH-2.0-OpenSSH_9.6\r\n"],
+    ],
+)  # fmt: skip
+def test_nonsense_gives_a_reason_and_nothing_else(cloud: str, answer: Answering) -> None:
+    hints, _ = look(cloud, answer, root="/nowhere")
+    assert hints.reason
+    assert hints.reason.isprintable()
+    assert all(domain.isprintable() and domain for domain in levels(hints).values())
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_nobody_there_gives_a_reason(cloud: str) -> None:
+    with silence() as address:
+        pass
+    hints = CLOUDS[cloud](address=address, root="/nowhere").look({}, LIMIT_S)
+    assert not hints.levels
+    assert hints.reason.startswith("the metadata server refuses connections")
+
+
+# Amazon
+
+TOKEN = "AQAEAHx0aGUgdG9rZW4tZm9yLXRlc3Rz=="
+PLACES = {"region": "us-west-2", "availability-zone": "us-west-2a", "availability-zone-id": "usw2-az1"}
+
+
+def imds(places: dict[str, str], *, right_token: str = TOKEN) -> Answering:
+    def answer(request: Request) -> list[bytes]:
+        if request.path == "/latest/api/token":
+            asked = request.method == "PUT" and "x-aws-ec2-metadata-token-ttl-seconds" in request.headers
+            return reply(TOKEN) if asked else reply("", 405)
+        if request.headers.get("x-aws-ec2-metadata-token") != right_token:
+            return reply("", 401)
+        place = places.get(request.path.removeprefix("/latest/meta-data/placement/"))
+        return reply("", 404) if place is None else reply(place)
+
+    return answer
+
+
+def test_amazon_tells_region_and_zone_and_no_switches() -> None:
+    hints, requests = look("aws", imds(PLACES))
+    assert levels(hints) == {"region": "us-west-2", "zone": "us-west-2a"}
+    assert [level.origin for level in hints.levels] == ["placement/region", "placement/availability-zone"]
+    assert "it knows no switches: `aws ec2 describe-instance-topology`" in hints.reason
+    assert "placement group" not in hints.reason
+    assert [request.method for request in requests] == ["PUT", "GET", "GET", "GET", "GET"]
+
+
+def test_a_placement_group_is_named_and_not_used() -> None:
+    hints, _ = look("aws", imds({**PLACES, "group-name": "train-pg", "partition-number": "2"}))
+    assert levels(hints) == {"region": "us-west-2", "zone": "us-west-2a"}
+    assert "the placement group train-pg, partition 2 says what was asked for, not what is near" in hints.reason
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (imds(PLACES, right_token="another"), "the metadata server answers 401 to placement/region"),
+        (lambda _: reply("", 403), "the metadata server gives no token, it answers 403: it is turned off"),
+        (lambda _: reply("two words"), "the metadata server gives a token that is none"),
+        (lambda _: reply("a\r\nX-Evil:1"), "the metadata server gives a token that is none"),
+        (lambda request: reply(TOKEN if "token" in request.path else "x" * 300), "placement/region is no name"),
+    ],
+)
+def test_amazon_s_server_refuses_or_rambles(answer: Answering, reason: str) -> None:
+    hints, _ = look("aws", answer)
+    assert not hints.levels
+    assert reason in hints.reason
+    assert TOKEN not in hints.reason
+
+
+def test_silence_at_amazon_names_the_hop_limit() -> None:
+    with silence() as address:
+        assert "hop limit must be 2" in aws.Source(address=address).look({}, SHORT_S).reason
+
+
+def test_amazon_s_own_switch_turns_the_questions_off() -> None:
+    with serving(imds(PLACES)) as server:
+        hints = aws.Source(address=server.address).look({"AWS_EC2_METADATA_DISABLED": "true"}, LIMIT_S)
+        assert not server.requests
+    assert hints == Hints((), "AWS_EC2_METADATA_DISABLED is set")
+
+
+# Google
+
+INSTANCE = "/computeMetadata/v1/instance"
+ZONE = {f"{INSTANCE}/zone": "projects/415/zones/us-central1-a"}
+PLACE = {f"{INSTANCE}/attributes/physical_host": "/9d1c77aa/5f3b0e6c/a3e49b12"}
+TOPOLOGY = {"cluster": "us-central1-c1", "block": "9d1c77aa", "subblock": "5f3b0e6c", "host": "a3e49b12"}
+
+
+def test_google_tells_the_zone_and_the_physical_host() -> None:
+    hints, requests = look("gce", pages({**ZONE, **PLACE}, Metadata_Flavor="Google"))
+    assert levels(hints) == {"region": "us-central1", "zone": "us-central1-a", "spine": "9d1c77aa", "leaf": "5f3b0e6c"}
+    assert hints.levels[-1].origin == "instance/attributes/physical_host: second part"
+    assert all(request.headers["metadata-flavor"] == "Google" for request in requests)
+
+
+def test_google_s_topology_counts_before_the_physical_host() -> None:
+    paths: dict[str, Any] = {**ZONE, **PLACE, f"{INSTANCE}/attributes/physical_host_topology": TOPOLOGY}
+    hints, requests = look("gce", pages(paths, Metadata_Flavor="Google"))
+    assert levels(hints) == {
+        "region": "us-central1", "zone": "us-central1-a", "core": "us-central1-c1", "spine": "9d1c77aa",
+        "leaf": "5f3b0e6c",
+    }  # fmt: skip
+    assert len(requests) == 2
+
+
+def test_a_machine_of_google_s_without_a_place_has_its_zone() -> None:
+    hints, _ = look("gce", pages({**ZONE}, Metadata_Flavor="Google"))
+    assert levels(hints) == {"region": "us-central1", "zone": "us-central1-a"}
+    assert "GKE hides it" in hints.reason
+
+
+def test_whoever_does_not_say_that_he_is_google_is_not_believed() -> None:
+    hints, requests = look("gce", pages({**ZONE, **PLACE}))
+    assert hints == Hints((), "the metadata server is not Google's")
+    assert len(requests) == 1
+
+
+# Microsoft
+
+COMPUTE = {"location": "EastUS", "zone": "1", "platformFaultDomain": "0", "placementGroupId": "c6c749e8"}
+IDS = {"interconnectGroupId": "2deed8b4", "interconnectSubgroupId": "0f0ba375"}
+TAG = {"tagsList": [{"name": "team", "value": "a"}, {"name": "Platform_Interconnect_Group", "value": "group-123"}]}
+
+
+def azure_server(compute: dict[str, Any], *, knows: str = "2025-11-11") -> Answering:
+    def answer(request: Request) -> list[bytes]:
+        if request.headers.get("metadata", "").lower() != "true" or "x-forwarded-for" in request.headers:
+            return reply({"error": "Bad request. Required metadata header not specified"}, 400)
+        if request.path.partition("api-version=")[2] > knows:
+            return reply({"error": "Bad request", "newest-versions": [knows]}, 400)
+        return reply(compute) if request.path.startswith("/metadata/instance/compute?") else reply("", 404)
+
+    return answer
+
+
+def test_azure_tells_location_zone_and_interconnect_group() -> None:
+    hints, requests = look("azure", azure_server({**COMPUTE, **IDS, **TAG}), root="/nowhere")
+    assert levels(hints) == {"region": "eastus", "zone": "eastus-1", "spine": "2deed8b4", "leaf": "0f0ba375"}
+    assert len(requests) == 1
+
+
+def test_an_older_azure_is_asked_in_its_own_version_and_has_a_tag() -> None:
+    hints, requests = look("azure", azure_server({**COMPUTE, **TAG}, knows="2021-12-13"), root="/nowhere")
+    assert levels(hints) == {"region": "eastus", "zone": "eastus-1", "leaf": "group-123"}
+    assert hints.levels[-1].origin == "tagsList: Platform_Interconnect_Group"
+    assert len(requests) == 2
+
+
+def test_a_machine_of_azure_s_without_infiniband_has_location_and_zone() -> None:
+    hints, _ = look(
+        "azure", azure_server({"location": "eastus", "zone": "", **dict.fromkeys(IDS, "")}), root="/nowhere"
+    )
+    assert levels(hints) == {"region": "eastus"}
+    assert "no interconnect group" in hints.reason
+
+
+def test_the_name_of_the_physical_host_is_shown(tmp_path: Path) -> None:
+    records = [("HostingSystemOsMajor", "10"), ("PhysicalHostName", "BN4PEPF000012A7"), ("HostName", "x")]
+    pool = tmp_path / "var/lib/hyperv/.kvp_pool_3"
+    pool.parent.mkdir(parents=True)
+    pool.write_bytes(b"".join(struct.pack("512s2048s", key.encode(), value.encode()) for key, value in records))
+    hints, _ = look("azure", azure_server(COMPUTE), root=str(tmp_path))
+    assert hints.reason.endswith("its physical host is BN4PEPF000012A7")
+    for rubbish in (b"", b"PhysicalHostName", b"\xff" * 9999, struct.pack("512s2048s", b"PhysicalHostName", b"\x01")):
+        pool.write_bytes(rubbish)
+        assert not azure.physical_host(str(pool))
+
+
+# Oracle
+
+OCID = "ocid1.{}.oc1.iad.anuwcljtxxxxxxxxxxxxxxxx{}"
+RDMA = {
+    "customerLocalBlock": OCID.format("computelocalblock", "q2xsn4ibrza"),
+    "customerNetworkBlock": OCID.format("computenetworkblock", "7vx2mhqk3ta"),
+    "customerHPCIslandId": OCID.format("computehpcisland", "3fj6q5lpw2a"),
+    "customerGpuMemoryFabric": OCID.format("computegpumemoryfabric", "pvtkj3zctga"),
+    "customerHostId": OCID.format("computebaremetalhost", "x4t7jz6e5na"),
+}
+HOME = {"/opc/v2/instance/canonicalRegionName": "us-phoenix-1", "/opc/v2/instance/availabilityDomain": "EMIr:PHX-AD-1"}
+
+
+def oracle_server(paths: dict[str, Any]) -> Answering:
+    served = pages({**HOME, **paths})
+    return lambda request: (
+        served(request) if request.headers.get("authorization") == "Bearer Oracle" else reply("", 401)
+    )
+
+
+def test_oracle_tells_the_blocks_as_its_labels_have_them() -> None:
+    hints, _ = look("oci", oracle_server({"/opc/v2/host/rdmaTopologyData": RDMA}))
+    assert levels(hints) == {
+        "region": "us-phoenix-1", "zone": "PHX-AD-1", "core": "3fj6q5lpw2a", "spine": "7vx2mhqk3ta",
+        "leaf": "q2xsn4ibrza", "nvl": "pvtkj3zctga",
+    }  # fmt: skip
+
+
+def test_without_capacity_topology_oracle_may_tell_block_and_rack() -> None:
+    hints, _ = look("oci", oracle_server({"/opc/v2/host/": {"networkBlockId": "nb-1", "rackId": "rack-7", "id": 5}}))
+    assert levels(hints) == {"region": "us-phoenix-1", "zone": "PHX-AD-1", "spine": "nb-1", "leaf": "rack-7"}
+    hints, _ = look("oci", oracle_server({}))
+    assert levels(hints) == {"region": "us-phoenix-1", "zone": "PHX-AD-1"}
+    assert "no rdmaTopologyData" in hints.reason
+
+
+# Kubernetes' API server
+
+ACCOUNT = "system:serviceaccount:training:default"
+LABELS = {"topology.kubernetes.io/zone": "z1", "fabric.topograph.run/tier-0": "l3", "fabric.topograph.run/tier-1": "s1"}
+
+
+class Cluster:
+    """A pod's files, and an API server that wants its token. `labels`: of the only node, gpu-7."""
+
+    def __init__(self, directory: Path) -> None:
+        self.certificates = Certificates(directory / "certificates", is_sparse=True)
+        self.root = directory / "pod"
+        self.account = self.root / signs.ACCOUNT
+        self.account.mkdir(parents=True)
+        self.reset()
+
+    def reset(self) -> None:
+        (self.account / "token").write_text(TOKEN + "\n")
+        (self.account / "ca.crt").write_text(Path(self.certificates.authority).read_text())
+
+    def answer(self, request: Request) -> list[bytes]:
+        if request.headers.get("authorization") != f"Bearer {TOKEN}":
+            return reply({"kind": "Status", "reason": "Unauthorized"}, 401)
+        if request.path != "/api/v1/nodes/gpu-7":
+            return reply({"kind": "Status", "reason": "NotFound"}, 404)
+        return reply({"kind": "PartialObjectMetadata", "metadata": {"name": "gpu-7", "labels": {**LABELS, "odd": 5}}})
+
+    def serving(self, answer: Answering | None = None) -> Any:
+        return serving(answer or self.answer, (self.certificates.server_certificate, self.certificates.server_key))
+
+    def look(self, server: Serving, limit_s: float = LIMIT_S, **environ: str) -> Hints:
+        host, port = server.address
+        said = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": str(port), "NODE_NAME": "gpu-7", **environ}
+        return KubernetesSource(root=str(self.root)).look(said, limit_s)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    return Cluster(tmp_path_factory.mktemp("cluster"))
+
+
+@pytest.fixture
+def cluster(made: Cluster) -> Iterator[Cluster]:
+    yield made
+    made.reset()
+
+
+def test_the_labels_of_the_node_are_asked_for_with_the_pod_s_account(cluster: Cluster) -> None:
+    with cluster.serving() as server:
+        hints = cluster.look(server)
+    assert levels(hints) == {"zone": "z1", "spine": "s1", "leaf": "l3"}
+    assert hints.levels[-1].origin == "node label fabric.topograph.run/tier-0"
+    assert hints.reason == "node labels"
+    [request] = server.requests
+    assert request.headers["accept"].startswith("application/json;as=PartialObjectMetadata")
+
+
+def test_the_token_is_read_anew_each_time(cluster: Cluster) -> None:
+    (cluster.account / "token").write_text("an-old-one")
+    with cluster.serving() as server:
+        hints = cluster.look(server)
+        assert hints == Hints((), "the API server does not accept the token of the pod's service account")
+        cluster.reset()
+        assert cluster.look(server).levels
+
+
+def test_an_account_that_may_not_is_told_which_rule_is_missing(cluster: Cluster) -> None:
+    message = f'nodes "gpu-7" is forbidden: User "{ACCOUNT}" cannot get resource "nodes" in API group ""'
+    with cluster.serving(lambda _: reply({"kind": "Status", "message": message}, 403)) as server:
+        hints = cluster.look(server)
+    assert hints == Hints(
+        (),
+        f"the API server does not let {ACCOUNT} read its node: a ClusterRole with "
+        'apiGroups [""], resources [nodes], verbs [get] is missing',
+    )
+
+
+@pytest.mark.parametrize(
+    ("environ", "reason"),
+    [
+        ({"NODE_NAME": "gpu-8"}, "the API server knows no node gpu-8: NODE_NAME must be spec.nodeName"),
+        ({"NODE_NAME": ""}, "NODE_NAME is not set from spec.nodeName"),
+        ({"NODE_NAME": "../../secrets"}, "'../../secrets' is no name of a Kubernetes node"),
+        ({"NODE_NAME": "a\r\nb"}, "is no name of a Kubernetes node"),
+        ({"KUBERNETES_SERVICE_HOST": ""}, "there is no API server to ask"),
+        ({"KUBERNETES_SERVICE_PORT": "tcp://10.0.0.1:443"}, "'tcp://10.0.0.1:443' is no port of an API server"),
+    ],
+)
+def test_what_a_pod_is_told_wrongly_is_named(cluster: Cluster, environ: dict[str, str], reason: str) -> None:
+    with cluster.serving() as server:
+        hints = cluster.look(server, LIMIT_S, **environ)
+    assert not hints.levels
+    assert reason in hints.reason
+    assert TOKEN not in hints.reason
+
+
+def test_the_node_s_name_may_stand_where_meshrun_has_it(cluster: Cluster) -> None:
+    with cluster.serving() as server:
+        assert cluster.look(server, NODE_NAME="", LAUNCHER_NODE_NAME="gpu-7").levels
+
+
+def test_an_authority_that_python_3_13_finds_too_sparse_is_good_enough(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = ssl.create_default_context
+
+    def as_of_3_13(*words: Any, **more: Any) -> ssl.SSLContext:
+        context = usual(*words, **more)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", as_of_3_13)
+    with cluster.serving() as server:
+        assert cluster.look(server).levels
+
+
+def test_a_server_that_the_cluster_does_not_vouch_for_gets_no_token(cluster: Cluster, tmp_path: Path) -> None:
+    (cluster.account / "ca.crt").write_text(Path(Certificates(tmp_path).authority).read_text())
+    with cluster.serving() as server:
+        hints = cluster.look(server)
+    assert not server.requests
+    assert "the API server cannot be asked" in hints.reason
+    assert "certificate" in hints.reason
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "reason"),
+    [
+        ("token", None, "no token of a service account (automountServiceAccountToken)"),
+        ("token", "", "holds no token"),
+        ("token", "two words", "holds no token"),
+        ("token", "nämlich", "holds no token"),
+        ("ca.crt", None, "ca.crt cannot be used: No such file or directory"),
+        ("ca.crt", "no certificate", "ca.crt cannot be used: "),
+    ],
+)
+def test_files_of_the_account_that_cannot_be_used_are_named(
+    cluster: Cluster, file: str, content: str | None, reason: str
+) -> None:
+    (cluster.account / file).unlink()
+    if content is not None:
+        (cluster.account / file).write_text(content)
+    with cluster.serving() as server:
+        hints = cluster.look(server)
+    assert not server.requests
+    assert reason in hints.reason
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda _: reply("<html>"), lambda _: reply("[]"), lambda _: reply({"metadata": 5}),
+        lambda _: reply({"metadata": {"labels": ["fabric.topograph.run/tier-0"]}}), lambda _: reply({}, 500),
+        lambda _: reply({"metadata": {"labels": {"fabric.topograph.run/tier-0": "\n"}}}),
+        lambda _: reply("", 302, Location="https://127.0.0.1:1/"), lambda _: [b"nonsense"],
+    ],
+)  # fmt: skip
+def test_nonsense_of_an_api_server_gives_a_reason(cluster: Cluster, answer: Answering) -> None:
+    with cluster.serving(answer) as server:
+        hints = cluster.look(server)
+    assert not hints.levels
+    assert hints.reason
+    assert hints.reason.isprintable()
+
+
+def test_an_api_server_that_is_silent_is_left_at_the_limit(cluster: Cluster) -> None:
+    with silence() as address:
+        hints = cluster.look(Serving(address, []), limit_s=SHORT_S)
+    assert hints == Hints((), "the API server does not answer within 0.15 s")
+
+
+def test_nobody_is_asked_where_labels_that_were_handed_in_name_switches(cluster: Cluster) -> None:
+    with cluster.serving() as server:
+        hints = cluster.look(server, LAUNCHER_NODE_LABELS="fabric.topograph.run/tier-0=l9")
+        assert levels(hints) == {"leaf": "l9"}
+        assert not server.requests
+        hints = cluster.look(server, LAUNCHER_NODE_LABELS="topology.kubernetes.io/zone=z9")
+        assert levels(hints) == {"zone": "z9", "spine": "s1", "leaf": "l3"}
+        assert hints.reason == "LAUNCHER_NODE_LABELS; node labels"

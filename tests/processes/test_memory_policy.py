@@ -1,0 +1,100 @@
+"""Near which memory a worker has its pages, seen from outside: /proc/<pid>/numa_maps, and what the kernel refuses.
+
+A machine of one NUMA node shows that a policy is set, and that a container's filter is borne; not that it helps.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import REPOSITORY, Agent
+
+SLEEP = ["sleep", "1000"]
+HAS_NUMA = Path("/proc/self/numa_maps").exists()
+
+pytestmark = pytest.mark.skipif(not HAS_NUMA, reason="this kernel knows no NUMA")
+
+# A filter of system calls as containers have one (seccomp(2)): get_ and set_mempolicy fail with EPERM.
+FORBIDDEN = """
+import ctypes, struct
+rows = [(0x20, 0, 0, 0), (0x15, 2, 0, 238), (0x15, 1, 0, 239)]  # load the call's number; jump if it is one of these
+rows += [(0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x00050001)]  # allow, or errno 1
+code = b"".join(struct.pack("HBBI", *row) for row in rows)
+program = ctypes.create_string_buffer(code)
+filter = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(rows), ctypes.addressof(program)))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
+assert libc.prctl(22, 2, filter, 0, 0) == 0  # PR_SET_SECCOMP, a filter
+"""
+# Two nodes, of which this machine has the first; every CPU of it is there.
+BOUND = """
+import os
+from launcher.binding import Topology, here
+from launcher.node import Device, Slot
+from launcher.warden import memory
+cpus = frozenset(os.sched_getaffinity(0))
+two = Topology(nodes={0: cpus}, socket={}, core={}, cache={}, memory=frozenset({0, 1}))
+here.sysfs.read = lambda allowed: two
+device = Device(kind="nvidia", index=0, id="a", visible="0", numa_node=0)
+found = here.bound("node", [Slot(index=0, devices=(device,))])
+print(found.bindings[0].memory, len(found.remarks), found.remarks[-1])
+"""
+
+
+@pytest.fixture
+def agent() -> Iterator[Agent]:
+    with Agent() as started:
+        yield started
+
+
+def policies(pid: int) -> set[str]:
+    """What the kernel says of the pages of a process."""
+    return {line.split()[1] for line in Path(f"/proc/{pid}/numa_maps").read_text().splitlines()}
+
+
+def test_a_worker_prefers_memory_near_its_cpus(agent: Agent) -> None:
+    (near,) = agent.start(1, SLEEP, memory=[0])
+    (plain,) = agent.start(2, SLEEP)
+    assert policies(near) == {"prefer:0"}
+    assert policies(plain) == {"default"}
+
+
+def test_a_worker_runs_although_the_kernel_refuses_its_policy(agent: Agent) -> None:
+    (worker,) = agent.start(1, SLEEP, memory=[900])
+    assert policies(worker) == {"default"}
+
+
+def bound(before: str) -> str:
+    """What is made of a machine of two nodes by a process that has done this before."""
+    done = subprocess.run(
+        [sys.executable, "-c", before + BOUND], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_a_policy_is_tried_before_workers_are_told_of_it() -> None:
+    words = bound("") + bound("import atexit\nfrom launcher.warden import memory\natexit.register(lambda: "
+                              "print(memory.policy()[0]))\n")  # fmt: skip
+    assert words.count("(0,) 1 --numa-binding node keeps local rank 0 to CPUs") == 2
+    assert words.endswith("\n0"), "this process has its own policy back"
+
+
+def test_a_policy_that_the_agent_was_started_with_stays() -> None:
+    assert bound("from launcher.warden import memory\nmemory.prefer([0])\n") == (
+        "() 2 --numa-binding: workers take memory as Linux does by default: "
+        "the agent has a memory policy of its own, which they inherit"
+    )
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the filter has the numbers of x86-64")
+def test_a_container_that_forbids_policies_gets_one_remark() -> None:
+    assert bound(FORBIDDEN) == (
+        "() 2 --numa-binding: workers take memory as Linux does by default: "
+        "the kernel refuses a memory policy (Operation not permitted); a container needs CAP_SYS_NICE for one"
+    )

@@ -1,0 +1,249 @@
+"""The page that agent and workers share, and what each makes of it."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import resource
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.board import VARIABLE, Board, make
+from launcher.cli import parse
+from launcher.conversation import ABORT_GRACE_S, Conversation
+from launcher.errors import UsageError
+from launcher.heartbeats import LOOKS, Heartbeats
+from launcher.lifecycle import End, Round
+from launcher.worker import heartbeat, stop_requested, talking
+
+
+@pytest.fixture
+def board() -> Iterator[Board]:
+    made = make()
+    assert made is not None
+    yield made
+    os.close(made.descriptor)
+
+
+@pytest.fixture
+def be(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Make this process the worker at a place of a board, in a round."""
+
+    def become(board: Board | None, index: int = 0, round: int = 1) -> None:
+        monkeypatch.setattr(talking, "_line", None)
+        monkeypatch.setattr(talking, "_is_looked_for", False)
+        monkeypatch.setenv("LAUNCHER_ROUND", str(round))
+        monkeypatch.delenv(VARIABLE, raising=False)
+        for name, value in (board.environment(index) if board else {}).items():
+            monkeypatch.setenv(name, value)
+
+    return become
+
+
+class Orders:
+    """In the place of a warden."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, Sequence[int] | None]] = []
+
+    def signal(self, round: int, signum: int, only: Sequence[int] | None = None) -> None:
+        self.sent.append((signum, only))
+
+
+def test_a_stop_reaches_the_workers_of_its_round_and_of_no_later_one(board: Board, be: Any) -> None:
+    board.begin(2, None)
+    be(board, 1, round=3)
+    assert not stop_requested()
+    board.stop(3)
+    assert stop_requested()
+    be(board, 1, round=4)
+    assert not stop_requested()
+
+
+def test_the_agent_sees_who_has_asked_in_this_round(board: Board, be: Any) -> None:
+    board.begin(3, None)
+    be(board, 2, round=5)
+    assert board.askers(5) == frozenset()
+    stop_requested()
+    assert (board.askers(5), board.askers(6)) == (frozenset({2}), frozenset())
+
+
+def test_beats_are_counted_for_each_worker_and_begin_anew_with_a_round(board: Board, be: Any) -> None:
+    board.begin(3, 60)
+    be(board, 1)
+    assert heartbeat()
+    assert heartbeat()
+    assert board.beats() == [0, 2, 0]
+    board.begin(2, 60)
+    assert board.beats() == [0, 0]
+
+
+def test_where_nobody_listens_a_beat_says_so_and_changes_nothing(board: Board, be: Any) -> None:
+    board.begin(1, None)
+    be(board)
+    was_enabled = faulthandler.is_enabled()
+    assert not heartbeat()
+    assert board.beats() == [0]
+    assert faulthandler.is_enabled() == was_enabled
+
+
+def test_without_a_board_there_is_no_stop_and_no_listener(be: Any) -> None:
+    be(None)
+    assert (stop_requested(), heartbeat()) == (False, False)
+
+
+@pytest.mark.parametrize("what", ["closed", "another file", "rubbish"])
+def test_a_descriptor_that_is_no_board_any_more_is_left_alone(
+    what: str, be: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = make()
+    assert board is not None
+    board.begin(1, 60)
+    be(board)
+    os.close(board.descriptor)
+    other = tmp_path / "other"
+    other.write_bytes(bytes(4096))
+    if what == "another file":
+        opened = os.open(other, os.O_RDWR)
+        os.dup2(opened, board.descriptor)
+        os.close(opened)
+    elif what == "rubbish":
+        monkeypatch.setenv(VARIABLE, "seven")
+    assert (stop_requested(), heartbeat()) == (False, False)
+    assert other.read_bytes() == bytes(4096)
+    if what == "another file":
+        os.close(board.descriptor)
+
+
+def test_a_python_that_was_built_without_memfd_create_has_a_board_all_the_same(
+    be: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    made = make()
+    assert made is not None
+    assert not os.get_inheritable(made.descriptor)
+    made.begin(1, 60)
+    be(made)
+    assert heartbeat()
+    assert made.beats() == [1]
+    os.close(made.descriptor)
+
+
+def test_where_few_files_may_be_open_the_board_keeps_the_number_it_got() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, before[1]))
+    try:
+        made = make()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert made is not None
+    assert made.descriptor < 100
+    os.close(made.descriptor)
+
+
+def test_a_worker_is_silent_when_looks_over_the_whole_time_out_have_found_nothing_new() -> None:
+    beats, now = Heartbeats(8.0, 0.0), 0.0
+    found: list[int] = []
+    while not found:
+        now = beats.wake_at
+        found = beats.looked([5, int(now), 0], {0, 1, 2}, now)
+    assert found == [0]
+    assert 8.0 < now <= 8.0 + 2 * 8.0 / LOOKS
+    assert beats.looked([5, 99, 0], {0, 1, 2}, now + 1) == []  # told once
+
+
+def test_a_worker_that_never_beats_or_has_ended_is_not_silent() -> None:
+    beats = Heartbeats(1.0, 0.0)
+    assert not any(beats.looked([0, 3], {0}, look / 10) for look in range(100))
+
+
+def test_time_in_which_nobody_looked_is_nobodys_silence() -> None:
+    beats = Heartbeats(8.0, 0.0)
+    assert beats.looked([1], {0}, 1.0) == []
+    assert beats.looked([1], {0}, 1000.0) == []
+    assert beats.looked([2], {0}, 1001.0) == []
+
+
+def silent_conversation(board: Board, orders: Orders, timeout_s: float | None) -> Conversation:
+    conversation = Conversation(board, orders, timeout_s)  # type: ignore[arg-type]
+    conversation.begin(2, 0.0)
+    for local_rank in range(2):
+        conversation.began(local_rank, os.getpid())
+    return conversation
+
+
+def test_a_silent_worker_gets_sigabrt_and_one_that_stays_is_killed_and_lost(board: Board, be: Any) -> None:
+    orders, round = Orders(), Round(1, 2)
+    conversation = silent_conversation(board, orders, 8.0)
+    be(board, 1)
+    heartbeat()
+    looks = (look / 2 for look in range(1, 100))
+    at = next(now for now in looks if conversation.lost(round, now) == [] and orders.sent)
+    assert orders.sent == [(signal.SIGABRT, [1])]
+    assert conversation.sentence(1) == "no heartbeat for 8 s"
+    assert conversation.sentence(0) is None
+    assert conversation.lost(round, at + ABORT_GRACE_S) == [(1, os.getpid(), "no heartbeat for 8 s")]
+    assert orders.sent[1:] == [(signal.SIGKILL, [1])]
+    assert conversation.lost(round, at + 2 * ABORT_GRACE_S) == []
+
+
+def test_one_that_has_ended_by_sigabrt_is_not_lost_as_well(board: Board, be: Any) -> None:
+    orders, round = Orders(), Round(1, 2)
+    conversation = silent_conversation(board, orders, 8.0)
+    be(board, 1)
+    heartbeat()
+    at = next(now for now in range(1, 100) if conversation.lost(round, now) == [] and orders.sent)
+    round.ended(End(1, -signal.SIGABRT, False), at)
+    assert conversation.lost(round, at + 10 * ABORT_GRACE_S) == []
+
+
+def test_workers_that_are_told_to_end_may_be_silent(board: Board, be: Any) -> None:
+    orders, round = Orders(), Round(1, 2)
+    conversation = silent_conversation(board, orders, 8.0)
+    be(board, 1)
+    heartbeat()
+    round.stop(signal.SIGTERM, 1000.0, 0.0)
+    assert not any(conversation.lost(round, float(now)) for now in range(100))
+    assert orders.sent == []
+
+
+@pytest.mark.parametrize(("words", "timeout_s"), [((), None), (("--heartbeat-timeout=2.5",), 2.5)])
+def test_the_time_out_is_an_option_and_none_unless_it_is_given(words: tuple[str, ...], timeout_s: float | None) -> None:
+    assert parse((*words, "train.py"), {}).heartbeat_timeout_s == timeout_s
+    assert parse(("--heartbeat-timeout=0", "train.py"), {"LAUNCHER_HEARTBEAT_TIMEOUT": "9"}).heartbeat_timeout_s is None
+
+
+def test_heartbeats_are_refused_where_there_is_no_board() -> None:
+    with pytest.raises(UsageError, match="--heartbeat-timeout"):
+        Conversation(None, Orders(), 8.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("signum", "has_handler", "is_asked", "sent"),
+    [
+        (signal.SIGUSR1, False, True, [(signal.SIGUSR1, [0])]),  # it would die of it
+        (signal.SIGUSR1, True, True, [(signal.SIGUSR1, None)]),
+        (signal.SIGINT, True, True, [(signal.SIGINT, [0])]),  # Python's own would break off the step
+        (signal.SIGUSR1, False, False, [(signal.SIGUSR1, None)]),  # not graceful: it ends at once
+    ],
+)
+def test_a_worker_that_asks_is_spared_a_signal_it_does_not_handle(
+    signum: int, has_handler: bool, is_asked: bool, sent: list[object], board: Board, be: Any
+) -> None:
+    orders, round = Orders(), Round(1, 2)
+    conversation = silent_conversation(board, orders, None)
+    be(board, 1)
+    stop_requested()
+    if is_asked:
+        conversation.ask_to_stop(1)
+    before = signal.signal(signum, (lambda *_: None) if has_handler else signal.SIG_DFL)
+    try:
+        conversation.signal(round, signum)
+    finally:
+        signal.signal(signum, before)
+    assert orders.sent == sent
+    assert stop_requested() == is_asked

@@ -1,0 +1,211 @@
+"""GPUs of AMD and Intel on made-up machines: what the kernel's files say, and what the runtimes' variables leave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcher.devices import Inventory, visible
+from launcher.devices.amd import Detector as Amd
+from launcher.devices.intel import Detector as Intel
+from tests.support.machines_with_devices import add_intel, add_kfd, add_pci, write
+
+IDS = ("GPU-000000000000a1b2", "GPU-000000000000a1ff", "GPU-00000000000000c3")
+
+
+@pytest.fixture
+def instinct(tmp_path: Path) -> Path:
+    """Two CPUs, and three GPUs of one XGMI hive."""
+    for node in range(2):
+        add_kfd(tmp_path, node, cpu_cores_count=64)
+    for node, unique in enumerate((0xA1B2, 0xA1FF, 0xC3), 2):
+        add_kfd(
+            tmp_path, node, simd_count=912, unique_id=unique, hive_id=0x5EED, drm_render_minor=126 + node,
+            numa_node=node // 4,
+        )  # fmt: skip
+    return tmp_path
+
+
+def amd(root: Path, with_integrated: bool = False, **environ: str) -> Inventory:
+    return Amd(root=str(root), with_integrated=with_integrated).detect(environ)
+
+
+def ids(inventory: Inventory) -> list[str]:
+    return [device.id for device in inventory.devices]
+
+
+def test_a_machine_without_amds_driver_is_asked_nothing_more(tmp_path: Path) -> None:
+    add_pci(tmp_path, "0000:01:00.0", "0x1002", "0x030000")
+    assert amd(tmp_path) == Inventory((), "no AMD compute driver")
+
+
+def test_processors_with_simd_units_are_gpus(instinct: Path) -> None:
+    inventory = amd(instinct)
+    assert ids(inventory) == list(IDS)
+    assert [device.numa_node for device in inventory.devices] == [0, 0, 1]
+    assert {device.domain for device in inventory.devices} == {"0000000000005eed"}
+    assert {device.model for device in inventory.devices} == {"gfx942"}
+    assert inventory.reason == "3 found by AMD's compute driver"
+    assert visible(inventory.devices[1:], {}) == ("HIP_VISIBLE_DEVICES", "1,2")
+
+
+def test_the_product_is_named_where_the_card_has_a_name(instinct: Path) -> None:
+    write(instinct / "sys/bus/pci/devices/0000:02:00.0/product_name", "AMD Instinct MI300X\n")
+    assert amd(instinct).devices[0].model == "AMD Instinct MI300X"
+
+
+@pytest.mark.parametrize(
+    ("environ", "chosen", "entries", "mistake"),
+    [
+        ({"ROCR_VISIBLE_DEVICES": "2,0"}, [2, 0], "0,1", ""),
+        ({"ROCR_VISIBLE_DEVICES": "gpu-000000000000A1B2, 2"}, [0, 2], "0,1", ""),
+        ({"ROCR_VISIBLE_DEVICES": "0x1"}, [1], "0", ""),
+        ({"ROCR_VISIBLE_DEVICES": ""}, [], "", ""),
+        ({"ROCR_VISIBLE_DEVICES": "-1"}, [], "", ""),
+        ({"ROCR_VISIBLE_DEVICES": "1,1,2"}, [1], "0", "names GPU 1 twice, and what follows is hidden"),
+        ({"ROCR_VISIBLE_DEVICES": "1,7,2"}, [1], "0", "there is no GPU 7, and what follows is hidden, too"),
+        (
+            {"ROCR_VISIBLE_DEVICES": "GPU-000000000000A1"},  # how two ids begin
+            [], "", "there is no GPU GPU-000000000000A1, and what follows is hidden, too",
+        ),
+        ({"HIP_VISIBLE_DEVICES": "2,1"}, [2, 1], "2,1", ""),
+        (
+            {"HIP_VISIBLE_DEVICES": "2, 1"},  # HIP does not take the space away
+            [2], "2", "HIP reads no entry with a space, and what follows is hidden, too",
+        ),
+        ({"HIP_VISIBLE_DEVICES": "0" * 5000}, [], "", "and what follows is hidden, too"),
+        ({"ROCR_VISIBLE_DEVICES": "9" * 5000}, [], "", "and what follows is hidden, too"),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, [1], "1", ""),
+        ({"CUDA_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "0"}, [0], "0", ""),
+        ({"CUDA_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": ""}, [1], "1", ""),
+        ({"HIP_VISIBLE_DEVICES": ""}, [], "", ""),
+        ({"HIP_VISIBLE_DEVICES": IDS[2]}, [2], IDS[2], ""),
+        ({"HIP_VISIBLE_DEVICES": "1,1"}, [], "", "names 1 twice, and torch then sees no GPU"),
+        ({"HIP_VISIBLE_DEVICES": "3"}, [], "", "there is no GPU 3, and what follows is hidden, too"),
+        ({"HIP_VISIBLE_DEVICES": "0,,1"}, [0], "0", "has an empty entry, and what follows is hidden"),
+        ({"ROCR_VISIBLE_DEVICES": "2,1", "HIP_VISIBLE_DEVICES": "1"}, [1], "1", ""),
+        (
+            {"ROCR_VISIBLE_DEVICES": "2,1", "HIP_VISIBLE_DEVICES": "2"},
+            [], "", "there is no GPU 2, and what follows is hidden, too",
+        ),
+    ],
+)  # fmt: skip
+def test_two_variables_choose_one_after_the_other(
+    instinct: Path, environ: dict[str, str], chosen: list[int], entries: str, mistake: str
+) -> None:
+    inventory = amd(instinct, **environ)
+    assert ids(inventory) == [IDS[place] for place in chosen]
+    assert (visible(inventory.devices, environ) or ("", ""))[1] == entries
+    assert inventory.mistake.endswith(mistake)
+    assert bool(inventory.mistake) == bool(mistake)
+
+
+def test_gpus_of_another_container_cannot_be_read_and_are_not_numbered(instinct: Path) -> None:
+    (instinct / "sys/class/kfd/kfd/topology/nodes/2/properties").unlink()
+    inventory = amd(instinct, HIP_VISIBLE_DEVICES="1")
+    assert ids(inventory) == [IDS[2]]
+    (instinct / "dev/dri/renderD130").unlink()
+    inventory = amd(instinct)
+    assert (ids(inventory), inventory.silent) == ([IDS[1]], 0)
+    assert inventory.reason == "2 found by AMD's compute driver, 1 may not be opened here"
+    (instinct / "dev/kfd").unlink()
+    assert amd(instinct).reason == "2 of AMD's are there, but /dev/kfd may not be opened here"
+
+
+def test_parts_of_one_gpu_are_devices_of_their_own(tmp_path: Path) -> None:
+    for node in range(2):
+        add_kfd(
+            tmp_path, node, simd_count=112, unique_id=0xA1, bus=1, drm_render_minor=128 + node, location_id=256 + node
+        )
+    assert ids(amd(tmp_path)) == ["GPU-00000000000000a1", "GPU-00000000000000a1/1"]
+
+
+def test_graphics_inside_a_cpu_counts_only_where_amd_is_asked_for(tmp_path: Path) -> None:
+    add_kfd(tmp_path, 0, cpu_cores_count=16)
+    add_kfd(tmp_path, 1, simd_count=4, gfx_target_version=100306, drm_render_minor=128)
+    assert amd(tmp_path) == Inventory((), "1 found by AMD's compute driver, 1 inside a CPU left out")
+    assert [device.model for device in amd(tmp_path, with_integrated=True).devices] == ["gfx1036"]
+    assert ids(amd(tmp_path, with_integrated=True)) == ["pci-0000:01:00.0"]
+
+
+# Intel
+
+
+@pytest.fixture
+def ponte_vecchio(tmp_path: Path) -> Path:
+    """Two GPUs of two tiles, and graphics inside the CPU."""
+    add_intel(tmp_path, "0000:00:02.0", 128)
+    add_intel(tmp_path, "0000:9a:00.0", 130, tiles=2, numa_node=1)
+    add_intel(tmp_path, "0000:1a:00.0", 129, tiles=2, numa_node=0)
+    return tmp_path
+
+
+def intel(root: Path, with_integrated: bool = False, **environ: str) -> Inventory:
+    return Intel(root=str(root), with_integrated=with_integrated).detect(environ)
+
+
+def test_every_tile_is_a_device_and_graphics_inside_the_cpu_is_none(ponte_vecchio: Path) -> None:
+    inventory = intel(ponte_vecchio)
+    assert [(device.id, device.visible, device.numa_node) for device in inventory.devices] == [
+        ("pci-0000:1a:00.0/tile0", "0", 0),
+        ("pci-0000:1a:00.0/tile1", "1", 0),
+        ("pci-0000:9a:00.0/tile0", "2", 1),
+        ("pci-0000:9a:00.0/tile1", "3", 1),
+    ]
+    assert inventory.devices[0].model == "Intel 0bd5"
+    assert inventory.reason == "2 found by Intel's drivers, graphics inside a CPU left out, 4 tiles"
+    assert len(intel(ponte_vecchio, with_integrated=True).devices) == 5
+
+
+def test_a_laptop_has_no_training_device(tmp_path: Path) -> None:
+    add_intel(tmp_path, "0000:00:02.0", 128, driver="i915")
+    assert intel(tmp_path) == Inventory((), "0 found by Intel's drivers, graphics inside a CPU left out")
+    assert ids(intel(tmp_path, with_integrated=True)) == ["pci-0000:00:02.0"]
+    assert intel(tmp_path / "nothing") == Inventory((), "no Intel GPU")
+
+
+def test_the_older_driver_shows_tiles_elsewhere(tmp_path: Path) -> None:
+    add_intel(tmp_path, "0000:1a:00.0", 128, driver="i915", tiles=2)
+    assert len(intel(tmp_path).devices) == 2
+
+
+def test_a_gpu_that_we_may_not_open_is_somebody_elses(ponte_vecchio: Path) -> None:
+    (ponte_vecchio / "dev/dri/renderD129").unlink()
+    inventory = intel(ponte_vecchio)
+    assert ids(inventory) == ["pci-0000:9a:00.0/tile0", "pci-0000:9a:00.0/tile1"]
+    assert (inventory.silent, inventory.devices[0].visible) == (0, "0")
+
+
+@pytest.mark.parametrize(
+    ("hierarchy", "mask", "chosen", "mistake"),
+    [
+        ("", "0,3", ["1a/0", "9a/1"], ""),
+        ("", "3,0", ["1a/0", "9a/1"], ""),  # the order is the driver's
+        ("COMBINED", "2", ["9a/0"], ""),
+        ("FLAT", "1,1", ["1a/1"], ""),
+        ("FLAT", "4,0", ["1a/0"], "'4' names no device"),
+        ("", "default", ["1a/0", "1a/1", "9a/0", "9a/1"], ""),
+        ("", "0.1", [], "'0.1' names no device (every tile is a device with a number of its own, unless "
+         "ZE_FLAT_DEVICE_HIERARCHY=COMPOSITE)"),
+        ("COMPOSITE", "", ["1a", "9a"], ""),
+        ("composite", "1", ["9a"], ""),
+        ("COMPOSITE", "0.1,1.0", ["1a/1", "9a/0"], ""),
+        ("COMPOSITE", "0.0,0.1", ["1a"], ""),
+        ("COMPOSITE", "0.2,x,1", ["9a"], "'0.2', 'x' name no device"),
+    ],
+)  # fmt: skip
+def test_the_mask_chooses_among_what_the_hierarchy_makes_devices(
+    ponte_vecchio: Path, hierarchy: str, mask: str, chosen: list[str], mistake: str
+) -> None:
+    inventory = intel(ponte_vecchio, ZE_FLAT_DEVICE_HIERARCHY=hierarchy, ZE_AFFINITY_MASK=mask)
+    short = [id.removeprefix("pci-0000:").replace(":00.0", "").replace("tile", "") for id in ids(inventory)]
+    assert short == chosen
+    assert inventory.mistake == (f"ZE_AFFINITY_MASK={mask}: {mistake}" if mistake else "")
+
+
+def test_tiles_that_were_chosen_stay_chosen_for_a_worker(ponte_vecchio: Path) -> None:
+    environ = {"ZE_FLAT_DEVICE_HIERARCHY": "COMPOSITE", "ZE_AFFINITY_MASK": "1.1,0.1,0.0"}
+    inventory = intel(ponte_vecchio, **environ)
+    assert [device.visible for device in inventory.devices] == ["0.0,0.1", "1.1"]
+    assert visible(inventory.devices, environ) == ("ZE_AFFINITY_MASK", "0.0,0.1,1.1")

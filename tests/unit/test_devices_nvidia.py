@@ -1,0 +1,311 @@
+"""NVIDIA GPUs of made-up machines: who is asked, what is read of each, and what CUDA_VISIBLE_DEVICES leaves."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.devices import Inventory
+from launcher.devices.cuda_visible import Gpu, choose
+from launcher.devices.nvidia import Detector
+from launcher.node import Device
+from tests.support.machines_with_devices import CLUSTER, UUIDS, FakeNvml, add_nvidia, add_pci, write
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """A machine with the driver, and no other trace of a GPU."""
+    write(tmp_path / "dev/nvidiactl")
+    return tmp_path
+
+
+def detect(machine: Path, nvml: FakeNvml | None = None, asked: str | None = None, **how: bool) -> Inventory:
+    environ = {} if asked is None else {"CUDA_VISIBLE_DEVICES": asked}
+    return Detector(root=str(machine), nvml=nvml or FakeNvml(is_broken=True), **how).detect(environ)
+
+
+def ids(inventory: Inventory) -> list[str]:
+    return [device.id for device in inventory.devices]
+
+
+# CUDA_VISIBLE_DEVICES
+
+GPUS = tuple(Gpu(ordinal, uuid) for ordinal, uuid in enumerate(UUIDS))
+WITH_MIG = (*GPUS, Gpu(4, "GPU-mig0-4", ("MIG-1111-a", "MIG-1122-b", "MIG-3333-c")))
+ENDS = ", and an entry that names none hides itself and all that follow"
+
+
+@pytest.mark.parametrize(
+    ("asked", "ordinals", "mistake"),
+    [
+        ("0", [0], ""),
+        ("3,1", [3, 1], ""),
+        (" 2 , 0 ", [2, 0], ""),
+        ("0,1,-1,2", [0, 1], ""),
+        ("0,NoDevFiles", [0], ""),
+        ("1gpu2,2ampere", [1, 2], ""),
+        ("+1", [1], ""),
+        ("GPU-bb", [2], ""),
+        ("GPU-cc44-3,GPU-aa11", [3, 0], ""),
+        ("1,9,0", [1], f"1,9,0: there is no GPU 9 (there are: 0, 1, 2, 3, 4){ENDS}"),
+        ("9" * 5000, [], f"{'9' * 5000}: there is no GPU {'9' * 18} (there are: 0, 1, 2, 3, 4){ENDS}"),
+        ("9", [], f"9: there is no GPU 9 (there are: 0, 1, 2, 3, 4){ENDS}"),
+        ("1,,0", [1], f"1,,0 has an empty entry{ENDS}"),
+        ("0,1,0", [], "0,1,0 names 0 twice, which leaves no GPU"),
+        ("0,9,0", [0], f"0,9,0: there is no GPU 9 (there are: 0, 1, 2, 3, 4){ENDS}"),
+        ("GPU-aa", [], f"GPU-aa: GPU-aa is how 2 GPU ids begin{ENDS}"),
+        ("GPU-bb,GPU-zz,GPU-cc", [2], f"GPU-bb,GPU-zz,GPU-cc: no GPU is called GPU-zz{ENDS}"),
+        ("GPU-zz", [], f"GPU-zz: no GPU is called GPU-zz{ENDS}"),
+        ("GPU-bb,GPU-bb", [], "GPU-bb,GPU-bb names GPU-bb twice, which leaves no GPU"),
+        ("GPU-bb,GPU-bb33", [], "GPU-bb,GPU-bb33 names one GPU twice, as GPU-bb and as GPU-bb33, which leaves no GPU"),
+        ("GPU-bb,0", [2], f"GPU-bb,0: 0 is of another kind than the GPU ids before it{ENDS}"),
+        ("0,GPU-bb", [0], f"0,GPU-bb: GPU-bb is of another kind than the numbers before it{ENDS}"),
+        ("0,MIG-1111-a", [0], f"0,MIG-1111-a: MIG-1111-a is of another kind than the numbers before it{ENDS}"),
+    ],
+)
+def test_cuda_visible_devices_is_read_as_cuda_and_torch_read_it(asked: str, ordinals: list[int], mistake: str) -> None:
+    choice = choose(asked, WITH_MIG)
+    assert [chosen.id for chosen in choice.devices] == [UUIDS[ordinal] for ordinal in ordinals]
+    entries = [entry.strip() for entry in asked.split(",")]
+    assert [chosen.entry for chosen in choice.devices] == entries[: len(ordinals)]
+    assert choice.mistake == (f"CUDA_VISIBLE_DEVICES={mistake}" if mistake else "")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(["0", "1", "2", "7", "-1", "", "GPU-aa", "GPU-bb", "GPU-bb33", "GPU-cc44-3", "MIG-x"])))
+def test_what_is_chosen_is_the_beginning_of_the_list_and_each_gpu_once(entries: list[str]) -> None:
+    choice = choose(",".join(entries), GPUS, each_its_own=True)
+    chosen = [device.entry for device in choice.devices]
+    assert chosen == entries[: len(chosen)]
+    assert len({device.id for device in choice.devices}) == len(chosen)
+    # Less than was named is either a mistake that is told, or a list that ends where it says so.
+    assert len(chosen) == len(entries) or choice.mistake or entries[len(chosen)] == "-1"
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus", "uuids"),
+    [
+        ("MIG-1122-b", WITH_MIG, ["MIG-1122-b"]),
+        ("MIG-33", WITH_MIG, ["MIG-3333-c"]),
+        ("MIG-11", WITH_MIG, []),
+        ("MIG-9999", WITH_MIG, []),
+        ("MIG-1111-a,MIG-1122-b", WITH_MIG, ["MIG-1111-a"]),
+        ("MIG-GPU-mig0-4/1/0", WITH_MIG, ["MIG-GPU-mig0-4/1/0"]),
+        ("MIG-GPU-nobody/1/0", WITH_MIG, []),
+        ("MIG-9999", GPUS, ["MIG-9999"]),  # the instances are unknown without NVML
+    ],
+)
+def test_a_process_gets_one_mig_instance(asked: str, gpus: Sequence[Gpu], uuids: list[str]) -> None:
+    choice = choose(asked, gpus)
+    assert [chosen.id for chosen in choice.devices] == uuids
+    assert bool(choice.mistake) == (not uuids)
+
+
+def test_ids_are_believed_where_none_can_be_read() -> None:
+    gpus = [Gpu(0, "pci-0000:01:00.0"), Gpu(1, "pci-0000:02:00.0")]
+    assert [chosen.id for chosen in choose("GPU-aa,GPU-bb,GPU-cc", gpus).devices] == ["GPU-aa", "GPU-bb"]
+    assert [chosen.id for chosen in choose("1", gpus).devices] == ["pci-0000:02:00.0"]
+    assert choose("GPU-aa,GPU-aa", gpus).mistake.endswith("names GPU-aa twice, which leaves no GPU")
+
+
+# Sources
+
+
+def test_a_machine_without_the_driver_is_asked_nothing_more(tmp_path: Path) -> None:
+    add_pci(tmp_path, "0000:01:00.0", "0x10de", "0x030200")
+    assert detect(tmp_path, FakeNvml()) == Inventory((), "no NVIDIA driver")
+    before = set(sys.modules)
+    Detector(root=str(tmp_path)).detect({})
+    assert set(sys.modules) == before
+
+
+def test_nvml_is_asked_first_and_closed_again(machine: Path) -> None:
+    add_nvidia(machine, "0000:01:00.0", "GPU-other", 0)
+    add_pci(machine, "0000:02:00.0", "0x10de", "0x030200", numa_node=1)
+    nvml = FakeNvml()
+    inventory = detect(machine, nvml)
+    assert inventory.devices[1] == Device(
+        kind="nvidia", index=1, id=UUIDS[1], visible="1", numa_node=1, model="Fast One"
+    )
+    assert ids(inventory) == list(UUIDS)
+    assert inventory.reason == "4 found by NVML"
+    assert not nvml.is_open
+
+
+def test_the_order_of_the_variable_is_the_order_of_the_devices(machine: Path) -> None:
+    inventory = detect(machine, FakeNvml(), "3, 1")
+    assert [(device.index, device.id, device.visible) for device in inventory.devices] == [
+        (0, UUIDS[3], "3"),
+        (1, UUIDS[1], "1"),
+    ]
+    assert inventory.reason == "4 found by NVML, 2 left by CUDA_VISIBLE_DEVICES=3, 1"
+
+
+@pytest.mark.parametrize("asked", ["", "-1", "-1,0", "NoDevFiles", " "])
+def test_a_variable_that_hides_all_gpus_needs_no_look(machine: Path, asked: str) -> None:
+    assert detect(machine, None, asked) == Inventory((), f"CUDA_VISIBLE_DEVICES={asked!r} hides every GPU")
+
+
+def test_a_variable_that_cannot_be_meant_is_told(machine: Path) -> None:
+    inventory = detect(machine, FakeNvml(), "GPU-zz")
+    assert inventory.devices == ()
+    assert inventory.mistake == f"CUDA_VISIBLE_DEVICES=GPU-zz: no GPU is called GPU-zz{ENDS}"
+    assert inventory.reason == f"4 found by NVML, {inventory.mistake}"
+
+
+def test_a_gpu_that_does_not_answer_is_left_out_and_mentioned(machine: Path) -> None:
+    inventory = detect(machine, FakeNvml(lost=[1]))
+    assert ids(inventory) == [UUIDS[0], UUIDS[2], UUIDS[3]]
+    assert [device.visible for device in inventory.devices] == ids(inventory)
+    assert (inventory.reason, inventory.silent) == ("3 found by NVML, 1 more does not answer", 1)
+
+
+def test_a_silent_gpu_is_missed_where_a_list_wants_more_than_are_found(machine: Path) -> None:
+    assert detect(machine, FakeNvml(lost=[1]), "0,1,2,3").silent == 1
+    assert detect(machine, FakeNvml(lost=[1]), "0,2,3").silent == 0
+    assert detect(machine, FakeNvml(), "0,1,2,9").silent == 0
+
+
+def test_a_gpu_that_was_granted_to_somebody_else_is_not_numbered_and_not_missed(machine: Path) -> None:
+    add_pci(machine, "0000:02:00.0", "0x10de", "0x030200", numa_node=1)
+    nvml = FakeNvml(denied=[0, 2])
+    inventory = detect(machine, nvml)
+    assert [(device.id, device.visible, device.numa_node) for device in inventory.devices] == [
+        (UUIDS[1], "0", 1),
+        (UUIDS[3], "1", None),
+    ]
+    assert (inventory.reason, inventory.silent) == ("2 found by NVML", 0)
+    assert ids(detect(machine, nvml, "1,0")) == [UUIDS[3], UUIDS[1]]
+
+
+def test_a_pci_domain_may_have_more_than_four_digits(machine: Path) -> None:
+    add_pci(machine, "10000:01:00.0", "0x10de", "0x030200", numa_node=1)
+    assert detect(machine, FakeNvml(UUIDS[:1], pci_domain=0x10000)).devices[0].numa_node == 1
+
+
+def test_gpus_of_several_models_are_told_apart_by_their_ids(machine: Path) -> None:
+    inventory = detect(machine, FakeNvml(models=("Fast One", "Fast One", "Slow One", "Slow One")))
+    assert [device.visible for device in inventory.devices] == list(UUIDS)
+    assert [device.model for device in inventory.devices] == ["Fast One"] * 2 + ["Slow One"] * 2
+
+
+@pytest.mark.parametrize(
+    ("fabric", "version", "domain"),
+    [
+        ((3, 0, CLUSTER, 7), 3, f"{CLUSTER}.7"),
+        ((3, 0, CLUSTER, 0), 2, f"{CLUSTER}.0"),
+        ((2, 0, CLUSTER, 7), 3, ""),  # still registering
+        ((3, 1, CLUSTER, 7), 3, ""),  # registration has failed
+        ((3, 0, "0" * 32, 0), 3, ""),
+        ((3, 0, CLUSTER, 7), 0, ""),  # a driver that knows neither struct
+    ],
+)
+def test_the_nvlink_domain_is_that_of_a_completed_registration(
+    machine: Path, fabric: tuple[int, int, str, int], version: int, domain: str
+) -> None:
+    inventory = detect(machine, FakeNvml(UUIDS[:1], fabric={0: fabric}, fabric_version=version))
+    assert [device.domain for device in inventory.devices] == [domain]
+
+
+def test_an_old_nvidia_ml_py_knows_no_fabric(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = FakeNvml(UUIDS[:1], fabric={0: (3, 0, CLUSTER, 7)})
+    monkeypatch.delattr(FakeNvml, "nvmlDeviceGetGpuFabricInfoV")
+    assert detect(machine, nvml).devices[0].domain == ""
+
+
+# MIG
+
+
+def test_mig_instances_come_from_nvml(machine: Path) -> None:
+    nvml = FakeNvml(migs={0: ["MIG-1", None, "MIG-2"]})
+    add_pci(machine, "0000:01:00.0", "0x10de", "0x030200", numa_node=1)
+    inventory = detect(machine, nvml, "MIG-2,MIG-1")
+    assert [(device.id, device.numa_node) for device in inventory.devices] == [("MIG-2", 1)]
+    assert inventory.reason.endswith(
+        "1 left by CUDA_VISIBLE_DEVICES=MIG-2,MIG-1: CUDA gives a process one MIG instance, and nothing else"
+    )
+    assert ids(detect(machine, nvml, "MIG-2,MIG-1", each_its_own=True)) == ["MIG-2", "MIG-1"]
+    twice = detect(machine, nvml, "MIG-2,MIG-2", each_its_own=True)
+    assert twice.mistake == "CUDA_VISIBLE_DEVICES=MIG-2,MIG-2 names MIG-2 twice, which leaves none"
+
+
+def test_without_a_variable_mig_instances_are_one_device_unless_every_worker_gets_its_own(machine: Path) -> None:
+    nvml = FakeNvml(UUIDS[:2], migs={0: ["MIG-1", "MIG-2"], 1: ["MIG-3"]})
+    inventory = detect(machine, nvml)
+    assert [(device.id, device.visible) for device in inventory.devices] == [("MIG-1", "MIG-1")]
+    assert inventory.reason == "2 found by NVML, with 3 MIG instances: CUDA gives a process one, and nothing else"
+    inventory = detect(machine, nvml, each_its_own=True)
+    assert ids(inventory) == ["MIG-1", "MIG-2", "MIG-3"]
+    assert inventory.reason == "2 found by NVML, 3 MIG instances among them"
+
+
+def test_beside_a_mig_instance_cuda_shows_no_whole_gpu(machine: Path) -> None:
+    nvml = FakeNvml(migs={1: ["MIG-1", "MIG-2"]})
+    assert ids(detect(machine, nvml)) == ["MIG-1"]
+    assert ids(detect(machine, nvml, "0,1,2")) == [UUIDS[1]]
+    assert detect(machine, nvml, "0,1").reason.endswith("nothing else")
+    assert ids(detect(machine, nvml, "2,0")) == [UUIDS[2], UUIDS[0]]
+    assert ids(detect(machine, nvml, each_its_own=True)) == [UUIDS[0], "MIG-1", "MIG-2", *UUIDS[2:]]
+
+
+def test_a_gpu_with_mig_on_and_no_instance_is_none(machine: Path) -> None:
+    inventory = detect(machine, FakeNvml(migs={1: [None]}))
+    assert [device.visible for device in inventory.devices] == [UUIDS[0], *UUIDS[2:]]
+    assert (inventory.reason, inventory.silent) == ("3 found by NVML, 1 more with MIG on and no instance", 0)
+    assert detect(machine, FakeNvml(UUIDS[:1], migs={0: []})).devices == ()
+
+
+# The driver's files, and the bus
+
+
+def test_the_drivers_own_files_answer_without_nvml(machine: Path) -> None:
+    add_nvidia(machine, "0000:81:00.0", "GPU-b", 1, numa_node=1)
+    add_nvidia(machine, "0000:01:00.0", "GPU-a", 0, numa_node=0)
+    add_nvidia(machine, "0000:a1:00.0", "GPU-????????-????", 2)
+    inventory = detect(machine)
+    assert ids(inventory) == ["GPU-a", "GPU-b", "pci-0000:a1:00.0"]
+    assert [device.numa_node for device in inventory.devices] == [0, 1, None]
+    assert inventory.devices[0].model == "Fast One"
+    assert inventory.reason == "3 found by /proc/driver/nvidia"
+
+
+def test_a_gpu_whose_device_file_is_missing_belongs_to_somebody_else(machine: Path) -> None:
+    for minor in range(3):
+        add_nvidia(machine, f"0000:0{minor}:00.0", f"GPU-{minor}", minor)
+    write(machine / "dev/nvidia2")
+    assert ids(detect(machine)) == ["GPU-2"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may open any file")
+def test_a_gpu_whose_device_file_may_not_be_opened_belongs_to_somebody_else(machine: Path) -> None:
+    for minor in range(2):
+        add_nvidia(machine, f"0000:0{minor}:00.0", f"GPU-{minor}", minor)
+        write(machine / f"dev/nvidia{minor}")
+    (machine / "dev/nvidia0").chmod(0)
+    assert ids(detect(machine)) == ["GPU-1"]
+
+
+def test_the_pci_bus_answers_where_the_drivers_files_are_hidden(machine: Path) -> None:
+    add_pci(machine, "0000:01:00.0", "0x10de", "0x030200", numa_node=1)  # 3D controller
+    add_pci(machine, "0000:01:00.1", "0x10de", "0x040300")  # the same card's audio
+    add_pci(machine, "0000:02:00.0", "0x1002", "0x030000")  # another vendor
+    add_pci(machine, "0000:03:00.0", "0x10de", "0x030000")
+    add_pci(machine, "0000:04:00.0", "0x10de", "0x030000")
+    inventory = detect(machine)
+    assert ids(inventory) == ["pci-0000:01:00.0", "pci-0000:03:00.0", "pci-0000:04:00.0"]
+    assert (inventory.reason, inventory.devices[0].numa_node) == ("3 found by the PCI bus", 1)
+    write(machine / "dev/nvidia0")
+    write(machine / "dev/nvidia-uvm")
+    assert ids(detect(machine)) == ["pci-0000:01:00.0"]
+
+
+def test_no_framework_is_imported_to_count_devices(machine: Path) -> None:
+    before = set(sys.modules)
+    Detector(root=str(machine)).detect({})
+    assert {"torch", "jax", "numpy"}.isdisjoint(set(sys.modules) - before)

@@ -1,0 +1,163 @@
+"""What `meshctl doctor` reads of a machine: control groups of both versions, ports, NUMA nodes, from made-up trees."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from launcher.doctor.cgroups import Cgroups
+from launcher.doctor.machine import Bound
+from launcher.doctor.reading import read
+
+V2 = "29 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n"
+
+
+def tree(root: Path, files: dict[str, str]) -> str:
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return str(root)
+
+
+def test_the_tightest_quota_on_the_way_up_counts(tmp_path: Path) -> None:
+    root = tree(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/slurm/job7/step2\n",
+            "proc/self/mountinfo": V2,
+            "sys/fs/cgroup/slurm/job7/step2/cpu.max": "max 100000\n",
+            "sys/fs/cgroup/slurm/job7/cpu.max": "250000 100000\n",
+            "sys/fs/cgroup/slurm/cpu.max": "6400000 100000\n",
+        },
+    )
+    assert Cgroups(root).cpu_quota() == Bound(2.5, 0, "/sys/fs/cgroup/slurm/job7/cpu.max")
+
+
+def test_a_container_sees_its_own_group_as_the_whole_tree(tmp_path: Path) -> None:
+    root = tree(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/\n",
+            "proc/self/mountinfo": V2,
+            "sys/fs/cgroup/cpu.max": "50000 100000\n",
+            "sys/fs/cgroup/memory.max": str(8 << 30),
+            "sys/fs/cgroup/memory.current": str(3 << 30),
+            "sys/fs/cgroup/memory.stat": f"anon 1\ninactive_file {1 << 30}\n",
+            "sys/fs/cgroup/memory.oom.group": "1\n",
+            "sys/fs/cgroup/pids.max": "100\n",
+            "sys/fs/cgroup/pids.current": "40\n",
+        },
+    )
+    found = Cgroups(root)
+    assert found.cpu_quota() == Bound(0.5, 0, "/sys/fs/cgroup/cpu.max")
+    assert found.memory_limit(64 << 30) == Bound(8 << 30, 2 << 30, "/sys/fs/cgroup/memory.max")
+    assert found.memory_limit(4 << 30) is None  # more than the machine has
+    assert found.oom_groups() == ("/sys/fs/cgroup",)
+    assert found.process_limit() == Bound(100, 40, "/sys/fs/cgroup/pids.max")
+
+
+def test_groups_of_version_1_are_found_below_the_mounts_of_their_controllers(tmp_path: Path) -> None:
+    mounts = (
+        "34 31 0:30 /docker/abc /sys/fs/cgroup/cpu,cpuacct ro - cgroup cgroup rw,cpu,cpuacct\n"
+        "35 31 0:31 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n"
+        "36 31 0:32 / /sys/fs/cgroup/unified ro - cgroup2 cgroup2 rw\n"
+    )
+    root = tree(
+        tmp_path,
+        {
+            "proc/self/cgroup": "5:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n1:name=systemd:/\n0::/\n",
+            "proc/self/mountinfo": mounts,
+            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "150000\n",
+            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "1073741824\n",
+            "sys/fs/cgroup/memory/memory.usage_in_bytes": "1000\n",
+        },
+    )
+    found = Cgroups(root)
+    assert found.cpu_quota() == Bound(1.5, 0, "/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us")
+    assert found.memory_limit(2 << 30) == Bound(1 << 30, 1000, "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+    (tmp_path / "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us").write_text("-1\n")
+    assert Cgroups(root).cpu_quota() is None
+
+
+def test_a_group_outside_of_what_is_mounted_here_is_not_looked_for(tmp_path: Path) -> None:
+    files = {
+        "proc/self/cgroup": "0::/../other\n",
+        "proc/self/mountinfo": V2,
+        "sys/fs/cgroup/cpu.max": "100000 100000\n",
+        "sys/fs/other/cpu.max": "1 100000\n",
+    }
+    assert Cgroups(tree(tmp_path, files)).cpu_quota() == Bound(1.0, 0, "/sys/fs/cgroup/cpu.max")
+
+
+def test_a_group_of_which_only_a_part_is_mounted_is_not_looked_for_beside_it(tmp_path: Path) -> None:
+    files = {
+        "proc/self/cgroup": "0::/other\n",
+        "proc/self/mountinfo": V2.replace(" / /sys", " /docker/abc /sys"),
+        "sys/fs/cgroup/cpu.max": "100000 100000\n",
+        "sys/fs/cgroup/other/cpu.max": "1 100000\n",
+    }
+    assert Cgroups(tree(tmp_path, files)).cpu_quota() == Bound(1.0, 0, "/sys/fs/cgroup/cpu.max")
+
+
+@pytest.mark.parametrize("text", ["", "max\n", "x y\n", "100000 0\n", "1 2 3\n"])
+def test_a_quota_that_cannot_be_read_is_none(tmp_path: Path, text: str) -> None:
+    files = {"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": V2, "sys/fs/cgroup/cpu.max": text}
+    assert Cgroups(tree(tmp_path, files)).cpu_quota() is None
+
+
+def test_a_machine_whose_kernel_says_nothing_is_read_without_a_word(tmp_path: Path) -> None:
+    machine = read({}, str(tmp_path), root=str(tmp_path))
+    assert (machine.cpu_quota, machine.memory, machine.memory_limit, machine.oom_groups) == (None, None, None, ())
+    assert (machine.rdma_devices, machine.listening, machine.numa_nodes) == ((), frozenset(), {})
+    assert machine.shared_memory is not None
+    assert machine.shared_memory.amiss == "it is not there"
+
+
+def test_ports_nodes_devices_and_capabilities_are_read(tmp_path: Path) -> None:
+    head = "  sl  local_address rem_address   st tx_queue\n"
+    root = tree(
+        tmp_path,
+        {
+            "proc/net/tcp": head + "   0: 0100007F:3A99 00000000:0000 0A 0\n   1: 0100007F:3A9E 0100007F:0016 01 0\n",
+            "proc/net/tcp6": head + "   0: 00000000000000000000000000000000:0016 0:0000 0A 0\nrubbish\n",
+            "proc/self/status": "Name:\tx\nCapEff:\t0000000000004000\n",
+            "proc/meminfo": "MemTotal:        1024 kB\n",
+            "proc/sys/kernel/numa_balancing": "1\n",
+            "sys/devices/system/node/node0/cpulist": "0-3\n",
+            "sys/devices/system/node/node1/cpulist": "4-7\n",
+            "sys/devices/system/node/possible": "0-1\n",
+            "sys/class/infiniband/mlx5_0/node_guid": "x\n",
+            "sys/class/net/nosuch0/mtu": "9000\n",
+            "sys/class/net/nosuch0/speed": "-1\n",
+            "sys/class/net/nosuch0/flags": "0x1003\n",
+            "sys/class/net/bonding_masters": "bond0\n",
+        },
+    )
+    machine = read({}, os.devnull, root=root)
+    assert machine.listening == {15001, 22}
+    assert machine.may_lock
+    assert machine.memory == 1 << 20
+    assert machine.balances_numa
+    assert machine.numa_nodes == {0: "0-3", 1: "4-7"}
+    assert machine.rdma_devices == ("mlx5_0",)
+    assert machine.logs is None
+    interface = machine.interfaces[0]
+    assert (interface.name, interface.is_up, interface.mtu, interface.speed_mbit) == ("nosuch0", True, 9000, None)
+
+
+def test_logs_are_looked_for_where_they_would_be_made(tmp_path: Path) -> None:
+    def amiss(log_dir: str | None, **environ: str) -> tuple[str, str]:
+        space = read(environ, log_dir, root=str(tmp_path)).logs
+        assert space is not None
+        return space.path, space.amiss
+
+    assert amiss(str(tmp_path / "a/b/c")) == (str(tmp_path / "a/b/c"), "")
+    assert not (tmp_path / "a").exists()
+    (tmp_path / "file").write_text("")
+    assert amiss(str(tmp_path / "file")) == (str(tmp_path / "file"), "it is not a directory")
+    assert amiss(str(tmp_path / "file/c"))[1] == f"{tmp_path}/file is not a directory"
+    assert amiss(None, TMPDIR=str(tmp_path)) == (str(tmp_path), "")

@@ -1,0 +1,115 @@
+"""How `meshctl doctor` writes what it has found: in columns that stay, with the worst where it is read first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from launcher import doctor
+from launcher.devices import Inventory
+from launcher.devices.nvidia import Detector as NvidiaDetector
+from launcher.doctor import detected
+from launcher.doctor.words import WIDTH, row
+from launcher.node import Device
+
+GPUS = tuple(
+    Device(
+        kind="nvidia",
+        index=index,
+        id=f"GPU-5a1c0c1e-7d53-4b0f-9f3a-00000000000{index}",
+        visible=str(index),
+        numa_node=index // 4,
+        domain="3f2a.1",
+        model="NVIDIA H100 80GB HBM3",
+    )
+    for index in range(8)
+)
+
+
+def test_a_value_and_its_origin_have_columns_of_their_own() -> None:
+    assert list(row("nnodes", "2:4", "--nnodes")) == ["  nnodes                  2:4                 --nnodes"]
+
+
+def test_a_long_name_has_a_line_for_itself() -> None:
+    assert list(row("duplicate-stdout-filters", "loss", "PET_DUPLICATE_STDOUT_FILTERS")) == [
+        "  duplicate-stdout-filters",
+        "                          loss                PET_DUPLICATE_STDOUT_FILTERS",
+    ]
+
+
+def test_a_long_value_moves_no_column() -> None:
+    assert list(row("traffic", "tp=100,cp=30,ep=20", "LAUNCHER_TRAFFIC")) == [
+        "  traffic                 tp=100,cp=30,ep=20  LAUNCHER_TRAFFIC",
+    ]
+    assert list(row("traffic", "tp=100,cp=30,ep=20,dp=10", "LAUNCHER_TRAFFIC")) == [
+        "  traffic                 tp=100,cp=30,ep=20,dp=10",
+        "                                              LAUNCHER_TRAFFIC",
+    ]
+    path = "/very" * 20
+    assert list(row("log-dir", path, "--log-dir")) == ["  log-dir", f"    {path}", " " * 46 + "--log-dir"]
+    assert max(map(len, row("why", "word " * 60))) <= WIDTH
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """What is found on a node with 8 GPUs, of which `silent` more do not answer."""
+
+    def examined(*given: str, silent: int = 0, mistake: str = "") -> dict[str, Any]:
+        inventory = Inventory(GPUS, "8 found by NVML", mistake, silent)
+        monkeypatch.setattr(NvidiaDetector, "detect", lambda self, environ: inventory)
+        return doctor.examine(["--devices=nvidia", *given], {"PATH": "/usr/bin:/bin"})
+
+    return examined
+
+
+def test_devices_are_shown_with_model_fabric_and_numa_node(found: Callable[..., dict[str, Any]]) -> None:
+    text = doctor.text(found())
+    assert "\n  nvidia                  8: 8 found by NVML\n" in text
+    words = " ".join(text.split())
+    first = "0: GPU-5a1c0c1e-7d53-4b0f-9f3a-000000000000, NVIDIA H100 80GB HBM3, fabric 3f2a.1, NUMA node 0"
+    assert first in words
+    assert "a worker's own are chosen by CUDA_VISIBLE_DEVICES" in words
+    assert max(map(len, text.splitlines())) <= WIDTH
+
+
+def test_devices_that_do_not_answer_may_hurt_and_stop_a_job_that_wants_all(
+    found: Callable[..., dict[str, Any]],
+) -> None:
+    def amiss(*given: str) -> list[tuple[str, str, str]]:
+        findings = found(*given, silent=2)["findings"]
+        told = [(finding["check"], finding["level"], finding["seen"]) for finding in findings]
+        return [each for each in told if each[0] in ("workers", "devices")]
+
+    assert amiss("--devices=nvidia:8") == [("devices", "hurt", "2 more of nvidia are there and do not answer")]
+    assert amiss() == [("workers", "stop", "2 of 10 devices do not answer (8 found by NVML)")]
+
+
+def test_the_worst_stands_last_before_the_verdict(found: Callable[..., dict[str, Any]]) -> None:
+    whole = found("--monitor-interval=3", "--devices=nvidia:8", "no-such-script.py", silent=1)
+    levels = [finding["level"] for finding in whole["findings"]]
+    assert levels == sorted(levels, key=["stop", "hurt", "note"].index)
+    text = doctor.text(whole)
+    at = [text.index(f"\n{word}: ") for word in ("note", "may hurt", "would stop a job")]
+    assert at == sorted(at)
+    assert text.splitlines()[-1].startswith("verdict: 1 thing would stop a job here, ")
+
+
+def test_a_framework_of_another_python_is_found_without_starting_it(tmp_path: Any) -> None:
+    from launcher import cli
+
+    packages = tmp_path / "lib/python3.12/site-packages/jax"
+    packages.mkdir(parents=True)
+    (packages / "__init__.py").write_text("raise SystemExit")
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin/python3"
+    python.write_text("#!/bin/false\n")
+    python.chmod(0o755)
+    environ = {"PYTHON_EXEC": str(python), "PATH": "/usr/bin:/bin"}
+    config = cli.parse(["train.py"], environ)
+    assert detected.frameworks(config, environ) == {
+        "torch": {"found": False, "version": None},
+        "jax": {"found": True, "version": None},
+        "torch_xla": {"found": False, "version": None},
+    }

@@ -1,0 +1,149 @@
+"""What a worker of JAX is told, and which devices it sees."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from launcher.environments.jax import JaxEnvironment
+from launcher.environments.meanings import MEANINGS
+from launcher.environments.torch import TorchEnvironment
+from launcher.node import Device, Slot
+from tests.unit.test_environments import PLACE, gpus
+
+
+def devices(kind: str, *indices: int) -> Slot:
+    found = tuple(Device(kind=kind, index=index, id=f"{kind}{index}", visible=str(index)) for index in indices)
+    return Slot(index=0, devices=found)
+
+
+def told(slot: Slot, parent: dict[str, str] | None = None, **job: Any) -> dict[str, str]:
+    """All that torch's and JAX's environments say together."""
+    place, binding = replace(PLACE, slot=slot), {"device_binding": job.pop("binding", "local-rank")}
+    torch, jax = TorchEnvironment(**binding), JaxEnvironment(**binding, **job)
+    return {**torch.variables(place, parent or {}), **jax.variables(place, parent or {})}
+
+
+def test_initialize_finds_all_that_it_needs() -> None:
+    said = JaxEnvironment().variables(PLACE, {})
+    assert said == {
+        "JAX_COORDINATOR_ADDRESS": "10.0.0.9:29400",
+        "JAX_LOCAL_DEVICE_IDS": "2",
+        "OMPI_MCA_orte_hnp_uri": "meshrun",
+        "OMPI_COMM_WORLD_SIZE": "224",
+        "OMPI_COMM_WORLD_RANK": "26",
+        "OMPI_COMM_WORLD_LOCAL_RANK": "2",
+    }
+
+
+def test_where_mpi_is_in_use_nothing_looks_like_mpirun() -> None:
+    jax = JaxEnvironment(with_mpi="mpi4py is installed")
+    assert set(jax.variables(PLACE, {})) == {"JAX_COORDINATOR_ADDRESS", "JAX_LOCAL_DEVICE_IDS"}
+    (sentence,) = jax.remarks([], {}, has_other_nodes=False)
+    assert "launcher.worker.init_jax()" in sentence
+
+
+@pytest.mark.parametrize(
+    ("binding", "slot", "parent", "ids", "visible", "local_rank"),
+    [
+        ("local-rank", gpus(2), {}, "2", None, "2"),
+        ("local-rank", gpus(2), {"CUDA_VISIBLE_DEVICES": "4,5,6"}, "2", None, "2"),
+        ("local-rank", gpus(4, 5), {}, "0,1", "4,5", "2"),
+        ("visible", gpus(2), {}, "0", "2", "0"),
+        ("visible", gpus(4, 5), {}, "0,1", "4,5", "0"),
+    ],
+)
+def test_a_worker_uses_its_own_gpus(
+    binding: str, slot: Slot, parent: dict[str, str], ids: str, visible: str | None, local_rank: str
+) -> None:
+    said = told(slot, parent, binding=binding)
+    assert said["JAX_LOCAL_DEVICE_IDS"] == ids
+    assert said.get("CUDA_VISIBLE_DEVICES") == visible
+    assert said["LOCAL_RANK"] == said["OMPI_COMM_WORLD_LOCAL_RANK"] == local_rank
+
+
+@pytest.mark.parametrize(
+    ("kind", "variable"), [("nvidia", "CUDA_VISIBLE_DEVICES"), ("intel", "ZE_AFFINITY_MASK"), ("cpu", "")]
+)
+def test_visible_shows_each_worker_its_own_devices_of_any_kind(kind: str, variable: str) -> None:
+    said = TorchEnvironment(device_binding="visible").variables(replace(PLACE, slot=devices(kind, 2)), {})
+    if variable:
+        assert (said[variable], said["LOCAL_RANK"], said["LAUNCHER_LOCAL_RANK"]) == ("2", "0", "2")
+    else:
+        assert said == TorchEnvironment().variables(replace(PLACE, slot=devices(kind, 2)), {})
+
+
+def test_the_variable_of_a_device_that_a_user_has_named_is_used() -> None:
+    own = Device(kind="npu", index=2, id="npu2", visible="2", variable="MY_VISIBLE")
+    place = replace(PLACE, slot=Slot(index=2, devices=(own,)))
+    assert TorchEnvironment(device_binding="visible").variables(place, {})["MY_VISIBLE"] == "2"
+
+
+def test_on_cpus_nothing_is_said_of_devices() -> None:
+    assert "JAX_LOCAL_DEVICE_IDS" not in told(devices("cpu", 2))
+
+
+def test_one_process_on_a_tpu_host_is_numbered_by_the_tpus_own_variables() -> None:
+    said = JaxEnvironment().variables(replace(PLACE, slot=devices("tpu", 0, 1, 2, 3), local_world_size=1), {})
+    assert set(said) == {"JAX_COORDINATOR_ADDRESS"}
+
+
+def test_several_processes_on_a_tpu_host_are_numbered_by_their_ranks() -> None:
+    said = JaxEnvironment().variables(replace(PLACE, slot=devices("tpu", 2)), {})
+    assert said["OMPI_COMM_WORLD_RANK"] == "26"
+    assert "JAX_LOCAL_DEVICE_IDS" not in said
+
+
+def test_the_only_worker_of_a_node_keeps_the_device_ids_of_the_user() -> None:
+    place, parent = replace(PLACE, local_world_size=1), {"JAX_LOCAL_DEVICE_IDS": "0,1,2,3"}
+    assert "JAX_LOCAL_DEVICE_IDS" not in JaxEnvironment().variables(place, parent)
+    assert JaxEnvironment().variables(PLACE, parent)["JAX_LOCAL_DEVICE_IDS"] == "2"
+
+
+def test_device_ids_of_the_user_give_way_where_the_worker_does_not_see_so_many() -> None:
+    place, jax = replace(PLACE, local_world_size=1), JaxEnvironment(device_binding="visible")
+    assert jax.variables(place, {"JAX_LOCAL_DEVICE_IDS": "3"})["JAX_LOCAL_DEVICE_IDS"] == "0"
+    place = replace(place, slot=devices("nvidia", 4, 5, 6))
+    assert "JAX_LOCAL_DEVICE_IDS" not in jax.variables(place, {"JAX_LOCAL_DEVICE_IDS": "0,2"})
+
+
+@pytest.mark.parametrize(
+    ("address", "parent", "coordinator", "bind"),
+    [
+        ("10.0.0.9", {}, "10.0.0.9:29400", None),
+        ("head.cluster", {}, "head.cluster:29400", None),
+        ("127.0.0.1", {}, "127.0.0.1:29400", "127.0.0.1:29400"),
+        ("::1", {}, "[::1]:29400", "[::1]:29400"),
+        ("fd00::7", {}, "[fd00::7]:29400", None),
+        ("10.0.0.9", {"JAX_COORDINATOR_BIND_ADDRESS": "[::]:1234"}, "10.0.0.9:29400", "[::]:29400"),
+    ],
+)
+def test_the_coordinator_listens_where_it_is_looked_for(
+    address: str, parent: dict[str, str], coordinator: str, bind: str | None
+) -> None:
+    said = JaxEnvironment().variables(replace(PLACE, master_addr=address), parent)
+    assert said["JAX_COORDINATOR_ADDRESS"] == coordinator
+    assert said.get("JAX_COORDINATOR_BIND_ADDRESS") == bind
+
+
+def test_a_proxy_is_pointed_out_where_there_are_other_nodes() -> None:
+    jax, parent = JaxEnvironment(), {"https_proxy": "http://proxy:3128", "no_proxy": "x"}
+    assert not jax.remarks([], parent, has_other_nodes=False)
+    (sentence,) = jax.remarks([], parent, has_other_nodes=True)
+    assert sentence.startswith("https_proxy is set")
+    assert not jax.remarks([], {"no_proxy": "x", "HTTP_PROXY": ""}, has_other_nodes=True)
+
+
+def test_what_does_not_go_with_visible_devices_is_said() -> None:
+    visible = TorchEnvironment(device_binding="visible")
+    assert "symmetric memory" in visible.remarks([gpus(0), gpus(1)], {}, False)[0]
+    assert "has no effect" in visible.remarks([devices("cpu", 0)], {}, False)[0]
+    assert not visible.remarks([gpus(0)], {}, False)
+    assert not TorchEnvironment().remarks([gpus(0), gpus(1)], {}, False)
+
+
+def test_every_variable_of_jax_has_its_row_and_no_row_is_of_a_variable_that_is_not_given() -> None:
+    given = JaxEnvironment().variables(replace(PLACE, master_addr="127.0.0.1"), {})
+    assert sorted(given) == sorted(row.variable for row in MEANINGS if row.framework == "jax")

@@ -1,0 +1,139 @@
+"""Whether a node is fit to join: what is looked at without a check of the user's, and how often."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from launcher import cli, health
+from launcher.config import Config
+from launcher.devices import Inventory
+from launcher.devices.choose import worker_devices
+from launcher.errors import UnfitError, UsageError
+from launcher.health.pauses import Pauses
+from launcher.node import Device
+
+
+def config(*words: str) -> Config:
+    return cli.parse([*words, "train.py"], {})
+
+
+def test_pauses_grow_from_one_second_to_a_minute_and_the_last_look_is_at_the_limit() -> None:
+    pauses, now, found = Pauses(600, now=1000), 1000.0, []
+    while (pause_s := pauses.after(now)) is not None:
+        found.append(pause_s)
+        now += pause_s
+    assert found[:8] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert max(found) == 60
+    assert sum(found) == 600
+
+
+def test_a_look_that_took_longer_than_the_limit_was_the_last() -> None:
+    assert Pauses(5, now=0).after(5.1) is None
+    assert Pauses(0, now=0).after(0) is None
+
+
+def test_a_health_check_is_a_command_and_its_limit_a_time() -> None:
+    assert config().health_check is None
+    made = config("--health-check", "test -e /dev/nvidia0 && true", "--health-timeout=2.5")
+    assert (made.health_check, made.health_timeout_s) == ("test -e /dev/nvidia0 && true", 2.5)
+    with pytest.raises(UsageError, match="is no command"):
+        config("--health-check= ")
+    with pytest.raises(UsageError, match="no check ends in no time"):
+        config("--health-check=true", "--health-timeout=0")
+    assert "--health-timeout 3 has no effect without --health-check" in config("--health-timeout=3").notes
+
+
+def test_one_machine_too_is_waited_for_so_long() -> None:
+    made = config("--start-timeout=7")
+    assert made.terms == {"start_timeout_s": 7}
+    assert not made.notes
+
+
+def disk(**changes: int) -> SimpleNamespace:
+    """Of 10 GiB, with room for everybody."""
+    blocks = {"f_frsize": 4096, "f_blocks": 2621440, "f_bfree": 100000, "f_bavail": 90000}
+    return SimpleNamespace(**{**blocks, "f_files": 1000, "f_ffree": 10, "f_favail": 10, **changes})
+
+
+def room(monkeypatch: pytest.MonkeyPatch, directory: Path, found: SimpleNamespace, user: int = 1000) -> str:
+    monkeypatch.setattr(os, "statvfs", lambda path: found)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    try:
+        health.require_room(config("--log-dir", str(directory)))
+    except UnfitError as error:
+        return str(error).replace(str(directory), "DIR")
+    return "room"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "room"),
+        ({"f_bavail": 2000}, "log directory DIR is on a full disk: 7.8 MiB are free"),
+        ({"f_blocks": 64, "f_bavail": 2}, "room"),  # a small disk is not full as long as it has something
+        ({"f_blocks": 64, "f_bavail": 0}, "log directory DIR is on a full disk: 0.0 MiB are free"),
+        ({"f_favail": 0}, "log directory DIR is on a disk where no more files can be made"),
+        ({"f_files": 0, "f_favail": 0}, "room"),  # this file system does not count files
+    ],
+)
+def test_a_full_log_disk_keeps_a_node_from_joining(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changes: Mapping[str, int], expected: str
+) -> None:
+    assert room(monkeypatch, tmp_path, disk(**changes)) == expected
+
+
+def test_what_is_kept_for_root_is_room_for_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert room(monkeypatch, tmp_path, disk(f_bavail=0, f_favail=0), user=0) == "room"
+
+
+def test_a_log_directory_that_is_gone_or_read_only_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(UnfitError, match="cannot be looked at: No such file or directory"):
+        health.require_room(config("--log-dir", str(tmp_path / "gone")))
+    monkeypatch.setattr(os, "access", lambda *words, **options: False)
+    with pytest.raises(UnfitError, match="is not writable"):
+        health.require_room(config("--log-dir", str(tmp_path)))
+
+
+def test_logs_that_are_not_kept_need_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda path: disk(f_bavail=0))
+    health.require_room(config())
+    health.require_room(config("--log-dir", os.devnull))
+
+
+class Gpus:
+    """Eight GPUs, of which some do not answer."""
+
+    kind = "nvidia"
+
+    def __init__(self, silent: int) -> None:
+        self._silent = silent
+
+    def detect(self, environ: Mapping[str, str]) -> Inventory:
+        found = range(8 - self._silent)
+        devices = tuple(Device(kind="nvidia", index=at, id=f"GPU-{at}", visible=str(at)) for at in found)
+        return Inventory(devices, f"{len(found)} found by NVML", silent=self._silent)
+
+
+@pytest.mark.parametrize("asked", [None, "auto", "gpu"])
+def test_a_device_that_does_not_answer_is_no_device_less(asked: str | None) -> None:
+    with pytest.raises(UnfitError) as caught:
+        worker_devices(asked, 1, {}, accelerators=[Gpus(silent=1)])
+    assert str(caught.value) == "1 of 8 devices does not answer (7 found by NVML)"
+    assert caught.value.hint == "see dmesg; --nproc-per-node=7 goes without"
+    assert len(worker_devices(7, 1, {}, accelerators=[Gpus(silent=1)])[0]) == 7
+    assert len(worker_devices(asked, 1, {}, accelerators=[Gpus(silent=0)])[0]) == 8
+
+
+def test_a_node_with_fewer_devices_than_were_asked_for_is_not_fit() -> None:
+    request = config("--devices=nvidia:9").devices
+    with pytest.raises(UnfitError, match="9 are asked for, 8 are there"):
+        worker_devices(None, 1, {}, request=request, accelerators=[Gpus(silent=0)])
+    with pytest.raises(UnfitError, match="9 are asked for, 7 are there"):
+        worker_devices(None, 1, {}, request=request, accelerators=[Gpus(silent=1)])
+    request = config("--devices=nvidia:7").devices
+    assert len(worker_devices(None, 1, {}, request=request, accelerators=[Gpus(silent=1)])[0]) == 7

@@ -1,0 +1,163 @@
+"""Where a node stands: reading what people write, lining levels up, and merging what sources say."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.errors import UsageError
+from launcher.locality import LEVELS, LEVELS_MAX, Level
+from launcher.locality.merge import Looked, Merged, merge, usable
+from launcher.locality.order import Order, order
+from launcher.locality.texts import read_path
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("zone=a,spine=s1,leaf=l3", (("zone", "a"), ("spine", "s1"), ("leaf", "l3"))),
+        (" zone = a , leaf=l 3 ", (("zone", "a"), ("leaf", "l 3"))),
+        ("tier-4=t,row=r=7/2,leaf=l", (("tier-4", "t"), ("row", "r=7/2"), ("leaf", "l"))),
+        ("nvl=7b968a6d.1", (("nvl", "7b968a6d.1"),)),
+    ],
+)
+def test_a_place_is_levels_and_domains(text: str, path: object) -> None:
+    assert read_path(text, "it") == path
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("leaf", "it: 'leaf' is not LEVEL=DOMAIN"),
+        ("", "it: '' is not LEVEL=DOMAIN"),
+        ("leaf=a,", "it: '' is not LEVEL=DOMAIN"),
+        ("leaf=", "it: 'leaf=' is not LEVEL=DOMAIN"),
+        ("=a", "it: '=a' is not LEVEL=DOMAIN"),
+        ("le af=a", "it: 'le af' is no name of a level"),
+        ("-x=a", "it: '-x' is no name of a level"),
+        ("läaf=a", "it: 'läaf' is no name of a level"),
+        ("l" * 64 + "=a", f"it: '{'l' * 37}...' is no name of a level"),
+        ("leaf=a\x1b[2J", "it: the domain 'a\\x1b[2J' has more than 255 or unprintable characters"),
+        ("leaf=" + "a" * 256, f"it: the domain '{'a' * 37}...' has more than 255 or unprintable characters"),
+        ("zone=a,zone=b", "it names the level zone twice, as 'a' and 'b'"),
+        ("host=h1", "it names 'host', which is the node itself"),
+        ("leaf=l,zone=a", "it: leaf stands before zone, which is around it"),
+        ("leaf=l,row=r,zone=a", "it: leaf stands before zone, which is around it"),
+        (",".join(f"l{at}=a" for at in range(1000)), f"it has 1000 levels, {LEVELS_MAX} are the most"),
+    ],
+)
+def test_a_place_that_cannot_be_is_one_sentence(text: str, sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_path(text, "it")
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("lists", "levels", "remarks"),
+    [
+        ([("zone", "leaf"), ("region", "nvl")], ("region", "zone", "leaf", "nvl"), ()),
+        ([("zone", "row", "leaf")], ("zone", "row", "leaf"), ()),
+        ([("zone", "spine", "leaf"), ("spine", "row", "leaf"), ("hall", "spine")],
+         ("zone", "hall", "spine", "row", "leaf"), ()),
+        ([("hall", "spine"), ("zone", "core", "leaf"), ("aisle", "hall")],
+         ("zone", "core", "aisle", "hall", "spine", "leaf"), ()),
+        ([("rack",), ("zone", "leaf", "nvl")], ("zone", "leaf", "rack", "nvl"), ()),
+        ([("row", "rack"), ("rack", "row"), ("row", "rack")], ("row", "rack"),
+         ("rack is taken to be inside row, though 1 has it the other way round",)),
+        ([("leaf", "zone")], ("zone", "leaf"), ("levels are given as leaf, zone, and taken as zone, leaf",)),
+        ([()], (), ()),
+    ],
+)  # fmt: skip
+def test_levels_of_all_lists_stand_in_one_order(
+    lists: list[tuple[str, ...]], levels: tuple[str, ...], remarks: tuple[str, ...]
+) -> None:
+    assert order({one: lists.count(one) for one in lists}) == Order(levels, remarks)
+
+
+names = st.sampled_from([*LEVELS, "row", "rack", "hall", "cage"])
+lists = st.dictionaries(st.lists(names, unique=True, max_size=5).map(tuple), st.integers(1, 9), max_size=6)
+
+
+@settings(max_examples=60)
+@given(lists)
+def test_the_order_depends_on_what_is_said_and_not_on_who_speaks_first(said: dict[tuple[str, ...], int]) -> None:
+    found = order(said)
+    assert order(dict(reversed(said.items()))) == found
+    assert sorted(found.levels) == sorted({name for one in said for name in one})
+    known = [LEVELS.index(name) for name in found.levels if name in LEVELS]
+    assert known == sorted(known)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.sampled_from(["a", "b", "c", "d", "e", "zone", "leaf", "nvl"]), unique=True, min_size=2))
+def test_what_one_list_says_holds_unless_it_is_wrong_about_known_levels(one: list[str]) -> None:
+    known = [LEVELS.index(name) for name in one if name in LEVELS]
+    if known == sorted(known):
+        assert order({tuple(one): 1, tuple(one[1:]): 1}).levels == tuple(one)
+
+
+def looked(source: str, **levels: str) -> Looked:
+    return Looked(source, tuple(Level(name, domain, f"key of {name}") for name, domain in levels.items()), "asked")
+
+
+def test_who_is_trusted_more_counts_and_the_others_add_what_it_does_not_know() -> None:
+    found = merge([looked("--locality", leaf="l3"), looked("slurm", spine="s1", leaf="l3"), looked("gce", zone="a")])
+    assert [(level.name, level.domain, level.origin) for level in found.levels] == [
+        ("zone", "a", "key of zone"), ("spine", "s1", "key of spine"), ("leaf", "l3", "key of leaf"),
+    ]  # fmt: skip
+    assert found.remarks == ()
+
+
+def test_sources_that_contradict_each_other_are_named_with_what_they_say() -> None:
+    found = merge([looked("--locality", leaf="l3"), looked("slurm", leaf="s8"), looked("gce", leaf="x")])
+    assert [level.domain for level in found.levels] == ["l3"]
+    assert found.remarks == (
+        "leaf is l3 by --locality (key of leaf), which counts, and s8 by slurm (key of leaf)",
+        "leaf is l3 by --locality (key of leaf), which counts, and x by gce (key of leaf)",
+    )
+
+
+def test_nothing_comes_of_nothing() -> None:
+    assert merge([]) == Merged((), ())
+    assert merge([Looked("gce", (), "no answer")]) == Merged((), ())
+
+
+def test_levels_of_ones_own_stand_among_those_of_other_sources() -> None:
+    found = merge([looked("--locality", zone="a", row="r", leaf="l"), looked("slurm", core="c", spine="s", leaf="l")])
+    assert [level.name for level in found.levels] == ["zone", "core", "spine", "row", "leaf"]
+
+
+domains = st.sampled_from(["a", "b"])
+answers = st.lists(
+    st.dictionaries(names, domains, max_size=4).map(lambda levels: looked("s", **levels)), max_size=4
+)  # fmt: skip
+
+
+@settings(max_examples=60)
+@given(answers)
+def test_a_source_that_is_trusted_less_changes_no_domain(found: list[Looked]) -> None:
+    for count in range(len(found)):
+        fewer = {level.name: level.domain for level in merge(found[:count]).levels}
+        more = {level.name: level.domain for level in merge(found).levels}
+        assert len(more) == LEVELS_MAX or fewer.items() <= more.items()
+
+
+def test_what_a_source_says_that_cannot_be_told_is_left_out() -> None:
+    levels = [("leaf", "l3"), ("leaf", "l4"), ("spine", ""), ("core", "\x1b[2J"), ("zone", "z" * 300), ("host", "h")]
+    found = usable(Looked("bad", tuple(Level(name, domain, "k") for name, domain in levels), "asked"))
+    assert [level.domain for level in found.levels] == ["l3"]
+    assert found.reason == "asked; 5 of its levels cannot be used, being double or no names"
+    many = tuple(Level(f"l{at}", "a", "k") for at in range(1000))
+    assert len(usable(Looked("bad", many, "asked")).levels) == LEVELS_MAX
+
+
+def test_more_levels_than_a_network_has_are_left_out_and_named() -> None:
+    one, two = ({f"{letter}{at:02}": "x" for at in range(12)} for letter in "ab")
+    found = merge([looked("one", **one), looked("two", **two)])
+    assert len(found.levels) == LEVELS_MAX
+    assert found.remarks[-1].startswith("16 levels are the most that are used; left out: ")
+
+
+def test_every_level_that_is_known_can_be_written() -> None:
+    assert [read_path(f"{level}=1", "it") for level in LEVELS] == [((level, "1"),) for level in LEVELS]

@@ -1,0 +1,342 @@
+"""What a user says of a node's place, what sources find, and how little of it may go wrong."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher import cli
+from launcher.config import Config
+from launcher.errors import TemporaryError, UsageError
+from launcher.locality import Hints, Level, command
+from launcher.locality import gather as gathering
+from launcher.locality.explicit import explicit, in_file
+from launcher.locality.gather import Asking, Locality, gather
+from launcher.locality.hints import Firmware, Infiniband
+from launcher.locality.nvlink import Source as Nvlink
+from launcher.locality.slice import Source as Slice
+from launcher.node import Device
+
+NAMES = ("node-17", "node-17.cluster.local", "10.0.4.9")
+
+
+def config(*words: str, **environ: str) -> Config:
+    network = ("--rdzv-backend", "etcd", "--rdzv-endpoint", "h:1", "--rdzv-id", "x", "--nnodes", "2")
+    return cli.parse([*network, *words, "t.py"], environ)
+
+
+def place(found: Locality) -> str:
+    return ",".join(f"{level}={domain}" for level, domain in found.place)
+
+
+class Says:
+    """A source that answers with what it was given, an error, or not before the test is over."""
+
+    def __init__(self, name: str, answer: Any, until: threading.Event | None = None) -> None:
+        self.name, self._answer, self._until = name, answer, until
+
+    def is_likely(self, environ: Mapping[str, str]) -> bool:
+        return self._answer is not None
+
+    def look(self, environ: Mapping[str, str], limit_s: float) -> Hints:
+        if self._until is not None:
+            self._until.wait(60)
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer  # type: ignore[no-any-return]
+
+
+def hints(**levels: str) -> Hints:
+    return Hints(tuple(Level(name, domain, "a key") for name, domain in levels.items()), "asked")
+
+
+@pytest.fixture
+def sources(monkeypatch: pytest.MonkeyPatch) -> dict[str, Says]:
+    """The sources that are built in, by name; without an answer one is not likely."""
+    found: dict[str, Says] = {}
+
+    def built_in(name: str, devices: object) -> Says:
+        return found.get(name, Says(name, None))
+
+    monkeypatch.setattr(gathering, "built_in", built_in)
+    return found
+
+
+# The user's word
+
+
+def test_the_option_counts_before_the_file_and_the_file_before_the_command(tmp_path: Path) -> None:
+    (tmp_path / "places").write_text("node-17 spine=f,leaf=f")
+    words = ("--locality", "leaf=o", "--locality-file", str(tmp_path / "places"))
+    said = config(*words, "--locality-command", "echo zone=c,leaf=c", "--locality-sources", "none")
+    found = gather(said, {}, names=NAMES)
+    assert place(found) == "zone=c,spine=f,leaf=o"
+    assert [one.source for one in found.looked] == ["--locality", "--locality-file", "--locality-command"]
+    assert len(found.remarks) == 2
+    assert found.remarks[0] == (
+        f"leaf is o by --locality, which counts, and f by --locality-file ({tmp_path}/places, node-17)"
+    )
+
+
+FILE = """\
+# the east wing
+other       leaf=l9
+
+node-17     zone=a,leaf=l3   # by the door
+10.0.4.10   leaf=l4
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "key"),
+    [
+        (FILE, (("zone", "a"), ("leaf", "l3")), "node-17"),
+        ("10.0.4.9 leaf=l3", (("leaf", "l3"),), "10.0.4.9"),
+        ("node-17.cluster.local leaf=l3", (("leaf", "l3"),), "node-17.cluster.local"),
+        ("node-17.elsewhere leaf=l3", (("leaf", "l3"),), "node-17.elsewhere"),
+        ("* zone=a\nnode-17 leaf=l3", (("leaf", "l3"),), "node-17"),
+        ("* zone=a\nother leaf=l3", (("zone", "a"),), "*"),
+        ("*\r\n", (), "*"),
+        ("node-17   # nothing is known of it", (), "node-17"),
+        ("node-17 leaf=l3\n10.0.4.9 leaf=l3\nbroken line", (("leaf", "l3"),), "node-17"),
+    ],
+    ids=range(9),
+)
+def test_a_node_finds_itself_in_a_file(tmp_path: Path, text: str, path: object, key: str) -> None:
+    (tmp_path / "places").write_text(text)
+    assert in_file(str(tmp_path / "places"), NAMES) == (path, key)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "locality file F has no line for this node, node-17 or node-17.cluster.local or 10.0.4.9"),
+        (b"other leaf=a\n", "locality file F has no line for this node, node-17 or node-17.cluster.local or 10.0.4.9"),
+        (b"node-17 leaf", "F, line 1: 'leaf' is not LEVEL=DOMAIN"),
+        (b"\n\nnode-17 leaf=a,leaf=b", "F, line 3 names the level leaf twice, as 'a' and 'b'"),
+        (b"node-17 leaf=a\n10.0.4.9 leaf=b",
+         "locality file F has two lines for this node that differ: node-17 in line 1, 10.0.4.9 in line 2"),
+        (b"a leaf=a\n\xff\xfe\n", "locality file F is not text in UTF-8, in line 2"),
+        (b"node-17 leaf=a\0", "locality file F is not text"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_wrong_for_this_node_is_one_sentence(tmp_path: Path, content: bytes, sentence: str) -> None:
+    file = tmp_path / "places"
+    file.write_bytes(content)
+    with pytest.raises(UsageError) as caught:
+        in_file(str(file), NAMES)
+    assert str(caught.value).replace(str(file), "F") == sentence
+
+
+def test_a_host_that_knows_its_domain_is_not_taken_for_its_namesake_in_another(tmp_path: Path) -> None:
+    (tmp_path / "places").write_text("h1.west leaf=w\nh1.east leaf=e\n")
+    assert in_file(str(tmp_path / "places"), ("h1.east", "10.0.0.1")) == ((("leaf", "e"),), "h1.east")
+    with pytest.raises(UsageError, match="two lines for this node that differ"):
+        in_file(str(tmp_path / "places"), ("h1", "10.0.0.1"))
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"^locality file .*/none cannot be read: No such file or directory$"):
+        in_file(str(tmp_path / "none"), NAMES)
+    with pytest.raises(UsageError, match="cannot be read: Is a directory"):
+        in_file(str(tmp_path), NAMES)
+
+
+def test_a_file_of_ten_thousand_nodes_is_read_where_it_concerns_this_one(tmp_path: Path) -> None:
+    file = tmp_path / "places"
+    file.write_text("".join(f"node-{at} zone=z{at // 1000},leaf=l{at // 16}\n" for at in range(10_000)))
+    assert in_file(str(file), ("node-9999",)) == ((("zone", "z9"), ("leaf", "l624")), "node-9999")
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "sentence"),
+    [
+        ("sleep 60", TemporaryError, "C has not ended within 0.2 s"),
+        ("exec >&- 2>&-; sleep 60", TemporaryError, "C has not ended within 0.2 s"),
+        ("echo 'no controller' >&2; exit 3", TemporaryError, "C has failed with exit code 3: no controller"),
+        ("kill -9 $$", TemporaryError, "C has failed with signal SIGKILL"),
+        ("kill -40 $$", TemporaryError, "C has failed with signal 40"),
+        ("no-such-command", UsageError, "C cannot be run: "),
+        ("head -c 10000000 /dev/zero", UsageError, "C prints more than 4096 bytes"),
+        (r"printf '\377\376'", UsageError, "C prints bytes that are no text"),
+        (r"printf '\033[2J'", UsageError, "C prints '\\x1b[2J', which is no text to read"),
+        ("echo zone=a; echo zone=b", UsageError, "C prints 2 lines, one is expected"),
+        ("echo zone", UsageError, "what C prints, zone: 'zone' is not LEVEL=DOMAIN"),
+    ],
+)
+def test_a_command_that_hangs_fails_or_prints_something_else_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, text: str, error: type[Exception], sentence: str
+) -> None:
+    limit_s = 0.2 if "sleep" in text else 30.0
+    monkeypatch.setattr(command.output, "__defaults__", (limit_s,))
+    with pytest.raises(error) as caught:
+        explicit(config("--locality-command", text), {"PATH": "/usr/bin:/bin"}, NAMES)
+    found = str(caught.value).replace(f"--locality-command {text}", "C").replace("--locality-command", "C")
+    assert found.startswith(sentence)
+    assert len(found.splitlines()) == 1
+
+
+def test_a_command_is_told_no_secret_and_may_know_nothing() -> None:
+    environ = {"PATH": "/usr/bin:/bin", "LAUNCHER_JOB_SECRET": "s3cret", "ROW": "7"}
+    (said,) = explicit(config("--locality-command", 'echo "row=$ROW,leaf=x$LAUNCHER_JOB_SECRET"'), environ, NAMES)
+    assert [level.domain for level in said.levels] == ["7", "x"]
+    (said,) = explicit(config("--locality-command", "true"), environ, NAMES)
+    assert said == ("--locality-command", (), "the command printed nothing")
+
+
+# Sources
+
+
+def test_likely_sources_are_asked_and_merged_in_one_order_of_trust(sources: dict[str, Says]) -> None:
+    sources.update(
+        aws=Says("aws", hints(zone="a")),
+        slurm=Says("slurm", hints(spine="s", leaf="l")),
+        kubernetes=Says("kubernetes", hints(leaf="k")),
+    )
+    found = gather(config(), {}, names=NAMES)
+    assert place(found) == "zone=a,spine=s,leaf=k"
+    assert [one.source for one in found.looked] == ["kubernetes", "slurm", "aws"]
+    assert found.remarks == ("leaf is k by kubernetes (a key), which counts, and l by slurm (a key)",)
+
+
+def test_named_sources_are_asked_without_a_sign_and_trusted_as_they_are_named(sources: dict[str, Says]) -> None:
+    sources.update(
+        aws=Says("aws", hints(leaf="a")), slurm=Says("slurm", hints(leaf="s")), gce=Says("gce", hints(leaf="g"))
+    )
+    found = gather(config("--locality-sources", "gce,slurm"), {}, names=NAMES)
+    assert (place(found), [one.source for one in found.looked]) == ("leaf=g", ["gce", "slurm"])
+    assert gather(config("--locality-sources", "none"), {}, names=NAMES) == Locality((), (), ())
+
+
+def test_a_source_that_is_late_or_fails_is_left_behind_and_the_rest_counts(sources: dict[str, Says]) -> None:
+    over = threading.Event()
+    sources.update(
+        kubernetes=Says("kubernetes", hints(leaf="never"), over),
+        slurm=Says("slurm", ValueError("odd\x1b[2J")),
+        oci=Says("oci", "nonsense"),
+        gce=Says("gce", hints(zone="a")),
+    )
+    try:
+        found = gather(config(), {}, names=NAMES, limit_s=0.2)
+    finally:
+        over.set()
+    assert place(found) == "zone=a"
+    reasons = {one.source: one.reason for one in found.looked}
+    assert reasons["kubernetes"] == "it has not answered within 0.2 s"
+    assert reasons["slurm"] == "'it has failed with ValueError: odd\\x1b[2J'"
+    assert reasons["oci"].startswith("it has failed with ValueError: ")
+
+
+def test_nobody_waits_for_the_threads_of_sources() -> None:
+    over = threading.Event()
+    try:
+        asking = Asking([Says("slow", hints(), over)], {}, 0.0)
+        assert asking.answers()[0].reason == "it has not answered within 0 s"
+        assert all(thread.daemon for thread in threading.enumerate() if thread.name.startswith("locality"))
+    finally:
+        over.set()
+
+
+def test_that_nothing_is_known_is_said_with_what_was_asked(sources: dict[str, Says]) -> None:
+    assert gather(config(), {}, names=NAMES).remarks == (
+        "no source says where this node stands: there is no sign here of Kubernetes, Slurm or a cloud that tells; "
+        "--locality can",
+    )
+    sources["gce"] = Says("gce", Hints((), "the metadata server does not answer"))
+    assert gather(config(), {}, names=NAMES).remarks == (
+        "no source says where this node stands: gce: the metadata server does not answer",
+    )
+    sources["aws"] = Says("aws", Hints(hints(region="r", zone="z").levels, "it knows no switches"))
+    assert gather(config("--locality", "zone=z"), {}, names=NAMES).remarks == (
+        "no source says which switch this node is on: gce: the metadata server does not answer; aws: it knows no "
+        "switches",
+    )
+    assert gather(config("--locality", "leaf=l"), {}, names=NAMES).remarks == ()
+    assert gather(config("--locality", "zone=z", "--locality-sources", "none"), {}, names=NAMES).remarks == ()
+
+
+def test_a_source_that_nobody_has_is_refused_with_a_question() -> None:
+    with pytest.raises(UsageError, match="slrum") as caught:
+        gather(config("--locality-sources", "slrum"), {}, names=NAMES)
+    assert caught.value.hint == "did you mean slurm?"
+
+
+@pytest.mark.parametrize("text", ["aws,", "aws,aws", "none,aws", "auto,aws", ","])
+def test_a_list_of_sources_that_cannot_be_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^--locality-sources "):
+        config("--locality-sources", text)
+
+
+def test_on_one_machine_a_place_is_checked_and_has_no_effect() -> None:
+    alone = cli.parse(["--locality", "leaf=l", "t.py"], {"LAUNCHER_LOCALITY_SOURCES": "aws"})
+    assert alone.notes == (
+        "--locality leaf=l has no effect: one machine stands alone",
+        "LAUNCHER_LOCALITY_SOURCES=aws has no effect: one machine stands alone",
+    )
+    with pytest.raises(UsageError, match="LAUNCHER_LOCALITY=leaf: 'leaf' is not LEVEL=DOMAIN"):
+        cli.parse(["t.py"], {"LAUNCHER_LOCALITY": "leaf"})
+
+
+# What the machine itself says
+
+
+def gpus(*domains: str) -> list[Device]:
+    return [Device(kind="nvidia", index=at, id=f"G{at}", visible="", domain=one) for at, one in enumerate(domains)]
+
+
+@pytest.mark.parametrize(
+    ("domains", "levels", "reason"),
+    [
+        (("u.1", "u.1"), [("nvl", "u.1")], "all 2 GPUs are in one"),
+        (("u.1", "u.2"), [], "the 2 GPUs are in 2 NVLink domains"),
+        (("u.1", ""), [], "1 of 2 GPUs are on no NVLink fabric"),
+        (("", ""), [], "no GPU here is on an NVLink fabric of several nodes"),
+        ((), [], "no GPU here is on an NVLink fabric of several nodes"),
+    ],
+)
+def test_an_nvlink_domain_is_that_of_all_gpus_or_none(domains: tuple[str, ...], levels: object, reason: str) -> None:
+    source = Nvlink(gpus(*domains))
+    found = source.look({}, 1.0)
+    assert ([(level.name, level.domain) for level in found.levels], found.reason) == (levels, reason)
+    assert source.is_likely({}) == any(domains)
+
+
+def test_a_host_of_a_tpu_slice_knows_its_slice_and_its_number() -> None:
+    environ = {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "t-0,t-1", "TPU_NAME": "t", "TPU_SKIP_MDS_QUERY": "1"}
+    tpu = [Device(kind="tpu", index=0, id="c0", visible="0")]
+    found = gather(config("--locality-sources", "none"), environ, names=NAMES, devices=tpu)
+    assert [level.name for level in found.levels] == ["slice"]
+    assert found.identity is not None
+    assert (found.identity.worker_id, found.identity.host_count) == (1, 2)
+    assert not Slice(gpus("")).is_likely(environ)
+    assert Slice().is_likely(environ)
+    assert Slice(tpu).look({"TPU_SKIP_MDS_QUERY": "1"}, 1.0).levels == ()
+
+
+def test_guids_and_firmware_are_shown_and_make_no_level(tmp_path: Path, sources: dict[str, Says]) -> None:
+    adapter = tmp_path / "sys/class/infiniband/mlx5_0"
+    (adapter / "ports/1").mkdir(parents=True)
+    (adapter / "node_guid").write_text("0c42:a103:0042:7f1e\n")
+    (adapter / "ports/1/state").write_text("4: ACTIVE\n")
+    (adapter / "ports/1/link_layer").write_text("InfiniBand\n")
+    firmware = tmp_path / "sys/class/dmi/id"
+    firmware.mkdir(parents=True)
+    (firmware / "sys_vendor").write_text("Acme\n")
+    (firmware / "product_name").write_bytes(b"\xff\x1b[2J")
+    root = str(tmp_path)
+    assert Infiniband(root).look({}, 1.0) == (
+        (), "GUIDs name adapters, not switches; mlx5_0 0c42:a103:0042:7f1e port 1 InfiniBand active"
+    )  # fmt: skip
+    assert Firmware(root).look({}, 1.0) == ((), "sys_vendor Acme; that names no place in the network")
+    nowhere = str(tmp_path / "none")
+    assert not Infiniband(nowhere).is_likely({})
+    assert not Firmware(nowhere).is_likely({})
+    sources["firmware"] = Says("firmware", Hints((), "Acme"))
+    assert gather(config(), {}, names=NAMES).looked == ()
+    thorough = gather(config(), {}, names=NAMES, is_thorough=True)
+    assert [one.source for one in thorough.looked] == ["firmware"]
+    assert "firmware" not in thorough.remarks[0]

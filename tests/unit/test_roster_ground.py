@@ -1,0 +1,311 @@
+"""Where all members stand, taken together: levels, paths, what is said of it, and what the planner makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher import mesh as meshes
+from launcher.locality import LEVELS
+from launcher.placement import Costs, Limits, Whole
+from launcher.roster import RosterPlanner
+from launcher.roster.description import Description, describe, read_share
+from launcher.roster.ground import LEVELS_MAX, ground, limits_on
+from rendezvous.decide import MemberView, Size
+from rendezvous.messages import Candidate, MakePlan, Planned, PlanRefused
+from rendezvous.records import Member
+
+
+def node(name: str, place: str = "", **others: object) -> Description:
+    """h3 at "zone=a,leaf=l1", with two slots, on a machine of its own."""
+    known: dict[str, object] = {
+        "slot_count": 2,
+        "address": f"10.0.0.{name[1:]}",
+        "role": "r",
+        "machine": f"boot-{name}",
+    }
+    locality = tuple((level, domain) for level, _, domain in (one.partition("=") for one in place.split(",") if one))
+    return Description(name=name, locality=locality, **{**known, **others})  # type: ignore[arg-type]
+
+
+def places(**texts: str) -> dict[str, Description]:
+    return {name: node(name, text) for name, text in texts.items()}
+
+
+def candidates(*nodes: Description) -> tuple[Candidate, ...]:
+    return tuple(Candidate(f"{at:016x}", describe(one), 4000 + at, at) for at, one in enumerate(nodes, 1))
+
+
+def ranks(planned: Planned, *nodes: Description) -> dict[str, tuple[int, ...]]:
+    named = {f"{at:016x}": one.name for at, one in enumerate(nodes, 1)}
+    return {named[member_id]: read_share(text).ranks for member_id, text in planned.assignments.items()}
+
+
+def plan(*nodes: Description, mesh: str = "dp=*,tp=2", limits: Limits = Limits(), costs: Costs = Costs()) -> Planned:  # noqa: B008
+    found = RosterPlanner(meshes.parse(mesh), limits, costs).plan(MakePlan(7, 1, candidates(*nodes), {}))
+    assert isinstance(found, Planned), found
+    return found
+
+
+def size(*nodes: Description, mesh: str = "dp=*,tp=2", limits: Limits = Limits()) -> Size:  # noqa: B008
+    members = [
+        MemberView(Member(member_id=one.member_id, node_name="n", boot_id="", description=one.description), 1, 1, 0)
+        for one in candidates(*nodes)
+    ]
+    return RosterPlanner(meshes.parse(mesh), limits, Costs()).size(members)
+
+
+@pytest.mark.parametrize(
+    ("texts", "levels", "paths"),
+    [
+        ({"h1": "zone=a,leaf=l1", "h2": "zone=a,leaf=l2"}, ("zone", "leaf"), [("a", "l1"), ("a", "l2")]),
+        ({"h1": "zone=a", "h2": "leaf=l2"}, ("zone", "leaf"), [("a", None), (None, "l2")]),
+        ({"h1": "zone=a,row=r", "h2": "row=r,leaf=l"}, ("zone", "row", "leaf"), [("a", "r", None), ("a", "r", "l")]),
+        ({"h1": "", "h2": ""}, (), [(), ()]),
+    ],
+)
+def test_levels_of_all_nodes_are_one_list_and_what_a_node_does_not_say_is_unknown(
+    texts: dict[str, str], levels: tuple[str, ...], paths: list[tuple[str | None, ...]]
+) -> None:
+    found = ground(places(**texts))
+    assert (found.levels, list(found.paths.values())) == (levels, paths)
+
+
+def test_nodes_that_do_not_say_a_level_that_others_know_are_named_once_for_each_level() -> None:
+    found = ground(places(h1="zone=a,leaf=l1,x=1,y=1", h2="zone=a", h3="zone=a", h4="leaf=l2,nvl=n"))
+    assert found.levels == ("zone", "leaf", "nvl")
+    assert found.remarks == (
+        "only h1 knows its x, y: that is not used, as nobody else is there",
+        "the zone of h4 is not known: it counts as a zone of its own",
+        "the leaf of h2, h3 is not known: each counts as a leaf of its own",
+    )
+
+
+def test_nodes_that_contradict_each_other_are_lined_up_by_the_majority_and_it_is_said() -> None:
+    found = ground(places(h1="row=r,rack=k", h2="row=r,rack=k", h3="rack=k,row=r"))
+    assert found.levels == ("row", "rack")
+    assert found.remarks == ("rack is taken to be inside row, though 1 has it the other way round",)
+
+
+def test_nodes_of_one_kernel_share_a_machine_where_that_tells_nodes_apart() -> None:
+    known = places(h1="leaf=l", h2="leaf=l", h3="leaf=l")
+    assert ground(known).levels == ("leaf",)
+    known["h2"] = replace(known["h2"], machine="boot-h1")
+    found = ground(known)
+    assert found.levels == ("leaf", "machine")
+    assert found.paths == {"h1": ("l", "boot-h1"), "h2": ("l", "boot-h1"), "h3": ("l", "boot-h3")}
+    known["h3"] = replace(known["h3"], machine="boot-h1")
+    assert ground(known).levels == ("leaf",)
+    assert ground(known, named=["machine"]).levels == ("leaf", "machine")
+
+
+def test_a_slice_that_is_wider_than_a_leaf_is_around_it() -> None:
+    found = ground(places(h1="zone=a,leaf=l1,slice=s", h2="zone=a,leaf=l2,slice=s", h3="zone=a,leaf=l2,slice=t"))
+    assert found.levels == ("zone", "slice", "leaf")
+    assert found.paths["h2"] == ("a", "s", "l2")
+    assert found.remarks == ("slice s touches leaf l1, l2: a slice is taken to be around a leaf",)
+    assert ground(places(h1="leaf=l1,slice=s", h2="leaf=l1,slice=t", h3="leaf=l2,slice=u")).levels == ("leaf", "slice")
+
+
+@pytest.mark.parametrize(
+    ("texts", "zones"),
+    [
+        ({"h1": "zone=a,leaf=l", "h2": "leaf=l", "h3": "zone=b,leaf=m"}, ["a", "a", "b"]),
+        ({"h1": "zone=a,leaf=l", "h2": "leaf=l", "h3": "zone=b,leaf=l"}, ["a", None, "b"]),  # of two zones, each its l
+        ({"h1": "zone=a,leaf=l", "h2": "leaf=k", "h3": "zone=b,leaf=m"}, ["a", None, "b"]),
+        ({"h1": "zone=a,spine=s", "h2": "spine=s,leaf=l", "h3": "leaf=l"}, ["a", "a", "a"]),
+    ],
+    ids=["neighbours know", "they differ", "there are none", "neighbours of neighbours"],
+)
+def test_a_node_that_does_not_know_its_zone_is_in_that_of_its_neighbours(
+    texts: dict[str, str], zones: list[str | None]
+) -> None:
+    found = ground(places(**texts))
+    assert [path[0] for path in found.paths.values()] == zones
+    assert bool([remark for remark in found.remarks if "zone" in remark]) == (None in zones)
+
+
+def test_a_host_that_is_told_another_zone_than_its_slice_or_none_does_not_tear_it() -> None:
+    others = {f"h{at}": f"zone=a,leaf=l{at % 2},slice=t" for at in range(5, 8)}
+    found = ground(places(h1="zone=a,slice=s", h2="zone=wrong,slice=s", h3="slice=s", h4="zone=a,slice=s", **others))
+    assert found.levels == ("zone", "slice", "leaf")
+    assert {path[:2] for path in list(found.paths.values())[:4]} == {("a", "s")}
+    assert "all on slice s are taken to be in zone a, against the word of h2" in found.remarks
+    assert not [remark for remark in found.remarks if "zone of" in remark]
+
+
+def test_a_thousand_members_with_levels_of_their_own_make_no_more_than_there_is_room_for() -> None:
+    known = places(**{f"h{at}": ",".join(f"x{at}-{each}=a" for each in range(16)) for at in range(1000)})
+    known["h0"] = node("h0", "zone=a,leaf=l")
+    known |= {name: node(name, "your-row=r") for name in ("h1", "h2")}
+    found = ground(known)
+    assert found.levels == ("your-row",), "more than one of them has it"
+    assert len(ground(known, named=[f"x{at}-0" for at in range(1000)]).levels) <= LEVELS_MAX
+    assert any(
+        remark.startswith(f"{LEVELS_MAX} levels are the most that are used; left out: ") for remark in found.remarks
+    )
+
+
+levels_said = st.lists(
+    st.tuples(st.sampled_from([*LEVELS[:4], "leaf", "slice", "row", "rack"]), st.sampled_from("ab")),
+    unique_by=lambda one: one[0], max_size=5,
+)  # fmt: skip
+
+
+@settings(max_examples=60)
+@given(st.lists(levels_said, min_size=1, max_size=6), st.randoms(use_true_random=False))
+def test_who_joined_first_changes_nothing(said: list[list[tuple[str, str]]], chance: object) -> None:
+    known = {f"h{at}": replace(node(f"h{at}"), locality=tuple(one)) for at, one in enumerate(said)}
+    shuffled = list(known.items())
+    chance.shuffle(shuffled)  # type: ignore[attr-defined]
+    one, other = ground(known), ground(dict(shuffled))
+    assert (one.levels, dict(one.paths), one.remarks) == (other.levels, dict(other.paths), other.remarks)
+
+
+# What the planner makes of it
+
+
+@pytest.mark.parametrize("place", ["", "zone=z", "region=r,zone=z,spine=s0,leaf=l2", "zone=z,spine=s0,leaf=l2,nvl=n"])
+def test_a_node_that_returns_and_knows_more_or_less_moves_nobody(place: str) -> None:
+    """Ranks from scratch would be others, so it is the plan before that keeps them."""
+    leaves = [f"zone=z,spine=s{at // 16},leaf=l{at // 8}" for at in range(32)]
+    nodes = [node(f"h{at}", leaf, slot_count=8) for at, leaf in enumerate(leaves)]
+    planner = RosterPlanner(meshes.parse("pp=4,dp=*,tp=8"), Limits(), Costs())
+    roster = candidates(*nodes)
+    first = planner.plan(MakePlan(1, 1, roster, {}))
+    assert isinstance(first, Planned)
+    held = {member_id: read_share(text).ranks for member_id, text in first.assignments.items()}
+    back = Candidate("f" * 16, describe(node("h17", place, slot_count=8)), 4000, 99)
+    changed = tuple(back if at == 17 else one for at, one in enumerate(roster))
+    held[back.member_id] = held.pop(roster[17].member_id)
+    names = {one.member_id: known.name for one, known in zip(roster, nodes, strict=True)}
+
+    def told(found: object) -> dict[str, tuple[int, ...]]:
+        assert isinstance(found, Planned)
+        return {member_id: read_share(text).ranks for member_id, text in found.assignments.items()}
+
+    assert told(planner.plan(MakePlan(2, 2, changed, first.assignments, names))) == held
+    assert told(planner.plan(MakePlan(3, 1, changed, {}))) != held
+
+
+def test_ranks_follow_the_leaves_and_not_the_order_of_joining() -> None:
+    nodes = [node(f"h{at}", f"leaf={leaf}") for at, leaf in enumerate(("far", "near", "far", "near"), 1)]
+    planned = plan(*nodes, mesh="pp=2,dp=2,tp=2")
+    found = ranks(planned, *nodes)
+    assert sorted((*found["h1"], *found["h3"])) in ([0, 1, 2, 3], [4, 5, 6, 7])
+    assert planned.reasons[-1] == "tp stays on one host, dp on one leaf; pp goes over 2 leaves"
+
+
+def test_where_all_are_together_no_level_is_spoken_of() -> None:
+    planned = plan(node("h1", "zone=a,leaf=l"), node("h2", "zone=a,leaf=l"))
+    assert not [reason for reason in planned.reasons if "leaf" in reason or "host" in reason]
+    assert planned.remarks == ()
+
+
+def test_a_level_that_no_node_knows_is_said_and_waited_for() -> None:
+    limits = Limits(within={"tp": "leaf"})
+    sentence = "no node says which leaf it is on, and tp shall stay within one (--within tp=leaf)"
+    found = size(node("h1", "zone=a"), node("h2"), limits=limits)
+    assert (found.world_size, found.reason) == (0, f"{sentence}; here: h1, h2")
+    refused = RosterPlanner(meshes.parse("dp=*,tp=2"), limits, Costs()).plan(MakePlan(7, 1, candidates(node("h1")), {}))
+    assert refused == PlanRefused(7, sentence)
+    assert size(node("h1"), limits=Limits(whole=Whole(level="nvl", hosts=2))).reason.startswith(
+        "no node says which nvl it is on, and each shall be used as a whole (--whole nvl)"
+    )
+    assert size(node("h1", "leaf=l"), limits=limits).world_size == 2
+
+
+def test_a_rule_holds_among_nodes_that_joined() -> None:
+    nodes = [node(f"h{at}", f"leaf={leaf}") for at, leaf in enumerate("abab", 1)]
+    planned = plan(*nodes, mesh="dp=*,tp=4", limits=Limits(within={"tp": "leaf"}))
+    found = ranks(planned, *nodes)
+    assert sorted((*found["h1"], *found["h3"])) in ([0, 1, 2, 3], [4, 5, 6, 7])
+    assert size(*nodes[:2], mesh="dp=*,tp=4", limits=Limits(within={"tp": "leaf"})).world_size == 0
+
+
+def test_tolls_of_a_level_that_is_nowhere_are_said_once() -> None:
+    planner = RosterPlanner(meshes.parse("dp=*"), Limits(), Costs(tolls={"leaf": 2, "host": 1}))
+    remarks = []
+    for number in (1, 2):
+        found = planner.plan(MakePlan(number, number, candidates(node("h1", "zone=a"), node("h2", "zone=b")), {}))
+        assert isinstance(found, Planned)
+        remarks.append(found.remarks)
+    assert remarks == [("--tolls: nobody pays for leaf: no node says where it is there",), ()]
+
+
+def tpu_host(name: str, slice: str, index: int, hosts: int = 2) -> Description:
+    return node(name, f"slice={slice}", index=index, slice_hosts=hosts)
+
+
+def test_slices_are_used_whole_and_in_the_order_of_their_hosts_without_a_word() -> None:
+    nodes = [tpu_host("h1", "t", 1), tpu_host("h2", "s", 1), tpu_host("h3", "t", 0), tpu_host("h4", "s", 0)]
+    assert ranks(plan(*nodes), *nodes) == {"h4": (0, 1), "h2": (2, 3), "h3": (4, 5), "h1": (6, 7)}
+    assert plan(*nodes[:3]).world_size == 4
+    assert size(*nodes[:2]).world_size == 0
+
+
+def test_slices_of_another_size_stand_aside_and_it_is_said() -> None:
+    nodes = [
+        *(tpu_host(f"h{at}", "big", at, 4) for at in range(4)),
+        *(tpu_host(f"h{4 + at}", "s", at) for at in (0, 1)),
+    ]
+    planned = plan(*nodes)
+    assert set(ranks(planned, *nodes)) == {"h0", "h1", "h2", "h3"}
+    assert "slices of 2 hosts cannot be used beside those of 4" in planned.remarks
+
+
+def test_what_the_user_wants_whole_is_not_overruled_by_slices() -> None:
+    wish = Limits(whole=Whole(level="leaf", hosts=1))
+    known = {"h1": tpu_host("h1", "s", 0)}
+    assert limits_on(wish, ground(known), known.values())[0].whole == wish.whole
+
+
+@pytest.mark.parametrize(
+    "locality",
+    [
+        [["leaf", "\x1b[2Jx"]],
+        [["leaf", "x" * 10_000_000]],
+        [[f"l{at}", "a"] for at in range(1000)],
+        [["leaf", "a"], ["leaf", "b"]],
+        [["host", "a"]],
+        [["leaf", None]],
+        {"leaf": "a"},
+        "leaf=a",
+    ],
+    ids=range(8),
+)
+def test_a_member_with_a_place_that_cannot_be_is_left_out_and_harms_nobody(locality: object) -> None:
+    import json
+
+    bad = json.dumps({**json.loads(describe(node("h2"))), "locality": locality})
+    roster = (*candidates(node("h1", "leaf=l")), Candidate("f" * 16, bad, 4009, 9))
+    found = RosterPlanner(meshes.parse("dp=*,tp=2"), Limits(), Costs()).plan(MakePlan(7, 1, roster, {}))
+    assert isinstance(found, Planned)
+    assert found.world_size == 2
+    (remark,) = found.remarks
+    assert remark.startswith(f"{'f' * 16} cannot take part: it has ")
+    assert len(remark) < 150
+    assert remark.isprintable()
+
+
+def test_a_node_of_an_earlier_version_is_told_to_be_of_the_same() -> None:
+    import json
+
+    old = {**json.loads(describe(node("h2"))), "path": []}
+    del old["locality"]
+    roster = (*candidates(node("h1", "leaf=l")), Candidate("f" * 16, json.dumps(old), 4009, 9))
+    found = RosterPlanner(meshes.parse("dp=*,tp=2"), Limits(), Costs()).plan(MakePlan(7, 1, roster, {}))
+    assert isinstance(found, Planned)
+    assert found.remarks == (
+        f"{'f' * 16} cannot take part: it is of another version of meshrun: run the same version on every node",
+    )
+
+
+def test_unequal_nodes_for_a_mesh_that_needs_equal_ones_are_named() -> None:
+    found = size(node("h1", slot_count=8), node("h2", slot_count=8), node("h3", slot_count=4), mesh="pp=3,tp=8")
+    assert found.reason == (
+        "mesh pp=3,tp=8 needs at least 3 nodes with 8 devices; 2 are present, and node h3 has 4; here: h1, h2, h3"
+    )

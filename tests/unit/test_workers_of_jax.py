@@ -1,0 +1,113 @@
+"""How workers are started, and stopped, under JAX: through `as_main`, and without a signal once one has failed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from launcher import cli, mesh
+from launcher.errors import UsageError
+from launcher.membership import settings
+from launcher.node import Device, Slot
+from launcher.output.layout import LogLayout
+from launcher.roster import Share
+from launcher.warden import WorkerSpec
+from launcher.workers import WorkerMaker, as_main
+
+SHARE = Share(
+    ranks=(0,), world_size=1, shape=(1,), group_rank=0, group_world_size=1, role_ranks=(0,), role_world_size=1,
+    master_addr="127.0.0.1", master_port=29500,
+)  # fmt: skip
+CPU = Slot(index=0, devices=(Device(kind="cpu", index=0, id="cpu0", visible=""),))
+
+
+def worker(*words: str, parent: Mapping[str, str] | None = None) -> WorkerSpec:
+    config = cli.parse(words, {})
+    layout = LogLayout(log_dir="/dev/null", run_id="job")
+    maker = WorkerMaker(
+        config=config, mesh=mesh.parse("dp=*"), slots=[CPU], host="h1", layout=layout, parent=parent or {}
+    )
+    assert maker.is_jax == (config.framework == "jax")
+    (spec,) = maker.make(1, 0, SHARE, None)
+    return spec
+
+
+@pytest.mark.parametrize(
+    ("words", "how"),
+    [
+        (("train.py", "--lr", "1"), ("script", "train.py", "--lr", "1")),
+        (("-m", "train.main", "-a"), ("module", "train.main", "-a")),
+        (("--run-path", "train.py"), ("path", "train.py")),
+    ],
+)
+def test_a_script_of_jax_is_started_by_way_of_as_main(words: tuple[str, ...], how: tuple[str, ...]) -> None:
+    assert worker("--framework=jax", *words).argv == (sys.executable, "-u", as_main.__file__, *how)
+
+
+def test_a_program_standard_input_and_a_script_of_torch_are_started_as_they_are() -> None:
+    assert worker("--framework=jax", "-").argv == (sys.executable, "-u", "-")
+    assert worker("--framework=jax", "--no-python", "train.sh").argv == ("train.sh",)
+    assert worker("--framework=torch", "train.py").argv == (sys.executable, "-u", "train.py")
+
+
+def test_names_of_mpirun_that_the_agent_inherits_give_way_to_ours_or_to_nothing() -> None:
+    step = {"OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://192.0.2.1:34911", "OMPI_COMM_WORLD_RANK": "5"}
+    under_jax, under_torch = (worker(f"--framework={name}", "train.py", parent=step) for name in ("jax", "torch"))
+    assert under_jax.env["OMPI_COMM_WORLD_RANK"] == "0"
+    assert not any(name.startswith("OMPI_") for name in under_torch.env)
+    assert set(step) <= set(under_jax.unset) & set(under_torch.unset)
+
+
+def test_what_the_user_set_for_jax_is_kept() -> None:
+    spec = worker("--framework=jax", "train.py", parent={"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2"})
+    assert not {"JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES"} & {*spec.env, *spec.unset}
+
+
+def test_after_a_failure_jax_gets_no_grace_and_at_a_stop_all_of_it() -> None:
+    config = cli.parse(["--shutdown-timeout=40", "train.py"], {})
+    under_jax, under_torch = settings(config, heeds_stop=False), settings(config)
+    assert (under_jax.grace_s("kill"), under_jax.grace_s("grace")) == (0, 40)
+    assert (under_torch.grace_s("kill"), under_torch.grace_s("grace")) == (5, 40)
+
+
+PLUGIN = """
+class Environment:
+    def variables(self, place, parent):
+        return {answer}
+"""
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        ("{'MY_RANK': str(place.rank), 'RANK': 'mine'}", {"MY_RANK": "0", "RANK": "mine"}),
+        ("{'MY_RANK': place.rank}", "'MY_RANK': 0 is no variable and its text"),
+        ("{'A=B': ''}", "'A=B': '' is no variable and its text"),
+        ("None", "returned nothing, not a dict"),
+        ("1 / 0", "ZeroDivisionError"),
+    ],
+)
+def test_the_environment_of_another_package_is_used_with_care(
+    answer: str, outcome: dict[str, str] | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = f"plugin_{abs(hash(answer))}"
+    (tmp_path / f"{package}.py").write_text(PLUGIN.format(answer=answer))
+    information = tmp_path / f"{package}-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text(f"Name: {package}\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text(f"[meshrun.environments]\nmine = {package}:Environment\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    if isinstance(outcome, dict):
+        assert outcome.items() <= worker("--framework=mine", "train.py").env.items()
+        return
+    with pytest.raises(UsageError, match=outcome) as refused:
+        worker("--framework=mine", "train.py")
+    assert f"the plug-in mine of {package} 1.0" in str(refused.value)
+
+
+def test_a_framework_that_nobody_offers_is_refused() -> None:
+    with pytest.raises(UsageError, match="--framework trch: no installed package has a plug-in trch"):
+        worker("--framework=trch", "train.py")
