@@ -49,7 +49,13 @@ class Detector:
         asked = environ.get(VARIABLE)
         if asked is not None and hides_all(asked):
             return Inventory((), f"{VARIABLE}={asked!r} hides every GPU")
-        found = self._find()
+        from launcher.devices import nvml  # only where there is a driver
+
+        try:
+            found = nvml.read(self._root, self._nvml) or self._from_proc() or self._from_pci()
+        except nvml.DriverHangs:
+            reason = f"NVML has not answered for {nvml.LIMIT_S:g} s"
+            return Inventory((), reason, silent=max(1, len(self._device_nodes() or ())))
         reasons = [f"{len(found.gpus)} found by {found.source}"]
         if found.silent:
             reasons.append(f"{found.silent} more {'does' if found.silent == 1 else 'do'} not answer")
@@ -76,11 +82,6 @@ class Detector:
             kind=self.kind, index=index, id=chosen.id, visible=chosen.entry,
             numa_node=gpu.numa_node, domain=gpu.domain, model=gpu.model,
         )  # fmt: skip
-
-    def _find(self) -> Found:
-        from launcher.devices import nvml  # only where there is a driver
-
-        return nvml.read(self._root, self._nvml) or self._from_proc() or self._from_pci()
 
     def _from_proc(self) -> Found | None:
         """What the driver says of itself: one folder per GPU, named by PCI address, which is also NVML's order."""

@@ -8,11 +8,15 @@ is on; a GPU that has been divided into none, as after a boot, is none for CUDA.
 The NVLink domain comes from the fabric information, which only GPUs have whose NVLink reaches beyond one machine. It
 counts when registration has completed (state 3) with success and the cluster's UUID is not zero, as XLA reads it and
 as GPU Feature Discovery labels it. Newer drivers fill a struct of version 3, older ones of version 2.
+
+A driver in trouble may answer nothing at all, and nothing can call a process back from there. So a thread of its own
+asks; when that has taken too long the node is told to be unfit, and the thread is left to wait.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from typing import Any, NamedTuple
 
 from launcher.devices import sysfs
@@ -20,6 +24,7 @@ from launcher.devices.cuda_visible import Gpu
 
 _COMPLETED = 3  # NVML_GPU_FABRIC_STATE_COMPLETED
 _NO_PERMISSION = 4  # NVML_ERROR_NO_PERMISSION
+LIMIT_S = 30.0  # a healthy driver answers within seconds, also where it has to wake its GPUs first
 _STRUCTS = ("c_nvmlGpuFabricInfo_v3_t", "c_nvmlGpuFabricInfo_v2_t")
 
 
@@ -34,16 +39,44 @@ class Found(NamedTuple):
     empty: int = 0
 
 
+class DriverHangs(Exception):
+    """NVML has not answered."""
+
+
+_asking: threading.Thread | None = None  # while the driver hangs nobody else asks
+
+
 def read(root: str, module: Any = None) -> Found | None:
     """What NVML lists; None if its Python module or the driver's library is missing or refuses.
 
-    `module` stands in for nvidia-ml-py's, for tests; `root` is where /sys hangs.
+    `module` stands in for nvidia-ml-py's, for tests; `root` is where /sys hangs. Raises DriverHangs after LIMIT_S.
     """
+    global _asking
     if module is None:
         try:
             module = __import__("pynvml")  # by name: the distribution nvidia-ml-py is optional and untyped
         except ImportError:
             return None
+    answers: list[Found | Exception | None] = []
+
+    def ask() -> None:
+        try:
+            answers.append(_ask(module, root))
+        except Exception as error:
+            answers.append(error)
+
+    if _asking is None or not _asking.is_alive():
+        _asking = threading.Thread(target=ask, daemon=True, name="NVML")
+        _asking.start()
+    _asking.join(LIMIT_S)
+    if not answers:
+        raise DriverHangs
+    if isinstance(answers[0], Exception):
+        raise answers[0]
+    return answers[0]
+
+
+def _ask(module: Any, root: str) -> Found | None:
     try:
         module.nvmlInit()
     except module.NVMLError:

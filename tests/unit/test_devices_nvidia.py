@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.devices import Inventory
+from launcher.devices import Inventory, nvml
 from launcher.devices.cuda_visible import Gpu, choose
 from launcher.devices.nvidia import Detector
 from launcher.node import Device
@@ -25,9 +26,9 @@ def machine(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def detect(machine: Path, nvml: FakeNvml | None = None, asked: str | None = None, **how: bool) -> Inventory:
+def detect(machine: Path, stand_in: FakeNvml | None = None, asked: str | None = None, **how: bool) -> Inventory:
     environ = {} if asked is None else {"CUDA_VISIBLE_DEVICES": asked}
-    return Detector(root=str(machine), nvml=nvml or FakeNvml(is_broken=True), **how).detect(environ)
+    return Detector(root=str(machine), nvml=stand_in or FakeNvml(is_broken=True), **how).detect(environ)
 
 
 def ids(inventory: Inventory) -> list[str]:
@@ -164,6 +165,29 @@ def test_a_gpu_that_does_not_answer_is_left_out_and_mentioned(machine: Path) -> 
     assert ids(inventory) == [UUIDS[0], UUIDS[2], UUIDS[3]]
     assert [device.visible for device in inventory.devices] == ids(inventory)
     assert (inventory.reason, inventory.silent) == ("3 found by NVML, 1 more does not answer", 1)
+
+
+def test_a_driver_that_hangs_makes_every_device_silent_and_is_asked_by_nobody_else(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released, asked = threading.Event(), []
+
+    class Hanging(FakeNvml):
+        def nvmlInit(self) -> None:
+            asked.append(1)
+            released.wait(60)
+
+    monkeypatch.setattr(nvml, "LIMIT_S", 0.01)
+    for _ in range(2):
+        inventory = detect(machine, Hanging())
+        assert (inventory.devices, inventory.reason) == ((), "NVML has not answered for 0.01 s")
+        assert inventory.silent >= 1
+    assert asked == [1]
+    released.set()
+    assert nvml._asking is not None
+    nvml._asking.join(60)
+    monkeypatch.setattr(nvml, "LIMIT_S", 60)
+    assert len(detect(machine, FakeNvml()).devices) == 4
 
 
 def test_a_silent_gpu_is_missed_where_a_list_wants_more_than_are_found(machine: Path) -> None:
