@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from launcher.locality import Hints, signs
-from launcher.locality.metadata import LIMIT_S, LINK_LOCAL, NoAnswer, Server, word
+from launcher.locality.cloud import CloudSource
+from launcher.locality.metadata import NoAnswer, Server, word
 
 _OFF = "AWS_EC2_METADATA_DISABLED"  # Amazon's own libraries heed it
 _TOKEN = "X-aws-ec2-metadata-token"
@@ -25,35 +25,18 @@ _ELSEWHERE = (
 )
 
 
-class Source:
-    """`root`: where /sys hangs, and `address`: the server's, for tests."""
-
+class Source(CloudSource):
     name = "aws"
+    called = "IMDSv2"
 
-    def __init__(self, *, root: str = "/", address: tuple[str, int] = LINK_LOCAL) -> None:
-        self._root = root
-        self._address = address
+    def refusal(self, environ: Mapping[str, str]) -> str:
+        return f"{_OFF} is set" if environ.get(_OFF, "").lower() == "true" else ""
 
-    def is_likely(self, environ: Mapping[str, str]) -> bool:
-        return bool(signs.sign_of(self.name, self._root))
-
-    def look(self, environ: Mapping[str, str], limit_s: float) -> Hints:
-        from launcher.locality.levels import taken
-
-        if environ.get(_OFF, "").lower() == "true":
-            return Hints((), f"{_OFF} is set")
-        server = Server(self._address, min(limit_s, LIMIT_S))
-        values: dict[str, str] = {}
-        told = _ELSEWHERE
-        try:
-            headers = {_TOKEN: _token(server)}
-            for key in _PLACES:
-                values[key] = _value(server, headers, key)
-            told += _placement(_value(server, headers, _GROUP), _value(server, headers, _PARTITION))
-        except NoAnswer as error:
-            told = f"the metadata server {error}"
-        levels, remarks = taken(self.name, values)
-        return Hints(levels, "; ".join(("IMDSv2", told, *remarks) if levels else (told, *remarks)))
+    def ask(self, server: Server, values: dict[str, str]) -> str:
+        headers = {_TOKEN: _token(server)}
+        for key in _PLACES:
+            values[key] = _value(server, headers, key)
+        return _ELSEWHERE + _placement(_value(server, headers, _GROUP), _value(server, headers, _PARTITION))
 
 
 def _token(server: Server) -> str:

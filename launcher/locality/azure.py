@@ -15,8 +15,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from launcher.locality import Hints, is_text, signs
-from launcher.locality.metadata import LIMIT_S, LINK_LOCAL, NoAnswer, Server, fields, word
+from launcher.locality import is_text
+from launcher.locality.cloud import CloudSource
+from launcher.locality.metadata import NoAnswer, Server, fields, word
 
 _PATH = "/metadata/instance/compute?format=json&api-version="
 _VERSIONS = ("2025-11-11", "2021-12-13")
@@ -28,35 +29,20 @@ _POOL = "var/lib/hyperv/.kvp_pool_3"
 _POOL_KEY, _POOL_VALUE, _POOL_MAX = 512, 2048, 1 << 20  # a record is a key and a value, filled up with zeros
 
 
-class Source:
-    """`root`: where /sys and /var hang, and `address`: the server's, for tests."""
+class Source(CloudSource):
+    """`root`: where /var hangs, too."""
 
     name = "azure"
 
-    def __init__(self, *, root: str = "/", address: tuple[str, int] = LINK_LOCAL) -> None:
-        self._root = root
-        self._address = address
+    def ask(self, server: Server, values: dict[str, str]) -> str:
+        values.update(_values(_compute(server)))
+        if any(values.get(key) for key in (*_IDS, f"tagsList: {_TAG}")):
+            return ""
+        return "no interconnect group: this machine has no InfiniBand, or is in none"
 
-    def is_likely(self, environ: Mapping[str, str]) -> bool:
-        return bool(signs.sign_of(self.name, self._root))
-
-    def look(self, environ: Mapping[str, str], limit_s: float) -> Hints:
-        from launcher.locality.levels import taken
-
-        server = Server(self._address, min(limit_s, LIMIT_S))
-        values: dict[str, str] = {}
-        told = []
-        try:
-            values = _values(_compute(server))
-            if not any(values.get(key) for key in (*_IDS, f"tagsList: {_TAG}")):
-                told.append("no interconnect group: this machine has no InfiniBand, or is in none")
-        except NoAnswer as error:
-            told.append(f"the metadata server {error}")
+    def beside(self) -> str:
         host = physical_host(os.path.join(self._root, _POOL))
-        if host:
-            told.append(f"its physical host is {host}")
-        levels, remarks = taken(self.name, values)
-        return Hints(levels, "; ".join((*(("metadata server",) if levels else ()), *told, *remarks)))
+        return host and f"its physical host is {host}"
 
 
 def _compute(server: Server) -> dict[str, Any]:

@@ -8,10 +8,8 @@ node's labels have the place then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from launcher.locality import Hints, signs
-from launcher.locality.metadata import LIMIT_S, LINK_LOCAL, Answer, NoAnswer, Server, fields, word
+from launcher.locality.cloud import CloudSource
+from launcher.locality.metadata import Answer, NoAnswer, Server, fields, word
 
 _FLAVOR = "Metadata-Flavor"
 _PATH = "/computeMetadata/v1/"
@@ -19,34 +17,14 @@ _ZONE, _HOST = "instance/zone", "instance/attributes/physical_host"
 _TOPOLOGY = "instance/attributes/physical_host_topology"
 
 
-class Source:
-    """`root`: where /sys hangs, and `address`: the server's, for tests."""
-
+class Source(CloudSource):
     name = "gce"
 
-    def __init__(self, *, root: str = "/", address: tuple[str, int] = LINK_LOCAL) -> None:
-        self._root = root
-        self._address = address
-
-    def is_likely(self, environ: Mapping[str, str]) -> bool:
-        return bool(signs.sign_of(self.name, self._root))
-
-    def look(self, environ: Mapping[str, str], limit_s: float) -> Hints:
-        from launcher.locality.levels import taken
-
-        server = Server(self._address, min(limit_s, LIMIT_S))
-        values: dict[str, str] = {}
-        amiss = ""
-        try:
-            _zone(server, values)
-            if not (_topology(server, values) or _host(server, values)):
-                amiss = (
-                    "no physical_host: this machine has no such place, or GKE hides it and the node's labels have it"
-                )
-        except NoAnswer as error:
-            amiss = f"the metadata server {error}"
-        levels, remarks = taken(self.name, values)
-        return Hints(levels, "; ".join(filter(None, ("metadata server" if levels else "", amiss, *remarks))))
+    def ask(self, server: Server, values: dict[str, str]) -> str:
+        _zone(server, values)
+        if _topology(server, values) or _host(server, values):
+            return ""
+        return "no physical_host: this machine has no such place, or GKE hides it and the node's labels have it"
 
 
 def _zone(server: Server, values: dict[str, str]) -> None:

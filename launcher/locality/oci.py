@@ -7,10 +7,8 @@ keep of them, and are kept here too, so that a node that reads labels and one th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from launcher.locality import Hints, signs
-from launcher.locality.metadata import LIMIT_S, LINK_LOCAL, Answer, NoAnswer, Server, fields, word
+from launcher.locality.cloud import CloudSource
+from launcher.locality.metadata import Answer, NoAnswer, Server, fields, word
 
 _PATH = "/opc/v2/"
 _REGION, _DOMAIN = "instance/canonicalRegionName", "instance/availabilityDomain"
@@ -19,38 +17,19 @@ _HOST = ("networkBlockId", "rackId")
 _KEPT = 11
 
 
-class Source:
-    """`root`: where /sys hangs, and `address`: the server's, for tests."""
-
+class Source(CloudSource):
     name = "oci"
 
-    def __init__(self, *, root: str = "/", address: tuple[str, int] = LINK_LOCAL) -> None:
-        self._root = root
-        self._address = address
-
-    def is_likely(self, environ: Mapping[str, str]) -> bool:
-        return bool(signs.sign_of(self.name, self._root))
-
-    def look(self, environ: Mapping[str, str], limit_s: float) -> Hints:
-        from launcher.locality.levels import taken
-
-        server = Server(self._address, min(limit_s, LIMIT_S))
-        values: dict[str, str] = {}
-        amiss = ""
-        try:
-            for key in (_REGION, _DOMAIN):
-                answer = _ask(server, key)
-                if answer.status == 200:
-                    values[key] = word(answer.text).rpartition(":")[2]
-            if not (
-                _blocks(server, values, "host/rdmaTopologyData", "rdmaTopologyData", _RDMA)
-                or _blocks(server, values, "host/", "host", _HOST)
-            ):
-                amiss = "no rdmaTopologyData: this machine has no RDMA network, or its tenancy no capacity topology"
-        except NoAnswer as error:
-            amiss = f"the metadata server {error}"
-        levels, remarks = taken(self.name, values)
-        return Hints(levels, "; ".join(filter(None, ("metadata server" if levels else "", amiss, *remarks))))
+    def ask(self, server: Server, values: dict[str, str]) -> str:
+        for key in (_REGION, _DOMAIN):
+            answer = _ask(server, key)
+            if answer.status == 200:
+                values[key] = word(answer.text).rpartition(":")[2]
+        if _blocks(server, values, "host/rdmaTopologyData", "rdmaTopologyData", _RDMA):
+            return ""
+        if _blocks(server, values, "host/", "host", _HOST):
+            return ""
+        return "no rdmaTopologyData: this machine has no RDMA network, or its tenancy no capacity topology"
 
 
 def _blocks(server: Server, values: dict[str, str], path: str, called: str, keys: tuple[str, ...]) -> bool:

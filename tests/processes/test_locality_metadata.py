@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher.locality import Hints, Source, aws, azure, gce, node_object, oci, signs
+from launcher.locality import Hints, Source, aws, azure, cloud, gce, node_object, oci, signs
 from launcher.locality.kubernetes import Source as KubernetesSource
 from launcher.locality.metadata import NoAnswer, Server
 from tests.support.certificates import Certificates
@@ -26,7 +26,7 @@ SHORT_S = 0.15  # for those that do not
 @pytest.fixture(autouse=True)
 def on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers that answer have all the time they need."""
-    for module in (aws, azure, gce, node_object, oci):
+    for module in (cloud, node_object):
         monkeypatch.setattr(module, "LIMIT_S", LIMIT_S)
 
 

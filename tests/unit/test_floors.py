@@ -134,6 +134,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "launcher.interfaces",
         "launcher.locality.aws",
         "launcher.locality.azure",
+        "launcher.locality.cloud",
         "launcher.locality.command",
         "launcher.locality.explicit",
         "launcher.locality.gather",
