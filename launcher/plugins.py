@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from launcher.errors import UsageError
+from launcher.options import did_you_mean
 
 Answer = TypeVar("Answer")
 _TEXT_MAX = 200  # of what a plug-in says as it fails
@@ -31,8 +32,10 @@ class Plugin(NamedTuple):
         return f"the plug-in {self.name} of {self.package}"
 
 
-def load(group: str, name: str, asked_by: str) -> Plugin:
+def load(group: str, name: str, asked_by: str, *, built_in: Iterable[str] = (), otherwise: str = "") -> Plugin:
     """The plug-in of this name, made. `asked_by`: the option that named it, as it was written.
+
+    `built_in`: the names that need no plug-in, and `otherwise`: what can be done without one, for the hint.
 
     Raises UsageError if no package offers it, several do, or it cannot be found or loaded.
     """
@@ -44,7 +47,8 @@ def load(group: str, name: str, asked_by: str) -> Plugin:
         raise UsageError(f"{asked_by}: what is installed cannot be read: {_said(error)}") from error
     found = {point.value: point for point in offered if point.name == name}
     if not found:
-        raise UsageError(f"{asked_by}: no installed package has a plug-in {name} ({group})", _others(offered.names))
+        hint = _others(name, {*built_in, *offered.names}, otherwise)
+        raise UsageError(f"{asked_by}: no installed package has a plug-in {name} ({group})", hint)
     if len(found) > 1:
         packages = sorted(_package(point) for point in found.values())
         raise UsageError(f"{asked_by}: {len(found)} plug-ins are called {name}: of {' and of '.join(packages)}")
@@ -82,9 +86,12 @@ def _package(point: Any) -> str:
     return f"{distribution.name} {distribution.version}" if distribution is not None else "an unknown package"
 
 
-def _others(names: Iterable[str]) -> str:
-    known = sorted(set(names))
-    return f"there are: {', '.join(known)}" if known else "install the package that has it, for the agent's Python"
+def _others(name: str, known: Iterable[str], otherwise: str) -> str:
+    names = sorted(known)
+    if question := did_you_mean(name, {each: each for each in names}):
+        return question
+    words = f"there are: {', '.join(names)}" if names else "install the package that has it, for the agent's Python"
+    return "; ".join(filter(None, (words, otherwise)))
 
 
 def _said(error: Exception) -> str:

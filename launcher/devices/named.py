@@ -47,14 +47,14 @@ def inventory(
     count, reason = request.number, found.reason
     if request.shape:
         count, reason = _tpu_chips(request, found, environ)
+    if found.silent and (count is None or not found.devices):
+        from launcher.devices.choose import mute
+
+        raise mute(found)
     if not found.devices:
         hint = "with --visible-env VARIABLE a number of them is believed, and nothing is looked for"
         hint = "`meshctl doctor` shows what was looked at" if request.kind in KINDS else hint
         raise UsageError(found.mistake or f"{request}: none is there ({reason})", None if found.mistake else hint)
-    if count is None and found.silent:
-        from launcher.devices.choose import mute
-
-        raise mute(found)
     if count is not None and count > len(found.devices):
         there = f"{len(found.devices)} {'is' if len(found.devices) == 1 else 'are'} there"
         shares = f"--devices {request.kind} --nproc-per-node={count} starts {count} workers that share them"
@@ -89,7 +89,10 @@ def _tpu_chips(request: DeviceRequest, found: Inventory, environ: Mapping[str, s
     """
     from launcher.devices import tpu_slice, tpu_types
 
-    slice = tpu_types.parse(request.shape, len(found.devices) or None)
+    try:
+        slice = tpu_types.parse(request.shape, len(found.devices) or None)
+    except UsageError as error:
+        raise UsageError(f"{request}: {error}", error.hint) from None
     identity, said = tpu_slice.read(environ)
     if identity is not None and identity.host_count != slice.hosts:
         raise UsageError(f"{request}: {slice.hosts} hosts have such a slice, and this is one of {said}")
@@ -99,7 +102,8 @@ def _tpu_chips(request: DeviceRequest, found: Inventory, environ: Mapping[str, s
 def _from_plugin(request: DeviceRequest, environ: Mapping[str, str]) -> Inventory:
     from launcher import plugins
 
-    plugin = plugins.load(GROUP, request.kind, str(request))
+    believed = "with --visible-env VARIABLE a number of any devices is believed"
+    plugin = plugins.load(GROUP, request.kind, str(request), built_in=KINDS, otherwise=believed)
     found = plugins.ask(plugin, "detect", Inventory, environ)
     variable = getattr(plugin.value, "variable", "")
     problem = _nonsense(found, variable)

@@ -17,11 +17,7 @@ class OfferedEnvironment:
 
     def __init__(self, name: str, asked_by: str) -> None:
         self.name = name
-        try:
-            self._plugin = plugins.load(GROUP, name, asked_by)
-        except UsageError as error:
-            known = "auto, torch, jax and xla are built in"
-            raise UsageError(str(error), f"{known}; {error.hint}" if error.hint else known) from error
+        self._plugin = plugins.load(GROUP, name, asked_by, built_in=("auto", "torch", "jax", "xla"))
 
     def variables(self, place: Place, parent: Mapping[str, str]) -> dict[str, str]:
         """What the plug-in says. Raises UsageError if it fails, or gives what cannot be in an environment."""

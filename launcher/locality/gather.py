@@ -23,7 +23,7 @@ from launcher.locality.explicit import explicit
 from launcher.locality.merge import Looked, merge, usable
 from launcher.locality.slice import Source as SliceSource
 from launcher.node import Device
-from launcher.options import did_you_mean, shown
+from launcher.options import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class FromPlugin:
 
     def __init__(self, name: str, asked_by: str) -> None:
         self.name = name
-        self._plugin = plugins.load(GROUP, name, asked_by)
+        self._plugin = plugins.load(GROUP, name, asked_by, built_in=BUILT_IN)
 
     def is_likely(self, environ: Mapping[str, str]) -> bool:
         return True
@@ -166,13 +166,7 @@ class FromPlugin:
 
 
 def _named(name: str, devices: Sequence[Device], asked_by: str) -> Source:
-    if name in BUILT_IN:
-        return built_in(name, devices)
-    try:
-        return FromPlugin(name, asked_by)
-    except UsageError as error:
-        hint = did_you_mean(name, {each: each for each in BUILT_IN}) or f"built in are {', '.join(BUILT_IN)}"
-        raise UsageError(str(error), hint) from error
+    return built_in(name, devices) if name in BUILT_IN else FromPlugin(name, asked_by)
 
 
 def _is_likely(source: Source, environ: Mapping[str, str]) -> bool:

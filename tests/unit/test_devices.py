@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher.devices import KINDS, Inventory, Kind, choose, visible, visible_variable
+from launcher.devices import KINDS, Inventory, Kind, choose, named, visible, visible_variable
 from launcher.devices import cpu as cpu_devices
 from launcher.devices.choose import worker_devices
 from launcher.devices.rules import RULES
@@ -141,6 +141,14 @@ def test_where_a_variable_wants_a_silent_device_nobody_says_of_how_many() -> Non
     inventory = Fixed("nvidia", 1).inventory._replace(silent=1, reason="3 found")
     assert str(choose.mute(inventory)) == "1 of 2 devices does not answer (3 found)"
     assert str(choose.mute(inventory._replace(mistake="no GPU 1"))) == "1 device does not answer (3 found)"
+
+
+@pytest.mark.parametrize("count", [None, 8])
+def test_devices_of_which_none_answers_are_waited_for_and_not_called_absent(count: int | None) -> None:
+    driver = Fixed("nvidia", 0)
+    driver.inventory = Inventory((), "NVML has not answered for 30 s", silent=8)
+    with pytest.raises(UnfitError, match="8 of 8 devices do not answer"):
+        named.inventory(DeviceRequest(kind="nvidia", number=count), {}, detectors=[driver])
 
 
 def test_a_kind_is_looked_for_only_where_there_is_a_sign_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
