@@ -118,6 +118,9 @@ def test_a_plug_in_that_is_not_installed_is_refused_with_those_that_are(package:
     assert text == "--devices sundial: no installed package has a plug-in sundial (meshrun.devices)"
     assert hint is not None
     assert hint.startswith("there are: abacus")
+    assert hint.endswith("; with --visible-env VARIABLE a number of any devices is believed")
+    assert refusal("abakus")[1] == "did you mean abacus?"
+    assert refusal("nvidai")[1] == "did you mean nvidia?"
     with pytest.raises(UsageError) as caught:
         plugins.load("meshrun.nothing", "abacus", "--somewhere abacus")
     assert caught.value.hint == "install the package that has it, for the agent's Python"
