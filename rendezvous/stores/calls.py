@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Effect = Literal["read", "renewal", "write"]  # all but a write may be asked again when the answer is missing
 
+LOG_INS_MAX = 3  # a new token may expire, too, while a busy or stopped machine is between log-in and question
 ALARM_S = 1.0  # by then a cluster without space has agreed to refuse writes beforehand; it takes one round of agreement
 
 
@@ -125,20 +126,21 @@ class Calls:
     def _ask_one(
         self, endpoint: Endpoint, method: Method[Question, Answer], question: Question, deadline: float
     ) -> Answer:
-        has_logged_in = False
+        log_ins = 0
         while True:
             token = self.session.token(endpoint, deadline - time.monotonic())
             try:
                 return endpoint.call(method, question, token, deadline - time.monotonic())
             except CallFailed as failed:
-                if has_logged_in or not self.is_token_at_fault(failed.refusal):
+                if not self.is_token_at_fault(failed.refusal, log_ins):
                     raise
-            has_logged_in = True
+            log_ins += 1
             self.session.drop(token)
 
-    def is_token_at_fault(self, refusal: Refusal) -> bool:
-        """Whether a new token may help. Older servers take one that has expired for a user without rights."""
-        return self.session.has_user and (refusal.kind is Kind.LOG_IN or refusal.is_permission)
+    def is_token_at_fault(self, refusal: Refusal, log_ins: int) -> bool:
+        """Whether a new token may help, after so many. Older servers take an expired one for a user without rights."""
+        most = 1 if refusal.is_permission else LOG_INS_MAX if refusal.kind is Kind.LOG_IN else 0
+        return self.session.has_user and log_ins < most
 
     def give_up(self, endpoint: Endpoint, since: float) -> None:
         """Ask elsewhere from now on. Silent since then, it may be frozen, and whoever listens to it should know."""

@@ -93,8 +93,7 @@ class EtcdWatch(Watch):
     # The thread
 
     def _run(self) -> None:
-        failures = 0
-        has_logged_in = False
+        failures = log_ins = 0
         while not self._is_cancelled.is_set():
             error: StoreError | None = None
             try:
@@ -103,10 +102,10 @@ class EtcdWatch(Watch):
                 error = lost
             except CallFailed as failed:
                 if self.is_confirmed:
-                    failures, has_logged_in = 0, False
+                    failures = log_ins = 0
                 assert self.endpoint is not None
-                if self._calls.is_token_at_fault(failed.refusal) and not has_logged_in:
-                    has_logged_in = True
+                if self._calls.is_token_at_fault(failed.refusal, log_ins):
+                    log_ins += 1
                     self._calls.session.drop(self._token)
                 elif failed.refusal.kind in (Kind.REFUSED, Kind.LOG_IN):
                     error = self._calls.error(self.endpoint, failed.refusal, self._about)
