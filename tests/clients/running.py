@@ -12,7 +12,7 @@ from tests.end_to_end.test_examples import start
 
 PROGRAMS = Path(__file__).parent / "programs"
 # A thread of gloo's that still has a tensor to give back when Python ends aborts the process, whoever has started it
-# (pytorch issue 190489): 5 of 72 processes without a launcher. What the client had to do is done by then.
+# (pytorch issue 190489): 4 of 72 processes without a launcher. What the client had to do is done by then.
 ABORT = "terminate called without an active exception"
 TRIES = 3
 
