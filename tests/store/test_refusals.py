@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from rendezvous.errors import LeaseNotFound, StoreError
-from rendezvous.stores.refusals import Kind, refusal_of
+from rendezvous.stores import wire
+from rendezvous.stores.calls import LOG_INS_MAX, Calls, Session
+from rendezvous.stores.refusals import CallFailed, Kind, Refusal, refusal_of
 
 CONNECT = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "
 
@@ -63,3 +68,44 @@ def test_a_lease_that_is_gone_and_a_permission_that_lacks_are_marked() -> None:
     assert refusal_of("NOT_FOUND", "etcdserver: requested lease not found", 1).error is LeaseNotFound
     denied = refusal_of("PERMISSION_DENIED", "etcdserver: permission denied", 1)
     assert (denied.error, denied.is_permission) == (StoreError, True)
+
+
+class Forgetful:
+    """An endpoint whose tokens have expired by the time they come back, so many times."""
+
+    def __init__(self, refusals: int, refusal: Refusal) -> None:
+        self.address, self.heard_at = "h:1", 0.0
+        self.refusals = refusals
+        self.refusal = refusal
+        self.log_ins = 0
+
+    def begin(self, *_: Any) -> Any:
+        self.log_ins += 1
+        return SimpleNamespace(done=lambda: True, cancel=lambda: None)
+
+    def finish(self, *_: Any) -> wire.AuthenticateResponse:
+        return wire.AuthenticateResponse(token=f"token {self.log_ins}")
+
+    def call(self, *_: Any) -> wire.RangeResponse:
+        self.refusals -= 1
+        if self.refusals >= 0:
+            raise CallFailed(self.refusal)
+        return wire.RangeResponse()
+
+
+EXPIRED = refusal_of("UNAUTHENTICATED", "etcdserver: invalid auth token", 1.5)
+DENIED = refusal_of("PERMISSION_DENIED", "etcdserver: permission denied", 1.5)
+
+
+@pytest.mark.parametrize(("refusal", "most"), [(EXPIRED, LOG_INS_MAX), (DENIED, 1)])
+def test_a_new_token_that_has_expired_as_well_is_asked_for_again_a_few_times(refusal: Refusal, most: int) -> None:
+    def asked(refusals: int) -> int:
+        endpoint: Any = Forgetful(refusals, refusal)
+        endpoints: Any = SimpleNamespace(in_turn=lambda: (endpoint,))
+        calls = Calls(endpoints, Session("ann", "secret", 10), 10, lambda _: None)
+        calls.ask(wire.RANGE, wire.RangeRequest(b"a"), about="the key a", effect="read")
+        return int(endpoint.log_ins)
+
+    assert asked(most) == most + 1
+    with pytest.raises(StoreError):
+        asked(most + 1)
