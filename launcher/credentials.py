@@ -7,10 +7,10 @@ can read. Workers inherit none of them: a training script has no business in the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from launcher.errors import UsageError
 from launcher.options.network import Network
+from rendezvous.values import NamedTuple
 
 _FILE_BYTES_MAX = 4096
 NAMES = ("LAUNCHER_ETCD_USER", "LAUNCHER_ETCD_PASSWORD", "LAUNCHER_STORE_TOKEN", "LAUNCHER_JOB_SECRET")

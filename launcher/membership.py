@@ -11,7 +11,6 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from launcher.config import Config
 from launcher.console import tell
@@ -29,6 +28,7 @@ from rendezvous.protocol import Protocol
 from rendezvous.records import Spec
 from rendezvous.settings import Settings
 from rendezvous.stores.memory import MemoryStore
+from rendezvous.values import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ arguments and gives the object with the contract's methods. See docs/guides/plug
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from launcher.errors import UsageError
 from launcher.options import did_you_mean
+from rendezvous.values import NamedTuple
 
 Answer = TypeVar("Answer")
 _TEXT_MAX = 200  # of what a plug-in says as it fails

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from launcher.node import Node
+from rendezvous.values import NamedTuple
 
 HOST = "host"
 """The level below all others: a node itself."""

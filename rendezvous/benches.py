@@ -11,9 +11,9 @@ is): its marks count against nobody.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from rendezvous.settings import Settings
+from rendezvous.values import NamedTuple
 
 MARKS_MAX = 1000  # the newest are kept: some 50 kB in a seal that every member reads
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 
 from rendezvous import benches
 from rendezvous.benches import Mark
 from rendezvous.records import Seal
 from rendezvous.settings import Settings
+from rendezvous.values import dataclass, replace
 
 
 @dataclass(frozen=True, kw_only=True)

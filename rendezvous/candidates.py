@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from rendezvous.benches import Bench
 from rendezvous.budget import Ledger
 from rendezvous.decisions import EndRound, Wait
 from rendezvous.records import Seal
 from rendezvous.settings import Settings
+from rendezvous.values import NamedTuple
 from rendezvous.view import MemberView, Size, Sizer, View
 
 

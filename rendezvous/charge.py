@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from rendezvous.benches import Mark
 from rendezvous.budget import Ledger
 from rendezvous.decisions import Conclude, Wait
 from rendezvous.records import Seal, Stop, Verdict
 from rendezvous.settings import Settings
+from rendezvous.values import replace
 from rendezvous.view import View
 
 EXIT_FAILURE = 1

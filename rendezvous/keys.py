@@ -6,7 +6,7 @@ started again under the same run id meets nothing that the one before left behin
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from rendezvous.values import NamedTuple
 
 
 def current(prefix: str, run_id: str) -> str:

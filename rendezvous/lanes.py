@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 from rendezvous.messages import Action, Answer, Answered, Ask, Refused, Request, Say, Unknown
 from rendezvous.settings import Settings
+from rendezvous.values import NamedTuple
 
 
 class _Pending(NamedTuple):

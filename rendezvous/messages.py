@@ -7,11 +7,11 @@ list of them that can be written down, read and replayed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from rendezvous.errors import StoreError
 from rendezvous.records import Verdict
 from rendezvous.store import Batch, Compare, Lease, Operation, TxnResult
+from rendezvous.values import NamedTuple
 
 # --- Requests to the store, inside the action Ask ---
 

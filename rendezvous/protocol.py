@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from rendezvous import keys, messages, told
 from rendezvous.attendance import Attendance
@@ -59,6 +58,7 @@ from rendezvous.records import Member, Spec
 from rendezvous.settings import Settings
 from rendezvous.store import KeyValue
 from rendezvous.tidings import Tidings
+from rendezvous.values import replace
 
 
 class Protocol(Following):

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from rendezvous.budget import Ledger
 from rendezvous.records import Command, Member, Seal, Status, Stop
+from rendezvous.values import NamedTuple, dataclass, field
 
 
 class Size(NamedTuple):

@@ -16,8 +16,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import NamedTuple
 
 from launcher import credentials, stores
 from launcher.arrival.addresses import is_here, is_in_digits, is_known, own_address, serving_addresses
@@ -33,6 +31,7 @@ from rendezvous import presence
 from rendezvous.addresses import join_address, split_address
 from rendezvous.errors import MeshrunError
 from rendezvous.settings import Settings
+from rendezvous.values import NamedTuple, replace
 
 PAUSE_S = 0.25  # between two looks at a store that is not there yet
 STALE_S = 30.0  # a name may go on meaning the machine that had it before for so long: the usual life of such an answer

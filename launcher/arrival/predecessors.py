@@ -25,11 +25,11 @@ import stat
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import NamedTuple
 
 from launcher.console import tell
 from launcher.errors import TemporaryError, UsageError, shortage_hint
 from rendezvous.errors import MeshrunError
+from rendezvous.values import NamedTuple
 
 LIMIT_S = 10.0
 """Killed processes are gone in milliseconds; one that hangs in a driver for longer needs a person, or another node."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from launcher.errors import UsageError
 from launcher.options.network import Network
 from rendezvous.addresses import split_address
+from rendezvous.values import NamedTuple
 
 if TYPE_CHECKING:
     import ssl

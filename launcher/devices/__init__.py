@@ -11,9 +11,9 @@ what selects one device there. The kinds that are built in are in `KINDS`; what 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
 
 from launcher.node import Device
+from rendezvous.values import NamedTuple, Protocol
 
 
 class Inventory(NamedTuple):

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from launcher.devices import tpu_types
 from launcher.errors import UsageError
+from rendezvous.values import NamedTuple
 
 WORKER_ID = "TPU_WORKER_ID"
 HOSTNAMES = "TPU_WORKER_HOSTNAMES"

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from launcher.errors import UsageError
+from rendezvous.values import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

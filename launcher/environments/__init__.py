@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 from launcher.node import Slot
+from rendezvous.values import Protocol, dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from launcher.environments import Environment
 from launcher.node import Device
+from rendezvous.values import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

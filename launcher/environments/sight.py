@@ -16,11 +16,11 @@ TPU chips are narrowed together with what else libtpu reads, by `tpu`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from launcher.devices import visible
 from launcher.environments import Place
 from launcher.errors import UsageError
+from rendezvous.values import NamedTuple
 
 LOCAL_RANK = "LAUNCHER_LOCAL_RANK"
 """Tells the workers of a node apart where LOCAL_RANK does not."""

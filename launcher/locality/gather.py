@@ -13,7 +13,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from launcher import plugins
 from launcher.config import Config
@@ -24,6 +23,7 @@ from launcher.locality.merge import Looked, merge, usable
 from launcher.locality.slice import Source as SliceSource
 from launcher.node import Device
 from launcher.options import shown
+from rendezvous.values import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

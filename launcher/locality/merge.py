@@ -8,10 +8,10 @@ name, and then nodes that were told by different sources seem to be apart.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from launcher.locality import LEVELS_MAX, Level, is_own, is_text
 from launcher.locality.order import order
+from rendezvous.values import NamedTuple
 
 _OWN_NAME = ("slice", "slice")
 """A TPU slice is called by its first host; GKE calls it by its node pool, which is no contradiction."""

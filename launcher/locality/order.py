@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from typing import NamedTuple
 
 from launcher.locality import LEVELS
+from rendezvous.values import NamedTuple
 
 _RANKS = {name: rank for rank, name in enumerate(LEVELS)}
 _OWN_RANK = _RANKS["leaf"] + 0.5  # where a level stands of which nothing is known

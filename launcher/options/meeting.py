@@ -12,13 +12,13 @@ names the run, except with --standalone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from launcher.errors import UsageError
 from launcher.options import Given, did_you_mean
 from launcher.options.network import IGNORED, KNOWN, Network, network, read_conf, remarks
 from launcher.options.reading import address, count, host, name, port, whole_number
 from launcher.options.terms import without_effect_alone
+from rendezvous.values import NamedTuple
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from launcher.errors import UsageError
 from launcher.options import Given
 from launcher.options.reading import whole_number
+from rendezvous.values import NamedTuple
 
 
 class Streams(NamedTuple):

@@ -6,11 +6,11 @@ A plug-in can take this over, because people collect logs in many ways: `plugin`
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from launcher.config import Config
 from launcher.output.layout import LogLayout
 from launcher.output.streams import Destination, destination
+from rendezvous.values import NamedTuple
 
 STREAMS = ("stdout", "stderr")
 

@@ -6,7 +6,7 @@ silences the console for all other local ranks but takes no file away.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from rendezvous.values import NamedTuple
 
 
 class Destination(NamedTuple):

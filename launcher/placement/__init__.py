@@ -12,12 +12,11 @@ numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
 
 from launcher.mesh import Mesh
 from launcher.node import Node
 from launcher.traffic import Communicator
+from rendezvous.values import Protocol, dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)

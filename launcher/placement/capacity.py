@@ -13,7 +13,6 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from launcher.errors import UsageError
 from launcher.mesh import Mesh
@@ -24,6 +23,7 @@ from launcher.placement.slices import Item, Unused, slices
 from launcher.placement.units import elastic_sizes, grid, require_unit, unit_size, usual_slot_count
 from launcher.topology import Tree
 from launcher.topology import tree as tree_of
+from rendezvous.values import NamedTuple
 
 
 class World(NamedTuple):

@@ -8,7 +8,6 @@ numbered the nodes: ranks follow the numbers, whatever they cost.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 from launcher.mesh import Mesh
 from launcher.placement import Costs, Limits
@@ -17,6 +16,7 @@ from launcher.placement.stability import NOBODY, Run, first_that_fits, stay, til
 from launcher.placement.units import grid
 from launcher.topology import Tree, tolls_of
 from launcher.traffic import usual
+from rendezvous.values import NamedTuple
 
 
 class Choice(NamedTuple):

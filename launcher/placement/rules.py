@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from launcher.errors import UsageError
 from launcher.mesh import Mesh
 from launcher.placement import Limits
 from launcher.topology import HOST
+from rendezvous.values import NamedTuple
 
 
 class Bond(NamedTuple):

@@ -8,12 +8,12 @@ host brings along or, if none does, that of the names. For the rest of the plann
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from launcher.node import Node
 from launcher.placement import Whole
 from launcher.placement.units import usual_slot_count
 from launcher.topology import Tree
+from rendezvous.values import NamedTuple
 
 _NAMES_MAX = 4  # missing hosts that a sentence names
 

@@ -15,10 +15,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple
 
 from launcher.mesh import Mesh
 from launcher.placement import Plan
+from rendezvous.values import NamedTuple
 
 NOBODY = -1
 """In place of an item: nobody who is here held the unit before."""

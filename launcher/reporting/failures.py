@@ -6,7 +6,6 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 from launcher.console import say, tell
 from launcher.environments.foreign import END_FILE
@@ -15,6 +14,7 @@ from launcher.reporting.memory_events import MemoryEvents, is_out_of_memory
 from launcher.roster import Share
 from rendezvous.errors import RecordError
 from rendezvous.records import Verdict
+from rendezvous.values import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import NamedTuple
 
 from launcher.locality import LEVELS
 from launcher.locality.order import order
@@ -22,6 +20,7 @@ from launcher.placement import Costs, Limits, Whole
 from launcher.placement.shortage import listed
 from launcher.roster.description import Description
 from launcher.topology import HOST, natural
+from rendezvous.values import NamedTuple, replace
 
 LEVELS_MAX = 24  # of all nodes together
 MACHINE, SLICE = "machine", "slice"

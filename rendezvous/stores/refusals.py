@@ -8,9 +8,9 @@ written: the careful reading of an unknown text.
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
 
 from rendezvous.errors import LeaseNotFound, StoreError
+from rendezvous.values import NamedTuple
 
 
 class Kind(Enum):
