@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import hmac
 import json
-from typing import NamedTuple
+
+from rendezvous.values import NamedTuple
 
 WIRE_VERSION = 1
 TEXT_CHARACTERS_MAX = 2048

@@ -159,6 +159,7 @@ class Switchboard:
                 continue
             except OSError:  # too many open files: the others wait in the kernel's queue
                 self._selector.unregister(self._listener)
+                self._sweep_at = min(self._sweep_at, self._clock() + self._tick_s)
                 return
             if len(self._strangers) >= STRANGERS_MAX:
                 self._end(next(iter(self._strangers)), Ending(False, "too many have not greeted"))
@@ -167,21 +168,29 @@ class Switchboard:
             self._selector.register(end, selectors.EVENT_READ, stranger)
 
     def _sweep(self, looked_at: float) -> None:
-        """What is done from time to time: beats, and the ends of what has taken too long."""
+        """What is done from time to time: beats, the ends of what has taken too long, and accepting once more."""
         if looked_at < self._sweep_at:
             return
-        self._sweep_at = looked_at + self._tick_s
         if self._listener not in self._selector.get_map():
             self._selector.register(self._listener, selectors.EVENT_READ)
+        # What is due moves to later times only, and whatever begins from now on is not due before the last of these.
+        beat_s = self._silence_s / BEATS_PER_SILENCE
+        next_at = looked_at + min(beat_s, DIAL_LIMIT_S, GREETING_LIMIT_S)
         for connection in self._all():
             if connection.peer is None:
                 limit_s = DIAL_LIMIT_S if connection.expected else GREETING_LIMIT_S
-                if looked_at - connection.opened_at > limit_s:
+                due = connection.opened_at + limit_s
+                if looked_at > due:
                     self._end(connection, Ending(False, f"it has not answered within {limit_s:g} s"))
             elif looked_at - connection.heard_at > self._silence_s:
                 self._end(connection, Ending(False, f"nothing was heard for {self._silence_s:g} s"))
-            elif looked_at - connection.sent_at >= self._silence_s / BEATS_PER_SILENCE:
-                self._send(connection, BEAT)
+            else:
+                if looked_at - connection.sent_at >= beat_s:
+                    self._send(connection, BEAT)
+                due = min(connection.heard_at + self._silence_s, connection.sent_at + beat_s)
+            if not connection.is_over:
+                next_at = min(next_at, due)
+        self._sweep_at = max(next_at, looked_at + self._tick_s)
 
     # --- one connection ---
 

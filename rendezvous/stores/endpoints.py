@@ -15,12 +15,13 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rendezvous.errors import SettingsError
 from rendezvous.stores.protobuf import WireError, decode, encode
 from rendezvous.stores.refusals import CallFailed, Kind, Refusal, refusal_of
 from rendezvous.stores.wire import Answer, Method, Question
+from rendezvous.values import NamedTuple
 
 if TYPE_CHECKING:
     import grpc
@@ -40,6 +41,11 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.enable_retries", 0),  # asking again is decided where it is known whether that is safe
     ("grpc.use_local_subchannel_pool", 1),  # a connection of our own, also beside another client in this process
     ("grpc.enable_http_proxy", 0),  # a proxy for the web is no way to etcd
+    # gRPC would ask the server with each answer how fast the line is, to choose a window (a call takes 7 switches
+    # between threads without that, and 8 with it), and the name service for instructions about the server.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 1 << 20),
+    ("grpc.service_config_disable_resolution", 1),
     # A prefix of a thousand members is more than gRPC's 4 MiB.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),

@@ -1,6 +1,6 @@
 """A client of etcd v3, or of whatever speaks its language, as our own served store does.
 
-The contract in `rendezvous/store.py` in etcd's words over gRPC: this file translates; `calls.py` asks, `streams.py`
+The contract in `rendezvous/store.py` in etcd's words over gRPC: this file translates; `calls.py` asks, `watching.py`
 watches, `endpoints.py` holds the connections. Every call ends within `call_limit_s`, whatever the servers do.
 
 A lease is renewed by a stream of its own each time: one question, one answer, a deadline. So no answer can be
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -33,13 +32,14 @@ from rendezvous.stores import wire
 from rendezvous.stores.calls import Calls, Effect, Session
 from rendezvous.stores.endpoints import Endpoint, Endpoints, Tls
 from rendezvous.stores.requests import check_key, check_request
-from rendezvous.stores.streams import EtcdWatch, Minder, key_value
+from rendezvous.stores.streams import EtcdWatch, key_value
+from rendezvous.stores.watching import Watching
 from rendezvous.stores.wire import Answer, Method, Question
 
 __all__ = ["EtcdStore", "Tls"]
 
 OLDEST_VERSION = (3, 4)
-CLOSE_LIMIT_S = 3.0  # for threads whose streams are cancelled: milliseconds, unless a callback hangs
+CLOSE_LIMIT_S = 3.0  # for a thread whose stream is cancelled: milliseconds, unless a callback hangs
 
 _RELATIONS = {"=": wire.EQUAL, "!=": wire.NOT_EQUAL, "<": wire.LESS, ">": wire.GREATER}
 
@@ -65,7 +65,7 @@ class EtcdStore(Store):
         self._endpoints = Endpoints(endpoints, tls)
         session = Session(user, password, connect_limit_s)
         self._calls = Calls(self._endpoints, session, call_limit_s, self._on_silent)
-        self._minder = Minder(self._calls)
+        self._watching = Watching(self._calls)
         self._connect_limit_s = connect_limit_s
         self._is_closed = False
 
@@ -175,7 +175,7 @@ class EtcdStore(Store):
         on_batch: Callable[[Batch], None],
         on_lost: Callable[[StoreError], None],
     ) -> Watch:
-        """Deliver every event at or after `start_revision` (from 1 up), in order, on a thread of this watch.
+        """Deliver every event at or after `start_revision` (from 1 up), in order, on a thread of all watches.
 
         Returns at once. A store that cannot be reached does not lose the watch: it goes on when it can. `on_lost` is
         called at most once, last: with Compacted if the revision is gone, or when the user may not read there.
@@ -186,8 +186,8 @@ class EtcdStore(Store):
         self._check_open()
         start, end = _range(key, prefix)
         question = wire.WatchCreateRequest(start, end, start_revision, progress_notify=True)
-        watch = EtcdWatch(self._calls, _about(key, prefix), question, on_batch, on_lost)
-        self._minder.add(watch)
+        watch = EtcdWatch(_about(key, prefix), question, on_batch, on_lost, self._watching.drop)
+        self._watching.add(watch)
         return watch
 
     def close(self) -> None:
@@ -196,12 +196,10 @@ class EtcdStore(Store):
         Waits up to CLOSE_LIMIT_S for callbacks that are running.
         """
         self._is_closed = True
-        threads = self._minder.close()
+        thread = self._watching.close()
         self._endpoints.close()
-        deadline = time.monotonic() + CLOSE_LIMIT_S
-        for thread in threads:
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - time.monotonic()))
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(CLOSE_LIMIT_S)
 
     def _ask(
         self,
@@ -220,7 +218,7 @@ class EtcdStore(Store):
             raise StoreError("the store is closed")
 
     def _on_silent(self, endpoint: Endpoint) -> None:
-        self._minder.leave(endpoint)
+        self._watching.leave(endpoint)
 
 
 def _about(key: str, prefix: bool = False) -> str:

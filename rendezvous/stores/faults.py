@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 from rendezvous.errors import OutcomeUnknown, StoreError
 
-Answer = TypeVar("Answer")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    Answer = TypeVar("Answer")
 
 
 class Faults:

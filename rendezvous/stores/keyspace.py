@@ -12,11 +12,15 @@ import itertools
 import operator
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
 
 from rendezvous.errors import Compacted, StoreError
 from rendezvous.store import Batch, Compare, Event, KeyValue
 from rendezvous.stores.leases import Leases
+from rendezvous.values import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,

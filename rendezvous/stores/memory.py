@@ -17,7 +17,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 from rendezvous.errors import Compacted, StoreError
 from rendezvous.store import Batch, Compare, Delete, Found, Get, Lease, Operation, Put, Store, TxnResult, Watch
@@ -27,9 +26,13 @@ from rendezvous.stores.leases import HeldLease, Leases
 from rendezvous.stores.requests import check_key, check_request
 from rendezvous.stores.watches import CALLBACK_LIMIT_S, MemoryWatch, WatchHub
 
-HISTORY_REVISIONS = 10_000  # a reader may fall this far behind: minutes of a large job, some 10 MB of its small records
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
 
-Answer = TypeVar("Answer")
+    Answer = TypeVar("Answer")
+
+HISTORY_REVISIONS = 10_000  # a reader may fall this far behind: minutes of a large job, some 10 MB of its small records
 
 
 class MemoryStore(Store):

@@ -14,11 +14,15 @@ import itertools
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple
 
 from rendezvous.errors import StoreError
 from rendezvous.store import Watch
 from rendezvous.stores.keyspace import Change, Page, Range
+from rendezvous.values import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
 
 CALLBACK_LIMIT_S = 10.0  # how long cancel() and close() wait for a callback that is running
 

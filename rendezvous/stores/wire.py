@@ -9,7 +9,9 @@ At the end stand the methods: the path of each, and the types of its question an
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
+
+from rendezvous.values import NamedTuple
 
 EQUAL, GREATER, LESS, NOT_EQUAL = range(4)  # Compare.result
 VERSION, CREATE, MOD, VALUE, LEASE = range(5)  # Compare.target

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -81,6 +83,14 @@ def test_without_the_same_secret_nobody_is_believed(theirs: bytes, ours: bytes) 
                     assert is_hung_up_on(end)
         assert intruder.events == []
         assert_still_serves(leader, ours)
+
+
+def test_whoever_beats_before_greeting_is_no_member() -> None:
+    with Member("leader") as leader:
+        with connect(leader) as end:
+            end.sendall(b'["beat"]\n' + hello("leader") + line(["proof", ""]))
+            assert is_hung_up_on(end)
+        assert_still_serves(leader)
 
 
 def test_a_member_of_another_job_is_not_of_this_one() -> None:
@@ -305,3 +315,23 @@ def test_a_connection_from_elsewhere_than_the_advertised_address_proves_nothing(
         follower.presence.close()
         leader.wait_for(PeerDown("follower", False))
         assert leader.presence._switchboard._dialling._pursuits == {}
+
+
+class NoFilesLeft(socket.socket):
+    def accept(self) -> tuple[socket.socket, Any]:
+        raise OSError(errno.EMFILE, "too many open files")
+
+
+def test_where_no_file_was_left_for_a_connection_it_is_tried_again_soon_however_calm_it_is() -> None:
+    with NoFilesLeft() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        board = switchboard.Switchboard(
+            listener=listener, address="", secret=b"", submit=lambda event: None, clock=lambda: 100.0, silence_s=60.0
+        )
+        board._sweep(100.0)
+        board._accept()
+        assert listener not in board._selector.get_map()
+        board._sweep(100.5)
+        assert listener in board._selector.get_map()
+        board.close()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from rendezvous.errors import Compacted, LeaseNotFound, StoreError
+from rendezvous.values import NamedTuple
 
 
 class Refusal(NamedTuple):
