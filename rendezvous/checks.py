@@ -44,6 +44,7 @@ _TYPES: Mapping[str, Callable[[object], bool]] = {
     "bool": lambda value: isinstance(value, bool),
     "float": _is_number,
     "tuple[str, ...]": lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
+    "tuple[int, ...]": lambda value: isinstance(value, list) and all(map(_is_int, value)),
     "tuple[float, ...]": lambda value: isinstance(value, list) and all(_is_number(item) for item in value),
     "tuple[tuple[str, float], ...]": _rows_of(_is_text, _is_number),
     "tuple[tuple[str, int, float], ...]": _rows_of(_is_text, _is_int, _is_number),

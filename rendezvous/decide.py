@@ -66,7 +66,7 @@ def _decide(view: View, now: float, settings: Settings, sizer: Sizer) -> Decisio
         return Wait(view.no_omission_before, f"{_doubt_words(view, doubtful)} before the job is stopped")
     if request is not None:
         return request
-    if view.is_leaving(view.own_id) and view.is_idle(view.own_id) and staying(view):
+    if view.is_leaving(view.own_id) and view.is_idle(view.own_id) and staying(view) and not _must_end_first(view):
         return Resign("this node leaves, another will lead")
     cut_off = _cut_off(view, now, settings)
     if cut_off and _is_outcast(view):
@@ -84,6 +84,12 @@ def _decide(view: View, now: float, settings: Settings, sizer: Sizer) -> Decisio
     if unstopped:
         return _stopping(view, view.stop, unstopped, now, settings)
     return _between(view, seal, view.stop, now, settings, sizer)
+
+
+def _must_end_first(view: View) -> bool:
+    """Whether the round that this leader leaves still has to be ended: whoever leads next would gather anew."""
+    has_stop = view.seal is not None and view.stop is not None and view.stop.round == view.seal.round
+    return view.is_pending(view.own_id) and not has_stop
 
 
 def _cut_off(view: View, now: float, settings: Settings) -> list[str]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from rendezvous.budget import Ledger
 from rendezvous.records import Verdict
+from rendezvous.values import NamedTuple
 
 
 class Wait(NamedTuple):

@@ -15,7 +15,6 @@ from collections.abc import Callable
 
 from rendezvous import messages
 from rendezvous.errors import OutcomeUnknown, StoreError
-from rendezvous.hired import Hired
 from rendezvous.messages import (
     Action,
     Answer,
@@ -44,6 +43,7 @@ from rendezvous.trouble import Trouble
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from rendezvous.hired import Hired
     from rendezvous.presence import Presence
 
 Planner = Callable[[MakePlan], Planned | PlanRefused]
@@ -79,8 +79,11 @@ class Driver:
         self._inbox: deque[tuple[Event, _Following | None]] = deque()
         self._followed: dict[str, _Following] = {}
         self._is_local = is_local
-        self._renewing = Hired("keep-alive", 1)
-        self._asking = Hired("request", HANDS)
+        if not is_local:
+            from rendezvous.hired import Hired  # one machine needs no hands but the caller's
+
+            self._renewing = Hired("keep-alive", 1)
+            self._asking = Hired("request", HANDS)
         self._trouble = Trouble()
         self._outcomes: deque[tuple[str, StoreError | None]] = deque()  # of requests, for what is told of the store
         self._failure: Exception | None = None  # a mistake made in another thread, for the caller's to answer for
@@ -127,6 +130,8 @@ class Driver:
             _cancel(followed)
             self._store.close()
             return
+        from rendezvous.hired import Hired
+
         deadline = self._clock() + limit_s
         left_s = limit_s
         for hired in (self._asking, self._renewing):

@@ -8,7 +8,6 @@ the key is simply gone, anybody of the round's roster may try. Who does not belo
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from rendezvous import keys
 from rendezvous.decide import Sizer
@@ -18,6 +17,7 @@ from rendezvous.outsider import Outsider
 from rendezvous.records import Command, Leader, Seal, Spares
 from rendezvous.store import Compare, Delete, Get, KeyValue, Operation, Put, TxnResult
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rendezvous.protocol import Protocol
 
@@ -116,15 +116,30 @@ class Election:
     # --- the place is free ---
 
     def _elect(self, job: keys.Keys, seal: Seal | None, now: float) -> None:
-        """Try to lead, after a random time, so that not all do at once."""
-        settings = self._member.settings
+        """Try to lead when it is this member's turn."""
         if self._campaign_at == math.inf:
-            self._campaign_at = now + self._member.chance() * settings.election_spread_s
+            self._campaign_at = now + self._turn_s(seal)
         order = self._takeover_order(job)
         if now < self._campaign_at:
             self._member.wake(self._campaign_at)
         elif order is not None or seal is None or self._may_lead(job, seal, now):
             self._campaign(job, order, now)
+
+    def _turn_s(self, seal: Seal | None) -> float:
+        """How long to wait before trying: successors one after the other, all others a random time behind them.
+
+        So a leader that has left or whose lease has ended is followed at once, and not by all at the same time. Nobody
+        knows here whether a successor is still there.
+        """
+        member, order = self._member, self._successors(seal)
+        delay_s = member.settings.successor_delay_s
+        if member.member_id in order and not member.farewell.is_leaving:
+            return order.index(member.member_id) * delay_s
+        return len(order) * delay_s + member.chance() * member.settings.election_spread_s
+
+    def _successors(self, seal: Seal | None) -> list[str]:
+        """Whom the seal names, without who led last."""
+        return [m for m in seal.successors if m != self._attended.member_id] if seal is not None else []
 
     def _takeover_order(self, job: keys.Keys) -> KeyValue | None:
         """The request of somebody who knows that the roster is dead, if there is one."""
@@ -164,7 +179,7 @@ class Election:
         """Take over from a leader of which nothing is left, in the order that the seal names."""
         member = self._member
         gone_since = member.presence.gone_since(leader.member_id, leader.presence_address)
-        order = [m for m in seal.successors if m != leader.member_id] if seal is not None else []
+        order = self._successors(seal)
         if gone_since == math.inf or member.member_id not in order or member.farewell.is_leaving:
             return
         at = gone_since + order.index(member.member_id) * member.settings.successor_delay_s

@@ -8,7 +8,6 @@ they would never read the verdict.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from rendezvous import keys, messages
 from rendezvous.joining import EXIT_TEMPORARY
@@ -16,6 +15,7 @@ from rendezvous.messages import Answer, Ask, End, Leave, Txn
 from rendezvous.records import Verdict
 from rendezvous.store import Get, TxnResult
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rendezvous.protocol import Protocol
 

@@ -15,7 +15,6 @@ job, one of an earlier attempt is refused.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from rendezvous import keys, messages, records
 from rendezvous.errors import RecordError, SettingsError
@@ -23,6 +22,7 @@ from rendezvous.messages import Answer, Txn
 from rendezvous.records import Command, Member, Spec, Verdict
 from rendezvous.store import Compare, Get, KeyValue, Lease, Put, TxnResult
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rendezvous.protocol import Protocol
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Set
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rendezvous import decide, keys, messages
 from rendezvous.decide import EXIT_TEMPORARY, Conclude, EndRound, Fence, Obey, Resign, SealRound, Sizer, View, Wait
@@ -19,8 +17,10 @@ from rendezvous.records import Assignment, Command, Drain, Past, Seal, Stop, Ver
 from rendezvous.sealing import Sealing
 from rendezvous.sight import Sight
 from rendezvous.store import Delete, Get, Lease, Operation, Put, TxnResult
+from rendezvous.values import replace
 from rendezvous.writer import Writer
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rendezvous.protocol import Protocol
 

@@ -10,12 +10,12 @@ meanwhile, the member registers again on a new one, if nothing has moved on with
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from rendezvous import messages
 from rendezvous.messages import Answer, ExtendLeash, KeepAlive, Txn
 from rendezvous.store import Compare, Get, Lease, Put, TxnResult
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rendezvous.protocol import Protocol
 

@@ -7,8 +7,6 @@ nothing of the last is left. What happened is kept as a status and written whene
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rendezvous import keys
 from rendezvous.messages import (
@@ -23,7 +21,9 @@ from rendezvous.messages import (
 )
 from rendezvous.records import Assignment, Seal, Status, Stop
 from rendezvous.store import Compare, Get, Put, TxnResult
+from rendezvous.values import replace
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rendezvous.protocol import Protocol
 
@@ -162,7 +162,7 @@ class LocalRound:
 
     def write_status(self, job: keys.Keys, now: float) -> None:
         member, status = self._member, self.status
-        if status == (self.status_written or Status(round=0)):
+        if status == self.status_written or _says_nothing(status):
             return
         key, own_key = job.status(member.member_id), job.member(member.member_id)
         self._recall_failure(key)  # the answer to the write that told of it may have been lost
@@ -193,3 +193,8 @@ class LocalRound:
         stored = self._member.read(Status, key)
         if stored is not None and stored.outcome == "failed" and stored.plan_token == self.status.plan_token:
             self._failed_revision = stored.failed_revision or self._member.mirror.revision(key)
+
+
+def _says_nothing(status: Status) -> bool:
+    """Whether it is what all take for granted: the sealed round runs. A write of every member would say so."""
+    return status == Status(round=status.round, plan_token=status.plan_token, worker_port=status.worker_port)

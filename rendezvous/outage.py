@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Set
-from typing import TYPE_CHECKING
 
 from rendezvous import keys, told
 from rendezvous.messages import Tell
 from rendezvous.records import Member, Seal, Spares
 from rendezvous.told import HoldOn, IsStoreAway, StoreIsAway
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rendezvous.protocol import Protocol
 

@@ -14,13 +14,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from rendezvous import keys
 from rendezvous.messages import Answer, Txn
 from rendezvous.records import Assignment, Member, Seal, Spares
 from rendezvous.store import Get, KeyValue, TxnResult
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rendezvous.protocol import Protocol
 

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Any, TypeVar
 
 from rendezvous import checks
 from rendezvous.errors import RecordError
+from rendezvous.values import MISSING, Field, dataclass, field, fields
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
 
 RECORD_VERSION = 1
 
@@ -59,11 +62,21 @@ class Leader:
 
 @dataclass(frozen=True, kw_only=True)
 class Spares:
-    """The members of the roster without ranks, and for each, in the same order, why; known to all."""
+    """The members of the roster without ranks, known to all, and why: many have the same reason, which is said once.
+
+    `reason_places`: for each member, in the same order, where its reason is in `reasons`.
+    """
 
     member_ids: tuple[str, ...]
     reasons: tuple[str, ...] = ()
+    reason_places: tuple[int, ...] = ()
     unknown: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def why(self) -> dict[str, str]:
+        """Member id -> its reason, as far as one is given."""
+        placed = zip(self.member_ids, self.reason_places, strict=False)
+        return {member_id: self.reasons[at] for member_id, at in placed if 0 <= at < len(self.reasons)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +225,10 @@ class Verdict:
 
 
 AnyRecord = Spec | Member | Leader | Spares | Drain | Command | Past | Seal | Stop | Assignment | Status | Verdict
-Record = TypeVar("Record", Spec, Member, Leader, Spares, Drain, Command, Past, Seal, Stop, Assignment, Status, Verdict)
+if TYPE_CHECKING:
+    Record = TypeVar(
+        "Record", Spec, Member, Leader, Spares, Drain, Command, Past, Seal, Stop, Assignment, Status, Verdict
+    )
 
 
 def _is_required(item: Field[Any]) -> bool:

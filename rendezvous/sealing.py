@@ -6,8 +6,8 @@ is lost, what is remembered of the round, and the removal of what nobody will re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING
 
 from rendezvous import budget, keys
 from rendezvous.decisions import SealRound
@@ -18,6 +18,7 @@ from rendezvous.store import Compare, Delete, Operation
 from rendezvous.view import View
 from rendezvous.writer import OPERATIONS_PER_TXN, Writer
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rendezvous.protocol import Protocol
 
@@ -26,6 +27,10 @@ SUCCESSORS = 3
 REASONS_LENGTH_MAX = 2000
 LITTER_MAX = 60  # the seal, the spares and the history have their places in the transaction too
 ANSWERED_MAX = 20
+SPARES_MAX = 100
+"""So many are listed. Every member reads the list, so without a limit its cost would be the square of their number. Who
+is not listed is to the others what a late member is: nobody waits for its word, and it does not lead."""
+SPARES_PAUSE_S_PER_MEMBER = 1e-3  # between lists, each of which goes to every member: they take a part of its time
 
 
 class Sealing:
@@ -42,6 +47,7 @@ class Sealing:
         self._plan_asked: tuple[int, int, tuple[str, ...]] | None = None  # id, round, roster
         self._plan: Planned | PlanRefused | None = None
         self._spare_reasons: Mapping[str, str] = {}
+        self._list_at = -math.inf  # when the next list of spares may be written
 
     def take_plan(self, event: Planned | PlanRefused) -> None:
         if self._plan_asked is not None and event.id == self._plan_asked[0]:
@@ -148,18 +154,23 @@ class Sealing:
             return
         spares = self._spares(view, view.active, view.seal.round, now)
         known = self._member.read(Spares, self._job.spares)
-        if known is not None and (known.member_ids, known.reasons) == (spares.member_ids, spares.reasons):
+        if known is not None and (known.member_ids, known.why) == (spares.member_ids, spares.why):
             return
+        if now < self._list_at:
+            self._member.wake(self._list_at)
+            return
+        self._list_at = now + SPARES_PAUSE_S_PER_MEMBER * len(view.members)
         guards = self._writer.unchanged(self._job.round, self._job.spares)
         self._writer.write("list the spares", guards, [self._writer.put(self._job.spares, spares)], now)
 
     def _spares(self, view: View, active: Collection[str], round: int, now: float) -> Spares:
-        """Everybody without ranks, and why."""
+        """Those without ranks, and why: who came first first."""
         benches = view.ledger.benches(self._member.settings)
         known = self._member.read(Spares, self._job.spares)
-        reasons = dict(zip(known.member_ids, known.reasons, strict=False)) if known is not None else {}
+        reasons = known.why if known is not None else {}
         found: dict[str, str] = {}
-        for member_id in sorted(m for m in view.members if m not in active):
+        idle = sorted(view.members.keys() - active, key=lambda member_id: view.members[member_id].create_revision)
+        for member_id in idle[:SPARES_MAX]:
             bench = benches.get(view.members[member_id].node)
             if view.is_leaving(member_id):
                 found[member_id] = "leaving"
@@ -168,7 +179,12 @@ class Sealing:
             else:
                 late = f"came after round {round} was sealed"
                 found[member_id] = self._spare_reasons.get(member_id) or reasons.get(member_id, late)
-        return Spares(member_ids=tuple(found), reasons=tuple(found.values()))
+        places = {reason: at for at, reason in enumerate(dict.fromkeys(found.values()))}
+        return Spares(
+            member_ids=tuple(found),
+            reasons=tuple(places),
+            reason_places=tuple(places[reason] for reason in found.values()),
+        )
 
     # --- litter ---
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
 
 from rendezvous.errors import SettingsError
+from rendezvous.values import dataclass, fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class Settings:
     presence_proof: bool = True
     """Whether refused dials prove that a node is gone; off where middleboxes forge resets."""
     successor_delay_s: float = 0.1
-    """The second successor of a lost leader waits so long for the first, the third twice as long."""
+    """The second successor of a leader that has gone waits so long for the first, the third twice as long."""
     look_ttls: float = 2.0
     """Every member reads what it follows at least this often, though nothing seems to have changed: a watch may have
     fallen silent."""
@@ -54,7 +54,8 @@ class Settings:
     grow_delay_s: float = 300.0
     """Quiet time after an arrival before a running job is restarted to use it."""
     election_spread_s: float = 1.0
-    """After the leader's key has gone each member tries after a random time within this, so that not all do at once."""
+    """When the leader has gone and its successors have had their turn, the others try after a random time within this,
+    so that not all do at once."""
 
     settle_s: float = 1.0
     """How long after a failure the loss of a node still explains it: peers' sockets break before a lease ends."""

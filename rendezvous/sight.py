@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Set
-from typing import TYPE_CHECKING, NamedTuple
 
 from rendezvous import budget, keys
 from rendezvous.records import Assignment, Command, Drain, Member, Seal, Spares, Status, Stop
 from rendezvous.store import KeyValue
+from rendezvous.values import NamedTuple
 from rendezvous.view import MemberView, StatusView, View
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rendezvous.protocol import Protocol
 

@@ -12,9 +12,13 @@ when that cannot be known. Any implementation passes the conformance suite in te
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, Protocol
 
 from rendezvous.errors import StoreError
+from rendezvous.values import NamedTuple, Protocol
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
 
 TXN_OPERATIONS_MAX = 128  # etcd's --max-txn-ops; compares are counted apart against the same number
 REQUEST_BYTES_MAX = 1_572_864  # etcd's --max-request-bytes, 1.5 MiB

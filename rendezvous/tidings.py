@@ -12,12 +12,12 @@ leases; its workers live no longer than `view_s` after such a read, and nobody i
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from rendezvous import keys, told
 from rendezvous.messages import Tell
 from rendezvous.told import Known
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rendezvous.protocol import Protocol
 

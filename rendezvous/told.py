@@ -8,7 +8,8 @@ message is dropped without a word, as a message can be lost on its way anyhow.
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
+
+from rendezvous.values import NamedTuple
 
 TEXT_MAX = 512
 TOKEN_MAX = 64

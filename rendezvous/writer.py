@@ -8,12 +8,12 @@ writes nothing. When a write is refused by its guards, or its outcome is unknown
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from rendezvous import keys, records
 from rendezvous.messages import Answer, Txn
 from rendezvous.store import Batch, Compare, Delete, Event, Get, KeyValue, Operation, Put, TxnResult
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rendezvous.protocol import Protocol
 

@@ -20,7 +20,6 @@ from rendezvous.records import (
     Leader,
     Member,
     Past,
-    Record,
     Seal,
     Spares,
     Spec,
@@ -30,6 +29,10 @@ from rendezvous.records import (
     decode,
 )
 from rendezvous.store import KeyValue
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rendezvous.records import Record
 
 FORMING, RUNNING, STOPPING, WAITING, ENDED = "forming", "running", "stopping", "waiting", "ended"
 
@@ -165,7 +168,7 @@ class _Records:
         members = self._all(Member, self._keys.members)
         statuses = self._all(Status, self._keys.statuses)
         spares = self._one(Spares, self._keys.spares)
-        why_spare = dict(zip(spares.member_ids, spares.reasons, strict=False)) if spares else {}
+        why_spare = spares.why if spares else {}
         found = []
         for member_id in sorted({*members, *shares}):
             member, status = members.get(member_id), statuses.get(member_id)

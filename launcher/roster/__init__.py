@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from launcher.errors import UsageError
 from launcher.mesh import Mesh
@@ -19,12 +18,21 @@ from launcher.node import Node
 from launcher.placement import Costs, Limits, Plan
 from launcher.placement.capacity import feasibility
 from launcher.placement.planner import plan
-from launcher.roster.description import Description, Share, describe, read_description, read_share, write_share
+from launcher.roster.description import (
+    Description,
+    Share,
+    describe,
+    read_description,
+    read_share,
+    shares_of,
+    write_share,
+)
 from launcher.topology import in_order
 from rendezvous.addresses import is_for_itself
 from rendezvous.decide import MemberView, Size
 from rendezvous.errors import RecordError
 from rendezvous.messages import MakePlan, Planned, PlanRefused
+from rendezvous.values import NamedTuple
 
 __all__ = ["Description", "RosterPlanner", "Share", "describe", "read_share"]
 
@@ -61,11 +69,18 @@ class RosterPlanner:
         self._limits = limits
         self._costs = costs
         self._node_count = node_count
+        self._sized: tuple[tuple[MemberView, ...], Size] | None = None  # what was asked last, and the answer
         self._read: dict[str, Description | str] = {}  # text -> what it says, or what is amiss with it
         self._said: dict[str, int] = {}  # remark on where nodes stand -> the first round that made it
 
     def size(self, members: Sequence[MemberView]) -> Size:
-        """How large a world these members could form."""
+        """How large a world these members could form. Asked again and again, mostly about the same ones."""
+        asked = tuple(members)
+        if self._sized is None or self._sized[0] != asked:
+            self._sized = (asked, self._size(asked))
+        return self._sized[1]
+
+    def _size(self, members: Sequence[MemberView]) -> Size:
         sifted = self._sift(
             (view.member.member_id, view.member.description, view.create_revision, view.member.node_name)
             for view in members
@@ -98,7 +113,7 @@ class RosterPlanner:
         stays = self._stays(planned, sifted)
         is_told = len(order.roster) > 1 or _is_many(sifted)
         summary = "; ".join((self._summary(planned, len(order.roster)), *stays)) if is_told else ""
-        shares = _shares(
+        shares = shares_of(
             planned, {name: ports[member_id] for name, member_id in members.items()}, sifted.known, summary
         )
         first = next(iter(shares.values()))
@@ -280,41 +295,3 @@ def _previous(texts: Mapping[str, str], names: Mapping[str, str]) -> tuple[Plan 
     shape = next(iter(shares.values())).shape
     ranks = {name: share.ranks for name, share in shares.items()}
     return Plan(shape=shape, ranks=ranks, spares=(), moved=0, reasons=()), []
-
-
-def _shares(
-    planned: Plan, ports: Mapping[str, int], known: Mapping[str, Description], summary: str
-) -> dict[str, Share]:
-    """By name, in order. Nodes are numbered by first rank, ranks within a role by node and slot, like torchrun."""
-    numbered = sorted(planned.ranks, key=lambda name: planned.ranks[name])
-    roles = {name: known[name].role for name in numbered}
-    host, world_size = known[numbered[0]], planned.world_size  # a sum over all nodes
-    shares: dict[str, Share] = {}
-    taken: dict[str, int] = {}
-    sizes: Counter[str] = Counter()
-    slices: Mapping[str, tuple[int, int]] = {}
-    if host.slice_hosts:
-        from launcher.roster.joined import joined
-
-        slices = joined(planned.ranks, known)
-    for name in numbered:
-        sizes[roles[name]] += len(planned.ranks[name])
-    for group_rank, name in enumerate(numbered):
-        role, ranks = roles[name], planned.ranks[name]
-        start = taken.get(role, 0)
-        taken[role] = start + len(ranks)
-        shares[name] = Share(
-            ranks=ranks,
-            world_size=world_size,
-            shape=planned.shape,
-            group_rank=group_rank,
-            group_world_size=len(numbered),
-            role_ranks=tuple(range(start, start + len(ranks))),
-            role_world_size=sizes[role],
-            master_addr=known[name].master_addr or host.address,
-            master_port=host.master_port or ports[numbered[0]],
-            summary=summary,
-            slice_index=slices.get(name, (0, 0))[0],
-            slice_count=slices.get(name, (0, 0))[1],
-        )
-    return shares

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
 
 from launcher.errors import UsageError
 from launcher.mesh import Mesh
@@ -24,11 +23,14 @@ from launcher.topology import HOST, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import TypeVar
+
     from launcher.traffic import Communicator
+
+    _Value = TypeVar("_Value")
 
 _DIGITS_MAX = 9  # more is a slip of the pen
 _ELASTIC_EXAMPLE = "write it like --elastic 1:64"
-_Value = TypeVar("_Value")
 
 
 def limits_and_costs(

@@ -8,17 +8,25 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import MISSING, dataclass, fields
-from typing import Any, TypeVar
+from collections import Counter
 
 from rendezvous.errors import RecordError
+from rendezvous.values import MISSING, dataclass, fields
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, TypeVar
+
+    from launcher.placement import Plan
+
+    _Record = TypeVar("_Record", "Description", "Share")
 
 _TEXT_MAX = 255
 _SLOTS_MAX = 10_000
 _AXES_MAX = 64
 _RANKS_MAX = 10_000_000
 _NODES_MAX = 1_000_000
-_Record = TypeVar("_Record", "Description", "Share")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +82,47 @@ def describe(description: Description) -> str:
 
 def write_share(share: Share) -> str:
     return json.dumps(vars(share))
+
+
+def shares_of(
+    planned: Plan, ports: Mapping[str, int], known: Mapping[str, Description], summary: str
+) -> dict[str, Share]:
+    """What each node is given, by name, in order; `ports`: what each offers.
+
+    Nodes are numbered by first rank, ranks within a role by node and slot, like torchrun.
+    """
+    numbered = sorted(planned.ranks, key=lambda name: planned.ranks[name])
+    roles = {name: known[name].role for name in numbered}
+    host, world_size = known[numbered[0]], planned.world_size  # a sum over all nodes
+    shares: dict[str, Share] = {}
+    taken: dict[str, int] = {}
+    sizes: Counter[str] = Counter()
+    slices: Mapping[str, tuple[int, int]] = {}
+    if host.slice_hosts:
+        from launcher.roster.joined import joined
+
+        slices = joined(planned.ranks, known)
+    for name in numbered:
+        sizes[roles[name]] += len(planned.ranks[name])
+    for group_rank, name in enumerate(numbered):
+        role, ranks = roles[name], planned.ranks[name]
+        start = taken.get(role, 0)
+        taken[role] = start + len(ranks)
+        shares[name] = Share(
+            ranks=ranks,
+            world_size=world_size,
+            shape=planned.shape,
+            group_rank=group_rank,
+            group_world_size=len(numbered),
+            role_ranks=tuple(range(start, start + len(ranks))),
+            role_world_size=sizes[role],
+            master_addr=known[name].master_addr or host.address,
+            master_port=host.master_port or ports[numbered[0]],
+            summary=summary,
+            slice_index=slices.get(name, (0, 0))[0],
+            slice_count=slices.get(name, (0, 0))[1],
+        )
+    return shares
 
 
 def read_description(text: str) -> Description:

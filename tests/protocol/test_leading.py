@@ -70,8 +70,7 @@ class Job:
 
 
 def spares(job: Job) -> dict[str, str]:
-    record = job.read(Spares, job.keys.spares)
-    return dict(zip(record.member_ids, record.reasons, strict=True))
+    return job.read(Spares, job.keys.spares).why
 
 
 def pasts(job: Job) -> dict[int, Past]:
@@ -106,6 +105,40 @@ def test_another_leader_says_the_same_of_whom_it_finds_as_a_spare() -> None:
     job.start("d")
     assert any(job.cluster.nodes[name].is_leader for name in "abcd")
     assert spares(job) == {spare: "2 nodes are enough", job.id("d"): "came after round 1 was sealed"}
+
+
+def test_a_reason_that_many_spares_have_is_written_once() -> None:
+    job = Job("abcde", Shape(nodes_min=2, nodes_max=2))
+    record = job.read(Spares, job.keys.spares)
+    assert len(record.member_ids) == len(record.why) == 3
+    assert len(record.reasons) == 1
+
+
+def test_the_list_of_spares_has_an_end_and_begins_with_who_came_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sealing, "SPARES_MAX", 2)
+    job = Job("abcde", Shape(nodes_min=2, nodes_max=2))
+    listed, store = spares(job), job.cluster.storage.store
+    without_ranks = [
+        item for item in store.get(job.keys.members, prefix=True).items
+        if not store.get(job.keys.assignment(1, job.read(Seal, job.keys.round).plan_token, item.key[-16:])).items
+    ]  # fmt: skip
+    first = sorted(without_ranks, key=lambda item: item.create_revision)[:2]
+    assert list(listed) == [item.key[-16:] for item in first]
+
+
+def test_spares_that_come_one_after_the_other_are_listed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sealing, "SPARES_PAUSE_S_PER_MEMBER", 1.0)
+    job = Job("ab", Shape(nodes_min=2, nodes_max=2))
+    job.start("c")  # runs for a second or so
+    for name in "defg":
+        job.cluster.add(name).start()
+        job.run(0.2)
+    assert len(spares(job)) == 1
+    job.run(10.0)
+    assert len(spares(job)) == 5
+    item = job.cluster.storage.store.get(job.keys.spares).first
+    assert item is not None
+    assert item.version <= 4  # none, c, perhaps some, all
 
 
 def test_a_spare_is_listed_once_however_much_else_happens() -> None:
@@ -149,9 +182,20 @@ def test_only_so_many_rounds_are_remembered(monkeypatch: pytest.MonkeyPatch) -> 
     assert list(pasts(job)) == [4, 5]
 
 
+def test_that_a_round_runs_is_written_by_nobody() -> None:
+    job = Job("abc", Shape(nodes_min=1, nodes_max=3))
+    assert not any(job.has(job.keys.status(job.id(name))) for name in "abc")
+    job.fail("a")  # and the next one runs
+    statuses = [job.read(Status, job.keys.status(job.id(name))) for name in "abc"]
+    assert [(status.round, status.is_stopped) for status in statuses] == [(1, True)] * 3
+    assert job.read(Seal, job.keys.round).round == 2
+
+
 def test_what_nobody_will_read_again_is_removed() -> None:
     job = Job("abc", Shape(nodes_min=1, nodes_max=3), min_round_time_s=0.0)
     gone = job.id("c")
+    job.cluster.nodes["c"].processes.save()
+    job.run(1.0)
     assert job.has(job.keys.status(gone))
     job.cluster.nodes["c"].crash()
     job.run(10.0)

@@ -108,7 +108,8 @@ class StoredJob:
 
     def spares(self, reasons: dict[int, str]) -> None:
         ids = tuple(f"m{index}" for index in reasons)
-        self.put(self.keys.spares, Spares(member_ids=ids, reasons=tuple(reasons.values())))
+        places = tuple(range(len(ids)))
+        self.put(self.keys.spares, Spares(member_ids=ids, reasons=tuple(reasons.values()), reason_places=places))
 
     def stop(self, round: int, reason: str) -> None:
         self.put(self.keys.stop, Stop(round=round, reason=reason, mode="kill"))

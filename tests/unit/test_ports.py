@@ -270,3 +270,36 @@ ctypes.CDLL(None).pthread_exit(None)
         found = foreign_listener(port)
         process.kill()
     assert found.startswith(f"pid {process.pid} ")
+
+
+@pytest.mark.parametrize(("family", "address"), FAMILIES)
+def test_the_kernel_tells_who_listens_as_its_files_do(family: socket.AddressFamily, address: str) -> None:
+    with bind(family, address, 0) as server, bind(family, address, 0) as other:
+        server.listen()
+        other.listen()
+        number = server.getsockname()[1]
+        told = listeners._told(number)
+        assert told == listeners._read(number)
+        assert len(told) == 1
+    assert listeners._told(number) == set()
+
+
+def test_where_the_kernel_does_not_answer_its_files_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listeners, "_SOCK_DIAG", 31)  # no such family: as in a sandbox
+    with bind(socket.AF_INET, "127.0.0.1", 0) as server:
+        server.listen()
+        number = server.getsockname()[1]
+        with pytest.raises(OSError, match="not supported"):
+            listeners._told(number)
+        assert foreign_listener(number).startswith(f"pid {os.getpid()} ")
+
+
+def test_a_kernel_that_cannot_look_is_not_taken_for_one_that_finds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without tcp_diag its answer ends at once, as if nobody listened, but for an error number in the end's message."""
+    with bind(socket.AF_INET, "127.0.0.1", 0) as server:
+        server.listen()
+        number = server.getsockname()[1]
+        monkeypatch.setattr(socket, "IPPROTO_TCP", 253)  # what no module of the kernel's is about
+        with pytest.raises(OSError, match=r"who listens|not supported|not permitted"):
+            listeners._told(number)
+        assert foreign_listener(number).startswith(f"pid {os.getpid()} ")

@@ -287,5 +287,6 @@ def on_the_bench(changes: list[Change]) -> set[str]:
         if change.record and "/members/" in change.key:
             names[change.record["member_id"]] = change.record["node_name"]
         elif change.record and change.key.endswith("/ctl/spares"):
-            spares = dict(zip(change.record["member_ids"], change.record["reasons"], strict=True))
+            reasons = [change.record["reasons"][place] for place in change.record["reason_places"]]
+            spares = dict(zip(change.record["member_ids"], reasons, strict=True))
     return {names[member_id] for member_id, reason in spares.items() if "benched" in reason and member_id in names}
