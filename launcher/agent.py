@@ -19,10 +19,9 @@ from launcher import mesh as meshes
 from launcher.config import Config
 from launcher.console import tell
 from launcher.conversation import Conversation
-from launcher.errors import EXIT_FENCED, shortage_hint
-from launcher.health import Entry, enter
+from launcher.errors import EXIT_FENCED, EXIT_USAGE, shortage_hint
+from launcher.health import Entry
 from launcher.membership import join, now, settings
-from launcher.mesh import Axis, Mesh
 from launcher.output.layout import LogLayout
 from launcher.reporting.failures import Failures, spawn_exit_code
 from launcher.reporting.narrator import Narrator, pids, recorder
@@ -37,33 +36,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.arrival import Arrival
     from launcher.board import Board
+    from launcher.errors import UsageError
+    from launcher.preloading import Image
 
 SWEEP_LIMIT_S = 10.0  # a killed process may hang in a driver; after this the agent ends and says so
 STUCK_LIMIT_S = 3.0  # killed processes that are still there are named
 DRAIN_LIMIT_S = 5.0  # for a console that takes no more
 _POLL_LIMIT_S = 86400.0  # poll() counts milliseconds in 31 bits
-_DEFAULT_MESH = Mesh(axes=(Axis(name="dp", size=None),))
-
-
-def run(config: Config, warden: Warden, arrival: Arrival | None = None, board: Board | None = None) -> int:
-    """Run the job on this node and return the exit code. Raises UsageError for what cannot be started.
-
-    `arrival`: what was done before the warden's fork so that this node can be one of several. `board`: made then, too.
-    """
-    exit_code = 1
-    layout: LogLayout | None = None
-    try:
-        entry = enter(config, warden, arrival)
-        log_dir = os.devnull if config.logs_specs else config.log_dir  # a plug-in makes its own
-        layout = LogLayout(log_dir=log_dir, run_id=config.run_id or os.urandom(8).hex())
-        exit_code = Agent(config, warden, layout, arrival, entry, board).run()
-    except KeyboardInterrupt:  # SIGINT, where --signals-to-handle leaves it out
-        exit_code = 130
-    finally:
-        warden.close(SWEEP_LIMIT_S)
-        if layout is not None:
-            layout.remove_if_unused(has_succeeded=exit_code == 0)
-    return exit_code
 
 
 class Agent:
@@ -75,13 +54,15 @@ class Agent:
         arrival: Arrival | None,
         entry: Entry,
         board: Board | None,
+        image: Image | None = None,
     ) -> None:
         self._config = config
         self._warden = warden
+        self._image = image
         self._layout = layout
         self._host = arrival.name if arrival else config.node_name or os.uname().nodename
         slots, self._reason, self._departure, self._wakeup = entry
-        mesh = config.mesh or _DEFAULT_MESH
+        mesh = config.mesh or meshes.DEFAULT
         if arrival is None:
             meshes.require_fit(mesh, len(slots))
         self._port = MasterPort(config.master_port, config.worker_port_range)
@@ -125,6 +106,7 @@ class Agent:
         self._share: Share | None = None  # of the round that is or was
         self._end: messages.End | None = None
         self._lost = ""  # why the warden is gone
+        self._refusal: UsageError | None = None  # why there is no image
         self._stuck_at = math.inf  # when a sweep has taken so long that it is explained
         self._poll = select.poll()
 
@@ -154,6 +136,8 @@ class Agent:
         talk_at = self._conversation.wake_at
         mind_at = self._narrator.wake_at if self._round is None else min(self._round.wake_at, talk_at)
         wake_at = min(self._driver.wake_at, mind_at, self._stuck_at, self._departure.wake_at, self._warden.late_at)
+        if self._image is not None:
+            wake_at = min(wake_at, self._image.wake_at)
         limit_s = wake_at - now()
         self._poll.poll(math.ceil(min(max(0.0, limit_s), _POLL_LIMIT_S) * 1000))
 
@@ -172,6 +156,8 @@ class Agent:
                 self._take_end(self._round, local_rank, pid, -signal.SIGKILL, time.time(), sentence)
         if self._round is not None and now() >= self._round.wake_at:
             self._do(self._round, self._round.passed(now()))
+        if self._image is not None and now() >= self._image.wake_at:
+            self._image.late(now())
         if now() >= self._stuck_at:
             self._stuck_at = math.inf
             tell(f"not everything is gone {STUCK_LIMIT_S:g} s after SIGKILL: waiting for {self._warden.still_there()}")
@@ -208,9 +194,11 @@ class Agent:
         self._conversation.begin(len(share.ranks), now())
         specs = self._maker.make(start.round, start.restart_count, share, self._pump)
         self._warden.spawn(start.round, specs)
+        if self._image is not None:
+            self._image.awaited(now())
 
     def _stop(self, round: lifecycle.Round, mode: str) -> None:
-        if mode == "fence":
+        if mode == "fence" or self._refusal is not None:
             self._do(round, round.kill())
             return
         signum = self._departure.signum if mode == "grace" and self._departure.signum else signal.SIGTERM
@@ -225,6 +213,8 @@ class Agent:
 
     def _take_report(self, report: Report) -> None:
         self._record(report)
+        if self._image is not None and (refusal := self._image.take(report, now())):
+            self._take_refusal(refusal)
         round = self._round
         match report:
             case Spawned(_, local_rank, pid):
@@ -264,6 +254,11 @@ class Agent:
         self._driver.submit(messages.Leave(sentence, EXIT_FENCED))
         if self._round is not None:
             self._do(self._round, self._round.gone())
+
+    def _take_refusal(self, refusal: UsageError) -> None:
+        """There will be no image, and no worker without it: leave the job."""
+        self._refusal = refusal
+        self._leave(messages.Leave(str(refusal), EXIT_USAGE))
 
     # --- what the round wants ---
 
@@ -312,5 +307,7 @@ class Agent:
         self._warden.close(SWEEP_LIMIT_S)
         if self._pump is not None:
             self._pump.drain(DRAIN_LIMIT_S)  # what it could not write it says itself when it is closed
+        if self._refusal is not None and (end.verdict is None or end.verdict.kind != "failure"):
+            raise self._refusal
         self._failures.tell_end(end, self._config.script, self._lost)
         return end.exit_code

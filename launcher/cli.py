@@ -86,13 +86,13 @@ def _launch(config: Config, warden: Warden, arrival: Arrival | None, board: Boar
 
     import gc
 
-    from launcher import agent
+    from launcher import stay
 
     gc.freeze()
     gc.enable()
     if arrival is None:
         _tell(config)
-    return agent.run(config, warden, arrival, board)
+    return stay.run(config, warden, arrival, board)
 
 
 def _tell(config: Config) -> None:

@@ -11,8 +11,6 @@ device counted: the same words give the same Config on any machine. The rules of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 from launcher import mesh as meshes
 from launcher.errors import UsageError
@@ -23,13 +21,20 @@ from launcher.options.meeting import is_local, meet, node_range, require_one
 from launcher.options.network import Network
 from launcher.options.reading import count, flag, host, node_name, one_of, ports, printable, seconds, short
 from launcher.options.redirects import Streams, local_ranks, streams, texts
-from launcher.options.sharing import NumaMode, devices_per_worker, health_check, numa_binding, worker_count
+from launcher.options.sharing import devices_per_worker, health_check, numa_binding, worker_count
 from launcher.options.signals import preemption_signal, signals_to_handle
 from launcher.options.terms import TERMS, Term, lease_ttl, terms, terms_alone
+from rendezvous.values import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Literal
+
+    from launcher.options.sharing import NumaMode
     from launcher.options.standing import Standing
+    from launcher.options.warm import Warm
+
+    LaunchMode = Literal["script", "module", "program", "path"]
 
 # Without any of these there is no job controller to look for.
 CONTROLLED = (
@@ -37,10 +42,8 @@ CONTROLLED = (
     "VC_TASK_INDEX", "WORLD_SIZE",
 )  # fmt: skip
 
-LaunchMode = Literal["script", "module", "program", "path"]
 
-
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)  # making what nobody uses would take 0.7 ms
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """One run of the command on this node. Times are in seconds.
 
@@ -49,13 +52,13 @@ class Config:
     know. `devices_per_worker` None: one, or what is usual for the framework. `mesh` None: one elastic axis, dp.
     `demands`: those of `options.DEMANDS` that were given, name -> text, which `demand` reads when the mesh is known.
     `terms`: settings of the agreement that were given, field -> value. `network` None: one machine. `log_dir` None: a
-    temporary directory.
-    `local_ranks_filter` None: all. `run_id` None: the agent draws one. `node_name` None: the host's. `master_addr`
-    None: `local_addr` if given, else loopback; `master_port` None: a free one for every round; where the rounds say who
-    is who, `node_rank` is None and so are these two. `lease_ttl_s` None: on one machine no leash, else the agreement's
-    default. `python` is the interpreter of the workers. `notes` are lines to print once, before the first worker
-    starts. `origins`: field, or name of an option of `demands` or `terms` -> "--flag", the variable's name, or
-    "default".
+    temporary directory. `preload`: modules to import once, for workers that are forked with them; `standby`: how many
+    sets of workers wait so. `local_ranks_filter` None: all. `run_id` None: the agent draws one. `node_name` None: the
+    host's. `master_addr` None: `local_addr` if given, else loopback; `master_port` None: a free one for every round;
+    where the rounds say who is who, `node_rank` is None and so are these two. `lease_ttl_s` None: on one machine no
+    leash, else the agreement's default. `python` is the interpreter of the workers. `notes` are lines to print once,
+    before the first worker starts. `origins`: field, or name of an option of `demands` or `terms` -> "--flag", the
+    variable's name, or "default".
     """
 
     script: str
@@ -69,6 +72,8 @@ class Config:
     mesh: Mesh | None
     demands: Mapping[str, str]
     terms: Mapping[str, Term]
+    preload: tuple[str, ...] = ()
+    standby: int = 0
     max_restarts: int = 0
     monitor_interval_s: float
     role: str = "default"
@@ -183,6 +188,7 @@ def resolve(words: Words, environ: Mapping[str, str], python: str, hostname: str
         mesh=mesh,
         demands={name: given[name].text for name in DEMANDS if not given[name].is_default},
         terms=terms(given, meeting.conf, (nodes_min, nodes_max)) if meeting.network else terms_alone(given),
+        **_warm(given, notes, environ, launch_mode, is_alone=meeting.network is None),
         max_restarts=count(given["max-restarts"]),
         monitor_interval_s=seconds(given["monitor-interval"]),
         role=short(given["role"]),
@@ -234,8 +240,7 @@ def resolve(words: Words, environ: Mapping[str, str], python: str, hostname: str
 def _origins(given: Mapping[str, Given], launch_origin: str) -> dict[str, str]:
     origins = {"launch_mode": launch_origin}
     for option, value in given.items():
-        if value.option.state != "not yet":
-            origins.update(dict.fromkeys(_FIELDS.get(option, (option.replace("-", "_"),)), value.origin))
+        origins.update(dict.fromkeys(_FIELDS.get(option, (option.replace("-", "_"),)), value.origin))
     return origins
 
 
@@ -266,6 +271,17 @@ def _mesh(given: Given) -> Mesh | None:
         if given.is_flag:
             raise
         raise UsageError(f"{given.origin}: {error}", error.hint) from None
+
+
+def _warm(
+    given: Mapping[str, Given], notes: list[str], environ: Mapping[str, str], launch_mode: LaunchMode, *, is_alone: bool
+) -> Warm:
+    """Which workers start warm; by default none do."""
+    if given["preload"].is_default and given["standby"].is_default:
+        return {}
+    from launcher.options.warm import CALL_VARIABLE, warm
+
+    return warm(given, notes, is_python=launch_mode != "program" or CALL_VARIABLE in environ, is_alone=is_alone)
 
 
 def _standing(given: Mapping[str, Given], notes: list[str], *, is_alone: bool) -> Standing:

@@ -48,8 +48,7 @@ def _write(formatter: HelpFormatter, option: Option) -> None:
     variables = ", ".join(option.variables)
     formatter.indent()
     formatter.indent()
-    # One line each for the long list of what is planned, else it would not fit a screen.
-    for line in (f"{what} {variables}",) if option.group == "planned" else (what, variables):
+    for line in (what, variables):
         if line:
             formatter.write_text(line)
     formatter.dedent()

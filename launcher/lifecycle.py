@@ -13,7 +13,8 @@ behind, grandchildren included. Only then is the round said to be stopped.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+
+from rendezvous.values import NamedTuple
 
 ECHO_WINDOW_S = 0.5
 """How long a failure that looks like a lost peer waits for a better one on this node."""

@@ -7,9 +7,9 @@ A rank is the row-major index into the grid, so the last axis varies fastest. At
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from launcher.errors import UsageError
+from rendezvous.values import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +50,10 @@ class Mesh:
 
     def __str__(self) -> str:
         return ",".join(f"{axis.name}={'*' if axis.size is None else axis.size}" for axis in self.axes)
+
+
+DEFAULT = Mesh(axes=(Axis(name="dp", size=None),))
+"""Where --mesh is not given."""
 
 
 def parse(text: str) -> Mesh:

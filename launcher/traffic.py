@@ -12,14 +12,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
 
 from launcher.errors import UsageError
 from launcher.mesh import Mesh
+from rendezvous.values import NamedTuple, dataclass
 
-Kind = Literal["ring", "line", "all"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    Kind = Literal["ring", "line", "all"]
+
+KINDS: tuple[Kind, ...] = ("ring", "line", "all")
 
 DECIMALS_MAX = 6
 NUMBER_MAX = 10**9

@@ -18,11 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 from launcher.errors import UsageError
 from launcher.node import Slot
-from launcher.options.sharing import NumaMode
+from rendezvous.values import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.options.sharing import NumaMode
 
 FLAG = "--numa-binding"
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from launcher.binding import FLAG, Binding, bind, homes, sentence, sysfs
 from launcher.node import Slot
-from launcher.options.sharing import NumaMode
+from rendezvous.values import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.options.sharing import NumaMode
 
 
 class Bound(NamedTuple):

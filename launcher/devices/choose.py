@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
 
 from launcher.devices import KINDS, Detector, Inventory
 from launcher.devices.cpu import Detector as CpuDetector
 from launcher.errors import UnfitError, UsageError
 from launcher.node import Device, Slot
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Literal
+
     from launcher.config import Config
     from launcher.options.sharing import DeviceRequest
 

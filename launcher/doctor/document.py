@@ -63,7 +63,7 @@ def examine(argv: Sequence[str], environ: Mapping[str, str], asked: Asked = _NOT
 
 
 def _options(gathered: controllers.Gathered, resolved: Config, hostname: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Every option that works; a default that depends on others as it is here."""
+    """Every option; a default that depends on others as it is here."""
     means = {
         "rdzv-id": resolved.run_id or "random",
         "rdzv-backend": resolved.rdzv_backend,
@@ -71,9 +71,8 @@ def _options(gathered: controllers.Gathered, resolved: Config, hostname: str) ->
         "master-port": str(resolved.master_port or "a fresh one for every round"),
     }
     for name, value in gathered.given.items():
-        if value.option.state != "not yet":
-            text = means.get(name, value.text) if value.is_default else value.text
-            yield name, {"value": text, "origin": value.origin}
+        text = means.get(name, value.text) if value.is_default else value.text
+        yield name, {"value": text, "origin": value.origin}
 
 
 def _controller(gathered: controllers.Gathered) -> dict[str, Any] | None:

@@ -119,6 +119,8 @@ def _launch(
     else:
         raise UsageError(f"launch runs a function, or a program by its name, and not a {type(fn).__name__}")
     environment = _environment(env, keywords.silenced(options))
+    if callable(fn):
+        environment[payload.VARIABLE] = directory
     job = [*keywords.words(options), "--no-python", "--", *program]
     is_private = _check(job, environment)
     call = payload.Call(directory)
@@ -127,7 +129,7 @@ def _launch(
     if is_private:
         job.insert(0, f"--log-dir={directory}/logs")
     file = os.path.join(directory, "end.json")
-    environment |= {payload.VARIABLE: directory, END_FILE: file}
+    environment[END_FILE] = file
     exit_code = running.run([*_python("agent"), str(os.getpid()), directory, *job], environment)
     end = ending.read(file)
     if end is None:

@@ -11,7 +11,6 @@ Here is what every start pays for, which is next to nothing. `waiting` is import
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.config import Config
 from launcher.departure import Departure
@@ -20,9 +19,12 @@ from launcher.errors import UnfitError
 from launcher.node import Slot
 from launcher.options import shown
 from launcher.wakeup import Wakeup
+from rendezvous.values import NamedTuple
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.arrival import Arrival
+    from launcher.preloading import Image
     from launcher.warden import Warden
 
 ROOM_BYTES = 16 << 20
@@ -39,8 +41,8 @@ class Entry(NamedTuple):
     wakeup: Wakeup
 
 
-def enter(config: Config, warden: Warden, arrival: Arrival | None = None) -> Entry:
-    """Return once this node is fit to join.
+def enter(config: Config, warden: Warden, arrival: Arrival | None = None, image: Image | None = None) -> Entry:
+    """Return once this node is fit to join. The image, if there is to be one, is ordered once the devices are known.
 
     Raises UsageError for what no waiting mends, TemporaryError if it is not fit in time, and LeftEarly if this node is
     told to go meanwhile.
@@ -50,7 +52,10 @@ def enter(config: Config, warden: Warden, arrival: Arrival | None = None) -> Ent
 
     def look() -> tuple[tuple[Slot, ...], str]:
         require_room(config)
-        return node_slots(config, os.environ)
+        slots, reason = node_slots(config, os.environ)
+        if image is not None:
+            image.order(slots)
+        return slots, reason
 
     if config.health_check is None:
         try:
@@ -60,7 +65,7 @@ def enter(config: Config, warden: Warden, arrival: Arrival | None = None) -> Ent
     from launcher.health.waiting import Gate
 
     place = arrival.place.environment if arrival else {}
-    return Entry(*Gate(config, warden, departure, wakeup, place).passed(look), departure, wakeup)
+    return Entry(*Gate(config, warden, departure, wakeup, place, image).passed(look), departure, wakeup)
 
 
 def require_room(config: Config) -> None:

@@ -12,7 +12,7 @@ import os
 import select
 import signal
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from launcher.config import Config
 from launcher.console import PROGRAM, say, tell
@@ -26,6 +26,9 @@ from launcher.wakeup import Wakeup
 from launcher.warden import Exited, Gone, Report, SpawnFailed, Warden, WardenLost, WorkerSpec
 from rendezvous.settings import Settings
 
+if TYPE_CHECKING:
+    from launcher.preloading import Image
+
 TAIL_LINES = 10
 LINE_CHARACTERS = 300
 SWEEP_LIMIT_S = 10.0  # as for workers: a killed process may hang in a driver
@@ -37,10 +40,18 @@ Found = TypeVar("Found")
 
 
 class Gate:
-    """What stands between this node and its job. `variables`: added to the check's environment."""
+    """What stands between this node and its job. `variables`: added to the check's environment. `image`: what is
+    imported meanwhile, if anything is.
+    """
 
     def __init__(
-        self, config: Config, warden: Warden, departure: Departure, wakeup: Wakeup, variables: Mapping[str, str]
+        self,
+        config: Config,
+        warden: Warden,
+        departure: Departure,
+        wakeup: Wakeup,
+        variables: Mapping[str, str],
+        image: Image | None = None,
     ) -> None:
         self._command = config.health_check
         self._origin = config.origins["health_check"]
@@ -49,6 +60,7 @@ class Gate:
         self._departure = departure
         self._wakeup = wakeup
         self._variables = variables
+        self._image = image
         limit_s = float(config.terms.get("start_timeout_s", Settings.start_timeout_s))
         self._pauses = Pauses(limit_s, now())
         self._said = ""
@@ -61,7 +73,8 @@ class Gate:
     def passed(self, look: Callable[[], Found]) -> Found:
         """What `look` gives, once it raises no UnfitError and the check passes.
 
-        Raises TemporaryError when that takes too long, LeftEarly when this node is told to go.
+        Raises TemporaryError when that takes too long, LeftEarly when this node is told to go, UsageError if there
+        can be no image.
         """
         passed = ""
         while True:
@@ -168,6 +181,8 @@ class Gate:
             if isinstance(report, WardenLost):
                 self._warden.kill_orphans(SWEEP_LIMIT_S)
                 raise LeftEarly(report.sentence, EXIT_FENCED)
+            if self._image is not None and (refusal := self._image.take(report, now())):
+                raise refusal
         return reports
 
 

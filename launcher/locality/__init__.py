@@ -13,7 +13,9 @@ Heavy imports stay inside `look`, and `is_likely` opens no connection and starts
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from rendezvous.values import NamedTuple
 
 LEVELS = (
     "region", "zone", "tier-9", "tier-8", "tier-7", "tier-6", "tier-5", "tier-4", "tier-3",

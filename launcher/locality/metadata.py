@@ -13,7 +13,9 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+from rendezvous.values import NamedTuple
 
 if TYPE_CHECKING:
     import socket

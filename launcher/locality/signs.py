@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import NamedTuple
+
+from rendezvous.values import NamedTuple
 
 _SIZE_MAX = 256
 

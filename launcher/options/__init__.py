@@ -8,10 +8,14 @@ decided here but in `config`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
 
 from launcher.errors import UsageError
 from launcher.options.table import BY_NAME, BY_SHORT, DEMANDS, GROUPS, TABLE, Option
+from rendezvous.values import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
 
 __all__ = [
     "BY_NAME",
@@ -212,7 +216,7 @@ def gather(
     """Where each option's value comes from: the command line, LAUNCHER_*, PET_*, `detected`, else its default.
 
     `detected`: name of an option -> what a job controller's environment says. An empty text counts as not given.
-    Raises UsageError for an option that does not work yet, unless its value is the default, which asks for nothing.
+    Raises UsageError for a text of more than TEXT_MAX characters.
     """
     return {
         option.name: _given(option, values, environ, (detected or {}).get(option.name))
@@ -228,12 +232,7 @@ def _given(option: Option, values: Mapping[str, str], environ: Mapping[str, str]
             continue
         if len(text) > TEXT_MAX:
             raise UsageError(f"{origin} has {len(text)} characters, {TEXT_MAX} is the most that is read")
-        given = Given(option, text, origin)
-        if option.state == "not yet" and text != option.default:
-            if given.is_flag:
-                raise UsageError(f"{option.flag} does not work yet", "leave it out for now")
-            raise UsageError(f"{given}: {option.flag} does not work yet", f"unset {origin} for now")
-        return given
+        return Given(option, text, origin)
     if detected is not None:
         return Given(option, detected.text, detected.origin, is_detected=True)
     return Given(option, option.default, "default")

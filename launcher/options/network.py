@@ -9,13 +9,16 @@ because everybody on a machine can read the command lines of its processes; refu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 from launcher.errors import UsageError
 from launcher.options import Given, did_you_mean
 from launcher.options.reading import address, seconds_of
 from rendezvous.addresses import join_address
+from rendezvous.values import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
 
 ETCD_PORT = 2379
 SERVED_PORT = 29400  # torchrun's for c10d

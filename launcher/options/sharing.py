@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple, get_args
 
 from launcher.errors import UsageError
 from launcher.options import Given, did_you_mean
 from launcher.options.reading import seconds, whole_number
+from rendezvous.values import NamedTuple
 
-NumaMode = Literal["node", "socket", "exclusive", "core-complex"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    NumaMode = Literal["node", "socket", "exclusive", "core-complex"]
+
+_MODES: tuple[NumaMode, ...] = ("node", "socket", "exclusive", "core-complex")
 
 _WORKERS_MAX = 10_000  # before a wrong number makes this machine unusable
 _WORDS = {"auto": "auto", "gpu": "gpu", "cpu": "cpu", "xpu": "xpu", "cuda": "gpu"}
@@ -115,10 +121,9 @@ def health_check(given: Mapping[str, Given], notes: list[str]) -> str | None:
 
 def numa_binding(given: Given) -> NumaMode | None:
     """One of torchrun's modes; None if not given. Raises UsageError."""
-    modes: tuple[NumaMode, ...] = get_args(NumaMode)
-    for mode in modes:
+    for mode in _MODES:
         if given.text == mode:
             return mode
     if given.is_default:
         return None
-    raise UsageError(f"{given} is neither {', '.join(modes[:-1])} nor {modes[-1]}", "leave it out to bind nothing")
+    raise UsageError(f"{given} is neither {', '.join(_MODES[:-1])} nor {_MODES[-1]}", "leave it out to bind nothing")

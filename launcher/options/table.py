@@ -2,16 +2,20 @@
 
 The parser, the help, the reference page, the variables an option can be set by and the suggestions for a misspelt
 flag are all read from `TABLE`, so they cannot disagree. Names, spellings and defaults are torchrun 2.13's where it
-has the option; an option that does not work yet is in the table too, so that it is refused by name and never ignored.
+has the option.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from rendezvous.values import NamedTuple
 
-Kind = Literal["text", "flag", "count", "seconds", "ask"]
-State = Literal["works", "not yet", "no effect"]
-Source = Literal["torchrun", "torchrun without variable", "ours"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    Kind = Literal["text", "flag", "count", "seconds", "ask"]
+    State = Literal["works", "no effect"]
+    Source = Literal["torchrun", "torchrun without variable", "ours"]
 
 
 class Option(NamedTuple):
@@ -75,7 +79,6 @@ GROUPS = {
     "static": "Nodes that are numbered beforehand, with --rdzv-backend static",
     "addresses": "Addresses and ports",
     "legacy": "For the sake of older command lines",
-    "planned": "Options of our own that do not work yet",
     "help": "Help",
 }
 
@@ -134,6 +137,10 @@ TABLE: tuple[Option, ...] = (
     Option("role", "text", "NAME", "default", "Name of the workers, seen in ROLE_NAME and in prefixes.", "script"),
     Option("framework", "text", "auto|torch|jax|xla|NAME", "auto", "Whose variables the workers get beside torchrun's; "
            "auto: jax where only JAX can be imported.", "script", source="ours"),
+    Option("preload", "text", "MODULE,...", "", "Import these once; workers are forked with them in memory.", "script",
+           source="ours"),
+    Option("standby", "count", "SETS", "0", "Further sets of workers that wait, forked, for a restart.", "script",
+           source="ours"),
 
     Option("max-restarts", "count", "N", "0", "How often the workers are restarted before the job fails.", "restarts"),
     Option("restart-window", "seconds", "SECONDS", "none", "Only failures this recent count.", "restarts",
@@ -231,9 +238,6 @@ TABLE: tuple[Option, ...] = (
            state="no effect", source="ours"),
     Option("legacy-local-rank", "flag", "", "0", "Give SCRIPT --local-rank=N as its first argument, as python -m "
            "torch.distributed.launch does.", "legacy", source="ours"),
-
-    Option("preload", "text", "MODULE,...", "", "Import once, fork workers.", "planned", state="not yet",
-           source="ours"),
 
     Option("help", "ask", "[GROUP]", "", "This text, or the part of it that is called GROUP.", "help", short="-h"),
     Option("version", "ask", "", "", "The version of meshrun.", "help", source="ours"),

@@ -11,10 +11,15 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TypeVar
 
 from rendezvous.errors import RecordError
+from rendezvous.values import dataclass  # a failure is in the way of a restart: the library's takes 20 ms to import
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    Value = TypeVar("Value")
 
 WIDTH = 80
 OTHERS_LIMIT = 16
@@ -25,8 +30,6 @@ LINE_LIMIT = 400
 
 _NOT_AVAILABLE = "<N/A>"
 _FIRST_REALTIME_SIGNAL = 34  # SIGRTMIN as the C library gives it; the kernel's own two before it are taken
-
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +54,7 @@ class WorkerFailure:
 
     def to_json(self) -> dict[str, object]:
         """The failure as a dictionary that JSON can carry."""
-        return {**asdict(self), "tail": list(self.tail)}
+        return {**vars(self), "tail": list(self.tail)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, object]) -> WorkerFailure:

@@ -20,27 +20,39 @@ import signal
 import socket
 import time
 from collections.abc import Collection, Sequence
-from typing import NoReturn
 
 from launcher.errors import EXIT_BUG, LauncherError
 from launcher.warden.channel import Channel
 from launcher.warden.words import (
     REPORTS,
     Exited,
+    ForkServerLost,
     Gone,
+    ImageSpec,
     LeashExpired,
+    Parked,
+    Preloaded,
+    Preloading,
+    PreloadRefused,
     Report,
     Spawned,
     SpawnFailed,
     WardenLost,
     WorkerSpec,
+    how_it_ended,
     written,
+    written_image,
 )
 
 __all__ = [
     "Exited",
+    "ForkServerLost",
     "Gone",
+    "ImageSpec",
     "LeashExpired",
+    "PreloadRefused",
+    "Preloaded",
+    "Preloading",
     "Report",
     "SpawnFailed",
     "Spawned",
@@ -67,9 +79,9 @@ class Warden:
         self._status: int | None = None  # the warden's wait status, once reaped
         self._farewell: str | None = None  # why we gave the warden up, if we did
         self._is_over = False  # closed by us, or its loss was reported
-        self._is_subreaper = False
         self._leash: float | None = None
         self._rounds: set[int] = set()  # started and not reported gone
+        self._aside: set[int] = set()  # fork server and parked workers, which a sweep spares
         self.late_at = math.inf
         """When to call reports() at the latest: by then the warden must have told that it has acted on the leash."""
 
@@ -101,6 +113,14 @@ class Warden:
         """Readable when reports() has something to give; stop polling it after WardenLost or close()."""
         return self._channel.fileno()
 
+    def preload(self, image: ImageSpec) -> None:
+        """Start the fork server, once for all rounds: workers that say how (`warm`) are forked from it.
+
+        Preloading is reported at once, and later Preloaded, PreloadRefused or ForkServerLost.
+        """
+        self._order("preload", written_image(image))
+        _become_subreaper()
+
     def spawn(self, round: int, workers: Sequence[WorkerSpec]) -> None:
         """Start workers; each is answered by Spawned or SpawnFailed, all of them by LeashExpired if it ran out."""
         given: set[int] = set()
@@ -111,16 +131,12 @@ class Warden:
                 descriptors = tuple(stream for stream in (worker.stdout, worker.stderr) if stream is not None)
                 given.update(descriptors)
                 self._order("spawn", round, written(worker), given=descriptors)
+            if any(worker.warm for worker in workers):
+                self._order("begin")  # that all of them are forked together
         finally:
             for descriptor in given:
                 os.close(descriptor)
-        if not self._is_subreaper:
-            # The second line of defence, for when the warden is lost. Only now, so that importing ctypes delays no
-            # worker. If the warden dies in the milliseconds before, its workers still die with it.
-            from launcher.warden import kernel
-
-            kernel.become_subreaper()
-            self._is_subreaper = True
+        _become_subreaper()
 
     def signal(self, round: int, signum: int, only: Sequence[int] | None = None) -> None:
         """Send a signal to the process group of every live worker of the round, or `only` of these local ranks."""
@@ -156,12 +172,10 @@ class Warden:
             reports.append(WardenLost(self._loss()))
             self.late_at = math.inf
         for report in reports:
-            if isinstance(report, LeashExpired):
-                self.late_at = math.inf
-            elif isinstance(report, Gone):
+            if isinstance(report, Gone):
                 self._rounds.discard(report.round)
-                if not self._rounds:
-                    self.late_at = math.inf
+            if isinstance(report, LeashExpired) or not self._rounds:
+                self.late_at = math.inf
         if time.clock_gettime(time.CLOCK_BOOTTIME) >= self.late_at:
             from launcher.warden import kernel
 
@@ -181,9 +195,8 @@ class Warden:
             return
         from launcher.warden import kernel
 
-        for pid in kernel.children(os.getpid()):
-            if pid not in spare:
-                self._wait_for(pid)
+        for pid in set(kernel.children(os.getpid())).difference(spare):
+            self._wait_for(pid)
 
     def kill_orphans(self, limit_s: float, spare: Collection[int] = ()) -> tuple[int, ...]:
         """Kill the warden, if it still lives, and every child of this process but the spared, until none is left.
@@ -205,24 +218,18 @@ class Warden:
         """Who keeps a sweep from its end, as words: what the warden cannot kill, or the warden if it does not run."""
         from launcher.warden import kernel
 
-        children = [] if kernel.is_stopped(self.pid) else kernel.children(self.pid)
-        return ", ".join(map(kernel.describe, children or [self.pid]))
-
-    def family(self) -> set[int]:
-        """The warden and all that workers are made of: their processes, children and orphans."""
-        from launcher.warden import kernel
-
-        return {self.pid, *kernel.descendants(self.pid)}
+        children = set() if kernel.is_stopped(self.pid) else {*kernel.children(self.pid)} - self._aside
+        return ", ".join(map(kernel.describe, sorted(children) or [self.pid]))
 
     def close(self, limit_s: float) -> None:
-        """End the warden in good order: it sweeps everything and exits. After `limit_s` it is killed, and the rest.
+        """End the warden in good order: it sweeps everything and exits, or is killed after `limit_s`.
 
         What it reported meanwhile is left for reports().
         """
         self._is_over = True
         self._channel.finish()
         deadline = time.monotonic() + limit_s
-        while not self._channel.ended and self._wait_readable(deadline):
+        while not self._channel.ended and self._wait(select.POLLIN, deadline):
             self._receive()
         while self._status is None and not self._wait_for(self.pid) and time.monotonic() < deadline:
             time.sleep(0.001)
@@ -234,11 +241,9 @@ class Warden:
         """Send an order. The warden never waits for us to read, so waiting for it to read cannot last."""
         if self._is_over or self._channel.ended or self._channel.send(order, given):
             return
-        poll = select.poll()
-        poll.register(self._channel, select.POLLOUT)
         deadline = time.monotonic() + ORDER_LIMIT_S
         while not self._channel.flush():
-            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            if not self._wait(select.POLLOUT, deadline):
                 self._farewell = f"the warden (pid {self.pid}) took no order for {ORDER_LIMIT_S:g} s and was killed"
                 if self._status is None:
                     os.kill(self.pid, signal.SIGKILL)
@@ -246,11 +251,18 @@ class Warden:
                 return
 
     def _receive(self) -> None:
-        self._inbox += [REPORTS[kind](*fields) for (kind, *fields), _ in self._channel.receive()]
+        for (kind, *fields), _ in self._channel.receive():
+            report = REPORTS[kind](*fields)
+            if isinstance(report, (Preloading, Parked)):
+                self._aside.add(report.pid)
+            elif isinstance(report, Spawned):
+                self._aside.discard(report.pid)
+            if not isinstance(report, Parked):
+                self._inbox.append(report)
 
-    def _wait_readable(self, deadline: float) -> bool:
+    def _wait(self, event: int, deadline: float) -> bool:
         poll = select.poll()
-        poll.register(self._channel, select.POLLIN)
+        poll.register(self._channel, event)
         return bool(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
 
     def _wait_for(self, pid: int) -> bool:
@@ -272,10 +284,16 @@ class Warden:
             time.sleep(0.001)
         if self._status is None:
             return f"the warden (pid {self.pid}) closed its socket"
-        exit_code = os.waitstatus_to_exitcode(self._status)
-        how = f"exited with code {exit_code}" if exit_code >= 0 else f"was killed by {signal.Signals(-exit_code).name}"
+        how = how_it_ended(os.waitstatus_to_exitcode(self._status))
         late = self._leash is not None and time.clock_gettime(time.CLOCK_BOOTTIME) >= self._leash
         return f"the warden (pid {self.pid}) {how}{' after its leash had run out' if late else ''}"
+
+
+def _become_subreaper() -> None:
+    # The second line of defence, for when the warden is lost. After an order, so that importing ctypes delays nobody.
+    from launcher.warden import kernel
+
+    kernel.become_subreaper()
 
 
 def open_standard_streams() -> None:
@@ -285,7 +303,7 @@ def open_standard_streams() -> None:
     os.close(descriptor)
 
 
-def _be_the_warden(agents_end: socket.socket, own_end: socket.socket, keep: Collection[int]) -> NoReturn:
+def _be_the_warden(agents_end: socket.socket, own_end: socket.socket, keep: Collection[int]) -> None:
     """Live as the warden; never return into the agent's code, nor run its exit handlers or flush its buffers."""
     exit_code = EXIT_BUG
     try:

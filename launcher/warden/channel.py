@@ -16,7 +16,10 @@ from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _HEAD = struct.Struct("!IB")  # length of the JSON, number of descriptors
 _READ_SIZE = 1 << 16

@@ -1,4 +1,4 @@
-"""What a worker does between fork and exec.
+"""How a process is started: the fork, and what it does from there until it runs its program.
 
 Here a mistake is quiet and lasting: whatever is open, blocked or ignored now stays so in the user's program. The
 order matters too: the parent-death signal comes before anything that can take time, and signals are let through
@@ -10,29 +10,93 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from errno import EINVAL, ENOENT
-from typing import NoReturn
 
 from launcher.warden import WorkerSpec, kernel
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
-def become(
+
+class Worker:
+    """One worker, from its fork until it is reaped."""
+
+    __slots__ = ("hear", "local_rank", "pid", "round")
+
+    def __init__(self, round: int, local_rank: int) -> None:
+        self.round = round
+        self.local_rank = local_rank
+        self.pid = 0
+        self.hear: Callable[[], None] | None = None
+        """Call it to learn whether it runs, as long as that is not known; it must have ended."""
+
+    @property
+    def name(self) -> str:
+        return f"the worker of local rank {self.local_rank}"
+
+
+def fork(
     spec: WorkerSpec,
+    name: str,
+    environment: dict[bytes, bytes],
+    *,
+    keep: tuple[int, ...],
+    inherit: tuple[int, ...],
+    warden_pid: int,
+    highest_descriptor: int,
+    changed_signals: Iterable[int],
+) -> tuple[int, int]:
+    """Fork the process and go on at once; give back its pid and the read end of the pipe for its answer.
+
+    The pipe closes when the program runs, and brings a sentence and an error number, as JSON, if it cannot be run.
+    Raises OSError.
+    """
+    if spec.memory:
+        from launcher.warden import memory  # noqa: F401 - before the fork, for all of them
+    result, answer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        pid = os.fork()
+    except OSError:
+        os.close(result)
+        os.close(answer)
+        raise
+    if pid == 0:
+        _become(
+            spec,
+            name,
+            environment,
+            answer=answer,
+            keep=keep,
+            inherit=inherit,
+            warden_pid=warden_pid,
+            highest_descriptor=max(highest_descriptor, result, answer),
+            changed_signals=changed_signals,
+        )
+    os.close(answer)
+    return pid, result
+
+
+def _become(
+    spec: WorkerSpec,
+    name: str,
     environment: dict[bytes, bytes],
     *,
     answer: int,
     keep: tuple[int, ...],
+    inherit: tuple[int, ...],
     warden_pid: int,
     highest_descriptor: int,
     changed_signals: Iterable[int],
 ) -> NoReturn:
-    """Turn this freshly forked process into the worker, or write (sentence, errno) as JSON to `answer` and exit.
+    """Turn this freshly forked process into what the spec says, or write to `answer` why not and exit.
 
-    `environment` is the warden's own, changed in place as the spec asks.
+    `environment` is the warden's own, changed in place as the spec asks. `keep` is what stays open, all of it open
+    over an exec in the warden as well; `inherit` is what this process alone has of the warden.
     """
-    attempt = f"cannot start the worker of local rank {spec.local_rank}"
+    attempt = f"cannot start {name}"
     try:
         os.setsid()
         kernel.signal_on_parent_death(signal.SIGKILL)
@@ -44,9 +108,11 @@ def become(
             os.dup2(spec.stderr, 2)
         # By hand: until the exec has succeeded, which may take its time, close-on-exec does nothing, and an open
         # socket here would hide the warden's end from the agent, an open pipe another worker's from its reader.
-        close_all_but((answer, *keep), highest_descriptor)
+        close_all_but((answer, *keep, *inherit), highest_descriptor)
+        for descriptor in inherit:
+            os.set_inheritable(descriptor, True)
         if spec.affinity is not None:
-            attempt = f"cannot keep the worker of local rank {spec.local_rank} to its CPUs"
+            attempt = f"cannot keep {name} to its CPUs"
             os.sched_setaffinity(0, spec.affinity)
         if spec.memory:
             from launcher.warden import memory  # the warden has loaded it
@@ -68,6 +134,13 @@ def become(
         os.write(answer, json.dumps((f"{attempt}: {str(error)[:200]}", EINVAL)).encode())
     finally:
         os._exit(127)
+
+
+def close_streams(spec: WorkerSpec) -> None:
+    """Close the descriptors that came with a spec."""
+    for descriptor in (spec.stdout, spec.stderr):
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def close_all_but(keep: Iterable[int], highest: int) -> None:

@@ -13,8 +13,10 @@ import os
 import signal
 from collections.abc import Collection
 from errno import ENOSYS
-from typing import TYPE_CHECKING, NamedTuple
 
+from rendezvous.values import NamedTuple
+
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ctypes
 

@@ -3,7 +3,8 @@
 It waits for three things: orders from the agent, children that end, and the pipe through which a freshly forked
 worker says why it could not run its program. Everything else is a consequence. The warden blocks nearly all
 signals: a Ctrl-C or a SIGTERM to the whole session is the agent's to handle, and a warden that died of one would
-take the workers' grace with it.
+take the workers' grace with it. What only some runs need is loaded when it is: leash.py, and warm.py for workers
+that are forked by somebody else.
 """
 
 from __future__ import annotations
@@ -16,17 +17,22 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 
-from launcher.warden import STUCK_PATIENCE_S, child, kernel
+from launcher.warden import child, kernel
 from launcher.warden.channel import Channel
-from launcher.warden.words import Exited, Gone, LeashExpired, Report, Spawned, SpawnFailed, WorkerSpec, received
+from launcher.warden.child import Worker
+from launcher.warden.sweep import Sweep
+from launcher.warden.words import Exited, Gone, LeashExpired, Parked, Report, Spawned, SpawnFailed, WorkerSpec, received
 
-# How often a sweep looks again while the processes it killed have not ended yet; each end wakes it as well.
-SWEEP_INTERVAL_S = 0.02
-# The kernel's timer fires so long after the warden should have killed by itself: only a warden that is stopped
-# or starved meets it.
-TIMER_MARGIN_S = 0.5
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from launcher.warden.leash import Leash
+    from launcher.warden.warm import Warm
+
 POLL_LIMIT_S = 86400.0  # poll() counts milliseconds in 31 bits
 # The reports of the last moments are worth this long a wait for an agent that reads slowly.
 FAREWELL_S = 1.0
@@ -46,45 +52,30 @@ def run(end: socket.socket, keep: Collection[int]) -> None:
     kernel.signal_on_parent_death(signal.SIGCONT)
     gc.freeze()  # what we share with the agent stays shared: the collector never touches it
     gc.enable()  # the agent starts without
-    _Loop(end, tuple(keep)).run()
+    Loop(end, tuple(keep)).run()
 
 
-class _Worker:
-    __slots__ = ("local_rank", "pid", "result", "round")
-
-    def __init__(self, round: int, local_rank: int, pid: int, result: int) -> None:
-        self.round = round
-        self.local_rank = local_rank
-        self.pid = pid
-        self.result = result  # read end of the pipe for an exec that failed; -1 once it has been read
-
-
-class _Loop:
+class Loop:
     """All that the warden knows."""
 
     def __init__(self, end: socket.socket, keep: tuple[int, ...]) -> None:
-        self._pid = os.getpid()
-        self._keep = keep
-        self._environment = dict(os.environb)
+        self.pid = os.getpid()
+        self.keep = keep
+        self.environment = dict(os.environb)
+        self.workers: dict[int, Worker] = {}  # by pid, until reaped
         self._channel = Channel(end)
-        self._timer: kernel.KillTimer | None = None  # made for the first leash; most runs on one machine have none
-        self._workers: dict[int, _Worker] = {}  # by pid, until reaped
-        self._starting: dict[int, _Worker] = {}  # by result pipe, until read
+        self._leash: Leash | None = None
+        self._warm: Warm | None = None
         self._rounds: set[int] = set()  # started and not yet reported gone
-        self._leash: float | None = None
-        self._is_leash_handled = False
-        self._sweeping: set[int] = set()
-        self._sweep_start = 0.0
-        self._next_pass = 0.0
-        self._killed: set[int] = set()  # by the last pass of the sweep, not reaped yet
-        self._is_ending = False  # the agent's end has closed: sweep everything and leave
+        self._sweep = Sweep()
         self._is_alone = False
         self._highest_descriptor = 2
         self._settle_signals()
         self._poll = select.poll()
-        self._poll.register(self._wakeup, select.POLLIN)
-        self._poll.register(self._channel, select.POLLIN)
-        self._note_descriptors(self._wakeup, self._alarm, self._channel.fileno())
+        self._hear: dict[int, Callable[[], object]] = {}
+        self.watch(self._wakeup, lambda: os.read(self._wakeup, 4096))
+        self.watch(self._channel.fileno(), self._listen)
+        self.note_descriptors(self._alarm)
 
     def _settle_signals(self) -> None:
         self._wakeup, self._alarm = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -101,111 +92,149 @@ class _Loop:
     def run(self) -> None:
         while not self._is_alone:
             self._mind_leash()
-            self._sweep()
+            self._mind_sweep()
             if self._is_alone:
                 break
+            if self._warm is not None:
+                self._warm.settle(has_rounds=bool(self._rounds) and not self._sweep.is_on)
             for descriptor, _ in self._poll.poll(self._timeout_ms()):
-                if descriptor == self._wakeup:
-                    os.read(self._wakeup, 4096)
-                elif descriptor in self._starting:
-                    self._read_result(self._starting[descriptor])
-                else:
-                    self._listen()
+                if descriptor in self._hear:  # what was heard before may have closed it
+                    self._hear[descriptor]()
             self._reap()
         deadline = time.monotonic() + FAREWELL_S
         while not self._channel.flush() and time.monotonic() < deadline:
             time.sleep(0.01)
 
     def _timeout_ms(self) -> int | None:
-        waits = []
-        if self._is_sweeping():
-            waits.append(self._next_pass - time.monotonic())
-        if self._leash is not None and not self._is_leash_handled:
-            waits.append(self._leash - _boottime())
-        return math.ceil(min(max(0.0, min(waits)), POLL_LIMIT_S) * 1000) if waits else None
+        wait_s = self._leash.wait_s if self._leash is not None else math.inf
+        if self._sweep.is_on:
+            wait_s = min(wait_s, self._sweep.wait_s)
+        if self._warm is not None:
+            wait_s = min(wait_s, self._warm.wait_s)
+        return None if wait_s == math.inf else math.ceil(min(max(0.0, wait_s), POLL_LIMIT_S) * 1000)
+
+    def watch(self, descriptor: int, hear: Callable[[], object], *, until_writable: bool = False) -> None:
+        """Call `hear` when something can be read there, or, if so wished, written."""
+        self._hear[descriptor] = hear
+        self._poll.register(descriptor, select.POLLIN | select.POLLOUT if until_writable else select.POLLIN)
+        self.note_descriptors(descriptor)
+
+    def forget(self, descriptor: int) -> None:
+        """Watch it no more; call this before it is closed."""
+        del self._hear[descriptor]
+        self._poll.unregister(descriptor)
+
+    def note_descriptors(self, *descriptors: int) -> None:
+        """Have a new process close these, too."""
+        self._highest_descriptor = max((self._highest_descriptor, *descriptors))
 
     # The agent
 
-    def _report(self, report: Report) -> None:
-        if not self._channel.send((type(report).__name__, *report)) and not self._is_ending:
-            self._poll.modify(self._channel, select.POLLIN | select.POLLOUT)
+    def report(self, report: Report | Parked) -> None:
+        if not self._channel.send((type(report).__name__, *report)) and not self._sweep.is_last:
+            self.watch(self._channel.fileno(), self._listen, until_writable=True)
 
     def _listen(self) -> None:
         if self._channel.flush():
-            self._poll.modify(self._channel, select.POLLIN)
+            self.watch(self._channel.fileno(), self._listen)
         for (verb, *words), descriptors in self._channel.receive():
             if verb == "spawn":
-                self._note_descriptors(*descriptors)
+                self.note_descriptors(*descriptors)
                 self._spawn(words[0], received(words[1], descriptors))
-                for descriptor in descriptors:
-                    os.close(descriptor)
+            elif verb == "begin":
+                if self._warm is not None:
+                    self._warm.begin()
             elif verb == "signal":
                 self._signal(*words)
             elif verb == "sweep":
-                self._start_sweep(words[0])
+                self._start_sweep(words)
             elif verb == "leash":
                 self._extend_leash(words[0])
+            elif verb == "preload":
+                from launcher.warden.warm import Warm
+
+                self._warm = Warm(self, words[0])
         if self._channel.ended:
-            self._poll.unregister(self._channel)
-            self._start_sweep(*self._rounds)
-            self._is_ending = True
+            self.forget(self._channel.fileno())
+            self._start_sweep(self._rounds, is_last=True)
 
     # Workers
 
     def _spawn(self, round: int, spec: WorkerSpec) -> None:
         self._rounds.add(round)
-        if not self._is_leash_over():
-            self._fork(round, spec)
-        elif round not in self._sweeping:
-            self._report(LeashExpired(round))
-            self._start_sweep(round)
-
-    def _fork(self, round: int, spec: WorkerSpec) -> None:
-        """Fork a worker and go on at once; whether its program could be run comes through the result pipe."""
-        if spec.memory:
-            from launcher.warden import memory  # noqa: F401 - before the fork, for all of them
-        try:
-            result, answer = os.pipe2(os.O_CLOEXEC)
-            self._note_descriptors(result, answer)
-            try:
-                pid = os.fork()
-            except OSError:
-                os.close(result)
-                os.close(answer)
-                raise
-        except OSError as error:
-            sentence = f"cannot start the worker of local rank {spec.local_rank}: {error.strerror}"
-            self._report(SpawnFailed(round, spec.local_rank, sentence, error.errno or 0))
-            return
-        if pid == 0:
-            child.become(
-                spec,
-                self._environment,
-                answer=answer,
-                keep=self._keep,
-                warden_pid=self._pid,
-                highest_descriptor=self._highest_descriptor,
-                changed_signals=self._changed_signals,
-            )
-        os.close(answer)
-        self._workers[pid] = self._starting[result] = _Worker(round, spec.local_rank, pid, result)
-        self._poll.register(result, select.POLLIN)
-
-    def _read_result(self, worker: _Worker) -> None:
-        """Learn whether the worker runs its program: the pipe closes at exec, unless it brings an error first."""
-        text = os.read(worker.result, 65536)
-        self._poll.unregister(worker.result)
-        os.close(worker.result)
-        del self._starting[worker.result]
-        worker.result = -1
-        if text:
-            del self._workers[worker.pid]
-            self._report(SpawnFailed(worker.round, worker.local_rank, *json.loads(text)))
+        if self._leash is not None and self._leash.is_over:
+            child.close_streams(spec)
+            if round not in self._sweep.rounds:
+                self.report(LeashExpired(round))
+                self._start_sweep([round])
+        elif spec.warm and self._warm is not None:
+            self._warm.spawn(round, spec)
         else:
-            self._report(Spawned(worker.round, worker.local_rank, worker.pid))
+            self.spawn_cold(round, spec)
+
+    def spawn_cold(self, round: int, spec: WorkerSpec) -> None:
+        """Start a worker by fork and exec; its streams are closed here."""
+        worker = Worker(round, spec.local_rank)
+        try:
+            worker.pid, worker.hear = self.start(spec, worker.name, partial(self._told, worker))
+        except OSError as error:
+            self.failed(worker, f"cannot start {worker.name}: {error.strerror}", error.errno or 0)
+        else:
+            self.workers[worker.pid] = worker
+        child.close_streams(spec)
+
+    def start(
+        self, spec: WorkerSpec, name: str, told: Callable[[list[Any]], None], inherit: tuple[int, ...] = ()
+    ) -> tuple[int, Callable[[], None]]:
+        """Fork a process and go on at once; give back its pid and what to call if it ends before `told` was called.
+
+        `told` gets an empty list if it runs its program, or else a sentence and an error number. Raises OSError.
+        """
+        pid, result = child.fork(
+            spec,
+            name,
+            self.environment,
+            keep=self.keep,
+            inherit=inherit,
+            warden_pid=self.pid,
+            highest_descriptor=self._highest_descriptor,
+            changed_signals=self._changed_signals,
+        )
+
+        def hear() -> None:
+            """The pipe closes at exec, unless it brings an error first."""
+            try:
+                text = os.read(result, 65536)
+            except BlockingIOError:
+                return
+            self.forget(result)
+            os.close(result)
+            told(json.loads(text or "[]"))
+
+        self.watch(result, hear)
+        return pid, hear
+
+    def _told(self, worker: Worker, failure: list[Any]) -> None:
+        if failure:
+            self.failed(worker, *failure)
+        else:
+            self.runs(worker)
+
+    def runs(self, worker: Worker) -> None:
+        """A worker runs its program, or its script."""
+        worker.hear = None
+        self.report(Spawned(worker.round, worker.local_rank, worker.pid))
+
+    def failed(self, worker: Worker, sentence: str, error_number: int) -> None:
+        """A worker has said why it cannot run it; its end is not worth a report."""
+        worker.hear = None
+        self.workers.pop(worker.pid, None)
+        self.report(SpawnFailed(worker.round, worker.local_rank, sentence, error_number))
 
     def _signal(self, round: int, signum: int, only: Collection[int] | None = None) -> None:
-        for worker in self._workers.values():
+        if self._warm is not None:
+            self._warm.signal(round, signum, only)
+        for worker in self.workers.values():
             if worker.round == round and (only is None or worker.local_rank in only):
                 try:
                     os.killpg(worker.pid, signum)
@@ -223,83 +252,62 @@ class _Loop:
                 return False
             if pid == 0:
                 return True
-            self._killed.discard(pid)
-            worker = self._workers.get(pid)
-            if worker is not None and worker.result != -1:
-                self._read_result(worker)
-            worker = self._workers.pop(pid, None)  # a failed exec has taken it out already
-            if worker is not None:
-                exit_code = os.waitstatus_to_exitcode(status)
-                self._report(Exited(worker.round, worker.local_rank, pid, exit_code, time.time()))
+            self._sweep.reaped(pid)
+            exit_code = os.waitstatus_to_exitcode(status)
+            if self._warm is not None and pid not in self.workers:
+                self._warm.ended(pid, exit_code)
+            worker = self.workers.get(pid)
+            if worker is not None and worker.hear is not None:
+                worker.hear()
+            if self.workers.pop(pid, None) is not None and worker is not None:  # a failure has taken it out already
+                self.report(Exited(worker.round, worker.local_rank, pid, exit_code, time.time()))
 
     # The end of a round
 
-    def _is_sweeping(self) -> bool:
-        return self._is_ending or bool(self._sweeping)
+    def _start_sweep(self, rounds: Collection[int], *, is_last: bool = False) -> None:
+        self._sweep.begin(rounds, is_last=is_last)
+        if self._warm is not None:
+            self._warm.sweep(rounds)
+            if is_last:
+                self._warm.end()
 
-    def _start_sweep(self, *rounds: int) -> None:
-        if not self._is_sweeping():
-            self._sweep_start = time.monotonic()
-        self._next_pass = 0.0
-        self._sweeping.update(rounds)
-
-    def _sweep(self) -> None:
+    def _mind_sweep(self) -> None:
         """One step: kill who is there, or see that nobody is left."""
-        if not self._is_sweeping():
+        if not self._sweep.is_on:
             return
-        now = time.monotonic()
-        if self._reap():
-            if self._killed and now < self._next_pass:
-                return
-            spare = () if self._is_ending else self._spared()
-            found = kernel.kill_children(spare, now - self._sweep_start > STUCK_PATIENCE_S)
-            self._killed = set(found)
-            self._next_pass = now + SWEEP_INTERVAL_S
-            if self._is_ending:
-                self._disarm()  # it has done its duty and must not end us half way
-            if found:
-                return
-        for round in sorted(self._sweeping):
-            self._report(Gone(round))
-        self._rounds -= self._sweeping
-        self._sweeping.clear()
-        self._is_alone = self._is_ending
+        is_clear = not self._reap() or self._sweep.is_clear(self._spared)
+        if self._sweep.is_last and self._leash is not None:
+            self._leash.disarm()  # it has done its duty and must not end us half way
+        if is_clear:
+            for round in sorted(self._sweep.rounds):
+                self.report(Gone(round))
+            self._rounds -= self._sweep.rounds
+            self._sweep.rounds.clear()
+            self._is_alone = self._sweep.is_last
 
     def _spared(self) -> set[int]:
-        return {worker.pid for worker in self._workers.values() if worker.round not in self._sweeping}
+        spared = {worker.pid for worker in self.workers.values() if worker.round not in self._sweep.rounds}
+        return spared if self._warm is None else spared | self._warm.spared()
 
     # The leash
 
-    def _is_leash_over(self) -> bool:
-        return self._leash is not None and _boottime() >= self._leash
-
     def _extend_leash(self, until: float | None) -> None:
-        self._leash = until
-        self._is_leash_handled = False
-        if until is None or self._is_leash_over():
-            self._disarm()
-            return
-        if self._timer is None:
-            self._timer = kernel.KillTimer()
-        self._timer.arm(until + TIMER_MARGIN_S)
+        if self._leash is None and until is not None:
+            from launcher.warden.leash import Leash
+
+            self._leash = Leash()
+        if self._leash is not None:
+            self._leash.extend(until)
+            if self._warm is not None and not self._leash.is_over:
+                self._warm.resume()
 
     def _mind_leash(self) -> None:
-        if self._is_leash_handled or not self._is_leash_over():
+        if self._leash is None or not self._leash.takes_effect():
             return
-        self._is_leash_handled = True
         for round in sorted(self._rounds):
-            self._report(LeashExpired(round))
-        self._start_sweep(*self._rounds)
-        self._sweep()
-        self._disarm()  # all have been killed; what is left to do is to reap
-
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.disarm()
-
-    def _note_descriptors(self, *descriptors: int) -> None:
-        self._highest_descriptor = max((self._highest_descriptor, *descriptors))
-
-
-def _boottime() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+            self.report(LeashExpired(round))
+        if self._warm is not None:
+            self._warm.end("was killed when the leash had run out")
+        self._start_sweep(self._rounds)
+        self._mind_sweep()
+        self._leash.disarm()  # all have been killed; what is left to do is to reap

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+
+from rendezvous.values import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class WorkerSpec(NamedTuple):
@@ -12,7 +17,9 @@ class WorkerSpec(NamedTuple):
     `argv[0]` is searched on the PATH of its environment when it has no slash. Its environment is the one the
     warden was forked with, less `unset`, with `env` on top. `stdout` and `stderr` are descriptors to write to,
     which the handle closes after sending; None leaves it the agent's own. `affinity`: the CPUs it is kept to;
-    `memory`: the NUMA nodes whose memory it prefers, none for as Linux does.
+    `memory`: the NUMA nodes whose memory it prefers, none for as Linux does. `warm`: what a fork of the preloaded image
+    runs as `__main__` in the place of `argv`: "script", "module", "path" or "code", then its words; empty where only
+    an exec will do.
     """
 
     local_rank: int
@@ -23,6 +30,22 @@ class WorkerSpec(NamedTuple):
     stderr: int | None
     affinity: frozenset[int] | None = None
     memory: tuple[int, ...] = ()
+    warm: tuple[str, ...] = ()
+
+
+class ImageSpec(NamedTuple):
+    """The fork server to start: a process that imports `modules` once and forks workers that have them.
+
+    `argv`, `env`, `unset` and `affinity` are as for a worker; `env` is what all workers of every round have in common,
+    since libraries read it when they are loaded. `standby`: how many parked workers to hold beside those of a round.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    unset: tuple[str, ...]
+    affinity: frozenset[int] | None
+    modules: tuple[str, ...]
+    standby: int = 0
 
 
 class Spawned(NamedTuple):
@@ -34,7 +57,7 @@ class Spawned(NamedTuple):
 
 
 class SpawnFailed(NamedTuple):
-    """The worker could not be forked, or its program not be run."""
+    """The worker could not be forked, or what it is to run not be run."""
 
     round: int
     local_rank: int
@@ -43,7 +66,10 @@ class SpawnFailed(NamedTuple):
 
 
 class Exited(NamedTuple):
-    """A worker ended and was reaped at `at` (time.time()); `exit_code` is negative for a signal."""
+    """A worker ended and was reaped at `at` (time.time()); `exit_code` is negative for a signal.
+
+    `pid` is 0 for one that was to be forked from the image and was signalled before it had begun: it never ran.
+    """
 
     round: int
     local_rank: int
@@ -68,31 +94,103 @@ class LeashExpired(NamedTuple):
     round: int
 
 
+class Preloading(NamedTuple):
+    """The fork server runs and imports. Workers that are to be forked from it wait, however long that takes."""
+
+    pid: int
+
+
+class Preloaded(NamedTuple):
+    """The fork server has imported everything, in so many seconds; `remarks` are sentences for people."""
+
+    pid: int
+    seconds: float
+    remarks: tuple[str, ...]
+
+
+class PreloadRefused(NamedTuple):
+    """What the fork server has imported cannot be forked, or not be imported: nobody will be started from it.
+
+    Workers that wait for it stay unstarted until their round is swept: this node has to leave.
+    """
+
+    sentence: str
+    hint: str
+
+
+class Parked(NamedTuple):
+    """A worker has been forked for a later round; for the handle alone, which must know whom a sweep spares."""
+
+    pid: int
+
+
+class ForkServerLost(NamedTuple):
+    """The fork server has ended, or was killed for a reason that the sentence says, with what follows from it."""
+
+    sentence: str
+
+
 class WardenLost(NamedTuple):
     """The warden ended without being asked to. The kernel kills its workers; kill_orphans() sees to the rest."""
 
     sentence: str
 
 
-Report = Spawned | SpawnFailed | Exited | Gone | LeashExpired | WardenLost
+OfImage = Preloading | Preloaded | PreloadRefused | ForkServerLost
+Report = Spawned | SpawnFailed | Exited | Gone | LeashExpired | OfImage | WardenLost
 
-REPORTS: dict[str, type[Spawned | SpawnFailed | Exited | Gone | LeashExpired]] = {
-    kind.__name__: kind for kind in (Spawned, SpawnFailed, Exited, Gone, LeashExpired)
+REPORTS: dict[str, type[Spawned | SpawnFailed | Exited | Gone | LeashExpired | OfImage | Parked]] = {
+    kind.__name__: kind
+    for kind in (
+        Spawned,
+        SpawnFailed,
+        Exited,
+        Gone,
+        LeashExpired,
+        Preloading,
+        Preloaded,
+        PreloadRefused,
+        Parked,
+        ForkServerLost,
+    )
 }
+
+
+def how_it_ended(exit_code: int) -> str:
+    """Words for an exit code: "exited with code 1" or "was killed by SIGKILL"."""
+    if exit_code >= 0:
+        return f"exited with code {exit_code}"
+    import signal
+
+    known = {int(signum): signum.name for signum in signal.Signals}  # but for most real-time signals
+    return f"was killed by {known.get(-exit_code, f'signal {-exit_code}')}"
 
 
 def written(spec: WorkerSpec) -> list[object]:
     """A spec as it is sent: in the place of each descriptor, which travels apart, stands whether there is one."""
     affinity = None if spec.affinity is None else sorted(spec.affinity)
     streams = (spec.stdout is not None, spec.stderr is not None)
-    return [spec.local_rank, spec.argv, dict(spec.env), spec.unset, *streams, affinity, spec.memory]
+    return [spec.local_rank, spec.argv, dict(spec.env), spec.unset, *streams, affinity, spec.memory, spec.warm]
 
 
 def received(fields: list[Any], descriptors: tuple[int, ...]) -> WorkerSpec:
     """The spec that was `written`, with the descriptors as this process numbers them."""
-    local_rank, argv, env, unset, has_stdout, has_stderr, cpus, memory = fields
+    local_rank, argv, env, unset, has_stdout, has_stderr, cpus, memory, warm = fields
     given = iter(descriptors)
     stdout = next(given) if has_stdout else None
     stderr = next(given) if has_stderr else None
     affinity = None if cpus is None else frozenset(cpus)
-    return WorkerSpec(local_rank, argv, env, unset, stdout, stderr, affinity, tuple(memory))
+    return WorkerSpec(local_rank, argv, env, unset, stdout, stderr, affinity, tuple(memory), tuple(warm))
+
+
+def written_image(image: ImageSpec) -> list[object]:
+    """An image's spec as it is sent."""
+    affinity = None if image.affinity is None else sorted(image.affinity)
+    return [image.argv, dict(image.env), image.unset, affinity, image.modules, image.standby]
+
+
+def received_image(fields: list[Any]) -> ImageSpec:
+    """The spec that was `written_image`."""
+    argv, env, unset, cpus, modules, standby = fields
+    affinity = None if cpus is None else frozenset(cpus)
+    return ImageSpec(tuple(argv), env, tuple(unset), affinity, tuple(modules), standby)

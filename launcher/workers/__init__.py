@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from launcher.config import Config
 from launcher.console import tell
@@ -21,7 +20,9 @@ from launcher.output.streams import line_prefix
 from launcher.reporting.narrator import workers
 from launcher.roster import Share
 from launcher.warden import WorkerSpec
+from launcher.workers.commands import command, warm
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.binding.here import Bound
     from launcher.board import Board
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from launcher.output.plugin import PluginRoutes
     from launcher.output.pump import OutputPump, StreamName
 
-_RUN_PATH = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
-_AS_MAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "as_main.py")
 _LINE_PREFIX = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 
 
@@ -61,7 +60,8 @@ class WorkerMaker:
         self._choice = choose(config.framework, devices, config.python, parent)
         self._environments = made(self._choice, config, parent)
         self._routes = _routes(config, layout, len(slots))
-        self._bound = _bound(config, slots)
+        self._bound = bound(config, slots)
+        self._is_warm = bool(config.preload or config.standby)
 
     @property
     def slot_count(self) -> int:
@@ -115,15 +115,17 @@ class WorkerMaker:
         self, place: Place, environment: dict[str, str], filters: Mapping[str, Filter], pump: OutputPump | None
     ) -> WorkerSpec:
         binding = self._bound.bindings[place.local_rank] if self._bound else None
+        argv = command(self._config, place.local_rank, is_jax=self.is_jax)
         return WorkerSpec(
             local_rank=place.local_rank,
-            argv=self._command(place.local_rank),
+            argv=argv,
             env=environment,
             unset=self._unset,
             stdout=self._stream("stdout", place, filters, pump),
             stderr=self._stream("stderr", place, filters, pump),
             affinity=binding.cpus if binding else None,
             memory=binding.memory if binding else (),
+            warm=warm(self._config, argv) if self._is_warm else (),
         )
 
     def _variables(self, place: Place) -> dict[str, str]:
@@ -133,9 +135,7 @@ class WorkerMaker:
         variables |= self._extra
         if self._board is not None:
             variables.update(self._board.environment(place.local_rank))
-        if self._bound and "OMP_NUM_THREADS" not in self._parent:
-            variables["OMP_NUM_THREADS"] = str(self._bound.bindings[place.local_rank].core_count)
-        return variables
+        return variables | threads(self._bound, place.local_rank, self._parent)
 
     def _place(self, round: int, restart_count: int, share: Share, local_rank: int) -> Place:
         rank = share.ranks[local_rank]
@@ -164,24 +164,6 @@ class WorkerMaker:
             slice_index=share.slice_index,
             slice_count=share.slice_count,
         )
-
-    def _command(self, local_rank: int) -> tuple[str, ...]:
-        """torchrun's four ways to start a worker; -u, so that what it prints before it dies is seen."""
-        config, python = self._config, self._config.python
-        arguments = tuple(_with_local_rank(argument, local_rank) for argument in config.script_args)
-        if config.legacy_local_rank:
-            arguments = (f"--local-rank={local_rank}", *arguments)
-        if self.is_jax and config.launch_mode != "program" and config.script != "-":
-            return (python, "-u", _AS_MAIN, config.launch_mode, config.script, *arguments)
-        match config.launch_mode:
-            case "script":
-                return (python, "-u", config.script, *arguments)
-            case "module":
-                return (python, "-u", "-m", config.script, *arguments)
-            case "path":
-                return (python, "-u", "-c", _RUN_PATH, config.script, *arguments)
-            case "program":
-                return (config.script, *arguments)
 
     def _filters(self, pump: OutputPump | None) -> dict[str, Filter]:
         """By stream, what looks for the lines that are also kept apart."""
@@ -230,15 +212,6 @@ def _groups(config: Config, mesh: Mesh) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one.name for one in parse(text, mesh) if len(one.axes) > 1))
 
 
-def _with_local_rank(argument: str, local_rank: int) -> str:
-    """torchrun's only macro: ${local_rank}, by the rules of string.Template."""
-    if "$" not in argument:
-        return argument
-    from string import Template  # seldom needed
-
-    return Template(argument).safe_substitute(local_rank=local_rank)
-
-
 def _routes(config: Config, layout: LogLayout, worker_count: int) -> PlainRoutes | PluginRoutes:
     """What the options say of the output, or the plug-in that they name. Raises UsageError if that cannot be used."""
     if config.logs_specs is None:
@@ -248,10 +221,17 @@ def _routes(config: Config, layout: LogLayout, worker_count: int) -> PlainRoutes
     return PluginRoutes(config, worker_count, tell)
 
 
-def _bound(config: Config, slots: Sequence[Slot]) -> Bound | None:
+def bound(config: Config, slots: Sequence[Slot]) -> Bound | None:
     """The CPUs of every worker; None if they are not bound. Raises UsageError if they cannot be."""
     if config.numa_binding is None:
         return None
-    from launcher.binding.here import bound
+    from launcher.binding import here
 
-    return bound(config.numa_binding, slots)
+    return here.bound(config.numa_binding, slots)
+
+
+def threads(bound: Bound | None, local_rank: int, parent: Mapping[str, str]) -> dict[str, str]:
+    """The number of threads of a worker that has cores of its own, unless somebody has said it."""
+    if bound is None or "OMP_NUM_THREADS" in parent:
+        return {}
+    return {"OMP_NUM_THREADS": str(bound.bindings[local_rank].core_count)}

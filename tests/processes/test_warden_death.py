@@ -264,7 +264,7 @@ def test_a_node_frozen_for_less_than_its_leash_goes_on(agent: Agent) -> None:
 
 
 def test_the_agent_kills_in_place_of_a_warden_that_does_not() -> None:
-    with Agent(setup="import launcher.warden.process as process; process.TIMER_MARGIN_S = 1000") as agent:
+    with Agent(setup="import launcher.warden.leash as leash; leash.TIMER_MARGIN_S = 1000") as agent:
         workers = start_families(agent, 2)
         agent.do("extend_leash", now() + 0.5)
         agent.do("sweep", 2)

@@ -20,6 +20,11 @@ def variables(*names: str) -> dict[str, str | None]:
     return {name: os.environ.get(name) for name in names}
 
 
+def loaded(module: str) -> bool:
+    """Whether a module is in this process's memory."""
+    return module in sys.modules
+
+
 def many_bytes(count: int) -> bytes:
     return os.environ["RANK"].encode() * count
 

@@ -26,7 +26,7 @@ import json  # noqa: E402
 import select  # noqa: E402
 import time  # noqa: E402
 
-from launcher.warden import WorkerSpec  # noqa: E402
+from launcher.warden import ImageSpec, WorkerSpec  # noqa: E402
 
 
 def say(*words: object) -> None:
@@ -35,20 +35,22 @@ def say(*words: object) -> None:
         line = line[os.write(answers, line) :]
 
 
-def spec(local_rank, argv, env=None, unset=(), stdout=None, stderr=None, affinity=None, memory=()):  # type: ignore[no-untyped-def]
+def spec(local_rank, argv, env=None, unset=(), stdout=None, stderr=None, affinity=None, memory=(), warm=()):  # type: ignore[no-untyped-def]
     def opened(path: str | None) -> int | None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         return None if path is None else os.open(path.format(local_rank=local_rank), flags, 0o600)
 
     where = None if affinity is None else frozenset(affinity)
-    return WorkerSpec(
-        local_rank, tuple(argv), env or {}, tuple(unset), opened(stdout), opened(stderr), where, tuple(memory)
-    )
+    streams = opened(stdout), opened(stderr)
+    return WorkerSpec(local_rank, tuple(argv), env or {}, tuple(unset), *streams, where, tuple(memory), tuple(warm))
 
 
 def obey(verb: str, *words):  # type: ignore[no-untyped-def]
     if verb == "spawn":
         return warden.spawn(words[0], [spec(**fields) for fields in words[1]])
+    if verb == "preload":
+        argv, modules, standby, env = words
+        return warden.preload(ImageSpec(tuple(argv), env, (), None, tuple(modules), standby))
     if verb == "exit":
         sys.exit(0)
     if verb == "run":  # any other process of the agent's own

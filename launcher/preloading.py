@@ -1,0 +1,87 @@
+"""--preload as the agent sees it: when the image is ordered, and what people are told of it.
+
+The warden starts a process that imports the modules once and forks the workers (`launcher.warden`). An import takes a
+second or many, so it is ordered as early as can be: when it is known how many workers there will be, which decides how
+many threads a library makes ready for. That is before this node looks at its devices, or else right after, and always
+before it waits for a health check, for the store or for other nodes. A round that comes too early waits in the warden.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+
+from launcher.config import Config
+from launcher.console import tell
+from launcher.errors import UsageError
+from launcher.node import Slot
+from launcher.warden import ForkServerLost, Gone, Preloaded, Preloading, PreloadRefused, Report, Spawned, Warden
+
+PATIENCE_S = 10.0  # a round that waits for the import for so long says so
+
+
+class Image:
+    """The preloaded image of this node."""
+
+    def __init__(self, config: Config, warden: Warden, mark: Mapping[str, str] | None = None) -> None:
+        """`mark`: by what is in their environment the next agent finds processes that this one has left."""
+        self._config = config
+        self._warden = warden
+        self._mark = mark or {}
+        self._is_ordered = False
+        self._importing_since: float | None = None
+        self._is_ready = False
+        self.wake_at = math.inf
+        """When to call `late`."""
+
+    def order(self, slots: Sequence[Slot] = ()) -> None:
+        """Have it made, unless it is: for these slots, or for what is known of them before devices are looked at.
+
+        Raises UsageError if workers cannot be bound to CPUs.
+        """
+        if self._is_ordered:
+            return
+        from launcher.workers.image import foreseen, image
+
+        if known := slots or foreseen(self._config, os.environ):
+            self._is_ordered = True
+            spec = image(self._config, known, os.environ)
+            self._warden.preload(spec._replace(env={**spec.env, **self._mark}))
+
+    def awaited(self, now: float) -> None:
+        """Workers are about to be forked from it."""
+        if not self._is_ready:
+            self.wake_at = now + PATIENCE_S
+
+    def late(self, now: float) -> None:
+        """`wake_at` was reached: workers wait. Say for what."""
+        self.wake_at = math.inf
+        so_far_s = PATIENCE_S if self._importing_since is None else now - self._importing_since
+        what = f"the import of {self._names()} (--preload)" if self._config.preload else "a Python (--standby)"
+        tell(f"the workers wait for {what}, which has taken {so_far_s:.0f} s so far")
+
+    def take(self, report: Report, now: float) -> UsageError | None:
+        """Hear of a report of the warden's. The error if this node cannot stay: its image cannot be made."""
+        match report:
+            case Preloading():  # again, if it was lost
+                self._importing_since = now
+            case Preloaded(_, seconds, remarks):
+                self._is_ready, self.wake_at = True, math.inf
+                if self._config.preload:
+                    them = "them" if len(self._config.preload) > 1 else "it"
+                    tell(f"preloaded {self._names()} in {seconds:.1f} s; workers are forked with {them} in memory")
+                for remark in remarks:
+                    tell(remark)
+            case PreloadRefused(sentence, hint):
+                return UsageError(sentence, hint)
+            case ForkServerLost(sentence):
+                self._is_ready = False
+                tell(sentence)
+            case Spawned() | Gone():
+                self.wake_at = math.inf
+        return None
+
+    def _names(self) -> str:
+        *names, last = self._config.preload
+        return f"{', '.join(names)} and {last}" if names else last

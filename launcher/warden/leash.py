@@ -1,0 +1,54 @@
+"""The leash: until when workers may live, held twice.
+
+The warden looks at it in its loop, and a timer of the kernel ends the warden, and its workers with it, where the loop
+does not come round. Most runs on one machine have no leash and never load this.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+from launcher.warden import kernel
+
+# The kernel's timer fires so long after the warden should have killed by itself: only a warden that is stopped
+# or starved meets it.
+TIMER_MARGIN_S = 0.5
+
+
+class Leash:
+    """Times are seconds of CLOCK_BOOTTIME."""
+
+    def __init__(self) -> None:
+        self._timer = kernel.KillTimer()
+        self._until = math.inf
+        self._is_handled = False
+
+    @property
+    def is_over(self) -> bool:
+        return time.clock_gettime(time.CLOCK_BOOTTIME) >= self._until
+
+    @property
+    def wait_s(self) -> float:
+        """How long until its end has to be handled."""
+        return math.inf if self._is_handled else self._until - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def extend(self, until: float | None) -> None:
+        """Let it end at `until`; None is without end."""
+        self._until = math.inf if until is None else until
+        self._is_handled = False
+        if until is None or self.is_over:
+            self.disarm()
+        else:
+            self._timer.arm(until + TIMER_MARGIN_S)
+
+    def takes_effect(self) -> bool:
+        """Whether it has run out and nobody has acted on it: true once."""
+        if self._is_handled or not self.is_over:
+            return False
+        self._is_handled = True
+        return True
+
+    def disarm(self) -> None:
+        """Stop the kernel's timer."""
+        self._timer.disarm()

@@ -1,0 +1,279 @@
+"""--preload and --standby as a user meets them: what workers have in common, what each has for itself, and the ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.test_c10d import C10D, free_port
+from tests.support import called
+from tests.support.hosts import Cluster
+from tests.support.jobs import Job
+from tests.support.network import loopback_hosts
+from tests.support.processes import children, is_alive
+from tests.support.waiting import wait_until
+
+LIMIT_S = 180.0
+# A module of the user's, beside the script, that writes down who has imported it.
+COUNTED = """
+import os
+IMPORTED_BY = os.getpid()
+with open("counted.log", "a") as file:
+    file.write(f"{IMPORTED_BY}\\n")
+"""
+SLOW = """
+import os, time
+open("importing", "w").close()
+while not os.path.exists("go"):
+    time.sleep(0.01)
+"""
+WAIT = "import counted; mark('began', f'{os.getpid()} {counted.IMPORTED_BY}'); wait_for(f'go-{ROUND}')"
+LEARN = """
+import hashlib, random, uuid
+import counted, numpy, torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+
+def own(index):
+    return os.getpid(), torch.initial_seed()
+
+class Numbers:
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        return index, os.getpid()
+
+if __name__ == "__main__":
+    print(f"rank {RANK} of round {ROUND}")
+    drawn = [random.random(), numpy.random.rand(), torch.rand(1, dtype=torch.float64).item(), uuid.uuid4()]
+    dist.init_process_group("gloo")
+    whole = torch.tensor([float(RANK)])
+    dist.all_reduce(whole)
+    if ROUND == 2 and RANK < 2:
+        loader = DataLoader(Numbers(), num_workers=1, multiprocessing_context=("fork", "spawn")[RANK])
+        read = [(int(index), int(pid)) for index, pid in loader]
+        assert [index for index, _ in read] == [0, 1, 2, 3] and os.getpid() not in {pid for _, pid in read}
+    mark("learnt", " ".join(map(str, (os.getpid(), counted.IMPORTED_BY, int(whole), *drawn))))
+    dist.barrier()
+    if ROUND == 1:
+        wait_for("never")
+    dist.destroy_process_group()
+    if RANK:
+        os._exit(0)  # Python takes a second to take torch apart
+"""
+
+
+def put(directory: Path, **modules: str) -> None:
+    for name, text in modules.items():
+        (directory / f"{name}.py").write_text(text)
+
+
+def importers(directory: Path) -> list[int]:
+    """Who has imported the module that counts."""
+    return [int(line) for line in (directory / "counted.log").read_text().split()]
+
+
+def learnt(job: Job, round: int) -> list[list[str]]:
+    return [job.mark("learnt", rank, round, LIMIT_S).split() for rank in range(8)]
+
+
+def test_eight_workers_learn_in_two_rounds_from_one_import(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    put(tmp_path, counted=COUNTED)
+    options = (
+        "--preload=torch,numpy,counted", "--standby=1", "--nproc-per-node=8", "--max-restarts=1", "--tee=3",
+        "--log-dir=logs",
+    )  # fmt: skip
+    with Job(tmp_path, *options, script=LEARN) as job:
+        first = learnt(job, 1)
+        (importer,) = importers(tmp_path)
+        assert importer in children(job.warden_pid)
+        assert "preloaded torch, numpy and counted in " in job.stderr
+        pids = {int(words[0]) for words in first}
+        wait_until(lambda: len(children(job.warden_pid)) == 8 + 8 + 1, LIMIT_S, "a set of workers that wait")
+        waiting = set(children(job.warden_pid)) - pids - {importer}
+        os.kill(int(first[3][0]), signal.SIGKILL)
+        second = learnt(job, 2)
+        assert {int(words[0]) for words in second} == waiting
+        ended = job.wait(LIMIT_S)
+        assert ended.exit_code == 0, ended.stderr
+        assert len(importers(tmp_path)) == 2, "one for all, and the process that a DataLoader has spawned"
+        assert {words[1] for words in first + second} == {str(importer)}
+        assert [words[2] for words in first + second] == ["28"] * 16
+        for place in range(3, 7):
+            assert len({words[place] for words in first + second}) == 16, "workers drew the same number"
+        lines = sorted(f"[default{rank}]:rank {rank} of round {round}" for rank in range(8) for round in (1, 2))
+        assert sorted(ended.stdout.splitlines()) == lines
+        for attempt in (0, 1):
+            for rank in range(8):
+                (file,) = tmp_path.glob(f"logs/*/attempt_{attempt}/{rank}/stdout.log")
+                assert file.read_text() == f"rank {rank} of round {attempt + 1}\n"
+        job.wait_until_nobody_is_left()
+
+
+def test_a_fork_server_that_is_lost_between_rounds_is_started_once_more(tmp_path: Path) -> None:
+    put(tmp_path, counted=COUNTED)
+    options = ("--preload=counted", "--nproc-per-node=2", "--max-restarts=2")
+    with Job(tmp_path, *options, script=WAIT) as job:
+        pid, importer = map(int, job.mark("began", 0, 1).split())
+        job.mark("began", 1, 1)
+        os.kill(importer, signal.SIGKILL)
+        job.says(f"pid {importer}")
+        assert is_alive(pid)
+        os.kill(pid, signal.SIGKILL)
+        again, new = map(int, job.mark("began", 1, 2).split())
+        assert new != importer
+        assert new in children(job.warden_pid)
+        os.kill(again, signal.SIGKILL)
+        assert {job.mark("began", rank, 3).split()[1] for rank in range(2)} == {str(new)}
+        (tmp_path / "go-3").touch()
+        ended = job.wait()
+        assert ended.exit_code == 0, ended.stderr
+        assert importers(tmp_path) == [importer, new]
+        assert ended.stderr.count("preloaded counted in ") == 2
+
+
+def test_workers_may_wait_for_a_restart_without_any_module(tmp_path: Path) -> None:
+    script = "mark('began'); wait_for(f'go-{ROUND}')"
+    with Job(tmp_path, "--standby=1", "--nproc-per-node=2", "--max-restarts=1", script=script) as job:
+        pids = {int(job.mark("began", rank, 1)) for rank in range(2)}
+        wait_until(lambda: len(children(job.warden_pid)) == 2 + 2 + 1, LIMIT_S, "a set of workers that wait")
+        others = set(children(job.warden_pid)) - pids
+        os.kill(min(pids), signal.SIGKILL)
+        assert {int(job.mark("began", rank, 2)) for rank in range(2)} < others
+        (tmp_path / "go-2").touch()
+        ended = job.wait()
+        assert (ended.exit_code, "preloaded" in ended.stderr) == (0, False), ended.stderr
+        job.wait_until_nobody_is_left()
+
+
+THREAD = (
+    "import threading, time; threading.Thread(target=time.sleep, args=(600,), name='prefetch', daemon=True).start()"
+)
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "sentence"),
+    [
+        ("absent", None, "--preload: there is no module absent"),
+        ("busy", THREAD, '--preload: importing busy started the thread "prefetch", which a fork would lose'),
+        ("broken", "raise ValueError('the reason')", "--preload: importing broken raised ValueError: the reason"),
+    ],
+)
+def test_what_cannot_be_preloaded_ends_the_job_in_a_sentence_before_any_worker(
+    tmp_path: Path, module: str, text: str | None, sentence: str
+) -> None:
+    if text is not None:
+        put(tmp_path, **{module: text})
+    options = (f"--preload={module}", "--nproc-per-node=2", "--max-restarts=3")
+    with Job(tmp_path, *options, script="mark('ran')") as job:
+        ended = job.wait()
+        assert ended.exit_code == 2, ended.stderr
+        *_, error, hint = ended.stderr.splitlines()
+        assert error == f"meshrun: error: {sentence}"
+        assert hint.startswith("hint: ")
+        assert "passed to the workers" not in ended.stderr  # there are none
+        assert not list(tmp_path.glob("ran-*"))
+        job.wait_until_nobody_is_left()
+
+
+def test_a_node_whose_image_cannot_be_made_does_not_wait_to_become_fit(tmp_path: Path) -> None:
+    options = ("--preload=absent", "--health-check=false", "--framework=torch", "--nproc-per-node=2")
+    with Job(tmp_path, *options, script="mark('ran')") as job:
+        ended = job.wait()
+        assert ended.exit_code == 2, ended.stderr
+        assert "error: --preload: there is no module absent" in ended.stderr
+
+
+def test_a_node_whose_image_cannot_be_made_leaves_the_others(tmp_path: Path) -> None:
+    one, other = loopback_hosts(2)
+    endpoint = f"{one.address}:{free_port(one.address)}"
+    options = (*C10D, "--nnodes=1:2", f"--rdzv-endpoint={endpoint}", "--join-grace=0")
+    with Cluster(tmp_path, *options) as job:
+        job.start(one)
+        job.wait_for_round(1, 1)
+        job.start(other, options=("--preload=absent",))
+        ended = job[other].wait(LIMIT_S)
+        assert ended.exit_code == 2, ended.stderr
+        assert "error: --preload: there is no module absent" in ended.stderr
+        job.finish()
+        assert job[one].wait(LIMIT_S).exit_code == 0, job[one].stderr
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_the_import_ends_everything_at_once(tmp_path: Path, signum: int) -> None:
+    put(tmp_path, slow=SLOW)
+    with Job(tmp_path, "--preload=slow", "--nproc-per-node=2", script="mark('ran')") as job:
+        wait_until((tmp_path / "importing").exists, LIMIT_S, "the import")
+        job.send(signum)
+        ended = job.wait(25)  # less than the grace of workers that ran
+        assert ended.exit_code == 128 + signum, ended.stderr
+        assert not list(tmp_path.glob("ran-*"))
+        job.wait_until_nobody_is_left()
+
+
+def test_two_nodes_have_an_image_each(tmp_path: Path) -> None:
+    hosts = loopback_hosts(2)
+    endpoint = f"{hosts[0].address}:{free_port(hosts[0].address)}"
+    script = "import counted; mark('of', f'{counted.IMPORTED_BY} {os.getpid()}'); beat_until('../finish')"
+    options = (*C10D, "--nnodes=2", f"--rdzv-endpoint={endpoint}", "--preload=counted")
+    with Cluster(tmp_path, *options, script=script) as job:
+        for host in hosts:
+            (tmp_path / host.name).mkdir()
+            put(tmp_path / host.name, counted=COUNTED)
+        job.start(*hosts)
+        job.wait_for_round(1, 2)
+        marks = [job[host].mark("of", rank, 1).split() for host in hosts for rank in job[host].ranks(1)]
+        assert [int(importer) for importer, _ in marks] == [importers(tmp_path / host.name)[0] for host in hosts]
+        assert all(importer != own for importer, own in marks)
+        job.finish()
+        assert [job[host].wait(LIMIT_S).exit_code for host in hosts] == [0, 0]
+
+
+def test_hashes_are_those_of_the_seed_that_was_asked_for(tmp_path: Path) -> None:
+    put(tmp_path, counted=COUNTED)
+    script = "mark('hash', str(hash('meshrun')))"
+    found = set()
+    for options in (("--preload=counted",), ()):
+        with Job(tmp_path, *options, "--nproc-per-node=2", script=script, env={"PYTHONHASHSEED": "7"}) as job:
+            assert job.wait().exit_code == 0
+            found |= {job.mark("hash", rank, 1) for rank in range(2)}
+    assert len(found) == 1
+
+
+def test_workers_of_jax_end_at_once_with_their_own_exit_code(tmp_path: Path) -> None:
+    pytest.importorskip("jax", reason="JAX is not installed, as on Python 3.10")
+    script = """
+import counted, jax
+jax.distributed.initialize()
+mark("met", f"{jax.process_count()} {counted.IMPORTED_BY} {sys.argv} {__file__}")
+if RANK == 1:
+    sys.exit(3)
+time.sleep(3600)
+"""
+    put(tmp_path, counted=COUNTED)
+    options = ("--framework=jax", "--preload=jax,counted", "--nproc-per-node=2")
+    with Job(tmp_path, *options, script=script, env={"JAX_PLATFORMS": "cpu"}) as job:
+        ended = job.wait(LIMIT_S)
+        assert ended.exit_code == 3, ended.stderr
+        (importer,) = importers(tmp_path)
+        said = f"2 {importer} ['train.py'] {tmp_path}/train.py"
+        assert [job.mark("met", rank, 1) for rank in range(2)] == [said, said]
+
+
+def test_a_function_in_workers_finds_its_modules_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import launcher
+
+    put(tmp_path, counted=COUNTED)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", ""))))
+    found = launcher.launch(called.loaded, "counted", nproc=2, preload=["counted"])
+    assert found == {0: True, 1: True}
+    assert len(importers(tmp_path)) == 1
+    assert "preloaded counted in " in capfd.readouterr().err

@@ -1,0 +1,181 @@
+"""What the preloaded image is made in, and what its forks run: never anything else than a worker by exec."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from launcher import cli, mesh, workers
+from launcher.binding import Binding
+from launcher.binding.here import Bound
+from launcher.config import Config
+from launcher.node import Device, Slot
+from launcher.options.warm import CALL_VARIABLE
+from launcher.output.layout import LogLayout
+from launcher.roster import Share
+from launcher.warden import ImageSpec, WorkerSpec
+from launcher.workers import WorkerMaker
+from launcher.workers.commands import fork_server
+from launcher.workers.image import foreseen, image
+
+
+def parse(*words: str, **environ: str) -> Config:
+    return cli.parse(["--preload=torch", *words], environ)
+
+
+def asked(*options: str) -> Config:
+    return parse(*options, "train.py")
+
+
+def slots(count: int, kind: str = "cpu") -> list[Slot]:
+    return [
+        Slot(index=index, devices=(Device(kind=kind, index=index, id=f"{kind}{index}", visible=str(index)),))
+        for index in range(count)
+    ]
+
+
+def specs(config: Config, found: Sequence[Slot], parent: Mapping[str, str], round: int, first: int) -> list[WorkerSpec]:
+    """The workers of a round in which this node has ranks from `first` on, of a world with three more."""
+    count, size = len(found), first + len(found) + 3
+    grid = config.mesh or mesh.DEFAULT
+    ranks = tuple(range(first, first + count))
+    share = Share(
+        ranks=ranks, world_size=size, shape=(size, *(1 for _ in grid.axes[1:])), group_rank=round, group_world_size=4,
+        role_ranks=ranks, role_world_size=size, master_addr=f"10.0.0.{round}", master_port=29500 + round,
+    )  # fmt: skip
+    maker = WorkerMaker(
+        config=config, mesh=grid, slots=found, host="h1",
+        layout=LogLayout(log_dir="/dev/null", run_id=config.run_id or "drawn"), parent=parent,
+    )  # fmt: skip
+    return maker.make(round, round - 1, share, None)
+
+
+@pytest.mark.parametrize("count", [1, 2, 8])
+@pytest.mark.parametrize(
+    "words",
+    [
+        (), ("--framework=jax",), ("--framework=xla",), ("--rdzv-id=job",), ("--mesh=dp=*,tp=1",),
+        ("--device-binding=visible",), ("--virtual-local-rank",),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+@pytest.mark.parametrize("parent", [{}, {"OMP_NUM_THREADS": "3", "PMI_RANK": "2", "CUDA_VISIBLE_DEVICES": "4,5,6,7"}])
+def test_the_image_says_nothing_that_a_worker_of_any_round_does_not_say(
+    words: tuple[str, ...], count: int, parent: dict[str, str]
+) -> None:
+    config, found = asked(*words), slots(count, "nvidia")[: 4 if parent else 8]
+    spec = image(config, found, parent)
+    told = [worker for round in (1, 2, 7) for worker in specs(config, found, parent, round, first=5 * round)]
+    assert {worker.unset for worker in told} == {spec.unset}
+    for worker in told:
+        assert spec.env.items() <= worker.env.items()
+    for name, value in told[0].env.items():  # and leaves nothing out that all of them say, but what rounds may change
+        if all(worker.env.get(name) == value for worker in told) and not name.startswith("MESH_"):
+            assert name in spec.env or name in ("TORCHELASTIC_RUN_ID", "GROUP_WORLD_SIZE", "TORCHELASTIC_ERROR_FILE")
+
+
+def test_libraries_find_in_the_image_how_many_threads_they_may_have() -> None:
+    assert image(asked(), slots(8), {}).env["OMP_NUM_THREADS"] == "1"
+    assert "OMP_NUM_THREADS" not in image(asked(), slots(1), {}).env
+    assert "OMP_NUM_THREADS" not in image(asked(), slots(8), {"OMP_NUM_THREADS": "4"}).env
+
+
+def test_workers_with_cpus_of_their_own_give_the_image_all_of_these_and_the_least_number_of_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert workers.bound(asked(), slots(2)) is None
+    bindings = (Binding(frozenset({0, 1, 2}), "", 3), Binding(frozenset({4, 5}), "", 2))
+    monkeypatch.setattr("launcher.workers.image.bound", lambda config, slots: Bound(bindings, ()))
+    spec = image(asked("--numa-binding=exclusive"), slots(2), {})
+    assert (spec.affinity, spec.env["OMP_NUM_THREADS"]) == (frozenset({0, 1, 2, 4, 5}), "2")
+
+
+def test_so_many_processes_wait_as_the_sets_hold() -> None:
+    spec = image(asked("--standby=2", "--max-restarts=1", "--preload=a,b.c"), slots(4), {})
+    assert (spec.modules, spec.standby) == (("a", "b.c"), 8)
+
+
+def test_the_image_of_numbered_workers_of_torch_needs_no_look_at_devices() -> None:
+    config = asked("--nproc-per-node=4", "--framework=torch")
+    early = foreseen(config, {})
+    assert len(early) == 4
+    known = image(config, slots(4), {})
+    assert image(config, early, {}) == known._replace(
+        env={name: value for name, value in known.env.items() if name != "LAUNCHER_WORKER_DEVICES"}
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--framework=torch",), ("--nproc-per-node=auto", "--framework=torch"),
+        ("--nproc-per-node=1", "--framework=torch"), ("--nproc-per-node=4", "--numa-binding=node", "--framework=torch"),
+        ("--nproc-per-node=4", "--framework=xla"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_where_it_depends_on_devices_the_image_waits_for_a_look_at_them(words: tuple[str, ...]) -> None:
+    assert foreseen(asked(*words), {}) == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "forked"),
+    [
+        (("train.py", "--lr", "${local_rank}"), ("script", "train.py", "--lr", "0")),
+        (("-m", "train.main", "-a"), ("module", "train.main", "-a")),
+        (("--legacy-local-rank", "train.py"), ("script", "train.py", "--local-rank=0")),
+    ],
+)
+def test_a_fork_runs_what_an_exec_would_have_run(words: tuple[str, ...], forked: tuple[str, ...]) -> None:
+    config = parse(*words)
+    (spec,) = specs(config, slots(1), {}, 1, 0)
+    assert spec.warm == forked
+    plain = {"script": (), "module": ("-m",)}[forked[0]]
+    assert spec.argv == (sys.executable, "-u", *plain, *forked[1:])
+    assert fork_server(config, is_jax=False)[3:] == forked
+
+
+def test_by_run_path_and_for_a_function_a_fork_runs_the_same_text() -> None:
+    config = parse("--run-path", "train.py", "x")
+    (spec,) = specs(config, slots(1), {}, 1, 0)
+    assert spec.argv[2] == "-c"
+    assert spec.warm == ("code", *spec.argv[3:])
+    words = ("--no-python", "python3", "-X", "utf8", "-I", "-u", "-c", "import x", "train")
+    (spec,) = specs(parse(*words, **{CALL_VARIABLE: "/tmp/call"}), slots(1), {}, 1, 0)
+    assert (spec.argv, spec.warm) == (words[1:], ("code", "import x", "train"))
+    server = fork_server(parse(*words, **{CALL_VARIABLE: "/tmp/call"}), is_jax=False)
+    assert server[:5] == words[1:6]
+    assert server[6:] == spec.warm
+
+
+def test_a_fork_of_jax_begins_as_its_workers_begin() -> None:
+    config = parse("--framework=jax", "train.py", "x")
+    (spec,) = specs(config, slots(1), {}, 1, 0)
+    assert spec.warm == ("script", *spec.argv[2:])
+    assert spec.warm[-3:] == ("script", "train.py", "x")
+    assert fork_server(config, is_jax=True)[3:] == spec.warm
+
+
+def test_without_the_option_workers_are_started_by_exec_alone() -> None:
+    (spec,) = specs(cli.parse(["train.py"], {}), slots(1), {}, 1, 0)
+    assert spec.warm == ()
+
+
+def test_a_start_without_the_option_imports_nothing_for_it() -> None:
+    text = (
+        "import sys; from launcher import cli, stay; cli.parse(['train.py'], {}); "
+        "print([name for name in sys.modules if name.startswith('launcher') and 'warm' in name or 'preload' in name "
+        "or name.endswith('.image')])"
+    )
+    found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, env=os.environ)
+    assert found.stdout == "[]\n"
+
+
+def test_the_environments_of_made_up_places_hold_for_every_slot() -> None:
+    """Not only for the first and the last: one worker in the middle may differ."""
+    spec: ImageSpec = image(asked("--device-binding=visible"), slots(3, "nvidia"), {})
+    assert "CUDA_VISIBLE_DEVICES" not in spec.env

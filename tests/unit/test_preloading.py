@@ -1,0 +1,135 @@
+"""What people are told of the preloaded image, and when."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher import cli, preloading
+from launcher.node import Slot
+from launcher.preloading import Image
+from launcher.warden import ForkServerLost, Gone, ImageSpec, Preloaded, Preloading, PreloadRefused, Spawned
+
+
+class Warden:
+    """Hears of orders."""
+
+    def __init__(self) -> None:
+        self.orders: list[ImageSpec] = []
+
+    def preload(self, image: ImageSpec) -> None:
+        self.orders.append(image)
+
+
+class Bench:
+    """An image, and what was told of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
+        self.warden = Warden()
+        self._told: list[str] = []
+        monkeypatch.setattr(preloading, "tell", self._told.append)
+        self.image = Image(cli.parse([*words, "train.py"], {}), self.warden)  # type: ignore[arg-type]
+
+    def told(self) -> list[str]:
+        told, self._told[:] = list(self._told), []
+        return told
+
+
+SLOTS = [Slot(index=0, devices=()), Slot(index=1, devices=())]
+
+
+def test_the_image_is_ordered_once_and_before_devices_are_looked_at_if_that_can_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    early = Bench(monkeypatch, "--preload=torch", "--nproc-per-node=2", "--framework=torch")
+    early.image.order()
+    assert len(early.warden.orders) == 1
+    late = Bench(monkeypatch, "--preload=torch")
+    late.image.order()
+    assert late.warden.orders == []
+    for bench in (early, late):
+        bench.image.order(SLOTS)
+        bench.image.order(SLOTS)
+        assert [order.modules for order in bench.warden.orders] == [("torch",)]
+
+
+def test_what_the_next_agent_finds_left_processes_by_is_in_the_image() -> None:
+    warden = Warden()
+    image = Image(cli.parse(["--preload=torch", "train.py"], {}), warden, {"LAUNCHER_PLACE": "here"})  # type: ignore[arg-type]
+    image.order(SLOTS)
+    assert warden.orders[0].env["LAUNCHER_PLACE"] == "here"
+
+
+@pytest.mark.parametrize(
+    ("modules", "words"),
+    [
+        ("torch", "preloaded torch in 0.9 s; workers are forked with it in memory"),
+        ("torch,numpy", "preloaded torch and numpy in 0.9 s; workers are forked with them in memory"),
+        ("a,b,c.d", "preloaded a, b and c.d in 0.9 s; workers are forked with them in memory"),
+    ],
+)
+def test_one_line_says_that_the_image_is_there_and_a_line_each_what_is_remarkable(
+    monkeypatch: pytest.MonkeyPatch, modules: str, words: str
+) -> None:
+    bench = Bench(monkeypatch, f"--preload={modules}")
+    assert bench.image.take(Preloaded(7, 0.9241, ("torch reads the clock",)), 100.0) is None
+    assert bench.told() == [words, "torch reads the clock"]
+
+
+def test_plain_pythons_that_wait_are_not_worth_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, "--standby=1", "--max-restarts=1")
+    bench.image.order(SLOTS)
+    bench.image.take(Preloaded(7, 0.01, ()), 100.0)
+    assert bench.told() == []
+
+
+def test_a_round_that_waits_long_for_the_import_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, "--preload=torch,jax")
+    bench.image.order(SLOTS)
+    assert bench.image.wake_at == float("inf")  # nobody waits
+    bench.image.take(Preloading(7), 100.0)
+    bench.image.awaited(105.0)
+    assert bench.image.wake_at == 105.0 + preloading.PATIENCE_S
+    bench.image.late(115.2)
+    assert bench.told() == ["the workers wait for the import of torch and jax (--preload), which has taken 15 s so far"]
+    assert bench.image.wake_at == float("inf")
+
+
+def test_a_round_that_waits_long_for_plain_pythons_says_so_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, "--standby=1", "--max-restarts=1")
+    bench.image.awaited(100.0)
+    bench.image.late(110.0)
+    assert bench.told() == ["the workers wait for a Python (--standby), which has taken 10 s so far"]
+
+
+@pytest.mark.parametrize("report", [Preloaded(7, 2.0, ()), Spawned(1, 0, 8), Gone(1)])
+def test_whoever_has_what_it_waited_for_waits_no_more(
+    monkeypatch: pytest.MonkeyPatch, report: Preloaded | Spawned | Gone
+) -> None:
+    bench = Bench(monkeypatch, "--preload=torch")
+    bench.image.order(SLOTS)
+    bench.image.awaited(100.0)
+    bench.image.take(report, 101.0)
+    assert bench.image.wake_at == float("inf")
+
+
+def test_once_the_image_is_there_no_round_waits_until_it_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, "--preload=torch")
+    bench.image.order(SLOTS)
+    bench.image.take(Preloaded(7, 2.0, ()), 100.0)
+    bench.image.awaited(100.0)
+    assert bench.image.wake_at == float("inf")
+    bench.told()
+    bench.image.take(ForkServerLost("the fork server (pid 7) was killed by SIGKILL"), 101.0)
+    assert bench.told() == ["the fork server (pid 7) was killed by SIGKILL"]
+    bench.image.awaited(100.0)
+    assert bench.image.wake_at < float("inf")
+
+
+def test_an_image_that_cannot_be_made_is_the_user_s_error_to_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, "--preload=torhc")
+    refusal = bench.image.take(PreloadRefused("--preload: there is no module torhc", "is it installed?"), 101.0)
+    assert refusal is not None
+    assert (str(refusal), refusal.hint, refusal.exit_code) == (
+        "--preload: there is no module torhc", "is it installed?", 2,
+    )  # fmt: skip
+    assert bench.told() == []
