@@ -32,7 +32,7 @@ CLIENTS_TESTS := $(wildcard tests/clients)
 
 SOURCES := $(shell find launcher rendezvous -name '*.py')
 
-.PHONY: help demo test unit lint docs compat clients soak bench nodes placement best optima browser servers faults stores clean
+.PHONY: help demo test unit lint docs compat clients soak report bench nodes placement best optima browser servers faults stores clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -86,21 +86,25 @@ soak: .venv/installed servers ## simulate the protocol under the faults of 20,00
 	.venv/bin/python -m rendezvous.testing --seeds $(SEEDS) --processes $(SOAK_PROCESSES)
 	$(SOAK)
 
-bench: .venv/installed ## meshrun and torchrun in turns, PAIRS times; records in benchmarks/records
-	mkdir -p benchmarks/records
-	$(BENCH) benchmarks/startup.py --pairs $(PAIRS) --json benchmarks/records/startup.jsonl
-	$(BENCH) benchmarks/memory.py --pairs $(PAIRS) --json benchmarks/records/memory.jsonl
-	$(BENCH) benchmarks/restart.py --pairs $(PAIRS) --json benchmarks/records/restart.jsonl
-	$(BENCH) benchmarks/output.py --rounds $(PAIRS) >> benchmarks/records/output.jsonl
+# REPORT=--from-records makes the page anew from the records that are there, REPORT='--only startup,warm' measures these.
+BUDGET ?= 20m
+REPORT ?=
+report: .venv/installed servers ## all benchmarks beside torchrun, in BUDGET; tables and pictures of docs/performance.md
+	$(BENCH) -m benchmarks.report --budget $(BUDGET) $(REPORT)
+
+# Longer than in the report. What is appended to the records is on the page after `make report REPORT=--from-records`.
+bench: .venv/installed servers ## one node: meshrun and torchrun in turns, PAIRS times; records in benchmarks/records
+	$(BENCH) -m benchmarks.startup --check
+	for name in startup memory restart warm output; do \
+		$(BENCH) -m benchmarks.$$name --pairs $(PAIRS) --json benchmarks/records/$$name.jsonl || exit 1; done
 
 # Half an hour: eight agents share the cores of one machine, and torchrun's need long to start.
-nodes: .venv/installed servers ## several agents and a real etcd: first rounds, and lost nodes, beside torchrun
-	mkdir -p benchmarks/records
-	$(BENCH) -m benchmarks.rendezvous --json benchmarks/records/rendezvous.jsonl
-	$(BENCH) -m benchmarks.failover --json benchmarks/records/failover.jsonl
+nodes: .venv/installed servers ## several agents and a real etcd: first rounds, lost nodes, and growth to thousands
+	for name in rendezvous failover scale; do \
+		$(BENCH) -m benchmarks.$$name --json benchmarks/records/$$name.jsonl || exit 1; done
 
-placement: .venv/installed ## quality, time and memory of the planner; pictures in docs/images
-	$(BENCH) -m benchmarks.placement --json benchmarks/records/placement.jsonl --plots docs/images
+placement: .venv/installed ## quality, time and memory of the planner
+	$(BENCH) -m benchmarks.placement --json benchmarks/records/placement.jsonl
 
 best: .venv/installed ## search long for layouts better than those the planner is measured against
 	.venv/bin/python -m pip install --quiet --constraint constraints.txt numba
@@ -143,7 +147,7 @@ clean: ## remove what these targets made
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	.venv/bin/python -m pip install --quiet --constraint constraints.txt \
-		--config-settings editable_mode=compat --editable '.[dev,docs,examples]'
+		--config-settings editable_mode=compat --editable '.[dev,docs,examples,report]'
 	touch $@
 
 STORE_EXAMPLES ?= 600

@@ -9,28 +9,33 @@ Two kinds of worker:
   block   lines are made beforehand and written 1,000 at a time: the launcher is what is measured
   print   one unbuffered `print` per line, as a script does under `python -u`: mostly the workers are
 
-    python benchmarks/output.py [--rounds 3] [--kind block] [--pump]
+    python -m benchmarks.output [--pairs 3] [--kind block] [--pump]
 
-`--pump` measures the output thread alone with eight real writers, without agent and warden, in meshrun's place.
-JSON lines go to stdout, sentences to stderr.
+`--pump` measures the output thread alone with eight real writers, without agent and warden, in meshrun's place; such
+figures go to no record.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
+import functools
 import os
 import re
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from typing import Any
+
+from benchmarks import figures, pairs
 
 WORKERS = 8
 RUN_LIMIT_S = 120.0
+MODULE = "benchmarks.output"
+FLAGS = ("--standalone", "--nproc-per-node", str(WORKERS), "--tee", "3", "--log-dir", "{log_dir}")
+RATES = {"block": (figures.BLOCKS, figures.TORN_IN_BLOCKS), "print": (figures.PRINTS, figures.TORN_PRINTS)}
 BARRIER = "OUTPUT_BENCHMARK_BARRIER"
 LINE = re.compile(rb"\[default([0-7])\]:worker ([0-7]) prints line (\d+) of a long story")
 
@@ -114,7 +119,7 @@ def measure(command: list[str], lines: int) -> dict[str, float]:
         log_dir, barrier = os.path.join(work_dir, "logs"), os.path.join(work_dir, "barrier")
         os.mkdir(barrier)
         command = [word.replace("{log_dir}", log_dir) for word in command]
-        environment = {**os.environ, BARRIER: barrier, "OMP_NUM_THREADS": "1"}
+        environment = {**pairs.environment(), BARRIER: barrier, "OMP_NUM_THREADS": "1"}
         chunks: list[bytes] = []
         with open(os.path.join(work_dir, "stderr"), "w+") as stderr:
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -139,59 +144,48 @@ def measure(command: list[str], lines: int) -> dict[str, float]:
         return {"lines_per_s": lines * WORKERS / (last - first), **seconds, **check(b"".join(chunks), log_dir, lines)}
 
 
+def sample(side: str, kind: str, options: argparse.Namespace) -> dict[str, float]:
+    """One job. Raises RuntimeError if a line of meshrun's was damaged; torchrun's torn lines are a figure."""
+    task = ["--kind", kind, "--lines", str(options.lines)]
+    command = [*pairs.COMMANDS[side], *FLAGS, "-m", MODULE, "--as", "worker", *task]
+    if options.pump and side == pairs.OURS:
+        command = [sys.executable, "-m", MODULE, "--as", "agent", *task, "--log-dir", "{log_dir}"]
+    found = measure(command, options.lines)
+    if side == pairs.OURS and any(value for name, value in found.items() if name.endswith("line_count")):
+        raise RuntimeError(f"meshrun's output is damaged: {found}")
+    rate, torn = RATES[kind]
+    return {rate: found["lines_per_s"], torn: found["torn_line_count"]}
+
+
 def main() -> None:
     """Read the command line, measure, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3, help="pairs per kind of worker (3)")
-    parser.add_argument("--lines", type=int, default=200_000, help="lines per worker (200000)")
-    parser.add_argument("--kind", choices=["block", "print"], help="only this kind of worker")
+    parser = pairs.arguments(__doc__ or "", pairs=5, quick=3)
+    parser.add_argument("--lines", type=int, default=200_000, help="lines per worker (default: %(default)s)")
+    parser.add_argument("--kind", choices=sorted(RATES), help="only this kind of worker")
     parser.add_argument("--pump", action="store_true", help="the output thread alone in meshrun's place")
     parser.add_argument("--as", dest="role", choices=["worker", "agent"], help=argparse.SUPPRESS)
     parser.add_argument("--log-dir", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    script = os.path.abspath(__file__)
     if options.role == "worker":
         work(options.kind, options.lines)
         return
     if options.role == "agent":
         task = ["--as", "worker", "--kind", options.kind, "--lines", str(options.lines)]
-        pump([sys.executable, "-u", script, *task], options.log_dir)
+        pump([sys.executable, "-u", "-m", MODULE, *task], options.log_dir)
         return
-    flags = ["--standalone", "--nproc-per-node", str(WORKERS), "--tee", "3", "--log-dir", "{log_dir}"]
-    for kind in [options.kind] if options.kind else ["block", "print"]:
-        task = ["--kind", kind, "--lines", str(options.lines)]
-        worker = [script, "--as", "worker", *task]
-        ours = [sys.executable, "-m", "launcher", *flags, *worker]
-        if options.pump:
-            ours = [sys.executable, script, "--as", "agent", *task, "--log-dir", "{log_dir}"]
-        commands = {"meshrun": ours, "torchrun": [sys.executable, "-m", "torch.distributed.run", *flags, *worker]}
-        rates: dict[str, list[float]] = {name: [] for name in commands}
-        for pair in range(options.rounds):
-            for name, command in commands.items():
-                result = measure(command, options.lines)
-                rates[name].append(result["lines_per_s"])
-                print(json.dumps({"benchmark": "output", "kind": kind, "pair": pair, "launcher": name, **result}))
-                if name == "meshrun" and any(
-                    value for key, value in result.items() if "lines" in key and key != "lines_per_s"
-                ):
-                    sys.exit(f"meshrun's output is damaged: {result}")
-        ratios = [a / b for a, b in zip(rates["meshrun"], rates["torchrun"], strict=True)]
-        summary = {
-            "benchmark": "output",
-            "kind": kind,
-            "lines": options.lines * WORKERS,
-            "ratio_median": statistics.median(ratios),
-            "ratio_range": [min(ratios), max(ratios)],
-            **{f"{name}_lines_per_s_median": statistics.median(rate) for name, rate in rates.items()},
-        }
-        print(json.dumps(summary), flush=True)
-        print(
-            f"{kind}: {summary['ratio_median']:.2f} x torchrun's lines/s "
-            f"({min(ratios):.2f} to {max(ratios):.2f} in {options.rounds} pairs); "
-            f"meshrun {statistics.median(rates['meshrun']):,.0f}, "
-            f"torchrun {statistics.median(rates['torchrun']):,.0f} lines/s",
-            file=sys.stderr,
-        )
+    if options.pump:
+        options.json = None
+    with pairs.recording(options) as record:
+        lines: list[dict[str, Any]] = []
+        for kind in [options.kind] if options.kind else sorted(RATES):
+            take = functools.partial(sample, kind=kind, options=options)
+            samples = pairs.alternate(
+                take, sides=pairs.sides(options), pairs=options.pairs, record=record, warm_ups=int(not lines)
+            )
+            lines += [pairs.summary(pairs.Figure(name, "1/s"), samples) for name in RATES[kind][:1]]
+        for line in lines:
+            record({"summary": line})
+    print(pairs.table(lines))
 
 
 if __name__ == "__main__":

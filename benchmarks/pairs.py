@@ -6,7 +6,11 @@ to a file of JSON lines, with the machine they were taken on. The first run of e
 it fills the page cache and compiles modules.
 
 Every benchmark here is a function `sample(side)` that runs one job under COMMANDS[side] and returns its
-figures by name. Run one as `python benchmarks/startup.py --pairs 10 --json startup.jsonl`.
+figures by name; units and aims are in figures.py. Run one as `python -m benchmarks.startup --pairs 10 --json FILE`.
+
+A record is a file of JSON lines. A head says what was run, where and on which commit; each sample has its side, its
+pair, whether it counts, and figures by name, null for one that did not come in time; then come summaries, and an end
+that is missing where the run was cut off. runs.py reads them.
 """
 
 from __future__ import annotations
@@ -26,7 +30,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-OURS, THEIRS = "meshrun", "torchrun"
+from benchmarks import figures
+from benchmarks.runs import NEVER, OURS, THEIRS
+
 COMMANDS = {
     OURS: [sys.executable, "-m", "launcher"],
     THEIRS: [sys.executable, "-m", "torch.distributed.run"],
@@ -37,7 +43,10 @@ Samples = dict[str, dict[str, list[float]]]  # side -> figure -> one value per p
 
 
 class Figure(NamedTuple):
-    """One line of the table. `goal` is a ratio meshrun / torchrun: at most that, or at least if `more_is_better`."""
+    """One line of the table. `goal` is a ratio meshrun / torchrun: at most that, or at least if `more_is_better`.
+
+    Without a goal here that of figures.py counts, if it has one by this name.
+    """
 
     name: str
     unit: str
@@ -48,13 +57,12 @@ class Figure(NamedTuple):
 class Job:
     """A launcher that was started; `started_s` is CLOCK_MONOTONIC just before its exec."""
 
-    def __init__(self, side: str, options: Sequence[str], script: Path, errors: IO[bytes]) -> None:
+    def __init__(self, side: str, command: Sequence[str], script: Path, errors: IO[bytes]) -> None:
         self.side = side
         self.errors = errors
-        command = [*COMMANDS[side], "--standalone", *options, str(script)]
         self.started_s = time.monotonic()
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=errors, cwd=script.parent, env=environment()
+            [*command, str(script)], stdout=subprocess.PIPE, stderr=errors, cwd=script.parent, env=environment()
         )
 
     def line(self) -> str:
@@ -86,30 +94,52 @@ class Job:
         return self.errors.read()[-count:].decode(errors="replace")
 
 
-def arguments(description: str, pairs: int) -> argparse.ArgumentParser:
-    """The options that every benchmark has."""
+class HowOften(argparse.Action):
+    """--pairs and --quick: whatever their order, a number that was given counts for more than that of --quick."""
+
+    def __call__(self, parser: object, options: argparse.Namespace, values: Any, option: str | None = None) -> None:
+        if self.dest == "pairs":
+            options.pairs, options.pairs_given = values, True
+        else:
+            options.quick = True
+            options.pairs = options.pairs if getattr(options, "pairs_given", False) else self.const
+
+
+def arguments(description: str, pairs: int, quick: int | None = None) -> argparse.ArgumentParser:
+    """The options that every benchmark has; `pairs` jobs by default, `quick` with --quick."""
+    few = min(pairs, 3) if quick is None else quick
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=pairs, help="pairs of jobs (default: %(default)s)")
+    parser.add_argument(
+        "--pairs", type=int, action=HowOften, default=pairs, help="pairs of jobs (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--quick", action=HowOften, nargs=0, const=few, default=False, help=f"as `make report` does it: {few} pairs"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="append machine, samples and summary as JSON lines")
     parser.add_argument("--only", choices=sorted(COMMANDS), help="run one side, without ratios (to try a benchmark)")
     return parser
 
 
 def environment() -> dict[str, str]:
-    """The caller's environment without what would configure either launcher."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "LAUNCHER_", "TORCHEL"))}
+    """The caller's environment without what would configure either launcher, or have modules compiled every time."""
+    others = ("PET_", "LAUNCHER_", "TORCHEL", "PYTHONDONTWRITEBYTECODE")
+    return {name: value for name, value in os.environ.items() if not name.startswith(others)}
 
 
 @contextlib.contextmanager
-def running(side: str, options: Sequence[str], script: str) -> Iterator[Job]:
+def running(
+    side: str, options: Sequence[str], script: str, *, command: Sequence[str] = (), meeting: Sequence[str] = ()
+) -> Iterator[Job]:
     """Run `script` (its text) under a launcher on this machine; its workers share one pipe for stdout.
 
-    A job that the caller has not finished is ended.
+    `meeting`: the options by which nodes meet; --standalone if there are none. `command`: another program that runs
+    the script, which then gets no options. A job that the caller has not finished is ended.
     """
+    command = command or [*COMMANDS[side], *(meeting or ["--standalone"]), *options]
     with tempfile.TemporaryDirectory(prefix="benchmark-") as directory, tempfile.TemporaryFile() as errors:
         file = Path(directory, "script.py")
         file.write_text(script)
-        job = Job(side, options, file, errors)
+        job = Job(side, command, file, errors)
         try:
             yield job
         finally:
@@ -131,6 +161,7 @@ def machine() -> dict[str, Any]:
         "cpu": models[0] if models else platform.machine(),
         "kernel": platform.release(),
         "python": platform.python_version(),
+        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
         "load_1min": os.getloadavg()[0],
         **{package: installed(package) for package in ("torch", "meshrun")},
     }
@@ -141,6 +172,19 @@ def installed(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
+        return None
+
+
+def commit() -> str | None:
+    """What is measured: the commit, with a + where the code is another by now; None outside of a repository."""
+    root = Path(__file__).parents[1]
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=root, check=True, capture_output=True, text=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "--short", "HEAD") + "+" * bool(git("status", "--short", "launcher", "rendezvous"))
+    except (OSError, subprocess.CalledProcessError):
         return None
 
 
@@ -157,32 +201,40 @@ def alternate(
     for pair in range(1 - warm_ups, pairs + 1):
         for side in sides:
             figures = sample(side)
-            record({"sample": side, "pair": pair, "counts": pair > 0, **figures})
+            told = {name: value if value < NEVER else None for name, value in figures.items()}
+            record({"sample": side, "pair": pair, "counts": pair > 0, **told})
             if pair < 1:
                 continue
             for name, value in figures.items():
                 samples[side].setdefault(name, []).append(value)
-        print(f"pair {pair} of {pairs}", file=sys.stderr)
+        print(f"pair {pair} of {pairs}", file=sys.stderr, flush=True)
     return samples
 
 
 def summary(figure: Figure, samples: Samples) -> dict[str, Any]:
-    """Medians of both sides; median and range of the ratios within a pair."""
-    medians = {side: statistics.median(figures[figure.name]) for side, figures in samples.items()}
-    line: dict[str, Any] = {"figure": figure.name, "unit": figure.unit, **medians}
-    if OURS in samples and THEIRS in samples:
-        ratios = [
-            ours / theirs for ours, theirs in zip(samples[OURS][figure.name], samples[THEIRS][figure.name], strict=True)
-        ]
+    """Medians of the sides that have it; median and range of the ratios within a pair.
+
+    What torchrun did not do in time counts there as if done at the limit.
+    """
+    medians = {side: statistics.median(found[figure.name]) for side, found in samples.items() if figure.name in found}
+    told = {side: value if value < NEVER else None for side, value in medians.items()}
+    line: dict[str, Any] = {"figure": figure.name, "unit": figure.unit, **told}
+    if OURS in medians and THEIRS in medians:
+        ours, theirs = (samples[side][figure.name] for side in (OURS, THEIRS))
+        limits_s = samples[THEIRS].get("limit_s", theirs)
+        ratios = [one / min(other, end) for one, other, end in zip(ours, theirs, limits_s, strict=True)]
         line |= {
             "ratio": statistics.median(ratios),
             "ratio_min": min(ratios),
             "ratio_max": max(ratios),
             "pairs": len(ratios),
         }
-        if figure.goal is not None:
-            reached = line["ratio"] >= figure.goal if figure.more_is_better else line["ratio"] <= figure.goal
-            line |= {"goal": figure.goal, "reached": reached}
+        aim = figures.aim(figure.name)
+        goal, least = figure.goal, figure.more_is_better
+        if goal is None and aim is not None:
+            goal, least = aim.ratio, aim.least
+        if goal is not None:
+            line |= {"goal": goal, "reached": line["ratio"] >= goal if least else line["ratio"] <= goal}
     return line
 
 
@@ -190,7 +242,7 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
     """The summary for people, as a Markdown table."""
     rows = ["| figure | meshrun | torchrun | ratio: median (range) | goal |", "|---|---|---|---|---|"]
     for line in lines:
-        sides = [f"{line[side]:.3g} {line['unit']}" if side in line else "" for side in (OURS, THEIRS)]
+        sides = ["" if side not in line else _value(line[side], line["unit"]) for side in (OURS, THEIRS)]
         ratio = goal = ""
         if "ratio" in line:
             ratio = f"{line['ratio']:.3f} ({line['ratio_min']:.3f} to {line['ratio_max']:.3f}, {line['pairs']} pairs)"
@@ -198,6 +250,10 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
             goal = f"{line['goal']:g}: {'reached' if line['reached'] else 'missed'}"
         rows.append(f"| {line['figure']} | {sides[0]} | {sides[1]} | {ratio} | {goal} |")
     return "\n".join(rows)
+
+
+def _value(value: float | None, unit: str) -> str:
+    return "not in time" if value is None else f"{value:.3g} {unit}"
 
 
 @contextlib.contextmanager
@@ -210,17 +266,19 @@ def recording(options: argparse.Namespace) -> Iterator[Callable[[dict[str, Any]]
             if file:
                 print(json.dumps(line), file=file, flush=True)
 
-        where = machine()
+        where, began_s = machine(), time.monotonic()
         record(
             {
                 "benchmark": Path(sys.argv[0]).stem,
                 "arguments": sys.argv[1:],
                 "machine": where,
+                "commit": commit(),
                 "unix_time_s": time.time(),
             }
         )
-        print(", ".join(f"{name} {value}" for name, value in where.items()), file=sys.stderr)
+        print(", ".join(f"{name} {value}" for name, value in where.items()), file=sys.stderr, flush=True)
         yield record
+        record({"end": True, "seconds": time.monotonic() - began_s})
 
 
 def sides(options: argparse.Namespace) -> list[str]:
@@ -228,10 +286,12 @@ def sides(options: argparse.Namespace) -> list[str]:
     return [options.only] if options.only else [OURS, THEIRS]
 
 
-def main(sample: Callable[[str], dict[str, float]], figures: Sequence[Figure], options: argparse.Namespace) -> None:
+def main(
+    sample: Callable[[str], dict[str, float]], figures: Sequence[Figure], options: argparse.Namespace, warm_ups: int = 1
+) -> None:
     """Take the samples, print the table on stdout, and keep the record if --json was given."""
     with recording(options) as record:
-        samples = alternate(sample, sides=sides(options), pairs=options.pairs, record=record)
+        samples = alternate(sample, sides=sides(options), pairs=options.pairs, record=record, warm_ups=warm_ups)
         lines = [summary(figure, samples) for figure in figures]
         for line in lines:
             record({"summary": line})

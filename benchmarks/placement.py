@@ -5,7 +5,7 @@ Quality is a ratio: the cost J of the plan to the best that anybody has found fo
 counted rank by rank by `judge.py`, which also refuses a plan that breaks a rule. Times are CPU seconds in a fresh
 process each, from the text of a cluster file to the plan; memory is that process's peak.
 
-    python -m benchmarks.placement --json placement.jsonl --plots docs/images
+    python -m benchmarks.placement --json placement.jsonl
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from benchmarks import judge, long_search, pairs, plots
+from benchmarks import judge, long_search, pairs
 from benchmarks.families import Instance, cases, dgx, families, irregular, regular
+from benchmarks.planner_tables import CPU_GOAL_S, MEAN_GOAL, PEAK_GOAL_MIB, WORST_GOAL
 from launcher import mesh as meshes
 from launcher.node import Node
 from launcher.placement import Costs, Limits, Plan, feasibility, plan
 
-MEAN_GOAL, WORST_GOAL = 1.005, 1.03
 SIZES = (64, 512, 4_096, 16_384)
-CPU_GOAL_S, PEAK_GOAL_MIB = 1.0, 300  # at the largest size
 PARTS = ("cases", "optima", "quality", "stability", "time")
 
 Line = dict[str, Any]
@@ -152,18 +151,6 @@ def details(lines: Sequence[Line]) -> str:
                 f"{to_best or math.nan:>8.4f}{to_bound or math.nan:>8.3f}{line['cpu_s']:>7.2f}"
             )
     return "\n".join(rows)
-
-
-def picture(lines: Sequence[Line]) -> str:
-    """Dots for the plans and for two orders of today, by family."""
-    shown = {"meshrun": "cost", "order of paths": "path", "address as text": "address as text"}
-    ratios: dict[str, dict[str, list[float]]] = {}
-    for line in lines:
-        family = ratios.setdefault(line["instance"].partition("/")[0], {name: [] for name in shown})
-        for name, key in shown.items():
-            if (found := ratio(line, key, "best")) is not None:
-                family[name].append(found)
-    return plots.quality(ratios, MEAN_GOAL, WORST_GOAL)
 
 
 def known_cases() -> Iterator[Line]:
@@ -331,66 +318,51 @@ def time_table(rows: Sequence[Line]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = pairs.arguments(__doc__ or "", pairs=5, quick=3)
     parser.add_argument("--part", choices=PARTS, action="append", help="only this part; may be given again")
     parser.add_argument("--size-max", type=int, metavar="N", help="quality of instances of at most so many nodes")
-    parser.add_argument("--repeats", type=int, default=5, help="processes for each time (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, help="processes for each time (default: --pairs)")
     parser.add_argument("--details", action="store_true", help="print every instance")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="append machine, samples and summary as JSON lines")
-    parser.add_argument("--plots", type=Path, metavar="DIR", help="write pictures of quality and time")
     parser.add_argument("--best", type=Path, default=long_search.BEST, help="best known costs (default: %(default)s)")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         print(json.dumps(timed(int(options.child[1]), options.child[0])))
         return
-    parts = options.part or PARTS
-    record: list[Line] = [
-        {
-            "benchmark": "placement",
-            "arguments": sys.argv[1:],
-            "machine": pairs.machine(),
-            "unix_time_s": time.time(),
-        }
-    ]
-    if "cases" in parts:
+    with pairs.recording(options) as record:
+        for part in options.part or PARTS:
+            print(part, file=sys.stderr, flush=True)
+            lines, text = measure(part, options)
+            for line in lines:
+                record(line)
+            print(text + "\n", flush=True)
+
+
+def measure(part: str, options: argparse.Namespace) -> tuple[list[Line], str]:
+    """The lines of a part's record, and its table."""
+    if part == "cases":
         lines = list(known_cases())
-        record += lines
-        print(f"{'case':<12}{'cost':>10}{'optimum':>10}{'path order':>12}")
+        text = [f"{'case':<12}{'cost':>10}{'optimum':>10}{'path order':>12}"]
         for line in lines:
             costs = line.get("cost", math.nan), line["optimum"], line.get("path", math.nan)
-            print(f"{line['instance']:<12}{costs[0]:>10g}{costs[1]:>10g}{costs[2]:>12g}")
-        print()
-    if "optima" in parts:
+            text.append(f"{line['instance']:<12}{costs[0]:>10g}{costs[1]:>10g}{costs[2]:>12g}")
+        return lines, "\n".join(text)
+    if part == "optima":
         line = proven()
-        record.append(line)
         met = line["optima"] - len(line["missed"])
-        print("\n".join([f"{met} of {line['optima']} small clusters at their proven optimum", *line["missed"], ""]))
-    if "quality" in parts:
+        return [line], "\n".join([f"{met} of {line['optima']} small clusters at their proven optimum", *line["missed"]])
+    if part == "quality":
         best = long_search.load(options.best)
         lines = [measured(instance, best.get(instance.name)) for instance in families(options.size_max)]
-        rows, text = quality(lines)
-        record += [*lines, *({"summary": row} for row in rows)]
-        print(text + "\n")
-        if options.details:
-            print(details(lines) + "\n")
-        if options.plots:
-            (options.plots / "placement-quality.svg").write_text(picture(lines))
-    if "stability" in parts:
+        rows, table = quality(lines)
+        also = f"\n\n{details(lines)}" if options.details else ""
+        return [*lines, *({"summary": row} for row in rows)], table + also
+    if part == "stability":
         lines = list(losses())
-        record += lines
-        print(stability(lines) + "\n")
-    if "time" in parts:
-        lines = list(times(options.repeats, SIZES))
-        rows = of_size(lines)
-        record += [*lines, *({"summary": row} for row in rows)]
-        print(time_table(rows))
-        if options.plots:
-            (options.plots / "placement-time.svg").write_text(plots.times(rows, CPU_GOAL_S))
-    if options.json:
-        with options.json.open("a") as file:
-            for line in record:
-                print(json.dumps(line), file=file)
+        return lines, stability(lines)
+    lines = list(times(options.repeats or options.pairs, SIZES))
+    rows = of_size(lines)
+    return [*lines, *({"summary": row} for row in rows)], time_table(rows)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ import signal
 import statistics
 import time
 
-import pairs
+from benchmarks import pairs
+from benchmarks.figures import RESTART
 
 WORKERS = 8
 SCRIPT = r"""
@@ -25,7 +26,6 @@ words = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["LOCAL_RANK"], os.g
 print("%s %s %d %.6f\n" % words, end="", flush=True)  # one write: both launchers run Python unbuffered
 signal.pause()
 """
-FIGURE = f"kill of one of {WORKERS} workers to first line of the last in the next round"
 
 
 def sample(side: str, kills: int, idle_s: float, chance: random.Random) -> dict[str, float]:
@@ -41,11 +41,11 @@ def sample(side: str, kills: int, idle_s: float, chance: random.Random) -> dict[
             pids, last_s = one_round(job, restart_count=kill)
             times_s.append(last_s - killed_s)
         singly = {f"kill {number}": time_s for number, time_s in enumerate(times_s, start=1)}
-        return {FIGURE: statistics.median(times_s), **singly}
+        return {RESTART: statistics.median(times_s), **singly}
 
 
 def one_round(job: pairs.Job, restart_count: int) -> tuple[dict[int, int], float]:
-    """Read the first line of every worker of a round: pid by local rank, and the time in the last line."""
+    """Read the line of every worker of a round: pid by local rank, and the time in the last."""
     pids: dict[int, int] = {}
     last_s = 0.0
     while len(pids) < WORKERS:
@@ -58,8 +58,9 @@ def one_round(job: pairs.Job, restart_count: int) -> tuple[dict[int, int], float
 
 if __name__ == "__main__":
     parser = pairs.arguments(__doc__ or "", pairs=5)
-    parser.add_argument("--kills", type=int, default=3, help="kills per job (default: %(default)s)")
+    parser.add_argument("--kills", type=int, help="kills per job (default: 3, quick: 2)")
     parser.add_argument("--idle", type=float, default=5.5, metavar="S", help="least pause between kills (default: 5.5)")
     options = parser.parse_args()
-    take = functools.partial(sample, kills=options.kills, idle_s=options.idle, chance=random.Random(1))
-    pairs.main(take, [pairs.Figure(FIGURE, "s", 0.5)], options)
+    kills = options.kills or (2 if options.quick else 3)
+    take = functools.partial(sample, kills=kills, idle_s=options.idle, chance=random.Random(1))
+    pairs.main(take, [pairs.Figure(RESTART, "s")], options, warm_ups=0 if options.quick else 1)

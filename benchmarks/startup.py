@@ -1,42 +1,98 @@
 """How long until the last worker has said its first word, and how long a job lasts that does nothing.
 
 Each worker prints one line and ends; it imports nothing, so the time is the launcher's and the bare
-Python's. Lines are timed where they arrive, at the reading end of the pipe that all workers share.
+Python's. Lines are timed where they arrive, at the reading end of the pipe that all workers share. The same eight
+Pythons started by a loop of the shell, which does nothing else, are the least that any launcher could take.
+
+`--check` compares nothing with torchrun: it fails when the launcher needs more of the processor than it did. The
+unit is the CPU time of a Python that does nothing, in the same run, so a slower machine has the same figures.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 import time
+from collections.abc import Sequence
 
-import pairs
+from benchmarks import figures, pairs
 
 WORKERS = (1, 2, 8)
 SCRIPT = r"print('here\n', end='', flush=True)" + "\n"  # one write: both launchers run Python unbuffered
+LOOP = ["sh", "-c", f'for worker in {" ".join(map(str, range(8)))}; do "$0" -u "$1" & done; wait', sys.executable]
+
+# In bare Pythons, of CPU time. Seen are 6 to 8 and 0.3 to 0.5, the more the busier the machine; classes made by the
+# library's dataclasses and named tuples took 13.
+JOB_MAX, WORKER_MAX = 9.5, 0.9
+RUNS = 12
 
 
 def sample(side: str) -> dict[str, float]:
     """One job for each number of workers, one after the other; seconds."""
-    figures: dict[str, float] = {}
+    found: dict[str, float] = {}
     for workers in WORKERS:
-        with pairs.running(side, ["--nproc-per-node", str(workers)], SCRIPT) as job:
-            for _ in range(workers):
-                job.line()
-            figures[first_line(workers)] = time.monotonic() - job.started_s
-            job.finish()
-            figures[whole_job(workers)] = time.monotonic() - job.started_s
-    return figures
+        options = ["--nproc-per-node", str(workers)]
+        found[first_line(workers)], found[whole_job(workers)] = times(side, options, (), workers)
+    if side == pairs.OURS:
+        found[figures.LOOP], _ = times(side, (), LOOP, 8)
+    return found
+
+
+def times(side: str, options: Sequence[str], command: Sequence[str], workers: int) -> tuple[float, float]:
+    """From the exec to the last first line, and to the end."""
+    with pairs.running(side, options, SCRIPT, command=command) as job:
+        for _ in range(workers):
+            job.line()
+        first_s = time.monotonic() - job.started_s
+        job.finish()
+        return first_s, time.monotonic() - job.started_s
 
 
 def first_line(workers: int) -> str:
-    return f"exec to first line, {workers} worker{'s' * (workers > 1)}"
+    return figures.workers(figures.FIRST_LINE, workers)
 
 
 def whole_job(workers: int) -> str:
-    return f"whole job that does nothing, {workers} worker{'s' * (workers > 1)}"
+    return figures.workers(figures.WHOLE_JOB, workers)
+
+
+def check() -> list[str]:
+    """What has grown, as sentences. The least of several runs counts: others on this machine only ever add."""
+    launcher = [*pairs.COMMANDS[pairs.OURS], "--standalone", "--no-python", "--nproc-per-node"]
+    commands = {
+        "unit": [sys.executable, "-I", "-S", "-c", "pass"],
+        "start": [sys.executable, "-c", "pass"],
+        "one": [*launcher, "1", "true"],
+        "eight": [*launcher, "8", "true"],
+    }
+    runs = [{name: cpu_s(command) for name, command in commands.items()} for _ in range(RUNS)]
+    least = {name: min(run[name] for run in runs[1:]) for name in commands}  # the first fills caches
+    job = (least["one"] - least["start"]) / least["unit"]
+    worker = (least["eight"] - least["one"]) / 7 / least["unit"]
+    print(f"a bare Python takes {least['unit'] * 1000:.1f} ms of CPU; in these, beyond the start of its own Python:")
+    print(f"a job of one program that does nothing: {job:.2f}, at most {JOB_MAX:g}")
+    print(f"each further program: {worker:.2f}, at most {WORKER_MAX:g}")
+    where = "`python -X importtime -m launcher` shows where, tests/cli/test_start.py counts what is imported"
+    grown = ["the start of a job has grown: " + where] if job > JOB_MAX else []
+    return grown + (["the start of a worker has grown"] if worker > WORKER_MAX else [])
+
+
+def cpu_s(command: Sequence[str]) -> float:
+    """CPU time of a program and all that it starts and waits for. Raises RuntimeError if it fails."""
+    with open(os.devnull, "r+b") as nothing:
+        actions = [(os.POSIX_SPAWN_DUP2, nothing.fileno(), descriptor) for descriptor in (0, 1, 2)]
+        pid = os.posix_spawn(sys.executable, command, pairs.environment(), file_actions=actions)
+    _, status, used = os.wait4(pid, 0)
+    if status:
+        raise RuntimeError(f"{command} ended with {os.waitstatus_to_exitcode(status)}")
+    return used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":
-    goals = {first_line(8): 0.12, whole_job(8): 0.12}
+    parser = pairs.arguments(__doc__ or "", pairs=10)
+    parser.add_argument("--check", action="store_true", help="fail when the launcher needs more CPU time than it did")
+    options = parser.parse_args()
+    if options.check:
+        sys.exit("\n".join(check()) or 0)
     names = [name(workers) for name in (first_line, whole_job) for workers in WORKERS]
-    options = pairs.arguments(__doc__ or "", pairs=10).parse_args()
-    pairs.main(sample, [pairs.Figure(name, "s", goals.get(name)) for name in names], options)
+    pairs.main(sample, [pairs.Figure(name, "s") for name in (*names, figures.LOOP)], options)

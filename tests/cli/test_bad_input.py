@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import agent, cli, files
+from launcher import cli, files, stay
 from launcher.errors import UsageError
 from launcher.warden import Warden
 from tests.cli.running import run
@@ -92,7 +92,11 @@ def place(tmp_path: Path) -> Path:
             "--logs-specs=mine: no installed package offers it in torchrun.logs_specs",
             "there is default",
         ),
-        (["--preload", "torch", "train.py"], "--preload does not work yet", "leave it out for now"),
+        (
+            ["--preload", "torch", "--no-python", "train.py"],
+            "--preload torch: --no-python runs a program, and only Python can be forked with modules in memory",
+            "leave out --preload, or give Python's script itself",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -267,7 +271,7 @@ def test_garbage_is_collected_again_once_all_is_imported(monkeypatch: pytest.Mon
     monkeypatch.setattr(gc, "freeze", lambda: None)
     monkeypatch.setattr(files, "check", lambda config: seen.append(gc.isenabled()))
     monkeypatch.setattr(Warden, "fork", lambda keep: None)
-    monkeypatch.setattr(agent, "run", run_agent)
+    monkeypatch.setattr(stay, "run", run_agent)
     assert cli.main(["train.py"]) == 5
     assert seen == [True, False, True]
     monkeypatch.setattr(cli, "_run", lambda argv: 6)

@@ -37,9 +37,7 @@ def test_doctor_shows_every_working_option_with_its_value_and_origin() -> None:
     assert ["role", "trainer", "PET_ROLE"] in found
     assert ["nnodes", "1:1"] in found
     shown = {row[0] for row in found if row}
-    assert shown.issuperset(
-        option.name for option in options.TABLE if option.state != "not yet" and option.kind != "ask"
-    )
+    assert shown.issuperset(option.name for option in options.TABLE if option.kind != "ask")
 
 
 def test_the_text_fits_80_columns_and_ends_with_a_verdict() -> None:

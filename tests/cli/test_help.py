@@ -82,21 +82,3 @@ def test_the_reference_page_names_every_spelling() -> None:
     for option in options.TABLE:
         assert all(f"`{spelling}`" in page for spelling in option.spellings)
         assert all(f"`{variable}`" in page for variable in option.variables)
-
-
-# What would be felt before the first worker starts; click is the one that tempts.
-HEAVY = ("click", "argparse", "logging", "pathlib", "tempfile", "subprocess", "asyncio", "importlib.metadata", "uuid")
-
-
-def test_the_way_to_a_worker_imports_nothing_heavy() -> None:
-    code = (
-        "import sys; before = set(sys.modules)\n"
-        "from launcher import cli, files\n"
-        "files.check(cli.parse(['--nproc-per-node=2', '--mesh=dp=2', '--log-dir=/tmp', sys.argv[1], '--lr=1'], {}))\n"
-        "print(*sorted(set(sys.modules) - before))"
-    )
-    outcome = run("python", "-c", code, __file__)
-    assert outcome.code == 0, outcome.err
-    imported = set(outcome.out.split())
-    assert "launcher.config" in imported
-    assert not imported.intersection((*HEAVY, "launcher.help", "torch", "numpy"))

@@ -1,0 +1,216 @@
+"""The page of performance is what its records say, and a report loses nothing when a benchmark fails or is ended.
+
+The benchmarks of these tests are a line of Python each: no timing is taken here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from benchmarks import report, runs
+from benchmarks.budget import Step
+from benchmarks.report import Outcome, Stopped
+from tests.support.documentation import ROOT
+
+pytest.importorskip("matplotlib", reason="the pictures are drawn by matplotlib: pip install '.[report]'")
+from benchmarks import page
+
+HEAD = {"benchmark": "startup", "arguments": [], "machine": {"cores": 2}, "unix_time_s": 0}
+RECORD = f"import json, sys, time; out = open(sys.argv[1], 'a'); head = {HEAD!r}\n"
+WRITE = "print(json.dumps({line}), file=out, flush=True)\n"
+MEASURE = WRITE.format(line="head") + WRITE.format(line="{'sample': 'meshrun', 'pair': 1, 'counts': True, 'new': 2.0}")
+OLD = f'{json.dumps(HEAD)}\n{{"sample": "meshrun", "pair": 1, "counts": true, "old": 1.0, "new": 1.0}}\n'
+STEP = Step("startup", fixed_s=0, pair_s=1, least=1, wanted=1)
+
+
+def pinned() -> str:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return next(line.partition("==")[2] for line in lines if line.startswith("matplotlib=="))
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[str, dict[str, str]]:
+    return page.made(page.PAGE.read_text(), page.history())
+
+
+def test_the_page_is_what_its_records_say(made: tuple[str, dict[str, str]]) -> None:
+    assert page.PAGE.read_text() == made[0], "make report REPORT=--from-records writes it anew"
+
+
+def test_the_pictures_are_what_the_records_say(made: tuple[str, dict[str, str]]) -> None:
+    there = {path.name for path in page.IMAGES.glob("p*.svg")} - {"placement.svg"}
+    assert there == made[1].keys(), "make report REPORT=--from-records draws them"
+    if version("matplotlib") != pinned():
+        pytest.skip(f"another matplotlib than {pinned()} may draw them otherwise")
+    for name, svg in made[1].items():
+        assert (page.IMAGES / name).read_text() == svg, f"{name}: make report REPORT=--from-records draws it anew"
+
+
+def test_every_picture_is_told_in_words_and_names_its_axes(made: tuple[str, dict[str, str]]) -> None:
+    for name, svg in made[1].items():
+        (alt,) = [line for line in made[0].splitlines() if line.endswith(f"](images/{name})")]
+        assert len(alt) > 60
+        assert "<title>" in svg
+        assert "<dc:date>" not in svg
+
+
+def test_what_people_wrote_has_no_figures_that_a_new_run_would_change() -> None:
+    assert page.stray(page.PAGE.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "sentence", ["It takes 0.35 s.", "about 17 MiB", "a ratio of 0.066", "3 times as many", "some 40 %", "1,230 ms"]
+)
+def test_a_figure_that_somebody_writes_is_noticed(sentence: str) -> None:
+    assert page.stray(f"# Performance\n\n{sentence}\n")
+
+
+@pytest.mark.parametrize(
+    "sentence", ["a lease of 5 s", "8 workers, `--pairs 2.5`", "torchrun 2.13", "N = 1,024 agents"]
+)
+def test_settings_and_sizes_are_no_figures(sentence: str) -> None:
+    assert not page.stray(sentence)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ("<!-- made: aims -->", "<!-- made: games -->", "needs one part between `<!-- made: aims -->`"),
+        ("<!-- end: aims -->", "", "needs one part between `<!-- made: aims -->`"),
+        ("# Performance", "<!-- end: aims -->", "the mark of the part 'aims' has no other"),
+        ("# Performance", "<!-- made: x -->\n<!-- end: x -->", "nobody makes a part 'x'"),
+    ],
+)
+def test_a_mark_that_is_amiss_is_one_sentence(before: str, after: str, words: str) -> None:
+    text = page.PAGE.read_text().replace(before, after, 1)
+    with pytest.raises(page.PageError) as refused:
+        page.made(text, runs.History([]))
+    assert words in str(refused.value)
+
+
+def test_a_page_without_any_record_says_that_nothing_was_measured() -> None:
+    text, files = page.made(page.PAGE.read_text(), runs.History([]))
+    assert "not measured" in text
+    assert not files
+
+
+def test_a_broken_record_is_one_sentence_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "startup.jsonl").write_text("Segmentation fault\n")
+    monkeypatch.setattr(page, "RECORDS", tmp_path)
+    monkeypatch.setattr(page.history, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(page, "PAGE", tmp_path / "page.md")
+    (tmp_path / "page.md").write_text("as it was")
+    assert report.main(["--from-records"]) == 2
+    assert capfd.readouterr().err == "startup.jsonl, line 1: no JSON: 'Segmentation fault'\n"
+    assert (tmp_path / "page.md").read_text() == "as it was"
+
+
+def measured(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch, budget_s: float = 60) -> Outcome:
+    """What comes of one step whose benchmark is this script; `folder` has the records afterwards."""
+    monkeypatch.setattr(report, "LOGS", folder / "logs")
+    monkeypatch.setattr(report, "command", lambda step, pairs, record: [sys.executable, "-c", script, str(record)])
+    (folder / "startup.jsonl").write_text(OLD)
+    ((_, outcome),) = report.measure([STEP], budget_s, folder)
+    return outcome
+
+
+def figures(folder: Path) -> dict[str, float]:
+    found = runs.load(folder)
+    return {name: series.values("meshrun")[1] for name, series in found.series.items()}
+
+
+def test_a_benchmark_that_ends_well_takes_the_place_of_what_was_measured_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert measured(RECORD + MEASURE, tmp_path, monkeypatch).is_done
+    assert figures(tmp_path) == {"new": 2.0}
+    (run,) = runs.load(tmp_path).runs
+    assert run.head["report"]["budget_s"] == 60
+
+
+def test_a_benchmark_that_fails_is_told_and_only_replaces_what_it_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    outcome = measured(RECORD + MEASURE + "sys.exit('no etcd here')", tmp_path, monkeypatch)
+    assert outcome == Outcome(False, "exit code 1: no etcd here")
+    assert figures(tmp_path) == {"old": 1.0, "new": 2.0}
+    assert "exit code 1: no etcd here; what it measured until then counts" in capfd.readouterr().err
+
+
+def test_a_benchmark_that_fails_before_it_measures_anything_leaves_the_records_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not measured(RECORD + WRITE.format(line="head") + "sys.exit(3)", tmp_path, monkeypatch).is_done
+    assert (tmp_path / "startup.jsonl").read_text() == OLD
+
+
+def test_a_benchmark_that_writes_rubbish_is_told_and_leaves_the_records_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = measured(RECORD + "print('rubbish', file=out)", tmp_path, monkeypatch)
+    assert outcome == Outcome(False, "startup.jsonl, line 1: no JSON: 'rubbish'")
+    assert (tmp_path / "startup.jsonl").read_text() == OLD
+
+
+def test_a_benchmark_that_hangs_is_stopped_when_its_time_is_over(tmp_path: Path) -> None:
+    outcome = report.run([sys.executable, "-c", "import time; time.sleep(600)"], 0.0, tmp_path / "log")
+    assert outcome == Outcome(False, "still at it after 0:00, stopped")
+
+
+def test_a_benchmark_that_is_stopped_cleans_up(tmp_path: Path) -> None:
+    script = "import time\ntry: print('begun', flush=True), time.sleep(600)\nexcept KeyboardInterrupt: print('clean')"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        report.end(process)
+        assert process.stdout.read() == "clean\n"
+
+
+def test_a_step_for_which_no_time_is_left_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert not measured(RECORD, tmp_path, monkeypatch, budget_s=report.PAGE_S).is_done
+    assert "left out: 0:00 are left, and it needs 0:01" in capfd.readouterr().err
+
+
+def test_an_interrupt_ends_the_benchmark_and_keeps_what_it_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = tmp_path / "begun"
+    os.mkfifo(begun)
+
+    def interrupt() -> None:
+        begun.read_text()  # until the benchmark has closed its end
+        os.kill(os.getpid(), signal.SIGINT)
+
+    hang = f"open({str(begun)!r}, 'w').close()\ntime.sleep(600)\n"
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=interrupt, daemon=True).start()
+    try:
+        with pytest.raises(Stopped):
+            measured(RECORD + MEASURE + hang, tmp_path, monkeypatch)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert figures(tmp_path) == {"old": 1.0, "new": 2.0}
+
+
+def test_a_benchmark_that_nobody_has_is_refused_with_those_there_are(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        report.main(["--only", "startup,speed"])
+    assert "no benchmark is called 'speed': startup, " in capfd.readouterr().err
+
+
+def test_every_step_is_a_benchmark_and_the_fewest_pairs_of_all_fit_into_twenty_minutes() -> None:
+    assert not [step.name for step in report.STEPS if not (ROOT / f"benchmarks/{step.name}.py").exists()]
+    assert sum(step.seconds(step.least) for step in report.STEPS) + report.PAGE_S < 20 * 60

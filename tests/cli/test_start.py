@@ -1,0 +1,112 @@
+"""What stands between the command and its first worker, as counts that are the same on every machine.
+
+It grows by itself: an import here, a helper there. Each limit lies a little above what is needed today. Raise it where
+what is new has to be there before a worker starts; most has not, and is imported where it is used.
+`python -m benchmarks.startup --check` watches the processor's time likewise.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+OURS_MAX = 120  # modules
+WARDEN_MAX = 14  # of them
+SOURCE_MAX = 700_000  # their bytes
+LIBRARY_MAX = 48  # modules of Python's library that a bare Python has not loaded
+COMPILED_MAX = 3  # texts: a named tuple of functools', one of selectors'; dataclasses would add three each
+
+# What would be felt; click is the one that tempts.
+HEAVY = frozenset({
+    "argparse", "asyncio", "click", "dataclasses", "datetime", "email", "fractions", "grpc", "http",
+    "importlib.metadata", "inspect", "logging", "numpy", "pathlib", "queue", "random", "shutil", "ssl", "subprocess",
+    "tempfile", "torch", "traceback", "typing", "urllib", "uuid",
+})  # fmt: skip
+# Ours for which a run of one machine has no use.
+ELSEWHERE = ("launcher.arrival", "launcher.help", "launcher.networked", "rendezvous.hired", "rendezvous.presence",
+             "rendezvous.stores.etcd", "rendezvous.stores.server")  # fmt: skip
+
+# A bare Python becomes the agent, and notes what has happened when it orders its workers.
+AGENT = """
+import json, os, sys
+counts = {"forks": 0, "compiled": 0}
+
+def note(event, arguments):
+    if event == "compile" and not str(arguments[1]).endswith(".py"):
+        counts["compiled"] += 1
+    elif event in ("os.fork", "os.posix_spawn", "subprocess.Popen"):
+        counts["forks"] += 1
+
+root, report = sys.argv[1:3]
+before = set(sys.modules)
+sys.path.append(root)
+sys.addaudithook(note)
+from launcher import cli, warden
+spawn = warden.Warden.spawn
+
+def noted(*arguments):
+    new = sorted(set(sys.modules) - before)
+    counts["ours"] = [name for name in new if name.partition(".")[0] in ("launcher", "rendezvous")]
+    counts["library"] = [name for name in new if name not in counts["ours"]]
+    counts["source"] = sum(os.path.getsize(sys.modules[name].__file__) for name in counts["ours"])
+    with open(report, "w") as file:
+        json.dump(counts, file)
+    warden.Warden.spawn = spawn
+    spawn(*arguments)
+
+warden.Warden.spawn = noted
+sys.exit(cli.main(sys.argv[3:]))
+"""
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A job of two workers with the options that are usual on one machine."""
+    place = tmp_path_factory.mktemp("start")
+    (place / "train.py").touch()
+    options = ["--standalone", "--nproc-per-node=2", "--mesh=dp=2", f"--log-dir={place / 'logs'}", "train.py", "--lr=1"]
+    command = [sys.executable, "-I", "-S", "-c", AGENT, str(ROOT), str(place / "counts.json"), *options]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("LAUNCHER_", "PET_"))}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=place, env=environment)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads((place / "counts.json").read_text())
+    return found
+
+
+def test_the_way_to_a_worker_imports_nothing_heavy(start: dict[str, Any]) -> None:
+    assert "launcher.agent" in start["ours"]
+    assert HEAVY.isdisjoint(start["library"])
+    assert not [name for name in start["ours"] if name.startswith(ELSEWHERE)]
+
+
+def test_the_way_to_a_worker_is_no_longer_than_it_was(start: dict[str, Any]) -> None:
+    assert len(start["ours"]) <= OURS_MAX
+    assert start["source"] <= SOURCE_MAX
+    assert len(start["library"]) <= LIBRARY_MAX
+
+
+def test_no_source_text_is_made_and_compiled_on_the_way_to_a_worker(start: dict[str, Any]) -> None:
+    assert start["compiled"] <= COMPILED_MAX
+
+
+def test_the_warden_alone_is_forked_before_the_workers_are_ordered(start: dict[str, Any]) -> None:
+    assert start["forks"] == 1
+
+
+def test_the_warden_loads_no_more_than_it_needs_to_fork_workers() -> None:
+    program = (
+        "import sys; before = set(sys.modules); sys.path.append(sys.argv[1]); import launcher.warden.process\n"
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    command = [sys.executable, "-I", "-S", "-c", program, str(ROOT)]
+    loaded = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split()
+    assert HEAVY.isdisjoint(loaded)
+    assert len([name for name in loaded if name.startswith(("launcher", "rendezvous"))]) <= WARDEN_MAX

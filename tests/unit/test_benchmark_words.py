@@ -1,0 +1,107 @@
+"""Figures for people, and the minutes of a report: digits, units, and how many pairs there is time for."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import budget, words
+from benchmarks.budget import Step
+from benchmarks.figures import Aim
+from benchmarks.runs import NEVER, Spread
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "digits", "shown"),
+    [
+        (0.1785, "s", 2, "0.18 s"),
+        (0.0131, "s", 3, "13.1 ms"),
+        (75.21, "s", 2, "75 s"),
+        (17.077, "MiB", 3, "17.1 MiB"),
+        (217.44, "MiB", 3, "217 MiB"),
+        (3_531_737, "1/s", 2, "3.5 million/s"),
+        (551_355, "1/s", 2, "0.55 million/s"),
+        (1.1, "1/s", 3, "1.10 per s"),
+        (12_340, "B", 2, "12 kB"),
+        (9_876_543, "B", 3, "9.88 MB"),
+        (8_192, "", 2, "8,192"),
+        (7.15625, "", 3, "7.16"),
+        (0, "s", 2, "0 s"),
+    ],
+)
+def test_a_quantity_has_a_unit_near_its_size(value: float, unit: str, digits: int, shown: str) -> None:
+    assert words.quantity(value, unit, digits) == shown
+
+
+def test_a_wide_spread_leaves_two_digits_and_a_narrow_one_three() -> None:
+    assert words.with_range(Spread(0.1234, 0.08, 0.16, 7), "s") == "0.12 s (0.08 to 0.16; 7)"
+    assert words.with_range(Spread(17.077, 17.07, 17.09, 3), "MiB") == "17.1 MiB (17.1 to 17.1; 3)"
+    assert words.with_range(Spread(0.05, 0.04, 0.061, 3), "s") == "50 ms (40 to 61; 3)"
+
+
+def test_one_sample_has_no_range() -> None:
+    assert words.with_range(Spread(0.3512, 0.3512, 0.3512, 1), "s") == "0.35 s (1)"
+    assert words.ratio(Spread(0.0166, 0.0166, 0.0166, 1)) == "0.017 (1)"
+
+
+def test_what_never_came_says_how_long_was_waited() -> None:
+    assert words.with_range(Spread(NEVER, NEVER, NEVER, 1), "s", 20) == "not within 20 s (1)"
+    assert words.with_range(Spread(2.0, 1.0, NEVER, 3), "s", 20) == "2.0 s (1.0 to more than 20; 3)"
+
+
+def test_rounding_does_not_hide_whether_an_aim_is_reached() -> None:
+    missed = Spread(0.1243, 0.08, 0.16, 7)
+    assert words.ratio(missed).startswith("0.12 ")
+    assert words.ratio(missed, Aim("", "", ratio=0.12)).startswith("0.124 ")
+    assert words.ratio(missed, Aim("", "", ratio=0.1)).startswith("0.12 ")
+
+
+SHORT = Step("short", fixed_s=10, pair_s=10, least=2, wanted=4)
+LONG = Step("long", fixed_s=0, pair_s=50, least=1, wanted=4)
+
+
+def test_each_step_has_the_fewest_pairs_first_and_the_one_furthest_from_its_wish_gets_the_next() -> None:
+    assert budget.plan([SHORT, LONG], 80) == {"short": 2, "long": 1}
+    assert budget.plan([SHORT, LONG], 130) == {"short": 2, "long": 2}
+    assert budget.plan([SHORT, LONG], 139) == {"short": 2, "long": 2}
+    assert budget.plan([SHORT, LONG], 150) == {"short": 4, "long": 2}
+
+
+def test_no_step_gets_more_than_it_wants() -> None:
+    assert budget.plan([SHORT, LONG], 10_000) == {"short": 4, "long": 4}
+
+
+def test_steps_that_do_not_fit_beside_those_before_them_are_left_out() -> None:
+    assert budget.plan([SHORT, LONG], 40) == {"short": 3}
+    assert budget.plan([LONG, SHORT], 60) == {"long": 1}
+    assert budget.plan([SHORT, LONG, SHORT._replace(name="last")], 60) == {"short": 2, "last": 2}
+    assert budget.plan([SHORT, LONG], 5) == {}
+
+
+def test_a_plan_never_costs_more_than_the_budget() -> None:
+    for budget_s in range(0, 400, 7):
+        planned = budget.plan([SHORT, LONG], budget_s)
+        assert sum(step.seconds(planned[step.name]) for step in (SHORT, LONG) if step.name in planned) <= budget_s
+
+
+def test_a_machine_that_takes_twice_as_long_has_fewer_pairs() -> None:
+    assert budget.plan(budget.slower([SHORT, LONG], 2.0), 160) == budget.plan([SHORT, LONG], 80)
+
+
+def test_a_step_is_stopped_when_it_takes_much_longer_than_planned_or_the_time_is_up() -> None:
+    assert budget.limit_s(LONG, 2, 1_000) == 180
+    assert budget.limit_s(LONG, 2, 100) == 100
+
+
+@pytest.mark.parametrize(("text", "found"), [("20m", 1200), ("90s", 90), ("1h30m", 5400), ("45", 45), ("2m5s", 125)])
+def test_a_budget_is_written_as_people_write_times(text: str, found: float) -> None:
+    assert budget.seconds(text) == found
+
+
+@pytest.mark.parametrize("text", ["", "m", "20 minutes", "-5m", "1.5h"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no time such as 20m"):
+        budget.seconds(text)
+
+
+def test_a_number_does_not_part_from_its_unit_at_the_end_of_a_line() -> None:
+    assert words.table(["time"], [["0.18 s (0.1 to 0.2; 3)"]]).endswith("| 0.18\N{NO-BREAK SPACE}s (0.1 to 0.2; 3) |")
