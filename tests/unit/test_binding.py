@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from launcher.binding import Topology, bind, homes, ranges, sentence, sysfs
 from launcher.errors import UsageError
 from launcher.node import Device, Slot
-from launcher.options.sharing import NumaMode
 from tests.support.machines import cpus, machine, write
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.options.sharing import NumaMode
 
 MODES: tuple[NumaMode, ...] = ("node", "socket", "exclusive", "core-complex")
 NOWHERE = frozenset[int]()

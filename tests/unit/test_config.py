@@ -36,6 +36,8 @@ def test_without_options_torchruns_defaults_hold() -> None:
         "mesh": None,
         "demands": {},
         "terms": {},
+        "preload": (),
+        "standby": 0,
         "max_restarts": 0,
         "monitor_interval_s": 0.1,
         "role": "default",

@@ -184,24 +184,6 @@ def test_torchruns_two_options_without_a_variable_ignore_one() -> None:
     assert given["numa-binding"].is_default
 
 
-NOT_YET = [option for option in options.TABLE if option.state == "not yet"]
-
-
-@pytest.mark.parametrize("option", NOT_YET, ids=lambda option: option.name)
-def test_an_option_that_does_not_work_yet_says_so_by_flag_and_by_variable(option: options.Option) -> None:
-    with pytest.raises(UsageError) as caught:
-        options.gather({option.name: "7"}, {})
-    assert str(caught.value) == f"{option.flag} does not work yet"
-    for variable in option.variables:
-        with pytest.raises(UsageError) as caught:
-            options.gather({}, {variable: "7"})
-        assert str(caught.value) == f"{variable}=7: {option.flag} does not work yet"
-
-
-def test_all_options_of_torchrun_work() -> None:
-    assert {option.source for option in NOT_YET} == {"ours"}
-
-
 def test_names_are_unique_and_every_group_has_options() -> None:
     assert len(options.BY_NAME) == len(options.TABLE)
     assert {option.group for option in options.TABLE} == set(options.GROUPS)

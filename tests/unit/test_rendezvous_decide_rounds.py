@@ -169,6 +169,24 @@ ROWS = [
         Wait(130.2, "gathering departures of round 4"),
     ),
     Row(
+        "a leader whose own workers are gone gathers departures, or the next leader would from the beginning",
+        running("abc", a=status(stopped=True, leaving_at=130.0)),
+        130.1,
+        Wait(130.2, "gathering departures of round 4"),
+    ),
+    Row(
+        "and ends the round before it lets another one lead",
+        running("abc", a=status(stopped=True, leaving_at=130.0)),
+        130.2,
+        EndRound("grace", "node na leaving in round 4"),
+    ),
+    Row(
+        "a leader that has succeeded and leaves has nothing to end",
+        running("abc", a=status("succeeded", leaving_at=130.0)),
+        130.1,
+        Resign("this node leaves, another will lead"),
+    ),
+    Row(
         "a spare that leaves restarts nobody",
         running("abc", c=status(leaving_at=130.0)),
         130.3,

@@ -155,6 +155,43 @@ def test_when_the_key_is_gone_the_roster_tries_within_a_second(role: str) -> Non
     assert member.leads
 
 
+def test_when_the_leader_has_left_its_first_successor_leads_at_once() -> None:
+    member = Follower(successors=("me", "S"))
+    member.store.delete(JOB.leader)
+    member.settle()
+    assert member.leads
+
+
+def test_the_leader_that_has_left_is_not_waited_for_as_a_successor() -> None:
+    member = Follower(successors=("L", "me"))
+    member.store.delete(JOB.leader)
+    member.settle()
+    assert member.leads
+
+
+def test_the_second_successor_of_a_leader_that_has_left_waits_for_the_first() -> None:
+    member = Follower(successors=("S", "me"), successor_delay_s=0.3)
+    member.store.delete(JOB.leader)
+    member.settle()
+    member.wait(0.2)
+    assert not member.leads
+    member.wait(0.11)
+    assert member.leads
+
+
+@pytest.mark.parametrize("successors", [("S",), ("me",)], ids=["no successor", "a successor that leaves, too"])
+def test_all_others_try_behind_the_successors(successors: tuple[str, ...]) -> None:
+    member = Follower(successors=successors, successor_delay_s=3.0)
+    if "me" in successors:
+        member.tell(Leave("SIGTERM", 143))
+    member.store.delete(JOB.leader)
+    member.settle()
+    member.wait(2.9)
+    assert not member.leads
+    member.wait(1.2)
+    assert member.leads
+
+
 def outsider(**settings: Any) -> Follower:
     """Somebody who came late, as L and S vanish without a proof."""
     member = Follower("outsider", outage_limit_s=20.0, **settings)

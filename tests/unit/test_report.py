@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -255,3 +257,16 @@ def test_a_field_that_is_missing_is_named() -> None:
     del data["rank"]
     with pytest.raises(RecordError, match=r"^a worker's failure has rank = None, expected int$"):
         WorkerFailure.from_json(data)
+
+
+def test_a_failure_is_noted_and_judged_without_a_dear_import() -> None:
+    """It stands in the way of the restart: what it needs beyond what an agent has loaded is ours, and small."""
+    program = """
+import sys
+import launcher.agent, launcher.membership
+before = set(sys.modules)
+import launcher.output.error_file, launcher.reporting.report, rendezvous.listeners
+print(*sorted(set(sys.modules) - before))
+"""
+    found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
+    assert found == ["launcher.output.error_file", "launcher.reporting.report", "rendezvous.listeners"]

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher import mesh as meshes
-from launcher.placement import Costs, Limits, Whole
+from launcher.node import Node
+from launcher.placement import Costs, Feasibility, Limits, Whole
+from launcher.placement.capacity import feasibility
 from launcher.roster import Description, RosterPlanner, Share, describe, read_share
 from rendezvous.decide import MemberView, Size
 from rendezvous.messages import Candidate, MakePlan, Planned, PlanRefused
@@ -65,6 +67,24 @@ def test_where_a_node_stands_reaches_the_planner() -> None:
     limits = Limits(whole=Whole(level="slice", hosts=2))
     told = shares(RosterPlanner(meshes.parse("dp=*"), limits, Costs()).plan(MakePlan(7, 1, tuple(roster), {})))
     assert {name: share.ranks for name, share in told.items()} == {"b": (0, 1), "a": (2, 3)}
+
+
+def test_what_was_asked_last_is_answered_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def counted(nodes: Sequence[Node], mesh: meshes.Mesh, limits: Limits) -> Feasibility:
+        asked.append(len(nodes))
+        return feasibility(nodes, mesh, limits)
+
+    def member(name: str, order: int, slots: int) -> MemberView:
+        text = candidate(name, order, slots).description
+        return MemberView(Member(member_id=name, node_name=name, boot_id="", description=text), order, order, 0.0)
+
+    monkeypatch.setattr("launcher.roster.feasibility", counted)
+    members, one = [member("a", 1, 2), member("b", 2, 2)], planner()
+    sizes = [one.size(some).world_size for some in (members, list(members), members[:1], members)]
+    assert (sizes, asked) == ([4, 4, 2, 4], [2, 1, 2])
+    assert one.size([members[0], member("b", 2, 4)]).world_size == 6
 
 
 def test_a_master_port_that_was_asked_for_is_the_one_all_use() -> None:

@@ -8,7 +8,11 @@ from hypothesis import strategies as st
 
 from launcher import mesh as meshes
 from launcher.errors import UsageError
-from launcher.traffic import KINDS, Communicator, Kind, in_integers, number, parse, usual
+from launcher.traffic import KINDS, Communicator, in_integers, number, parse, usual
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.traffic import Kind
 
 MESH = meshes.parse("pp=4,dp=*,cp=2,ep=2,tp=8")
 
