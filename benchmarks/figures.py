@@ -113,6 +113,7 @@ AIMS = (
     Aim("exec to the first line of the last of 8 workers, which import nothing", "exec to first line, 8 workers", 0.10),
     Aim("exec until all 8 workers have imported torch, with `--preload torch`", WARM_START, 0.20),
     Aim("a worker of 8 killed, until all of the next have imported torch, `--preload torch`", WARM_RESTART, 0.02),
+    Aim("the same, with `--preload torch --standby 1`", WARM_RESTART + STANDBY, 0.02),
     Aim("a worker of 8 killed, to the first line of the last of the next round", RESTART, 0.50),
     Aim("a worker killed, 8 agents, to the first line of the last of the next round", "crash, 8 agents", 0.05),
     Aim("a node killed, 4 agents, not the leader's", f"kill{OTHER_NODE}, 4 agents", value=1.0),

@@ -19,6 +19,7 @@ RATIOS = {
     figures.workers(figures.FIRST_LINE, 8): "start 8 workers: first line",
     figures.WARM_START: "start 8 workers: torch imported",
     figures.WARM_RESTART: "restart 8 workers: torch imported",
+    figures.WARM_RESTART + STANDBY: "the same, --standby 1",
     figures.RESTART: "restart 8 workers: first line",
     "crash, 8 agents": "worker killed, 8 agents",
     figures.FIRST_ROUND.format(n=128): "first round, 128 members",
@@ -95,8 +96,9 @@ def events(history: History) -> Picture | None:
             late = {side: series.limit_s for side in (OURS, THEIRS) if NEVER in series.values(side).values()}
             limit = aim.value if aim else None
             shown = words.median(ours, "s", series.limit_s)
-            rows.append(plots.Row(f"{_short(what)}, {agents} agents", seen, limit, shown, late))
-            told.append(f"{_short(what)}, {agents} agents {shown}")
+            row = f"{_short(what)}, {agents} {'agent' if agents == 1 else 'agents'}"
+            rows.append(plots.Row(row, seen, limit, shown, late))
+            told.append(f"{row} {shown}")
     if not rows:
         return None
     title = "From an event to the first line of the last worker of the next round"
