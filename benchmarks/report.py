@@ -58,8 +58,9 @@ class Stopped(Exception):
 
 
 def command(step: Step, pairs: int, record: Path) -> list[str]:
-    """How a benchmark is called."""
-    return [sys.executable, "-m", f"benchmarks.{step.name}", "--quick", "--pairs", str(pairs), "--json", str(record)]
+    """How a benchmark is called, in ROOT; its words are part of its record."""
+    place = os.path.relpath(record, ROOT)
+    return [sys.executable, "-m", f"benchmarks.{step.name}", "--quick", "--pairs", str(pairs), "--json", place]
 
 
 def run(words: Sequence[str], limit_s: float, log: Path) -> Outcome:
