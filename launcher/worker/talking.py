@@ -79,12 +79,12 @@ def checkpoint_saved() -> bool:
 
     Somebody does under `--grow checkpoint`: now is a good time for a restart on more nodes.
     """
-    name = os.environ.get(SOCKET_VARIABLE)
+    name, _, token = os.environ.get(SOCKET_VARIABLE, "").partition(":")
     if not name:
         return False
     import socket
 
-    message = f"saved {os.environ.get('LAUNCHER_ROUND', '')}".encode()
+    message = f"{token} saved {os.environ.get('LAUNCHER_ROUND', '')}".encode()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as sender:
         try:
             sender.sendto(message, f"\0{name}")

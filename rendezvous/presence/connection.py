@@ -13,7 +13,7 @@ from contextlib import suppress
 from rendezvous.presence.greeting import Greeting, Identity
 from rendezvous.values import NamedTuple
 
-GREETING_BYTES_MAX = 1 << 14  # a job's key holds its run id, whatever letters that is made of
+GREETING_BYTES_MAX = 1 << 14  # two ids and an address
 LINE_BYTES_MAX = 1 << 18  # ten thousand member ids
 WAITING_BYTES_MAX = 1 << 19
 _READ_SIZE = 1 << 16

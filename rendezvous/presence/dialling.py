@@ -21,6 +21,7 @@ from rendezvous.presence.names import Target, look_up
 from rendezvous.presence.pursuit import Pursuit
 
 BATCH = 128  # begun in one turn of the loop
+LOOK_UPS_MAX = 8  # names that are looked up at once, each by a thread that may take half a minute
 _NO_PORT_YET = 24  # IP_BIND_ADDRESS_NO_PORT: the kernel chooses the source port when it knows the destination
 
 
@@ -48,6 +49,8 @@ class Dialling:
         self._pursuits: dict[str, Pursuit] = {}
         self._attended = ""
         self._under_way: dict[str, Connection] = {}
+        self._look_up_count = 0
+        self._rejected_at, self._rejected_delay_s = -math.inf, 0.0  # the last attended member that was rejected
 
     @property
     def next_at(self) -> float:
@@ -71,10 +74,21 @@ class Dialling:
             if pursuit is None or pursuit.address != address:
                 pursuit = self._pursuits[member_id] = Pursuit(member_id, address)
             if not pursuit.is_attended:
-                pursuit.attend(self._clock())
+                self._begin_attending(pursuit)
                 if member_id in self._under_way:
                     pursuit.next_at = math.inf
         return left
+
+    def _begin_attending(self, pursuit: Pursuit) -> None:
+        """Dial at once, unless the member attended before was rejected a moment ago.
+
+        A leader's record that is replaced again and again gets no more dials than one that stays.
+        """
+        now, at = self._clock(), self._rejected_at + self._rejected_delay_s
+        if now <= at + self._rejected_delay_s:
+            pursuit.attend(max(now, at), self._rejected_delay_s)
+        else:
+            pursuit.attend(now)
 
     def prove(self, member_id: str, address: str) -> None:
         """The kernel of that member's host has ended its last connection."""
@@ -100,12 +114,18 @@ class Dialling:
                 self._look_up(pursuit)
 
     def _look_up(self, pursuit: Pursuit) -> None:
+        if self._look_up_count >= LOOK_UPS_MAX:
+            self._fail(pursuit, is_refused=False)
+            return
+        self._look_up_count += 1
+
         def take(targets: list[Target]) -> None:
             self._order(self._found, pursuit, targets)
 
         look_up(pursuit.address, take)
 
     def _found(self, pursuit: Pursuit, targets: list[Target]) -> None:
+        self._look_up_count -= 1
         if self._pursuits.get(pursuit.member_id) is not pursuit or pursuit.member_id in self._under_way:
             return
         pursuit.targets = targets
@@ -140,7 +160,8 @@ class Dialling:
         del self._under_way[member_id]
         pursuit = self._pursuits.get(member_id)
         if pursuit is not None and connection.peer is None:
-            self._fail(pursuit, is_refused=connection.is_connecting and ending.is_refusal)
+            is_refused = connection.is_connecting and ending.is_refusal
+            self._fail(pursuit, is_refused=is_refused, is_rejected=not connection.is_connecting)
         elif pursuit is not None and pursuit.is_attended:
             pursuit.next_at = min(pursuit.next_at, self._clock())
 
@@ -163,8 +184,11 @@ class Dialling:
                 return False, None
         return False, dialled
 
-    def _fail(self, pursuit: Pursuit, *, is_refused: bool) -> None:
-        is_proven = pursuit.fail(self._clock(), is_refused=is_refused)
+    def _fail(self, pursuit: Pursuit, *, is_refused: bool, is_rejected: bool = False) -> None:
+        now = self._clock()
+        is_proven = pursuit.fail(now, is_refused=is_refused, is_rejected=is_rejected)
+        if is_rejected and pursuit.is_attended:
+            self._rejected_at, self._rejected_delay_s = now, pursuit.delay_s
         self._forget(pursuit)
         if is_proven:
             self._tell_proven(pursuit.member_id)

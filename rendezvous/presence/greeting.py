@@ -1,14 +1,15 @@
 """How two agents that have just been connected find out whether they belong together: a machine without sockets.
 
-Who dialled says hello first: which job it is of, which member it is, where it listens, whom it wants, and a number
-never used before. The other answers in kind, or hangs up without a word if job or member are not its own. With a
-job secret both show that they know it: a code over everything that either side has said, which only holders of the
-secret can make. The code names the side that makes it, so it cannot be sent back, and covers both numbers, so an
-old one is of no use. The dialler shows its code last and gets no answer: it has seen the other's before.
+Who dialled says hello first: which member it is, where it listens, whom it wants, and a number never used before. The
+other answers in kind, or hangs up without a word if it is somebody else. Both show that they know the job: a code over
+everything that either side has said and over the job's key, which only those can make who know the job's secret, or,
+where there is none, the job's random key, which an agent reads from the store. The code names the side that makes it,
+so it cannot be sent back, and covers both numbers, so an old one is of no use. The dialler shows its code last, when
+it has seen the other's. So a listener that does not belong to the job learns ids, an address and a number from it;
+neither the job's key nor anything that it could guess a secret by.
 
 What follows is not signed line by line. Whoever can rewrite packets between two nodes can also forge the refusals
-that the presence proof rests on; this keeps out those who can merely connect. Without a secret it is the job's
-random key that must be known, which an agent reads from the store.
+that the presence proof rests on; this keeps out those who can merely connect.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import json
 
 from rendezvous.values import NamedTuple
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 TEXT_CHARACTERS_MAX = 2048
 NONCE_BYTES = 16
 
@@ -42,7 +43,7 @@ class Greeting:
         self._own = own
         self._expected = expected
         self._is_dialler = bool(expected)
-        self._secret = secret
+        self._key = secret or own.job.encode(errors="surrogatepass")
         self._nonce = nonce.hex()
         self._theirs = ""
         self._peer: Identity | None = None
@@ -67,44 +68,40 @@ class Greeting:
             self.is_done = True
             return [["proof", self._code("dialler")]]
         if len(words) != 2 or words[0] != "proof" or not self._is_right(words[1], "dialler"):
-            raise GreetingError("no proof of the job's secret")
+            raise GreetingError("no proof that it knows the job")
         self.is_done = True
         return []
 
     def _hello(self, code: str) -> list[object]:
         side = "dialler" if self._is_dialler else "dialled"
         wanted = self._expected if self._peer is None else self._peer.member_id
-        return ["hello", WIRE_VERSION, side, *self._own, wanted, self._nonce, code]
+        return ["hello", WIRE_VERSION, side, self._own.member_id, self._own.address, wanted, self._nonce, code]
 
     def _take_hello(self, words: list[object]) -> None:
         texts = [word for word in words if isinstance(word, str) and len(word) <= TEXT_CHARACTERS_MAX]
-        if len(words) != 9 or len(texts) != 8 or type(words[1]) is not int or words[1] != WIRE_VERSION:
+        if len(words) != 8 or len(texts) != 7 or type(words[1]) is not int or words[1] != WIRE_VERSION:
             raise GreetingError("no hello")
-        kind, side, job, member_id, address, wanted, nonce, code = texts
+        kind, side, member_id, address, wanted, nonce, code = texts
         if kind != "hello" or side != ("dialled" if self._is_dialler else "dialler"):
             raise GreetingError("no hello")  # our own words, too: a dial that met itself on an unused port
-        if job != self._own.job:
-            raise GreetingError("another job")
         if wanted != self._own.member_id or not member_id or member_id == wanted:
             raise GreetingError("another member is wanted")
         if self._is_dialler and member_id != self._expected:
             raise GreetingError("another member has answered")
         if len(nonce) != 2 * NONCE_BYTES:
             raise GreetingError("no hello")
-        self._theirs, self._peer = nonce, Identity(job, member_id, address)
+        self._theirs, self._peer = nonce, Identity(self._own.job, member_id, address)
         if self._is_dialler and not self._is_right(code, "dialled"):
-            raise GreetingError("no proof of the job's secret")
+            raise GreetingError("no proof that it knows the job")
 
     def _is_right(self, code: object, side: str) -> bool:
         own = self._code(side).encode()
         return isinstance(code, str) and hmac.compare_digest(code.encode(errors="replace"), own)
 
     def _code(self, side: str) -> str:
-        if not self._secret:
-            return ""
         first = (self._own, self._nonce)
         second = (self.peer, self._theirs)
         if not self._is_dialler:
             first, second = second, first
         said = json.dumps(["meshrun presence", WIRE_VERSION, side, *first, *second]).encode()
-        return hmac.new(self._secret, said, "sha256").hexdigest()
+        return hmac.new(self._key, said, "sha256").hexdigest()

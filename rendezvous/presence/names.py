@@ -35,7 +35,10 @@ def look_up(address: str, take: Callable[[list[Target]], None]) -> None:
     def ask() -> None:
         take(_targets(host, port, 0))
 
-    threading.Thread(target=ask, name=f"look up {host}", daemon=True).start()
+    try:
+        threading.Thread(target=ask, name=f"look up {host}", daemon=True).start()
+    except RuntimeError:  # the kernel gives no more threads
+        take([])
 
 
 def _targets(host: str, port: int, flags: int) -> list[Target]:

@@ -22,6 +22,9 @@ PROOF_LIMIT_S = 30.0
 DELAY_FIRST_S = 0.02
 DELAY_MAX_S = 1.0
 """A thousand members that dial a leader who does not answer are then a thousand dials in a second."""
+REJECTED_DELAY_MAX_S = 4.0
+"""Something listens there and does not belong to the job: without a job secret, whoever may write to the store can name
+any address. Shorter than the 5 s (two of the shortest leases) for which the leader itself may be out of reach."""
 
 
 class Pursuit:
@@ -36,7 +39,7 @@ class Pursuit:
         self.is_source_open = False  # whether the kernel chooses the address that we dial from
         self._proving_until = -math.inf
         self._refusals = 0
-        self._delay_s = 0.0
+        self.delay_s = 0.0  # from the last dial that came to nothing to the next
 
     @property
     def is_proving(self) -> bool:
@@ -46,16 +49,17 @@ class Pursuit:
     def is_wanted(self) -> bool:
         return self.is_attended or self.is_proving
 
-    def attend(self, now: float) -> None:
+    def attend(self, at: float, delay_s: float = 0.0) -> None:
+        """Keep a connection to the member from then on; `delay_s`: to go on from where others were rejected."""
         self.is_attended = True
-        self._delay_s = 0.0
-        self.next_at = min(self.next_at, now)
+        self.delay_s = delay_s
+        self.next_at = min(self.next_at, at)
 
     def prove(self, now: float) -> None:
         """The member's host has ended the connection: find out whether anybody is left."""
         self._proving_until = now + PROOF_LIMIT_S
         self._refusals = 0
-        self._delay_s = 0.0
+        self.delay_s = 0.0
         self.next_at = now
 
     def stop_proving(self) -> None:
@@ -65,12 +69,12 @@ class Pursuit:
 
     def succeed(self) -> None:
         """The member is there."""
-        self._delay_s = 0.0
+        self.delay_s = 0.0
         self._proving_until = -math.inf
         self.next_at = math.inf
 
-    def fail(self, now: float, *, is_refused: bool) -> bool:
-        """A dial has come to nothing; whether the proof is complete."""
+    def fail(self, now: float, *, is_refused: bool, is_rejected: bool = False) -> bool:
+        """A dial has come to nothing; whether the proof is complete. `is_rejected`: it was taken, but not greeted."""
         self._refusals = self._refusals + 1 if is_refused else 0
         is_proven = self.is_proving and self._refusals >= PROOF_REFUSALS
         if is_proven or now >= self._proving_until:
@@ -79,7 +83,7 @@ class Pursuit:
             delay_s = self._backed_off(PROOF_DELAY_MAX_S)
             self.next_at = now + (PROOF_INTERVAL_S if is_refused else delay_s)
         elif self.is_attended:
-            self.next_at = now + self._backed_off(DELAY_MAX_S)
+            self.next_at = now + self._backed_off(REJECTED_DELAY_MAX_S if is_rejected else DELAY_MAX_S)
             if not is_refused:
                 self.is_source_open = not self.is_source_open
                 self.targets = []  # a name may stand for something else by now
@@ -88,5 +92,5 @@ class Pursuit:
         return is_proven
 
     def _backed_off(self, delay_max_s: float) -> float:
-        self._delay_s = min(max(2 * self._delay_s, DELAY_FIRST_S), delay_max_s)
-        return self._delay_s
+        self.delay_s = min(max(2 * self.delay_s, DELAY_FIRST_S), delay_max_s)
+        return self.delay_s

@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 
 from rendezvous.messages import PeerDown, PeerUp, Told
+from rendezvous.presence import dialling as dialling_module
 from rendezvous.presence import switchboard
-from rendezvous.presence.connection import GREETING_BYTES_MAX
-from rendezvous.presence.greeting import NONCE_BYTES, Greeting, Identity
-from tests.support.presence import JOB, LIMIT_S, Member
+from rendezvous.presence.connection import GREETING_BYTES_MAX, Connection, Ending
+from rendezvous.presence.dialling import LOOK_UPS_MAX, Dialling
+from rendezvous.presence.greeting import NONCE_BYTES, WIRE_VERSION, Greeting, Identity
+from rendezvous.presence.names import Target
+from tests.support.presence import JOB, LIMIT_S, Member, boottime
 from tests.support.waiting import wait_until
 
 SECRET = b"what only we know"
@@ -101,6 +104,66 @@ def test_a_member_of_another_job_is_not_of_this_one() -> None:
         assert other.events == []
 
 
+@pytest.mark.parametrize("secret", [b"", SECRET], ids=["without a secret", "with a secret"])
+def test_a_listener_that_does_not_belong_to_the_job_learns_nothing_to_enter_it_by(secret: bytes) -> None:
+    """Whoever may write to the store, or has the port of an agent that has gone, can have members dial it."""
+    other = Identity(JOB + "other/", "leader", "127.0.0.1:9")
+    with socket.create_server(("127.0.0.1", 0)) as listener, Member("friend", secret=secret) as friend:
+        listener.settimeout(LIMIT_S)
+        friend.presence.attend("leader", f"127.0.0.1:{listener.getsockname()[1]}")
+        end, _ = listener.accept()
+        with end, end.makefile("rb") as lines:
+            heard = lines.readline()
+            greeting = Greeting(other, expected="", secret=b"", nonce=os.urandom(NONCE_BYTES))
+            for answer in greeting.take(json.loads(heard)):
+                end.sendall(line(answer))
+            assert lines.readline() == b""
+        assert json.loads(heard)[:-2] == ["hello", WIRE_VERSION, "dialler", "friend", friend.address, "leader"]
+        assert json.loads(heard)[-1] == ""
+        assert friend.events == []
+
+
+def test_a_leader_that_is_another_one_again_and_again_is_not_dialled_more_often() -> None:
+    now, dials = 0.0, 0
+
+    def take(connection: Connection, ending: Ending | None) -> None:
+        nonlocal dials
+        dials += 1
+        connection.is_connecting = False  # something listens there
+        dialling.ended(connection, Ending(True, "it has closed the connection"))
+        connection.end.close()
+
+    dialling = Dialling(
+        "127.0.0.1:9", take=take, tell_proven=lambda _: None, order=lambda what, *words: what(*words), clock=lambda: now
+    )
+    for number in range(1000):
+        now = number / 100
+        dialling.attend(f"m{number}", "127.0.0.1:9")
+        dialling.dial()
+    assert 2 <= dials <= 12
+    now += 60.0
+    dialling.attend("the next leader", "127.0.0.1:9")
+    assert dialling.next_at == now
+
+
+def test_few_names_are_looked_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Callable[[list[Target]], None]] = []
+    monkeypatch.setattr(dialling_module, "look_up", lambda address, take: asked.append(take))
+    dialling = Dialling(
+        "127.0.0.1:9", take=lambda *_: None, tell_proven=lambda _: None, order=lambda what, *words: what(*words),
+        clock=boottime,
+    )  # fmt: skip
+    for number in range(100):
+        dialling.attend(f"m{number}", f"host{number}:9")
+        dialling.dial()
+    assert len(asked) == LOOK_UPS_MAX
+    for take in asked:
+        take([])
+    dialling.attend("m", "host:9")
+    dialling.dial()
+    assert len(asked) == LOOK_UPS_MAX + 1
+
+
 def test_a_proof_that_was_overheard_is_of_no_use_again() -> None:
     own = Identity(JOB, "stranger", "127.0.0.1:9")
     with Member("leader", secret=SECRET) as leader:
@@ -144,15 +207,14 @@ RUBBISH = {
     "not UTF-8": b'["hello", "\xff\xfe"]\n',
     "proof first": line(["proof", ""]),
     "tell first": line(["tell", "x"]),
-    "wrong types": line(["hello", True, "dialler", JOB, 1, None, "leader", "0" * 32, ""]),
-    "short number": line(["hello", 1, "dialler", JOB, "stranger", "h:1", "leader", "0", ""]),
-    "another version": line(["hello", 2, "dialler", JOB, "stranger", "h:1", "leader", "0" * 32, ""]),
-    "another member": line(["hello", 1, "dialler", JOB, "stranger", "h:1", "somebody", "0" * 32, ""]),
-    "itself": line(["hello", 1, "dialler", JOB, "leader", "h:1", "leader", "0" * 32, ""]),
-    "the dialled side's words": line(["hello", 1, "dialled", JOB, "stranger", "h:1", "leader", "0" * 32, ""]),
-    "long text": line(["hello", 1, "dialler", JOB, "s" * 3000, "h:1", "leader", "0" * 32, ""]),
-    "surrogate": b'["hello",1,"dialler",'
-    + json.dumps(JOB).encode()
+    "wrong types": line(["hello", True, "dialler", 1, None, "leader", "0" * 32, ""]),
+    "short number": line(["hello", WIRE_VERSION, "dialler", "stranger", "h:1", "leader", "0", ""]),
+    "another version": line(["hello", WIRE_VERSION + 1, "dialler", "stranger", "h:1", "leader", "0" * 32, ""]),
+    "another member": line(["hello", WIRE_VERSION, "dialler", "stranger", "h:1", "somebody", "0" * 32, ""]),
+    "itself": line(["hello", WIRE_VERSION, "dialler", "leader", "h:1", "leader", "0" * 32, ""]),
+    "the dialled side's words": line(["hello", WIRE_VERSION, "dialled", "stranger", "h:1", "leader", "0" * 32, ""]),
+    "long text": line(["hello", WIRE_VERSION, "dialler", "s" * 3000, "h:1", "leader", "0" * 32, ""]),
+    "surrogate": b'["hello",2,"dialler"'
     + b',"\\ud800","h:1","leader","\\ud800'
     + b"0" * 31
     + b'",""]\n["proof","\\ud800"]\n',

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import select
 import signal
 import socket
 from pathlib import Path
@@ -18,6 +19,7 @@ from launcher.errors import UsageError
 from launcher.options.network import Network
 from launcher.reporting.narrator import STANDING_S, Narrator
 from launcher.roster.description import Share
+from launcher.workers import hearing as hearing_module
 from launcher.workers.hearing import Hearing
 from rendezvous.messages import Leave, StartRound
 
@@ -82,24 +84,59 @@ def test_without_an_agent_that_listens_nothing_happens(monkeypatch: pytest.Monke
 
 def test_what_is_no_such_message_is_not_heard() -> None:
     hearing = Hearing()
+    place, _, token = hearing.environment[worker.SOCKET_VARIABLE].partition(":")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        for message in (b"", b"saved", b"saved x", b"other 3", b"saved " + b"9" * 500):
-            sender.sendto(message, "\0" + hearing.environment[worker.SOCKET_VARIABLE])
+        for message in ("", " saved", " saved x", " other 3", " saved " + "9" * 500, " saved 4"):
+            sender.sendto((token + message).encode(), f"\0{place}")
     heard = hearing.take()
     hearing.close()
-    assert [number for number in heard if number < 1000] == []
+    assert [number for number in heard if number < 1000] == [4]
+
+
+def test_what_does_not_begin_with_the_token_is_dropped_before_it_wakes_the_agent() -> None:
+    hearing = Hearing()
+    place, _, token = hearing.environment[worker.SOCKET_VARIABLE].partition(":")
+    others = [token[:at] + ("1" if token[at] == "0" else "0") + token[at + 1 :] for at in range(len(token))]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        for begin in ("", "saved 1", token[:-1], *others):
+            sender.sendto(f"{begin} saved 1".encode(), f"\0{place}")
+        assert select.select([hearing], [], [], 0)[0] == []
+        sender.sendto(f"{token} saved 1".encode(), f"\0{place}")
+    assert select.select([hearing], [], [], 0)[0] == [hearing]
+    assert hearing.take() == [1]
+    hearing.close()
+
+
+def test_where_the_kernel_drops_nothing_the_token_is_looked_at_and_little_is_taken_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hearing_module, "_ATTACH_FILTER", -1)
+    hearing = Hearing()
+    place, _, token = hearing.environment[worker.SOCKET_VARIABLE].partition(":")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.setblocking(False)
+        sender.sendto(b"saved 1", f"\0{place}")
+        sender.sendto(f"{token} saved 2".encode(), f"\0{place}")
+        assert hearing.take() == [2]
+        monkeypatch.setattr(hearing_module, "MESSAGES_MAX", 3)
+        for _ in range(5):
+            sender.sendto(f"{token} saved 2".encode(), f"\0{place}")
+    assert [len(hearing.take()) for _ in range(3)] == [3, 2, 0]
+    hearing.close()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
-def test_other_users_are_not_heard() -> None:
+def test_other_users_are_not_heard_even_if_they_know_the_token() -> None:
     hearing = Hearing()
+    place, _, token = hearing.environment[worker.SOCKET_VARIABLE].partition(":")
     pid = os.fork()
     if pid == 0:
         os.setuid(65534)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.sendto(b"saved 1", "\0" + hearing.environment[worker.SOCKET_VARIABLE])
+            sender.sendto(f"{token} saved 1".encode(), f"\0{place}")
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
+    assert select.select([hearing], [], [], 0)[0] == [hearing]
     assert hearing.take() == []
     hearing.close()
 

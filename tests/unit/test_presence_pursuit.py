@@ -7,7 +7,14 @@ from itertools import pairwise
 
 import pytest
 
-from rendezvous.presence.pursuit import DELAY_MAX_S, PROOF_DELAY_MAX_S, PROOF_INTERVAL_S, PROOF_LIMIT_S, Pursuit
+from rendezvous.presence.pursuit import (
+    DELAY_MAX_S,
+    PROOF_DELAY_MAX_S,
+    PROOF_INTERVAL_S,
+    PROOF_LIMIT_S,
+    REJECTED_DELAY_MAX_S,
+    Pursuit,
+)
 
 REFUSED, HELD, LOST = "refused", "taken without an answer", "never arrived"
 
@@ -80,6 +87,19 @@ def test_an_attended_member_is_dialled_at_once_and_then_ever_less_often() -> Non
     assert pauses[-1] == DELAY_MAX_S
     pursuit.succeed()
     assert pursuit.next_at == math.inf
+
+
+def test_a_listener_that_does_not_belong_to_the_job_is_dialled_less_often_still() -> None:
+    pursuit, now, dials = Pursuit("m", "h:1"), 0.0, 0
+    pursuit.attend(now)
+    while now < 60.0:
+        pursuit.fail(now, is_refused=False, is_rejected=True)
+        now, dials = pursuit.next_at, dials + 1
+    assert dials == 22
+    pursuit.fail(now, is_refused=False, is_rejected=True)
+    assert pursuit.next_at - now == REJECTED_DELAY_MAX_S
+    pursuit.fail(now, is_refused=True)  # it has gone, and the member itself may come back there
+    assert pursuit.next_at - now == DELAY_MAX_S
 
 
 def test_a_proof_of_an_attended_member_ends_and_the_dialling_goes_on() -> None:
