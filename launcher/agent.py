@@ -25,7 +25,6 @@ from launcher.membership import join, now, settings
 from launcher.output.layout import LogLayout
 from launcher.reporting.failures import Failures, spawn_exit_code
 from launcher.reporting.narrator import Narrator, pids, recorder
-from launcher.roster.description import Share, read_share
 from launcher.warden import Exited, Gone, LeashExpired, Report, Spawned, SpawnFailed, Warden, WardenLost
 from launcher.workers import WorkerMaker
 from launcher.workers.master_port import MasterPort
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from launcher.board import Board
     from launcher.errors import UsageError
     from launcher.preloading import Image
+    from launcher.roster.description import Share
 
 SWEEP_LIMIT_S = 10.0  # a killed process may hang in a driver; after this the agent ends and says so
 STUCK_LIMIT_S = 3.0  # killed processes that are still there are named
@@ -138,8 +138,7 @@ class Agent:
         wake_at = min(self._driver.wake_at, mind_at, self._stuck_at, self._departure.wake_at, self._warden.late_at)
         if self._image is not None:
             wake_at = min(wake_at, self._image.wake_at)
-        limit_s = wake_at - now()
-        self._poll.poll(math.ceil(min(max(0.0, limit_s), _POLL_LIMIT_S) * 1000))
+        self._poll.poll(math.ceil(min(max(0.0, wake_at - now()), _POLL_LIMIT_S) * 1000))
 
     def _turn(self) -> None:
         """Everything that has happened since the last time."""
@@ -185,9 +184,11 @@ class Agent:
                 self._end = action
 
     def _start(self, start: messages.StartRound) -> None:
-        share = read_share(start.assignment)
-        if (count := len(share.ranks)) > (slot_count := self._maker.slot_count):
-            raise RecordError(f"round {start.round} wants {count} workers of this node, which has {slot_count}")
+        try:
+            share = self._maker.read(start.assignment)
+        except RecordError as error:
+            self._refuse(start.round, error)
+            return
         self._narrator.begins(start, share)
         self._failures.begin(start.round, share, partial(self._maker.error_file, start.round, start.restart_count))
         self._round, self._share = lifecycle.Round(start.round, len(share.ranks)), share
@@ -196,6 +197,12 @@ class Agent:
         self._warden.spawn(start.round, specs)
         if self._image is not None:
             self._image.awaited(now())
+
+    def _refuse(self, round: int, error: RecordError) -> None:
+        """Run nothing of it. Others wait for this node's ranks, so it has failed, and the leader seals another one."""
+        tell(f"round {round} cannot run here, since no leader wrote this node's assignment: {error}")
+        self._round, self._share = lifecycle.Round(round, 0), None
+        self._driver.submit(messages.RoundFailed(round, 1, False, ""))
 
     def _stop(self, round: lifecycle.Round, mode: str) -> None:
         if mode == "fence" or self._refusal is not None:

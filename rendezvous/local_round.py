@@ -126,14 +126,16 @@ class LocalRound:
             return
         self._answered_token = seal.plan_token
         found = answer.found[0].first
-        assignment = member.decode(Assignment, found) if found is not None else None
-        if assignment is None:
+        if found is None:
             member.say(f"round {seal.round} runs without this node, which stands by as a spare")
             return
         self.alive_round, self._stop_mode = seal.round, ""
         member.election.belong(seal)
         self._begin_status(seal, is_stopped=False)
-        member.act(StartRound(seal.round, seal.restart_count, seal.world_size, seal.coordinator, assignment.content))
+        # The others wait for this node's ranks whatever has become of the record, so the agent is to fail without one.
+        assignment = member.decode(Assignment, found)
+        content = assignment.content if assignment is not None else ""
+        member.act(StartRound(seal.round, seal.restart_count, seal.world_size, seal.coordinator, content))
 
     def _begin_status(self, seal: Seal, is_stopped: bool) -> None:
         self._failed_revision = 0

@@ -158,15 +158,24 @@ def read_share(text: str) -> Share:
     """Read what `write_share` wrote. Raises RecordError."""
     found = _read(Share, text, "assignment")
     is_whole = 0 < len(found.ranks) == len(found.role_ranks) and found.world_size <= _RANKS_MAX
-    _require(is_whole and all(0 <= rank < found.world_size for rank in found.ranks), "ranks that cannot be")
+    is_whole = is_whole and _are_places(found.ranks, found.world_size)
+    _require(is_whole and _are_places(found.role_ranks, found.role_world_size), "ranks that cannot be")
     is_grid = 0 < len(found.shape) <= _AXES_MAX and all(0 < length <= found.world_size for length in found.shape)
     is_right = is_grid and math.prod(found.shape) == found.world_size
     _require(is_right, f"a grid of {found.shape[:_AXES_MAX]} for {found.world_size} ranks")
-    _require(0 <= found.group_rank < found.group_world_size, f"group_rank {found.group_rank}")
-    _require(0 < found.master_port < 65536 and found.master_addr.isprintable(), f"port {found.master_port}")
+    is_node = 0 <= found.group_rank < found.group_world_size <= found.world_size
+    _require(is_node and found.role_world_size <= found.world_size, f"group_rank {found.group_rank}")
+    _require(0 < found.master_port < 65536, f"port {found.master_port}")
+    is_host = 0 < len(found.master_addr) <= _TEXT_MAX and found.master_addr.isprintable()
+    _require(is_host, f"the address {found.master_addr[:40]!r}")
     is_slice = 0 <= found.slice_index < max(1, found.slice_count) <= _NODES_MAX
     _require(is_slice, f"slice {found.slice_index} of {found.slice_count}")
     return found
+
+
+def _are_places(ranks: tuple[int, ...], count: int) -> bool:
+    """Whether these are different ones of so many ranks."""
+    return len(set(ranks)) == len(ranks) and all(0 <= rank < count for rank in ranks)
 
 
 def _read(kind: type[_Record], text: str, what: str) -> _Record:

@@ -18,9 +18,10 @@ from launcher.output.layout import LogLayout
 from launcher.output.routes import STREAMS, PlainRoutes
 from launcher.output.streams import line_prefix
 from launcher.reporting.narrator import workers
-from launcher.roster import Share
+from launcher.roster import Share, read_share
 from launcher.warden import WorkerSpec
 from launcher.workers.commands import command, warm
+from rendezvous.errors import RecordError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,14 +65,20 @@ class WorkerMaker:
         self._is_warm = bool(config.preload or config.standby)
 
     @property
-    def slot_count(self) -> int:
-        """How many workers this node can run."""
-        return len(self._slots)
-
-    @property
     def is_jax(self) -> bool:
         """Whether workers are JAX's: they swallow SIGTERM, and abort when another has gone."""
         return "jax" in self._choice.names
+
+    def read(self, assignment: str) -> Share:
+        """What this node shall run. Raises RecordError if no leader with this job's command can have meant that."""
+        share = read_share(assignment)
+        if (count := len(share.ranks)) > len(self._slots):
+            raise RecordError(f"it wants {workers(count)} of this node, which has {len(self._slots)}")
+        axes = self._mesh.axes
+        sizes = zip(axes, share.shape, strict=False)
+        if len(share.shape) != len(axes) or any(axis.size not in (None, size) for axis, size in sizes):
+            raise RecordError(f"it has a grid of {share.shape}, which does not fit {self._mesh}")
+        return share
 
     def add(self, variables: Mapping[str, str]) -> None:
         """What every worker gets in its environment besides, whatever its rank."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from rendezvous import keys, messages
-from rendezvous.decide import Size
+from rendezvous.decide import MemberView, Size
 from rendezvous.errors import StoreError
 from rendezvous.messages import (
     Action,
@@ -34,6 +34,10 @@ from rendezvous.stores.memory import MemoryStore
 
 Kind = TypeVar("Kind")
 LOOK_S = 0.001  # a leader looks at what comes close together at once
+
+
+def _everybody(members: Sequence[MemberView]) -> Size:
+    return Size(len(members), True, "enough")
 
 
 class Bench:
@@ -61,13 +65,11 @@ class Bench:
             spec=Spec(mesh="dp=*", limits="1:1", digest=digest),
             node_name="node",
             boot_id="boot",
-            description="{}",
             worker_port=4000,
             prefix="p",
             run_id="r",
-            sizer=lambda members: Size(len(members), True, "enough"),
             chance=lambda: next(chance) / 1000,
-            **(options or {}),
+            **{"description": "{}", "sizer": _everybody, **(options or {})},
         )
 
     @property
