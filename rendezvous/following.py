@@ -18,6 +18,9 @@ from rendezvous.records import Leader
 from rendezvous.settings import Settings
 from rendezvous.store import Found, Get, KeyValue, Put, TxnResult
 
+REFUSED_MAX = 100
+"""Keys whose values are named to people: who writes rubbish again and again does not fill the logs of all nodes."""
+
 
 class Following(Lanes):
     """`secret`: what records are signed with and checked by, empty if the job has none."""
@@ -29,6 +32,7 @@ class Following(Lanes):
         self._decoded: dict[str, tuple[int, object]] = {}
         self._followed: set[str] = set()
         self._unwatched: set[str] = set()  # followed keys whose watch has ended
+        self._refused: set[str] = set()  # keys whose values were named
 
     def forget_all(self) -> None:
         """Know nothing: what is followed next is read anew."""
@@ -70,7 +74,9 @@ class Following(Lanes):
         try:
             return records.decode(kind, item.value, item.key, self.secret)
         except RecordError as error:
-            self.remark(f"{error}; it is ignored")
+            if item.key not in self._refused and len(self._refused) < REFUSED_MAX:
+                self._refused.add(item.key)
+                self.remark(f"{error}; it is ignored")
             return None
 
     def encode(self, record: records.AnyRecord, key: str) -> bytes:

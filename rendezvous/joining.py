@@ -19,7 +19,7 @@ import math
 from rendezvous import keys, messages, records
 from rendezvous.errors import RecordError, SettingsError
 from rendezvous.messages import Answer, Txn
-from rendezvous.records import Command, Member, Spec, Verdict
+from rendezvous.records import Command, Drain, Member, Spec, Verdict
 from rendezvous.store import Compare, Get, KeyValue, Lease, Put, TxnResult
 
 TYPE_CHECKING = False
@@ -169,7 +169,7 @@ class Joining:
         """Whether this node shall stay away. Not if somebody asks to take that back: a leader has to, perhaps this."""
         member, name = self._member, self._node.node_name
         # By its member id, if another node has the same name.
-        if all(member.mirror.get(job.drain(one)) is None for one in (name, member.member_id)):
+        if all(member.read(Drain, job.drain(one)) is None for one in (name, member.member_id)):
             return False
         requests = (member.read(Command, item.key) for item in member.mirror.under(job.commands))
         return not any(r is not None and (r.kind, r.target, r.answer) == ("undrain", name, "") for r in requests)

@@ -280,7 +280,7 @@ def decode(kind: type[Record], value: bytes, key: str, secret: bytes = b"") -> R
     version = content.pop("version", None)
     if version != RECORD_VERSION:
         raise RecordError(
-            f"{key} has record version {version}, this agent reads version {RECORD_VERSION}",
+            f"{key} has record version {version!r:.40}, this agent reads version {RECORD_VERSION}",
             "run the same meshrun version on every node, or start the job under another run id",
         )
     known: dict[str, Any] = {}

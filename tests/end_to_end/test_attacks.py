@@ -5,17 +5,28 @@ Each claim of the table in docs/guides/security.md that says what somebody can d
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import signal
 import socket
+import time
+from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.attacks import Stranger, again_and_again, cpu_s
+from launcher.roster.description import Share, write_share
+from rendezvous import keys
+from rendezvous.addresses import split_address
+from rendezvous.presence.greeting import WIRE_VERSION
+from rendezvous.records import Assignment, Command, Drain, Leader, Seal, Stop, Verdict, encode
+from rendezvous.store import Delete, KeyValue, Put
+from rendezvous.stores.etcd import EtcdStore
+from tests.support.attacks import ATTACK_S, Stranger, again_and_again, cpu_s
 from tests.support.etcd import EtcdServer
 from tests.support.hosts import Cluster
 from tests.support.network import loopback_hosts
@@ -31,6 +42,7 @@ ALONE = ("--nproc-per-node=1", "--lease-ttl=3", "--nnodes=1:2", "--join-grace=0"
 BOTH = ("--nproc-per-node=1", "--lease-ttl=3", "--nnodes=2", "--grow=never")
 SECRET = {"LAUNCHER_JOB_SECRET": "only the job knows this"}
 # Workers that tell of a checkpoint when the test asks for it.
+ELSEWHERE = "127.0.0.66"  # where an attacker listens
 SAVES = """
 import subprocess
 from launcher import worker
@@ -45,6 +57,11 @@ beat_until("../finish")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
     with EtcdServer("3.5", tmp_path_factory.mktemp("etcd")) as server:
         yield server
+
+
+def client(etcd: EtcdServer) -> EtcdStore:
+    """Somebody who may read and write the store."""
+    return EtcdStore([etcd.endpoint])
 
 
 def finish(job: Cluster, *, round: int = 1) -> None:
@@ -95,3 +112,178 @@ def flood() -> int:
                         sender.sendto(message, f"\0{name}")
 
         return 4 * len(names) * again_and_again(once)
+
+
+@pytest.mark.parametrize("kind", ["silent", "slow", "rubbish", "too long", "half a greeting"])
+def test_strangers_at_the_presence_port_disturb_no_round(tmp_path: Path, etcd: EtcdServer, kind: str) -> None:
+    with Cluster(tmp_path, *BOTH, etcd=etcd) as job:
+        job.start(N1, N2)
+        job.wait_for_round(1, 2)
+        addresses = [split_address(member["presence_address"]) for member in under(job, "members/")]
+        assert len(addresses) == 2
+        with Stranger(lambda: knock(addresses, kind)) as stranger:
+            assert stranger.wait() > 0
+        finish(job)
+    assert all("cannot be reached" not in one.stderr for one in job.jobs.values())
+
+
+def knock(addresses: list[tuple[str, int]], kind: str) -> int:
+    """Connections to presence ports, many at a time."""
+    hello = json.dumps(["hello", WIRE_VERSION, "dialler", "stranger", "127.0.0.1:9", "x", "0" * 32, ""]).encode()
+    said = {
+        "silent": b"", "slow": b"[", "rubbish": b"GET / HTTP/1.1\r\n\r\n", "too long": b"x" * 20_000,
+        "half a greeting": hello + b"\n",
+    }[kind]  # fmt: skip
+    held: deque[socket.socket] = deque()
+
+    def once() -> None:
+        with suppress(OSError):
+            end = socket.create_connection(addresses[len(held) % 2], 1.0)
+            held.append(end)
+            end.sendall(said)
+        while len(held) > 500:
+            held.popleft().close()
+
+    return again_and_again(once)
+
+
+# --- who may write to the store ---
+
+
+def current(job: Cluster) -> str:
+    """The prefix of all keys of the job, as who may read the store finds it."""
+    return (
+        f"/meshrun/{job.run_id}/{job.etcd.ctl('get', '--print-value-only', f'/meshrun/{job.run_id}/current').strip()}/"
+    )
+
+
+def tampered(item: KeyValue, **fields: object) -> bytes:
+    """The value with other fields, and without a signature."""
+    content = {key: value for key, value in json.loads(item.value).items() if key != "hmac"}
+    return json.dumps({**content, **fields}).encode()
+
+
+@pytest.mark.parametrize("env", [{}, SECRET], ids=["without a secret", "with a secret"])
+def test_who_may_write_to_the_store_chooses_the_master_address_unless_there_is_a_secret(
+    tmp_path: Path, etcd: EtcdServer, env: dict[str, str]
+) -> None:
+    with Cluster(tmp_path, *BOTH, "--max-restarts=1", etcd=etcd, env=env) as job, closing(client(etcd)) as store:
+        job.start(N1, N2)
+        job.wait_for_round(1, 2)
+        for item in store.get(current(job) + "members/", prefix=True).items:
+            description = json.loads(json.loads(item.value)["description"])
+            text = json.dumps({**description, "address": ELSEWHERE})
+            store.put(item.key, tampered(item, description=text), lease=item.lease)
+        os.kill(job[N1].worker_pids()[0], signal.SIGKILL)
+        job.wait_for_round(2, 2)
+        (mark,) = wait_until(lambda: list(tmp_path.glob("*/began-0-2")))
+        is_there = ELSEWHERE in mark.read_text()
+        job.finish()
+        assert [one.wait().exit_code for one in job.jobs.values()] == [0, 0]
+    assert is_there == (not env)
+    said = "".join(one.stderr for one in job.jobs.values())
+    count = 2 if env else 0  # each member's record, by who leads
+    assert len(re.findall(r"members/\w+ was not written by an agent that knows the job's secret", said)) == count
+
+
+def test_with_a_secret_no_order_of_anybody_else_is_obeyed(tmp_path: Path, etcd: EtcdServer) -> None:
+    with Cluster(tmp_path, *BOTH, etcd=etcd, env=SECRET) as job, closing(client(etcd)) as store:
+        job.start(N1, N2)
+        job.wait_for_round(1, 2)
+        names = keys.Keys(current(job).rstrip("/"))
+        sealed = store.get(names.round).first
+        assert sealed is not None
+        forged = {
+            names.leader: Leader(member_id="forged", node_name="forged"),
+            names.round: Seal(round=2, plan_token="forged", world_size=1, coordinator="forged"),
+            names.stop: Stop(round=1, reason="forged", mode="kill"),
+            names.verdict: Verdict(kind="stopped", exit_code=1, round=1, reason="forged"),
+            names.drain(N1.name): Drain(node_name=N1.name),
+            names.command("forged"): Command(kind="stop"),
+        }
+        again_and_again(lambda: [store.put(key, encode(record)) for key, record in forged.items()])
+        store.txn((), (Put(sealed.key, sealed.value), *(Delete(key) for key in forged if key != sealed.key)))
+        finish(job)
+    for one in job.jobs.values():  # each node names what it reads, once
+        named = re.findall(r"the value of (\S+) was not written by an agent that knows the job's secret", one.stderr)
+        assert len(named) == len(set(named))
+        assert {names.leader, names.round, names.stop, names.verdict} <= set(named) <= set(forged)
+
+
+def test_a_share_that_no_leader_wrote_ends_no_agent(tmp_path: Path, etcd: EtcdServer) -> None:
+    """300 ranks on a node that has one, under a seal that no agent wrote, before there is a round."""
+    with Cluster(tmp_path, *BOTH, "--max-restarts=3", etcd=etcd) as job, closing(client(etcd)) as store:
+        job.start(N1)
+        job.wait_for_members(N1.name)
+        root = current(job)
+        (member,) = store.get(root + "members/", prefix=True).items
+        share = Share(
+            ranks=tuple(range(300)), world_size=300, shape=(300,), group_rank=0, group_world_size=1,
+            role_ranks=tuple(range(300)), role_world_size=300, master_addr=ELSEWHERE, master_port=1,
+        )  # fmt: skip
+        assignment = Assignment(round=1, plan_token="forged", content=write_share(share), node=f"{N1.name} b")
+        seal = Seal(round=1, plan_token="forged", world_size=300, coordinator=f"{ELSEWHERE}:1")
+        names = keys.Keys(root.rstrip("/"))
+        own = names.assignment(1, "forged", member.key.rpartition("/")[2])
+        store.txn((), (Put(own, encode(assignment)), Put(names.round, encode(seal))))
+        job[N1].says("round 1 cannot run here, since no leader wrote this node's assignment: it wants 300 workers")
+        job.start(N2)
+        job.wait_for_round(2, 2)
+        finish(job, round=2)
+
+
+# --- who may write to the store makes agents dial ---
+
+
+def test_agents_show_no_key_to_a_listener_that_a_forged_leader_names(tmp_path: Path, etcd: EtcdServer) -> None:
+    with (
+        Cluster(tmp_path, *BOTH, etcd=etcd) as job,
+        closing(client(etcd)) as store,
+        socket.create_server((ELSEWHERE, 0)) as listener,
+    ):
+        job.start(N1, N2)
+        job.wait_for_round(1, 2)
+        root = current(job)
+        item = store.get(root + "ctl/leader").first
+        assert item is not None
+        address = f"{ELSEWHERE}:{listener.getsockname()[1]}"
+        store.put(item.key, tampered(item, member_id="forged", presence_address=address))
+        heard = listen(listener, ATTACK_S)
+        store.txn((), (Delete(item.key),))
+        job.leader()
+        finish(job)
+    assert heard
+    name = root.strip("/").rpartition("/")[2].encode()
+    assert not [said for said in heard if name in said]
+    print(f"{len(heard)} dials of two agents in {ATTACK_S:g} s")
+    assert len(heard) <= 2 * (9 + ATTACK_S / 3)
+
+
+def test_with_a_secret_agents_do_not_dial_a_forged_leader(tmp_path: Path, etcd: EtcdServer) -> None:
+    with (
+        Cluster(tmp_path, *BOTH, etcd=etcd, env=SECRET) as job,
+        closing(client(etcd)) as store,
+        socket.create_server((ELSEWHERE, 0)) as listener,
+    ):
+        job.start(N1, N2)
+        job.wait_for_round(1, 2)
+        item = store.get(current(job) + "ctl/leader").first
+        assert item is not None
+        address = f"{ELSEWHERE}:{listener.getsockname()[1]}"
+        store.put(item.key, tampered(item, member_id="forged", presence_address=address))
+        assert listen(listener, ATTACK_S) == []
+        assert "forged" not in str(under(job, "ctl/leader"))  # somebody of the job has taken the key back
+        finish(job)
+
+
+def listen(listener: socket.socket, limit_s: float) -> list[bytes]:
+    """What each who dials says first; all are hung up on."""
+    heard, end = [], time.monotonic() + limit_s
+    while (left_s := end - time.monotonic()) > 0:
+        listener.settimeout(left_s)
+        with suppress(OSError):
+            connection, _ = listener.accept()
+            with connection:
+                connection.settimeout(1.0)
+                heard.append(connection.recv(4096))
+    return heard

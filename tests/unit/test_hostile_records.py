@@ -71,11 +71,10 @@ class Job(Bench):
                     self.round = number
                     try:
                         share = read_share(text)
-                        environment = json.dumps(vars(share))
-                        assert environment.isascii() and 0 not in environment.encode()
+                        assert share.master_addr
+                        assert share.master_addr.isprintable()
                         assert all(0 <= rank < share.world_size for rank in share.ranks)
-                    except RecordError as error:
-                        assert str(error).isprintable()
+                    except RecordError:
                         self._events.append(RoundFailed(number, 1, False, ""))
                 case StopRound(number):
                     self._events.append(RoundStopped(number, 4002))
@@ -96,7 +95,8 @@ class Job(Bench):
 
 HOSTILE = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 3), st.floats(), st.text(max_size=5),
-    st.sampled_from([2**53, -(2**63), 10**30, 1e308, "\0", "a\nb", "\ud800", "\x1b[2J", "x" * 3000, [], {}, [[]], [None]]),
+    st.sampled_from([2**53, -(2**63), 10**30, 1e308, "\0", "a\nb", "\ud800", "\x1b[2J", "x" * 3000]),
+    st.sampled_from([[], {}, [[]], [None]]),
     st.sampled_from(["10.0.0.1:1", "[::1", "kill", "fence", "success", "failed", "other", "node"]),
     st.lists(st.integers(-2, 300), max_size=4), st.lists(st.text(max_size=3), max_size=3),
     st.lists(st.lists(st.text(max_size=3), max_size=3), max_size=3),
