@@ -34,6 +34,13 @@ LIMIT_S = 10.0
 """For all of it: each step has limits of its own, but there may be many endpoints."""
 OLD_LIMIT_S = 2.0
 _OLDEST = "3.4"
+_NO_SECRET = Finding(
+    "secret",
+    "note",
+    "no job secret is set",
+    "whoever may write where this job's records lie in etcd can choose its MASTER_ADDR, stop it, and restart it",
+    "where others may write there, set LAUNCHER_JOB_SECRET_FILE on all nodes",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +144,14 @@ def _ask(config: Config, network: Network, found: Credentials, who: str) -> Reac
         store.close()
     name = f"etcd {version}" if network.backend == "etcd" else "a job's store"
     rights = f"may read and write {key}" + (f" as user {found.user}" if found.user else "")
-    return Reached(state="answers", sentence=f"{name} answers, {rights}", served_by=who, version=version, rights=rights)
+    return Reached(
+        state="answers",
+        sentence=f"{name} answers, {rights}",
+        served_by=who,
+        version=version,
+        rights=rights,
+        findings=() if found.secret or network.backend == "served" else (_NO_SECRET,),
+    )
 
 
 def _amiss(state: str, sentence: str, hint: str | None, who: str = "") -> Reached:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import selectors
 import socket
 import threading
@@ -27,7 +28,8 @@ from rendezvous.presence.greeting import NONCE_BYTES, Greeting, GreetingError, I
 
 STRANGERS_MAX = 2048
 """All members of a large job may dial a new leader at once. When more have not greeted, who has had the most time goes:
-greeting takes one round trip, so it is hardly one who means to."""
+greeting takes one round trip, so it is hardly one who means to. They never have more than a quarter of the descriptors
+that this process may have: the agent needs some to start workers and to reach the store."""
 GREETING_LIMIT_S = 3.0
 DIAL_LIMIT_S = 3.0
 """Long enough for one lost packet, which the kernel sends again after a second."""
@@ -60,6 +62,8 @@ class Switchboard:
         self._sweep_at = 0.0
         self._own: Identity | None = None
         self._strangers: dict[Connection, None] = {}  # oldest first
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # -1: without a limit
+        self._strangers_max = min(STRANGERS_MAX, descriptors // 4) if descriptors > 0 else STRANGERS_MAX
         self._members: dict[str, list[Connection]] = {}  # newest last, never empty
         self._dialling = Dialling(
             address,
@@ -161,7 +165,7 @@ class Switchboard:
                 self._selector.unregister(self._listener)
                 self._sweep_at = min(self._sweep_at, self._clock() + self._tick_s)
                 return
-            if len(self._strangers) >= STRANGERS_MAX:
+            if len(self._strangers) >= self._strangers_max:
                 self._end(next(iter(self._strangers)), Ending(False, "too many have not greeted"))
             stranger = Connection(end, expected="", now=self._clock())
             self._strangers[stranger] = None

@@ -65,6 +65,14 @@ def test_a_store_that_answers_is_asked_for_its_version_and_rights_and_nothing_is
     assert etcd.ctl("get", "--prefix", "/", user="root:root") == ""
 
 
+@pytest.mark.parametrize("secret", ["", "known to the job"])
+def test_an_etcd_without_a_job_secret_is_noted(etcd: EtcdServer, secret: str) -> None:
+    environ = {"LAUNCHER_ETCD_PASSWORD": "right", **({"LAUNCHER_JOB_SECRET": secret} if secret else {})}
+    found = doctor.examine(place(etcd.endpoint, "--rdzv-conf=user=job"), {"CUDA_VISIBLE_DEVICES": "", **environ})
+    noted = [(finding["level"], finding["seen"]) for finding in found["findings"] if finding["check"] == "secret"]
+    assert noted == ([] if secret else [("note", "no job secret is set")])
+
+
 def test_a_wrong_password_would_stop_a_job(etcd: EtcdServer) -> None:
     environ = {"LAUNCHER_ETCD_PASSWORD": "wrong"}
     outcome = run("meshctl", "doctor", "--", *place(etcd.endpoint, "--rdzv-conf=user=job"), environ=environ)

@@ -127,6 +127,26 @@ def test_strangers_at_the_presence_port_disturb_no_round(tmp_path: Path, etcd: E
     assert all("cannot be reached" not in one.stderr for one in job.jobs.values())
 
 
+def test_strangers_at_the_presence_port_leave_descriptors_for_a_restart(tmp_path: Path, etcd: EtcdServer) -> None:
+    few = [host._replace(prefix=(*host.prefix, "prlimit", "--nofile=128:128")) for host in (N1, N2)]
+    with Cluster(tmp_path, *BOTH, "--max-restarts=1", "--tee=3", etcd=etcd) as job:
+        job.start(*few)
+        job.wait_for_round(1, 2)
+        addresses = [split_address(member["presence_address"]) for member in under(job, "members/")]
+        before = max(open_files(one.pid) for one in job.jobs.values())
+        with Stranger(lambda: knock(addresses, "silent")) as stranger:
+            wait_until(lambda: min(open_files(one.pid) for one in job.jobs.values()) > before + 20)
+            os.kill(job[N1].worker_pids()[0], signal.SIGKILL)
+            job.wait_for_round(2, 2)
+            stranger.wait()
+        job.finish()
+        assert [one.wait().exit_code for one in job.jobs.values()] == [0, 0]
+
+
+def open_files(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
 def knock(addresses: list[tuple[str, int]], kind: str) -> int:
     """Connections to presence ports, many at a time."""
     hello = json.dumps(["hello", WIRE_VERSION, "dialler", "stranger", "127.0.0.1:9", "x", "0" * 32, ""]).encode()
@@ -141,8 +161,9 @@ def knock(addresses: list[tuple[str, int]], kind: str) -> int:
             end = socket.create_connection(addresses[len(held) % 2], 1.0)
             held.append(end)
             end.sendall(said)
-        while len(held) > 500:
+        if len(held) > 500:
             held.popleft().close()
+            time.sleep(0 if kind != "silent" else 0.02)  # or else those who are waited for make room
 
     return again_and_again(once)
 
@@ -252,10 +273,10 @@ def test_agents_show_no_key_to_a_listener_that_a_forged_leader_names(tmp_path: P
         store.txn((), (Delete(item.key),))
         job.leader()
         finish(job)
+    print(f"{len(heard)} dials of two agents in {ATTACK_S:g} s, the first said {heard[:1]}")
     assert heard
     name = root.strip("/").rpartition("/")[2].encode()
     assert not [said for said in heard if name in said]
-    print(f"{len(heard)} dials of two agents in {ATTACK_S:g} s")
     assert len(heard) <= 2 * (9 + ATTACK_S / 3)
 
 

@@ -60,6 +60,11 @@ class Job(Bench):
     def record(self, key: str, record: records.AnyRecord, lease: int = 0) -> None:
         self.store.put(key, records.encode(record), lease=lease)
 
+    def _watch(self, key: str, start_revision: int) -> None:
+        if key in self._watches:  # as the driver does it
+            self._watches.pop(key).cancel()
+        super()._watch(key, start_revision)
+
     def step(self, event: Event) -> list[Action]:
         actions = super().step(event)
         for action in actions:
