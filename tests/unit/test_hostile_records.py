@@ -11,17 +11,23 @@ import json
 import os
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from launcher import cli
 from launcher.mesh import parse
+from launcher.node import Device, Slot
+from launcher.output.layout import LogLayout
 from launcher.placement import Costs, Limits
 from launcher.roster import RosterPlanner
-from launcher.roster.description import Description, describe, read_share
+from launcher.roster.description import Description, Share, describe, read_share, write_share
+from launcher.workers import WorkerMaker
 from rendezvous import records
 from rendezvous.errors import RecordError
 from rendezvous.messages import Action, Begin, Event, MakePlan, RoundFailed, RoundStopped, Say, StartRound, StopRound
 from rendezvous.records import Command, Drain, Member, Seal, Status, Stop
+from rendezvous.values import replace
 from tests.support.member_bench import Bench
 
 MESH = parse("dp=*")
@@ -144,3 +150,27 @@ def test_whatever_the_store_holds_a_member_goes_on(data: st.DataObject) -> None:
     job.settle()
     job.go_on()
     job.go_on()
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"ranks": (0, 1, 2), "role_ranks": (0, 1, 2)}, "it wants 3 workers of this node, which has 2"),
+        ({"shape": (4,)}, "it has a grid of (4,), which does not fit dp=*,tp=2"),
+        ({"shape": (1, 4)}, "it has a grid of (1, 4), which does not fit dp=*,tp=2"),
+        ({"shape": (2, 2, 1)}, "it has a grid of (2, 2, 1), which does not fit dp=*,tp=2"),
+    ],
+)
+def test_a_share_that_does_not_fit_this_node_or_job_is_refused(fields: dict[str, Any], why: str) -> None:
+    slots = [Slot(index=index, devices=(Device(kind="cpu", index=0, id="cpu0", visible=""),)) for index in (0, 1)]
+    layout = LogLayout(log_dir="/dev/null", run_id="job")
+    mesh = parse("dp=*,tp=2")
+    maker = WorkerMaker(config=cli.parse(["train.py"], {}), mesh=mesh, slots=slots, host="h", layout=layout, parent={})
+    share = Share(
+        ranks=(0, 1), world_size=4, shape=(2, 2), group_rank=0, group_world_size=2, role_ranks=(0, 1),
+        role_world_size=4, master_addr="h", master_port=1,
+    )  # fmt: skip
+    assert maker.read(write_share(share)) == share
+    with pytest.raises(RecordError) as caught:
+        maker.read(write_share(replace(share, **fields)))
+    assert str(caught.value) == why

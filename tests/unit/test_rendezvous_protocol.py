@@ -406,3 +406,20 @@ def _settle_until(bench: Bench, why: str) -> None:
     """Answer everything until the member asks for this."""
     while not bench.asks or bench.asks[0].why != why:
         assert bench.settle_one()
+
+
+def test_an_assignment_that_cannot_be_read_fails_the_round_here_and_another_one_is_sealed() -> None:
+    """Others wait for this node's ranks: standing by as a spare would hold them up for ever."""
+    bench = Bench(max_restarts=1)
+    bench.step(Begin())
+    while not any(ask.why == "read the assignment of round 1" for ask in bench.asks):
+        assert bench.settle_one()
+    (item,) = bench.store.get(f"{bench.job.root}/assign/", prefix=True).items
+    bench.store.put(item.key, b"rubbish")
+    made = bench.settle()
+    assert only(made, StartRound).assignment == ""  # which no agent can run
+    assert [say.sentence for say in made if isinstance(say, Say) and item.key in say.sentence]
+    made = bench.tell(RoundFailed(1, 1, False, "")) + bench.wait(2.0)
+    assert only(made, StopRound).round == 1
+    made = bench.tell(RoundStopped(1, 4001)) + bench.wait(2.0)
+    assert only(made, StartRound).round == 2
