@@ -98,6 +98,7 @@ def test_what_does_not_begin_with_the_token_is_dropped_before_it_wakes_the_agent
     place, _, token = hearing.environment[worker.SOCKET_VARIABLE].partition(":")
     others = [token[:at] + ("1" if token[at] == "0" else "0") + token[at + 1 :] for at in range(len(token))]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.setblocking(False)  # ten datagrams would fill the queue
         for begin in ("", "saved 1", token[:-1], *others):
             sender.sendto(f"{begin} saved 1".encode(), f"\0{place}")
         assert select.select([hearing], [], [], 0)[0] == []
@@ -115,7 +116,7 @@ def test_where_the_kernel_drops_nothing_the_token_is_looked_at_and_little_is_tak
     place, _, token = hearing.environment[worker.SOCKET_VARIABLE].partition(":")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)
-        sender.sendto(b"saved 1", f"\0{place}")
+        sender.sendto(b"0123456789abcdef saved 1", f"\0{place}")
         sender.sendto(f"{token} saved 2".encode(), f"\0{place}")
         assert hearing.take() == [2]
         monkeypatch.setattr(hearing_module, "MESSAGES_MAX", 3)
