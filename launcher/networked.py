@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypedDict
 
@@ -32,11 +33,15 @@ from rendezvous.protocol import Protocol
 from rendezvous.records import Spec
 from rendezvous.settings import Settings
 from rendezvous.store import Store
+from rendezvous.stores.listening import PortTaken
 
 if TYPE_CHECKING:
     from launcher.devices.tpu_slice import Identity
     from rendezvous.stores.server import StoreServer
 
+TAKEN_LIMIT_S = 10.0
+"""How long a port that is taken is looked at: the agent that took it may not answer yet."""
+_PAUSE_S = 0.1  # between two looks
 SILENT_PARTS = 2  # a connection on which nothing is heard for this part of a lease's time is silent
 
 
@@ -142,15 +147,21 @@ class NetworkedMembership(Membership):
         arrival = self._arrival
         if not arrival.serves_at:
             return None
-        try:
-            server = stores.serve(arrival.network, arrival.serves_at, arrival.credentials)
-        except TemporaryError:
-            # Two agents of this machine saw nobody there, and the other was first. If both have number 0, that is
-            # said when they meet.
-            is_sole = bool(arrival.network.is_host) and not is_numbered
-            if is_sole or probe(arrival.network).kind != "good":
-                raise
-            return None
+        # Several agents of this machine may have seen no store, and one of them binds the port first: the others join
+        # it as clients, as soon as it answers. If two have number 0, that is said when they meet.
+        is_sole = bool(arrival.network.is_host) and not is_numbered
+        deadline = time.monotonic() + min(TAKEN_LIMIT_S, self._limits.start_timeout_s)
+        while True:
+            try:
+                server = stores.serve(arrival.network, arrival.serves_at, arrival.credentials)
+                break
+            except PortTaken as error:
+                found = "wrong" if is_sole else probe(arrival.network).kind
+                if found == "good":
+                    return None
+                if found == "wrong" or time.monotonic() >= deadline:
+                    raise TemporaryError(str(error), "all nodes may be given another port") from None
+            time.sleep(_PAUSE_S)
         tell(f"this agent serves the job's store at {arrival.network.endpoints[0]}; if it is lost, the job is lost")
         return server
 

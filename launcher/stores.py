@@ -68,14 +68,17 @@ def check(store: EtcdStore, network: Network, run_id: str, *, may_be_away: bool 
 def serve(network: Network, hosts: Sequence[str], credentials: Credentials) -> StoreServer:
     """Serve the job's store at these addresses of this node and the port of its endpoint, until it is closed.
 
-    Raises TemporaryError if that cannot be.
+    Raises PortTaken, and TemporaryError where it cannot be for another reason.
     """
+    from rendezvous.stores.listening import PortTaken
     from rendezvous.stores.server import StoreServer
 
     _, port = split_address(network.endpoints[0])
     server = StoreServer(hosts[0], port, also=hosts[1:], token=credentials.token)
     try:
         server.start()
+    except PortTaken:
+        raise
     except StoreError as error:
         raise TemporaryError(str(error), "all nodes may be given another port") from None
     return server

@@ -10,8 +10,12 @@ from rendezvous.errors import StoreError
 from rendezvous.listeners import foreign_listener
 
 
+class PortTaken(StoreError):
+    """Another process listens on the port, or did at that moment."""
+
+
 def check_can_listen(host: str, port: int) -> int:
-    """The port, or a free one for 0. Raises StoreError when nobody may listen there now."""
+    """The port, or a free one for 0. Raises PortTaken, and StoreError for what waiting will not mend."""
     try:
         family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, number) as probe:
@@ -25,4 +29,4 @@ def check_can_listen(host: str, port: int) -> int:
             raise StoreError(f"{where}: {error.strerror or error}") from error
         holder = foreign_listener(port)
         taken = f"{where}: the port is taken" + (f" by {holder}" if holder else "")
-        raise StoreError(taken, hint="give another port, or 0 for any that is free") from error
+        raise PortTaken(taken, hint="give another port, or 0 for any that is free") from error

@@ -28,7 +28,7 @@ from rendezvous.addresses import join_address
 from rendezvous.errors import StoreError
 from rendezvous.store import REQUEST_BYTES_MAX
 from rendezvous.stores import wire
-from rendezvous.stores.listening import check_can_listen
+from rendezvous.stores.listening import PortTaken, check_can_listen
 from rendezvous.stores.memory import MemoryStore
 from rendezvous.stores.protobuf import WireError, decode, encode
 from rendezvous.stores.serving import refusals
@@ -133,8 +133,11 @@ class StoreServer:
         server.add_generic_rpc_handlers(self._handlers())
         try:
             ports = [server.add_insecure_port(join_address(host, self.port)) for host in self._hosts]
-        except RuntimeError as error:
-            raise StoreError(f"the store cannot listen on {', '.join(self._hosts)}: {error}") from error
+        except RuntimeError as error:  # all of it could be listened on a moment ago
+            for host in self._hosts:
+                check_can_listen(host, self.port)
+            where = ", ".join(join_address(host, self.port) for host in self._hosts)
+            raise PortTaken(f"the store cannot listen on {where}: another process has just had the port") from error
         await server.start()
         self._seen_at = time.monotonic()
         ticking = asyncio.create_task(self._tick())

@@ -88,7 +88,7 @@ def test_the_master_s_port_is_looked_at_before_anything_is_started(place: Path, 
 
 
 def test_a_port_of_the_store_that_somebody_has_is_named_with_who_has_it(place: Path, taken: int) -> None:
-    outcome = static(place, "--node-rank=0", "--master-addr=127.0.0.1", f"--store-port={taken}")
+    outcome = static(place, "--node-rank=0", "--master-addr=127.0.0.1", f"--store-port={taken}", "--start-timeout=0.5")
     assert outcome.code == 75
     assert (
         f"error: the store cannot listen on 127.0.0.1:{taken}: the port is taken by pid {os.getpid()} (" in outcome.err

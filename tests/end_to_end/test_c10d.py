@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
+import pytest
+
 from tests.support.hosts import SLEEP, Cluster
 from tests.support.network import Host, loopback_hosts
-from tests.support.processes import is_alive
+from tests.support.processes import REPOSITORY, is_alive
 from tests.support.waiting import wait_until
 
 N1, N2, N3, N4 = loopback_hosts(4)
@@ -61,3 +64,74 @@ def test_over_ipv6_the_agents_end_together_though_the_store_s_own_workers_are_do
         ended = [job[host].wait() for host in (one, other)]
         assert [each.exit_code for each in ended] == [0, 0]
         assert "staying up to 10 s, others use this node's store" in ended[0].stderr
+
+
+# Holds an agent that is to serve the store after it has seen none and before it binds the port: there it imports the
+# server. Says so by a file, and goes on when there is another.
+HOLD = """
+import importlib.abc, os, sys, time
+PLACE = {place!r}
+
+class Hold(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == "rendezvous.stores.server":
+            open(f"{{PLACE}}/held-{{os.getpid()}}", "w").close()
+            while not os.path.exists(f"{{PLACE}}/go"):
+                time.sleep(0.01)
+
+sys.meta_path.insert(0, Hold())
+"""
+
+
+def held_agents(place: Path) -> dict[str, str]:
+    """Variables that hold every agent between its look and its bind until there is a file `go`."""
+    place.mkdir()
+    (place / "sitecustomize.py").write_text(HOLD.format(place=str(place)))
+    return {"PYTHONPATH": os.pathsep.join((str(REPOSITORY), str(place)))}
+
+
+@pytest.mark.parametrize("hosts", [(N1, N2), (N1, N2, N3)])
+def test_of_agents_that_all_saw_no_store_one_serves_it_and_the_others_join(
+    tmp_path: Path, hosts: tuple[Host, ...]
+) -> None:
+    place, endpoint = tmp_path / "hold", f"127.0.0.1:{free_port('127.0.0.1')}"
+    env = held_agents(place)
+    with Cluster(tmp_path, *C10D, f"--nnodes={len(hosts)}", f"--rdzv-endpoint={endpoint}", env=env) as job:
+        job.start(*hosts)
+        wait_until(lambda: len(list(place.glob("held-*"))) == len(hosts), 60, "all agents to have seen no store")
+        (place / "go").touch()
+        job.wait_for_round(1, len(hosts))
+        assert sum("this agent serves the job's store" in job[host].stderr for host in hosts) == 1
+        job.finish()
+        assert [job[host].wait().exit_code for host in hosts] == [0] * len(hosts)
+
+
+def test_who_loses_the_port_to_a_store_that_does_not_answer_yet_looks_again(tmp_path: Path) -> None:
+    place, port = tmp_path / "hold", free_port("127.0.0.1")
+    options = (*C10D, "--nnodes=2", f"--rdzv-endpoint=127.0.0.1:{port}")
+    with Cluster(tmp_path, *options, env=held_agents(place)) as job:
+        job.start(N1)
+        wait_until(lambda: list(place.glob("held-*")), 60, "the agent to have seen no store")
+        with socket.create_server(("127.0.0.1", port)) as listener:  # in the place of an agent that has bound the port
+            (place / "go").touch()
+            listener.settimeout(60)
+            listener.accept()[0].close()  # the agent's next look: it has lost the port, and nobody answers
+        job.start(N2)
+        job.wait_for_round(1, 2)
+        job.finish()
+        assert [job[host].wait().exit_code for host in (N1, N2)] == [0, 0]
+
+
+def test_who_loses_the_port_to_the_store_of_another_token_is_told_so(tmp_path: Path) -> None:
+    place, endpoint = tmp_path / "hold", f"127.0.0.1:{free_port('127.0.0.1')}"
+    options = (*C10D, "--nnodes=2", f"--rdzv-endpoint={endpoint}", "--start-timeout=60")
+    with Cluster(tmp_path, *options, env=held_agents(place)) as late, Cluster(tmp_path, *options) as first:
+        late.start(N2, env={"LAUNCHER_STORE_TOKEN": "one"})
+        wait_until(lambda: list(place.glob("held-*")), 60, "the agent to have seen no store")
+        first.start(N1, env={"LAUNCHER_STORE_TOKEN": "other"})
+        first[N1].says("this agent serves the job's store")
+        (place / "go").touch()
+        ended = late[N2].wait()
+        assert ended.exit_code == 75
+        assert f"the store at {endpoint} does not accept this user and password" in ended.stderr
+        assert "Traceback" not in ended.stderr

@@ -22,6 +22,8 @@ from launcher.options.network import Network
 from launcher.roster.description import Description, describe
 from rendezvous import keys, records
 from rendezvous.records import Member
+from rendezvous.settings import Settings
+from rendezvous.stores.listening import PortTaken
 from rendezvous.stores.memory import MemoryStore
 
 JOB = keys.of_job("meshrun", "run7", "abc")
@@ -129,13 +131,46 @@ def test_of_two_that_would_both_serve_the_store_the_second_meets_the_first_if_th
 ) -> None:
     place = arrival("h4")
     place = place._replace(network=replace(place.network, is_host=True), serves_at=("127.0.0.1",))
-    taken = TemporaryError("the port is taken")
+    taken = PortTaken("the port is taken")
     with place.listener:
-        member = SimpleNamespace(_arrival=place)
+        member = SimpleNamespace(_arrival=place, _limits=Settings())
         monkeypatch.setattr("launcher.networked.stores.serve", Mock(side_effect=taken))
         monkeypatch.setattr("launcher.networked.probe", lambda _: Finding("good"))
         with pytest.raises(TemporaryError) if raises else nullcontext():
             assert NetworkedMembership._serve(member, is_numbered) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("looks", "outcome"),
+    [
+        (["absent", "absent", "good"], None),  # the winner has bound the port and answers a little later
+        (["absent", "wrong"], "the port is taken"),
+        (["absent"] * 9, "the port is taken"),
+        (["absent", "free"], "served"),  # who took the port has died
+    ],
+)
+def test_who_finds_the_port_taken_looks_again_until_a_store_answers(
+    monkeypatch: pytest.MonkeyPatch, looks: list[str], outcome: str | None
+) -> None:
+    place, now, seen = arrival("h4"), [0.0], iter(looks)
+    place = place._replace(serves_at=("127.0.0.1",))
+
+    def serve(*_: object) -> str:
+        if now[0] and looks[-1] == "free":
+            return "served"
+        raise PortTaken("the port is taken")
+
+    def sleep(_: float) -> None:
+        now[0] += 2.0
+
+    monkeypatch.setattr("launcher.networked.time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr("launcher.networked.stores.serve", serve)
+    monkeypatch.setattr("launcher.networked.probe", lambda _: Finding(next(seen)))  # type: ignore[arg-type]
+    with place.listener:
+        member = SimpleNamespace(_arrival=place, _limits=Settings())
+        ends_badly = outcome == "the port is taken"
+        with pytest.raises(TemporaryError, match=outcome) if ends_badly else nullcontext():
+            assert NetworkedMembership._serve(member, False) == outcome  # type: ignore[arg-type]
 
 
 def test_who_said_that_it_comes_and_has_died_is_waited_for(
