@@ -3,7 +3,8 @@
 For jobs without an etcd. Our client, etcdctl and other clients of etcd speak with it as they are; what it answers is
 decided in stores/serving/. Picture one thread with one loop: every call is answered in a turn of its own, so nothing
 happens between the parts of an answer, and the store needs no thread of its own. A thousand members with two watches
-and a keep-alive each are three thousand streams, which is why it is a loop and not a thread for each.
+and a keep-alive each are three thousand streams, which is why it is a loop and not a thread for each. gRPC itself is
+not used: its server cannot be kept from answering strangers first (serving/http2.py, serving/lines.py).
 
 The store is lost with its process. Clients notice: leases and revisions are never numbered as before, so a member that
 returns learns that its lease is gone, and a watch that it must list again. A process that was merely frozen begins
@@ -15,26 +16,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
-
-import grpc
-import grpc.aio
 
 from rendezvous.addresses import join_address
 from rendezvous.errors import StoreError
 from rendezvous.store import REQUEST_BYTES_MAX
 from rendezvous.stores import wire
-from rendezvous.stores.listening import PortTaken, check_can_listen
+from rendezvous.stores.listening import listen
 from rendezvous.stores.memory import MemoryStore
 from rendezvous.stores.protobuf import WireError, decode, encode
 from rendezvous.stores.serving import refusals
 from rendezvous.stores.serving.guard import Guard
+from rendezvous.stores.serving.http2 import Stream
 from rendezvous.stores.serving.keys import KeyService
 from rendezvous.stores.serving.leases import LeaseService
+from rendezvous.stores.serving.lines import Line, Lines
 from rendezvous.stores.serving.refusals import Refusal, Refused, refusal_of
 from rendezvous.stores.serving.watches import WatchService, WatchStream
 
@@ -45,22 +46,13 @@ PROGRESS_S = 600.0  # how often a quiet watch that wants to hear is told where t
 START_LIMIT_S = 20.0
 FAREWELL_S = 0.5  # the least grace: it is over as soon as every client has been told
 STOP_LIMIT_S = 10.0  # beyond the grace that callers of close give
-
-_OPTIONS = (
-    ("grpc.so_reuseport", 0),  # a second server on the port is refused instead of taking every other connection
-    ("grpc.max_receive_message_length", REQUEST_BYTES_MAX + 512 * 1024),  # what is larger than it may be is told so
-    ("grpc.max_send_message_length", -1),
-    # Clients may ask every few seconds whether we live, and we ask them: a dead one's streams must not stay.
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
-    ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.max_pings_without_data", 0),
+MESSAGE_BYTES_MAX = REQUEST_BYTES_MAX + 512 * 1024  # what is larger than it may be is told so in etcd's words
+LOGIN_BYTES_MAX = 4096  # what a stranger may send as a user and a password
+_AUTHENTICATE, _KEEP_ALIVE, _WATCH = (
+    method.path.encode() for method in (wire.AUTHENTICATE, wire.LEASE_KEEP_ALIVE, wire.WATCH)
 )
 
 _Clock = Callable[[], float]
-_Context = Any  # grpc.aio.ServicerContext[bytes, bytes]
 
 
 class StoreServer:
@@ -91,22 +83,30 @@ class StoreServer:
         self._leases = LeaseService(self._store, lambda: self._header(self._store.revision))
         self._watches = WatchService(self._store, self._header)
         self._streams: set[WatchStream] = set()
-        self._listening: set[asyncio.Task[Any]] = set()  # of keep-alives: those that wait for their client
+        self._lines: Lines
         self._seen_at = 0.0
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._answering = self._answers()
         self._grace_s = 0.0
         self._stop: asyncio.Event
 
     def start(self) -> None:
         """Listen. Raises StoreError, with who has the port if that can be known, when that is impossible."""
         assert self._thread is None, "a server starts once"
-        for host in self._hosts:
-            self.port = check_can_listen(host, self.port)
-        started: Future[int] = Future()
-        self._thread = threading.Thread(target=self._run, args=(started,), name="store server", daemon=True)
+        listeners: list[socket.socket] = []
+        try:
+            for host in self._hosts:
+                listeners.append(listen(host, self.port))
+                self.port = int(listeners[0].getsockname()[1])
+        except StoreError:
+            for listener in listeners:
+                listener.close()
+            raise
+        started: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, args=(started, listeners), name="store server", daemon=True)
         self._thread.start()
-        self.port = started.result(START_LIMIT_S)
+        started.result(START_LIMIT_S)
 
     def close(self, grace_s: float = 0.0) -> None:
         """Refuse new calls, give those under way `grace_s` seconds, end all streams, forget everything."""
@@ -119,38 +119,31 @@ class StoreServer:
 
     # The loop
 
-    def _run(self, started: Future[int]) -> None:
-        try:
-            asyncio.run(self._serve(started))
-        except Exception as error:
-            if started.done():
-                raise
-            started.set_exception(error)
+    def _run(self, started: Future[None], listeners: Sequence[socket.socket]) -> None:
+        with contextlib.ExitStack() as stack:
+            for listener in listeners:
+                stack.enter_context(listener)
+            asyncio.run(self._serve(started, listeners))
 
-    async def _serve(self, started: Future[int]) -> None:
+    async def _serve(self, started: Future[None], listeners: Sequence[socket.socket]) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        server = grpc.aio.server(options=_OPTIONS)
-        server.add_generic_rpc_handlers(self._handlers())
-        try:
-            ports = [server.add_insecure_port(join_address(host, self.port)) for host in self._hosts]
-        except RuntimeError as error:  # all of it could be listened on a moment ago
-            for host in self._hosts:
-                check_can_listen(host, self.port)
-            where = ", ".join(join_address(host, self.port) for host in self._hosts)
-            raise PortTaken(f"the store cannot listen on {where}: another process has just had the port") from error
-        await server.start()
+        self._lines = Lines(self._loop, self._begin, has_token=self._guard.has_token)
         self._seen_at = time.monotonic()
+        for listener in listeners:
+            self._lines.listen(listener)
         ticking = asyncio.create_task(self._tick())
-        started.set_result(ports[0])
+        started.set_result(None)
         try:
             await self._stop.wait()
         finally:
             ticking.cancel()
-            for stream in list(self._streams):
-                stream.end(refusals.STOPPED)
-            for task in list(self._listening):
-                task.cancel()
-            await server.stop(max(self._grace_s, FAREWELL_S))
+            for listener in listeners:
+                self._loop.remove_reader(listener)
+                listener.close()
+            for line in self._lines.all:
+                for stream in list(line.connection.streams.values()):
+                    _refuse(stream, refusals.STOPPED)
+            await self._lines.leave(max(self._grace_s, FAREWELL_S))
             self._store.close()
 
     async def _tick(self) -> None:
@@ -159,6 +152,7 @@ class StoreServer:
             self._notice_absence()
             self._store.expire()
             self._store.deliver()
+            self._lines.look_after()
             now = time.monotonic()
             if now >= told_at + PROGRESS_S:
                 told_at = now
@@ -178,7 +172,8 @@ class StoreServer:
     def _header(self, revision: int) -> wire.Header:
         return wire.Header(self._id, self._id, revision, 1)
 
-    def _handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
+    def _answers(self) -> dict[bytes, tuple[wire.Method[Any, Any], Callable[[Any], Any]]]:
+        """The calls with one question and one answer, by their paths."""
         one_to_one: tuple[tuple[wire.Method[Any, Any], Callable[[Any], Any]], ...] = (
             (wire.RANGE, self._keys.range),
             (wire.PUT_KEY, self._keys.put),
@@ -194,17 +189,7 @@ class StoreServer:
             (wire.MEMBER_LIST, self._member_list),
             (wire.AUTHENTICATE, self._authenticate),
         )
-        methods: dict[str, Any] = {
-            method.path: grpc.unary_unary_rpc_method_handler(self._answering(method, answer))
-            for method, answer in one_to_one
-        }
-        methods[wire.LEASE_KEEP_ALIVE.path] = grpc.stream_stream_rpc_method_handler(self._keep_alive)
-        methods[wire.WATCH.path] = grpc.stream_stream_rpc_method_handler(self._watch)
-        services: dict[str, dict[str, Any]] = {}
-        for path, handler in methods.items():
-            _, service, name = path.split("/")
-            services.setdefault(service, {})[name] = handler
-        return tuple(grpc.method_handlers_generic_handler(service, named) for service, named in services.items())
+        return {method.path.encode(): (method, answer) for method, answer in one_to_one}
 
     def _authenticate(self, request: wire.AuthenticateRequest) -> wire.AuthenticateResponse:
         return self._guard.authenticate(request, self._header(self._store.revision))
@@ -219,33 +204,33 @@ class StoreServer:
         us = wire.Member(self._id, "meshrun", (), (f"http://{join_address(self.host, self.port)}",))
         return wire.MemberListResponse(self._header(self._store.revision), (us,))
 
-    # Between gRPC and the services
+    # Between a client and the services
 
-    def _answering(
-        self, method: wire.Method[Any, Any], answer: Callable[[Any], Any]
-    ) -> Callable[[bytes, _Context], Awaitable[bytes]]:
-        async def handle(question: bytes, context: _Context) -> bytes:
-            refusal = self._refusal(context) if method is not wire.AUTHENTICATE else None
-            if refusal is None:
-                reply = self._answer(method, answer, question)
-                if isinstance(reply, bytes):
-                    return reply
-                refusal = reply
-            await _abort(context, refusal)
-            return b""  # never: the line before raises
-
-        return handle
-
-    def _refusal(self, context: _Context) -> Refusal | None:
-        """Why this call is not admitted, if it is not."""
-        shown = next((str(value) for name, value in context.invocation_metadata() or () if name == "token"), None)
+    def _begin(self, line: Line, stream: Stream, fields: dict[bytes, bytes]) -> None:
+        """Find who answers a call, once it is known that its caller may ask."""
+        path = fields.get(b":path", b"")
+        if path == _AUTHENTICATE:
+            stream.call = _Question(self, stream, line, *self._answering[path], LOGIN_BYTES_MAX)
+            return
         try:
-            self._guard.admit(shown)
+            self._guard.admit(fields.get(b"token"))
         except Refused as refused:
-            return refused.refusal
-        return None
+            _refuse(stream, refused.refusal)
+            return
+        line.trust()
+        if self._stop.is_set():
+            _refuse(stream, refusals.STOPPED)
+        elif path in self._answering:
+            stream.call = _Question(self, stream, line, *self._answering[path], MESSAGE_BYTES_MAX)
+        elif path == _KEEP_ALIVE:
+            stream.call = _KeepAlive(self, stream)
+        elif path == _WATCH:
+            stream.call = _Watch(self, stream)
+        else:
+            stream.end("UNIMPLEMENTED", "meshrun: the served store has no such method")
 
-    def _answer(self, method: wire.Method[Any, Any], answer: Callable[[Any], Any], question: bytes) -> bytes | Refusal:
+    def answer(self, method: wire.Method[Any, Any], answer: Callable[[Any], Any], question: bytes) -> bytes | Refusal:
+        """What to say to a question. `deliver` follows once it is said."""
         if len(question) > REQUEST_BYTES_MAX:
             return refusals.TOO_LARGE
         self._notice_absence()
@@ -257,66 +242,122 @@ class StoreServer:
             return refusal_of(error)
         except WireError as error:
             return Refusal("INVALID_ARGUMENT", f"meshrun: {error}")
-        finally:
-            self._store.deliver()
 
-    async def _keep_alive(self, _: object, context: _Context) -> None:
-        refusal = self._refusal(context)
-        if refusal is not None:
-            await _abort(context, refusal)
-        task = asyncio.current_task()
-        assert task is not None
-        try:
-            while not self._stop.is_set():
-                self._listening.add(task)
-                question = await context.read()
-                self._listening.discard(task)
-                if question is grpc.aio.EOF:
-                    return
-                reply = self._answer(wire.LEASE_KEEP_ALIVE, self._leases.keep_alive, question)
-                if not isinstance(reply, bytes):
-                    await _abort(context, reply)
-                    return
-                await context.write(reply)
-        except asyncio.CancelledError:
-            if not self._stop.is_set():
-                raise  # the client is gone
-        finally:
-            self._listening.discard(task)
-        await _abort(context, refusals.STOPPED)
+    def deliver(self) -> None:
+        """Tell the watches what has changed."""
+        self._store.deliver()
 
-    async def _watch(self, _: object, context: _Context) -> None:
-        refusal = self._refusal(context)
-        if refusal is not None:
-            await _abort(context, refusal)
-        woken = asyncio.Event()
-        stream = WatchStream(self._watches, woken.set)
+    def keep_alive(self, question: bytes) -> bytes | Refusal:
+        return self.answer(wire.LEASE_KEEP_ALIVE, self._leases.keep_alive, question)
+
+    def begin_watching(self, wake: Callable[[], None]) -> WatchStream:
+        stream = WatchStream(self._watches, wake)
         self._streams.add(stream)
-        reading = asyncio.create_task(self._read_watch(stream, context))
+        return stream
+
+    def forget_watching(self, stream: WatchStream) -> None:
+        self._streams.discard(stream)
+
+
+class _Question:
+    """A call with one question and one answer."""
+
+    def __init__(
+        self,
+        server: StoreServer,
+        stream: Stream,
+        line: Line,
+        method: wire.Method[Any, Any],
+        answer: Callable[[Any], Any],
+        bytes_max: int,
+    ) -> None:
+        self.bytes_max = bytes_max
+        self._server, self._stream, self._line = server, stream, line
+        self._method, self._answer = method, answer
+        self._question: bytes | None = None
+
+    def take(self, message: bytes) -> None:
+        if self._question is not None:
+            self._stream.end("INVALID_ARGUMENT", "meshrun: this method takes one message")
+        self._question = message
+
+    def half_close(self) -> None:
+        if self._question is None:
+            self._stream.end("INVALID_ARGUMENT", "meshrun: this method takes one message")
+            return
+        reply = self._server.answer(self._method, self._answer, self._question)
+        if isinstance(reply, bytes):
+            if self._method is wire.AUTHENTICATE:
+                self._line.trust()
+            self._stream.send(reply)
+            self._stream.end()
+        else:
+            _refuse(self._stream, reply)
+        self._server.deliver()
+
+    def drain(self) -> None:
+        pass
+
+    def lose(self) -> None:
+        pass
+
+
+class _KeepAlive:
+    """Renewals of leases, each answered as it comes."""
+
+    bytes_max = MESSAGE_BYTES_MAX
+
+    def __init__(self, server: StoreServer, stream: Stream) -> None:
+        self._server, self._stream = server, stream
+
+    def take(self, message: bytes) -> None:
+        reply = self._server.keep_alive(message)
+        if isinstance(reply, bytes):
+            self._stream.send(reply)
+        else:
+            _refuse(self._stream, reply)
+
+    def half_close(self) -> None:
+        self._stream.end()
+
+    def drain(self) -> None:
+        pass
+
+    def lose(self) -> None:
+        pass
+
+
+class _Watch:
+    """A stream of watches: what it has to say goes out as fast as the client takes it."""
+
+    bytes_max = MESSAGE_BYTES_MAX
+
+    def __init__(self, server: StoreServer, stream: Stream) -> None:
+        self._server, self._stream = server, stream
+        self._watch = server.begin_watching(self.drain)
+
+    def take(self, message: bytes) -> None:
         try:
-            while stream.ended is None:
-                message = stream.next()
-                if message is not None:
-                    await context.write(message)
-                else:
-                    woken.clear()
-                    await woken.wait()
-            await _abort(context, stream.ended)
-        finally:
-            reading.cancel()
-            self._streams.discard(stream)
-            stream.end(refusals.STOPPED)
+            self._watch.take(decode(wire.WatchRequest, message))
+        except WireError as error:
+            self._watch.end(Refusal("INVALID_ARGUMENT", f"meshrun: {error}"))
+        except StoreError as error:
+            self._watch.end(refusal_of(error))
+        self._server.deliver()
 
-    async def _read_watch(self, stream: WatchStream, context: _Context) -> None:
-        while (question := await context.read()) is not grpc.aio.EOF:
-            try:
-                stream.take(decode(wire.WatchRequest, question))
-            except WireError as error:
-                stream.end(Refusal("INVALID_ARGUMENT", f"meshrun: {error}"))
-            except StoreError as error:
-                stream.end(refusal_of(error))
-            self._store.deliver()
+    def half_close(self) -> None:
+        pass  # it may still want to hear
+
+    def drain(self) -> None:
+        while self._stream.is_clear and (message := self._watch.next()) is not None:
+            self._stream.send(message)
+        if self._watch.ended is not None:
+            _refuse(self._stream, self._watch.ended)
+            self._server.forget_watching(self._watch)
+
+    def lose(self) -> None:
+        self._watch.end(refusals.STOPPED)
 
 
-async def _abort(context: _Context, refusal: Refusal) -> None:
-    await context.abort(grpc.StatusCode[refusal.code], refusal.words)
+def _refuse(stream: Stream, refusal: Refusal) -> None:
+    stream.end(refusal.code, refusal.words)

@@ -33,13 +33,17 @@ class Guard:
             raise Refused(refusals.AUTH_FAILED)
         return wire.AuthenticateResponse(header, self._pass)
 
-    def admit(self, shown: str | None) -> None:
+    @property
+    def has_token(self) -> bool:
+        return bool(self._token)
+
+    def admit(self, shown: bytes | None) -> None:
         """Raises Refused for a call that shows no pass, or another."""
         if not self._token:
             return
         if shown is None:
             raise Refused(refusals.USER_EMPTY)
-        if not _is_same(shown, self._pass):
+        if not hmac.compare_digest(shown, self._pass.encode()):
             raise Refused(refusals.BAD_TOKEN)
 
 

@@ -1,0 +1,307 @@
+"""The sockets of a served store's clients, and how much of the store's time strangers get.
+
+Where there is a token, whoever has not shown it yet is a stranger. All strangers together get STRANGERS_SHARE of the
+time, whatever they do with it: connect, guess, or open calls and take them back by the thousand. Beyond that they wait,
+unread, and the kernel's buffers hold them up. The addresses that wait are served in turn. Nothing is counted per kind
+of attack, because everything costs the one thing that members need. Who shows the token is never held up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+
+from rendezvous.stores.serving.http2 import CALM, Connection, ConnectionFault, Stream
+
+STRANGERS_SHARE = 0.2
+CREDIT_S = 0.05  # what strangers may use at once: no member waits longer for them
+STRANGERS_MAX = 512  # connections; beyond that the oldest of the address that has most is ended
+STRANGER_BYTES = 16 * 1024  # what one may say; logging in takes less than 1 KiB
+STRANGER_CALLS = 8
+STRANGER_S = 10.0  # how long one may stay
+READ_BYTES = 64 * 1024  # at a time, so that all are read in turn
+UNSENT_BYTES_MAX = 64 * 1024  # a client that does not take so much is not read until it does
+PING_AFTER_S = 20.0  # of silence; a client whose host has gone must not stay
+GONE_AFTER_S = 30.0
+_RETRY_S = 0.5  # after a connection could not be accepted for want of descriptors or memory
+
+_buffer = memoryview(bytearray(READ_BYTES))  # one loop, one read at a time
+
+
+class Share:
+    """How much time there is for strangers: `take` what was used, `wait_s` until there is some again."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self._credit_s = CREDIT_S
+        self._seen_at = clock()
+
+    def take(self, used_s: float) -> None:
+        self._refill()
+        self._credit_s -= used_s
+
+    def wait_s(self) -> float:
+        self._refill()
+        return max(0.0, -self._credit_s / STRANGERS_SHARE)
+
+    def _refill(self) -> None:
+        now = self.clock()
+        self._credit_s = min(CREDIT_S, self._credit_s + (now - self._seen_at) * STRANGERS_SHARE)
+        self._seen_at = now
+
+
+class Line:
+    """One client's connection. It is the loop's from the beginning to `close`."""
+
+    def __init__(self, lines: Lines, end: socket.socket, origin: str, is_trusted: bool) -> None:
+        end.setblocking(False)
+        with contextlib.suppress(OSError):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.origin = origin
+        self.is_trusted = is_trusted
+        self.heard_at = self.begun_at = lines.share.clock()
+        self.is_open = True
+        self._lines = lines
+        self._end = end
+        self._out: list[bytes] = []
+        self._unsent = b""
+        self._is_leaving = self._is_pinged = False
+        self._left_bytes, self._left_calls = STRANGER_BYTES, STRANGER_CALLS
+        self.connection = Connection(self._begin, self._write)
+        lines.loop.add_reader(end, self._on_readable)
+
+    def trust(self) -> None:
+        """It has shown the token."""
+        if not self.is_trusted:
+            self.is_trusted = True
+            self._lines.forget_stranger(self)
+
+    def _begin(self, stream: Stream, fields: dict[bytes, bytes]) -> None:
+        if not self.is_trusted:
+            self._left_calls -= 1
+            if self._left_calls < 0:
+                raise ConnectionFault(CALM, "too many calls without the token")
+        self._lines.begin(self, stream, fields)
+
+    # Reading
+
+    def _on_readable(self) -> None:
+        if self.is_trusted:
+            self.read()
+        else:
+            self._lines.let_read(self)
+
+    def pause(self) -> None:
+        if self.is_open:
+            self._lines.loop.remove_reader(self._end)
+
+    def go_on(self) -> None:
+        if self.is_open and not self.connection.is_choked:
+            self._lines.loop.add_reader(self._end, self._on_readable)
+
+    def read(self) -> None:
+        """Take what has come, as much as one may say at a time."""
+        if not self.is_open:
+            return
+        try:
+            size = self._end.recv_into(_buffer, READ_BYTES if self.is_trusted else self._left_bytes)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            size = 0
+        if not size:
+            self.close()
+            return
+        self.heard_at, self._is_pinged = self._lines.share.clock(), False
+        try:
+            self.connection.receive(_buffer[:size])
+            self._left_bytes -= size
+            if not self.is_trusted and self._left_bytes <= 0:
+                raise ConnectionFault(CALM, "too much without the token")
+        except ConnectionFault as fault:
+            self.connection.say_goodbye(fault.code)
+            self._flush()
+            self.close()
+        except BaseException:
+            self.close()
+            raise
+
+    # Writing
+
+    def _write(self, data: bytes) -> None:
+        if not self._out and not self._unsent and self.is_open:
+            self._lines.loop.call_soon(self._flush)
+        self._out.append(data)
+
+    def _flush(self) -> None:
+        if not self.is_open:
+            return
+        is_waiting = bool(self._unsent)
+        data = b"".join((self._unsent, *self._out))
+        self._out.clear()
+        try:
+            sent = self._end.send(data) if data else 0
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError:
+            self.close()
+            return
+        self._unsent = data[sent:]
+        if self._unsent and not is_waiting:
+            self._lines.loop.add_writer(self._end, self._flush)
+        elif is_waiting and not self._unsent:
+            self._lines.loop.remove_writer(self._end)
+        if not self.connection.is_choked and len(self._unsent) > UNSENT_BYTES_MAX:
+            self.connection.is_choked = True
+            self.pause()
+        elif self.connection.is_choked and not self._unsent:
+            self.connection.is_choked = False
+            self.go_on()
+            self.connection.resume()
+        if self._is_leaving and not self._unsent and not self._out:
+            with contextlib.suppress(OSError):
+                self._end.shutdown(socket.SHUT_WR)
+
+    # Ending
+
+    def look_after(self, now: float) -> None:
+        """End what is gone or has stayed too long without the token, and ask who has been silent."""
+        silent_s = now - self.heard_at
+        if silent_s > GONE_AFTER_S or (not self.is_trusted and now - self.begun_at > STRANGER_S):
+            self.close()
+        elif silent_s > PING_AFTER_S and not self._is_pinged:
+            self._is_pinged = True
+            self.connection.ping()
+
+    def leave(self) -> None:
+        """Say all that is to be said, and goodbye; the client ends the connection."""
+        self.connection.say_goodbye()
+        self._is_leaving = True
+        self._flush()
+
+    def close(self) -> None:
+        if self.is_open:
+            self.is_open = False
+            self._lines.loop.remove_reader(self._end)
+            self._lines.loop.remove_writer(self._end)
+            self._end.close()
+            self._lines.forget(self)
+            self.connection.lose()
+
+
+class Lines:
+    """All connections of one store. `begin` answers the calls; with `has_token` who comes is a stranger at first."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        begin: Callable[[Line, Stream, dict[bytes, bytes]], None],
+        *,
+        has_token: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.loop = loop
+        self.begin = begin
+        self.share = Share(clock)
+        self.all: set[Line] = set()
+        self._has_token = has_token
+        self._strangers: dict[str, dict[Line, None]] = {}  # by address, the oldest first
+        self._waiting: dict[str, deque[Line]] = {}  # of these, who has said something that is still unread
+        self._waking: asyncio.TimerHandle | None = None
+
+    def listen(self, listener: socket.socket) -> None:
+        listener.setblocking(False)
+        self.loop.add_reader(listener, self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        if self._has_token and (wait_s := self.share.wait_s()):
+            self._accept_later(listener, wait_s)
+            return
+        began_at = self.share.clock()
+        try:
+            end, address = listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionError):
+            return
+        except OSError:
+            self._accept_later(listener, _RETRY_S)
+            return
+        line = Line(self, end, str(address[0]), not self._has_token)
+        self.all.add(line)
+        if self._has_token:
+            self._strangers.setdefault(line.origin, {})[line] = None
+            if sum(map(len, self._strangers.values())) > STRANGERS_MAX:
+                most = max(self._strangers, key=lambda origin: len(self._strangers[origin]))
+                next(iter(self._strangers[most])).close()
+            self.share.take(self.share.clock() - began_at)
+
+    def _accept_later(self, listener: socket.socket, wait_s: float) -> None:
+        self.loop.remove_reader(listener)
+
+        def again() -> None:
+            if listener.fileno() >= 0:  # it may have been closed meanwhile
+                self.loop.add_reader(listener, self._accept, listener)
+
+        self.loop.call_later(wait_s, again)
+
+    # Strangers
+
+    def let_read(self, line: Line) -> None:
+        """Read what a stranger says, now or in its turn."""
+        if not self._waiting and not self.share.wait_s():
+            self._read(line)
+            return
+        line.pause()
+        self._waiting.setdefault(line.origin, deque()).append(line)
+        if self._waking is None:
+            self._waking = self.loop.call_later(self.share.wait_s(), self._read_next)
+
+    def _read_next(self) -> None:
+        """One of the address whose turn it is; the address goes to the end."""
+        self._waking = None
+        if not self._waiting:
+            return
+        origin = next(iter(self._waiting))
+        queue = self._waiting.pop(origin)
+        line = queue.popleft()
+        if queue:
+            self._waiting[origin] = queue
+        self._read(line)
+        line.go_on()
+        if self._waiting:
+            self._waking = self.loop.call_later(self.share.wait_s(), self._read_next)
+
+    def _read(self, line: Line) -> None:
+        began_at = self.share.clock()
+        try:
+            line.read()
+        finally:
+            self.share.take(self.share.clock() - began_at)
+
+    def forget_stranger(self, line: Line) -> None:
+        of_address = self._strangers.get(line.origin, {})
+        of_address.pop(line, None)
+        if not of_address:
+            self._strangers.pop(line.origin, None)
+
+    def forget(self, line: Line) -> None:
+        self.all.discard(line)
+        self.forget_stranger(line)
+
+    def look_after(self) -> None:
+        now = self.share.clock()
+        for line in list(self.all):
+            line.look_after(now)
+
+    async def leave(self, grace_s: float) -> None:
+        """Wait until every client has been told that the store ends, or until the time is over."""
+        for line in list(self.all):
+            line.leave()
+        deadline = self.loop.time() + grace_s
+        while self.all and self.loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for line in list(self.all):
+            line.close()
