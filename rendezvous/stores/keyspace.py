@@ -29,6 +29,9 @@ _RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
 }
 _LAST_CHARACTER = "\U0010ffff"
+ENTRY_BYTES = 256
+"""What a key or a lease counts beyond its letters, as in etcd; here it is about what Python's objects for it take."""
+HISTORY_BYTES_MAX = 32 * 1024 * 1024  # large values shorten the history; those of a large job need a third of it
 
 
 class Range(NamedTuple):
@@ -63,6 +66,11 @@ def range_of(key: str, prefix: bool) -> Range:
     return Range.prefix(key) if prefix else Range.one(key)
 
 
+def bytes_of(item: KeyValue | None) -> int:
+    """What a key and its value count."""
+    return 0 if item is None else len(item.key) + len(item.value) + ENTRY_BYTES
+
+
 class Change(NamedTuple):
     """An event and the key as it was before; None if it was absent."""
 
@@ -73,11 +81,12 @@ class Change(NamedTuple):
 class Page:
     """The changes of one revision: all of them, or those that one watch is told."""
 
-    __slots__ = ("_batch", "changes", "revision")
+    __slots__ = ("_batch", "bytes", "changes", "revision")
 
     def __init__(self, revision: int, changes: tuple[Change, ...]) -> None:
         self.revision = revision
         self.changes = changes
+        self.bytes = 0  # once it is a page of the history
         self._batch: Batch | None = None
 
     @property
@@ -106,9 +115,12 @@ class Keyspace:
         self._items: dict[str, KeyValue] = {}
         self._history: deque[Page] = deque()  # one page per revision, the last one's is self.revision
         self._open: list[Change] = []  # the page being written
+        self._item_bytes = 0
+        self._history_bytes = 0
 
     def size(self) -> int:
-        return sum(len(item.key) + len(item.value) for item in self._items.values())
+        """What the keys, their values and the leases take. The history is bounded by itself."""
+        return self._item_bytes + ENTRY_BYTES * len(self.leases)
 
     @property
     def reading_revision(self) -> int:
@@ -159,10 +171,12 @@ class Keyspace:
             item = KeyValue(key, value, revision, revision, 1, lease)
         else:
             self._detach(old)
+            self._item_bytes -= bytes_of(old)
             item = KeyValue(key, value, old.create_revision, revision, old.version + 1, lease)
         if lease:
             self.leases.get(lease).keys.add(key)
         self._items[key] = item
+        self._item_bytes += bytes_of(item)
         self._open.append(Change(Event("put", item), old))
         return old
 
@@ -171,6 +185,7 @@ class Keyspace:
         gone = self.find(keys)
         for item in gone:
             self._detach(item)
+            self._item_bytes -= bytes_of(item)
             del self._items[item.key]
             deleted = KeyValue(item.key, b"", 0, self.revision + 1, 0, 0)
             self._open.append(Change(Event("delete", deleted), item))
@@ -190,9 +205,13 @@ class Keyspace:
         self.revision += 1
         page = Page(self.revision, tuple(self._open))
         self._open.clear()
+        page.bytes = sum(bytes_of(change.event.item) + bytes_of(change.previous) for change in page.changes)
         self._history.append(page)
+        self._history_bytes += page.bytes
         if len(self._history) > self._history_revisions:
             self._forget(self.revision - self._history_revisions + 1)
+        while self._history_bytes > HISTORY_BYTES_MAX and len(self._history) > 1:
+            self._forget(self._history[1].revision)
         return page
 
     def pages_from(self, revision: int) -> Iterator[Page]:
@@ -209,5 +228,5 @@ class Keyspace:
 
     def _forget(self, revision: int) -> None:
         while self._history and self.revision - len(self._history) + 1 < revision:
-            self._history.popleft()
+            self._history_bytes -= self._history.popleft().bytes
         self.compacted_revision = revision

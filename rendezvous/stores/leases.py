@@ -36,6 +36,9 @@ class Leases:
         self._next_id = first_id
         self._due: list[tuple[float, int]] = []  # a heap: one entry per lease that can expire, never later than it will
 
+    def __len__(self) -> int:
+        return len(self._held)
+
     def __iter__(self) -> Iterator[HeldLease]:
         return iter(self._held.values())
 

@@ -80,7 +80,7 @@ _ROWS: tuple[tuple[str, Refusal], ...] = (
         Refusal(
             Kind.FULL,
             "has no space left in its database",
-            "compact and defragment etcd, then `etcdctl alarm disarm`",
+            "delete keys that nobody needs; for etcd also compact and defragment it, then `etcdctl alarm disarm`",
         ),
     ),
     ("requested lease not found", Refusal(Kind.REFUSED, "does not know the lease any more", error=LeaseNotFound)),

@@ -31,6 +31,7 @@ from rendezvous.stores.listening import listen
 from rendezvous.stores.memory import MemoryStore
 from rendezvous.stores.protobuf import WireError, decode, encode
 from rendezvous.stores.serving import refusals
+from rendezvous.stores.serving.calls import MESSAGE_BYTES_MAX, KeepAliveStream, OneAnswer, WatchCall, refuse
 from rendezvous.stores.serving.guard import Guard
 from rendezvous.stores.serving.http2 import Stream
 from rendezvous.stores.serving.keys import KeyService
@@ -46,7 +47,9 @@ PROGRESS_S = 600.0  # how often a quiet watch that wants to hear is told where t
 START_LIMIT_S = 20.0
 FAREWELL_S = 0.5  # the least grace: it is over as soon as every client has been told
 STOP_LIMIT_S = 10.0  # beyond the grace that callers of close give
-MESSAGE_BYTES_MAX = REQUEST_BYTES_MAX + 512 * 1024  # what is larger than it may be is told so in etcd's words
+# Of keys, values and leases. A job of a thousand nodes keeps some 5 MiB; etcd's 2 GiB on disk would be more than a node
+# that trains can spare of its memory.
+QUOTA_BYTES = 64 * 1024 * 1024
 LOGIN_BYTES_MAX = 4096  # what a stranger may send as a user and a password
 _AUTHENTICATE, _KEEP_ALIVE, _WATCH = (
     method.path.encode() for method in (wire.AUTHENTICATE, wire.LEASE_KEEP_ALIVE, wire.WATCH)
@@ -59,10 +62,18 @@ class StoreServer:
     """Serves an empty store on `host` and `also` (addresses to bind, never implied) and `port` (0: any) after `start`.
 
     With a `token` only clients with user "meshrun" and the token as password are answered. `clock`: what leases go by.
+    At `quota_bytes` it refuses what would make it larger; deletions make room at once, there is no alarm to disarm.
     """
 
     def __init__(
-        self, host: str, port: int, *, also: Sequence[str] = (), token: str = "", clock: _Clock = time.monotonic
+        self,
+        host: str,
+        port: int,
+        *,
+        also: Sequence[str] = (),
+        token: str = "",
+        clock: _Clock = time.monotonic,
+        quota_bytes: int = QUOTA_BYTES,
     ) -> None:
         self.host = host
         self._hosts = (host, *also)
@@ -79,8 +90,8 @@ class StoreServer:
             first_revision=max(2, int(time.time() * 1000)),
         )
         self._guard = Guard(token)
-        self._keys = KeyService(self._store, self._header)
-        self._leases = LeaseService(self._store, lambda: self._header(self._store.revision))
+        self._keys = KeyService(self._store, self._header, quota_bytes)
+        self._leases = LeaseService(self._store, lambda: self._header(self._store.revision), quota_bytes)
         self._watches = WatchService(self._store, self._header)
         self._streams: set[WatchStream] = set()
         self._lines: Lines
@@ -142,7 +153,7 @@ class StoreServer:
                 listener.close()
             for line in self._lines.all:
                 for stream in list(line.connection.streams.values()):
-                    _refuse(stream, refusals.STOPPED)
+                    refuse(stream, refusals.STOPPED)
             await self._lines.leave(max(self._grace_s, FAREWELL_S))
             self._store.close()
 
@@ -210,22 +221,22 @@ class StoreServer:
         """Find who answers a call, once it is known that its caller may ask."""
         path = fields.get(b":path", b"")
         if path == _AUTHENTICATE:
-            stream.call = _Question(self, stream, line, *self._answering[path], LOGIN_BYTES_MAX)
+            stream.call = OneAnswer(self, stream, line, *self._answering[path], LOGIN_BYTES_MAX)
             return
         try:
             self._guard.admit(fields.get(b"token"))
         except Refused as refused:
-            _refuse(stream, refused.refusal)
+            refuse(stream, refused.refusal)
             return
         line.trust()
         if self._stop.is_set():
-            _refuse(stream, refusals.STOPPED)
+            refuse(stream, refusals.STOPPED)
         elif path in self._answering:
-            stream.call = _Question(self, stream, line, *self._answering[path], MESSAGE_BYTES_MAX)
+            stream.call = OneAnswer(self, stream, line, *self._answering[path], MESSAGE_BYTES_MAX)
         elif path == _KEEP_ALIVE:
-            stream.call = _KeepAlive(self, stream)
+            stream.call = KeepAliveStream(self, stream)
         elif path == _WATCH:
-            stream.call = _Watch(self, stream)
+            stream.call = WatchCall(self, stream)
         else:
             stream.end("UNIMPLEMENTED", "meshrun: the served store has no such method")
 
@@ -257,107 +268,3 @@ class StoreServer:
 
     def forget_watching(self, stream: WatchStream) -> None:
         self._streams.discard(stream)
-
-
-class _Question:
-    """A call with one question and one answer."""
-
-    def __init__(
-        self,
-        server: StoreServer,
-        stream: Stream,
-        line: Line,
-        method: wire.Method[Any, Any],
-        answer: Callable[[Any], Any],
-        bytes_max: int,
-    ) -> None:
-        self.bytes_max = bytes_max
-        self._server, self._stream, self._line = server, stream, line
-        self._method, self._answer = method, answer
-        self._question: bytes | None = None
-
-    def take(self, message: bytes) -> None:
-        if self._question is not None:
-            self._stream.end("INVALID_ARGUMENT", "meshrun: this method takes one message")
-        self._question = message
-
-    def half_close(self) -> None:
-        if self._question is None:
-            self._stream.end("INVALID_ARGUMENT", "meshrun: this method takes one message")
-            return
-        reply = self._server.answer(self._method, self._answer, self._question)
-        if isinstance(reply, bytes):
-            if self._method is wire.AUTHENTICATE:
-                self._line.trust()
-            self._stream.send(reply)
-            self._stream.end()
-        else:
-            _refuse(self._stream, reply)
-        self._server.deliver()
-
-    def drain(self) -> None:
-        pass
-
-    def lose(self) -> None:
-        pass
-
-
-class _KeepAlive:
-    """Renewals of leases, each answered as it comes."""
-
-    bytes_max = MESSAGE_BYTES_MAX
-
-    def __init__(self, server: StoreServer, stream: Stream) -> None:
-        self._server, self._stream = server, stream
-
-    def take(self, message: bytes) -> None:
-        reply = self._server.keep_alive(message)
-        if isinstance(reply, bytes):
-            self._stream.send(reply)
-        else:
-            _refuse(self._stream, reply)
-
-    def half_close(self) -> None:
-        self._stream.end()
-
-    def drain(self) -> None:
-        pass
-
-    def lose(self) -> None:
-        pass
-
-
-class _Watch:
-    """A stream of watches: what it has to say goes out as fast as the client takes it."""
-
-    bytes_max = MESSAGE_BYTES_MAX
-
-    def __init__(self, server: StoreServer, stream: Stream) -> None:
-        self._server, self._stream = server, stream
-        self._watch = server.begin_watching(self.drain)
-
-    def take(self, message: bytes) -> None:
-        try:
-            self._watch.take(decode(wire.WatchRequest, message))
-        except WireError as error:
-            self._watch.end(Refusal("INVALID_ARGUMENT", f"meshrun: {error}"))
-        except StoreError as error:
-            self._watch.end(refusal_of(error))
-        self._server.deliver()
-
-    def half_close(self) -> None:
-        pass  # it may still want to hear
-
-    def drain(self) -> None:
-        while self._stream.is_clear and (message := self._watch.next()) is not None:
-            self._stream.send(message)
-        if self._watch.ended is not None:
-            _refuse(self._stream, self._watch.ended)
-            self._server.forget_watching(self._watch)
-
-    def lose(self) -> None:
-        self._watch.end(refusals.STOPPED)
-
-
-def _refuse(stream: Stream, refusal: Refusal) -> None:
-    stream.end(refusal.code, refusal.words)

@@ -14,7 +14,7 @@ from typing import Any
 from rendezvous.errors import LeaseNotFound, StoreError
 from rendezvous.store import TXN_OPERATIONS_MAX, KeyValue
 from rendezvous.stores import wire
-from rendezvous.stores.keyspace import Keyspace, Range
+from rendezvous.stores.keyspace import ENTRY_BYTES, Keyspace, Range, bytes_of
 from rendezvous.stores.memory import MemoryStore
 from rendezvous.stores.requests import written_twice
 from rendezvous.stores.serving import refusals
@@ -39,10 +39,11 @@ _SORT_BY: tuple[Callable[[KeyValue], Any], ...] = (  # by RangeRequest.sort_targ
 
 
 class KeyService:
-    """`header(revision)` makes the head of an answer."""
+    """`header(revision)` makes the head of an answer; a store of `quota_bytes` does not grow any more."""
 
-    def __init__(self, store: MemoryStore, header: Callable[[int], wire.Header]) -> None:
+    def __init__(self, store: MemoryStore, header: Callable[[int], wire.Header], quota_bytes: int) -> None:
         self._store = store
+        self._quota_bytes = quota_bytes
         self._header = header
 
     def range(self, request: wire.RangeRequest) -> wire.RangeResponse:
@@ -54,6 +55,7 @@ class KeyService:
 
         def apply(keyspace: Keyspace) -> wire.PutResponse:
             _admit_put(keyspace, request)
+            self._admit_growth(keyspace, (wire.RequestOp(request_put=request),))
             return self._put(keyspace, request)
 
         return self._store.transact(apply)
@@ -75,6 +77,7 @@ class KeyService:
                     _admit_put(keyspace, each.request_put)
                 if each.request_range is not None:
                     self._range(keyspace, each.request_range)  # it may ask for a revision that is gone
+            self._admit_growth(keyspace, branch)
             responses = tuple(self._apply(keyspace, each) for each in branch)
             return wire.TxnResponse(self._header(keyspace.reading_revision), succeeded, responses)
 
@@ -90,6 +93,20 @@ class KeyService:
         return self._store.transact(apply)
 
     # On the keys
+
+    def _admit_growth(self, keyspace: Keyspace, branch: Sequence[wire.RequestOp]) -> None:
+        """What does not make a full store larger is still written, so that those who are in may go on."""
+        growth = 0
+        for each in branch:
+            if each.request_put is not None:
+                before = keyspace.get(key_of(each.request_put.key))
+                if before is None or not each.request_put.ignore_value:
+                    growth += len(each.request_put.key) + len(each.request_put.value) + ENTRY_BYTES - bytes_of(before)
+            elif each.request_delete_range is not None:
+                keys = range_of(each.request_delete_range.key, each.request_delete_range.range_end)
+                growth -= sum(map(bytes_of, keyspace.find(keys)))
+        if growth > 0 and keyspace.size() + growth > self._quota_bytes:
+            raise Refused(refusals.NO_SPACE)
 
     def _apply(self, keyspace: Keyspace, request: wire.RequestOp) -> wire.ResponseOp:
         if request.request_put is not None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from rendezvous.errors import LeaseNotFound
 from rendezvous.stores import wire
+from rendezvous.stores.keyspace import ENTRY_BYTES
 from rendezvous.stores.memory import MemoryStore
 from rendezvous.stores.serving import refusals
 from rendezvous.stores.serving.refusals import Refused
@@ -15,10 +16,11 @@ _TTL_MAX = 9_000_000_000  # etcd's
 
 
 class LeaseService:
-    """`header()` makes the head of an answer."""
+    """`header()` makes the head of an answer; a store of `quota_bytes` takes no further lease."""
 
-    def __init__(self, store: MemoryStore, header: Callable[[], wire.Header]) -> None:
+    def __init__(self, store: MemoryStore, header: Callable[[], wire.Header], quota_bytes: int) -> None:
         self._store = store
+        self._quota_bytes = quota_bytes
         self._header = header
 
     def grant(self, request: wire.LeaseGrantRequest) -> wire.LeaseGrantResponse:
@@ -26,6 +28,8 @@ class LeaseService:
             raise Refused(refusals.TTL_TOO_LARGE)
         if self._exists(request.id):
             raise Refused(refusals.LEASE_EXISTS)
+        if self._store.size() + ENTRY_BYTES > self._quota_bytes:
+            raise Refused(refusals.NO_SPACE)
         lease = self._store.lease_grant(request.ttl, id=request.id)
         return wire.LeaseGrantResponse(self._header(), lease.id, math.ceil(lease.ttl_s))
 

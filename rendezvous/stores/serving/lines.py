@@ -15,7 +15,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from rendezvous.stores.serving.http2 import CALM, Connection, ConnectionFault, Stream
+from rendezvous.stores.serving.frames import CALM, ConnectionFault
+from rendezvous.stores.serving.http2 import Connection, Stream
 
 STRANGERS_SHARE = 0.2
 CREDIT_S = 0.05  # what strangers may use at once: no member waits longer for them
@@ -23,7 +24,7 @@ STRANGERS_MAX = 512  # connections; beyond that the oldest of the address that h
 STRANGER_BYTES = 16 * 1024  # what one may say; logging in takes less than 1 KiB
 STRANGER_CALLS = 8
 STRANGER_S = 10.0  # how long one may stay
-READ_BYTES = 64 * 1024  # at a time, so that all are read in turn
+READ_BYTES = 16 * 1024  # at a time, so that all are read in turn
 UNSENT_BYTES_MAX = 64 * 1024  # a client that does not take so much is not read until it does
 PING_AFTER_S = 20.0  # of silence; a client whose host has gone must not stay
 GONE_AFTER_S = 30.0

@@ -38,6 +38,7 @@ AUTH_FAILED = Refusal("INVALID_ARGUMENT", "etcdserver: authentication failed, in
 AUTH_NOT_ENABLED = Refusal("FAILED_PRECONDITION", "etcdserver: authentication is not enabled")
 USER_EMPTY = Refusal("INVALID_ARGUMENT", "etcdserver: user name is empty")
 BAD_TOKEN = Refusal("UNAUTHENTICATED", "etcdserver: invalid auth token")
+NO_SPACE = Refusal("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded")
 STOPPED = Refusal("UNAVAILABLE", "etcdserver: server stopped")
 
 # etcd takes these; here nobody has needed them.

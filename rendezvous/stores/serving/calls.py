@@ -1,0 +1,141 @@
+"""The three kinds of calls: one question and one answer, renewals of leases, a stream of watches.
+
+Each is told what the client says on its stream (http2.py), asks the server, and says the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from rendezvous.errors import StoreError
+from rendezvous.store import REQUEST_BYTES_MAX
+from rendezvous.stores import wire
+from rendezvous.stores.protobuf import WireError, decode
+from rendezvous.stores.serving import refusals
+from rendezvous.stores.serving.http2 import Stream
+from rendezvous.stores.serving.lines import Line
+from rendezvous.stores.serving.refusals import Refusal, refusal_of
+from rendezvous.stores.serving.watches import WatchStream
+
+MESSAGE_BYTES_MAX = REQUEST_BYTES_MAX + 512 * 1024  # what is larger than it may be is told so in etcd's words
+
+
+class Answering(Protocol):
+    """The server, as its calls need it."""
+
+    def answer(self, method: wire.Method[Any, Any], answer: Callable[[Any], Any], question: bytes) -> bytes | Refusal:
+        """What to say to a question. `deliver` follows once it is said."""
+
+    def deliver(self) -> None:
+        """Tell the watches what has changed."""
+
+    def keep_alive(self, question: bytes) -> bytes | Refusal: ...
+
+    def begin_watching(self, wake: Callable[[], None]) -> WatchStream: ...
+
+    def forget_watching(self, stream: WatchStream) -> None: ...
+
+
+class OneAnswer:
+    """A call with one question and one answer."""
+
+    def __init__(
+        self,
+        server: Answering,
+        stream: Stream,
+        line: Line,
+        method: wire.Method[Any, Any],
+        answer: Callable[[Any], Any],
+        bytes_max: int,
+    ) -> None:
+        self.bytes_max = bytes_max
+        self._server, self._stream, self._line = server, stream, line
+        self._method, self._answer = method, answer
+        self._question: bytes | None = None
+
+    def take(self, message: bytes) -> None:
+        if self._question is not None:
+            self._stream.end("INVALID_ARGUMENT", "meshrun: this method takes one message")
+        self._question = message
+
+    def half_close(self) -> None:
+        if self._question is None:
+            self._stream.end("INVALID_ARGUMENT", "meshrun: this method takes one message")
+            return
+        reply = self._server.answer(self._method, self._answer, self._question)
+        if isinstance(reply, bytes):
+            if self._method is wire.AUTHENTICATE:
+                self._line.trust()
+            self._stream.send(reply)
+            self._stream.end()
+        else:
+            refuse(self._stream, reply)
+        self._server.deliver()
+
+    def drain(self) -> None:
+        pass
+
+    def lose(self) -> None:
+        pass
+
+
+class KeepAliveStream:
+    """Renewals of leases, each answered as it comes."""
+
+    bytes_max = MESSAGE_BYTES_MAX
+
+    def __init__(self, server: Answering, stream: Stream) -> None:
+        self._server, self._stream = server, stream
+
+    def take(self, message: bytes) -> None:
+        reply = self._server.keep_alive(message)
+        if isinstance(reply, bytes):
+            self._stream.send(reply)
+        else:
+            refuse(self._stream, reply)
+
+    def half_close(self) -> None:
+        self._stream.end()
+
+    def drain(self) -> None:
+        pass
+
+    def lose(self) -> None:
+        pass
+
+
+class WatchCall:
+    """A stream of watches: what it has to say goes out as fast as the client takes it."""
+
+    bytes_max = MESSAGE_BYTES_MAX
+
+    def __init__(self, server: Answering, stream: Stream) -> None:
+        self._server, self._stream = server, stream
+        self._watch = server.begin_watching(self.drain)
+
+    def take(self, message: bytes) -> None:
+        try:
+            self._watch.take(decode(wire.WatchRequest, message))
+        except WireError as error:
+            self._watch.end(Refusal("INVALID_ARGUMENT", f"meshrun: {error}"))
+        except StoreError as error:
+            self._watch.end(refusal_of(error))
+        self._server.deliver()
+
+    def half_close(self) -> None:
+        pass  # it may still want to hear
+
+    def drain(self) -> None:
+        while self._stream.is_clear and (message := self._watch.next()) is not None:
+            self._stream.send(message)
+        if self._watch.ended is not None:
+            refuse(self._stream, self._watch.ended)
+            self._server.forget_watching(self._watch)
+
+    def lose(self) -> None:
+        self._watch.end(refusals.STOPPED)
+
+
+def refuse(stream: Stream, refusal: Refusal) -> None:
+    stream.end(refusal.code, refusal.words)

@@ -1,0 +1,146 @@
+"""A store without space: what it refuses, in etcd's words, what goes on, and that its memory has a bound."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rendezvous.errors import Compacted, StoreError
+from rendezvous.store import Compare, Put
+from rendezvous.stores import keyspace as keyspace_module
+from rendezvous.stores import wire
+from rendezvous.stores.etcd import EtcdStore
+from rendezvous.stores.memory import MemoryStore
+from rendezvous.stores.server import StoreServer
+from tests.support.etcd import EtcdServer
+from tests.support.raw_etcd import RawClient
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.server
+
+QUOTA_BYTES = 1 << 20
+NO_SPACE = ("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded")
+VALUE = b"x" * 100_000
+
+
+@pytest.fixture(params=["served", "3.4", "3.5"])
+def full(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The endpoint of a store of one mebibyte."""
+    if request.param == "served":
+        server = StoreServer("127.0.0.1", 0, quota_bytes=QUOTA_BYTES)
+        server.start()
+        yield f"127.0.0.1:{server.port}"
+        server.close()
+    else:
+        with EtcdServer(request.param, tmp_path, quota_bytes=QUOTA_BYTES) as etcd:
+            yield etcd.endpoint
+
+
+def test_a_full_store_refuses_to_grow_as_etcd_does_and_renews_and_deletes(full: str) -> None:
+    with RawClient(full) as client:
+        client.ask(wire.LEASE_GRANT, wire.LeaseGrantRequest(60, 7))
+        numbers = itertools.count()
+
+        def put() -> wire.PutRequest:
+            return wire.PutRequest(b"a%d" % next(numbers), VALUE)
+
+        def is_full() -> bool:
+            try:
+                client.ask(wire.PUT_KEY, put())
+            except Exception:
+                return client.refusal(wire.PUT_KEY, put()) == NO_SPACE
+            return False
+
+        wait_until(is_full, 30, "a refusal")
+        operation = wire.RequestOp(request_put=put())
+        assert client.refusal(wire.TXN, wire.TxnRequest((), (operation,))) == NO_SPACE
+        stream = client.stream(wire.LEASE_KEEP_ALIVE)
+        stream.say(wire.LeaseKeepAliveRequest(7))
+        assert stream.hear().ttl == 60, "who holds a lease keeps it"
+        stream.cancel()
+        assert client.ask(wire.RANGE, wire.RangeRequest(b"a0")).count == 1
+        assert client.ask(wire.DELETE_RANGE, wire.DeleteRangeRequest(b"a", b"b")).deleted >= 5
+
+
+@pytest.fixture
+def store() -> Iterator[EtcdStore]:
+    server = StoreServer("127.0.0.1", 0, quota_bytes=QUOTA_BYTES)
+    server.start()
+    client = EtcdStore([f"127.0.0.1:{server.port}"], call_limit_s=20)
+    yield client
+    client.close()
+    server.close()
+
+
+def fill(store: EtcdStore, prefix: str, value: bytes) -> None:
+    """Write keys with this value until the store has no space for another."""
+    try:
+        for number in itertools.count():
+            store.put(f"{prefix}{number}", value)
+    except StoreError as error:
+        assert "has no space left in its database" in str(error)  # noqa: PT017 - some go well before
+
+
+def test_who_is_in_goes_on_writing_what_makes_the_store_no_larger(store: EtcdStore) -> None:
+    lease = store.lease_grant(60).id
+    store.put("mine", b"1234", lease=lease)
+    fill(store, "large/", VALUE)
+    fill(store, "small/", b"")
+    for _ in range(3):
+        store.put("mine", b"5678", lease=lease)
+    with pytest.raises(StoreError, match="no space"):
+        store.put("mine", bytes(1000), lease=lease)
+    with pytest.raises(StoreError, match="no space"):
+        store.lease_grant(60)
+    swapped = store.txn([Compare("mine", "version", "=", 4)], [Put("mine", b"90", lease)])
+    assert swapped.succeeded
+    item = store.get("mine").first
+    assert item is not None
+    assert item.value == b"90"
+
+
+def test_deletions_make_room_at_once(store: EtcdStore) -> None:
+    fill(store, "fill/", VALUE)
+    assert store.delete("fill/", prefix=True) > 5
+    store.put("new", VALUE)
+    lease = store.lease_grant(60).id
+    store.put("leased", VALUE[:50_000], lease=lease)
+    store.lease_revoke(lease)
+    for number in range(8):
+        store.put(f"more/{number}", VALUE)
+
+
+def test_what_is_counted_is_what_is_there() -> None:
+    store = MemoryStore(threaded=False)
+    lease = store.lease_grant(60).id
+    empty = store.size()
+    store.put("a", bytes(100), lease=lease)
+    store.put("a", bytes(300), lease=lease)
+    store.put("b", bytes(50))
+    assert store.size() == empty + 352 + 2 * keyspace_module.ENTRY_BYTES
+    store.delete("b")
+    store.lease_revoke(lease)
+    assert store.size() == 0
+
+
+def test_large_values_shorten_the_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyspace_module, "HISTORY_BYTES_MAX", 1_000_000)
+    store = MemoryStore(threaded=False)
+    first = store.put("a", b"")
+    for _ in range(100):
+        last = store.put("a", VALUE)
+    lost: list[StoreError] = []
+    told: list[int] = []
+    store.watch("a", start_revision=first, on_batch=lambda _: None, on_lost=lost.append)
+    store.watch("a", start_revision=last - 3, on_batch=lambda batch: told.append(batch.revision), on_lost=lost.append)
+    while store.deliver():
+        pass
+    assert isinstance(lost[0], Compacted)
+    assert told == [last - 3, last - 2, last - 1, last]
+    keyspace = store._keyspace
+    assert keyspace._history_bytes == sum(page.bytes for page in keyspace._history) <= 1_000_000
+    store.put("a", bytes(1_100_000))  # alone it is more than there is room for
+    assert len(keyspace._history) == 1
