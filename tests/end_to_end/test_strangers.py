@@ -6,6 +6,8 @@ Whoever comes second is told in a sentence what is amiss and ends; the job that 
 from __future__ import annotations
 
 import json
+import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from tests.support.etcd import EtcdServer
 from tests.support.hosts import Cluster
 from tests.support.jobs import Ended
 from tests.support.network import Host, loopback_hosts
+from tests.support.strangers import strangers
 
 pytestmark = pytest.mark.server
 
@@ -127,3 +130,21 @@ def test_a_name_that_holds_something_else_is_left_alone(tmp_path: Path, etcd: Et
     sentence = "the value of /meshrun/taken/current is no job key, so it was not written by meshrun"
     assert error_of(ended) == f"meshrun: {sentence}"
     assert etcd.ctl("get", "--prefix", "/meshrun/taken/", "--keys-only").split() == ["/meshrun/taken/current"]
+
+
+def test_a_flood_of_calls_by_who_does_not_know_the_token_does_not_end_a_round(tmp_path: Path) -> None:
+    """STRANGER_SECONDS says for how long."""
+    seconds = float(os.environ.get("STRANGER_SECONDS", "3"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = int(listener.getsockname()[1])
+    meeting = ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--nnodes=2")
+    with Cluster(tmp_path, *OPTIONS, *meeting, env={"LAUNCHER_STORE_TOKEN": "sesame"}) as job:
+        job.start(N1, N2)
+        job.wait_for_round(1, 2)
+        before = {host.name: job[host].stderr for host in (N1, N2)}
+        with strangers(("guess", "reset", "goaway", "odd"), port, seconds):
+            pass
+        assert {host.name: job[host].stderr for host in (N1, N2)} == before
+        job.finish()
+        assert [job[host].wait().exit_code for host in (N1, N2)] == [0, 0]
+        assert {life.round for life in job.lives()} == {1}

@@ -2,7 +2,7 @@
 
     python -m tests.support.stranger MODE HOST PORT SECONDS
 
-Meant to be run by a user of its own. Ends by itself after SECONDS; the last line it writes is what it has sent.
+Begun by root it goes on as the user nobody. Ends by itself after SECONDS; the last line it writes is what it has sent.
 Modes: `guess` calls Authenticate with wrong passwords, `reset` opens calls and takes them back at once (rapid
 reset), `open` opens calls and leaves them, `connect` opens connections and calls once on each, `idle` keeps
 connections on which nothing is said, `goaway` says goodbye with words for the server's log, `noise` sends frames
@@ -12,8 +12,10 @@ of random bytes, `odd` calls with fields that no client sends, `large` begins me
 from __future__ import annotations
 
 import contextlib
+import encodings.idna  # noqa: F401 - which a socket asks for at its first address, too late for nobody
 import functools
 import itertools
+import os
 import random
 import resource
 import socket
@@ -25,6 +27,7 @@ from collections.abc import Callable, Iterator
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 END_STREAM, END_HEADERS = 1, 4
+NOBODY = 65534
 BATCH = 100  # calls in one write
 SHOUT = b"\n\x1b]0;OWNED\x07meshrun: the job has succeeded\n"
 
@@ -71,6 +74,9 @@ class Connection:
         self._has_fields = True
         stream = next(self.streams)
         return stream, frame(HEADERS, flags, stream, block)
+
+    def close(self) -> None:
+        self.socket.close()
 
     def push(self, make: Callable[[], bytes]) -> bool:
         """Send what `make` makes if all before is gone, take what has come; whether it was made. Raises OSError."""
@@ -183,7 +189,7 @@ def storm(address: tuple[str, int], make: Callable[[Connection], bytes], until: 
             continue
         yield 1
         if len(kept) > 500:
-            kept.pop(0).socket.close()
+            kept.pop(0).close()
 
 
 def call_once(connection: Connection) -> bytes:
@@ -193,6 +199,10 @@ def call_once(connection: Connection) -> bytes:
 
 def main(mode: str, host: str, port: str, seconds: str) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
     address, until = (host, int(port)), time.monotonic() + float(seconds)
     if mode in FLOODS:
         sent = flood(address, FLOODS[mode], until)

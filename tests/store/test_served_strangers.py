@@ -1,0 +1,149 @@
+"""A served store under attack by who does not know its token: members stay in, memory is bounded, stderr is quiet.
+
+STRANGER_SECONDS=30 makes each attack as long as that; `make strangers` does.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from rendezvous.stores import wire
+from rendezvous.stores.etcd import EtcdStore
+from rendezvous.stores.serving import lines
+from tests.support.raw_etcd import RawClient
+from tests.support.stranger import Connection, odd
+from tests.support.strangers import strangers
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.server
+
+SECONDS = float(os.environ.get("STRANGER_SECONDS", "2"))
+LIMIT_S = 20.0
+GROWTH_BYTES_MAX = 64 * 1024 * 1024
+SERVE = """
+import sys
+from rendezvous.stores.server import StoreServer
+server = StoreServer("127.0.0.1", 0, token=sys.argv[1])
+server.start()
+print(server.port, flush=True)
+sys.stdin.read()
+"""
+
+
+class Serving:
+    """A store in a process of its own, whose stderr is kept."""
+
+    def __init__(self, place: Path, token: str) -> None:
+        self.log = place / "stderr"
+        with self.log.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", SERVE, token], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr
+            )
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline())
+        user = "meshrun" if token else ""
+        self.member = EtcdStore([f"127.0.0.1:{self.port}"], user=user, password=token, call_limit_s=LIMIT_S)
+
+    def rss(self) -> int:
+        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def close(self) -> None:
+        self.member.close()
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture(params=["sesame"])
+def serving(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Serving]:
+    serving = Serving(tmp_path, request.param)
+    yield serving
+    serving.close()
+
+
+def stranger(serving: Serving) -> Connection:
+    return Connection(("127.0.0.1", serving.port))
+
+
+def keep_alive_under(serving: Serving, modes: Sequence[str]) -> None:
+    """Attack, and see that a lease is kept, that memory is bounded, and that nothing is printed."""
+    member = serving.member
+    lease = member.lease_grant(10).id
+    member.put("member", b"1", lease=lease)
+    before = serving.rss()
+    with strangers(modes, serving.port, SECONDS):
+        until = time.monotonic() + SECONDS
+        while time.monotonic() < until:
+            assert member.lease_keep_alive(lease) == 10
+            assert serving.rss() < before + GROWTH_BYTES_MAX
+            time.sleep(0.1)  # the pace of a member, not a wait
+    assert member.get("member").first is not None
+    assert serving.process.poll() is None
+    assert serving.log.read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    "modes", [("guess", "reset"), ("odd", "noise", "goaway"), ("open", "large", "connect", "idle")]
+)
+def test_members_stay_in_whatever_strangers_without_the_token_do(serving: Serving, modes: Sequence[str]) -> None:
+    keep_alive_under(serving, modes)
+
+
+@pytest.mark.parametrize("serving", [""], indirect=True)
+def test_without_a_token_floods_are_slowed_by_turns_alone_and_members_stay_in(serving: Serving) -> None:
+    keep_alive_under(serving, ("guess", "reset", "odd", "goaway"))
+
+
+def test_a_path_that_is_no_text_is_refused_and_the_store_goes_on(serving: Serving) -> None:
+    """gRPC's own server ended for good there."""
+    with closing(stranger(serving)) as end:
+        assert end.push(lambda: odd(end))
+    serving.member.put("a", b"1")
+
+
+def test_a_stranger_has_few_calls_and_little_time(serving: Serving) -> None:
+    with closing(stranger(serving)) as end:
+        for _ in range(lines.STRANGER_CALLS + 1):
+            end.socket.sendall(end.headers(b"/etcdserverpb.KV/Range")[1])
+        said = b""
+        end.socket.settimeout(LIMIT_S)
+        while more := end.socket.recv(1 << 16):
+            said += more
+    assert said.count(b"user name is empty") == lines.STRANGER_CALLS
+    assert said.endswith((11).to_bytes(4, "big")), "ENHANCE_YOUR_CALM"
+
+
+def test_who_has_logged_in_is_no_stranger_any_more(serving: Serving) -> None:
+    with RawClient(f"127.0.0.1:{serving.port}") as client:
+        answer = client.ask(wire.AUTHENTICATE, wire.AuthenticateRequest("meshrun", "sesame"))
+        client.metadata = (("token", answer.token),)
+        for _ in range(10 * lines.STRANGER_CALLS):
+            client.ask(wire.PUT_KEY, wire.PutRequest(b"a", bytes(lines.STRANGER_BYTES)))
+    with RawClient(f"127.0.0.1:{serving.port}", token=answer.token) as client:  # the first message is large
+        client.ask(wire.PUT_KEY, wire.PutRequest(b"a", bytes(1_000_000)))
+
+
+def test_the_strangers_that_stay_are_counted_and_the_oldest_goes(serving: Serving) -> None:
+    ends = [stranger(serving) for _ in range(lines.STRANGERS_MAX + 1)]
+    first = ends[0].socket
+    first.settimeout(LIMIT_S)
+    try:
+        while first.recv(1 << 16):
+            pass
+    except ConnectionResetError:
+        pass
+    serving.member.put("a", b"1")
+    for end in ends:
+        end.close()
+
+    def has_forgotten() -> bool:
+        return len(os.listdir(f"/proc/{serving.process.pid}/fd")) < 50
+
+    wait_until(has_forgotten, LIMIT_S, "the connections to be forgotten")
