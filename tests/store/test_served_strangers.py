@@ -10,16 +10,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
 from rendezvous.stores import wire
 from rendezvous.stores.etcd import EtcdStore
+from rendezvous.stores.server import StoreServer
 from rendezvous.stores.serving import lines
 from tests.support.raw_etcd import RawClient
-from tests.support.stranger import Connection, odd
+from tests.support.stranger import PING, Connection, frame, odd
 from tests.support.strangers import strangers
 from tests.support.waiting import wait_until
 
@@ -147,3 +148,27 @@ def test_the_strangers_that_stay_are_counted_and_the_oldest_goes(serving: Servin
         return len(os.listdir(f"/proc/{serving.process.pid}/fd")) < 50
 
     wait_until(has_forgotten, LIMIT_S, "the connections to be forgotten")
+
+
+def test_who_reads_nothing_is_not_read_either() -> None:
+    server = StoreServer("127.0.0.1", 0)
+    server.start()
+    pings = frame(PING, 0, 0, bytes(8)) * 1000
+    try:
+        with closing(Connection(("127.0.0.1", server.port))) as end:
+            rest = [b""]
+
+            def is_held_up() -> bool:
+                with suppress(BlockingIOError):
+                    while True:
+                        rest[0] = rest[0] or pings
+                        rest[0] = rest[0][end.socket.send(rest[0]) :]
+                return any(line.connection.is_choked for line in server._lines.all)
+
+            wait_until(is_held_up, 2 * LIMIT_S, "the server to stop reading")
+            with RawClient(f"127.0.0.1:{server.port}") as client:
+                client.ask(wire.PUT_KEY, wire.PutRequest(b"a", b"1"))
+            (line,) = (line for line in server._lines.all if line.connection.is_choked)
+            assert line._out_bytes + len(line._unsent) < 2 * lines.UNSENT_BYTES_MAX
+    finally:
+        server.close()

@@ -168,6 +168,14 @@ def test_a_call_that_ends_before_the_client_is_done_tells_it_to_stop() -> None:
     assert peer.calls[0].log == []
 
 
+def test_a_call_that_was_refused_is_not_answered_when_the_client_has_said_all() -> None:
+    peer = Peer()
+    peer.tell(call(1))
+    peer.calls[0].take = lambda _: peer.calls[0].stream.end("UNAVAILABLE")  # type: ignore[method-assign]
+    peer.tell(frame(frames.DATA, frames.END_STREAM, 1, message(b"a") + message(b"b")))
+    assert peer.calls[0].log == []
+
+
 def test_no_more_is_sent_than_the_client_has_room_for() -> None:
     peer = Peer()
     peer.tell(frame(frames.SETTINGS, 0, 0, b"\0\4" + (100).to_bytes(4, "big")) + call(1) + call(3))

@@ -223,7 +223,7 @@ class Connection:
     def _half_close(self, stream: Stream) -> None:
         if not stream.is_half_closed:
             stream.is_half_closed = True
-            if stream.call is not None:
+            if stream.call is not None and not stream.trailers:
                 stream.call.half_close()
 
     def _credit(self, id: int, used: int) -> int:

@@ -28,6 +28,7 @@ READ_BYTES = 16 * 1024  # at a time, so that all are read in turn
 UNSENT_BYTES_MAX = 64 * 1024  # a client that does not take so much is not read until it does
 PING_AFTER_S = 20.0  # of silence; a client whose host has gone must not stay
 GONE_AFTER_S = 30.0
+AWAY_S = 5.0  # without a look: frozen
 _RETRY_S = 0.5  # after a connection could not be accepted for want of descriptors or memory
 
 _buffer = memoryview(bytearray(READ_BYTES))  # one loop, one read at a time
@@ -69,7 +70,7 @@ class Line:
         self._lines = lines
         self._end = end
         self._out: list[bytes] = []
-        self._unsent = b""
+        self._out_bytes, self._unsent = 0, b""
         self._is_leaving = self._is_pinged = False
         self._left_bytes, self._left_calls = STRANGER_BYTES, STRANGER_CALLS
         self.connection = Connection(self._begin, self._write)
@@ -137,6 +138,10 @@ class Line:
         if not self._out and not self._unsent and self.is_open:
             self._lines.loop.call_soon(self._flush)
         self._out.append(data)
+        self._out_bytes += len(data)
+        if not self.connection.is_choked and self._out_bytes + len(self._unsent) > UNSENT_BYTES_MAX:
+            self.connection.is_choked = True
+            self.pause()
 
     def _flush(self) -> None:
         if not self.is_open:
@@ -144,6 +149,7 @@ class Line:
         is_waiting = bool(self._unsent)
         data = b"".join((self._unsent, *self._out))
         self._out.clear()
+        self._out_bytes = 0
         try:
             sent = self._end.send(data) if data else 0
         except (BlockingIOError, InterruptedError):
@@ -156,10 +162,7 @@ class Line:
             self._lines.loop.add_writer(self._end, self._flush)
         elif is_waiting and not self._unsent:
             self._lines.loop.remove_writer(self._end)
-        if not self.connection.is_choked and len(self._unsent) > UNSENT_BYTES_MAX:
-            self.connection.is_choked = True
-            self.pause()
-        elif self.connection.is_choked and not self._unsent:
+        if self.connection.is_choked and not self._unsent:
             self.connection.is_choked = False
             self.go_on()
             self.connection.resume()
@@ -213,6 +216,7 @@ class Lines:
         self._strangers: dict[str, dict[Line, None]] = {}  # by address, the oldest first
         self._waiting: dict[str, deque[Line]] = {}  # of these, who has said something that is still unread
         self._waking: asyncio.TimerHandle | None = None
+        self._looked_at = clock()
 
     def listen(self, listener: socket.socket) -> None:
         listener.setblocking(False)
@@ -293,14 +297,22 @@ class Lines:
         self.forget_stranger(line)
 
     def look_after(self) -> None:
+        """To be called every now and then."""
         now = self.share.clock()
+        was_away = now - self._looked_at > AWAY_S  # nobody could be heard then
+        self._looked_at = now
         for line in list(self.all):
+            if was_away:
+                line.heard_at = line.begun_at = now
             line.look_after(now)
 
     async def leave(self, grace_s: float) -> None:
         """Wait until every client has been told that the store ends, or until the time is over."""
         for line in list(self.all):
-            line.leave()
+            if line.is_trusted:
+                line.leave()
+            else:
+                line.close()
         deadline = self.loop.time() + grace_s
         while self.all and self.loop.time() < deadline:
             await asyncio.sleep(0.01)
