@@ -32,7 +32,7 @@ CLIENTS_TESTS := $(wildcard tests/clients)
 
 SOURCES := $(shell find launcher rendezvous -name '*.py')
 
-.PHONY: help demo test unit lint docs compat clients soak report bench nodes placement best optima browser servers faults stores strangers clean
+.PHONY: help demo test unit lint docs compat clients soak report bench nodes placement best optima browser servers faults stores attacks clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -137,12 +137,12 @@ servers: ## install etcd, etcdctl, ip and openssl from Debian where they are mis
 
 # A third of the faults hits the leader's node. An hour and a half for 20 of each.
 FAULTS ?= 20
-STRANGER_SECONDS ?= 30
+ATTACK_SECONDS ?= 30
 faults: .venv/installed servers ## kill, cut off and freeze nodes and the store, FAULTS times each
 	FAULT_REPEATS=$(FAULTS) .venv/bin/pytest tests/network
 
-strangers: .venv/installed servers ## attack a served store from another user, STRANGER_SECONDS for each kind of attack
-	STRANGER_SECONDS=$(STRANGER_SECONDS) .venv/bin/pytest tests/store/test_served_strangers.py tests/end_to_end/test_strangers.py
+attacks: .venv/installed servers ## attack a job and its store from another user, ATTACK_SECONDS in each way
+	ATTACK_S=$(ATTACK_SECONDS) .venv/bin/pytest tests/store/test_served_strangers.py tests/end_to_end/test_strangers.py tests/end_to_end/test_attacks.py
 
 clean: ## remove what these targets made
 	rm -rf .venv .demo-venv .clients-venv .witness build site meshrun.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -47,8 +47,8 @@ PROGRESS_S = 600.0  # how often a quiet watch that wants to hear is told where t
 START_LIMIT_S = 20.0
 FAREWELL_S = 0.5  # the least grace: it is over as soon as every client has been told
 STOP_LIMIT_S = 10.0  # beyond the grace that callers of close give
-# Of keys, values and leases. A job of a thousand nodes keeps some 5 MiB; etcd's 2 GiB on disk would be more than a node
-# that trains can spare of its memory.
+# Of keys, values and leases. A job keeps about 2 KiB for each node, so this is thirty times what a thousand need.
+# The 2 GiB of etcd, on disk, would be more memory than a node that trains can spare.
 QUOTA_BYTES = 64 * 1024 * 1024
 LOGIN_BYTES_MAX = 4096  # what a stranger may send as a user and a password
 _AUTHENTICATE, _KEEP_ALIVE, _WATCH = (

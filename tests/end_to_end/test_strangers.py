@@ -6,13 +6,13 @@ Whoever comes second is told in a sentence what is amiss and ends; the job that 
 from __future__ import annotations
 
 import json
-import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.attacks import ATTACK_S
 from tests.support.etcd import EtcdServer
 from tests.support.hosts import Cluster
 from tests.support.jobs import Ended
@@ -133,8 +133,6 @@ def test_a_name_that_holds_something_else_is_left_alone(tmp_path: Path, etcd: Et
 
 
 def test_a_flood_of_calls_by_who_does_not_know_the_token_does_not_end_a_round(tmp_path: Path) -> None:
-    """STRANGER_SECONDS says for how long."""
-    seconds = float(os.environ.get("STRANGER_SECONDS", "3"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = int(listener.getsockname()[1])
     meeting = ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--nnodes=2")
@@ -142,7 +140,7 @@ def test_a_flood_of_calls_by_who_does_not_know_the_token_does_not_end_a_round(tm
         job.start(N1, N2)
         job.wait_for_round(1, 2)
         before = {host.name: job[host].stderr for host in (N1, N2)}
-        with strangers(("guess", "reset", "goaway", "odd"), port, seconds):
+        with strangers(("guess", "reset", "goaway", "odd"), port, ATTACK_S):
             pass
         assert {host.name: job[host].stderr for host in (N1, N2)} == before
         job.finish()

@@ -1,6 +1,6 @@
 """A served store under attack by who does not know its token: members stay in, memory is bounded, stderr is quiet.
 
-STRANGER_SECONDS=30 makes each attack as long as that; `make strangers` does.
+`make attacks` makes each attack half a minute long.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from rendezvous.stores import wire
 from rendezvous.stores.etcd import EtcdStore
 from rendezvous.stores.server import StoreServer
 from rendezvous.stores.serving import lines
+from tests.support.attacks import ATTACK_S
 from tests.support.raw_etcd import RawClient
 from tests.support.stranger import PING, Connection, frame, odd
 from tests.support.strangers import strangers
@@ -26,7 +27,6 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.server
 
-SECONDS = float(os.environ.get("STRANGER_SECONDS", "2"))
 LIMIT_S = 20.0
 GROWTH_BYTES_MAX = 64 * 1024 * 1024
 SERVE = """
@@ -79,8 +79,8 @@ def keep_alive_under(serving: Serving, modes: Sequence[str]) -> None:
     lease = member.lease_grant(10).id
     member.put("member", b"1", lease=lease)
     before = serving.rss()
-    with strangers(modes, serving.port, SECONDS):
-        until = time.monotonic() + SECONDS
+    with strangers(modes, serving.port, ATTACK_S):
+        until = time.monotonic() + ATTACK_S
         while time.monotonic() < until:
             assert member.lease_keep_alive(lease) == 10
             assert serving.rss() < before + GROWTH_BYTES_MAX
