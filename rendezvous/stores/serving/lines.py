@@ -107,7 +107,7 @@ class Line:
 
     def read(self) -> None:
         """Take what has come, as much as one may say at a time."""
-        if not self.is_open:
+        if not self.is_open or self.connection.is_choked:
             return
         try:
             size = self._end.recv_into(_buffer, READ_BYTES if self.is_trusted else self._left_bytes)
