@@ -187,9 +187,14 @@ class Leading:
         self._writer.write(f"stop round {seal.round}", guards, writes, now)
 
     def _fence(self, fence: Fence, now: float) -> None:
-        """Delete members' keys, guarded: each may have registered again or gone by itself."""
+        """Delete members' keys, guarded: each may have registered again or gone by itself.
+
+        Or it has said more than a watch has told yet. A success that the store holds must not be run again, and after
+        its key a member writes nothing.
+        """
         some = fence.member_ids[:FENCED_PER_TXN]
         names = [self._job.member(member_id) for member_id in some]
+        statuses = [self._job.status(member_id) for member_id in some]
 
         def fenced(now: float) -> None:
             if fence.is_proven:
@@ -197,7 +202,7 @@ class Leading:
 
         self._member.say(fence.reason)
         why = f"fence {', '.join(some)}"
-        self._writer.write(why, self._writer.unchanged(*names), [Delete(name) for name in names], now, fenced)
+        self._writer.write(why, self._writer.unchanged(*names, *statuses), [Delete(name) for name in names], now, fenced)
 
     def _obey(self, order: Obey, now: float) -> None:
         """Do what a person asked for and consume the request, or leave the answer in its place."""
