@@ -11,6 +11,8 @@ SEEDS ?= 0:20000
 SOAK_PROCESSES ?= 2
 SOAK_SECONDS ?= 600
 SOAK ?= .venv/bin/python -m tests.support.soak --seconds $(SOAK_SECONDS) --agents 8
+# What `make slow` does: explore.
+WHAT ?= explore
 # CPU seconds that `make best` spends on one cluster of more than 270 nodes; smaller ones get less.
 SEARCH_SECONDS ?= 20
 
@@ -20,7 +22,7 @@ BENCH := env -u PYTHONDONTWRITEBYTECODE .venv/bin/python
 # Tests without servers, processes or networks; then all others. A directory in no list fails a test.
 UNIT_TESTS := $(wildcard tests/unit tests/protocol tests/store)
 # Minutes of random faults in processes of their own, and hundreds of searches for a plan: not for `make unit`.
-LONGER := tests/protocol/test_simulation.py tests/protocol/test_checker.py tests/protocol/test_rules.py \
+LONGER := tests/protocol/test_simulation.py tests/protocol/test_checker.py tests/protocol/test_rules.py tests/protocol/test_explore.py \
 	tests/unit/test_placement_properties.py tests/unit/test_placement_optima.py
 PROCESS_TESTS := $(wildcard tests/cli tests/processes)
 # Whole jobs, on one machine and on several.
@@ -32,7 +34,7 @@ CLIENTS_TESTS := $(wildcard tests/clients)
 
 SOURCES := $(shell find launcher rendezvous -name '*.py')
 
-.PHONY: help demo test unit lint docs compat clients soak report bench nodes placement best optima browser servers faults stores attacks clean
+.PHONY: help demo test unit lint docs compat clients soak slow report bench nodes placement best optima browser servers faults stores attacks clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -85,6 +87,11 @@ clients: .clients-venv/installed servers ## real libraries under meshrun on CPUs
 soak: .venv/installed servers ## simulate the protocol under the faults of 20,000 seeds, then run 8 real agents for ten minutes
 	.venv/bin/python -m rendezvous.testing --seeds $(SEEDS) --processes $(SOAK_PROCESSES)
 	$(SOAK)
+
+slow: .venv/installed ## the long form of a test. WHAT=explore: every schedule of small clusters, ten minutes on two cores
+	@case "$(WHAT)" in \
+	explore) .venv/bin/python -m rendezvous.testing.explore ;; \
+	*) echo "make slow: WHAT must be explore, not $(WHAT)" >&2; exit 2 ;; esac
 
 # REPORT=--from-records makes the page anew from the records that are there, REPORT='--only startup,warm' measures these.
 BUDGET ?= 20m

@@ -1,0 +1,94 @@
+"""The small clusters that are explored: who is there, and what may happen to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rendezvous.settings import Settings
+from rendezvous.testing.shape import Shape
+
+ANY = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    """What is explored: who is there, which faults may happen how often, and how far time goes."""
+
+    name: str
+    members: int = 2
+    shape: Shape
+    settings: Settings
+    faults: tuple[tuple[str, int], ...] = ()
+    faults_max: int = 0
+    detours_max: int = ANY
+    """How often something else may happen than what is usual; then whole jobs can be explored, not only beginnings."""
+    share: float = 1.0
+    """Its part of the time that there is for all scopes."""
+    jumps_max: int = 12
+    """How often time may go on."""
+    starts_together: bool = True
+    """Whether all agents begin at once; else the second and later ones at any time."""
+    ends_any_time: bool = False
+    """Whether workers succeed at any time; else only while nothing is under way."""
+    has_one_stream: bool = True
+    """Whether a member hears of changes in the order of their revisions, as over the one stream of an etcd client; else
+    each of its watches has a pace of its own."""
+    begins_running: bool = False
+    """Whether the first round runs everywhere already, formed in one of the possible orders."""
+
+
+# Few timers, for each doubles what there is to explore, and limits that are reached within a few of them.
+SETTINGS = Settings(
+    lease_ttl_s=10.0,
+    keep_alive_parts=2,
+    join_grace_s=1.0,
+    rejoin_timeout_s=30.0,
+    start_timeout_s=60.0,
+    restart_grace_s=1.0,
+    shutdown_timeout_s=1.0,
+    stop_limit_s=2.0,
+    max_restarts=1,
+    min_round_time_s=0.0,
+    opens_next_job=False,
+)
+
+ONE_OF = ("crash", "power", "leave", "fail", "deafen", "pause", "lost answer", "lost request", "late request")
+
+TWO = Shape(nodes_min=2, nodes_max=2)
+ONE_OR_TWO = Shape(nodes_min=1, nodes_max=2)
+TWO_OR_THREE = Shape(nodes_min=2, nodes_max=3)
+ANY_ONE = (*((kind, 1) for kind in ONE_OF), ("restart", 1))
+ONE_OF_EACH = (("crash", 1), ("lost answer", 1), ("pause", 1), ("restart", 1))  # a pause beyond the lease ends it
+
+
+def _two(name: str, **more: Any) -> Scope:
+    return Scope(name=name, shape=ONE_OR_TWO, settings=SETTINGS, faults=ANY_ONE, faults_max=1, **more)
+
+
+def _three(name: str, **more: Any) -> Scope:
+    return Scope(name=name, members=3, shape=TWO_OR_THREE, settings=SETTINGS, faults=ONE_OF_EACH, faults_max=3, **more)
+
+
+SCOPES = {
+    scope.name: scope
+    for scope in (
+        Scope(name="two, no fault", shape=TWO, settings=SETTINGS, ends_any_time=True, jumps_max=0, share=2.0),
+        _two("two, any one fault"),
+        _two("two, one fault, 1 detour", begins_running=True, detours_max=1, share=3.0),
+        _three("three, three faults"),
+        _three("three, three faults, 0 detours", begins_running=True, detours_max=0, share=2.0),
+    )
+}
+
+# Not explored by default. A store that ends a lease before its time breaks the ground on which a lost member is
+# replaced: that its workers were gone before its lease was.
+EARLY_END = Scope(
+    name="two, a lease ends early",
+    shape=ONE_OR_TWO,
+    settings=SETTINGS,
+    faults=(("lease", 1),),
+    faults_max=1,
+    begins_running=True,
+    detours_max=1,
+)

@@ -1,0 +1,253 @@
+"""Breadth first through all states of a small cluster: the first fault found has the shortest schedule.
+
+A level of the search holds every state that can be reached by so many choices and by no fewer. From each, every
+choice is made on a copy; a state whose name is known already is dropped, for all that can follow from it is found
+from where it was met first. The checker of the simulation looks at every step. What it cannot see is looked at
+here: a cluster in which nothing will ever happen again, though agents are there that have not ended.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+import traceback
+import zlib
+from array import array
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rendezvous.testing.checker import Checker, Violation
+from rendezvous.testing.explore import snapshot
+from rendezvous.testing.explore.scopes import ANY, Scope
+from rendezvous.testing.explore.world import World
+
+CALM_STEPS = 2000
+CALM_EVERY = 64  # of so many states one is taken to the end of its job
+EXIT_CODES = (75, 137)  # told to stay away, or fenced: also what an agent that is not told to leave may end with
+
+
+@dataclass(kw_only=True)
+class Result:
+    """What was explored. `is_complete`: every state that the scope allows was visited; else up to `depth` all were."""
+
+    scope: Scope
+    states: int = 1
+    transitions: int = 0
+    depth: int = 0
+    widths: list[int] = field(default_factory=list)
+    over: int = 0
+    cut_by_time: int = 0
+    ended_calmly: int = 0
+    took_s: float = 0.0
+    is_complete: bool = False
+    found: str = ""
+    schedule: list[str] = field(default_factory=list)
+    record: list[str] = field(default_factory=list)
+
+
+def build(scope: Scope, trace: Callable[[str], None] | None = None) -> World:
+    """The world of this scope before anything has happened in it."""
+    world = World(scope, trace or _say_nothing)
+    world.checker = Checker(world, scope.settings, 0, EXIT_CODES)  # type: ignore[attr-defined]
+    world.begin()
+    return world
+
+
+def explore(
+    scope: Scope,
+    *,
+    depth: int = 1 << 30,
+    limit_s: float = float("inf"),
+    states: int = 1 << 30,
+    is_reduced: bool = True,
+    progress: Callable[[Result], None] = lambda result: None,
+) -> Result:
+    """Visit all states up to this depth, as far as CPU time and the number of states allow.
+
+    `is_reduced`: of two choices that do not concern each other, only one order is tried. No state is lost by that.
+    """
+    return _Search(scope, is_reduced and scope.detours_max == ANY).run(depth, limit_s, states, progress)
+
+
+Sleeping = frozenset[tuple[str, tuple[str, ...]]]  # choices by label, with what they touch
+AWAKE: Sleeping = frozenset()
+
+
+def explore_share(task: tuple[Scope, float, int, bool]) -> Result:
+    """`explore` for a process of its own: scope, CPU seconds, depth, whether to print each level that is finished."""
+    scope, limit_s, depth, prints = task
+    return explore(scope, depth=depth, limit_s=limit_s, progress=_print_level if prints else lambda result: None)
+
+
+def _print_level(result: Result) -> None:
+    line = f"{result.scope.name}: depth {result.depth}, {result.widths[-1]} of {result.states} states are new"
+    print(f"{line}; {result.took_s:.0f} s", file=sys.stderr, flush=True)
+
+
+class _State(NamedTuple):
+    """One to go on from. `asleep` are choices that need not be made here; `only`: what to make at a second visit."""
+
+    number: int
+    world: bytes
+    asleep: Sleeping
+    only: Sleeping
+
+
+class _Search:
+    def __init__(self, scope: Scope, is_reduced: bool) -> None:
+        self.result = Result(scope=scope)
+        self._is_reduced = is_reduced  # not where detours are counted: one order may cost more of them
+        self._table = snapshot.Table()
+        root = build(scope)
+        name = snapshot.digest(root, self._table)
+        self._frontier = {name: _State(0, self._copy(root), AWAKE, AWAKE)}
+        self._next: dict[bytes, _State] = {}
+        self._numbers = {name: 0}
+        self._asleep: dict[bytes, Sleeping] = {}  # of states that were visited: what was not chosen there
+        self._calm_every = CALM_EVERY
+        self._parents = array("I", [0])
+        self._choices: list[str] = [""]
+
+    def run(self, depth: int, limit_s: float, states: int, progress: Callable[[Result], None]) -> Result:
+        result, started = self.result, time.process_time()
+        sys.setrecursionlimit(10_000)  # the pickler goes from object to object
+        gc.disable()  # worlds are full of cycles, and die together
+        try:
+            while self._frontier and result.depth < depth and not result.found:
+                if not self._visit_level(started + limit_s, states):
+                    break
+                result.depth += 1
+                result.widths.append(len(self._frontier))
+                result.states, result.took_s = len(self._parents), time.process_time() - started
+                progress(result)
+        finally:
+            gc.enable()
+        result.is_complete = not self._frontier and not result.found
+        result.states, result.took_s = len(self._parents), time.process_time() - started
+        return result
+
+    def _copy(self, world: World) -> bytes:
+        return zlib.compress(snapshot.dump(world, self._table), 1)
+
+    def _visit_level(self, until: float, states: int) -> bool:
+        """Make all choices in the states of this level. Whether it was finished."""
+        old, self._table = self._table, snapshot.Table()
+        for count, (name, state) in enumerate(self._frontier.items()):
+            if time.process_time() > until or len(self._parents) > states:
+                return False
+            if not count % 64:
+                gc.collect(1)
+            self._visit(name, state, old)
+            if self.result.found:
+                return True
+        self._frontier, self._next = self._next, {}
+        gc.collect()
+        return True
+
+    def _visit(self, name: bytes, state: _State, old: snapshot.Table) -> None:
+        result, packed = self.result, zlib.decompress(state.world)
+        world: World = snapshot.load(packed, old)
+        choices = world.choices()
+        if not choices:
+            result.over += world.is_over
+            result.cut_by_time += not world.is_over and world.jumps_left == 0
+            if not world.is_over and world.jumps_left:
+                self._report(state.number, "", "L1: nothing will ever happen again, and not all agents have ended")
+        elif not name[0] % self._calm_every:
+            self._end_calmly(state.number, world)
+            world = snapshot.load(packed, old)
+            choices = world.choices()
+        labels = Counter(choice.label for choice in choices)
+        asleep = set(state.asleep)
+        self._asleep[name] = state.asleep
+        is_fresh = True
+        for index in range(len(choices)):
+            choice = choices[index]
+            key = (choice.label, choice.touched)
+            if key in asleep or (state.only and key not in state.only):
+                continue
+            if not is_fresh:
+                world = snapshot.load(packed, old)
+                choice = world.choices()[index]
+            is_fresh = False
+            try:
+                is_local = world.take(choice)
+            except Violation as violation:
+                self._report(state.number, choice.label, str(violation))
+                return
+            except Exception:  # a bug may show as anything
+                self._report(state.number, choice.label, traceback.format_exc())
+                return
+            result.transitions += 1
+            others = frozenset(key for key in asleep if not set(key[1]) & set(choice.touched)) if is_local else AWAKE
+            self._arrive(world, state.number, choice.label, others)
+            if is_local and labels[choice.label] == 1 and self._is_reduced:
+                asleep.add(key)
+
+    def _end_calmly(self, number: int, world: World) -> None:
+        """From here on nothing goes wrong any more: then the job must come to an end."""
+        world.faults_left, world.left, world.jumps_left = 0, {}, CALM_STEPS
+        try:
+            for _ in range(CALM_STEPS):
+                choice = world.usual()
+                if choice is None:
+                    break
+                world.take(choice)
+        except Exception as error:  # a bug may show as anything
+            self._report(number, "", f"{error}, in the calm that follows")
+        self.result.ended_calmly += 1
+        if not world.is_over and not self.result.found:
+            self._report(number, "", f"L1: no end within {CALM_STEPS} steps of calm; {world.said()}")
+
+    def _arrive(self, world: World, parent: int, label: str, asleep: Sleeping) -> None:
+        """Note the state that a choice has led to, and whatever has to be chosen there that was not yet."""
+        name = snapshot.digest(world, self._table)
+        number = self._numbers.get(name)
+        if number is None:
+            number = self._numbers[name] = len(self._parents)
+            self._parents.append(parent)
+            self._choices.append(sys.intern(label))
+            self._next[name] = _State(number, self._copy(world), asleep, AWAKE)
+        elif name in self._next:
+            known = self._next[name]
+            if known.only:
+                only = known.only | (self._asleep[name] - asleep)
+                self._next[name] = known._replace(only=only)
+                self._asleep[name] &= asleep
+            else:
+                self._next[name] = known._replace(asleep=known.asleep & asleep)
+        else:
+            before = self._asleep.get(name) if name in self._asleep else self._frontier[name].asleep
+            missed = (before or AWAKE) - asleep
+            if missed:
+                self._asleep[name] = (before or AWAKE) & asleep
+                self._next[name] = _State(number, self._copy(world), AWAKE, missed)
+
+    def _report(self, state: int, last: str, what: str) -> None:
+        """Name what was found, and play the way to it again, for people."""
+        path = [last] if last else []
+        while state:
+            path.append(self._choices[state])
+            state = self._parents[state]
+        self.result.found = what
+        self.result.schedule = path[::-1]
+        self.result.record = play(self.result.scope, self.result.schedule)
+
+
+def play(scope: Scope, schedule: Sequence[str]) -> list[str]:
+    """Make these choices, by their labels; the record of what came of it."""
+    record: list[str] = []
+    world = build(scope, record.append)
+    try:
+        for label in schedule:
+            world.take(next(choice for choice in world.choices() if choice.label == label))
+    except Exception as error:
+        record.append(f"violation of {error}" if isinstance(error, Violation) else repr(error))
+    return record
+
+
+def _say_nothing(line: str) -> None:
+    """Nobody reads it."""

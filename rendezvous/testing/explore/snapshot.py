@@ -1,0 +1,316 @@
+"""Copies of a whole simulated world, and the name of its state: what makes a search through states possible.
+
+A world is a graph of objects with functions in it that remember things (the callbacks of requests, of dials, of
+watches), and `copy.deepcopy` leaves those bound to the original. Here the C pickler copies the graph. Functions
+with cells are taken apart and put together again; whatever never changes (records, messages, settings) is not
+copied but referred to, by its place in a table.
+
+Two worlds are in the same state if nothing that happens from now on can tell them apart. So `digest` names times by
+their distance from now, revisions and request ids by their order, leases by where they appear first, and leaves out
+what only people read. It goes through everything else without knowing it, so that a new field of the protocol is
+part of the state the day it is written: to forget one would merge states that differ, and hide a bug.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import marshal
+import math
+import pickle
+import sys
+import types
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+
+from rendezvous.store import TxnResult
+from rendezvous.stores.keyspace import Page
+
+ERA = 2.0**20  # the first moment of a simulated world: what is beyond its half is a time, what is below a duration
+GRID = 1024.0  # ticks per second
+REVISIONS, LEASES, IDS = 1 << 40, 1 << 41, 1 << 42  # where revisions, leases and request ids begin
+IDS_PER_NODE = 1 << 24
+
+# What only people read, what is made anew from the rest, and what the world is made with.
+_UNSEEN: dict[str, frozenset[str]] = {
+    "World": frozenset({
+        "_heap", "_order", "_trace", "check_end", "check_request", "check_start", "check_step", "counts",
+        "network", "now", "on_start", "random", "scope", "settings", "shape",
+    }),
+    "Member": frozenset({"said", "stops", "cluster", "_clock_offset_s"}),
+    "Stepped": frozenset({"_granted", "_running_before", "_expiry_at", "_cluster", "fates"}),
+    "Checker": frozenset({"_cluster", "_settings", "_seed", "_exit_codes"}),
+    "Protocol": frozenset({"_said", "settings", "chance", "_actions", "secret"}),
+    "Leading": frozenset({"_waiting"}),
+    "Joining": frozenset({"_trouble"}),
+    "MemoryStore": frozenset({"_changed", "faults", "_thread", "_hub", "_clock"}),
+    "Keyspace": frozenset({"_history", "compacted_revision"}),
+    "Leases": frozenset({"_due", "_next_id"}),
+    "Offer": frozenset({"label", "line", "touched"}),
+    "Link": frozenset({"_last_at"}),
+}  # fmt: skip
+_NOTHING: frozenset[str] = frozenset()
+_kept: dict[type, bool] = {}
+
+
+def _is_value(kind: type) -> bool:
+    """Whether objects of this type never change, and hold nothing that does."""
+    if issubclass(kind, tuple):
+        return kind.__name__ != "_Pending"  # which holds functions
+    is_frozen = "__dataclass_fields__" in kind.__dict__ and kind.__setattr__ is not object.__setattr__
+    return is_frozen or issubclass(kind, (Page, Exception)) or kind.__name__ in ("Condition", "lock")
+
+
+class Table:
+    """The values that the snapshots of one level of a search refer to; it goes when they go."""
+
+    def __init__(self) -> None:
+        self.values: list[object] = []
+        self._places: dict[int, int] = {}
+        self.atoms: dict[int, tuple[list[object], list[tuple[int, int | float]]]] = {}  # place -> as `_Walk` lists it
+
+    def place(self, value: object) -> int:
+        place = self._places.get(id(value))
+        if place is None:
+            place = self._places[id(value)] = len(self.values)
+            self.values.append(value)
+        return place
+
+
+_table = Table()  # that of the pickle being read
+
+
+def _value(place: int) -> object:
+    return _table.values[place]
+
+
+def _empty_cell() -> types.CellType:
+    return types.CellType()
+
+
+def _function(
+    code: int, module: str, name: str, defaults: tuple[object, ...] | None, closure: tuple[types.CellType, ...]
+) -> types.FunctionType:
+    body: Any = _table.values[code]
+    made = types.FunctionType(body, vars(sys.modules[module]), body.co_name, defaults, closure)
+    made.__qualname__ = name
+    return made
+
+
+def _fill(function: types.FunctionType, contents: tuple[object, ...]) -> None:
+    for cell, content in zip(function.__closure__ or (), contents, strict=True):
+        cell.cell_contents = content
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, table: Table) -> None:
+        super().__init__(file, 5)
+        self._table = table
+
+    def reducer_override(self, thing: Any) -> Any:
+        kind = type(thing)
+        if kind is types.FunctionType:
+            if thing.__closure__ is None:  # one that is found under its name, or a lambda
+                return (_value, (self._table.place(thing),)) if "<" in thing.__qualname__ else NotImplemented
+            code = self._table.place(thing.__code__)
+            made_of = (code, thing.__module__, thing.__qualname__, thing.__defaults__, thing.__closure__)
+            contents = tuple(cell.cell_contents for cell in thing.__closure__)
+            return _function, made_of, contents, None, None, _fill
+        if kind is types.CellType:
+            return _empty_cell, ()
+        if kind is itertools.count:
+            return itertools.count, (int(repr(thing)[6:-1]),)
+        is_kept = _kept.get(kind)
+        if is_kept is None:
+            is_kept = _kept[kind] = kind is not type and _is_value(kind)
+        return (_value, (self._table.place(thing),)) if is_kept else NotImplemented
+
+
+def dump(world: object, table: Table) -> bytes:
+    """A copy of the world, to be read any number of times."""
+    file = io.BytesIO()
+    _Pickler(file, table).dump(world)
+    return file.getvalue()
+
+
+def load(snapshot: bytes, table: Table) -> Any:
+    global _table
+    _table = table
+    return pickle.loads(snapshot)
+
+
+class _Walk:
+    """Lists the atoms of a graph; those whose name depends on the rest are listed apart, with their places."""
+
+    def __init__(self, table: Table, is_value: bool = False) -> None:
+        self.atoms: list[object] = []
+        self.special: list[tuple[int, int | float]] = []
+        self.leases: dict[object, int] = {}  # in the order in which they appear
+        self._seen: dict[int, int] = {}
+        self._table = table
+        self._is_value = is_value
+
+    def walk(self, thing: Any) -> None:
+        kind = type(thing)
+        if kind in _PLAIN:
+            self.atoms.append(thing)
+        else:
+            (_HANDLERS.get(kind) or _handler(kind))(self, thing)
+
+    def number(self, thing: int) -> None:
+        if thing < REVISIONS:
+            self.atoms.append(thing)
+        elif LEASES <= thing < IDS and not self._is_value:
+            self.atoms.append(self.leases.setdefault(thing, len(self.leases)))
+        else:
+            self.special.append((len(self.atoms), thing))
+            self.atoms.append(thing)
+
+    def time(self, thing: float) -> None:
+        if abs(thing) > ERA / 2 and not math.isinf(thing):
+            self.special.append((len(self.atoms), thing))
+        self.atoms.append(thing)
+
+    def shown(self, thing: object) -> None:
+        self.atoms.append(repr(thing))
+
+    def row(self, things: Any) -> None:
+        self.atoms.append("(")
+        self.atoms.append(len(things))
+        for thing in things:
+            if type(thing) in _PLAIN:
+                self.atoms.append(thing)
+            else:
+                self.walk(thing)
+
+    def bag(self, things: Any) -> None:
+        self.row(sorted(things, key=self._key))
+
+    def mapping(self, things: Any) -> None:
+        self.atoms.append("{")
+        self.atoms.append(len(things))
+        if not things:
+            return
+        for key in sorted(things) if type(next(iter(things))) is str else sorted(things, key=self._key):
+            self.walk(key)
+            self.walk(things[key])
+
+    def value(self, thing: Any) -> None:
+        place = self._table.place(thing)
+        known = self._table.atoms.get(place)
+        if known is None:
+            walk = _Walk(self._table, is_value=True)
+            walk.atoms.append(type(thing).__name__)
+            walk.row(thing) if isinstance(thing, tuple) else walk.mapping(_fields(thing))
+            known = self._table.atoms[place] = (walk.atoms, walk.special)
+        base = len(self.atoms)
+        self.atoms += known[0]
+        for place, special in known[1]:
+            if isinstance(special, int) and LEASES <= special < IDS and not self._is_value:
+                self.atoms[base + place] = self.leases.setdefault(special, len(self.leases))
+            else:
+                self.special.append((base + place, special))
+
+    def is_again(self, thing: object) -> bool:
+        number = self._seen.get(id(thing))
+        if number is None:
+            self._seen[id(thing)] = len(self._seen)
+            return False
+        self.atoms.append("*")
+        self.atoms.append(number)
+        return True
+
+    def _key(self, thing: Any) -> str:
+        if isinstance(thing, int) and LEASES <= thing < IDS:
+            return f"{self.leases.get(thing, 1 << 30):010}"
+        name = thing if isinstance(thing, str) else getattr(thing, "name", None)
+        return name if isinstance(name, str) else repr(thing)
+
+    def function(self, thing: Any) -> None:
+        if not self.is_again(thing):
+            self.atoms.append(thing.__qualname__)
+            for cell in thing.__closure__ or ():
+                self.walk(cell.cell_contents)
+
+    def method(self, thing: Any) -> None:
+        self.atoms.append(thing.__func__.__qualname__)
+        self.walk(thing.__self__)
+
+    def nothing(self, thing: object) -> None:
+        self.atoms.append(type(thing).__name__)
+
+    def thing(self, thing: Any) -> None:
+        if self.is_again(thing):
+            return
+        kind, fields = type(thing), _fields(thing)
+        form = (kind, *fields)
+        known = _forms.get(form)
+        if known is None:
+            unseen = _UNSEEN.get(kind.__name__, _NOTHING)
+            known = _forms[form] = (len(_forms), sorted(fields.keys() - unseen))
+        self.atoms.append(known[0])
+        for name in known[1]:
+            value = fields[name]
+            if type(value) in _PLAIN:
+                self.atoms.append(value)
+            else:
+                self.walk(value)
+
+
+_forms: dict[tuple[object, ...], tuple[int, list[str]]] = {}  # a class and its fields -> its number, what is seen
+
+
+def _fields(thing: Any) -> dict[str, Any]:
+    if hasattr(thing, "__dict__"):
+        return thing.__dict__  # type: ignore[no-any-return]
+    return {name: getattr(thing, name) for name in thing.__slots__}
+
+
+_PLAIN = frozenset({str, bytes, bool, type(None)})
+_HANDLERS: dict[type, Callable[[_Walk, Any], None]] = {
+    int: _Walk.number, float: _Walk.time,
+    tuple: _Walk.row, list: _Walk.row, deque: _Walk.row,
+    set: _Walk.bag, frozenset: _Walk.bag,
+    dict: _Walk.mapping, defaultdict: _Walk.mapping, OrderedDict: _Walk.mapping, Counter: _Walk.mapping,
+    itertools.count: _Walk.shown, types.FunctionType: _Walk.function, types.MethodType: _Walk.method,
+}  # fmt: skip
+_OPAQUE = frozenset({"MemoryWatch", "Chance", "Condition", "lock", "Shape", "Settings", "Spec"})
+
+
+def _handler(kind: type) -> Callable[[_Walk, Any], None]:
+    """How things of a type that was not met before are listed."""
+    handler: Callable[[_Walk, Any], None]
+    if kind.__name__ in _OPAQUE or issubclass(kind, type):
+        handler = _Walk.nothing
+    elif isinstance({}.keys(), kind):
+        handler = _Walk.bag
+    elif issubclass(kind, tuple) and not _is_value(kind):
+        handler = _Walk.row
+    else:
+        handler = _Walk.value if _is_value(kind) else _Walk.thing
+    _HANDLERS[kind] = handler
+    return handler
+
+
+def digest(world: Any, table: Table) -> bytes:
+    """The name of the world's state."""
+    walk = _Walk(table)
+    walk.walk(world)
+    walk.walk(_history(world))
+    atoms, now = walk.atoms, world.now
+    ranks = {thing: rank for rank, thing in enumerate(sorted({n for _, n in walk.special if isinstance(n, int)}))}
+    for place, thing in walk.special:
+        atoms[place] = ranks[thing] if isinstance(thing, int) else round((thing - now) * GRID)
+    return blake2b(marshal.dumps(atoms, 2), digest_size=10).digest()
+
+
+def _history(world: Any) -> list[object]:
+    """What a watch may be told that begins where an answer under way says."""
+    under_way = (getattr(thing, "answer", None) for offer in world.pool for thing in offer.arguments)
+    oldest = min((answer.revision for answer in under_way if isinstance(answer, TxnResult)), default=1 << 62)
+    return [page.batch for page in world.storage.store._keyspace.pages_from(oldest + 1)]
+
+
+__all__ = ["ERA", "GRID", "IDS", "IDS_PER_NODE", "LEASES", "REVISIONS", "Table", "digest", "dump", "load"]

@@ -1,0 +1,290 @@
+"""A simulated cluster in which nothing happens by itself: whoever explores it chooses what happens next.
+
+Where the simulation draws delays, here whatever is under way (a request, an answer, an event of a watch, a plan, a
+word of presence, the end of processes) lies in a pool, and any of it may be next; only what one connection carries
+stays in order. Time stands still while something is under way, and then goes on to whatever is due next. So messages
+are faster than timers, unless a fault holds one up: that is what keeps the number of schedules within bounds.
+
+Steps that commute with all others are taken at once: a grant and a renewal touch no key, and what happens inside the
+presence network (dials, closes) matters only by what an agent hears of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rendezvous import leading
+from rendezvous.messages import Answered, Ask, Unknown
+from rendezvous.testing.cluster import Cluster
+from rendezvous.testing.explore.members import Chance, Member, Stepped
+from rendezvous.testing.explore.offers import ALL, STORE, SUCCEED, Choice, Offer, is_known, is_void, label_of, owner_of
+from rendezvous.testing.explore.scopes import ANY, Scope
+from rendezvous.testing.explore.snapshot import ERA, GRID
+from rendezvous.testing.network import Network
+
+SOON_S = 0.1  # a presence network's own delays up to this are none
+LATE_S = 3.0  # how much later a request is applied that was held up
+PAUSE_S = 12.0  # beyond every lease
+
+
+class World(Cluster):
+    random: Any
+    storage: Stepped
+    nodes: dict[str, Member]  # type: ignore[assignment]
+
+    def __init__(self, scope: Scope, trace: Callable[[str], None]) -> None:
+        leading.LOOK_S_PER_MEMBER = 0.0  # looks of a large job are paced: nothing to wait for here
+        super().__init__(
+            random=Chance(),  # type: ignore[arg-type]
+            settings=scope.settings,
+            shape=scope.shape,
+            network=Network(delay_s=(0.0, 0.0), expiry_late_s=(0.0, 1.0)),
+            trace=trace,
+        )
+        self.now = ERA
+        self.scope = scope
+        self.stop_s = 0.0
+        self.pool: list[Offer] = []
+        self.timers: list[tuple[float, Callable[..., object], tuple[Any, ...]]] = []
+        self.left = dict(scope.faults)  # of each fault, how often it may happen yet
+        self.faults_left = scope.faults_max
+        self.jumps_left = scope.jumps_max
+        self.detours_left = ANY
+        self.slow: list[str] = []  # nodes that hear of nothing while others do
+        self._inner: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self.storage = Stepped(self)
+        for name in "abcdefg"[: scope.members]:
+            self.nodes[name] = Member(self, name)
+
+    def begin(self) -> None:
+        names = list(self.nodes)
+        for name in names if self.scope.starts_together else names[:1]:
+            self.nodes[name].start()
+        self._settle()
+        while self.scope.begins_running and not self.does_run:
+            self.take(next(choice for choice in self._choices() if not choice.is_fault and SUCCEED not in choice.label))
+        self.jumps_left, self.detours_left = self.scope.jumps_max, self.scope.detours_max
+
+    # --- what the simulation asks for ---
+
+    def offer(
+        self, line: object, label: str, touched: tuple[str, ...], call: Callable[..., object], *arguments: Any
+    ) -> None:
+        self.pool.append(Offer(line, label, touched, call, arguments))
+
+    def at(self, time: float, call: Callable[..., object], *arguments: Any) -> None:
+        time = math.ceil(time * GRID) / GRID
+        is_inner = call.__module__.endswith(".presence")
+        if call.__qualname__ == "Storage._expire":
+            return  # `due` looks at the leases themselves
+        if is_inner and time <= self.now + SOON_S:
+            self._inner.append((call, arguments))
+        elif time <= self.now:
+            self._arise(call, arguments)
+        else:
+            self.timers.append((time, call, arguments))
+
+    def _arise(self, call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        """What is due now may happen next. A pause that is over has ended before anything else is heard."""
+        if call.__module__.endswith(".presence") or call.__name__ == "resume":
+            self._inner.append((call, arguments))
+        else:
+            name = owner_of(call)
+            touched = (name,) if name and call.__name__ in ("_tick", "_send_to") else ALL
+            self.offer(None, label_of(call, arguments), touched, call, *arguments)
+
+    def _settle(self) -> None:
+        """Let all happen that is not chosen, and bring what is left into an order that does not tell its past."""
+        while self._inner:
+            call, arguments = self._inner.popleft()
+            call(*arguments)
+        self.pool = [offer for offer in self.pool if not is_void(offer.call, offer.arguments, self.now)]
+        self._drop_known()
+        if not self.pool:
+            self.slow.clear()
+        late: dict[object, int] = {
+            offer.line: offer.put_off for offer in self.pool if type(offer.line) is tuple and offer.put_off
+        }
+        self.pool.sort(key=lambda offer: (any(name in self.slow for name in offer.touched), *offer.order(late)))
+        self.timers = [timer for timer in self.timers if not is_void(timer[1], timer[2], timer[0])]
+        self.timers.sort(key=lambda timer: (timer[0], timer[1].__qualname__, owner_of(timer[1])))
+
+    def _drop_known(self) -> None:
+        """Forget what its member knows already: it would change nothing, now or later."""
+        first: set[object] = set()
+        for offer in list(self.pool):
+            if type(offer.line) is not tuple or offer.line in first:
+                continue
+            if is_known(offer.arguments[1], getattr(offer.call, "__self__", None)):
+                self.pool.remove(offer)
+            else:
+                first.add(offer.line)
+
+    # --- choosing ---
+
+    def choices(self) -> list[Choice]:
+        """What may happen next: all, or, where detours are counted, the usual, faults, and what puts the usual off."""
+        found = self._choices()
+        if self.scope.detours_max == ANY:
+            return found
+        usual = self.usual(found)
+        chosen = [choice for choice in found if choice.is_fault or choice is usual]
+        if self.detours_left and usual is not None:
+            chosen += self._detours(usual, found)
+        return chosen
+
+    def _detours(self, usual: Choice, found: Sequence[Choice]) -> list[Choice]:
+        """Let what is next wait for all that is or comes under way, or a node for all others, or choose at rest."""
+        if not self.pool:
+            others = [choice for choice in found if not choice.is_fault and choice is not usual]
+            return [Choice(each.label, ALL, self._detour, (each.call, *each.arguments)) for each in others]
+        slow = [name for name in self.nodes if name not in self.slow and any(name in o.touched for o in self.pool)]
+        return [
+            Choice(f"late: {usual.label}", ALL, self._detour, (self._put_off, self.pool[0])),
+            *(Choice(f"{name} is slow", ALL, self._detour, (self.slow.append, name)) for name in slow),
+        ]
+
+    def _detour(self, call: Callable[..., object], *arguments: Any) -> None:
+        self.detours_left -= 1
+        call(*arguments)
+
+    def _put_off(self, late: Offer) -> None:
+        late.put_off = 1 + max(offer.put_off for offer in self.pool)
+
+    def usual(self, choices: Sequence[Choice] | None = None) -> Choice | None:
+        """What happens next in the calmest of all schedules: what was under way first, at rest the end of the work."""
+        return next((choice for choice in choices or self._choices() if not choice.is_fault), None)
+
+    def _choices(self) -> list[Choice]:
+        found: list[Choice] = []
+        if self.is_over:
+            return [choice for node in self.nodes.values() for choice in self._starts(node)]
+        lines = []
+        for index, offer in enumerate(self.pool):
+            if offer.line is None or offer.line not in lines:
+                lines.append(offer.line)
+                found.append(Choice(offer.label, offer.touched, self._take, (index,)))
+                if self.faults_left and isinstance(offer.line, (Ask, Answered)):
+                    found += self._fates(index, offer)
+        for node in self.nodes.values():
+            found += self._starts(node) or self._choices_of(node)
+        due_at = self._due_at()
+        is_due = due_at <= self.now
+        if is_due:
+            found.append(Choice("the store ends the leases that are due", ALL, self.storage.end_leases))
+        if not self.pool and not is_due and due_at < math.inf and self.jumps_left:
+            found.append(Choice(f"{due_at - self.now:.3f} s pass", ALL, self._jump))
+        return found
+
+    def _starts(self, node: Member) -> list[Choice]:
+        """Its first start, once those before it have started: by symmetry that is no loss."""
+        is_next = node.presence is None and all(
+            other.presence is not None for other in self.nodes.values() if other.name < node.name
+        )
+        return [Choice(f"{node.name} starts", ALL, node.start)] if is_next else []
+
+    def _choices_of(self, node: Member) -> list[Choice]:
+        found: list[Choice] = []
+        name, running = node.name, node.running
+        if running is not None and not node.processes.has_finished:
+            # The checker looks at both when something is written.
+            if not self.pool or self.scope.ends_any_time:
+                found.append(Choice(f"{SUCCEED} {name}", (name, STORE), node.processes.succeed))
+            found += self._fault("fail", f"a worker of {name} fails", node.processes.fail)
+        if node.is_up and not node.is_frozen:
+            lease = node.protocol.leash.lease if node.protocol is not None else None
+            found += self._fault("crash", f"the agent of {name} is killed", node.crash)
+            found += self._fault("power", f"{name} loses its power", node.power_off)
+            found += self._fault("pause", f"{name} is paused", node.pause, PAUSE_S)
+            if not node.is_told_to_leave:
+                found += self._fault("leave", f"{name} is told to leave", node.leave)
+            if node.has_watches:
+                found += self._fault("deafen", f"{name} loses its watches", node.deafen)
+            if lease is not None and lease in self.storage.store.leases():
+                found += self._fault("lease", f"the store ends the lease of {name}", self.storage.end_lease, lease)
+        elif not node.is_up and running is None and node.ended is None:
+            found += self._fault("restart", f"{name} starts again", node.start)
+        return found
+
+    def _fault(self, kind: str, label: str, strike: Callable[..., object], *arguments: object) -> list[Choice]:
+        """This fault, if it may still happen."""
+
+        def struck() -> None:
+            self.left[kind] -= 1
+            self.faults_left -= kind != "restart"
+            strike(*arguments)
+
+        may_be = self.left.get(kind) and (self.faults_left or kind == "restart")
+        return [Choice(label, ALL, struck, (), True)] if may_be else []
+
+    def _fates(self, index: int, offer: Offer) -> list[Choice]:
+        """What may become of a request besides being applied, or of an answer besides being heard."""
+        is_request = isinstance(offer.line, Ask)
+        if is_request:
+            _, incarnation, ask, send = offer.arguments
+        else:
+            send, (incarnation, ask) = offer.call, offer.arguments
+
+        def lose() -> None:
+            del self.pool[index]
+            self.later(self.settings.call_limit_s, send, incarnation, Unknown(ask.id))
+
+        def hold_up() -> None:
+            lose()
+            self.later(LATE_S, self.storage.apply_late, ask)
+
+        what = offer.label.removeprefix("the store applies ")
+        if not is_request:
+            return self._fault("lost answer", f"lost: {what}", lose)
+        lost = self._fault("lost request", f"lost: {what}", lose)
+        return lost + self._fault("late request", f"late by {LATE_S:g} s: {what}", hold_up)
+
+    def take(self, choice: Choice) -> bool:
+        """Let this happen. Whether it concerned nobody but those that the choice touches."""
+        self.trace(f"--- {choice.label}")
+        running = [node.running for node in self.nodes.values()]
+        is_up = [node.is_up for node in self.nodes.values()]
+        choice.call(*choice.arguments)
+        is_local = choice.touched is not ALL and not self._inner
+        self._settle()
+        return (
+            is_local
+            and all(node.running is before for node, before in zip(self.nodes.values(), running, strict=True))
+            and is_up == [node.is_up for node in self.nodes.values()]
+        )
+
+    def _take(self, index: int) -> None:
+        offer = self.pool.pop(index)
+        offer.call(*offer.arguments)
+
+    def _due_at(self) -> float:
+        """When something happens next, if nothing is under way."""
+        deadline = self.storage.store.next_deadline()
+        return min(self.timers[0][0] if self.timers else math.inf, math.inf if deadline is None else deadline)
+
+    def _jump(self) -> None:
+        self.now = math.ceil(self._due_at() * GRID) / GRID
+        self.jumps_left -= 1
+        due = [timer for timer in self.timers if timer[0] <= self.now]
+        self.timers = [timer for timer in self.timers if timer[0] > self.now]
+        for _, call, arguments in due:
+            self._arise(call, arguments)
+
+    # --- what it looks like ---
+
+    @property
+    def does_run(self) -> bool:
+        """Whether all run, and nothing is under way."""
+        return not self.pool and all(node.running is not None for node in self.nodes.values())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every agent that has started is gone, and its processes."""
+        started = [node for node in self.nodes.values() if node.presence is not None]
+        return all(not node.is_up and node.running is None for node in started)
+
+    def trace(self, line: str) -> None:
+        self._trace(f"{self.now - ERA:9.3f}  {line}")
