@@ -26,6 +26,7 @@ from rendezvous.testing.explore.world import World
 
 CALM_STEPS = 2000
 CALM_EVERY = 64  # of so many states one is taken to the end of its job
+CALM = "nothing goes wrong any more"
 EXIT_CODES = (75, 137)  # told to stay away, or fenced: also what an agent that is not told to leave may end with
 
 
@@ -189,18 +190,18 @@ class _Search:
 
     def _end_calmly(self, number: int, world: World) -> None:
         """From here on nothing goes wrong any more: then the job must come to an end."""
-        world.faults_left, world.left, world.jumps_left = 0, {}, CALM_STEPS
+        world.be_calm(CALM_STEPS)
+        steps: list[str] = []
+        what = ""
         try:
-            for _ in range(CALM_STEPS):
-                choice = world.usual()
-                if choice is None:
-                    break
+            while not world.is_over and len(steps) < CALM_STEPS and (choice := world.usual()) is not None:
+                steps.append(choice.label)
                 world.take(choice)
         except Exception as error:  # a bug may show as anything
-            self._report(number, "", f"{error}, in the calm that follows")
+            what = str(error)
         self.result.ended_calmly += 1
-        if not world.is_over and not self.result.found:
-            self._report(number, "", f"L1: no end within {CALM_STEPS} steps of calm; {world.said()}")
+        if what or not world.is_over:
+            self._report(number, "", what or f"L1: no end within {CALM_STEPS} steps of calm; {world.said()}", steps)
 
     def _arrive(self, world: World, parent: int, label: str, asleep: Sleeping) -> None:
         """Note the state that a choice has led to, and whatever has to be chosen there that was not yet."""
@@ -226,14 +227,14 @@ class _Search:
                 self._asleep[name] = (before or AWAKE) & asleep
                 self._next[name] = _State(number, self._copy(world), AWAKE, missed)
 
-    def _report(self, state: int, last: str, what: str) -> None:
+    def _report(self, state: int, last: str, what: str, calm: Sequence[str] = ()) -> None:
         """Name what was found, and play the way to it again, for people."""
         path = [last] if last else []
         while state:
             path.append(self._choices[state])
             state = self._parents[state]
         self.result.found = what
-        self.result.schedule = path[::-1]
+        self.result.schedule = [*path[::-1], *((CALM, *calm) if calm else ())]
         self.result.record = play(self.result.scope, self.result.schedule)
 
 
@@ -243,6 +244,9 @@ def play(scope: Scope, schedule: Sequence[str]) -> list[str]:
     world = build(scope, record.append)
     try:
         for label in schedule:
+            if label == CALM:
+                world.be_calm(CALM_STEPS)
+                continue
             world.take(next(choice for choice in world.choices() if choice.label == label))
     except Exception as error:
         record.append(f"violation of {error}" if isinstance(error, Violation) else repr(error))

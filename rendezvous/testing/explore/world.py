@@ -242,6 +242,11 @@ class World(Cluster):
         lost = self._fault("lost request", f"lost: {what}", lose)
         return lost + self._fault("late request", f"late by {LATE_S:g} s: {what}", hold_up)
 
+    def be_calm(self, jumps: int) -> None:
+        """No fault any more, and so much time."""
+        self.trace("--- nothing goes wrong any more")
+        self.faults_left, self.left, self.jumps_left = 0, {}, jumps
+
     def take(self, choice: Choice) -> bool:
         """Let this happen. Whether it concerned nobody but those that the choice touches."""
         self.trace(f"--- {choice.label}")
