@@ -202,7 +202,8 @@ class Leading:
 
         self._member.say(fence.reason)
         why = f"fence {', '.join(some)}"
-        self._writer.write(why, self._writer.unchanged(*names, *statuses), [Delete(name) for name in names], now, fenced)
+        guards = self._writer.unchanged(*names, *statuses)
+        self._writer.write(why, guards, [Delete(name) for name in names], now, fenced)
 
     def _obey(self, order: Obey, now: float) -> None:
         """Do what a person asked for and consume the request, or leave the answer in its place."""

@@ -33,16 +33,6 @@ def _guards_hold_always(patch: Patch) -> None:
     patch.setattr(Writer, "unchanged", anything)
 
 
-def _fences_without_the_last_word(patch: Patch) -> None:
-    """A member is deleted whatever it has said meanwhile."""
-    unchanged = Writer.unchanged
-
-    def without_status(self: Writer, *names: str) -> tuple[Compare, ...]:
-        return unchanged(self, *(name for name in names if "/status/" not in name))
-
-    patch.setattr(Writer, "unchanged", without_status)
-
-
 def _registers_beside_the_job(patch: Patch) -> None:
     """Who joins compares another revision of what names the job than the one it has read."""
     register = Joining._register
@@ -116,8 +106,7 @@ PLANTED = [
     (_one_success_is_enough, _scope("fail", 0), "S4"),
     (_seals_before_the_stop, _scope("fail", 0), "S8"),
     (_charges_twice, _scope("fail", 0), "S5"),
-    (_believes_late_answers, _scope("pause", 0), "AssertionError"),
-    (_fences_without_the_last_word, _scope("crash", 1), "S4"),
+    (_believes_late_answers, _scope("pause", 0), "S10"),
     (_starts_on_another_seal, _scope("fail", 1, runs=False), "S2"),
 ]
 
@@ -129,7 +118,7 @@ def test_a_planted_fault_is_found(
     plant(monkeypatch)
     result = search.explore(scope, states=3000)
     assert what in result.found
-    assert result.record[-1].startswith("violation of") or what in ("L1", "AssertionError")
+    assert result.record[-1].startswith("violation of") or what == "L1"
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,6 @@ class _Search:
         self._next: dict[bytes, _State] = {}
         self._numbers = {name: 0}
         self._asleep: dict[bytes, Sleeping] = {}  # of states that were visited: what was not chosen there
-        self._calm_every = CALM_EVERY
         self._parents = array("I", [0])
         self._choices: list[str] = [""]
 
@@ -127,6 +126,8 @@ class _Search:
         finally:
             gc.enable()
         result.is_complete = not self._frontier and not result.found
+        if result.is_complete and not result.over + result.cut_by_time:
+            self._report(0, "", "L1: no schedule ends, all go in circles")
         result.states, result.took_s = len(self._parents), time.process_time() - started
         return result
 
@@ -152,12 +153,14 @@ class _Search:
         result, packed = self.result, zlib.decompress(state.world)
         world: World = snapshot.load(packed, old)
         choices = world.choices()
-        if not choices:
-            result.over += world.is_over
-            result.cut_by_time += not world.is_over and world.jumps_left == 0
-            if not world.is_over and world.jumps_left:
-                self._report(state.number, "", "L1: nothing will ever happen again, and not all agents have ended")
-        elif not name[0] % self._calm_every:
+        if not choices and world.is_over:
+            result.over += 1
+        elif not choices and world.jumps_left:
+            self._report(state.number, "", "L1: nothing will ever happen again, and not all agents have ended")
+        elif not choices:
+            result.cut_by_time += 1
+            self._end_calmly(state.number, world)
+        elif not name[0] % CALM_EVERY:
             self._end_calmly(state.number, world)
             world = snapshot.load(packed, old)
             choices = world.choices()

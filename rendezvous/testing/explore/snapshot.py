@@ -20,6 +20,7 @@ import math
 import pickle
 import sys
 import types
+import zlib
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from hashlib import blake2b
@@ -249,7 +250,8 @@ class _Walk:
         known = _forms.get(form)
         if known is None:
             unseen = _UNSEEN.get(kind.__name__, _NOTHING)
-            known = _forms[form] = (len(_forms), sorted(fields.keys() - unseen))
+            seen = sorted(fields.keys() - unseen)
+            known = _forms[form] = (f"{kind.__name__} {zlib.crc32(','.join(seen).encode())}", seen)
         self.atoms.append(known[0])
         for name in known[1]:
             value = fields[name]
@@ -259,7 +261,7 @@ class _Walk:
                 self.walk(value)
 
 
-_forms: dict[tuple[object, ...], tuple[int, list[str]]] = {}  # a class and its fields -> its number, what is seen
+_forms: dict[tuple[object, ...], tuple[str, list[str]]] = {}  # a class and its fields -> its name, what is seen
 
 
 def _fields(thing: Any) -> dict[str, Any]:
