@@ -128,7 +128,6 @@ def test_no_schedule_breaks_an_invariant(scope: Scope, depth: int) -> None:
     result = search.explore(scope, depth=depth)
     assert result.found == "", "\n".join(result.record)
     assert result.depth == depth or (result.is_complete and result.over > 0)
-    assert result.ended_calmly > 0
 
 
 def test_no_state_is_lost_where_one_order_of_two_is_tried() -> None:
