@@ -7,9 +7,9 @@ and node name (and choice of visible devices) on this host; warden and workers h
 when the last of them is gone. And all of them carry a mark in their environment, by which they are found in /proc
 wherever they have gone: the same in every life of the place, but for the end, which is new each time.
 
-Whoever is left of a dead agent is killed, by a descriptor of the process, so that no stranger under a reused pid can
-be hit. An agent that lives is not: two agents under one name are a mistake that only people can mend, and the second
-one says so and ends. Containers see neither each other's processes nor, as a rule, each other's files.
+Whoever is left of a dead agent is killed, and no stranger under a reused pid can be hit. An agent that lives is not:
+two agents under one name are a mistake that only people can mend, and the second one says so and ends. Containers see
+neither each other's processes nor, as a rule, each other's files.
 
 Whoever leaves in good order takes the file away. Only the holder of its lock may, and a lock counts only if the file
 is still found under its name once it is locked.
@@ -20,7 +20,6 @@ from __future__ import annotations
 import fcntl
 import math
 import os
-import signal
 import stat
 import time
 from collections.abc import Iterator, Mapping
@@ -28,6 +27,7 @@ from contextlib import suppress
 
 from launcher.console import tell
 from launcher.errors import TemporaryError, UsageError, shortage_hint
+from launcher.warden.pidfds import kill_exactly
 from rendezvous.errors import MeshrunError
 from rendezvous.values import NamedTuple
 
@@ -73,6 +73,7 @@ def take_place(
     spared = _line_of(os.getpid())
     began = time.monotonic()
     deadline, agentless_since, has_told = began + limit_s, math.inf, False
+    refused: dict[int, str] = {}
     lock = None
     try:
         while True:
@@ -83,11 +84,10 @@ def take_place(
                 return Place(path, lock, {MARK: f"{name}-{os.urandom(8).hex()}"})
             now = time.monotonic()
             if now >= deadline:
-                raise _refusal(run_id, node_name, agent, holders, limit_s)
+                raise _refusal(run_id, node_name, agent, holders, refused, limit_s)
             agentless_since = math.inf if agent else min(agentless_since, now)
             if lock is not None or now >= agentless_since + PATIENCE_S:
-                for pid in holders:
-                    _kill(pid, name, "" if lock is not None else path)
+                refused = {pid: _kill(pid, name, "" if lock is not None else path) for pid in holders}
             elif agent and not has_told:
                 has_told = True
                 tell(f"agent {agent} of run {run_id} is here as {node_name}: waiting up to {limit_s:g} s for its end")
@@ -98,16 +98,26 @@ def take_place(
         raise
 
 
-def _refusal(run_id: str, node_name: str, agent: str, holders: list[int], limit_s: float) -> MeshrunError:
+def _refusal(
+    run_id: str, node_name: str, agent: str, holders: list[int], refused: Mapping[int, str], limit_s: float
+) -> MeshrunError:
+    """`refused`: why a process could not be killed, "" for one that was."""
     if agent:
         return TemporaryError(
             f"an agent of run {run_id} is on this node already, as {node_name}: pid {agent}",
             "end it first; several agents on one node need names of their own, see --node-name",
         )
-    pids = ", ".join(map(str, holders)) or "of another user"
+    left = f"an earlier agent of run {run_id} has left processes that"
+    if not holders:
+        return TemporaryError(
+            f"{left} hold its lock and cannot be seen: they are of another user or in another pid namespace",
+            "end them there, as root if need be",
+        )
+    if reasons := {pid: refused[pid] for pid in holders if refused.get(pid)}:
+        who = ", ".join(f"pid {pid} ({reason})" for pid, reason in reasons.items())
+        return TemporaryError(f"{left} could not be killed: {who}", "end them as root")
     return TemporaryError(
-        f"an earlier agent of run {run_id} has left processes that are killed and still there after {limit_s:g} s: "
-        f"pid {pids}",
+        f"{left} are killed and still there after {limit_s:g} s: pid {', '.join(map(str, holders))}",
         "they may hang in a driver: see ps -o pid,stat,wchan,cmd",
     )
 
@@ -223,15 +233,13 @@ def _line_of(pid: int) -> set[int]:
     return line
 
 
-def _kill(pid: int, name: str, path: str) -> None:
-    """Kill the process if it is still one of those: asked again once it cannot be replaced by another of that pid."""
-    with suppress(OSError):
-        process = os.pidfd_open(pid)
-        try:
-            if _is_leftover(pid, name, path):
-                signal.pidfd_send_signal(process, signal.SIGKILL)
-        finally:
-            os.close(process)
+def _kill(pid: int, name: str, path: str) -> str:
+    """Kill the process if it is still one of those; why it could not be killed, "" if it could."""
+    try:
+        kill_exactly(pid, lambda: _is_leftover(pid, name, path))
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def _read(path: str) -> bytes:

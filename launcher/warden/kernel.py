@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Collection
+from contextlib import suppress
 from errno import ENOSYS
 
 from rendezvous.values import NamedTuple
@@ -133,13 +134,14 @@ class _Stat(NamedTuple):
     state: str
     parent: int
     flags: int
+    started: int
     pending: int
 
 
 def _parse_stat(text: bytes) -> _Stat:
     """/proc/<pid>/stat (proc(5)); the name in brackets may hold spaces and brackets itself."""
     fields = text.rpartition(b")")[2].split()
-    return _Stat(fields[0].decode(), int(fields[1]), int(fields[6]), int(fields[28]))
+    return _Stat(fields[0].decode(), int(fields[1]), int(fields[6]), int(fields[19]), int(fields[28]))
 
 
 def _read(path: str) -> bytes:
@@ -182,20 +184,19 @@ def descendants(pid: int) -> set[int]:
 def kill_descendants(pid: int) -> None:
     """SIGKILL all that descends from a process that cannot do so itself, though they are no children of ours.
 
-    Their pids may be reused at any time, so each is held by a descriptor while its descent is looked at once more.
+    Their pids may be reused at any time, so the descent of each is looked at once more when it is certain who it is.
     """
+    from launcher.warden.pidfds import kill_exactly
+
     for found in descendants(pid):
-        try:
-            process = os.pidfd_open(found)
-        except OSError:  # it has ended
-            continue
-        try:
-            if found in descendants(pid):
-                signal.pidfd_send_signal(process, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
-        finally:
-            os.close(process)
+        with suppress(OSError):
+            kill_exactly(found, lambda: found in descendants(pid))  # noqa: B023  (called at once)
+
+
+def start_time(pid: int) -> int:
+    """When the process began, in the kernel's ticks since boot; 0 when there is none."""
+    text = _read(f"/proc/{pid}/stat")
+    return _parse_stat(text).started if text else 0
 
 
 def is_stopped(pid: int) -> bool:

@@ -14,24 +14,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import REPOSITORY, Agent
+from tests.support.syscalls import refusing
 
 SLEEP = ["sleep", "1000"]
 HAS_NUMA = Path("/proc/self/numa_maps").exists()
 
 pytestmark = pytest.mark.skipif(not HAS_NUMA, reason="this kernel knows no NUMA")
 
-# A filter of system calls as containers have one (seccomp(2)): get_ and set_mempolicy fail with EPERM.
-FORBIDDEN = """
-import ctypes, struct
-rows = [(0x20, 0, 0, 0), (0x15, 2, 0, 238), (0x15, 1, 0, 239)]  # load the call's number; jump if it is one of these
-rows += [(0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x00050001)]  # allow, or errno 1
-code = b"".join(struct.pack("HBBI", *row) for row in rows)
-program = ctypes.create_string_buffer(code)
-filter = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(rows), ctypes.addressof(program)))
-libc = ctypes.CDLL(None, use_errno=True)
-assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
-assert libc.prctl(22, 2, filter, 0, 0) == 0  # PR_SET_SECCOMP, a filter
-"""
 # Two nodes, of which this machine has the first; every CPU of it is there.
 BOUND = """
 import os
@@ -94,7 +83,8 @@ def test_a_policy_that_the_agent_was_started_with_stays() -> None:
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the filter has the numbers of x86-64")
 def test_a_container_that_forbids_policies_gets_one_remark() -> None:
-    assert bound(FORBIDDEN) == (
+    set_and_get = refusing(238, 239)
+    assert bound(set_and_get) == (
         "() 2 --numa-binding: workers take memory as Linux does by default: "
         "the kernel refuses a memory policy (Operation not permitted); a container needs CAP_SYS_NICE for one"
     )

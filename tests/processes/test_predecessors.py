@@ -15,12 +15,14 @@ import pytest
 from launcher.arrival.predecessors import MARK, take_place
 from launcher.errors import TemporaryError, UsageError
 from tests.support.processes import REPOSITORY, TOKEN_VARIABLE, is_alive, kill_family, state
+from tests.support.syscalls import KILL, PIDFD_OPEN, WITHOUT_PIDFDS, refusing
 from tests.support.waiting import wait_until
 
 # An agent that takes its place and forks a warden with a worker; then it waits.
 AGENT = """
 import os, sys, time
 from launcher.arrival.predecessors import take_place
+exec(os.environ.get("BEFORE", ""))
 place = take_place(sys.argv[2], sys.argv[3], os.environ, folder=sys.argv[1], limit_s=float(sys.argv[4]))
 os.environ.update(place.environment)
 from launcher.warden import Warden, WorkerSpec
@@ -74,7 +76,10 @@ def marked(pid: int) -> bool:
     return f"{MARK}=".encode() in Path(f"/proc/{pid}/environ").read_bytes()
 
 
-def test_a_process_that_outlived_agent_and_warden_is_killed_before_the_next_agent_goes_on(lives: Lives) -> None:
+@pytest.mark.parametrize("lacking", [None, *WITHOUT_PIDFDS])
+def test_a_process_that_outlived_agent_and_warden_is_killed_before_the_next_agent_goes_on(
+    lives: Lives, lacking: str | None
+) -> None:
     orphan_file = lives.folder.parent / "orphan"
     daemonise = f"(setsid sleep 1000 >/dev/null 2>&1 & echo $! > {orphan_file}); exec sleep 1000"
     first = lives.start(worker=daemonise)
@@ -88,7 +93,7 @@ def test_a_process_that_outlived_agent_and_warden_is_killed_before_the_next_agen
     first.wait()
     assert is_alive(orphan)
     assert marked(orphan)
-    worker = lives.worker_of(lives.start())
+    worker = lives.worker_of(lives.start(BEFORE=WITHOUT_PIDFDS[lacking] if lacking else ""))
     assert not is_alive(orphan)
     assert is_alive(worker)
 
@@ -153,6 +158,19 @@ def test_what_cannot_be_killed_is_named_after_the_limit(lives: Lives, monkeypatc
         patch.setattr("launcher.arrival.predecessors._kill", lambda *_: None)
         with pytest.raises(TemporaryError, match=rf"still there after 0.2 s: pid {sleeper.pid}$"):
             take_place("run", "node", {}, folder=str(lives.folder), limit_s=0.2)
+    sleeper.kill()
+    sleeper.wait()
+
+
+def test_what_may_not_be_killed_is_named_with_the_reason(lives: Lives) -> None:
+    lives.folder.mkdir(mode=0o700)
+    place = take_place("run", "node", {}, folder=str(lives.folder))
+    sleeper = subprocess.Popen(["sleep", "1000"], env={**os.environ, **place.environment, TOKEN_VARIABLE: lives.token})
+    os.close(place.lock)
+    wait_until(lambda: marked(sleeper.pid))
+    next_one = lives.start(limit_s=0.3, BEFORE=refusing(PIDFD_OPEN, KILL))
+    _, said = next_one.communicate(timeout=60)
+    assert f"left processes that could not be killed: pid {sleeper.pid} (Operation not permitted)" in said
     sleeper.kill()
     sleeper.wait()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import Agent, children, descriptors, family, is_alive, state
+from tests.support.syscalls import WITHOUT_PIDFDS
 from tests.support.waiting import wait_until
 
 SLEEP = ["sleep", "1000"]
@@ -263,8 +264,10 @@ def test_a_node_frozen_for_less_than_its_leash_goes_on(agent: Agent) -> None:
     agent.start(2, SLEEP)
 
 
-def test_the_agent_kills_in_place_of_a_warden_that_does_not() -> None:
-    with Agent(setup="import launcher.warden.leash as leash; leash.TIMER_MARGIN_S = 1000") as agent:
+@pytest.mark.parametrize("lacking", [None, *WITHOUT_PIDFDS])
+def test_the_agent_kills_in_place_of_a_warden_that_does_not(lacking: str | None) -> None:
+    late = "import launcher.warden.leash as leash; leash.TIMER_MARGIN_S = 1000\n"
+    with Agent(setup=late + (WITHOUT_PIDFDS[lacking] if lacking else "")) as agent:
         workers = start_families(agent, 2)
         agent.do("extend_leash", now() + 0.5)
         agent.do("sweep", 2)

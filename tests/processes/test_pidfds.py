@@ -1,0 +1,74 @@
+"""Killing a process that is no child of the killer, whatever Python, kernel and filter have of pidfds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from launcher.warden import pidfds
+from tests.support.processes import REPOSITORY
+from tests.support.syscalls import WITHOUT_PIDFDS
+
+KILL = """
+import sys
+from launcher.warden.pidfds import kill_exactly
+kill_exactly(int(sys.argv[1]), lambda: sys.argv[2] == "it")
+"""
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        yield process
+        process.kill()
+
+
+LACKING = pytest.mark.parametrize("lacking", [None, *WITHOUT_PIDFDS])
+
+
+def kill(pid: int, what: str, lacking: str | None) -> None:
+    before = WITHOUT_PIDFDS[lacking] if lacking else ""
+    subprocess.run([sys.executable, "-c", before + KILL, str(pid), what], cwd=REPOSITORY, check=True)
+
+
+@LACKING
+def test_it_is_killed_if_it_is_the_one_that_is_meant(sleeper: subprocess.Popen[bytes], lacking: str | None) -> None:
+    kill(sleeper.pid, "another", lacking)
+    assert sleeper.poll() is None
+    kill(sleeper.pid, "it", lacking)
+    assert sleeper.wait(60) == -9
+
+
+@LACKING
+def test_one_that_has_ended_is_no_trouble(lacking: str | None) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+        kill(ended.pid, "it", lacking)
+
+
+def test_a_pid_that_was_given_anew_meanwhile_is_left_alone(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel has no pidfds here, and every look finds a process that began later."""
+    monkeypatch.delattr(os, "pidfd_open")
+    monkeypatch.setattr(pidfds, "_PIDFD_OPEN", 100_000)
+    starts = iter(range(1, 10))
+    monkeypatch.setattr(pidfds.kernel, "start_time", lambda pid: next(starts))
+    pidfds.kill_exactly(sleeper.pid, lambda: True)
+    assert sleeper.poll() is None
+
+
+def test_the_numbers_are_those_of_pidfds(sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "pidfd_open")
+    monkeypatch.delattr(pidfds.signal, "pidfd_send_signal")
+    process = pidfds._open(sleeper.pid)
+    assert process is not None
+    assert os.readlink(f"/proc/self/fd/{process}") == "anon_inode:[pidfd]"
+    assert not os.get_inheritable(process)
+    pidfds._send(process, 9)
+    os.close(process)
+    assert sleeper.wait(60) == -9
