@@ -19,7 +19,7 @@ from launcher import mesh as meshes
 from launcher.config import Config
 from launcher.console import tell
 from launcher.conversation import Conversation
-from launcher.errors import EXIT_FENCED, EXIT_USAGE, shortage_hint
+from launcher.errors import EXIT_USAGE, shortage_hint
 from launcher.health import Entry
 from launcher.membership import join, now, settings
 from launcher.output.layout import LogLayout
@@ -240,8 +240,8 @@ class Agent:
             case LeashExpired():
                 tell("the leash has run out: this node could not renew its membership, so its workers were killed")
                 self._driver.submit(messages.LeashEnded())
-            case WardenLost(sentence):
-                self._take_loss(sentence)
+            case WardenLost(sentence, exit_code):
+                self._take_loss(sentence, exit_code)
 
     def _take_end(
         self, round: lifecycle.Round, local_rank: int, pid: int, exit_code: int, at: float, sentence: str | None
@@ -251,14 +251,14 @@ class Agent:
         is_echo = has_failed and self._failures.note(local_rank, pid, exit_code, at, sentence)
         self._do(round, round.ended(lifecycle.End(local_rank, exit_code, is_echo), now()))
 
-    def _take_loss(self, sentence: str) -> None:
+    def _take_loss(self, sentence: str, exit_code: int) -> None:
         """The warden is gone, and the kernel kills its workers. See that all are, then leave the job."""
         self._lost = sentence
         self._poll.unregister(self._warden)
         left = self._warden.kill_orphans(SWEEP_LIMIT_S)
         tell(f"{sentence}; its workers were killed" + (f", but {pids(left)} would not go" if left else ""))
         self._stuck_at = math.inf
-        self._driver.submit(messages.Leave(sentence, EXIT_FENCED))
+        self._driver.submit(messages.Leave(sentence, exit_code))
         if self._round is not None:
             self._do(self._round, self._round.gone())
 

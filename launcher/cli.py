@@ -55,6 +55,7 @@ def _run(argv: Sequence[str]) -> int:
     from launcher import files
 
     files.check(config)
+    files.require_proc()
 
     from launcher.board import kept, make
     from launcher.warden import Warden
@@ -131,6 +132,8 @@ def _answer(words: Words) -> int:
 
 def report(error: Exception, program: str) -> int:
     """Print an error as a sentence and a hint, or as a bug of ours, and return the exit code it ends with."""
+    import errno
+
     from launcher import __version__
     from launcher.console import say
     from launcher.errors import EXIT_BUG, EXIT_TEMPORARY, EXIT_USAGE, shortage_hint
@@ -145,6 +148,8 @@ def report(error: Exception, program: str) -> int:
             if error.hint:
                 say(f"hint: {error.hint}")
         return exit_code
+    if str(error) == "can't start new thread":  # Python's word for EAGAIN
+        error = OSError(errno.EAGAIN, str(error))
     if isinstance(error, OSError) and (shortage := shortage_hint(error.errno)):
         say(f"{program}: error: this machine gives too little to run: {error.strerror}\nhint: {shortage}")
         return EXIT_TEMPORARY

@@ -10,9 +10,10 @@ import os
 import stat
 
 from launcher.config import Config
-from launcher.errors import UsageError
+from launcher.errors import TemporaryError, UsageError
 from launcher.options import did_you_mean, shown
 
+_MOUNT_PROC = "mount -t proc proc /proc mounts it; unshare has --mount-proc for that"
 _STDIN = ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 
 
@@ -32,6 +33,18 @@ def check(config: Config) -> None:
         plugin.find(config.logs_specs, config.origins["logs_specs"])
     elif config.log_dir not in (None, os.devnull):
         _check_log_dir(config.log_dir)
+
+
+def require_proc() -> None:
+    """Raise TemporaryError without a /proc of this pid namespace: there the agent finds what has to be killed."""
+    try:
+        shown_pid = os.readlink("/proc/self")
+    except OSError:
+        raise TemporaryError("/proc is not mounted, and meshrun finds processes there", _MOUNT_PROC) from None
+    if shown_pid != str(os.getpid()):
+        raise TemporaryError(
+            f"/proc shows another pid namespace: this process is {os.getpid()} here and {shown_pid} there", _MOUNT_PROC
+        )
 
 
 def _from_stdin() -> UsageError:

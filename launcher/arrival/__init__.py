@@ -19,6 +19,7 @@ from contextlib import contextmanager
 
 from launcher import credentials, stores
 from launcher.arrival.addresses import is_here, is_in_digits, is_known, own_address, serving_addresses
+from launcher.arrival.limits import require_timer
 from launcher.arrival.predecessors import Place, take_place
 from launcher.arrival.probe import probe
 from launcher.config import Config
@@ -74,6 +75,7 @@ def arrive(config: Config, network: Network, environ: Mapping[str, str]) -> Arri
 
 def _arrive(config: Config, network: Network, environ: Mapping[str, str]) -> Arrival:
     stores.require_grpc()
+    require_timer()
     found = credentials.read(network, environ)
     if config.locality_file is not None:  # whether this node is in it is seen later, with its address
         from launcher.locality.explicit import text_of

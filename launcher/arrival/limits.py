@@ -1,4 +1,4 @@
-"""How many files this process may have open: a leader has a connection to every node of the job.
+"""What the kernel allows this process: open files, for a leader has a connection to every node, and one timer.
 
 The usual limit of 1,024 is there for programs that use select(), which the agent does not. It is raised for the agent
 alone and after the warden's fork, so the warden and the workers keep what the user had set.
@@ -7,6 +7,8 @@ alone and after the warden's fork, so the warden and the workers keep what the u
 from __future__ import annotations
 
 import contextlib
+
+from launcher.errors import TemporaryError
 
 DESCRIPTORS_WANTED = 65536
 """Presence takes one for each member, the pump two for each worker; no job is that large."""
@@ -22,3 +24,17 @@ def raise_descriptor_limit(wanted: int = DESCRIPTORS_WANTED) -> int:
         with contextlib.suppress(OSError, ValueError):  # a sandbox may forbid what the limits allow
             resource.setrlimit(resource.RLIMIT_NOFILE, (possible, hard))
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def require_timer() -> None:
+    """Raise TemporaryError where the warden could not make its timer: a timer counts as a signal that is pending.
+
+    All of the user's on this machine count together, so the last of them may still go to somebody else.
+    """
+    with contextlib.suppress(OSError), open("/proc/self/status") as file:
+        used, limit = next((line.split()[1].split("/") for line in file if line.startswith("SigQ:")), ("0", "1"))
+        if int(used) >= int(limit):
+            raise TemporaryError(
+                f"the kernel refuses another timer: {used} of {limit} pending signals of this user are taken",
+                "see ulimit -i",
+            )

@@ -19,7 +19,7 @@ from launcher.console import PROGRAM, say, tell
 from launcher.credentials import PRIVATE
 from launcher.departure import Departure
 from launcher.environments.foreign import step_variables
-from launcher.errors import EXIT_FENCED, LeftEarly, TemporaryError, UnfitError
+from launcher.errors import LeftEarly, TemporaryError, UnfitError
 from launcher.health.pauses import Pauses
 from launcher.membership import now
 from launcher.wakeup import Wakeup
@@ -180,7 +180,7 @@ class Gate:
         for report in reports:
             if isinstance(report, WardenLost):
                 self._warden.kill_orphans(SWEEP_LIMIT_S)
-                raise LeftEarly(report.sentence, EXIT_FENCED)
+                raise LeftEarly(report.sentence, report.exit_code)
             if self._image is not None and (refusal := self._image.take(report, now())):
                 raise refusal
         return reports

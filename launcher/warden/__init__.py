@@ -21,7 +21,7 @@ import socket
 import time
 from collections.abc import Collection, Sequence
 
-from launcher.errors import EXIT_BUG, LauncherError
+from launcher.errors import EXIT_BUG, TemporaryError, shortage_hint
 from launcher.warden.channel import Channel
 from launcher.warden.words import (
     REPORTS,
@@ -87,7 +87,7 @@ class Warden:
 
     @classmethod
     def fork(cls, keep: Collection[int] = ()) -> Warden:
-        """Fork the warden: call it early, with one thread and little imported. Raises LauncherError.
+        """Fork the warden: call it early, with one thread and little imported. Raises TemporaryError.
 
         Descriptors other than 0, 1, 2, the socket and those to `keep` are closed in the warden, so workers never see
         them. The kept ones, under the same numbers, live as long as any process of any worker does that closed none.
@@ -102,7 +102,7 @@ class Warden:
             pid = os.fork()
         except OSError as error:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            raise LauncherError(f"cannot fork the warden: {error.strerror}", "see ulimit -u") from error
+            raise TemporaryError(f"cannot fork the warden: {error.strerror}", shortage_hint(error.errno)) from error
         if pid == 0:
             _be_the_warden(ours, theirs, keep)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -170,11 +170,11 @@ class Warden:
         if self._channel.ended and not self._is_over:
             self._is_over = True
             reports.append(WardenLost(self._loss()))
-            self.late_at = math.inf
         for report in reports:
             if isinstance(report, Gone):
                 self._rounds.discard(report.round)
-            if isinstance(report, LeashExpired) or not self._rounds:
+            self._is_over |= isinstance(report, WardenLost)
+            if isinstance(report, LeashExpired | WardenLost) or not self._rounds:
                 self.late_at = math.inf
         if time.clock_gettime(time.CLOCK_BOOTTIME) >= self.late_at:
             from launcher.warden import kernel

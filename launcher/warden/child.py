@@ -38,6 +38,13 @@ class Worker:
         return f"the worker of local rank {self.local_rank}"
 
 
+def signals_to_reset() -> list[int]:
+    """What a worker sets back: it starts with defaults, whatever the agent or its parents had installed or ignored."""
+    fixed = (signal.SIGKILL, signal.SIGSTOP)
+    catchable = [signum for signum in signal.valid_signals() if signum not in fixed]
+    return [signum for signum in catchable if signal.getsignal(signum) is not signal.SIG_DFL]
+
+
 def fork(
     spec: WorkerSpec,
     name: str,

@@ -9,11 +9,22 @@ from __future__ import annotations
 import math
 import time
 
+from launcher.errors import TemporaryError
 from launcher.warden import kernel
 
 # The kernel's timer fires so long after the warden should have killed by itself: only a warden that is stopped
 # or starved meets it.
 TIMER_MARGIN_S = 0.5
+
+
+def make() -> Leash:
+    """Raises TemporaryError where the kernel has no timer left for this user."""
+    try:
+        return Leash()
+    except OSError as error:
+        raise TemporaryError(
+            f"the warden cannot make the timer that ends workers: {error.strerror}; see ulimit -i"
+        ) from None
 
 
 class Leash:

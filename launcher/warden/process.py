@@ -20,11 +20,12 @@ import time
 from collections.abc import Callable, Collection
 from functools import partial
 
+from launcher.errors import EXIT_TEMPORARY, TemporaryError
 from launcher.warden import child, kernel
 from launcher.warden.channel import Channel
 from launcher.warden.child import Worker
 from launcher.warden.sweep import Sweep
-from launcher.warden.words import Exited, Gone, LeashExpired, Parked, Report, Spawned, SpawnFailed, WorkerSpec, received
+from launcher.warden.words import Exited, Gone, LeashExpired, Spawned, SpawnFailed, WardenLost, received
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from launcher.warden.leash import Leash
     from launcher.warden.warm import Warm
+    from launcher.warden.words import Parked, Report, WorkerSpec
 
 POLL_LIMIT_S = 86400.0  # poll() counts milliseconds in 31 bits
 # The reports of the last moments are worth this long a wait for an agent that reads slowly.
@@ -43,16 +45,21 @@ _FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.S
 def run(end: socket.socket, keep: Collection[int]) -> None:
     """Be the warden until the agent's end of the socket closes and no process is left."""
     os.setsid()
-    child.close_all_but((end.fileno(), *keep), max(map(int, os.listdir("/proc/self/fd"))))
-    for descriptor in keep:
-        os.set_inheritable(descriptor, True)  # here alone: what the agent starts by itself holds nothing of them
-    kernel.set_name("meshrun-warden")
-    kernel.become_subreaper()
-    # If the agent dies while we are stopped, wake up and see to its workers.
-    kernel.signal_on_parent_death(signal.SIGCONT)
+    try:
+        child.close_all_but((end.fileno(), *keep), max(map(int, os.listdir("/proc/self/fd"))))
+        for descriptor in keep:
+            os.set_inheritable(descriptor, True)  # here alone: what the agent starts by itself holds nothing of them
+        kernel.set_name("meshrun-warden")
+        kernel.become_subreaper()
+        # If the agent dies while we are stopped, wake up and see to its workers.
+        kernel.signal_on_parent_death(signal.SIGCONT)
+        loop = Loop(end, tuple(keep))
+    except OSError as error:  # no /proc, no descriptors, a sandbox
+        Channel(end).send(("WardenLost", f"the warden cannot work here: {error.strerror}", EXIT_TEMPORARY))
+        return
     gc.freeze()  # what we share with the agent stays shared: the collector never touches it
     gc.enable()  # the agent starts without
-    Loop(end, tuple(keep)).run()
+    loop.run()
 
 
 class Loop:
@@ -81,10 +88,7 @@ class Loop:
         self._wakeup, self._alarm = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(self._alarm, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda signum, frame: None)  # its byte in the pipe is what counts
-        # A worker starts with default dispositions, whatever the agent or its parents had installed or ignored.
-        fixed = (signal.SIGKILL, signal.SIGSTOP)
-        catchable = [signum for signum in signal.valid_signals() if signum not in fixed]
-        self._changed_signals = [signum for signum in catchable if signal.getsignal(signum) is not signal.SIG_DFL]
+        self._changed_signals = child.signals_to_reset()
         # The agent forked us with all signals blocked. A blocked signal does nothing to us, while one sent to a
         # worker between its fork and its exec waits for it instead of being lost, as an ignored one would be.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGCHLD, *_FAULTS))
@@ -141,9 +145,8 @@ class Loop:
             if verb == "spawn":
                 self.note_descriptors(*descriptors)
                 self._spawn(words[0], received(words[1], descriptors))
-            elif verb == "begin":
-                if self._warm is not None:
-                    self._warm.begin()
+            elif verb == "begin" and self._warm is not None:
+                self._warm.begin()
             elif verb == "signal":
                 self._signal(*words)
             elif verb == "sweep":
@@ -293,9 +296,13 @@ class Loop:
 
     def _extend_leash(self, until: float | None) -> None:
         if self._leash is None and until is not None:
-            from launcher.warden.leash import Leash
+            from launcher.warden.leash import make
 
-            self._leash = Leash()
+            try:
+                self._leash = make()
+            except TemporaryError as error:
+                self.report(WardenLost(str(error), error.exit_code))
+                self._start_sweep(self._rounds, is_last=True)
         if self._leash is not None:
             self._leash.extend(until)
             if self._warm is not None and not self._leash.is_over:

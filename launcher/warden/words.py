@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from launcher.errors import EXIT_FENCED
 from rendezvous.values import NamedTuple
 
 TYPE_CHECKING = False
@@ -131,15 +132,19 @@ class ForkServerLost(NamedTuple):
 
 
 class WardenLost(NamedTuple):
-    """The warden ended without being asked to. The kernel kills its workers; kill_orphans() sees to the rest."""
+    """The warden ended without being asked to. The kernel kills its workers; kill_orphans() sees to the rest.
+
+    It says so itself, and that the agent should end with EXIT_TEMPORARY, where the machine refuses what it needs.
+    """
 
     sentence: str
+    exit_code: int = EXIT_FENCED
 
 
 OfImage = Preloading | Preloaded | PreloadRefused | ForkServerLost
 Report = Spawned | SpawnFailed | Exited | Gone | LeashExpired | OfImage | WardenLost
 
-REPORTS: dict[str, type[Spawned | SpawnFailed | Exited | Gone | LeashExpired | OfImage | Parked]] = {
+REPORTS: dict[str, type[Report | Parked]] = {
     kind.__name__: kind
     for kind in (
         Spawned,
@@ -152,6 +157,7 @@ REPORTS: dict[str, type[Spawned | SpawnFailed | Exited | Gone | LeashExpired | O
         PreloadRefused,
         Parked,
         ForkServerLost,
+        WardenLost,
     )
 }
 

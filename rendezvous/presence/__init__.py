@@ -83,8 +83,9 @@ class Presence:
         """Be this member of this job from now on; whatever was connected under another name is not any more."""
         self._switchboard.order(self._switchboard.appear, job, member_id)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._switchboard.run, name="presence", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._switchboard.run, name="presence", daemon=True)
+            thread.start()  # raises where the machine has no more
+            self._thread = thread
 
     def attend(self, member_id: str, address: str) -> None:
         """Keep a connection to this member and dial no other; an empty id ends it. Proofs about others go on."""

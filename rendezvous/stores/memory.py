@@ -292,8 +292,9 @@ class MemoryStore(Store):
         if self._thread is not None:
             self._changed.notify_all()
         elif self._threaded:
-            self._thread = threading.Thread(target=self._run, name="memory store", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="memory store", daemon=True)
+            thread.start()  # raises where the machine has no more
+            self._thread = thread
 
     def _run(self) -> None:
         while True:
