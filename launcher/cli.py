@@ -42,6 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return report(error, PROGRAM)
     finally:
         gc.enable()
+        from launcher import console
+
+        console.finish()
 
 
 def _run(argv: Sequence[str]) -> int:

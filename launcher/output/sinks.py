@@ -19,6 +19,8 @@ import termios
 from collections import deque
 from collections.abc import Callable
 
+from launcher.console import open_unblocked
+
 PENDING_LIMIT = 1024 * 1024
 """Bytes that wait for a slow console before the streams that feed it are no longer read."""
 
@@ -95,12 +97,9 @@ class Console:
             return
         self._is_regular = stat.S_ISREG(mode)
         if not self._is_regular:
-            # O_NONBLOCK set on the descriptor itself would hit everyone who shares it: the shell, the workers.
-            # A second opening is ours alone. Where it is refused (a socket, another user's terminal), asking
-            # before each small piece serves nearly as well.
+            # Where a second opening is refused, asking before each small piece serves nearly as well.
             with contextlib.suppress(OSError):
-                flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-                self.fd = self._own_fd = os.open(f"/proc/self/fd/{fd}", flags)
+                self.fd = self._own_fd = open_unblocked(fd)
         if stat.S_ISFIFO(mode):
             self._capacity = enlarge_pipe(self.fd)
         self._poll.register(self.fd, select.POLLOUT)

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import os
 import select
+import signal
+import socket
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
 from launcher import console
+from tests.support.waiting import wait_until
 
 
 class Reader:
@@ -15,11 +21,15 @@ class Reader:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waits_s: list[float] = []
+        self.thief: Callable[[], None] | None = None
         self._monkeypatch = monkeypatch
+
+    def pair(self) -> tuple[int, int]:
+        return os.pipe()
 
     def __enter__(self) -> Reader:
         self._stderr = os.dup(2)
-        self._read_end, write_end = os.pipe()
+        self._read_end, write_end = self.pair()
         os.dup2(write_end, 2)
         os.close(write_end)
         self._monkeypatch.setattr(console.select, "poll", lambda: self)
@@ -31,13 +41,17 @@ class Reader:
         os.dup2(self._stderr, 2)
         os.close(self._stderr)
         os.close(self._read_end)
+        console._kept.clear()
 
     def register(self, descriptor: int, events: int) -> None:
         assert (descriptor, events) == (2, select.POLLOUT)
 
     def poll(self, limit_ms: float) -> bool:
         self.waits_s.append(limit_ms / 1000)
-        return self._has_room()
+        has_room = self._has_room()
+        if has_room and self.thief is not None:
+            self.thief()
+        return has_room
 
     def _has_room(self) -> bool:
         return bool(select.select([], [2], [], 0)[1])
@@ -46,12 +60,37 @@ class Reader:
         while self._has_room():
             os.write(2, bytes(select.PIPE_BUF))
 
+    def fill_to_the_brim(self) -> None:
+        os.set_blocking(2, False)
+        for size in (select.PIPE_BUF, 1):
+            with suppress(BlockingIOError):
+                while True:
+                    os.write(2, bytes(size))
+        os.set_blocking(2, True)
+
     def read(self) -> bytes:
         """What was written since the last time, without what filled the pipe."""
         data = b""
         while select.select([self._read_end], [], [], 0)[0]:
             data += os.read(self._read_end, 1 << 20)
-        return data.lstrip(b"\0")
+        return data.replace(b"\0", b"")
+
+
+class Terminal(Reader):
+    """The same with a terminal, raw."""
+
+    def pair(self) -> tuple[int, int]:
+        leader, follower = os.openpty()
+        tty.setraw(follower)
+        return leader, follower
+
+
+class Socket(Reader):
+    """The same with a socket, as under systemd."""
+
+    def pair(self) -> tuple[int, int]:
+        ours, theirs = socket.socketpair()
+        return ours.detach(), theirs.detach()
 
 
 def test_a_line_comes_out_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,10 +107,72 @@ def test_it_waits_once_for_a_reader_who_does_not_read_and_again_once_he_does(mon
         assert reader.waits_s == [console.PATIENCE_S, 0]
         assert reader.read() == b""
         console.tell("three")
-        assert reader.read() == b"meshrun: three\n"
+        assert reader.read() == b"meshrun: one\nmeshrun: two\nmeshrun: three\n"
         reader.fill()
+        waits = len(reader.waits_s)
         console.tell("four")
-        assert reader.waits_s[3:] == [console.PATIENCE_S]
+        assert reader.waits_s[waits] == console.PATIENCE_S
+
+
+def test_at_the_end_what_was_kept_has_a_last_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Reader(monkeypatch) as reader:
+        reader.fill()
+        console.tell("one")
+        reader.read()
+        console.finish()
+        assert reader.read() == b"meshrun: one\n"
+        console.finish()
+        assert reader.read() == b""
+
+
+def test_what_is_kept_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Reader(monkeypatch) as reader:
+        reader.fill()
+        for number in range(2 * console.KEPT_MAX // 1000):
+            console.say(f"{number:999}")
+        reader.read()
+        said = b""
+        while console._kept:
+            console.finish()
+            said += reader.read()
+        assert len(said) // 1000 == console.KEPT_MAX // 1000 + 1
+
+
+@pytest.fixture
+def no_blocking() -> Iterator[None]:
+    """A write that waits for the reader is interrupted by an error."""
+
+    def interrupt(signum: int, frame: object) -> None:
+        raise AssertionError("the write has blocked")
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 20)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("no_blocking")
+@pytest.mark.parametrize("kind", [Reader, Terminal, Socket, "another user's pipe"])
+def test_room_that_somebody_else_takes_first_does_not_hold_the_agent(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Reader] | str
+) -> None:
+    """Between the look and the write a worker fills what it shares with the agent, again and again."""
+    with (Reader if isinstance(kind, str) else kind)(monkeypatch) as reader:
+        if isinstance(kind, str):
+            monkeypatch.setattr(console, "open_unblocked", refuse)
+        monkeypatch.setattr(console, "PATIENCE_S", 0.01)
+        reader.thief = reader.fill_to_the_brim
+        console.tell("one")
+        reader.thief = None
+        said = [reader.read()]  # a terminal hands on in its own time
+        console.tell("two")
+        wait_until(lambda: said.append(reader.read()) or b"two" in said[-1])
+        assert b"".join(said) == b"meshrun: one\nmeshrun: two\n"
+
+
+def refuse(descriptor: int) -> int:
+    raise PermissionError
 
 
 def test_the_last_words_are_worth_a_wait_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
