@@ -66,10 +66,10 @@ def take_place(
     """Clear away what an earlier life of this run has left here, and take its place; call before the warden's fork.
 
     `folder`: where the locks lie, by default a directory of this user's. Raises TemporaryError with the pids of those
-    who are still there after `limit_s`, and UsageError when the directory is not this user's alone.
+    who are still there after `limit_s`, and UsageError when there is no directory that is this user's alone.
     """
     name = _digest("\0".join((run_id, node_name, *(environ.get(variable, "") for variable in _VISIBLE))))
-    path = os.path.join(_private(folder or f"/tmp/meshrun-{os.geteuid()}"), f"{name}.lock")
+    path = _place_for(f"{name}.lock", [folder] if folder else _folders())
     spared = _line_of(os.getpid())
     began = time.monotonic()
     deadline, agentless_since, has_told = began + limit_s, math.inf, False
@@ -125,20 +125,51 @@ def _refusal(
 # --- the lock ---
 
 
-def _private(folder: str) -> str:
-    """The directory, made if need be. It lies where others may write, so it has to be a directory of ours alone."""
+def _folders() -> list[str]:
+    """Where locks may lie. All agents of a user on a host have to come to the same one, whatever their environment."""
+    uid = os.geteuid()
+    # The last two cannot be made by others first; but they are root's alone, or go when the user logs out.
+    return [f"/tmp/meshrun-{uid}", f"/dev/shm/meshrun-{uid}", f"/run/meshrun-{uid}", f"/run/user/{uid}/meshrun"]
+
+
+def _place_for(file: str, folders: list[str]) -> str:
+    """The path of the lock: where an agent has left the file, or else in the first directory that can be used.
+
+    Raises UsageError, or TemporaryError if all that is missing is space.
+    """
+    for folder in folders:
+        path = os.path.join(folder, file)
+        if os.path.lexists(path) and not _fault(folder):
+            return path
+    faults: list[tuple[str, int]] = []
+    for folder in folders:
+        fault = _fault(folder)
+        if not fault:
+            if faults:
+                tell(f"the lock of this node lies in {folder}: {'; '.join(sentence for sentence, _ in faults)}")
+            return os.path.join(folder, file)
+        faults.append(fault)
+    sentence = f"there is no place for this node's lock: {'; '.join(sentence for sentence, _ in faults)}"
+    if hint := next(filter(None, (shortage_hint(number) for _, number in faults)), None):
+        raise TemporaryError(sentence, hint)
+    raise UsageError(
+        sentence, "mount a /tmp that can be written, such as a tmpfs or an emptyDir; root can remove what is another's"
+    )
+
+
+def _fault(folder: str) -> tuple[str, int] | None:
+    """Why nothing can be locked there, and the errno; made if need be. Others may write beside it: it must be ours."""
     try:
         with suppress(FileExistsError):
             os.mkdir(folder, 0o700)
         found = os.lstat(folder)
     except OSError as error:
-        raise _unusable(folder, error) from None
+        return f"{folder} cannot be made: {error.strerror}", error.errno or 0
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        raise UsageError(
-            f"{folder} is not a directory of this user's alone, so nothing can be locked there",
-            "have it removed; it is made anew when needed",
-        )
-    return folder
+        return f"{folder} is not a directory of this user's alone", 0
+    if not os.access(folder, os.W_OK, effective_ids=True):
+        return f"{folder} cannot be written", 0
+    return None
 
 
 def _lock(path: str) -> int | None:

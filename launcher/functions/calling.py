@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from launcher.environments.foreign import END_FILE
-from launcher.errors import EXIT_TEMPORARY, EXIT_USAGE, LauncherError, TemporaryError, UsageError
+from launcher.errors import EXIT_TEMPORARY, EXIT_USAGE, LauncherError, TemporaryError, UsageError, shortage_hint
 from launcher.functions import keywords, payload, pickling, running
 from launcher.functions.failed import Ending, WorkerFailed, noted
 from launcher.functions.keywords import OptionValue
@@ -93,7 +93,13 @@ def launch(  # type: ignore[misc]  # mypy does not see that any arguments may be
         )
     if "nproc_per_node" in options and nproc is not None:
         raise UsageError("nproc and nproc_per_node are the same option")
-    directory = tempfile.mkdtemp(prefix="meshrun_")
+    try:
+        directory = tempfile.mkdtemp(prefix="meshrun_")
+    except OSError as error:
+        sentence = f"no directory can be made for the call and its results: {error.strerror}"
+        raise noted(
+            UsageError(sentence, shortage_hint(error.errno) or "set TMPDIR to one that can be written")
+        ) from None
     try:
         return _launch(directory, fn, args, env or {}, {"nproc_per_node": nproc, "mesh": mesh, **options})
     except MeshrunError as error:

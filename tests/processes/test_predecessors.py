@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.arrival import predecessors
 from launcher.arrival.predecessors import MARK, take_place
 from launcher.errors import TemporaryError, UsageError
 from tests.support.processes import REPOSITORY, TOKEN_VARIABLE, is_alive, kill_family, state
@@ -255,7 +257,63 @@ def test_of_many_agents_that_begin_at_once_one_has_the_place_and_none_is_killed(
     assert is_alive(lives.worker_of(winner))
 
 
-def test_a_directory_that_cannot_be_made_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_where_no_directory_can_be_had_a_sentence_names_each_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(TemporaryError, match=r"cannot lock this node's place in the run with .*Not a directory"):
-        take_place("run", "node", {}, folder=str(tmp_path / "file" / "places"))
+    folders = [str(tmp_path / "file" / "places"), str(tmp_path / "file")]
+    with pytest.raises(UsageError) as refusal:
+        predecessors._place_for("a.lock", folders)
+    assert str(refusal.value) == (
+        f"there is no place for this node's lock: {folders[0]} cannot be made: Not a directory; "
+        f"{folders[1]} is not a directory of this user's alone"
+    )
+
+
+def test_a_full_disk_is_a_shortage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: str, mode: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "mkdir", full)
+    with pytest.raises(TemporaryError, match="No space left on device"):
+        predecessors._place_for("a.lock", [str(tmp_path / "places")])
+
+
+def test_what_another_user_has_made_first_is_passed_over_and_told(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir(mode=0o755)
+    assert predecessors._place_for("a.lock", [str(first), str(second)]) == str(second / "a.lock")
+    assert capfd.readouterr().err == (
+        f"meshrun: the lock of this node lies in {second}: {first} is not a directory of this user's alone\n"
+    )
+
+
+def test_an_agent_goes_where_one_is_though_a_better_directory_has_become_free(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    second.mkdir(mode=0o700)
+    (second / "a.lock").touch()
+    assert predecessors._place_for("a.lock", [str(first), str(second)]) == str(second / "a.lock")
+    assert predecessors._place_for("b.lock", [str(first), str(second)]) == str(first / "b.lock")
+    first.rename(tmp_path / "away")
+    second.chmod(0o755)  # no longer ours alone: what lies there does not count
+    assert predecessors._place_for("a.lock", [str(first), str(second)]) == str(first / "a.lock")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize("places", ["/tmp", "/tmp /dev/shm /run"])
+def test_a_read_only_tmp_is_passed_over(places: str) -> None:
+    script = "from launcher.arrival.predecessors import take_place; "
+    script += "place = take_place('read-only', 'node', {}); print(place.path); place.leave()"
+    binds = "".join(f"mount --bind {path} {path}; mount -o remount,ro,bind {path}; " for path in places.split())
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", f'{binds} "{sys.executable}" -c "{script}"'],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    if places == "/tmp":
+        assert done.stdout.startswith("/dev/shm/meshrun-0/")
+        assert "the lock of this node lies in /dev/shm/meshrun-0: /tmp/meshrun-0 cannot be " in done.stderr
+    else:
+        assert "UsageError: there is no place for this node's lock: /tmp/meshrun-0 cannot be " in done.stderr
