@@ -108,12 +108,17 @@ def test_agents_of_one_machine_find_out_which_of_them_serves(tmp_path: Path, por
 def test_every_agent_ends_with_the_first_failure_of_the_whole_job(tmp_path: Path, etcd: EtcdServer) -> None:
     script = """
 if RANK == 3:
+    beat_until("../fail")
     print("I am the cause", file=sys.stderr, flush=True)
     sys.exit(7)
 beat_until("never")
 """
     with Cluster(tmp_path, "--nnodes=2", *TWO, "--tee=2", etcd=etcd, script=script) as cluster:
         cluster.start(N1, N2, N3)
+        cluster.wait_for_round(1, 4)
+        spare = next(host for host in (N1, N2, N3) if not cluster[host].ranks(1))
+        cluster[spare].says("stands by as a spare")
+        (tmp_path / "fail").touch()
         ended = [cluster[host].wait() for host in (N1, N2, N3)]
         assert [one.exit_code for one in ended] == [7, 7, 7]
         culprit = next(host for host in (N1, N2, N3) if 3 in cluster[host].ranks(1))
@@ -149,7 +154,7 @@ def test_a_node_that_is_told_to_go_leaves_and_the_rest_goes_on_smaller(tmp_path:
 signal.signal(signal.SIGTERM, lambda *_: (mark("asked"), sys.exit(0)))
 beat_until("../finish")
 """
-    with Cluster(tmp_path, "--nnodes=1:3", *TWO, etcd=etcd, script=script) as cluster:
+    with Cluster(tmp_path, "--nnodes=1:3", "--target-nodes=3", *TWO, etcd=etcd, script=script) as cluster:
         going = tmp_path / "going"
         cluster.start(N1)
         cluster.start(N2, options=("--preemption-signal=SIGUSR2",))

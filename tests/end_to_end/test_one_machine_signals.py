@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.support.jobs import Job
-from tests.support.processes import children, is_alive
+from tests.support.processes import REPOSITORY, children, is_alive
 from tests.support.waiting import wait_until
 
 CRASHES = """
@@ -95,6 +97,33 @@ def test_under_nohup_a_hangup_that_was_asked_for_stops_the_job(tmp_path: Path) -
         job.mark("up", 0, 1)
         job.send(signal.SIGHUP)
         assert job.wait().exit_code == 129
+
+
+IGNORING = ("sh", "-c", 'trap "" INT TERM QUIT PIPE CHLD USR1; exec "$0" "$@"')
+
+
+def test_signals_that_were_ignored_by_whoever_started_the_agent_stop_it_all_the_same(tmp_path: Path) -> None:
+    script = """
+assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+mark("up")
+time.sleep(1000)
+"""
+    with Job(tmp_path, script=script, prefix=IGNORING) as job:
+        job.mark("up", 0, 1)
+        job.send(signal.SIGTERM)
+        assert job.wait().exit_code == 143
+
+
+def test_exit_codes_are_seen_though_whoever_started_the_agent_ignored_the_ends_of_children(tmp_path: Path) -> None:
+    with Job(tmp_path, script="sys.exit(7)", prefix=IGNORING) as job:
+        assert job.wait().exit_code == 7
+
+
+def test_tests_are_not_run_with_what_their_shell_ignores() -> None:
+    """tests/conftest.py: a test that sends SIGHUP would wait for ever under nohup."""
+    look = "import signal, tests.conftest; print({signal.getsignal(n) for n in (1, 3, 10, 15, 17)} == {signal.SIG_DFL})"
+    ignoring = ["sh", "-c", 'trap "" HUP INT TERM QUIT CHLD USR1; exec "$0" "$@"', sys.executable, "-c", look]
+    assert subprocess.run(ignoring, cwd=REPOSITORY, capture_output=True, text=True).stdout == "True\n"
 
 
 @pytest.mark.parametrize("options", [("--shutdown-timeout", "9e8"), ("--lease-ttl", "9e8")])
