@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from rendezvous import messages
-from rendezvous.errors import OutcomeUnknown, StoreError
+from rendezvous.errors import LeaseExists, OutcomeUnknown, StoreError
 from rendezvous.messages import (
     Action,
     Answer,
@@ -38,7 +38,7 @@ from rendezvous.messages import (
     WatchLost,
 )
 from rendezvous.protocol import Protocol
-from rendezvous.store import Batch, Get, Store, Watch
+from rendezvous.store import Batch, Lease, Store, Watch
 from rendezvous.trouble import Trouble
 
 TYPE_CHECKING = False
@@ -229,7 +229,7 @@ class Driver:
             failure = error
             return Refused(ask.id, error)
         finally:
-            self._outcomes.append((_purpose(ask.request), failure))
+            self._outcomes.append((messages.purpose(ask.request), failure))
 
 
 class _Following:
@@ -276,23 +276,16 @@ def _cancel(followed: list[_Following]) -> None:
         following.cancel()
 
 
-def _purpose(request: Request) -> str:
-    """What a store in trouble may still do, though not the rest."""
-    match request:
-        case messages.KeepAlive():
-            return "renew"
-        case messages.Txn(_, success, _) if all(isinstance(one, Get) for one in success):
-            return "read"
-    return "write"
-
-
 def answer(store: Store, request: Request) -> Answer:
     """Put a request to the store. Raises StoreError as the store does."""
     match request:
-        case messages.Grant(ttl_s):
-            return store.lease_grant(ttl_s)
-        case messages.KeepAlive(lease):
-            return store.lease_keep_alive(lease)
+        case messages.Grant(ttl_s, id):
+            try:
+                return store.lease_grant(ttl_s, id=id)
+            except LeaseExists:
+                return Lease(id, ttl_s)
+        case messages.KeepAlive(lease, key):
+            return store.lease_renew(lease, key)
         case messages.Revoke(lease):
             store.lease_revoke(lease)
             return None

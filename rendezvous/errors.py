@@ -40,6 +40,10 @@ class LeaseNotFound(StoreError):
     """The lease has expired or was revoked; its keys are gone."""
 
 
+class LeaseExists(StoreError):
+    """A lease with the wanted id is there already, so none was granted."""
+
+
 class Compacted(StoreError):
     """The history asked for is gone; `revision` is the oldest still readable. List again and watch from there."""
 

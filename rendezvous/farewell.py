@@ -13,7 +13,7 @@ from rendezvous import keys, messages
 from rendezvous.joining import EXIT_TEMPORARY
 from rendezvous.messages import Answer, Ask, End, Leave, Txn
 from rendezvous.records import Verdict
-from rendezvous.store import Get, TxnResult
+from rendezvous.store import Get, Put, TxnResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Farewell:
 
     def begin_membership(self) -> None:
         self._verdict: Verdict | None = None  # obeyed even when its key has expired meanwhile
-        self._is_asking_why = False
+        self._is_sure = False  # that this node was removed, under a lease that lives
 
     @property
     def is_leaving(self) -> bool:
@@ -109,23 +109,29 @@ class Farewell:
         return True
 
     def be_fenced(self, job: keys.Keys, now: float, lost: str = "") -> None:
-        """The own key was deleted, under a lease that lives: kill at once, then see whether the job itself is gone.
+        """The own key is gone, or the others went on: kill at once, then see whether somebody has removed this node.
 
-        `lost`: what else was deleted, and why nobody can go on.
+        A store may end a lease before its time, and takes the key with it: that is the end of a membership like any
+        other. So something is put under the lease, which no server can answer alone; if the lease is gone, the refusal
+        says so (see `protocol`). If nothing is answered, the membership ends with the time of the lease. `lost`: what
+        else was deleted, and why nobody can go on.
         """
         member = self._member
-        member.here.stop("fence", "removed from the job", now)
-        if not self._is_asking_why:
-            self._is_asking_why = True
-            reads = (Get(member.joining.current_key), Get(job.spec))
-            member.ask("farewell", "see whether the job is still there", Txn((), reads), self._tell_why_fenced, now)
-        elif not member.is_busy("farewell"):
+        assert member.leash.lease is not None
+        member.here.stop("fence", "no longer a member", now)
+        if self._is_sure:
             code, why = (EXIT_TEMPORARY, lost) if lost else (EXIT_FENCED, "this node was removed from the job")
             self.finish(code, why, None, now)
+            return
+        probe = Put(job.lease(member.member_id), b"", member.leash.lease)
+        request = Txn((), (probe, Get(member.joining.current_key), Get(job.spec)))
+        member.ask("farewell", "see whether the lease and the job live", request, self._tell_why_fenced, now)
+        member.wake(member.leash.membership_until)
 
     def _tell_why_fenced(self, answer: Answer, now: float) -> None:
         assert isinstance(answer, TxnResult)
         current, spec = answer.found
+        self._is_sure = True
         if self._member.joining.is_removed(current.first, spec.first):
             self.finish(EXIT_TEMPORARY, self._member.joining.removal, None, now)
 

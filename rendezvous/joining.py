@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import math
 
-from rendezvous import keys, messages, records
+from rendezvous import keys, records
 from rendezvous.errors import RecordError, SettingsError
 from rendezvous.messages import Answer, Txn
 from rendezvous.records import Command, Drain, Member, Spec, Verdict
-from rendezvous.store import Compare, Get, KeyValue, Lease, Put, TxnResult
+from rendezvous.store import Compare, Get, KeyValue, Put, TxnResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,13 +84,13 @@ class Joining:
             member.farewell.finish(EXIT_TEMPORARY, reason, None, now)
             return
         member.wake(self._since + limit_s)
-        if now >= member.leash.lease_until:
-            member.become_new_member()
         member.leash.advance(now)
         if member.is_busy("join"):
             return
         if member.leash.lease is None:
-            member.ask("join", "grant a lease", messages.Grant(settings.lease_ttl_s), self._granted, now)
+            member.leash.ask_for_first(now)
+        elif now >= member.leash.lease_until:
+            return  # the renewal that is under way tells whether it has ended
         elif not self._is_current_read:
             member.ask("join", "find the job", Txn((), (Get(self.current_key),)), self._read_current, now)
         elif self.current is None:
@@ -101,10 +101,6 @@ class Joining:
                 self._register_unseen(self.job, now)
             elif self._may_join(self.job, now):
                 self._register_seen(self.job, now)
-
-    def _granted(self, answer: Answer, now: float) -> None:
-        assert isinstance(answer, Lease)
-        self._member.leash.granted(answer, self._member.sent_at)
 
     def _read_current(self, answer: Answer, now: float) -> None:
         assert isinstance(answer, TxnResult)

@@ -82,6 +82,10 @@ class Keys(NamedTuple):
     def status(self, member_id: str) -> str:
         return self.statuses + member_id
 
+    def lease(self, member_id: str) -> str:
+        """What is put under this member's lease to see whether that lives; whoever reads it learns nothing."""
+        return f"{self.root}/lease/{member_id}"
+
     def drain(self, node_name: str) -> str:
         return self.drains + node_name
 

@@ -2,7 +2,7 @@
 
 A lane is a purpose: keeping the lease, reporting, leading. What is asked for in a busy lane is dropped, since
 whoever asks compares again after every event and will ask again. A lane whose request brought nothing pauses
-for a moment, so that a store in trouble is not pressed.
+for a moment, and longer after each further write that was not answered, so that a store in trouble is not pressed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from rendezvous.messages import Action, Answer, Answered, Ask, Refused, Request, Say, Unknown
+from rendezvous.messages import Action, Answer, Answered, Ask, Refused, Request, Say, Unknown, purpose
 from rendezvous.settings import Settings
 from rendezvous.values import NamedTuple
 
@@ -22,6 +22,7 @@ class _Pending(NamedTuple):
     sent_at: float
     on_answer: Callable[[Answer, float], None]
     on_unknown: Callable[[float], None]
+    purpose: str
 
 
 class Lanes:
@@ -34,6 +35,7 @@ class Lanes:
         self._actions: list[Action] = []
         self._pending: dict[int, _Pending] = {}
         self._retry_at: dict[str, float] = {}
+        self._unanswered: dict[str, int] = {}  # lane -> how many writes in a row brought no answer
         self._next_id = 1
         self._wake_at = math.inf
         self._said = ""
@@ -62,7 +64,7 @@ class Lanes:
             self.wake(retry_at)
             return
         id = self.take_id()
-        self._pending[id] = _Pending(lane, now, on_answer, on_unknown)
+        self._pending[id] = _Pending(lane, now, on_answer, on_unknown, purpose(request))
         self._actions.append(Ask(id, why, request))
 
     def is_busy(self, lane: str) -> bool:
@@ -72,10 +74,22 @@ class Lanes:
         """Ask for nothing in this lane for a moment."""
         self._retry_at[lane] = now + self.settings.retry_delay_s
 
+    def _back_off(self, lane: str, now: float) -> None:
+        """Pause for twice as long as the last time."""
+        count = self._unanswered[lane] = self._unanswered.get(lane, 0) + 1
+        self._retry_at[lane] = now + self.settings.retry_s(count)
+
+    def end_back_off(self) -> None:
+        """Ask again at once: the store was away, not slow, and is back."""
+        for lane in self._unanswered:
+            self._retry_at.pop(lane, None)
+        self._unanswered.clear()
+
     def forget_requests(self) -> None:
         """Whatever is still answered concerns nobody any more."""
         self._pending.clear()
         self._retry_at.clear()
+        self._unanswered.clear()
 
     def take_outcome(self, event: Answered | Refused | Unknown, now: float) -> str:
         """Act on what became of a request; the lane it was in, empty if it concerns nobody."""
@@ -85,12 +99,16 @@ class Lanes:
         match event:
             case Answered(_, answer):
                 self._retry_at.pop(pending.lane, None)
+                self._unanswered.pop(pending.lane, None)
                 self.sent_at = pending.sent_at
                 pending.on_answer(answer, now)
             case Refused():
                 self.pause(pending.lane, now)
             case Unknown():
-                self.pause(pending.lane, now)
+                if pending.purpose == "write":
+                    self._back_off(pending.lane, now)
+                else:
+                    self.pause(pending.lane, now)
                 pending.on_unknown(now)
         return pending.lane
 
@@ -116,6 +134,10 @@ class Lanes:
     def token(self) -> str:
         """A fresh random word of 64 bits."""
         return "".join(f"{int(self.chance() * 2**32):08x}" for _ in range(2))
+
+    def lease_id(self) -> int:
+        """A fresh random id for a lease: 63 bits, not 0."""
+        return int(self.token(), 16) >> 1 or 1
 
     def take_id(self) -> int:
         self._next_id += 1

@@ -44,6 +44,7 @@ class Leading:
         self._has_lost_record = False  # one of those that everything rests on
         self._is_following = False
         self._look_at = now
+        self._verdict_lease = member.lease_id()
         self._waiting = ("", "")  # what is waited for, and the sentence that said it
         self._writer = Writer(member, job, leader_revision, self._doubt)
         self._sight = Sight(member, job, now)
@@ -246,7 +247,7 @@ class Leading:
             self._writer.write(f"end the job: {verdict.kind}", guards, writes, now)
 
         ttl_s = self._member.settings.keep_finished_s
-        self._member.ask("lead", "grant the verdict's lease", messages.Grant(ttl_s), granted, now)
+        self._member.ask("lead", "grant the verdict's lease", messages.Grant(ttl_s, self._verdict_lease), granted, now)
 
     def _refuse(self, round: int, reason: str, now: float) -> None:
         """End the job: the planner finds no plan for a roster that should make a world."""

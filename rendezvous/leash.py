@@ -1,19 +1,23 @@
 """The lease that makes this agent a member, and the leash that its workers live on.
 
 The store drops a member's keys when its lease ends, and then others may take its place. So the workers here must
-be gone a little before: their leash ends `kill_margin_s` before the lease does, counted from when the last
-answered renewal was *sent*. During a store outage the whole roster may agree that nobody can take anybody's
-place (see `outage`), and the leash goes on beyond the lease. When the store is back and the lease has ended there
-meanwhile, the member registers again on a new one, if nothing has moved on without it.
+be gone a little before: their leash ends `kill_margin_s` before the lease does, counted from when the last renewal was
+*sent* that is known to have reached the store's leader and to have left the own key in its place. The id of a lease is
+chosen here: a grant whose answer was lost is asked for again and leaves no second lease behind.
+
+During a store outage the whole roster may agree that nobody can take anybody's place (see `outage`), and the leash
+goes on beyond the lease. When the store is back and the lease has ended there meanwhile, the member registers again on
+a new one, if nothing has moved on without it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from rendezvous import messages
 from rendezvous.messages import Answer, ExtendLeash, KeepAlive, Txn
-from rendezvous.store import Compare, Get, Lease, Put, TxnResult
+from rendezvous.store import Compare, Found, Get, Lease, Put, Renewal, TxnResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +38,7 @@ class Leash:
         self._is_unanswered = False  # the last renewal brought nothing
         self._has_ended = False  # the store says so, and the roster's word still holds
         self._missing_since = -math.inf  # when the own key was seen to be gone, while it was held out
+        self._wanted: tuple[int, float] | None = None  # the id of a lease that is asked for, and since when
         self._fresh: tuple[Lease, float] | None = None  # a lease to register again on, and when it was asked for
 
     @property
@@ -61,10 +66,27 @@ class Leash:
         """Whether a renewal brought nothing, and nothing was heard from the store since."""
         return self._is_unanswered
 
-    def granted(self, lease: Lease, sent_at: float) -> None:
-        """The first lease of this membership."""
-        self.lease = lease.id
-        self._renewed(sent_at, lease.ttl_s)
+    def ask_for_first(self, now: float) -> None:
+        """Ask for the first lease of this membership."""
+
+        def granted(lease: Lease, sent_at: float) -> None:
+            self.lease = lease.id
+            self._renewed(sent_at, lease.ttl_s)
+
+        self._ask_for_lease("join", "grant a lease", granted, now)
+
+    def _ask_for_lease(self, lane: str, why: str, granted: Callable[[Lease, float], None], now: float) -> None:
+        """Ask for one lease until it is there; `granted` is told when it was asked for first, which it counts from."""
+        if self._wanted is None:
+            self._wanted = (self._member.lease_id(), now)
+        id, since = self._wanted
+
+        def answered(answer: Answer, now: float) -> None:
+            assert isinstance(answer, Lease)
+            self._wanted = None
+            granted(answer, since)
+
+        self._member.ask(lane, why, messages.Grant(self._member.settings.lease_ttl_s, id), answered, now)
 
     def looked(self, sent_at: float) -> None:
         """All that this member follows was read, by a request sent then."""
@@ -74,6 +96,8 @@ class Leash:
 
     def store_answered(self) -> None:
         """The store is there, whatever it said."""
+        if self._is_unanswered:
+            self._member.end_back_off()
         self._is_unanswered = False
 
     def renewal_failed(self) -> None:
@@ -98,11 +122,12 @@ class Leash:
         """Ask for the next renewal when it is due."""
         if self.lease is None or self.lease_until == math.inf:
             return
-        self._member.wake(self.membership_until)
+        if now < self.membership_until:
+            self._member.wake(self.membership_until)
         if self._has_ended:
             self._register_again(now)
         elif now >= self._keep_alive_at:
-            self._member.ask("lease", "keep the lease", KeepAlive(self.lease), self._kept, now)
+            self._member.ask("lease", "keep the lease", KeepAlive(self.lease, self._own_key()), self._kept, now)
         else:
             self._member.wake(self._keep_alive_at)
 
@@ -118,10 +143,25 @@ class Leash:
         self._keep_alive_at = -math.inf
         return self.kept_at < self._missing_since
 
+    def _own_key(self) -> str:
+        """The key that the lease holds; before it is known where that lies, one that can be read as well."""
+        joining = self._member.joining
+        return joining.job.member(self._member.member_id) if joining.job is not None else joining.current_key
+
     def _kept(self, answer: Answer, now: float) -> None:
-        assert isinstance(answer, (float, int))  # the type float admits both
+        """Extend nothing by what a leader may have said that is none any more, nor for a member that was removed."""
+        assert isinstance(answer, Renewal)
+        member = self._member
+        if not answer.is_confirmed:
+            member.pause("lease", now)
+            return
         self.renewed_count += 1
-        self._renewed(self._member.sent_at, answer)
+        is_read_since = member.member_revision and answer.revision >= member.member_revision
+        if is_read_since and answer.create_revision != member.member_revision:
+            self.kept_at = member.sent_at
+            member.mirror.load(Found(answer.revision, ()), member.job.member(member.member_id), now)
+        else:
+            self._renewed(member.sent_at, answer.ttl_s)
 
     def _renewed(self, sent_at: float, ttl_s: float) -> None:
         """The lease lives until the *send* time of the renewal plus its TTL; the leash ends a margin before."""
@@ -142,8 +182,7 @@ class Leash:
     def _register_again(self, now: float) -> None:
         if self._fresh is None or now >= self._fresh[1] + self._fresh[0].ttl_s:
             self._fresh = None
-            ttl_s = self._member.settings.lease_ttl_s
-            self._member.ask("lease", "grant a new lease", messages.Grant(ttl_s), self._granted_again, now)
+            self._ask_for_lease("lease", "grant a new lease", self._granted_again, now)
             return
         member, job, (lease, _) = self._member, self._member.job, self._fresh
         own, current, record = job.member(member.member_id), member.joining.current, member.joining.record()
@@ -158,9 +197,8 @@ class Leash:
         request = Txn(guards, (Put(own, member.encode(record, own), lease.id), *reads), reads)
         member.ask("lease", "register again", request, self._registered_again, now)
 
-    def _granted_again(self, answer: Answer, now: float) -> None:
-        assert isinstance(answer, Lease)
-        self._fresh = (answer, self._member.sent_at)
+    def _granted_again(self, lease: Lease, sent_at: float) -> None:
+        self._fresh = (lease, sent_at)
 
     def _registered_again(self, answer: Answer, now: float) -> None:
         assert isinstance(answer, TxnResult)

@@ -10,18 +10,24 @@ from collections.abc import Mapping
 
 from rendezvous.errors import StoreError
 from rendezvous.records import Verdict
-from rendezvous.store import Batch, Compare, Lease, Operation, TxnResult
+from rendezvous.store import Batch, Compare, Get, Lease, Operation, Renewal, TxnResult
 from rendezvous.values import NamedTuple
 
 # --- Requests to the store, inside the action Ask ---
 
 
 class Grant(NamedTuple):
+    """Answered as granted also if a lease of this id is there already: by a request whose answer was lost."""
+
     ttl_s: float
+    id: int
 
 
 class KeepAlive(NamedTuple):
+    """Renew `lease`, then look whether `key` is there."""
+
     lease: int
+    key: str
 
 
 class Revoke(NamedTuple):
@@ -35,7 +41,18 @@ class Txn(NamedTuple):
 
 
 Request = Grant | KeepAlive | Revoke | Txn
-Answer = Lease | float | TxnResult | None
+Answer = Lease | Renewal | TxnResult | None
+
+
+def purpose(request: Request) -> str:
+    """What a request is for: "renew", "read" or "write". A store in trouble may still do one and not another."""
+    match request:
+        case KeepAlive():
+            return "renew"
+        case Txn(_, success, _) if all(isinstance(one, Get) for one in success):
+            return "read"
+    return "write"
+
 
 # --- Events ---
 

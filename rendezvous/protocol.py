@@ -192,7 +192,7 @@ class Protocol(Following):
             self.joining.trouble(str(event.error) if isinstance(event, Refused) else "the store does not answer")
         # In the leader's lane it is the verdict's lease.
         if is_lease_gone and lane != "lead" and not self.leash.ended(now):
-            self.lapse(now)
+            self.lapse(now, "the store has ended its lease early" if now < self.leash.lease_until else "")
 
     def _take_told(self, member_id: str, text: str, now: float) -> None:
         message = told.understood(text)

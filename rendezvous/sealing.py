@@ -14,7 +14,8 @@ from rendezvous.decisions import SealRound
 from rendezvous.messages import Candidate, MakePlan, Planned, PlanRefused
 from rendezvous.records import Assignment, Command, Past, Seal, Spares
 from rendezvous.sight import Sight
-from rendezvous.store import Compare, Delete, Operation
+from rendezvous.store import Compare, Delete, Operation, Put
+from rendezvous.values import NamedTuple
 from rendezvous.view import View
 from rendezvous.writer import OPERATIONS_PER_TXN, Writer
 
@@ -33,6 +34,15 @@ is not listed is to the others what a late member is: nobody waits for its word,
 SPARES_PAUSE_S_PER_MEMBER = 1e-3  # between lists, each of which goes to every member: they take a part of its time
 
 
+class _Made(NamedTuple):
+    """What is made of a plan: its token and assignments, and which of them are not known to be written."""
+
+    plan: Planned
+    token: str
+    assignments: Mapping[str, Assignment]
+    rest: list[Put]
+
+
 class Sealing:
     """`refuse` ends the job with a reason when the planner finds no plan."""
 
@@ -46,6 +56,7 @@ class Sealing:
         self._refuse = refuse
         self._plan_asked: tuple[int, int, tuple[str, ...]] | None = None  # id, round, roster
         self._plan: Planned | PlanRefused | None = None
+        self._made: _Made | None = None
         self._spare_reasons: Mapping[str, str] = {}
         self._list_at = -math.inf  # when the next list of spares may be written
 
@@ -77,36 +88,49 @@ class Sealing:
         return Candidate(member_id, member.member.description, port, member.create_revision)
 
     def _assign(self, round: int, view: View, plan: Planned, decision: SealRound, now: float) -> None:
-        """Write the assignments in batches, one at a time, then the seal."""
-        token = self._member.token()
-        made = {
-            member_id: Assignment(round=round, plan_token=token, content=content, node=view.nodes.get(member_id, ""))
-            for member_id, content in sorted(plan.assignments.items())
-        }
-        rest = [
-            self._writer.put(self._job.assignment(round, token, member_id), assignment)
-            for member_id, assignment in made.items()
-        ]
+        """Write the assignments in batches, one at a time, then the seal.
+
+        After a write that was not answered it goes on where it was: the same plan has the same token, so that what was
+        written late is what is written again. With a slow store there would be no end otherwise.
+        """
+        if self._made is None or self._made.plan is not plan:
+            self._made = self._make(round, view, plan)
+        made = self._made
         still_current = self._writer.unchanged(self._job.round)
 
         def next_batch(now: float) -> None:
-            nonlocal rest
-            if rest:
-                batch, rest = rest[:OPERATIONS_PER_TXN], rest[OPERATIONS_PER_TXN:]
-                self._writer.write(f"assign round {round}", still_current, batch, now, next_batch)
+            batch = made.rest[:OPERATIONS_PER_TXN]
+
+            def written(now: float) -> None:
+                del made.rest[: len(batch)]
+                next_batch(now)
+
+            if batch:
+                self._writer.write(f"assign round {round}", still_current, batch, now, written)
             else:
                 seal = Seal(
                     round=round,
-                    plan_token=token,
+                    plan_token=made.token,
                     world_size=plan.world_size,
                     coordinator=plan.coordinator,
                     reason=decision.reason[:REASONS_LENGTH_MAX],
                     successors=successors(view, plan, decision.roster),
                     unknown=view.seal.unknown if view.seal else {},
                 )
-                self._put_seal(seal, view, plan, made, decision, still_current, now)
+                self._put_seal(seal, view, plan, made.assignments, decision, still_current, now)
 
         next_batch(now)
+
+    def _make(self, round: int, view: View, plan: Planned) -> _Made:
+        token = self._member.token()
+        made = {
+            member_id: Assignment(round=round, plan_token=token, content=content, node=view.nodes.get(member_id, ""))
+            for member_id, content in sorted(plan.assignments.items())
+        }
+        name = self._job.assignment
+        return _Made(
+            plan, token, made, [self._writer.put(name(round, token, member_id), one) for member_id, one in made.items()]
+        )
 
     def _put_seal(
         self,

@@ -15,11 +15,16 @@ class Settings:
     keep_alive_parts: int = 5
     """Renewals per TTL: two may be lost and a third still comes in time."""
     call_limit_s: float = 1.0
-    """The longest a request to the store may take before its outcome counts as unknown."""
+    """The longest a renewal or a read may take before the store counts as silent."""
+    write_limit_s: float = 5.0
+    """The longest a write may take before its outcome counts as unknown. It waits for the disks of most servers; one
+    that is given up too soon is made again, which is more work for a slow disk. etcd itself gives up after 7 s."""
     kill_margin_s: float = 1.0
     """The leash ends this long before the lease, so that workers are gone when others see the member gone."""
     retry_delay_s: float = 0.2
     """Pause before a refused request is made again; a healthy store answers within milliseconds."""
+    retry_delay_max_s: float = 3.0
+    """The pause doubles up to this while one write after the other remains without an answer."""
 
     presence_proof: bool = True
     """Whether refused dials prove that a node is gone; off where middleboxes forge resets."""
@@ -111,6 +116,9 @@ class Settings:
             raise SettingsError(f"growth is {self.growth!r}, not never, delay or checkpoint")
         if self.keep_alive_parts < 2:
             raise SettingsError(f"keep_alive_parts is {self.keep_alive_parts}, a lease needs 2 renewals at least")
+        if self.write_limit_s < self.call_limit_s:
+            limits = f"write_limit_s is {self.write_limit_s:g}, call_limit_s is {self.call_limit_s:g}"
+            raise SettingsError(f"{limits}: a write takes longer than a read")
         needed = self.keep_alive_interval_s + self.call_limit_s + self.kill_margin_s
         if self.lease_ttl_s < math.inf and self.lease_ttl_s <= needed:
             raise SettingsError(
@@ -122,6 +130,10 @@ class Settings:
     @property
     def keep_alive_interval_s(self) -> float:
         return self.lease_ttl_s / self.keep_alive_parts
+
+    def limit_s(self, purpose: str) -> float:
+        """The longest that a request for this purpose may take: "renew", "read" or "write"."""
+        return self.write_limit_s if purpose == "write" else self.call_limit_s
 
     @property
     def isolation_s(self) -> float:
@@ -148,6 +160,11 @@ class Settings:
         """
         view_s = self.view_s if self.lease_ttl_s < math.inf else 0.0
         return max(self.grace_s(mode) + self.stop_limit_s, view_s)
+
+    def retry_s(self, unanswered: int) -> float:
+        """The pause after so many writes in a row that were not answered."""
+        doublings = min(unanswered - 1, 60)
+        return float(min(self.retry_delay_s * 2.0**doublings, max(self.retry_delay_s, self.retry_delay_max_s)))
 
     def backoff_s(self, short_rounds: int) -> float:
         """The pause before the round after `short_rounds` short ones in a row."""

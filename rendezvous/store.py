@@ -92,6 +92,19 @@ class Lease(NamedTuple):
     ttl_s: float
 
 
+class Renewal(NamedTuple):
+    """A lease was renewed, and after that a key was looked for.
+
+    `is_confirmed`: the server that renewed led the store until the key was read, so the lease lives for `ttl_s` from
+    when the renewal was sent. `create_revision` is that of the key, 0 if it was absent, as of `revision`.
+    """
+
+    ttl_s: float
+    is_confirmed: bool
+    revision: int
+    create_revision: int
+
+
 class Event(NamedTuple):
     """One change. For a deletion `item` carries only the key and the revision of the deletion as its mod revision."""
 
@@ -129,11 +142,20 @@ class Store(Protocol):
         Raises StoreError for a key that is written twice, or more operations or compares than TXN_OPERATIONS_MAX.
         """
 
-    def lease_grant(self, ttl_s: float) -> Lease:
-        """A new lease of at least `ttl_s` seconds."""
+    def lease_grant(self, ttl_s: float, *, id: int = 0) -> Lease:
+        """A new lease of at least `ttl_s` seconds, under `id` if that is not 0. Raises LeaseExists for one in use."""
 
     def lease_keep_alive(self, lease: int) -> float:
-        """Renew in full; the granted TTL in seconds. Raises LeaseNotFound when it is gone."""
+        """Renew in full; the granted TTL in seconds. Raises LeaseNotFound when it is gone.
+
+        The server that answers may have been replaced as leader without knowing: see `lease_renew`.
+        """
+
+    def lease_renew(self, lease: int, key: str) -> Renewal:
+        """Renew in full, then read `key` with a majority. Both together take no longer than one call.
+
+        Raises LeaseNotFound when the lease is gone, StoreError when either could not be done.
+        """
 
     def lease_revoke(self, lease: int) -> None:
         """End the lease now, and its keys with it. Raises LeaseNotFound when it is gone."""

@@ -3,6 +3,7 @@
 A question goes to the current endpoint; when nothing can have been done there it goes to the next, until every
 endpoint has failed or the time is over. A question that may be asked twice (a read, a renewal) goes on also when
 its answer is missing. A write whose answer is missing ends as `OutcomeUnknown`: it may have been done, or may yet be.
+Writes are waited for longer than the rest, as long as their server answers anything else.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 Effect = Literal["read", "renewal", "write"]  # all but a write may be asked again when the answer is missing
 
 LOG_INS_MAX = 3  # a new token may expire, too, while a busy or stopped machine is between log-in and question
+SILENT_LIMITS = 1.5  # a server that is silent for longer is not slow but away: what it writes is not waited for
 ALARM_S = 1.0  # by then a cluster without space has agreed to refuse writes beforehand; it takes one round of agreement
 
 
@@ -80,11 +82,17 @@ class Calls:
     """Asks questions; any number of threads may. `on_silent` is told of an endpoint that has stopped answering."""
 
     def __init__(
-        self, endpoints: Endpoints, session: Session, limit_s: float, on_silent: Callable[[Endpoint], None]
+        self,
+        endpoints: Endpoints,
+        session: Session,
+        limit_s: float,
+        write_limit_s: float,
+        on_silent: Callable[[Endpoint], None],
     ) -> None:
         self.endpoints = endpoints
         self.session = session
         self.limit_s = limit_s
+        self._write_limit_s = write_limit_s
         self._on_silent = on_silent
         self._full_since: float | None = None
 
@@ -98,14 +106,16 @@ class Calls:
         limit_s: float | None = None,
     ) -> Answer:
         """The answer. `about` names what is asked for in sentences: "the key '/a'". Raises StoreError."""
-        deadline = time.monotonic() + (self.limit_s if limit_s is None else limit_s)
+        if limit_s is None:
+            limit_s = self._write_limit_s if effect == "write" else self.limit_s
+        deadline = time.monotonic() + limit_s
         failures: dict[str, Refusal] = {}
         for endpoint in self.endpoints.in_turn():
             started = time.monotonic()
             if failures and started >= deadline:
                 break
             try:
-                answer = self._ask_one(endpoint, method, question, deadline)
+                answer = self._ask_one(endpoint, method, question, effect, deadline)
             except CallFailed as failed:
                 refusal = failures[endpoint.address] = failed.refusal
             else:
@@ -124,13 +134,13 @@ class Calls:
         raise unavailable(failures, effect)
 
     def _ask_one(
-        self, endpoint: Endpoint, method: Method[Question, Answer], question: Question, deadline: float
+        self, endpoint: Endpoint, method: Method[Question, Answer], question: Question, effect: Effect, deadline: float
     ) -> Answer:
         log_ins = 0
         while True:
             token = self.session.token(endpoint, deadline - time.monotonic())
             try:
-                return endpoint.call(method, question, token, deadline - time.monotonic())
+                return endpoint.call(method, question, token, deadline - time.monotonic(), is_patient=effect == "write")
             except CallFailed as failed:
                 if not self.is_token_at_fault(failed.refusal, log_ins):
                     raise
@@ -147,6 +157,8 @@ class Calls:
         self.endpoints.turn_from(endpoint)
         if endpoint.heard_at < since:
             self._on_silent(endpoint)
+        if time.monotonic() - endpoint.heard_at > SILENT_LIMITS * self.limit_s:
+            endpoint.abandon()
 
     def error(self, endpoint: Endpoint, refusal: Refusal, about: str) -> StoreError:
         """What is raised for a question that was refused."""

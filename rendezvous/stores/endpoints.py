@@ -90,11 +90,27 @@ class Endpoint:
         self.heard_at = 0.0
         self._channel = channel
         self._calls: dict[str, grpc.UnaryUnaryMultiCallable[Any, Any]] = {}
+        self._patient: set[grpc.Future[bytes]] = set()
 
-    def call(self, method: Method[Question, Answer], question: Question, token: str, limit_s: float) -> Answer:
-        """Ask and wait for the answer. Raises CallFailed."""
+    def call(
+        self,
+        method: Method[Question, Answer],
+        question: Question,
+        token: str,
+        limit_s: float,
+        *,
+        is_patient: bool = False,
+    ) -> Answer:
+        """Ask and wait for the answer, if `is_patient` until `abandon`. Raises CallFailed."""
         import grpc
 
+        if is_patient:
+            asked = self.begin(method, question, max(limit_s, 0.0), token)
+            self._patient.add(asked)
+            try:
+                return self.finish(method, asked, limit_s + 1.0)  # its own limit comes before
+            finally:
+                self._patient.discard(asked)
         try:
             data = self._callable(method)(encode(question), timeout=max(limit_s, 0.0), metadata=_metadata(token))
         except grpc.RpcError as error:
@@ -103,10 +119,17 @@ class Endpoint:
             raise closed() from None
         return self.read(method.answer, data)
 
-    def begin(self, method: Method[Question, Answer], question: Question, limit_s: float) -> grpc.Future[bytes]:
+    def abandon(self) -> None:
+        """Wait no longer for what is asked patiently: this server has fallen silent."""
+        for asked in tuple(self._patient):
+            asked.cancel()
+
+    def begin(
+        self, method: Method[Question, Answer], question: Question, limit_s: float, token: str = ""
+    ) -> grpc.Future[bytes]:
         """Ask and do not wait; what comes is for `finish`."""
         try:
-            return self._callable(method).future(encode(question), timeout=limit_s)
+            return self._callable(method).future(encode(question), timeout=limit_s, metadata=_metadata(token))
         except ValueError:
             raise closed() from None
 

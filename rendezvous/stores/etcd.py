@@ -1,7 +1,7 @@
 """A client of etcd v3, or of whatever speaks its language, as our own served store does.
 
 The contract in `rendezvous/store.py` in etcd's words over gRPC: this file translates; `calls.py` asks, `watching.py`
-watches, `endpoints.py` holds the connections. Every call ends within `call_limit_s`, whatever the servers do.
+watches, `endpoints.py` holds the connections. Every call ends within its limit, whatever the servers do.
 
 A lease is renewed by a stream of its own each time: one question, one answer, a deadline. So no answer can be
 taken for another's, and no stream that hangs holds up the next renewal; a stream over HTTP/2 costs as little as a call.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -24,6 +25,7 @@ from rendezvous.store import (
     Lease,
     Operation,
     Put,
+    Renewal,
     Store,
     TxnResult,
     Watch,
@@ -47,9 +49,9 @@ _RELATIONS = {"=": wire.EQUAL, "!=": wire.NOT_EQUAL, "<": wire.LESS, ">": wire.G
 class EtcdStore(Store):
     """A `Store` in etcd; any number of threads may share one. The constructor contacts nobody.
 
-    `endpoints` are "HOST:PORT", the members of one cluster. `call_limit_s`: the longest a call may take.
-    `connect_limit_s`: the longest that `connect` and a log-in may take. Raises SettingsError for files that cannot be
-    used for TLS.
+    `endpoints` are "HOST:PORT", the members of one cluster. `call_limit_s`: the longest a call may take;
+    `write_limit_s`: one that writes, else the same. `connect_limit_s`: the longest that `connect` and a log-in may
+    take. Raises SettingsError for files that cannot be used for TLS.
     """
 
     def __init__(
@@ -60,11 +62,13 @@ class EtcdStore(Store):
         password: str = "",
         tls: Tls | None = None,
         call_limit_s: float = 1.0,
+        write_limit_s: float | None = None,
         connect_limit_s: float = 3.0,
     ) -> None:
         self._endpoints = Endpoints(endpoints, tls)
         session = Session(user, password, connect_limit_s)
-        self._calls = Calls(self._endpoints, session, call_limit_s, self._on_silent)
+        write_limit_s = call_limit_s if write_limit_s is None else write_limit_s
+        self._calls = Calls(self._endpoints, session, call_limit_s, write_limit_s, self._on_silent)
         self._watching = Watching(self._calls)
         self._connect_limit_s = connect_limit_s
         self._is_closed = False
@@ -136,21 +140,44 @@ class EtcdStore(Store):
 
     # Leases
 
-    def lease_grant(self, ttl_s: float) -> Lease:
-        """A new lease of at least `ttl_s` seconds: etcd counts whole ones."""
+    def lease_grant(self, ttl_s: float, *, id: int = 0) -> Lease:
+        """A new lease of at least `ttl_s` seconds: etcd counts whole ones. Raises LeaseExists for an `id` in use."""
         if not math.isfinite(ttl_s):
             raise StoreError(f"a lease needs a time in seconds, not {ttl_s}")
-        question = wire.LeaseGrantRequest(ttl=max(1, math.ceil(ttl_s)))
+        question = wire.LeaseGrantRequest(max(1, math.ceil(ttl_s)), id)
         answer = self._ask(wire.LEASE_GRANT, question, "a new lease")
         return Lease(answer.id, float(answer.ttl))
 
     def lease_keep_alive(self, lease: int) -> float:
         """Renew in full; the granted TTL in seconds. Raises LeaseNotFound when it is gone."""
+        return float(self._keep_alive(lease).ttl)
+
+    def lease_renew(self, lease: int, key: str) -> Renewal:
+        """Renew in full, then read `key` with a majority. Raises LeaseNotFound when the lease is gone.
+
+        Renewals do not pass through Raft: a leader whose disk hangs answers them after it has been replaced. The read
+        needs the leader's word, and the word of most others that it leads. An answer names the term of what its server
+        had applied last: of a renewal before it was passed on to the leader, of a read once it was served. If both name
+        the same term, one leader led from before the renewal until after it, and the lease is what that leader says.
+        """
+        check_key(key)
+        started = time.monotonic()
+        kept = self._keep_alive(lease)
+        question = wire.RangeRequest(key.encode(), keys_only=True)
+        limit_s = self._calls.limit_s - (time.monotonic() - started)
+        read = self._ask(wire.RANGE, question, _about(key), "read", limit_s=limit_s)
+        is_confirmed = kept.header.raft_term == read.header.raft_term
+        if not is_confirmed:
+            self._endpoints.turn_from(self._endpoints.current)  # a server that lags behind may do so for long
+        created = read.kvs[0].create_revision if read.kvs else 0
+        return Renewal(float(kept.ttl), is_confirmed, read.header.revision, created)
+
+    def _keep_alive(self, lease: int) -> wire.LeaseKeepAliveResponse:
         question = wire.LeaseKeepAliveRequest(lease)
         answer = self._ask(wire.LEASE_KEEP_ALIVE, question, f"lease {lease}", "renewal")
         if answer.ttl <= 0:
             raise LeaseNotFound(f"lease {lease} has expired or was revoked")
-        return float(answer.ttl)
+        return answer
 
     def lease_revoke(self, lease: int) -> None:
         """End the lease now, and its keys with it. Raises LeaseNotFound when it is gone."""

@@ -10,7 +10,7 @@ import heapq
 import math
 from collections.abc import Iterator
 
-from rendezvous.errors import LeaseNotFound, StoreError
+from rendezvous.errors import LeaseExists, LeaseNotFound, StoreError
 
 LEASE_TTL_MIN_S = 2.0  # what etcd grants at least with its default elections
 LEASE_ID_MAX = 2**63 - 1
@@ -48,11 +48,11 @@ class Leases:
         return self._due[0][0] if self._due else math.inf
 
     def grant(self, ttl_s: float, now: float, id: int = 0) -> HeldLease:
-        """A new lease, under `id` if that is not 0. Raises StoreError for an id that is in use or none at all."""
+        """A new lease, under `id` if that is not 0. Raises LeaseExists for one in use, StoreError for none at all."""
         if math.isnan(ttl_s):
             raise StoreError("a lease needs a time in seconds, not nan")
         if id in self._held:
-            raise StoreError(f"lease {id} exists already")
+            raise LeaseExists(f"lease {id} exists already")
         if not 0 <= id <= LEASE_ID_MAX:
             raise StoreError(f"a lease has a number between 1 and {LEASE_ID_MAX}, not {id}")
         while not id:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from rendezvous.errors import Compacted, StoreError
-from rendezvous.store import Batch, Compare, Delete, Found, Get, Lease, Operation, Put, Store, TxnResult, Watch
+from rendezvous.store import Batch, Compare, Delete, Found, Get, Lease, Operation, Put, Renewal, Store, TxnResult, Watch
 from rendezvous.stores.faults import Faults
 from rendezvous.stores.keyspace import Keyspace, Page, Range, range_of
 from rendezvous.stores.leases import HeldLease, Leases
@@ -125,7 +125,7 @@ class MemoryStore(Store):
     def lease_grant(self, ttl_s: float, *, id: int = 0) -> Lease:
         """A new lease of at least `ttl_s` seconds, 2 at least. `math.inf` never expires; only a private store can.
 
-        Raises StoreError for an `id` (0 is any) that is in use.
+        Raises LeaseExists for an `id` (0 is any) that is in use.
         """
         with self._changed:
             self._admit(writes=True)
@@ -140,6 +140,11 @@ class MemoryStore(Store):
         with self._changed:
             self._admit(writes=True)
             return self.faults.answer(self._leases.renew(lease, self._clock()).ttl_s)
+
+    def lease_renew(self, lease: int, key: str) -> Renewal:
+        """Renew in full, then read `key`. Raises LeaseNotFound when the lease is gone or due to go."""
+        ttl_s, found = self.lease_keep_alive(lease), self.get(key)
+        return Renewal(ttl_s, True, found.revision, found.first.create_revision if found.first else 0)
 
     def lease_revoke(self, lease: int) -> None:
         """End the lease now, and its keys with it. Raises LeaseNotFound when it is gone."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from rendezvous.errors import LeaseNotFound, StoreError
+from rendezvous.errors import LeaseExists, LeaseNotFound, StoreError
 from rendezvous.values import NamedTuple
 
 
@@ -84,6 +84,7 @@ _ROWS: tuple[tuple[str, Refusal], ...] = (
         ),
     ),
     ("requested lease not found", Refusal(Kind.REFUSED, "does not know the lease any more", error=LeaseNotFound)),
+    ("lease already exists", Refusal(Kind.REFUSED, "has a lease of this id already", error=LeaseExists)),
     ("request is too large", Refusal(Kind.REFUSED, "does not accept a request of this size")),
     ("message larger than max", Refusal(Kind.REFUSED, "does not accept a request of this size")),
     # Users

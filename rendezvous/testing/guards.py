@@ -36,6 +36,8 @@ def _guards(write: Operation, member_id: str, is_running: bool) -> set[Guard]:
     if name == own and not is_delete:
         joining = {(own, "create"), ("current", "mod"), ("ctl/verdict", "create")}
         return joining | ({("ctl/round", "mod")} if is_running else set())
+    if name == f"lease/{member_id}":  # it decides nothing: what matters is whether the store knows the lease
+        return set()
     if name == f"status/{member_id}" and not is_delete:
         return {(own, "create"), (name, "mod")}
     if name == "ctl/leader":  # an election, or a takeover: put over what was seen there, by one of the roster

@@ -95,7 +95,7 @@ class Storage:
     def request(self, node: Node, incarnation: int, ask: Ask, send: Send) -> None:
         """Carry a request to the store and its answer back, or lose either."""
         cluster = self._cluster
-        network, limit_s = cluster.network, cluster.settings.call_limit_s
+        network, limit_s = cluster.network, cluster.settings.limit_s(messages.purpose(ask.request))
         there, back = cluster.delay(), cluster.delay()
         shares = {
             "lost": network.lose_request,

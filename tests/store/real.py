@@ -42,8 +42,8 @@ class Client(EtcdStore):
         super().__init__([endpoint], call_limit_s=10)
         self.leases: list[int] = []
 
-    def lease_grant(self, ttl_s: float) -> Lease:
-        lease = super().lease_grant(ttl_s)
+    def lease_grant(self, ttl_s: float, *, id: int = 0) -> Lease:
+        lease = super().lease_grant(ttl_s, id=id)
         self.leases.append(lease.id)
         return lease
 

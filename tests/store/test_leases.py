@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
 
-from rendezvous.errors import LeaseNotFound
-from rendezvous.store import Compare, Put, Store
+from rendezvous.errors import LeaseExists, LeaseNotFound
+from rendezvous.store import Compare, Put, Renewal, Store
 from tests.store.under_test import StoreUnderTest, words
 
 Key = Callable[[str], str]
@@ -27,6 +28,35 @@ def test_a_lease_is_granted_for_at_least_the_time_asked(store: Store) -> None:
 def test_every_lease_has_an_id_of_its_own_that_is_not_0(store: Store) -> None:
     leases = [store.lease_grant(10).id for _ in range(10)]
     assert len({0, *leases}) == 11
+
+
+def test_a_lease_has_the_id_that_was_chosen_and_is_granted_once(store: Store, key: Key) -> None:
+    id = random.SystemRandom().getrandbits(62) + 2**62
+    assert store.lease_grant(10, id=id).id == id
+    store.put(key("a"), b"1", lease=id)
+    with pytest.raises(LeaseExists):
+        store.lease_grant(20, id=id)
+    assert is_there(store, key("a")), "the first lease is as it was"
+    assert store.lease_keep_alive(id) == 10
+    store.lease_revoke(id)
+    store.lease_grant(10, id=id)
+    assert not is_there(store, key("a"))
+    store.lease_revoke(id)
+
+
+def test_a_renewal_tells_of_a_key_what_a_majority_knows(store: Store, key: Key) -> None:
+    lease = store.lease_grant(10).id
+    revision = store.put(key("a"), b"1", lease=lease)
+    assert store.lease_renew(lease, key("a")) == Renewal(10.0, True, revision, revision)
+    assert store.lease_renew(lease, key("b")) == Renewal(10.0, True, revision, 0)
+    store.put(key("a"), b"2", lease=lease)
+    assert store.lease_renew(lease, key("a")).create_revision == revision
+    deleted = store.get(key("a")).revision + 1
+    store.delete(key("a"))
+    assert store.lease_renew(lease, key("a")) == Renewal(10.0, True, deleted, 0)
+    store.lease_revoke(lease)
+    with pytest.raises(LeaseNotFound):
+        store.lease_renew(lease, key("a"))
 
 
 def test_a_lease_makes_no_revision_until_its_keys_go(store: Store, key: Key) -> None:

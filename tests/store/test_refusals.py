@@ -102,7 +102,7 @@ def test_a_new_token_that_has_expired_as_well_is_asked_for_again_a_few_times(ref
     def asked(refusals: int) -> int:
         endpoint: Any = Forgetful(refusals, refusal)
         endpoints: Any = SimpleNamespace(in_turn=lambda: (endpoint,))
-        calls = Calls(endpoints, Session("ann", "secret", 10), 10, lambda _: None)
+        calls = Calls(endpoints, Session("ann", "secret", 10), 10, 10, lambda _: None)
         calls.ask(wire.RANGE, wire.RangeRequest(b"a"), about="the key a", effect="read")
         return int(endpoint.log_ins)
 

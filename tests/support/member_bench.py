@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from rendezvous import keys, messages
 from rendezvous.decide import MemberView, Size
+from rendezvous.driver import answer
 from rendezvous.errors import StoreError
 from rendezvous.messages import (
     Action,
@@ -134,16 +135,7 @@ class Bench:
             return messages.Refused(ask.id, error)
 
     def serve(self, request: messages.Request) -> messages.Answer:
-        match request:
-            case messages.Grant(ttl_s):
-                return self.store.lease_grant(ttl_s)
-            case messages.KeepAlive(lease):
-                return self.store.lease_keep_alive(lease)
-            case messages.Revoke(lease):
-                self.store.lease_revoke(lease)
-                return None
-            case messages.Txn(compares, success, failure):
-                return self.store.txn(compares, success, failure)
+        return answer(self.store, request)
 
     def settle_one(self) -> bool:
         """Answer one thing, or deliver one event, or let a leader look again; False if nothing is under way."""

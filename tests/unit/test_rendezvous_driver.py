@@ -25,6 +25,7 @@ from rendezvous.messages import (
     End,
     Event,
     Follow,
+    Grant,
     KeepAlive,
     MakePlan,
     PeerDown,
@@ -43,7 +44,7 @@ from rendezvous.messages import (
 )
 from rendezvous.presence import Presence
 from rendezvous.protocol import Protocol
-from rendezvous.store import Get, Operation, TxnResult
+from rendezvous.store import Get, Lease, Operation, Renewal, TxnResult
 from rendezvous.stores.memory import MemoryStore
 from tests.support.waiting import wait_until
 
@@ -141,9 +142,9 @@ def test_a_store_within_the_process_answers_in_the_same_turn_without_a_thread() 
 def test_a_slow_request_does_not_hold_up_a_keep_alive_nor_the_caller() -> None:
     store = SlowStore()
     lease = store.lease_grant(60.0)
-    with driven(Ask(1, "look", SLOW), Ask(2, "keep the lease", KeepAlive(lease.id)), store=store) as bench:
+    with driven(Ask(1, "look", SLOW), Ask(2, "keep the lease", KeepAlive(lease.id, "k")), store=store) as bench:
         bench.begin()
-        wait_until(lambda: bench.heard(Answered(2, 60.0)), what="the keep-alive")
+        wait_until(lambda: bench.heard(Answered(2, Renewal(60.0, True, 1, 0))), what="the keep-alive")
         assert not any(isinstance(event, Answered) and event.id == 1 for event in bench.script.events)
         store.gate.set()
         wait_until(lambda: any(isinstance(e, Answered) and e.id == 1 for e in bench.script.events if bench.heard()))
@@ -240,9 +241,19 @@ def test_only_a_request_that_nobody_knows_the_outcome_of_is_unknown(
     store = MemoryStore(threaded=False)
     monkeypatch.setattr(store, "lease_keep_alive", fail)
     expected = Unknown(1) if kind is Unknown else Refused(1, error)
-    with driven(Ask(1, "keep the lease", KeepAlive(7)), store=store, is_local=is_local) as bench:
+    with driven(Ask(1, "keep the lease", KeepAlive(7, "k")), store=store, is_local=is_local) as bench:
         bench.begin()
         wait_until(lambda: bench.heard(expected), what=str(expected))
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_lease_that_is_there_already_has_been_granted(is_local: bool) -> None:
+    store = MemoryStore()
+    store.lease_grant(60.0, id=7)
+    with driven(Ask(1, "grant a lease", Grant(5.0, 7)), store=store, is_local=is_local) as bench:
+        bench.begin()
+        wait_until(lambda: bench.heard(Answered(1, Lease(7, 5.0))), what="the lease")
+        assert store.leases() == [7]
 
 
 def test_a_watch_brings_its_events_and_wakes_the_caller() -> None:

@@ -32,7 +32,7 @@ from rendezvous.messages import (
     WatchLost,
 )
 from rendezvous.records import Seal, Status, Verdict
-from rendezvous.store import Put
+from rendezvous.store import Put, Renewal
 from tests.support.member_bench import Bench, none, only, running
 
 # --- requests
@@ -151,7 +151,8 @@ def test_a_store_may_count_in_whole_seconds() -> None:
     bench.now += 1.0
     ask = only(bench.step(Tick()), Ask)
     assert isinstance(ask.request, messages.KeepAlive)
-    assert only(bench.step(messages.Answered(ask.id, 5)), ExtendLeash).until == bench.now + 4.0
+    renewal = Renewal(5, True, 99, bench.protocol.member_revision)
+    assert only(bench.step(messages.Answered(ask.id, renewal)), ExtendLeash).until == bench.now + 4.0
 
 
 def test_a_lease_that_cannot_be_renewed_costs_the_membership_and_the_workers() -> None:
@@ -388,18 +389,34 @@ def test_a_seal_that_is_applied_late_is_not_sealed_over() -> None:
     bench.step(messages.Unknown(late.id))
     bench.now += 1.0
     bench.step(Tick())
-    _settle_until(bench, "assign round 1")
-    assigned = bench.asks.popleft()
-    answer = bench.serve(assigned.request)
+    _settle_until(bench, "seal round 1")
+    again = bench.asks.popleft()
     bench.serve(late.request)
-    bench.store.deliver()
-    while bench._events:  # the watch tells of the seal before the answer about the second try's assignments is there
-        bench.step(bench._events.popleft())
-    bench.step(messages.Answered(assigned.id, answer))
+    answer = bench.serve(again.request)
+    bench.deliver()  # the watch tells of the seal before the answer to the second try is there
+    bench.step(messages.Answered(again.id, answer))
     bench.settle()
     sealed = bench.store.get(bench.job.round).first
     assert sealed is not None
     assert sealed.version == 1
+
+
+def test_an_assignment_that_was_not_answered_is_written_again_under_the_same_token() -> None:
+    bench = Bench()
+    bench.step(Begin())
+    _settle_until(bench, "assign round 1")
+    first = bench.asks.popleft()
+    bench.step(messages.Unknown(first.id))
+    bench.now += 1.0
+    bench.step(Tick())
+    _settle_until(bench, "assign round 1")
+    assert isinstance(first.request, messages.Txn)
+    assert isinstance(bench.asks[0].request, messages.Txn)
+    assert bench.asks[0].request.success == first.request.success
+    bench.serve(first.request)  # it comes late, and does no harm
+    bench.settle()
+    assert bench.protocol.alive_round == 1
+    assert len(bench.store.get(bench.job.assignments(1), prefix=True).items) == 1
 
 
 def _settle_until(bench: Bench, why: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rendezvous.errors import Compacted, LeaseNotFound, StoreError
+from rendezvous.errors import Compacted, LeaseExists, LeaseNotFound, StoreError
 from rendezvous.values import NamedTuple
 
 
@@ -51,4 +51,6 @@ def refusal_of(error: StoreError) -> Refusal:
     """The memory store's errors in etcd's words."""
     if isinstance(error, LeaseNotFound):
         return LEASE_NOT_FOUND
+    if isinstance(error, LeaseExists):
+        return LEASE_EXISTS
     return COMPACTED if isinstance(error, Compacted) else Refusal("UNAVAILABLE", f"meshrun: {error}")
