@@ -268,7 +268,7 @@ class Protocol(Following):
     def lapse(self, now: float, why: str = "") -> None:
         """The lease is gone, so others may take this node's place: kill at once, then come back as a new member."""
         if self.member_revision:
-            self.say(f"lost the membership: {why or self.leash.why_over}; joining again")
+            self.remark(f"lost the membership: {why or self.leash.why_over}; joining again")
         self.here.stop("fence", "the lease has ended", now)
         self.become_new_member()
 

@@ -86,7 +86,7 @@ class Forgetful:
     def finish(self, *_: Any) -> wire.AuthenticateResponse:
         return wire.AuthenticateResponse(token=f"token {self.log_ins}")
 
-    def call(self, *_: Any) -> wire.RangeResponse:
+    def call(self, *_: Any, **__: Any) -> wire.RangeResponse:
         self.refusals -= 1
         if self.refusals >= 0:
             raise CallFailed(self.refusal)
