@@ -167,7 +167,7 @@ class NetworkedMembership(Membership):
 
     def _open(self, run_id: str, node_rank: int | None) -> Store:
         network = self._arrival.network
-        store = stores.open_store(network, self._arrival.credentials, call_limit_s=self._limits.call_limit_s)
+        store = stores.open_store(network, self._arrival.credentials, self._limits)
         try:
             # It was there a moment ago: if it is away again, whoever joins waits for it and says so.
             version = stores.check(store, network, run_id, may_be_away=True)
@@ -182,6 +182,11 @@ class NetworkedMembership(Membership):
         name, address = self._arrival.name, self._arrival.presence_address
         who = f"{name} ({address})" if node_rank is None else f"{name} ({address}), node rank {node_rank},"
         tell(f"{who} meets the other nodes of run {run_id} in {what} at {', '.join(network.endpoints)}")
+        if network.backend == "etcd" and stores.may_end_leases_early(version):
+            tell(
+                f"etcd {version} may end leases early when its leader's disk stalls, which restarts the round; etcd "
+                "3.4.31, 3.5.13 and later do not"
+            )
         return store
 
 

@@ -14,6 +14,7 @@ from launcher.options.network import Network
 from rendezvous import keys
 from rendezvous.addresses import split_address
 from rendezvous.errors import SettingsError, StoreError, Unreachable
+from rendezvous.settings import Settings
 
 if TYPE_CHECKING:
     from rendezvous.stores.etcd import EtcdStore
@@ -33,18 +34,26 @@ def require_grpc() -> None:
         )
 
 
-def open_store(network: Network, credentials: Credentials, *, call_limit_s: float = 1.0) -> EtcdStore:
+def open_store(network: Network, credentials: Credentials, limits: Settings | None = None) -> EtcdStore:
     """A client of the store; nobody is contacted yet. Raises UsageError for files that cannot be used."""
     require_grpc()
     from rendezvous.stores.etcd import EtcdStore, Tls
 
+    limits = limits or Settings()
     tls = Tls(network.ca_file, network.cert_file, network.key_file) if network.uses_tls else None
     if network.backend == "served":
         user, password = (SERVED_USER, credentials.token) if credentials.token else ("", "")
     else:
         user, password = credentials.user, credentials.password
     try:
-        return EtcdStore(network.endpoints, user=user, password=password, tls=tls, call_limit_s=call_limit_s)
+        return EtcdStore(
+            network.endpoints,
+            user=user,
+            password=password,
+            tls=tls,
+            call_limit_s=limits.call_limit_s,
+            write_limit_s=limits.write_limit_s,
+        )
     except SettingsError as error:
         raise UsageError(str(error), error.hint) from None
 
@@ -63,6 +72,13 @@ def check(store: EtcdStore, network: Network, run_id: str, *, may_be_away: bool 
             return ""
         raise TemporaryError(str(error), error.hint) from None
     return version
+
+
+def may_end_leases_early(version: str) -> bool:
+    """Whether this version of etcd has a defect that costs members their leases; "" is a version not known."""
+    from rendezvous.stores import etcd
+
+    return bool(version) and etcd.may_end_leases_early(version)
 
 
 def serve(network: Network, hosts: Sequence[str], credentials: Credentials) -> StoreServer:

@@ -39,7 +39,7 @@ from rendezvous.messages import (
 )
 from rendezvous.protocol import Protocol
 from rendezvous.store import Batch, Lease, Store, Watch
-from rendezvous.trouble import Trouble
+from rendezvous.trouble import Trouble, purpose
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Driver:
             self._renewing = Hired("keep-alive", 1)
             self._asking = Hired("request", HANDS)
         self._trouble = Trouble()
-        self._outcomes: deque[tuple[str, StoreError | None]] = deque()  # of requests, for what is told of the store
+        self._outcomes: deque[tuple[str, StoreError | None, float]] = deque()  # of requests, and how long each took
         self._failure: Exception | None = None  # a mistake made in another thread, for the caller's to answer for
 
     @property
@@ -144,7 +144,7 @@ class Driver:
 
     def _told_of_the_store(self, now: float) -> list[Action]:
         outcomes = [self._outcomes.popleft() for _ in range(len(self._outcomes))]
-        sentences = [self._trouble.take(purpose, error, now) for purpose, error in outcomes]
+        sentences = [self._trouble.take(purpose, error, now, took_s) for purpose, error, took_s in outcomes]
         return [Say(sentence, is_remark=True) for sentence in sentences if sentence]
 
     def _take_inbox(self) -> list[Event]:
@@ -220,6 +220,7 @@ class Driver:
 
     def _event_of(self, ask: Ask) -> Event:
         failure: StoreError | None = None
+        since = self._clock()
         try:
             return Answered(ask.id, answer(self._store, ask.request))
         except OutcomeUnknown as error:
@@ -229,7 +230,7 @@ class Driver:
             failure = error
             return Refused(ask.id, error)
         finally:
-            self._outcomes.append((messages.purpose(ask.request), failure))
+            self._outcomes.append((purpose(ask.request), failure, self._clock() - since))
 
 
 class _Following:

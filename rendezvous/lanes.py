@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from rendezvous.messages import Action, Answer, Answered, Ask, Refused, Request, Say, Unknown, purpose
+from rendezvous.messages import Action, Answer, Answered, Ask, Refused, Request, Say, Unknown
 from rendezvous.settings import Settings
+from rendezvous.trouble import purpose
 from rendezvous.values import NamedTuple
 
 

@@ -3,27 +3,45 @@
 A restart of the store that takes a moment, or one request that got lost, is nobody's business. What lasts is: a server
 that cannot be reached, a certificate or a user that is refused, no space left. Requests are told apart by what they
 are for, since a store without space still answers who only reads.
+
+A store may also do all that it is asked, and be slow at it. Reads come from memory, but a write waits for the disks of
+most servers, so that a slow disk shows in writes alone.
 """
 
 from __future__ import annotations
 
 from rendezvous.errors import Compacted, LeaseNotFound, StoreError
+from rendezvous.messages import KeepAlive, Request, Txn
+from rendezvous.store import Get
 
 PATIENCE_S = 1.0
 """So long something must go wrong before it is told. The first words of a server that ends are about broken
 connections, and a second later it is plain what is the matter."""
+SLOW_S = 1.0
+"""A write that takes so long is told; an etcd on a disk made for it takes some milliseconds."""
 _NO_TROUBLE = (LeaseNotFound, Compacted)  # answers as any other
+
+
+def purpose(request: Request) -> str:
+    """What a request is for: "renew", "read" or "write"."""
+    match request:
+        case KeepAlive():
+            return "renew"
+        case Txn(_, success, _) if all(isinstance(one, Get) for one in success):
+            return "read"
+    return "write"
 
 
 class Trouble:
     def __init__(self) -> None:
         self._since: dict[str, float] = {}  # purpose -> when it was first refused, and it was never answered since
         self._told: dict[str, str] = {}
+        self._slow_s = 0.0  # how long a write takes, as was told last
 
-    def take(self, purpose: str, error: StoreError | None, now: float) -> str:
-        """A request for this purpose was answered, or failed; the sentence to be told, mostly ""."""
+    def take(self, purpose: str, error: StoreError | None, now: float, took_s: float = 0.0) -> str:
+        """A request for this purpose was answered, or failed, after so long; the sentence to be told, mostly ""."""
         if error is None or isinstance(error, _NO_TROUBLE):
-            return self._answered(purpose)
+            return self._answered(purpose) or (self._paced(took_s) if purpose == "write" else "")
         since = self._since.setdefault(purpose, now)
         if now < since + PATIENCE_S or purpose in self._told:
             return ""
@@ -36,3 +54,13 @@ class Trouble:
         self._since.pop(purpose, None)
         was_told = self._told.pop(purpose, "")
         return "the store does what it is asked again" if was_told and not self._told else ""
+
+    def _paced(self, took_s: float) -> str:
+        """Told once, again when it is twice as bad, and when it is over."""
+        if took_s >= max(SLOW_S, 2 * self._slow_s):
+            self._slow_s = took_s
+            return f"writes to the store take {took_s:.1f} s: joining and restarts take several of them"
+        if self._slow_s and took_s < SLOW_S / 2:
+            self._slow_s = 0.0
+            return "writes to the store are fast again"
+        return ""

@@ -41,6 +41,9 @@ from rendezvous.stores.wire import Answer, Method, Question
 __all__ = ["EtcdStore", "Tls"]
 
 OLDEST_VERSION = (3, 4)
+# The first release of each line whose leader asks most others whether it still leads before it renews leases or ends
+# them (etcd's change logs: pull requests 17465 and 17425); later lines have always had it.
+_LEASES_MENDED = {(3, 4): 31, (3, 5): 13}
 CLOSE_LIMIT_S = 3.0  # for a thread whose stream is cancelled: milliseconds, unless a callback hangs
 
 _RELATIONS = {"=": wire.EQUAL, "!=": wire.NOT_EQUAL, "<": wire.LESS, ">": wire.GREATER}
@@ -79,8 +82,7 @@ class EtcdStore(Store):
         Nothing needs this: calls connect by themselves. It is for the start, when a mistake is still cheap.
         """
         status = self._first_status()
-        version = status.version.split("-")[0].split(".")
-        if [int(part) if part.isdigit() else 0 for part in version[:2]] < list(OLDEST_VERSION):
+        if parsed_version(status.version)[:2] < OLDEST_VERSION:
             oldest = ".".join(map(str, OLDEST_VERSION))
             at = self._endpoints.current.address
             raise StoreError(f"the store at {at} is etcd {status.version}, too old: {oldest} is needed")
@@ -246,6 +248,18 @@ class EtcdStore(Store):
 
     def _on_silent(self, endpoint: Endpoint) -> None:
         self._watching.leave(endpoint)
+
+
+def parsed_version(version: str) -> tuple[int, ...]:
+    """Three numbers of "3.4.23" or "3.5.0-rc.1"; what is no number is 0."""
+    parts = [*version.partition("-")[0].split("."), "", "", ""][:3]
+    return tuple(int(part) if part.isdigit() else 0 for part in parts)
+
+
+def may_end_leases_early(version: str) -> bool:
+    """Whether a leader of this version that was replaced while its disk hung ends leases that others have renewed."""
+    major, minor, patch = parsed_version(version)
+    return patch < _LEASES_MENDED.get((major, minor), 0)
 
 
 def _about(key: str, prefix: bool = False) -> str:

@@ -20,6 +20,7 @@ from rendezvous.errors import Compacted, StoreError
 from rendezvous.messages import Ask, Event, WatchLost
 from rendezvous.store import Batch, Watch
 from rendezvous.stores.memory import MemoryStore
+from rendezvous.trouble import purpose
 
 if TYPE_CHECKING:
     from rendezvous.testing.cluster import Cluster
@@ -95,7 +96,7 @@ class Storage:
     def request(self, node: Node, incarnation: int, ask: Ask, send: Send) -> None:
         """Carry a request to the store and its answer back, or lose either."""
         cluster = self._cluster
-        network, limit_s = cluster.network, cluster.settings.limit_s(messages.purpose(ask.request))
+        network, limit_s = cluster.network, cluster.settings.limit_s(purpose(ask.request))
         there, back = cluster.delay(), cluster.delay()
         shares = {
             "lost": network.lose_request,

@@ -40,3 +40,11 @@ def test_one_sentence_is_enough_for_all_that_is_asked_and_the_end_is_when_all_is
 
 def test_a_lease_that_is_gone_is_an_answer() -> None:
     assert told((0.0, "renew", LeaseNotFound("gone")), (2.0, "renew", LeaseNotFound("gone"))) == []
+
+
+def test_slow_writes_are_told_once_again_when_twice_as_slow_and_when_they_are_over() -> None:
+    trouble = Trouble()
+    said = [trouble.take("write", None, float(at), took_s) for at, took_s in enumerate((0.9, 1.2, 2.3, 2.4, 0.6, 0.1))]
+    slow = [f"writes to the store take {s} s: joining and restarts take several of them" for s in ("1.2", "2.4")]
+    assert said == ["", slow[0], "", slow[1], "", "writes to the store are fast again"]
+    assert [trouble.take(purpose, None, 9.0, 3.0) for purpose in ("read", "renew")] == ["", ""]
