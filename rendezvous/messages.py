@@ -17,17 +17,13 @@ from rendezvous.values import NamedTuple
 
 
 class Grant(NamedTuple):
-    """Answered as granted also if a lease of this id is there already: by a request whose answer was lost."""
-
     ttl_s: float
-    id: int
+    id: int  # a lease of this id that is there already counts as granted
 
 
 class KeepAlive(NamedTuple):
-    """Renew `lease`, then look whether `key` is there."""
-
     lease: int
-    key: str
+    key: str  # is looked for after the renewal
 
 
 class Revoke(NamedTuple):
