@@ -39,7 +39,6 @@ class Txn(NamedTuple):
 Request = Grant | KeepAlive | Revoke | Txn
 Answer = Lease | Renewal | TxnResult | None
 
-
 # --- Events ---
 
 
