@@ -108,7 +108,7 @@ class Endpoint:
             asked = self.begin(method, question, max(limit_s, 0.0), token)
             self._patient.add(asked)
             try:
-                return self.finish(method, asked, limit_s + 1.0)  # its own limit comes before
+                return self.finish(method, asked, limit_s)
             finally:
                 self._patient.discard(asked)
         try:
