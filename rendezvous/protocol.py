@@ -112,6 +112,7 @@ class Protocol(Following):
         self.forget_requests()
         self.forget_all()
         self.member_id, self.member_revision = self.token(), 0
+        self._said = ""
         self.leash = Leash(self)
         self.here.begin_membership()
         self.joining.begin_again()
