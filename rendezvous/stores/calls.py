@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 Effect = Literal["read", "renewal", "write"]  # all but a write may be asked again when the answer is missing
 
 LOG_INS_MAX = 3  # a new token may expire, too, while a busy or stopped machine is between log-in and question
-SILENT_LIMITS = 1.5  # a server that is silent for longer is not slow but away: what it writes is not waited for
 ALARM_S = 1.0  # by then a cluster without space has agreed to refuse writes beforehand; it takes one round of agreement
 
 
@@ -104,18 +103,22 @@ class Calls:
         about: str,
         effect: Effect = "write",
         limit_s: float | None = None,
+        since: float | None = None,
     ) -> Answer:
-        """The answer. `about` names what is asked for in sentences: "the key '/a'". Raises StoreError."""
+        """The answer. `about` names what is asked for in sentences: "the key '/a'". Raises StoreError.
+
+        `since`: from when the limit counts, on time.monotonic, if not from now.
+        """
         if limit_s is None:
             limit_s = self._write_limit_s if effect == "write" else self.limit_s
-        deadline = time.monotonic() + limit_s
+        deadline = (time.monotonic() if since is None else since) + limit_s
         failures: dict[str, Refusal] = {}
         for endpoint in self.endpoints.in_turn():
             started = time.monotonic()
             if failures and started >= deadline:
                 break
             try:
-                answer = self._ask_one(endpoint, method, question, effect, deadline)
+                answer = self._ask_one(endpoint, method, question, effect == "write", deadline, limit_s)
             except CallFailed as failed:
                 refusal = failures[endpoint.address] = failed.refusal
             else:
@@ -129,18 +132,27 @@ class Calls:
             if refusal.kind in (Kind.REFUSED, Kind.LOG_IN, Kind.FULL):
                 raise self.error(endpoint, refusal, about)
             self.give_up(endpoint, started)
+            if effect == "renewal" and endpoint.heard_at < started:  # it needs no disk: this server is not just slow
+                endpoint.abandon()
             if refusal.kind is Kind.UNKNOWN and effect == "write":
                 raise OutcomeUnknown(f"{_at(endpoint.address)} {refusal.phrase}", refusal.hint)
         raise unavailable(failures, effect)
 
     def _ask_one(
-        self, endpoint: Endpoint, method: Method[Question, Answer], question: Question, effect: Effect, deadline: float
+        self,
+        endpoint: Endpoint,
+        method: Method[Question, Answer],
+        question: Question,
+        is_write: bool,
+        deadline: float,
+        limit_s: float,
     ) -> Answer:
         log_ins = 0
         while True:
             token = self.session.token(endpoint, deadline - time.monotonic())
             try:
-                return endpoint.call(method, question, token, deadline - time.monotonic(), is_patient=effect == "write")
+                left_s = deadline - time.monotonic()
+                return endpoint.call(method, question, token, left_s, given_s=limit_s, is_patient=is_write)
             except CallFailed as failed:
                 if not self.is_token_at_fault(failed.refusal, log_ins):
                     raise
@@ -157,8 +169,6 @@ class Calls:
         self.endpoints.turn_from(endpoint)
         if endpoint.heard_at < since:
             self._on_silent(endpoint)
-        if time.monotonic() - endpoint.heard_at > SILENT_LIMITS * self.limit_s:
-            endpoint.abandon()
 
     def error(self, endpoint: Endpoint, refusal: Refusal, about: str) -> StoreError:
         """What is raised for a question that was refused."""

@@ -99,22 +99,27 @@ class Endpoint:
         token: str,
         limit_s: float,
         *,
+        given_s: float | None = None,
         is_patient: bool = False,
     ) -> Answer:
-        """Ask and wait for the answer, if `is_patient` until `abandon`. Raises CallFailed."""
+        """Ask and wait for the answer, if `is_patient` until `abandon`. Raises CallFailed.
+
+        `given_s`: of which `limit_s` is what is left; that is what sentences tell.
+        """
         import grpc
 
+        limit_s, given_s = max(limit_s, 0.0), limit_s if given_s is None else given_s
         if is_patient:
-            asked = self.begin(method, question, max(limit_s, 0.0), token)
+            asked = self.begin(method, question, limit_s, token)
             self._patient.add(asked)
             try:
-                return self.finish(method, asked, limit_s)
+                return self.finish(method, asked, limit_s, given_s=given_s)
             finally:
                 self._patient.discard(asked)
         try:
-            data = self._callable(method)(encode(question), timeout=max(limit_s, 0.0), metadata=_metadata(token))
+            data = self._callable(method)(encode(question), timeout=limit_s, metadata=_metadata(token))
         except grpc.RpcError as error:
-            raise self.failed(error, limit_s) from None
+            raise self.failed(error, given_s) from None
         except ValueError:
             raise closed() from None
         return self.read(method.answer, data)
@@ -133,18 +138,26 @@ class Endpoint:
         except ValueError:
             raise closed() from None
 
-    def finish(self, method: Method[Question, Answer], asked: grpc.Future[bytes], limit_s: float) -> Answer:
+    def finish(
+        self,
+        method: Method[Question, Answer],
+        asked: grpc.Future[bytes],
+        limit_s: float,
+        *,
+        given_s: float | None = None,
+    ) -> Answer:
         """The answer to what was begun, waiting for it so long. Raises CallFailed."""
         import grpc
 
+        given_s = limit_s if given_s is None else given_s
         try:
             data = asked.result(timeout=max(limit_s, 0.0))
         except grpc.FutureTimeoutError:
-            raise CallFailed(Refusal(Kind.UNKNOWN, f"did not answer within {limit_s:.1f} s")) from None
+            raise CallFailed(Refusal(Kind.UNKNOWN, f"did not answer within {given_s:.1f} s")) from None
         except grpc.FutureCancelledError:
-            raise CallFailed(Refusal(Kind.UNKNOWN, "was not waited for")) from None
+            raise CallFailed(Refusal(Kind.UNKNOWN, "was given up before it answered")) from None
         except grpc.RpcError as error:
-            raise self.failed(error, limit_s) from None
+            raise self.failed(error, given_s) from None
         return self.read(method.answer, data)
 
     def stream(self, method: Method[Question, Answer], questions: Iterator[bytes], token: str) -> Stream:

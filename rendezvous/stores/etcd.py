@@ -166,8 +166,7 @@ class EtcdStore(Store):
         started = time.monotonic()
         kept = self._keep_alive(lease)
         question = wire.RangeRequest(key.encode(), keys_only=True)
-        limit_s = self._calls.limit_s - (time.monotonic() - started)
-        read = self._ask(wire.RANGE, question, _about(key), "read", limit_s=limit_s)
+        read = self._ask(wire.RANGE, question, _about(key), "read", since=started)
         is_confirmed = kept.header.raft_term == read.header.raft_term
         if not is_confirmed:
             self._endpoints.turn_from(self._endpoints.current)  # a server that lags behind may do so for long
@@ -238,9 +237,10 @@ class EtcdStore(Store):
         effect: Effect = "write",
         *,
         limit_s: float | None = None,
+        since: float | None = None,
     ) -> Answer:
         self._check_open()
-        return self._calls.ask(method, question, about=about, effect=effect, limit_s=limit_s)
+        return self._calls.ask(method, question, about=about, effect=effect, limit_s=limit_s, since=since)
 
     def _check_open(self) -> None:
         if self._is_closed:
