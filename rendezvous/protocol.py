@@ -185,10 +185,8 @@ class Protocol(Following):
         if not lane:
             return
         is_lease_gone = isinstance(event, Refused) and isinstance(event.error, LeaseNotFound)
-        if isinstance(event, Answered) or is_lease_gone:
-            self.leash.store_answered()
-        elif lane == "lease":
-            self.leash.renewal_failed()
+        if lane == "lease":
+            self.leash.store_answered() if isinstance(event, Answered) or is_lease_gone else self.leash.renewal_failed()
         if lane == "join" and not isinstance(event, Answered):
             self.joining.trouble(str(event.error) if isinstance(event, Refused) else "the store does not answer")
         # In the leader's lane it is the verdict's lease.

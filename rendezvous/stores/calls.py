@@ -3,7 +3,7 @@
 A question goes to the current endpoint; when nothing can have been done there it goes to the next, until every
 endpoint has failed or the time is over. A question that may be asked twice (a read, a renewal) goes on also when
 its answer is missing. A write whose answer is missing ends as `OutcomeUnknown`: it may have been done, or may yet be.
-Writes are waited for longer than the rest, as long as their server answers anything else.
+Writes are waited for longer than the rest, unless their server has stopped answering altogether (see `watching`).
 """
 
 from __future__ import annotations
@@ -132,8 +132,6 @@ class Calls:
             if refusal.kind in (Kind.REFUSED, Kind.LOG_IN, Kind.FULL):
                 raise self.error(endpoint, refusal, about)
             self.give_up(endpoint, started)
-            if effect == "renewal" and endpoint.heard_at < started:  # it needs no disk: this server is not just slow
-                endpoint.abandon()
             if refusal.kind is Kind.UNKNOWN and effect == "write":
                 raise OutcomeUnknown(f"{_at(endpoint.address)} {refusal.phrase}", refusal.hint)
         raise unavailable(failures, effect)

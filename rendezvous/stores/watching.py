@@ -275,6 +275,7 @@ class _Stream:
             except CallFailed:
                 if self.endpoint.heard_at < now:
                     self._calls.give_up(self.endpoint, now)
+                    self.endpoint.abandon()  # it is frozen or cut off: a slow disk keeps nobody from saying how he is
         return LOOK_PAUSE_S
 
 

@@ -18,9 +18,10 @@ from pathlib import Path
 import pytest
 
 from rendezvous.errors import OutcomeUnknown, SettingsError, StoreError, Unreachable
+from rendezvous.store import Renewal
 from rendezvous.stores import wire
-from rendezvous.stores.etcd import EtcdStore, Tls
-from rendezvous.stores.protobuf import encode
+from rendezvous.stores.etcd import EtcdStore, Tls, may_end_leases_early
+from rendezvous.stores.protobuf import decode, encode
 from tests.store.under_test import Recorder, StoreUnderTest
 from tests.support.certificates import Certificates
 from tests.support.etcd import VERSIONS, EtcdServer
@@ -225,6 +226,35 @@ def test_an_etcd_that_is_too_old_and_a_server_of_another_kind_are_recognised() -
         server.stop(None).wait()  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(("renewed_in", "read_in"), [(3, 3), (3, 4), (4, 3)])
+def test_a_renewal_is_confirmed_by_a_read_of_the_same_term(renewed_in: int, read_in: int) -> None:
+    kept = encode(wire.LeaseKeepAliveResponse(wire.Header(raft_term=renewed_in), 7, 5))
+    read = encode(wire.RangeResponse(wire.Header(revision=9, raft_term=read_in), (wire.KeyValue(b"a", 4, 6),)))
+    asked: list[wire.RangeRequest] = []
+
+    def answer(question: bytes) -> bytes:
+        asked.append(decode(wire.RangeRequest, question))
+        return read
+
+    server, endpoint = serve({wire.LEASE_KEEP_ALIVE.path: lambda _: kept, wire.RANGE.path: answer})
+    store = EtcdStore([endpoint], call_limit_s=10)
+    assert store.lease_renew(7, "a") == Renewal(5.0, renewed_in == read_in, 9, 4)
+    assert asked == [wire.RangeRequest(b"a", keys_only=True)], "not a serializable one"
+    store.close()
+    server.stop(None).wait()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("version", "is_known_for_it"),
+    [
+        *(("3.4.23", True), ("3.4.30", True), ("3.4.31", False), ("3.4.45", False), ("3.4.0+meshrun", True)),
+        *(("3.5.0-rc.1", True), ("3.5.12", True), ("3.5.13", False), ("3.6.0", False), ("4.0", False), ("", False)),
+    ],
+)
+def test_versions_that_may_end_leases_early_are_known(version: str, is_known_for_it: bool) -> None:
+    assert may_end_leases_early(version) == is_known_for_it
+
+
 def test_clients_that_begin_at_once_change_the_environment_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     import grpc
 
@@ -288,7 +318,7 @@ def test_nothing_is_printed_and_the_environment_is_left_alone(
 import os, subprocess, sys
 before = dict(os.environ)
 from rendezvous.errors import StoreError
-from rendezvous.stores.etcd import EtcdStore, Tls
+from rendezvous.stores.etcd import EtcdStore, Tls, may_end_leases_early
 endpoint, authority = sys.argv[1:]
 for tls in (None, Tls(authority)):  # either fails, and gRPC's core would say so
     store = EtcdStore([endpoint], tls=tls)

@@ -256,6 +256,29 @@ def test_calls_leave_a_frozen_member_after_one_of_them_has_failed(cluster: EtcdC
     store.close()
 
 
+def test_a_write_is_not_waited_for_at_a_member_that_is_frozen(cluster: EtcdCluster) -> None:
+    store = EtcdStore(cluster.endpoints, call_limit_s=1.0, write_limit_s=600.0)
+    watched = watch(store, "/b", store.put("/a", b"1") + 1)
+    frozen = next(member for member in cluster.members if member.endpoint == store._endpoints.current.address)
+    frozen.stop()
+    failures: list[StoreError] = []
+
+    def write() -> None:
+        try:
+            store.put("/a", b"2")
+        except StoreError as error:
+            failures.append(error)
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    writing.join(LIMIT_S)
+    assert isinstance(failures[0], OutcomeUnknown)
+    assert str(failures[0]) == f"the store at {frozen.endpoint} was given up before it answered"
+    watched.watch.cancel()
+    frozen.cont()
+    store.close()
+
+
 def test_an_idle_watch_leaves_a_frozen_member_though_nobody_calls(cluster: EtcdCluster) -> None:
     store = EtcdStore(cluster.endpoints)
     first = store.put("a", b"1")
