@@ -258,7 +258,9 @@ def test_calls_leave_a_frozen_member_after_one_of_them_has_failed(cluster: EtcdC
 
 def test_a_write_is_not_waited_for_at_a_member_that_is_frozen(cluster: EtcdCluster) -> None:
     store = EtcdStore(cluster.endpoints, call_limit_s=1.0, write_limit_s=600.0)
-    watched = watch(store, "/b", store.put("/a", b"1") + 1)
+    revision = store.put("/a", b"1")
+    watched = watch(store, "/a", revision)
+    watched.wait_for_revision(revision)
     frozen = next(member for member in cluster.members if member.endpoint == store._endpoints.current.address)
     frozen.stop()
     failures: list[StoreError] = []
