@@ -152,7 +152,7 @@ class Store(Protocol):
         """
 
     def lease_renew(self, lease: int, key: str) -> Renewal:
-        """Renew in full, then read `key` with a majority. Both together take no longer than one call.
+        """Renew in full, then read `key` with a majority.
 
         Raises LeaseNotFound when the lease is gone, StoreError when either could not be done.
         """

@@ -103,15 +103,11 @@ class Calls:
         about: str,
         effect: Effect = "write",
         limit_s: float | None = None,
-        since: float | None = None,
     ) -> Answer:
-        """The answer. `about` names what is asked for in sentences: "the key '/a'". Raises StoreError.
-
-        `since`: from when the limit counts, on time.monotonic, if not from now.
-        """
+        """The answer. `about` names what is asked for in sentences: "the key '/a'". Raises StoreError."""
         if limit_s is None:
             limit_s = self._write_limit_s if effect == "write" else self.limit_s
-        deadline = (time.monotonic() if since is None else since) + limit_s
+        deadline = time.monotonic() + limit_s
         failures: dict[str, Refusal] = {}
         for endpoint in self.endpoints.in_turn():
             started = time.monotonic()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -163,10 +162,9 @@ class EtcdStore(Store):
         the same term, one leader led from before the renewal until after it, and the lease is what that leader says.
         """
         check_key(key)
-        started = time.monotonic()
         kept = self._keep_alive(lease)
         question = wire.RangeRequest(key.encode(), keys_only=True)
-        read = self._ask(wire.RANGE, question, _about(key), "read", since=started)
+        read = self._ask(wire.RANGE, question, _about(key), "read")
         is_confirmed = kept.header.raft_term == read.header.raft_term
         if not is_confirmed:
             self._endpoints.turn_from(self._endpoints.current)  # a server that lags behind may do so for long
@@ -237,10 +235,9 @@ class EtcdStore(Store):
         effect: Effect = "write",
         *,
         limit_s: float | None = None,
-        since: float | None = None,
     ) -> Answer:
         self._check_open()
-        return self._calls.ask(method, question, about=about, effect=effect, limit_s=limit_s, since=since)
+        return self._calls.ask(method, question, about=about, effect=effect, limit_s=limit_s)
 
     def _check_open(self) -> None:
         if self._is_closed:
