@@ -181,7 +181,7 @@ class Agents:
         freeze(self._processes[node].pid)
 
     def pause(self, node: str) -> None:
-        """SIGSTOP to agent, warden and workers."""
+        """SIGSTOP to every process of the node."""
         for pid in family(self._tokens[node]):
             os.kill(pid, signal.SIGSTOP)
 

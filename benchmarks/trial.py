@@ -1,11 +1,11 @@
 """One job on several nodes, one event, and how long until the next round: what failover.py repeats.
 
     crash      one worker is killed
-    kill       agent, warden and workers of a node are killed at once; its kernel lives and refuses connections
+    kill       all processes of a node are killed at once; its kernel lives and refuses connections
     leave      an agent is told to leave with SIGTERM
     join       an agent is started beside those that run
     freeze     an agent is stopped (SIGSTOP); its warden and its workers run on
-    pause      agent, warden and workers are stopped, as on a machine that is paused
+    pause      all processes of a node are stopped, as on a machine that is paused
     partition  every packet to and from a node is dropped, as if it had lost its power (network namespaces)
 
 The nodes are loopback addresses or network namespaces of one machine, the store is a real etcd. In the last three

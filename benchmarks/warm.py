@@ -23,6 +23,7 @@ from benchmarks import figures, pairs
 from benchmarks.figures import COLD, STANDBY
 from benchmarks.restart import SCRIPT as IDLE
 from benchmarks.restart import WORKERS, one_round
+from launcher.warden.words import KEEPER_NAME, SUPERVISOR_NAME
 
 SCRIPT = f"import torch\n{IDLE}"
 WAYS = {"": ("--preload=torch",), STANDBY: ("--preload=torch", "--standby=1"), COLD: ()}
@@ -65,11 +66,11 @@ def job(side: str, options: Collection[str], kills: int, idle_s: float) -> dict[
 
 
 def pss(root: int, workers: Collection[int], *, is_warm: bool) -> dict[str, float]:
-    """MiB of the workers, of the launcher, and of the preloaded image, which has Python's name and not the warden's."""
+    """MiB of the workers, of the launcher, and of the preloaded image, which has Python's name and none of ours."""
     launcher = psutil.Process(root)
     sums = dict.fromkeys((figures.WARM_PSS, figures.WARM_LAUNCHER_PSS, figures.IMAGE_PSS), 0.0)
     for process in (launcher, *launcher.children(recursive=True)):
-        is_own = process.pid == root or not is_warm or process.name() == "meshrun-warden"
+        is_own = process.pid == root or not is_warm or process.name() in (KEEPER_NAME, SUPERVISOR_NAME)
         own = figures.WARM_LAUNCHER_PSS if is_own else figures.IMAGE_PSS
         sums[figures.WARM_PSS if process.pid in workers else own] += process.memory_full_info().pss / 2**20
     return sums if is_warm else {figure: value for figure, value in sums.items() if value}

@@ -75,7 +75,8 @@ def _run(argv: Sequence[str]) -> int:
     try:
         board = make()
         keep = (*kept(board), *(arrival.keep if arrival else ()))
-        return _launch(config, Warden.fork(keep=keep), arrival, board)
+        warden = Warden.fork(keep, arrival.place.group if arrival else "")
+        return _launch(config, warden, arrival, board)
     finally:
         if arrival is not None:
             arrival.place.leave()

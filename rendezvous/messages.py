@@ -162,7 +162,7 @@ class PeerDown(NamedTuple):
 class PeerGone(NamedTuple):
     """The presence proof: after FIN or RST of a provable connection, its host has refused two dials.
 
-    The listener is inherited by warden and workers, so none of them is left. Said once, until PeerUp.
+    The listener is held by keeper, warden and workers too, so none of them is left. Said once, until PeerUp.
     """
 
     member_id: str

@@ -3,8 +3,8 @@
 It waits until the store answers, or it turns out that this node is to serve it, so that nothing has been started for a
 job that cannot begin; it finds the address by which others reach this node; it sees to what an earlier agent of the run
 has left here; and it binds the listener whose silence will prove, one day, that nothing of this node is left. That has
-to happen before the fork, because warden and workers hold the listener too. While nothing runs here, any signal ends
-the process at once.
+to happen before the fork, because keeper, warden and workers hold the listener too. While nothing runs here, any
+signal ends the process at once.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Arrival(NamedTuple):
 
     @property
     def keep(self) -> tuple[int, ...]:
-        """Descriptors that the warden and the workers hold too."""
+        """Descriptors that keeper, warden and workers hold too."""
         return (self.listener.fileno(), self.place.lock)
 
 

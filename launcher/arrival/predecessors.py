@@ -1,15 +1,17 @@
 """What an earlier agent of this run has left on this node: seen to before a new one joins.
 
-An agent that was killed takes its warden and workers with it, as far as the kernel's means reach. A process that has
-daemonised itself while both died may be left, with the device in its hands; and an agent that is restarted at once
-may be quicker than the kernel's clean-up. Two things tell. The *place* of an agent is a locked file, one for each run
-and node name (and choice of visible devices) on this host; warden and workers hold the same lock, so it is free only
-when the last of them is gone. And all of them carry a mark in their environment, by which they are found in /proc
-wherever they have gone: the same in every life of the place, but for the end, which is new each time.
+The keeper of an agent that was killed ends all that its workers have started, and holds the lock until that is done. If
+agent, keeper and warden were all killed at once, what workers started is left, with the device in its hands. Two things
+tell. The *place* of an agent is a locked file, one for each run and node name (and choice of visible devices) on this
+host; keeper, warden and workers hold the same lock, so it is free only when the last of them is gone. And workers carry
+a mark in their environment, which they hand down, by which they are found in /proc wherever they have gone: the same in
+every life of the place, but for the end, which is new each time. Who has neither is found in the control group, where
+the agent could make one.
 
-Whoever is left of a dead agent is killed, and no stranger under a reused pid can be hit. An agent that lives is not:
-two agents under one name are a mistake that only people can mend, and the second one says so and ends. Containers see
-neither each other's processes nor, as a rule, each other's files.
+A keeper is given time, since what it has adopted is lost from sight if it is killed. Whoever else is left of a dead
+agent is killed, and no stranger under a reused pid can be hit. An agent that lives
+is not: two agents under one name are a mistake that only people can mend, and the second one says so and ends.
+Containers see neither each other's processes nor, as a rule, each other's files.
 
 Whoever leaves in good order takes the file away. Only the holder of its lock may, and a lock counts only if the file
 is still found under its name once it is locked.
@@ -20,14 +22,17 @@ from __future__ import annotations
 import fcntl
 import math
 import os
+import signal
 import stat
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
+from launcher.arrival import control_group
 from launcher.console import tell
 from launcher.errors import TemporaryError, UsageError, shortage_hint
 from launcher.warden.pidfds import kill_exactly
+from launcher.warden.words import KEEPER_NAME
 from rendezvous.errors import MeshrunError
 from rendezvous.values import NamedTuple
 
@@ -36,20 +41,28 @@ LIMIT_S = 10.0
 LOOK_AGAIN_S = 0.05
 PATIENCE_S = 0.2
 """Who has just locked the file writes its name there next; until then it looks like a lock that no agent holds."""
+KEEPER_LIMIT_S = 5.0
+"""A keeper needs milliseconds, or 3 s where a process hangs in a driver; one that was stopped goes on by a signal."""
 MARK = "LAUNCHER_PLACE"
+_NAME_SIZE = 64  # of an agent in the file
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS")
 
 
 class Place(NamedTuple):
-    """`lock` is to be kept open by the agent and inherited by warden and workers; `environment` is to be theirs too."""
+    """`lock` is to be kept open by the agent and inherited by keeper, warden and workers; `environment` is for workers.
+
+    `group`: the control group for the keeper and all below it, "" if there is none.
+    """
 
     path: str
     lock: int
     environment: Mapping[str, str]
+    group: str = ""
 
     def leave(self) -> None:
         """Give the place up, and take the file away if nobody else holds it, as a process may that cannot be ended."""
         os.close(self.lock)
+        control_group.remove(self.group)
         with suppress(OSError):
             lock = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
@@ -81,13 +94,21 @@ def take_place(
             agent = _agent(path) if lock is None else ""
             holders = _leftovers(name, path if lock is None else "", spared)
             if lock is not None and not holders:
-                return Place(path, lock, {MARK: f"{name}-{os.urandom(8).hex()}"})
+                holders = control_group.clear(_read(path)[_NAME_SIZE:].decode(errors="replace"), spared)
+            if lock is not None and not holders:
+                return Place(path, lock, {MARK: f"{name}-{os.urandom(8).hex()}"}, _new_group(lock, name))
             now = time.monotonic()
             if now >= deadline:
                 raise _refusal(run_id, node_name, agent, holders, refused, limit_s)
             agentless_since = math.inf if agent else min(agentless_since, now)
             if lock is not None or now >= agentless_since + PATIENCE_S:
-                refused = {pid: _kill(pid, name, "" if lock is not None else path) for pid in holders}
+                refused = {}
+                for pid in holders:
+                    if now < agentless_since + KEEPER_LIMIT_S and _is_keeper(pid):
+                        with suppress(OSError):
+                            os.kill(pid, signal.SIGCONT)  # harmless, whoever that is by now
+                    else:
+                        refused[pid] = _kill(pid, name, "" if lock is not None else path)
             elif agent and not has_told:
                 has_told = True
                 tell(f"agent {agent} of run {run_id} is here as {node_name}: waiting up to {limit_s:g} s for its end")
@@ -120,6 +141,14 @@ def _refusal(
         f"{left} are killed and still there after {limit_s:g} s: pid {', '.join(map(str, holders))}",
         "they may hang in a driver: see ps -o pid,stat,wchan,cmd",
     )
+
+
+def _new_group(lock: int, name: str) -> str:
+    """A group for what this agent will start, noted before it is made; "" if none can be made."""
+    group = control_group.make_path(name)
+    os.ftruncate(lock, _NAME_SIZE)
+    os.pwrite(lock, group.encode(), _NAME_SIZE)
+    return group if group and control_group.make(group) else ""
 
 
 # --- the lock ---
@@ -182,7 +211,7 @@ def _lock(path: str) -> int | None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_at(path, lock):
-                os.pwrite(lock, f"{os.getpid()} {_start_time(os.getpid())}\n".encode().ljust(64), 0)
+                os.pwrite(lock, f"{os.getpid()} {_start_time(os.getpid())}\n".encode().ljust(_NAME_SIZE), 0)
                 return lock
         except BlockingIOError:
             pass
@@ -211,7 +240,7 @@ def _unusable(path: str, error: OSError) -> MeshrunError:
 
 def _agent(path: str) -> str:
     """The pid of the agent that has locked the file, if it is still the same process; else ""."""
-    words = _read(path)[:64].split()
+    words = _read(path)[:_NAME_SIZE].split()
     if len(words) != 2 or not words[0].isdigit():
         return ""  # it is about to write it, or was killed before: it has started nothing then
     is_same = _start_time(int(words[0])) == words[1].decode(errors="replace")
@@ -237,6 +266,10 @@ def _is_leftover(pid: int, name: str, path: str) -> bool:
     environment = _read(f"/proc/{pid}/environ")
     is_marked = mark in environment and any(entry.startswith(mark) for entry in environment.split(b"\0"))
     return bool(_start_time(pid)) and (is_marked or (bool(path) and _has_open(pid, path)))
+
+
+def _is_keeper(pid: int) -> bool:
+    return _read(f"/proc/{pid}/comm").strip() == KEEPER_NAME.encode()
 
 
 def _own_processes() -> Iterator[int]:

@@ -22,6 +22,7 @@ SHARED_MEMORY_SMALL = 64 * MIB
 SHARED_MEMORY_FULL = 16 * MIB  # less than this free, and the next DataLoader fails
 MEMORY_PER_WORKER = 1024 * MIB
 LOCKED_MEMORY_SMALL = 1024 * MIB
+LAUNCHER_PROCESSES = 3  # agent, keeper and warden
 THREADS_PER_WORKER = 64  # a worker of torch has threads for autograd, for every data loader, for NCCL
 FILES_LEAST = {False: 9, True: 28}  # with one worker (measured); True: with all that it takes to meet other nodes
 FILES_OF_AGENT = 64
@@ -118,8 +119,9 @@ def processes(machine: Machine, run: Run) -> Iterator[Finding]:
 
 def _few_processes(check: str, limit: Bound, where: str, run: Run, remedy: str) -> Iterator[Finding]:
     left, workers = int(limit.most - limit.used), run.worker_count
-    if left < workers + 2:
-        seen = f"{max(left, 0)} more processes may be started, in {where}; {_workers(workers)} and a warden are wanted"
+    if left < workers + LAUNCHER_PROCESSES:
+        wanted = f"{_workers(workers)} and the launcher's {LAUNCHER_PROCESSES} are wanted"
+        seen = f"{max(left, 0)} more processes may be started, in {where}; {wanted}"
         yield Finding(check, "stop", seen, "not all of them can be started", remedy)
     elif left < workers * THREADS_PER_WORKER:
         yield Finding(

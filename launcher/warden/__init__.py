@@ -1,14 +1,15 @@
 """The warden: a small process beside the agent that starts the workers and, if need be, kills them.
 
 The agent runs threads and network clients; forking from such a process is unsafe, and if it is killed or freezes,
-its workers would live on and disturb the next round. So, as one of its first acts, the agent forks this process,
+its workers would live on and disturb the next round. So, as one of its first acts, the agent has this process forked,
 which does nothing but fork, reap, signal and kill. The two talk over a socket: orders go in, reports come out, and
 when the agent's end closes, for whatever reason, the warden kills every worker and all they left behind. It may
 also hold a leash: a time until which the workers may live, which the agent keeps extending as long as it can prove
-that the job still counts on this node.
+that the job still counts on this node. Between the two stands the keeper, for what workers leave behind when agent and
+warden are stopped or killed together: keeper.py.
 
-This module is the agent's side, the handle. words.py is what the two say to each other, channel.py how it travels,
-process.py the warden itself, kernel.py what both ask of Linux. Use the handle from one thread.
+This module is the agent's side, the handle. start.py is the fork, words.py what the two say to each other, channel.py
+how it travels, process.py the warden itself, kernel.py what all ask of Linux. Use the handle from one thread.
 """
 
 from __future__ import annotations
@@ -17,12 +18,11 @@ import math
 import os
 import select
 import signal
-import socket
 import time
 from collections.abc import Collection, Sequence
 
-from launcher.errors import EXIT_BUG, TemporaryError, shortage_hint
 from launcher.warden.channel import Channel
+from launcher.warden.start import fork_keeper, open_standard_streams
 from launcher.warden.words import (
     REPORTS,
     Exited,
@@ -37,6 +37,7 @@ from launcher.warden.words import (
     Report,
     Spawned,
     SpawnFailed,
+    Supervising,
     WardenLost,
     WorkerSpec,
     how_it_ended,
@@ -59,24 +60,28 @@ __all__ = [
     "Warden",
     "WardenLost",
     "WorkerSpec",
+    "open_standard_streams",
 ]
 
 # A warden that takes no order for so long is stopped or stuck; waiting longer would freeze the agent with it.
 ORDER_LIMIT_S = 30.0
+BIRTH_LIMIT_S = 10.0  # two forks take milliseconds, also on a machine that is very busy
 # The warden kills at the leash's end and says so at once. One that has not by then is stopped or starved.
 LATE_S = 0.1
+LOSS_LIMIT_S = 1.0  # keeper or warden, when the other is lost, have killed the rest in milliseconds
 # A killed process may hang in a driver. After this long it only matters that it cannot run its own code any more.
 STUCK_PATIENCE_S = 3.0
 
 
 class Warden:
-    """The agent's handle on its warden."""
+    """The agent's handle on its warden, and on the keeper between them."""
 
-    def __init__(self, pid: int, channel: Channel) -> None:
-        self.pid = pid
+    def __init__(self, keeper_pid: int, channel: Channel) -> None:
+        self.keeper_pid = keeper_pid
+        self._pid = 0  # the warden's, once it has said so
         self._channel = channel
         self._inbox: list[Report] = []
-        self._status: int | None = None  # the warden's wait status, once reaped
+        self._status: int | None = None  # the keeper's wait status, once reaped; it exits as the warden has
         self._farewell: str | None = None  # why we gave the warden up, if we did
         self._is_over = False  # closed by us, or its loss was reported
         self._leash: float | None = None
@@ -86,28 +91,23 @@ class Warden:
         """When to call reports() at the latest: by then the warden must have told that it has acted on the leash."""
 
     @classmethod
-    def fork(cls, keep: Collection[int] = ()) -> Warden:
-        """Fork the warden: call it early, with one thread and little imported. Raises TemporaryError.
+    def fork(cls, keep: Collection[int] = (), group: str = "") -> Warden:
+        """Fork the keeper, which forks the warden: call it early, with one thread and little imported, and from the
+        thread that lives longest. Raises TemporaryError.
 
-        Descriptors other than 0, 1, 2, the socket and those to `keep` are closed in the warden, so workers never see
-        them. The kept ones, under the same numbers, live as long as any process of any worker does that closed none.
+        Descriptors other than 0, 1, 2, the socket and those to `keep` are closed in both, so workers never see them.
+        The kept ones, under the same numbers, live until no process of any worker is left. `group`: a control group for
+        both and all that they start.
         """
-        open_standard_streams()
-        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited; the kernel would hide exit codes from us
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        ours, theirs = socket.socketpair()
-        # No signal may reach the warden before it has settled; it keeps most of them blocked for good.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        try:
-            pid = os.fork()
-        except OSError as error:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            raise TemporaryError(f"cannot fork the warden: {error.strerror}", shortage_hint(error.errno)) from error
-        if pid == 0:
-            _be_the_warden(ours, theirs, keep)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        theirs.close()
-        return cls(pid, Channel(ours))
+        return cls(*fork_keeper(keep, group))
+
+    @property
+    def pid(self) -> int:
+        """The warden's pid, waited for if it is just being forked; the keeper's if it never was."""
+        deadline = time.monotonic() + BIRTH_LIMIT_S
+        while not self._pid and not self._channel.ended and self._wait(select.POLLIN, deadline):
+            self._receive()
+        return self._pid or self.keeper_pid
 
     def fileno(self) -> int:
         """Readable when reports() has something to give; stop polling it after WardenLost or close()."""
@@ -160,27 +160,28 @@ class Warden:
         self.late_at = self._leash + LATE_S if has_leash and self._leash is not None else math.inf
 
     def reports(self) -> list[Report]:
-        """What the warden has said since the last call, in its order; never waits.
+        """What the warden has said since the last call, in its order. Call it on SIGCHLD as well: the keeper may end.
 
         If the leash has run out and the warden is silent, what descends from it is killed in its place. The kernel's
         timer ends such a warden a moment later.
         """
         self._receive()
         reports, self._inbox = self._inbox, []
-        if self._channel.ended and not self._is_over:
+        self._is_over |= any(isinstance(report, WardenLost) for report in reports)
+        if not self._is_over and (self._has_keeper_ended() or self._channel.ended):
             self._is_over = True
+            self._wait_for_both(time.monotonic() + LOSS_LIMIT_S)
             reports.append(WardenLost(self._loss()))
         for report in reports:
             if isinstance(report, Gone):
                 self._rounds.discard(report.round)
-            self._is_over |= isinstance(report, WardenLost)
             if isinstance(report, LeashExpired | WardenLost) or not self._rounds:
                 self.late_at = math.inf
         if time.clock_gettime(time.CLOCK_BOOTTIME) >= self.late_at:
             from launcher.warden import kernel
 
             self.late_at = time.clock_gettime(time.CLOCK_BOOTTIME) + LATE_S
-            kernel.kill_descendants(self.pid)
+            kernel.kill_descendants(self._pid or self.keeper_pid)
         return reports
 
     def reap(self, spare: Collection[int] = ()) -> None:
@@ -199,7 +200,9 @@ class Warden:
             self._wait_for(pid)
 
     def kill_orphans(self, limit_s: float, spare: Collection[int] = ()) -> tuple[int, ...]:
-        """Kill the warden, if it still lives, and every child of this process but the spared, until none is left.
+        """Kill keeper and warden, if they still live, and every child of this process but the spared, until none is.
+
+        A keeper that is stopped adopts and kills nobody; once it is killed, what was its falls to this process.
 
         For use after WardenLost. Gives back who was still there after `limit_s`, normally nobody.
         """
@@ -229,12 +232,9 @@ class Warden:
         self._is_over = True
         self._channel.finish()
         deadline = time.monotonic() + limit_s
-        while not self._channel.ended and self._wait(select.POLLIN, deadline):
-            self._receive()
-        while self._status is None and not self._wait_for(self.pid) and time.monotonic() < deadline:
-            time.sleep(0.001)
+        self._wait_for_both(deadline)
         self._channel.close()
-        if self._status is None:
+        if self._status != 0:
             self.kill_orphans(limit_s)
 
     def _order(self, *order: object, given: tuple[int, ...] = ()) -> None:
@@ -244,9 +244,9 @@ class Warden:
         deadline = time.monotonic() + ORDER_LIMIT_S
         while not self._channel.flush():
             if not self._wait(select.POLLOUT, deadline):
-                self._farewell = f"the warden (pid {self.pid}) took no order for {ORDER_LIMIT_S:g} s and was killed"
-                if self._status is None:
-                    os.kill(self.pid, signal.SIGKILL)
+                self._farewell = f"the warden (pid {self._pid}) took no order for {ORDER_LIMIT_S:g} s and was killed"
+                if self._status is None:  # kill_orphans() will reach the warden, too, once that is our own child
+                    os.kill(self.keeper_pid, signal.SIGKILL)
                 self._channel.abandon()
                 return
 
@@ -257,7 +257,9 @@ class Warden:
                 self._aside.add(report.pid)
             elif isinstance(report, Spawned):
                 self._aside.discard(report.pid)
-            if not isinstance(report, Parked):
+            elif isinstance(report, Supervising):
+                self._pid = report.pid
+            if not isinstance(report, (Parked, Supervising)):
                 self._inbox.append(report)
 
     def _wait(self, event: int, deadline: float) -> bool:
@@ -271,22 +273,41 @@ class Warden:
             reaped, status = os.waitpid(pid, os.WNOHANG)
         except ChildProcessError:
             return False
-        if reaped == self.pid:
+        if reaped == self.keeper_pid:
             self._status = status
         return reaped != 0
+
+    def _has_keeper_ended(self) -> bool:
+        return self._status is not None or self._wait_for(self.keeper_pid)
+
+    def _wait_for_both(self, deadline: float) -> None:
+        """Until warden and keeper have ended, and left nobody, or the one whose turn it is stands still.
+
+        When one of them is lost the other sees to the rest. Were it killed at once, and this process next, none would.
+        """
+        from launcher.warden import kernel
+
+        while time.monotonic() < deadline:
+            self._receive()
+            if self._channel.ended and self._has_keeper_ended():
+                return
+            if kernel.is_stopped(self.keeper_pid if self._channel.ended else self._pid):
+                return
+            time.sleep(0.001)
 
     def _loss(self) -> str:
         """Why the warden has gone, as a sentence."""
         if self._farewell:
             return self._farewell
-        deadline = time.monotonic() + 1.0  # its socket closes a moment before it can be reaped
-        while self._status is None and not self._wait_for(self.pid) and time.monotonic() < deadline:
-            time.sleep(0.001)
+        who = f"the warden (pid {self._pid})" if self._pid else "the warden"
         if self._status is None:
-            return f"the warden (pid {self.pid}) closed its socket"
-        how = how_it_ended(os.waitstatus_to_exitcode(self._status))
+            return f"{who} closed its socket"
+        exit_code = os.waitstatus_to_exitcode(self._status)
+        if exit_code < 0:
+            who = f"the keeper (pid {self.keeper_pid})"
+        how = how_it_ended(128 - exit_code if exit_code > 128 else exit_code)
         late = self._leash is not None and time.clock_gettime(time.CLOCK_BOOTTIME) >= self._leash
-        return f"the warden (pid {self.pid}) {how}{' after its leash had run out' if late else ''}"
+        return f"{who} {how}{' after its leash had run out' if late else ''}"
 
 
 def _become_subreaper() -> None:
@@ -294,27 +315,3 @@ def _become_subreaper() -> None:
     from launcher.warden import kernel
 
     kernel.become_subreaper()
-
-
-def open_standard_streams() -> None:
-    """Put /dev/null where 0, 1 or 2 was closed, lest a socket of ours lands there and workers write into it."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(descriptor, True)
-    os.close(descriptor)
-
-
-def _be_the_warden(agents_end: socket.socket, own_end: socket.socket, keep: Collection[int]) -> None:
-    """Live as the warden; never return into the agent's code, nor run its exit handlers or flush its buffers."""
-    exit_code = EXIT_BUG
-    try:
-        agents_end.close()
-        from launcher.warden.process import run
-
-        run(own_end, keep)
-        exit_code = 0
-    except BaseException:
-        import traceback
-
-        os.write(2, traceback.format_exc().encode(errors="replace"))
-    finally:
-        os._exit(exit_code)

@@ -9,21 +9,20 @@ that are forked by somebody else.
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 import os
 import select
-import signal
 import socket
 import time
 from collections.abc import Callable, Collection
 from functools import partial
 
-from launcher.errors import EXIT_TEMPORARY, TemporaryError
-from launcher.warden import child, kernel
+from launcher.errors import TemporaryError
+from launcher.warden import child, words
 from launcher.warden.channel import Channel
 from launcher.warden.child import Worker
+from launcher.warden.signals import settle_signals
 from launcher.warden.sweep import Sweep
 from launcher.warden.words import Exited, Gone, LeashExpired, Spawned, SpawnFailed, WardenLost, received
 
@@ -33,40 +32,19 @@ if TYPE_CHECKING:
 
     from launcher.warden.leash import Leash
     from launcher.warden.warm import Warm
-    from launcher.warden.words import Parked, Report, WorkerSpec
+    from launcher.warden.words import Internal, Report, WorkerSpec
 
 POLL_LIMIT_S = 86400.0  # poll() counts milliseconds in 31 bits
 # The reports of the last moments are worth this long a wait for an agent that reads slowly.
 FAREWELL_S = 1.0
 
-_FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS)
-
-
-def run(end: socket.socket, keep: Collection[int]) -> None:
-    """Be the warden until the agent's end of the socket closes and no process is left."""
-    os.setsid()
-    try:
-        child.close_all_but((end.fileno(), *keep), max(map(int, os.listdir("/proc/self/fd"))))
-        for descriptor in keep:
-            os.set_inheritable(descriptor, True)  # here alone: what the agent starts by itself holds nothing of them
-        kernel.set_name("meshrun-warden")
-        kernel.become_subreaper()
-        # If the agent dies while we are stopped, wake up and see to its workers.
-        kernel.signal_on_parent_death(signal.SIGCONT)
-        loop = Loop(end, tuple(keep))
-    except OSError as error:  # no /proc, no descriptors, a sandbox
-        Channel(end).send(("WardenLost", f"the warden cannot work here: {error.strerror}", EXIT_TEMPORARY))
-        return
-    gc.freeze()  # what we share with the agent stays shared: the collector never touches it
-    gc.enable()  # the agent starts without
-    loop.run()
-
 
 class Loop:
     """All that the warden knows."""
 
-    def __init__(self, end: socket.socket, keep: tuple[int, ...]) -> None:
+    def __init__(self, end: socket.socket, keep: tuple[int, ...], keeper_pid: int) -> None:
         self.pid = os.getpid()
+        self._keeper_pid = keeper_pid
         self.keep = keep
         self.environment = dict(os.environb)
         self.workers: dict[int, Worker] = {}  # by pid, until reaped
@@ -76,25 +54,19 @@ class Loop:
         self._rounds: set[int] = set()  # started and not yet reported gone
         self._sweep = Sweep()
         self._is_alone = False
+        self._is_silent = False
         self._highest_descriptor = 2
-        self._settle_signals()
+        self._wakeup, self._alarm, self._changed_signals = settle_signals()
         self._poll = select.poll()
         self._hear: dict[int, Callable[[], object]] = {}
         self.watch(self._wakeup, lambda: os.read(self._wakeup, 4096))
         self.watch(self._channel.fileno(), self._listen)
         self.note_descriptors(self._alarm)
-
-    def _settle_signals(self) -> None:
-        self._wakeup, self._alarm = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.set_wakeup_fd(self._alarm, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda signum, frame: None)  # its byte in the pipe is what counts
-        self._changed_signals = child.signals_to_reset()
-        # The agent forked us with all signals blocked. A blocked signal does nothing to us, while one sent to a
-        # worker between its fork and its exec waits for it instead of being lost, as an ignored one would be.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGCHLD, *_FAULTS))
+        self.report(words.Supervising(self.pid))
 
     def run(self) -> None:
         while not self._is_alone:
+            self._mind_keeper()
             self._mind_leash()
             self._mind_sweep()
             if self._is_alone:
@@ -132,31 +104,39 @@ class Loop:
         """Have a new process close these, too."""
         self._highest_descriptor = max((self._highest_descriptor, *descriptors))
 
-    # The agent
+    # Keeper and agent
 
-    def report(self, report: Report | Parked) -> None:
+    def _mind_keeper(self) -> None:
+        """Without one nobody would kill what workers leave if agent and warden were lost: end, as if the agent had."""
+        if not self._is_silent and os.getppid() != self._keeper_pid:
+            self._is_silent = True  # that workers end now is no failure of theirs
+            self._start_sweep(self._rounds, is_last=True)
+
+    def report(self, report: Report | Internal) -> None:
+        if self._is_silent:
+            return
         if not self._channel.send((type(report).__name__, *report)) and not self._sweep.is_last:
             self.watch(self._channel.fileno(), self._listen, until_writable=True)
 
     def _listen(self) -> None:
         if self._channel.flush():
             self.watch(self._channel.fileno(), self._listen)
-        for (verb, *words), descriptors in self._channel.receive():
+        for (verb, *fields), descriptors in self._channel.receive():
             if verb == "spawn":
                 self.note_descriptors(*descriptors)
-                self._spawn(words[0], received(words[1], descriptors))
+                self._spawn(fields[0], received(fields[1], descriptors))
             elif verb == "begin" and self._warm is not None:
                 self._warm.begin()
             elif verb == "signal":
-                self._signal(*words)
+                self._signal(*fields)
             elif verb == "sweep":
-                self._start_sweep(words)
+                self._start_sweep(fields)
             elif verb == "leash":
-                self._extend_leash(words[0])
+                self._extend_leash(fields[0])
             elif verb == "preload":
                 from launcher.warden.warm import Warm
 
-                self._warm = Warm(self, words[0])
+                self._warm = Warm(self, fields[0])
         if self._channel.ended:
             self.forget(self._channel.fileno())
             self._start_sweep(self._rounds, is_last=True)

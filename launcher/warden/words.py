@@ -11,6 +11,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+# What ps shows: names without a word that is in the agent's command line.
+KEEPER_NAME = "mr-keeper"
+SUPERVISOR_NAME = "mr-supervisor"
+
 
 class WorkerSpec(NamedTuple):
     """One process to start.
@@ -119,6 +123,12 @@ class PreloadRefused(NamedTuple):
     hint: str
 
 
+class Supervising(NamedTuple):
+    """The warden runs; for the handle alone, whose own child is the keeper."""
+
+    pid: int
+
+
 class Parked(NamedTuple):
     """A worker has been forked for a later round; for the handle alone, which must know whom a sweep spares."""
 
@@ -132,21 +142,23 @@ class ForkServerLost(NamedTuple):
 
 
 class WardenLost(NamedTuple):
-    """The warden ended without being asked to. The kernel kills its workers; kill_orphans() sees to the rest.
+    """Warden or keeper ended without being asked to. Workers end with them; kill_orphans() sees to the rest.
 
-    It says so itself, and that the agent should end with EXIT_TEMPORARY, where the machine refuses what it needs.
+    They say so themselves, and that the agent should end with EXIT_TEMPORARY, where the machine refuses what it needs.
     """
 
     sentence: str
     exit_code: int = EXIT_FENCED
 
 
+Internal = Supervising | Parked
 OfImage = Preloading | Preloaded | PreloadRefused | ForkServerLost
 Report = Spawned | SpawnFailed | Exited | Gone | LeashExpired | OfImage | WardenLost
 
-REPORTS: dict[str, type[Report | Parked]] = {
+REPORTS: dict[str, type[Report | Internal]] = {
     kind.__name__: kind
     for kind in (
+        Supervising,
         Spawned,
         SpawnFailed,
         Exited,

@@ -2,9 +2,10 @@
 
 A lease says that a member has been silent for too long. A connection says more: when a process ends, for whatever
 reason, its kernel ends its connections at once, and refuses new ones when nobody holds the listener any more. Every
-agent listens, and keeps one connection to the leader. The listener is bound before the warden is forked and is
-inherited by it and by the workers, so refused dials prove that not only the agent has gone but all of them: their
-ranks can be given to others at once. Silence proves nothing, and is said to be silence.
+agent listens, and keeps one connection to the leader. The listener is bound before keeper and warden are forked
+and is held by them and by the workers, and the keeper goes last: refused dials prove that not only the agent has gone
+but all that its workers have started, so their ranks can be given to others at once. Silence proves
+nothing, and is said to be silence.
 
 This module is what the driver uses: orders go in, events come out, and nothing here waits for the network. A
 thread of its own (switchboard.py) does; greeting.py is how two agents learn to trust each other, connection.py
@@ -53,7 +54,7 @@ def bind(host: str, ports: Iterable[int]) -> socket.socket:
 class Presence:
     """The connections of one agent. Methods may be called from any thread and return at once.
 
-    `listener` is listening and remains the caller's: the agent's, its warden's and its workers'. `address` is
+    `listener` is listening and remains the caller's: the agent's, keeper's, warden's and workers'. `address` is
     HOST:PORT by which others reach it. With a `secret` only agents that know it are believed. `submit` is called
     from the thread of the connections with PeerUp, PeerDown, PeerGone and Told. `silence_s`: how long nothing has
     to be heard until a connection counts as silent.

@@ -88,7 +88,7 @@ print(reports[0].exit_code, reports[0].sentence)
     ("limit", "sentence"),
     [
         (1, "cannot fork the warden: Resource temporarily unavailable"),
-        (2, "this machine gives too little to run: can't start new thread"),
+        (3, "this machine gives too little to run: can't start new thread"),
     ],
 )
 def test_too_few_processes_are_told_in_a_sentence(limit: int, sentence: str, tmp_path: Path) -> None:

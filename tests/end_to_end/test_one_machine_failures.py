@@ -70,7 +70,7 @@ def test_who_holds_up_the_end_is_named(tmp_path: Path) -> None:
         warden = job.warden_pid
         os.kill(warden, signal.SIGSTOP)
         job.send(signal.SIGTERM)
-        job.says(f"not everything is gone 3 s after SIGKILL: waiting for pid {warden} (meshrun-warden, state T)")
+        job.says(f"not everything is gone 3 s after SIGKILL: waiting for pid {warden} (mr-supervisor, state T)")
         os.kill(warden, signal.SIGCONT)
         assert job.wait().exit_code == 143
 

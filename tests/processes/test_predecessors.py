@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.arrival import predecessors
+from launcher.arrival import control_group, predecessors
 from launcher.arrival.predecessors import MARK, take_place
 from launcher.errors import TemporaryError, UsageError
-from tests.support.processes import REPOSITORY, TOKEN_VARIABLE, is_alive, kill_family, state
+from tests.support.processes import REPOSITORY, TOKEN_VARIABLE, freeze, is_alive, kill_family, state
 from tests.support.syscalls import KILL, PIDFD_OPEN, WITHOUT_PIDFDS, refusing
 from tests.support.waiting import wait_until
 
@@ -28,13 +28,14 @@ exec(os.environ.get("BEFORE", ""))
 place = take_place(sys.argv[2], sys.argv[3], os.environ, folder=sys.argv[1], limit_s=float(sys.argv[4]))
 os.environ.update(place.environment)
 from launcher.warden import Warden, WorkerSpec
-warden = Warden.fork(keep=(place.lock,))
+warden = Warden.fork((place.lock,), place.group)
 warden.spawn(1, [WorkerSpec(0, ("sh", "-c", sys.argv[5]), {}, (), None, None)])
 while not (reports := warden.reports()): time.sleep(0.01)
 print(os.getpid(), reports[0].pid, flush=True)
 time.sleep(1000)
 """
 SLEEP = "exec sleep 1000"
+RUN = f"run-{os.getpid()}"  # the same tests may run beside these: agents of one run and name kill what the others left
 
 
 class Lives:
@@ -46,7 +47,7 @@ class Lives:
         self.processes: list[subprocess.Popen[str]] = []
 
     def start(
-        self, run_id: str = "run", name: str = "node", limit_s: float = 20.0, worker: str = SLEEP, **environment: str
+        self, run_id: str = RUN, name: str = "node", limit_s: float = 20.0, worker: str = SLEEP, **environment: str
     ) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, "-c", AGENT, str(self.folder), run_id, name, str(limit_s), worker],
@@ -72,6 +73,8 @@ def lives(tmp_path: Path) -> Iterator[Lives]:
     kill_family(lives.token)
     for process in lives.processes:
         process.communicate()
+    for group in groups(lives):
+        control_group.remove(group)
 
 
 def marked(pid: int) -> bool:
@@ -79,7 +82,7 @@ def marked(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("lacking", [None, *WITHOUT_PIDFDS])
-def test_a_process_that_outlived_agent_and_warden_is_killed_before_the_next_agent_goes_on(
+def test_a_process_that_outlived_all_three_is_killed_before_the_next_agent_goes_on(
     lives: Lives, lacking: str | None
 ) -> None:
     orphan_file = lives.folder.parent / "orphan"
@@ -87,12 +90,7 @@ def test_a_process_that_outlived_agent_and_warden_is_killed_before_the_next_agen
     first = lives.start(worker=daemonise)
     lives.worker_of(first)
     orphan = int(wait_until(lambda: orphan_file.exists() and orphan_file.read_text()))
-    warden = next(pid for pid in children_of(first.pid))
-    os.kill(warden, signal.SIGSTOP)  # so that neither of the two can clean up
-    wait_until(lambda: state(warden) == "T")
-    os.kill(warden, signal.SIGKILL)
-    os.kill(first.pid, signal.SIGKILL)
-    first.wait()
+    kill_all_three(first)
     assert is_alive(orphan)
     assert marked(orphan)
     worker = lives.worker_of(lives.start(BEFORE=WITHOUT_PIDFDS[lacking] if lacking else ""))
@@ -106,11 +104,89 @@ def test_a_holder_of_the_lock_that_carries_no_mark_is_found_too(lives: Lives) ->
     lives.worker_of(first)
     orphan = int(wait_until(lambda: orphan_file.exists() and orphan_file.read_text()))
     wait_until(lambda: not marked(orphan))
-    for pid in (*children_of(first.pid), first.pid):
-        os.kill(pid, signal.SIGKILL)
-    first.wait()
+    kill_all_three(first)
     lives.worker_of(lives.start())
     assert not is_alive(orphan)
+
+
+KEEPER = """
+import os, signal
+with open("/proc/self/comm", "w") as file:
+    file.write("mr-keeper")
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_a_keeper_is_woken_and_may_end_its_work(lives: Lives) -> None:
+    lives.folder.mkdir(mode=0o700)
+    place = take_place(RUN, "node", {}, folder=str(lives.folder))
+    keeper = subprocess.Popen([sys.executable, "-I", "-S", "-c", KEEPER], pass_fds=(place.lock,))
+    wait_until(lambda: state(keeper.pid) == "T")
+    os.pwrite(place.lock, b"0 0".ljust(64), 0)  # its agent has ended
+    os.close(place.lock)
+    take_place(RUN, "node", {}, folder=str(lives.folder)).leave()
+    assert keeper.wait() == 0
+
+
+def test_who_carries_no_mark_and_holds_no_lock_is_found_by_the_control_group(lives: Lives) -> None:
+    if not control_group.make_path(""):
+        pytest.skip("no control group can be made here: no cgroup of version 2 is this user's")
+    orphan_file = lives.folder.parent / "orphan"
+    close = "; ".join(f"exec {number}>&-" for number in range(3, 10))
+    daemon = f"({close}; env -i /usr/bin/setsid sleep 1000 & echo $! > {orphan_file})"
+    first = lives.start(worker=f"{daemon}; exec sleep 1000")
+    lives.worker_of(first)
+    orphan = int(wait_until(lambda: orphan_file.exists() and orphan_file.read_text()))
+    wait_until(lambda: not marked(orphan))
+    kill_all_three(first)
+    assert is_alive(orphan)
+    (group,) = groups(lives)
+    worker = lives.worker_of(lives.start())
+    assert not is_alive(orphan)
+    assert is_alive(worker)
+    assert not os.path.exists(group)
+    (own,) = groups(lives)
+    lives.processes[-1].kill()
+    wait_until(lambda: not os.path.exists(own), what="the keeper to take the group away")
+
+
+def test_empty_control_groups_of_runs_that_never_came_back_are_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = control_group.make_path("first"), control_group.make_path("second")
+    if not first or not control_group.make(first):
+        pytest.skip("no control group can be made here: no cgroup of version 2 is this user's")
+    try:
+        assert control_group.make(second)
+        assert os.path.exists(first)  # it is new
+        control_group.remove(second)
+        monkeypatch.setattr(control_group, "_OLD_S", -1.0)
+        with subprocess.Popen(["sleep", "1000"]) as process:
+            Path(f"{first}/cgroup.procs").write_text(str(process.pid))
+            assert control_group.make(second) is False  # it went itself
+            assert os.path.exists(first)
+            process.kill()
+    finally:
+        wait_until(lambda: control_group.members(first) == [])
+        control_group.remove(first)
+
+
+def groups(lives: Lives) -> list[str]:
+    """The control groups that the files name."""
+    return [path.read_text()[64:] for path in lives.folder.glob("*.lock")]
+
+
+@pytest.mark.parametrize(
+    ("own", "mount", "found"),
+    [
+        ("0::/user.slice/app", "/ /sys/fs/cgroup", "/sys/fs/cgroup/user.slice/app"),
+        ("9:pids:/a\n0::/", "/ /sys/fs/cgroup/unified", "/sys/fs/cgroup/unified"),
+        ("0::/docker/1/job", "/docker/1 /sys/fs/cgroup", "/sys/fs/cgroup/job"),
+        ("0::/other", "/docker/1 /sys/fs/cgroup", ""),
+        ("4:memory:/a", "/ /sys/fs/cgroup", ""),
+    ],
+)
+def test_the_own_control_group_is_found_below_its_mount(own: str, mount: str, found: str) -> None:
+    mounts = f"22 1 0:20 / /proc rw - proc proc rw\n30 23 0:26 {mount} rw,nosuid shared:9 - cgroup2 cgroup2 rw\n"
+    assert control_group.directory(mounts, own + "\n") == found
 
 
 def test_an_agent_that_lives_keeps_its_place_and_is_named(lives: Lives) -> None:
@@ -118,7 +194,7 @@ def test_an_agent_that_lives_keeps_its_place_and_is_named(lives: Lives) -> None:
     worker = lives.worker_of(first)
     second = lives.start(limit_s=0.3)
     _, said = second.communicate(timeout=60)
-    assert f"an agent of run run is on this node already, as node: pid {first.pid}" in said
+    assert f"an agent of run {RUN} is on this node already, as node: pid {first.pid}" in said
     assert is_alive(worker)
 
 
@@ -152,21 +228,21 @@ def test_an_agent_that_was_ended_leaves_its_place_at_once(lives: Lives) -> None:
 
 def test_what_cannot_be_killed_is_named_after_the_limit(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
     lives.folder.mkdir(mode=0o700)
-    place = take_place("run", "node", {}, folder=str(lives.folder))
+    place = take_place(RUN, "node", {}, folder=str(lives.folder))
     sleeper = subprocess.Popen(["sleep", "1000"], env={**os.environ, **place.environment, TOKEN_VARIABLE: lives.token})
     os.close(place.lock)
     wait_until(lambda: marked(sleeper.pid))
     with monkeypatch.context() as patch:
         patch.setattr("launcher.arrival.predecessors._kill", lambda *_: None)
         with pytest.raises(TemporaryError, match=rf"still there after 0.2 s: pid {sleeper.pid}$"):
-            take_place("run", "node", {}, folder=str(lives.folder), limit_s=0.2)
+            take_place(RUN, "node", {}, folder=str(lives.folder), limit_s=0.2)
     sleeper.kill()
     sleeper.wait()
 
 
 def test_what_may_not_be_killed_is_named_with_the_reason(lives: Lives) -> None:
     lives.folder.mkdir(mode=0o700)
-    place = take_place("run", "node", {}, folder=str(lives.folder))
+    place = take_place(RUN, "node", {}, folder=str(lives.folder))
     sleeper = subprocess.Popen(["sleep", "1000"], env={**os.environ, **place.environment, TOKEN_VARIABLE: lives.token})
     os.close(place.lock)
     wait_until(lambda: marked(sleeper.pid))
@@ -179,10 +255,10 @@ def test_what_may_not_be_killed_is_named_with_the_reason(lives: Lives) -> None:
 
 def test_whoever_started_the_agent_is_spared_though_it_carries_the_mark(lives: Lives) -> None:
     lives.folder.mkdir(mode=0o700)
-    place = take_place("run", "node", {}, folder=str(lives.folder))
+    place = take_place(RUN, "node", {}, folder=str(lives.folder))
     os.close(place.lock)
     script = "import sys; from launcher.arrival.predecessors import take_place; "
-    script += "take_place('run', 'node', {}, folder=sys.argv[1], limit_s=5); print('taken')"
+    script += f"take_place('{RUN}', 'node', {{}}, folder=sys.argv[1], limit_s=5); print('taken')"
     nested = f'"{sys.executable}" -c "{script}" {lives.folder}; echo alive'
     environment = {**os.environ, **place.environment, TOKEN_VARIABLE: lives.token}
     done = subprocess.run(
@@ -201,7 +277,18 @@ def test_a_directory_that_others_could_have_prepared_is_refused(tmp_path: Path, 
         (tmp_path / "elsewhere").mkdir(mode=0o700)
         folder.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UsageError, match="not a directory of this user's alone"):
-        take_place("run", "node", {}, folder=str(folder))
+        take_place(RUN, "node", {}, folder=str(folder))
+
+
+def kill_all_three(agent: subprocess.Popen[str]) -> None:
+    """Kill agent, keeper and warden so that none of them can clean up."""
+    (keeper,) = children_of(agent.pid)
+    trio = [agent.pid, keeper, *children_of(keeper)]
+    for pid in trio:
+        freeze(pid)
+    for pid in reversed(trio):  # the end of its parent would let the next go on
+        os.kill(pid, signal.SIGKILL)
+    agent.wait()
 
 
 def children_of(pid: int) -> list[int]:
@@ -210,19 +297,19 @@ def children_of(pid: int) -> list[int]:
 
 def test_who_leaves_in_good_order_leaves_no_file_and_a_dead_agent_one_that_is_taken_over(lives: Lives) -> None:
     lives.folder.mkdir(mode=0o700)
-    take_place("run", "node", {}, folder=str(lives.folder)).leave()
+    take_place(RUN, "node", {}, folder=str(lives.folder)).leave()
     assert list(lives.folder.iterdir()) == []
     first = lives.start()
     lives.worker_of(first)
     first.kill()
     first.wait()
-    take_place("run", "node", {}, folder=str(lives.folder)).leave()
+    take_place(RUN, "node", {}, folder=str(lives.folder)).leave()
     assert list(lives.folder.iterdir()) == []
 
 
 def test_a_file_whose_lock_a_process_still_holds_is_not_taken_away(lives: Lives) -> None:
     lives.folder.mkdir(mode=0o700)
-    place = take_place("run", "node", {}, folder=str(lives.folder))
+    place = take_place(RUN, "node", {}, folder=str(lives.folder))
     sleeper = subprocess.Popen(["sleep", "1000"], pass_fds=(place.lock,))
     place.leave()
     assert [path.name for path in lives.folder.iterdir()] == [os.path.basename(place.path)]
@@ -234,7 +321,7 @@ def test_a_lock_on_a_file_that_was_taken_away_meanwhile_is_no_place(
     lives: Lives, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lives.folder.mkdir(mode=0o700)
-    first = take_place("run", "node", {}, folder=str(lives.folder))
+    first = take_place(RUN, "node", {}, folder=str(lives.folder))
     opened = os.open
 
     def leave_between(*words: object) -> int:
@@ -244,7 +331,7 @@ def test_a_lock_on_a_file_that_was_taken_away_meanwhile_is_no_place(
         return found
 
     monkeypatch.setattr(os, "open", leave_between)
-    second = take_place("run", "node", {}, folder=str(lives.folder))
+    second = take_place(RUN, "node", {}, folder=str(lives.folder))
     assert os.path.samestat(os.fstat(second.lock), os.stat(second.path))
     second.leave()
 

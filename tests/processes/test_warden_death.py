@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import Agent, children, descriptors, family, is_alive, state
+from tests.support.processes import Agent, children, descriptors, family, freeze, is_alive, state
 from tests.support.syscalls import WITHOUT_PIDFDS
 from tests.support.waiting import wait_until
 
@@ -29,7 +29,7 @@ def agent() -> Iterator[Agent]:
 
 def start_families(agent: Agent, count: int) -> list[int]:
     workers = agent.start(1, *[FAMILY] * count)
-    wait_until(lambda: len(family(agent.token)) == 2 + count * FAMILY_SIZE, what="the workers' children")
+    wait_until(lambda: len(family(agent.token)) == 3 + count * FAMILY_SIZE, what="the workers' children")
     return workers
 
 
@@ -123,7 +123,7 @@ def late(signum):
     if signum == 9:
         while os.getppid() == warden: time.sleep(0.01)
     else:
-        warden = os.getpid()  # it is the warden that asks for SIGCONT
+        warden = os.getpid()  # keeper and warden ask for SIGCONT, the warden last
     real(signum)
 kernel.signal_on_parent_death = late
 """
@@ -158,7 +158,7 @@ def test_an_agent_that_is_stopped_with_a_leash_loses_its_workers_in_time(agent: 
     start_families(agent, 2)
     agent.ask("extend_leash", now() + 0.5)
     os.kill(agent.pid, signal.SIGSTOP)
-    agent.wait_until_nobody_is_left(agent.pid, agent.warden_pid)
+    agent.wait_until_nobody_is_left(agent.pid, agent.keeper_pid, agent.warden_pid)
     os.kill(agent.pid, signal.SIGCONT)
     agent.wait_for("LeashExpired", 1)
     assert [agent.wait_for("Exited", 1, rank)[4] for rank in range(2)] == [-signal.SIGKILL] * 2
@@ -246,7 +246,7 @@ def test_of_a_node_frozen_beyond_its_leash_no_worker_runs_then_or_when_it_goes_o
     agent.wait_for("LeashExpired" if who == "agent" else "WardenLost")
     if who != "agent":
         assert agent.ask("kill_orphans", 20) == []
-    agent.wait_until_nobody_is_left(agent.pid, agent.warden_pid)
+    agent.wait_until_nobody_is_left(agent.pid, agent.keeper_pid, agent.warden_pid)
     assert not any(map(is_alive, workers))
 
 
@@ -273,7 +273,7 @@ def test_the_agent_kills_in_place_of_a_warden_that_does_not(lacking: str | None)
         agent.do("sweep", 2)
         agent.wait_for("Gone", 2)
         os.kill(agent.warden_pid, signal.SIGSTOP)
-        agent.wait_until_nobody_is_left(agent.pid, agent.warden_pid)
+        agent.wait_until_nobody_is_left(agent.pid, agent.keeper_pid, agent.warden_pid)
         assert not any(map(is_alive, workers))
         assert state(agent.warden_pid) == "T"
         os.kill(agent.warden_pid, signal.SIGCONT)
@@ -283,21 +283,21 @@ def test_the_agent_kills_in_place_of_a_warden_that_does_not(lacking: str | None)
 
 def test_what_is_kept_lives_as_long_as_any_process_of_the_workers(tmp_path: Path) -> None:
     kept = "import os, socket; kept = socket.create_server(('127.0.0.1', 0)); other = os.open('/', 0)"
-    keep = "from launcher import warden as w; real = w.Warden.fork; w.Warden.fork = lambda: real(keep=[kept.fileno()])"
-    with Agent(setup=f"{kept}; {keep}") as agent:
+    with Agent(setup=f"{kept}; KEEP = [kept.fileno()]") as agent:
         number, port = agent.ask("evaluate", "[kept.fileno(), kept.getsockname()[1]]")
         workers = agent.start(1, ["sh", "-c", "sleep 1000 & exec sleep 1000"])
         child = wait_until(lambda: children(workers[0]))[0]
-        for pid in (agent.warden_pid, workers[0], child):
+        for pid in (agent.keeper_pid, agent.warden_pid, workers[0], child):
             wait_until(lambda pid=pid: has_inherited(pid, number))  # type: ignore[misc]
-        os.kill(agent.pid, signal.SIGSTOP)
+        freeze(agent.pid)
+        freeze(agent.keeper_pid)
         os.kill(agent.warden_pid, signal.SIGKILL)
         wait_until(lambda: not is_alive(workers[0]))
-        with socket.create_connection(("127.0.0.1", port), 10.0):
-            os.kill(agent.pid, signal.SIGKILL)
-            assert is_alive(child)
-        with socket.create_connection(("127.0.0.1", port), 10.0):
-            os.kill(child, signal.SIGKILL)
+        for holder, next_holder in ((agent.keeper_pid, agent.pid), (agent.pid, child), (child, 0)):
+            assert not is_refused(port)
+            os.kill(holder, signal.SIGKILL)
+            wait_until(lambda pid=holder: not is_alive(pid))  # type: ignore[misc]
+            assert next_holder == 0 or is_alive(next_holder)
         wait_until(lambda: is_refused(port))
 
 

@@ -38,10 +38,10 @@ def outside(agent: Agent) -> dict[int, int]:
 
 def test_a_round_is_started_and_swept(agent: Agent) -> None:
     agent.start(1, ["sh", "-c", "(setsid sleep 1000 &); exec sleep 1000"], ["true"])
-    wait_until(lambda: len(outside(agent)) == 4)
+    wait_until(lambda: len(outside(agent)) == 5)
     agent.do("sweep", 1)
     agent.wait_for("Gone", 1)
-    assert len(outside(agent)) == 2
+    assert len(outside(agent)) == 3
 
 
 def test_orphans_of_strangers_are_reaped(agent: Agent) -> None:
@@ -78,7 +78,7 @@ def test_killing_the_agent_ends_all(agent: Agent) -> None:
 
 def test_the_agent_clears_away_what_a_lost_warden_leaves(agent: Agent) -> None:
     agent.start(1, ["sh", "-c", "(setsid sleep 1000 &); exec sleep 1000"])
-    wait_until(lambda: len(outside(agent)) == 4)
+    wait_until(lambda: len(outside(agent)) == 5)
     agent.ask("evaluate", "os.kill(warden.pid, 9)")
     agent.wait_for("WardenLost")
     assert agent.ask("kill_orphans", 20) == []

@@ -26,7 +26,7 @@ def sweep(agent: Agent, round: int) -> None:
     """Sweep a round; when the warden calls it gone, nobody but it and the agent may be alive."""
     agent.do("sweep", round)
     agent.wait_for("Gone", round)
-    assert set(family(agent.token)) == {agent.pid, agent.warden_pid}
+    assert set(family(agent.token)) == {agent.pid, agent.keeper_pid, agent.warden_pid}
     assert children(agent.warden_pid) == []
 
 
@@ -34,7 +34,7 @@ def wait_for_family(agent: Agent, count: int) -> list[int]:
     """The workers' processes, once there are so many."""
 
     def others() -> list[int]:
-        found = sorted(set(family(agent.token)) - {agent.pid, agent.warden_pid})
+        found = sorted(set(family(agent.token)) - {agent.pid, agent.keeper_pid, agent.warden_pid})
         return found if len(found) == count else []
 
     return wait_until(others, what=f"{count} processes")

@@ -102,9 +102,11 @@ def test_a_signal_sent_before_the_exec_is_not_lost(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     wait_at_the_gate = f"""
 import os, time
-agent, real = os.getpid(), os.setsid
+count, real = 0, os.setsid
 def setsid():
-    while os.getppid() != agent and not os.path.exists({str(gate)!r}): time.sleep(0.01)
+    global count
+    count += 1  # keeper and warden come first
+    while count > 2 and not os.path.exists({str(gate)!r}): time.sleep(0.01)
     real()
 os.setsid = setsid
 """
@@ -186,17 +188,19 @@ def test_a_worker_keeps_to_its_cpus_and_impossible_ones_are_told(agent: Agent) -
     assert agent.wait_for("SpawnFailed", 2, 0)[3:] == [sentence, 22]
 
 
-def test_a_fork_that_fails_is_told(tmp_path: Path) -> None:
-    no_fork = """
+NO_FORK = """
 import os
 real, calls = os.fork, []
 def fork():
     calls.append(1)
-    if len(calls) > 1: raise BlockingIOError(11, "Resource temporarily unavailable")
+    if len(calls) > {}: raise BlockingIOError(11, "Resource temporarily unavailable")
     return real()
 os.fork = fork
 """
-    with Agent(setup=no_fork) as agent:
+
+
+def test_a_fork_that_fails_is_told(tmp_path: Path) -> None:
+    with Agent(setup=NO_FORK.format(2)) as agent:
         count = len(descriptors(agent.warden_pid))
         agent.spawn(1, SLEEP, stdout=str(tmp_path / "out"))
         sentence = "cannot start the worker of local rank 0: Resource temporarily unavailable"
@@ -217,7 +221,7 @@ def test_a_signal_goes_to_the_group_of_each_worker_of_its_round_and_of_no_other(
     wait_until(three_sleep)
     agent.do("signal", 2, signal.SIGUSR1)
     assert [agent.wait_for("Exited", 2, rank)[4] for rank in range(2)] == [5, 5]
-    agent.wait_until_nobody_is_left(agent.pid, agent.warden_pid, kept)
+    agent.wait_until_nobody_is_left(agent.pid, agent.keeper_pid, agent.warden_pid, kept)
     assert is_alive(kept)
 
 

@@ -74,7 +74,7 @@ def test_when_the_leash_runs_out_nobody_is_spared_and_a_later_round_begins_anew(
         assert agent.wait_for("ForkServerLost")[1] == sentence
         agent.wait_for("Gone", 1)
         agent.let_go(step)
-        agent.wait_until_nobody_is_left(agent.pid, agent.warden_pid)
+        agent.wait_until_nobody_is_left(agent.pid, agent.keeper_pid, agent.warden_pid)
         wait_until(lambda: children(agent.warden_pid) == [])
         assert ran.exists() == (step == "running")
         agent.ask("extend_leash", boottime() + 1000)
@@ -91,7 +91,7 @@ def test_a_leash_that_runs_out_between_rounds_spares_nobody_either(tmp_path: Pat
         freeze(parked)
         agent.do("extend_leash", boottime() + 0.05)
         agent.wait_for("ForkServerLost")
-        agent.wait_until_nobody_is_left(agent.pid, agent.warden_pid)
+        agent.wait_until_nobody_is_left(agent.pid, agent.keeper_pid, agent.warden_pid)
 
 
 def test_a_warden_that_is_stopped_beyond_its_leash_takes_all_with_it(tmp_path: Path) -> None:
@@ -287,9 +287,10 @@ def test_what_an_import_has_started_is_not_lost_from_sight_with_the_warden(tmp_p
         agent.is_preloading()
         wait_until(pid_file.exists)
         agent.ask("still_there")  # so the agent has done with the order
+        freeze(agent.keeper_pid)  # which would see to it
         os.kill(agent.warden_pid, signal.SIGKILL)
         agent.wait_for("WardenLost")
-        wait_until(lambda: parent(int(pid_file.read_text())) == agent.pid)
+        assert parent(int(pid_file.read_text())) == agent.keeper_pid
         assert agent.ask("kill_orphans", 20) == []
         assert family(agent.token) == [agent.pid]
 

@@ -37,10 +37,9 @@ def test_each_is_reported_running_before_its_end(tmp_path: Path) -> None:
 
 def test_a_worker_has_its_three_streams_and_what_is_kept_and_the_warden_nothing_of_it(tmp_path: Path) -> None:
     kept = "import os; kept = os.open('/', 0)"
-    keep = "from launcher import warden as w; real = w.Warden.fork; w.Warden.fork = lambda: real(keep=[kept])"
     (tmp_path / "files").mkdir()
     files = {"stdout": f"{tmp_path}/files/{{local_rank}}.out", "stderr": f"{tmp_path}/files/{{local_rank}}.err"}
-    with WarmAgent(tmp_path, setup=f"{kept}; {keep}") as agent:
+    with WarmAgent(tmp_path, setup=f"{kept}; KEEP = [kept]") as agent:
         server = agent.is_preloaded()
         assert "/" in descriptors(server)
         before = len(descriptors(agent.warden_pid)), len(descriptors(server))

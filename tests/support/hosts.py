@@ -15,7 +15,7 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -90,21 +90,44 @@ class NodeJob(Job):
         return [life.pid for life in self.lives() if is_alive(life.pid)]
 
     def kill(self) -> None:
-        """SIGKILL to agent, warden and workers at once: the host has lost its power."""
-        self._signal(family(self._token), signal.SIGKILL)
+        """SIGKILL to every process at once: the host has lost its power. First all stand still, or one might fork."""
+        stopped: set[int] = set()
+        while new := set(family(self._token)) - stopped:
+            for pid in sorted(new):
+                with suppress(ProcessLookupError):
+                    freeze(pid)
+            stopped |= new
+        self._signal(sorted(stopped, reverse=True), signal.SIGKILL)
         wait_until(lambda: not family(self._token), 20, f"the end of all processes of {self.host.name}")
 
-    def freeze(self, *parts: str) -> list[int]:
-        """SIGSTOP to "agent", "warden" or "workers"; who was stopped, for `thaw`."""
-        pids = {"agent": [self.pid], "warden": [self.warden_pid], "workers": self.worker_pids()}
-        chosen = [pid for part in parts for pid in pids[part]]
+    def parts(self, *names: str) -> list[int]:
+        """The pids of "agent", "keeper", "warden" and "workers", or of the "node", which is every process of it."""
+        pids: dict[str, Callable[[], list[int]]] = {
+            "agent": lambda: [self.pid],
+            "keeper": lambda: [self.keeper_pid],
+            "warden": lambda: [self.warden_pid],
+            "workers": self.worker_pids,
+            "node": lambda: [*self._launcher(), *set(family(self._token)) - set(self._launcher())],
+        }
+        return [pid for name in names for pid in pids[name]()]
+
+    def _launcher(self) -> list[int]:
+        return [self.pid, self.keeper_pid, self.warden_pid]
+
+    def freeze(self, *names: str) -> list[int]:
+        """SIGSTOP to these parts; who was stopped, for `thaw`."""
+        chosen = self.parts(*names)
         for pid in chosen:
             with suppress(ProcessLookupError):
                 freeze(pid)
         return chosen
 
-    def thaw(self, pids: Iterable[int]) -> None:
-        self._signal(pids, signal.SIGCONT)
+    def thaw(self, pids: list[int]) -> None:
+        """The launcher's first: what its kernel's timer has left to the keeper is killed before it runs on."""
+        self._signal(pids[:3], signal.SIGCONT)
+        if any(not is_alive(pid) for pid in pids[:3]):
+            wait_until(lambda: not any(map(is_alive, pids[3:])), 20, "the end of what was frozen beyond its leash")
+        self._signal(pids[3:], signal.SIGCONT)
 
     def _signal(self, pids: Iterable[int], signum: int) -> None:
         for pid in pids:

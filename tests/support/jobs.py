@@ -81,9 +81,14 @@ class Job:
         return self._process.pid
 
     @property
-    def warden_pid(self) -> int:
+    def keeper_pid(self) -> int:
         """The agent's only child."""
         return children(self.pid)[0]
+
+    @property
+    def warden_pid(self) -> int:
+        """The keeper's only child."""
+        return children(self.keeper_pid)[0]
 
     @property
     def stderr(self) -> str:

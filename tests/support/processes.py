@@ -122,22 +122,24 @@ class Agent:
     A context manager: at its end every process that carries the token is killed by pid.
     """
 
-    def __init__(self, *prefix: str, env: dict[str, str] | None = None, setup: str = "") -> None:
+    def __init__(self, *prefix: str, env: dict[str, str] | None = None, setup: str = "", settles: bool = True) -> None:
         self.token = secrets.token_hex(8)
         self.inbox: list[list[Any]] = []
         self.heard: list[list[Any]] = []
         self._buffer = b""
         self._process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", "tests.support.warden_agent", setup],
+            [*prefix, sys.executable, "-m", "tests.support.warden_agent", f"{setup}\nSETTLES = {settles}"],
             cwd=REPOSITORY,
             env={**os.environ, **(env or {}), TOKEN_VARIABLE: self.token},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        _, self.pid, self.warden_pid = self.wait_for("Ready")  # as numbered in the agent's own pid namespace
-        self.do("sweep", 0)
-        self.wait_for("Gone", 0)  # now the warden has settled
-        self.heard.clear()
+        # As numbered in the agent's own pid namespace.
+        _, self.pid, self.keeper_pid, self.warden_pid = self.wait_for("Ready")
+        if settles:
+            self.do("sweep", 0)
+            self.wait_for("Gone", 0)  # now the warden has settled
+            self.heard.clear()
 
     def __enter__(self) -> Agent:
         return self
@@ -193,7 +195,7 @@ class Agent:
             self.heard.append(self.inbox[-1])
 
     def wait_until_nobody_is_left(self, *but: int, limit_s: float = 20.0) -> None:
-        """But the agent, its warden or whoever is named."""
+        """But the agent, its keeper and warden, or whoever is named."""
         wait_until(lambda: set(family(self.token)) <= set(but), limit_s, f"the end of all but {but}")
 
     def wait_for_exit(self) -> int:

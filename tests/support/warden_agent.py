@@ -1,6 +1,8 @@
 """An agent reduced to its warden: reads [verb, ...] lines on stdin, writes each report as a JSON line to stdout.
 
-`python -m tests.support.warden_agent [SETUP]`; SETUP is run before the fork.
+`python -m tests.support.warden_agent [SETUP]`; SETUP is run before the fork, and may set three names: `KEEP`, the
+descriptors to keep, `CLEARS`, whether a lost warden is cleared away at once, as the agent of a job does, and `SETTLES`,
+whether there will be a warden.
 """
 
 from __future__ import annotations
@@ -9,6 +11,9 @@ import fcntl
 import os
 import sys
 
+KEEP: list[int] = []
+CLEARS = False
+SETTLES = True
 if sys.argv[1]:
     exec(sys.argv[1])
 
@@ -20,10 +25,11 @@ os.close(null)
 
 from launcher.warden import Warden, WardenLost  # noqa: E402
 
-warden = Warden.fork()
+warden = Warden.fork(keep=KEEP)
 
 import json  # noqa: E402
 import select  # noqa: E402
+import signal  # noqa: E402
 import time  # noqa: E402
 
 from launcher.warden import ImageSpec, WorkerSpec  # noqa: E402
@@ -60,8 +66,12 @@ def obey(verb: str, *words):  # type: ignore[no-untyped-def]
     return getattr(warden, verb)(*words)
 
 
-say("Ready", os.getpid(), warden.pid)
+say("Ready", os.getpid(), warden.keeper_pid, SETTLES and warden.pid)
+wakeup, alarm = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)  # the end of the keeper, as the agent's loop hears of it
+signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
+signal.signal(signal.SIGCHLD, lambda signum, frame: None)
 poll = select.poll()
+poll.register(wakeup, select.POLLIN)
 poll.register(orders, select.POLLIN)
 poll.register(warden, select.POLLIN)
 buffer = b""
@@ -69,6 +79,8 @@ is_listening = True
 while True:
     left_s = min(warden.late_at - time.clock_gettime(time.CLOCK_BOOTTIME), 1000.0)
     for descriptor, _ in poll.poll(max(0.0, left_s) * 1000) or [(-1, 0)]:
+        if descriptor == wakeup:
+            os.read(wakeup, 4096)
         if descriptor == orders:
             data = os.read(orders, 1 << 16)
             if not data:
@@ -81,7 +93,9 @@ while True:
                     poll.unregister(warden)
                 say("Returned", verb, obey(verb, *words))
         for report in warden.reports():
-            if isinstance(report, WardenLost):
+            if isinstance(report, WardenLost) and is_listening:
                 is_listening = False
                 poll.unregister(warden)
+                if CLEARS:
+                    warden.kill_orphans(20)
             say(type(report).__name__, *report)

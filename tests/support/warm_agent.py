@@ -75,7 +75,7 @@ class WarmAgent(Agent):
         return wait_until(partial(_so_many, count, self._parked), what=f"{count} parked workers").pids
 
     def _others(self) -> list[int]:
-        return sorted(set(family(self.token)) - {self.pid, self.warden_pid, self.server_pid})
+        return sorted(set(family(self.token)) - {self.pid, self.keeper_pid, self.warden_pid, self.server_pid})
 
     def _parked(self) -> list[int]:
         there = set(children(self.warden_pid)) - {self.server_pid}  # first, or one not born yet is taken for one

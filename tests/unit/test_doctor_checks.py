@@ -89,7 +89,7 @@ def test_little_memory_per_worker_may_hurt() -> None:
     assert found(replace(ROOMY, memory_limit=Bound(8 * GIB, 0, "m"))) == []
 
 
-@pytest.mark.parametrize(("left", "level"), [(9, "stop"), (10, "hurt"), (511, "hurt"), (512, "")])
+@pytest.mark.parametrize(("left", "level"), [(10, "stop"), (11, "hurt"), (511, "hurt"), (512, "")])
 def test_processes_that_cannot_be_started_stop_a_job_and_few_threads_may_hurt(left: int, level: str) -> None:
     findings = found(replace(ROOMY, process_limit=Bound(1000, 1000 - left, "/sys/fs/cgroup/pids.max")))
     assert [finding.level for finding in findings] == [level] * bool(level)

@@ -114,6 +114,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "hands": (
         "launcher.arrival",
         "launcher.arrival.addresses",
+        "launcher.arrival.control_group",
         "launcher.arrival.limits",
         "launcher.arrival.namesakes",
         "launcher.arrival.predecessors",

@@ -37,9 +37,16 @@ FAULTS = {
     "agent told to go": 4,
     "node without power": 4,
     "agent killed": 3,
-    "warden killed": 2,
+    "warden killed": 1,
+    "keeper killed": 1,
+    "agent and warden killed": 1,
+    "agent and keeper killed": 1,
+    "keeper and warden killed": 1,
     "agent frozen": 3,
-    "agent and warden frozen": 2,
+    "keeper frozen": 1,
+    "agent and warden frozen": 1,
+    "agent and keeper frozen": 1,
+    "keeper and warden frozen": 1,
     "node frozen": 3,
     "worker crashed": 4,
     "etcd restarted": 1,
@@ -170,19 +177,14 @@ class Episode:
             case "node without power":
                 victim.lose_power()
             case "agent killed":
-                victim.kill_agent()
-            case "agent frozen" if has_begun:
-                self._freeze(victim, "agent")
+                victim.kill("agent")
             case "agent told to go" if has_begun:
                 victim.tell_to_go()
-            case "warden killed" if has_begun:
-                victim.kill_warden()
-            case "agent and warden frozen" if has_begun:
-                self._freeze(victim, "agent", "warden")
-            case "node frozen" if has_begun:
-                self._freeze(victim, "agent", "warden", "workers")
             case "worker crashed" if self._crash_count < CRASHES_MAX and victim.crash_worker():
                 self._crash_count += 1
+            case _ if has_begun and kind != "worker crashed":
+                parts, _, how = kind.rpartition(" ")
+                (victim.kill if how == "killed" else partial(self._freeze, victim))(*parts.split(" and "))
             case _:
                 return False
         return True
@@ -253,7 +255,7 @@ class Episode:
         for agent in self._all:
             found += agent.broken_rules(meant)
         lived = [life for agent in self._all for life in agent.job.lives()]
-        kin = [life for agent in self._all if not agent.has_lost_both for life in lives.kin(agent.job)]
+        kin = [life for agent in self._all for life in lives.kin(agent.job)]
         worlds = [world for agent in self._all for world in lives.worlds(agent.job.directory)]
         found += lives.broken_rules(lived, kin, worlds, sealed)
         causes = {agent.root_cause() for agent in self._all if agent.exit_code == meant}

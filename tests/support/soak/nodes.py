@@ -7,11 +7,13 @@ import re
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from tests.support.hosts import NodeJob
 from tests.support.network import Host
 from tests.support.processes import children, family, is_alive
+from tests.support.soak.lives import kin
 from tests.support.waiting import wait_until
 
 LEASE_TTL_S = 4.0
@@ -58,7 +60,6 @@ class Agent:
         self.exit_code: int | None = None
         self.ended_at = 0.0
         self.frozen: list[int] = []
-        self.has_lost_both = False  # agent and warden at once: a child of a worker outlives them until they are back
 
     @property
     def name(self) -> str:
@@ -82,7 +83,7 @@ class Agent:
     @property
     def has_warden(self) -> bool:
         """Not while it looks for the store, nor once it has failed to keep it."""
-        return bool(children(self.job.pid))
+        return any(map(children, children(self.job.pid)))
 
     # --- what can be done to it ---
 
@@ -92,16 +93,14 @@ class Agent:
 
     def lose_power(self) -> None:
         self._doom(-signal.SIGKILL)
-        self.has_lost_both = True
         self.job.kill()
 
-    def kill_agent(self) -> None:
-        self._doom(-signal.SIGKILL)
-        self.job.send(signal.SIGKILL)
-
-    def kill_warden(self) -> None:
-        self._doom(FENCED)
-        os.kill(self.job.warden_pid, signal.SIGKILL)
+    def kill(self, *parts: str) -> None:
+        """SIGKILL to one or two of agent, keeper and warden."""
+        self._doom(-signal.SIGKILL if "agent" in parts else FENCED)
+        for pid in self.job.parts(*parts):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def _doom(self, exit_code: int) -> None:
         self.is_told = True
@@ -109,7 +108,6 @@ class Agent:
 
     def freeze(self, *parts: str) -> None:
         self.expected.add(FENCED)  # by the others, or by its warden's end
-        self.has_lost_both |= len(parts) > 1
         self.frozen = self.job.freeze(*parts)
 
     def thaw(self) -> None:
@@ -133,7 +131,7 @@ class Agent:
             yield f"a traceback of {who}: {stderr[-3000:]}"
         if self.exit_code not in {verdict_code, *self.expected}:
             yield f"S3: {who} ended with {self.exit_code}, not {verdict_code} or {self.expected}: {stderr[-1500:]}"
-        for life in self.job.lives():
+        for life in (*self.job.lives(), *kin(self.job)):
             if self.ended_at and life.last_s > self.ended_at + LEASE_TTL_S:
                 yield f"S6: {life} outlived its agent by {life.last_s - self.ended_at:.1f} s"
         was_killed = self.exit_code == -signal.SIGKILL

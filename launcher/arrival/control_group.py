@@ -1,0 +1,92 @@
+"""The control group of what an agent starts: one write kills all that is in it, whatever that has made of itself.
+
+A process cannot leave it, nor hide in it, as it may clear its environment or close the lock. So the next agent of the
+run kills by it what is left when keeper, warden and agent were all killed at once (`predecessors`). It takes a cgroup
+of version 2 in which this user may make others: one that systemd has delegated, or the root of a container's own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+
+_PREFIX = "meshrun-"
+_OLD_S = 60.0  # a keeper joins a new group within milliseconds; a run that never comes back leaves an empty one
+
+
+def make_path(name: str) -> str:
+    """The directory for a new group of this process's own; "" where none may be made."""
+    here = directory(_read("/proc/self/mountinfo"), _read("/proc/self/cgroup"))
+    return os.path.join(here, f"{_PREFIX}{name}-{os.urandom(4).hex()}") if here and _is_delegated(here) else ""
+
+
+def make(path: str) -> bool:
+    """Make the group, beside which empty old ones go; whether it can be killed by one write (since Linux 5.14)."""
+    with suppress(OSError):
+        os.mkdir(path)
+        for entry in os.scandir(os.path.dirname(path)):
+            if entry.name.startswith(_PREFIX) and entry.stat().st_ctime < time.time() - _OLD_S:
+                remove(entry.path)
+        if os.path.exists(f"{path}/cgroup.kill"):
+            return True
+        os.rmdir(path)
+    return False
+
+
+def members(path: str) -> list[int]:
+    """The processes in a group, ended ones that are not reaped included; none if there is no group."""
+    is_ours = os.path.basename(path).startswith(_PREFIX)  # the path was read from a file
+    return [int(pid) for pid in _read(f"{path}/cgroup.procs").split()] if is_ours else []
+
+
+def clear(path: str, spared: set[int]) -> list[int]:
+    """Kill who is in the group, and what they fork meanwhile; who still was, if none of them is to be spared."""
+    left = members(path)
+    if spared.intersection(left):
+        return []
+    if left:
+        with suppress(OSError), open(f"{path}/cgroup.kill", "w") as file:
+            file.write("1")
+    remove(path)
+    return left
+
+
+def remove(path: str) -> None:
+    """Take the group away if nobody is in it."""
+    if os.path.basename(path).startswith(_PREFIX):
+        with suppress(OSError):
+            os.rmdir(path)
+
+
+def directory(mounts: str, groups: str) -> str:
+    """Where a process is in the hierarchy of version 2, by its /proc/PID/mountinfo and cgroup; "" if it is not."""
+    own = next((line[3:] for line in groups.splitlines() if line.startswith("0::/")), "")
+    for line in mounts.splitlines():
+        fields, _, kind = line.partition(" - ")
+        if own and kind.startswith("cgroup2 "):
+            root, point = fields.split()[3:5]
+            inside = os.path.relpath(own, root)
+            return "" if inside.startswith("..") else os.path.normpath(os.path.join(point, inside))
+    return ""
+
+
+def _is_delegated(path: str) -> bool:
+    """Whether it is the root of the machine's or of a container's, or systemd has left it or one above to its user."""
+    if not os.path.exists(f"{path}/../cgroup.procs"):
+        return True
+    while os.path.exists(f"{path}/cgroup.procs"):
+        for name in ("user.delegate", "trusted.delegate"):
+            with suppress(OSError):
+                if os.getxattr(path, name) == b"1":
+                    return True
+        path = os.path.dirname(path)
+    return False
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""

@@ -1,0 +1,154 @@
+"""The keeper: the process between agent and supervisor, which outlives both and lets go only when nothing is left.
+
+    agent -- keeper -- supervisor ("warden") -- workers -- what workers start
+
+The kernel kills workers when the supervisor ends, but not what they have started: a child of a wrapper script, of
+`subprocess`, a daemon. That falls to the nearest living ancestor that adopts, and supervisor and agent may be killed
+or stopped together. So the agent forks this process first. It forks the supervisor and then only waits: it adopts,
+and when the supervisor has ended, or the agent has, it kills and reaps until it has no child any more. It holds the
+presence listener and the lock of the node all that time, so both say that nothing is left only when that is true.
+
+Any two of the three may be killed or stopped, in any order:
+
+- The agent ends: the kernel sends the keeper SIGCONT, which passes it on. The supervisor kills everybody and ends.
+- The supervisor ends, also by the kernel's timer while it is stopped: the keeper kills what falls to it.
+- The keeper ends: the kernel sends the supervisor SIGCONT, which kills everybody and ends.
+- Keeper and supervisor end, or one ends while the other is stopped: the agent kills that, adopts and kills the rest.
+
+So none of the three kills another that may still do its work: that would make three of two.
+
+It runs no code of anybody else, imports nothing that the supervisor does not, and blocks every signal.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import time
+from collections.abc import Collection
+from contextlib import suppress
+
+from launcher.errors import EXIT_TEMPORARY, shortage_hint
+from launcher.warden import STUCK_PATIENCE_S, kernel
+from launcher.warden.channel import Channel
+from launcher.warden.child import close_all_but
+from launcher.warden.sweep import SWEEP_INTERVAL_S
+from launcher.warden.words import KEEPER_NAME, SUPERVISOR_NAME
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+
+# Without its agent a supervisor ends within milliseconds, or when those that hang in a driver do not count any more.
+SUPERVISOR_LIMIT_S = STUCK_PATIENCE_S + 1.0
+
+
+def run(end: socket.socket, keep: Collection[int], group: str, agent_pid: int) -> int:
+    """Fork the supervisor, then keep what it leaves until nothing is left; how the supervisor ended, as an exit code.
+
+    That is 128 + N for signal N. In the supervisor this returns 0 at its end.
+    """
+    os.setsid()
+    own_pid, attempt = os.getpid(), "the warden cannot work here"
+    try:
+        close_all_but((end.fileno(), *keep), max(map(int, os.listdir("/proc/self/fd"))))
+        set_title(KEEPER_NAME, agent_pid)
+        if group:
+            _move(group)  # where that is refused all stay outside
+        kernel.become_subreaper()
+        kernel.signal_on_parent_death(signal.SIGCONT)
+        gc.freeze()  # what is shared with the agent stays shared: the collector never touches it
+        attempt = "cannot fork the warden"
+        supervisor_pid = os.fork()
+    except OSError as error:  # no /proc, no descriptors, no more processes, a sandbox
+        hint = shortage_hint(error.errno)
+        sentence = f"{attempt}: {error.strerror}" + (f"; {hint}" if hint else "")
+        Channel(end).send(("WardenLost", sentence, EXIT_TEMPORARY))
+        return EXIT_TEMPORARY
+    if supervisor_pid == 0:
+        _supervise(end, keep, own_pid, agent_pid)
+        return 0
+    end.close()
+    exit_code = _wait(supervisor_pid, agent_pid)
+    if group:
+        _move(os.path.dirname(group))
+        with suppress(OSError):
+            os.rmdir(group)
+    return exit_code
+
+
+def _supervise(end: socket.socket, keep: Collection[int], keeper_pid: int, agent_pid: int) -> None:
+    """Be the warden until agent or keeper has ended, or the agent's end of the socket closed, and no process is left.
+
+    No descriptor is open but the standard streams, `end` and those to `keep`.
+    """
+    from launcher.warden.process import Loop
+
+    os.setsid()
+    try:
+        for descriptor in keep:
+            os.set_inheritable(descriptor, True)  # here alone: what the agent starts by itself holds nothing of them
+        set_title(SUPERVISOR_NAME, agent_pid)
+        kernel.become_subreaper()
+        # If the keeper dies while we are stopped, wake up and see to the workers.
+        kernel.signal_on_parent_death(signal.SIGCONT)
+        loop = Loop(end, tuple(keep), keeper_pid)
+    except OSError as error:  # no descriptors, a sandbox
+        Channel(end).send(("WardenLost", f"the warden cannot work here: {error.strerror}", EXIT_TEMPORARY))
+        return
+    gc.freeze()  # what we share with agent and keeper stays shared: the collector never touches it
+    gc.enable()  # the agent starts without
+    loop.run()
+    if os.getppid() == keeper_pid:
+        os.kill(keeper_pid, signal.SIGCONT)  # a stopped one has only to see that nobody is left
+
+
+def _move(group: str) -> None:
+    """Into this control group."""
+    with suppress(OSError), open(f"{group}/cgroup.procs", "w") as file:
+        file.write("0")
+
+
+def _wait(supervisor_pid: int, agent_pid: int) -> int:
+    """Be the keeper, with every signal blocked; how the supervisor ended."""
+    wakes = (signal.SIGCHLD, signal.SIGCONT)
+    exit_code: int | None = None
+    began_at = 0.0
+    while True:
+        with suppress(ChildProcessError):
+            while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
+                if reaped[0] == supervisor_pid:
+                    exit_code = os.waitstatus_to_exitcode(reaped[1])
+        if exit_code is None and os.getppid() == agent_pid:
+            signal.sigwait(wakes)
+            continue
+        began_at = began_at or time.monotonic()
+        lasted_s = time.monotonic() - began_at
+        if exit_code is None and lasted_s < SUPERVISOR_LIMIT_S:
+            os.kill(supervisor_pid, signal.SIGCONT)  # it ends by itself; killed, it would leave all to this
+        elif not kernel.kill_children((), lasted_s > STUCK_PATIENCE_S):
+            code = 0 if exit_code is None else exit_code  # the supervisor itself may hang in the kernel
+            return code if code >= 0 else 128 - code
+        signal.sigtimedwait(wakes, SWEEP_INTERVAL_S)
+
+
+def set_title(name: str, agent_pid: int) -> None:
+    """What ps, top and pgrep show: a name of its own and, in place of the agent's command line, whom it belongs to.
+
+    With the agent's, which may hold any word, `pkill -f` would hit all three at once. The line is as long as the room
+    of the old one. Where /proc/self/mem cannot be written the old one stays, under the new name.
+    """
+    kernel.set_name(name)
+    with suppress(OSError, ValueError, IndexError):
+        with open("/proc/self/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end, fields 48 and 49 of proc(5)
+        if not 0 < start < end:
+            return
+        line = f"{name} of pid {agent_pid}".encode()[: end - start - 1]
+        memory = os.open("/proc/self/mem", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.pwrite(memory, line.ljust(end - start, b"\0"), start)
+        finally:
+            os.close(memory)

@@ -1,0 +1,24 @@
+"""Which signals the warden hears: ends of children, the end of its keeper, and faults of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from launcher.warden import child
+
+_WAKING = (signal.SIGCHLD, signal.SIGCONT)  # the latter comes with the keeper's end
+_FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS)
+
+
+def settle_signals() -> tuple[int, int, list[int]]:
+    """Have signals wake the loop. The pipe for that, read and write end, and the signals that a worker puts back."""
+    wakeup, alarm = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
+    for signum in _WAKING:
+        signal.signal(signum, lambda signum, frame: None)  # its byte in the pipe is what counts
+    changed = child.signals_to_reset()
+    # The agent forked us with all signals blocked. A blocked signal does nothing to us, while one sent to a
+    # worker between its fork and its exec waits for it instead of being lost, as an ignored one would be.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_WAKING, *_FAULTS))
+    return wakeup, alarm, changed

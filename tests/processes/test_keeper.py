@@ -1,0 +1,342 @@
+"""Any one or two of agent, keeper and supervisor ("warden") stopped or killed: nothing of what workers started is left.
+
+Every case has workers with children of every kind, none of whom holds the listener that is kept. Its watchdog is short
+and never extended, so whoever is not killed for another reason is killed for that. KEEPER_REPEATS=N does the whole
+table N times, with random pauses between the two strokes, and with warm workers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.processes import Agent, children, family, freeze, program_name, state
+from tests.support.waiting import wait_until
+from tests.support.warm_agent import WarmAgent
+
+REPEATS = int(os.environ.get("KEEPER_REPEATS", "0"))
+WATCHDOG_S = 0.7
+KEPT = 9  # the listener's descriptor
+SETUP = f"""
+import os, socket
+kept = socket.create_server(('127.0.0.1', 0))
+os.dup2(kept.fileno(), {KEPT})
+kept.close()
+KEEP, CLEARS = [{KEPT}], True
+"""
+PORT = f"socket.socket(fileno=os.dup({KEPT})).getsockname()[1]"
+# A wrapper without exec with a child in its group, one in a session of its own with a child of its own, one that has
+# lost its parent, and a daemon; descriptors are closed as `subprocess` does.
+OFFSPRING = "; ".join((
+    " ".join(f"exec {number}>&-;" for number in range(3, 10)).rstrip(";"),
+    "sleep 1000 & setsid sh -c 'sleep 1000; :' & (sleep 1000 &)",
+    "(setsid setsid sleep 1000 &)",
+    "wait",
+))  # fmt: skip
+SIZE = 6
+
+
+class Stroke(NamedTuple):
+    """SIGSTOP or SIGKILL to one of the three."""
+
+    who: str
+    signum: signal.Signals
+
+    def __str__(self) -> str:
+        return f"{self.who} {'stopped' if self.signum == signal.SIGSTOP else 'killed'}"
+
+
+STROKES = [Stroke(who, how) for how in (signal.SIGKILL, signal.SIGSTOP) for who in ("agent", "keeper", "supervisor")]
+SINGLES = [(stroke,) for stroke in STROKES]
+PAIRS = [pair for pair in itertools.permutations(STROKES, 2) if pair[0].who != pair[1].who]
+TABLE: list[tuple[Stroke, ...]] = [*SINGLES, *PAIRS]
+
+
+class Trio:
+    """Agent, keeper and supervisor with workers whose children are of every kind."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self.pids = {"agent": agent.pid, "keeper": agent.keeper_pid, "supervisor": agent.warden_pid}
+        self.port: int = agent.ask("evaluate", PORT)
+        agent.start(1, ["sh", "-c", OFFSPRING])
+        wait_until(lambda: self.sleepers() == 4 and len(self.below()) >= SIZE, what="the worker's children")
+
+    def sleepers(self) -> int:
+        return [program_name(pid) for pid in family(self.agent.token)].count("sleep")
+
+    def below(self) -> list[int]:
+        """Who lives of what descends from the three."""
+        return sorted(set(family(self.agent.token)) - set(self.pids.values()))
+
+    def checked(self) -> list[int]:
+        """The same; raises AssertionError if there was a proof that nobody does."""
+        was_refused, left = is_refused(self.port), self.below()
+        assert not (was_refused and left), f"the proof was given while {left} lived"
+        return left
+
+    def strike(self, strokes: tuple[Stroke, ...], pause_s: float = 0.0) -> None:
+        self.agent.do("extend_leash", time.clock_gettime(time.CLOCK_BOOTTIME) + WATCHDOG_S)
+        self.agent.do("sweep", 99)
+        self.agent.wait_for("Gone", 99)  # so the supervisor has set its watchdog
+        for stroke in strokes:
+            with suppress(ProcessLookupError):  # the first has ended it
+                os.kill(self.pids[stroke.who], stroke.signum)
+            time.sleep(pause_s)
+
+
+def broken(agent: Agent, strokes: tuple[Stroke, ...], pause_s: float = 0.0) -> str:
+    """What is wrong after these strokes, in a sentence; empty if nothing is."""
+    name = ", then ".join(map(str, strokes))
+    killed = {stroke.who for stroke in strokes if stroke.signum == signal.SIGKILL}
+    try:
+        trio = Trio(agent)
+        trio.strike(strokes, pause_s)
+        wait_until(lambda: not trio.checked(), what=f"the end of all but {trio.pids}")
+        if "agent" in killed:
+            for pid in trio.pids.values():  # one that was stopped when it had nothing left to do
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+            wait_until(lambda: not family(agent.token), what="the end of all")
+        elif is_refused(trio.port):
+            return f"{name}: a proof was given while the agent lived"
+    except AssertionError as error:
+        there = [f"{pid} ({program_name(pid)}, {state(pid)})" for pid in family(agent.token)]
+        return f"{name}: {error}; there are {there}"
+    return ""
+
+
+def run_all(cases: list[tuple[Stroke, ...]], folder: Path | None = None, pause_s: float = 0.0) -> list[str]:
+    """The cases side by side, with warm workers if there is a folder; what is broken."""
+    with ExitStack() as stack, ThreadPoolExecutor(len(cases)) as pool:
+        agents = [stack.enter_context(agent) for agent in started(len(cases), folder)]
+        pauses = [random.random() * pause_s for _ in cases]
+        return [sentence for sentence in pool.map(broken, agents, cases, pauses) if sentence]
+
+
+def started(count: int, folder: Path | None) -> Iterator[Agent]:
+    for number in range(count):
+        if folder is None:
+            yield Agent(setup=SETUP)
+        else:
+            own = folder / str(number)
+            own.mkdir(parents=True)
+            agent = WarmAgent(own, standby=1, setup=SETUP)
+            agent.is_preloaded()
+            yield agent
+
+
+def is_refused(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 0.2).close()
+    except ConnectionRefusedError:
+        return True
+    except (ConnectionResetError, TimeoutError):  # it is being closed, or has too many of these waiting
+        pass
+    return False
+
+
+@pytest.mark.parametrize("first", STROKES, ids=str)
+def test_one_or_two_of_the_three_are_lost_and_nothing_is_left(first: Stroke) -> None:
+    assert run_all([strokes for strokes in TABLE if strokes[0] == first]) == []
+
+
+@pytest.mark.parametrize("who", ["agent", "keeper", "supervisor"])
+def test_with_warm_and_parked_workers_nothing_is_left_either(tmp_path: Path, who: str) -> None:
+    others = {"agent": "supervisor", "keeper": "agent", "supervisor": "keeper"}
+    cases = [strokes for strokes in PAIRS if (strokes[0].who, strokes[1].who) == (who, others[who])]
+    assert run_all(cases, tmp_path) == []
+
+
+@pytest.mark.skipif(not REPEATS, reason="KEEPER_REPEATS=N does the whole table N times")
+@pytest.mark.parametrize("first", STROKES, ids=str)
+@pytest.mark.parametrize("is_warm", [False, True], ids=["cold", "warm"])
+def test_the_whole_table_with_random_pauses(tmp_path: Path, first: Stroke, is_warm: bool) -> None:
+    cases = [strokes for strokes in TABLE if strokes[0] == first]
+    for repeat in range(REPEATS):
+        assert run_all(cases, tmp_path / str(repeat) if is_warm else None, pause_s=random.choice((0.002, 0.05))) == []
+
+
+def test_a_stopped_trio_goes_on_where_no_watchdog_is_held() -> None:
+    with Agent(setup=SETUP) as agent:
+        trio = Trio(agent)
+        before = trio.below()
+        for pid in trio.pids.values():
+            freeze(pid)
+        for pid in trio.pids.values():
+            os.kill(pid, signal.SIGCONT)
+        agent.start(2, ["sleep", "1000"])
+        assert set(before) <= set(trio.below())
+
+
+def test_a_stopped_keeper_ends_with_the_agent_that_closes_in_good_order() -> None:
+    with Agent(setup=SETUP) as agent:
+        trio = Trio(agent)
+        freeze(agent.keeper_pid)
+        agent.ask("close", 20)
+        assert agent.ask("evaluate", "warden._status") == 0  # it was woken, and not killed
+        assert trio.below() == []
+        assert children(agent.pid) == []
+
+
+def test_the_end_of_the_keeper_is_told() -> None:
+    with Agent(setup=SETUP) as agent:
+        Trio(agent)
+        os.kill(agent.keeper_pid, signal.SIGKILL)
+        assert agent.wait_for("WardenLost")[1] == f"the keeper (pid {agent.keeper_pid}) was killed by SIGKILL"
+        agent.wait_until_nobody_is_left(agent.pid)
+        assert agent.ask("reports") == []
+        assert {report[0] for report in agent.heard}.isdisjoint(("Exited", "Gone"))  # that is nobody's failure
+
+
+# One that is lost itself as soon as it has killed once.
+LOST_AFTER_KILLING = """
+from launcher.warden import kernel
+real = kernel.kill_children
+def kill_children(*arguments):
+    left = real(*arguments)
+    if {who!r} in open("/proc/self/comm").read():
+        os.kill(os.getpid(), {signum})
+    return left
+kernel.kill_children = kill_children
+"""
+
+
+@pytest.mark.parametrize("first", ["keeper", "supervisor"])
+def test_an_agent_lets_the_other_do_its_work_before_it_kills(first: str) -> None:
+    with Agent(setup=SETUP + LOST_AFTER_KILLING.format(who="python", signum=9)) as agent:
+        trio = Trio(agent)
+        os.kill(trio.pids[first], signal.SIGKILL)
+        agent.wait_until_nobody_is_left()
+
+
+@pytest.mark.parametrize(("stopped", "killed"), [("keeper", "supervisor"), ("supervisor", "keeper")])
+def test_an_agent_waits_for_nobody_who_stands_still(stopped: str, killed: str) -> None:
+    with Agent(setup=f"{SETUP}import launcher.warden; launcher.warden.LOSS_LIMIT_S = 1000.0") as agent:
+        trio = Trio(agent)
+        freeze(trio.pids[stopped])
+        freeze(agent.pid)  # the supervisor goes on when its keeper ends
+        os.kill(trio.pids[killed], signal.SIGKILL)
+        os.kill(trio.pids[stopped], signal.SIGSTOP)
+        os.kill(agent.pid, signal.SIGCONT)
+        agent.wait_until_nobody_is_left(agent.pid)
+
+
+def test_a_keeper_lets_the_supervisor_do_its_work_before_it_kills() -> None:
+    with Agent(setup=SETUP + LOST_AFTER_KILLING.format(who="mr-keeper", signum=19)) as agent:
+        trio = Trio(agent)
+        os.kill(agent.pid, signal.SIGKILL)
+        wait_until(lambda: not trio.checked(), what="the end of all but the keeper")
+        wait_until(lambda: state(agent.keeper_pid) in ("T", "Z", ""))  # the agent's end may come later, and wake it
+
+
+def test_a_keeper_wakes_a_supervisor_that_is_stopped_and_has_no_watchdog() -> None:
+    limit = "from launcher.warden import keeper; keeper.SUPERVISOR_LIMIT_S = 1000.0"
+    with Agent(setup=SETUP + limit) as agent:
+        Trio(agent)
+        freeze(agent.warden_pid)
+        os.kill(agent.pid, signal.SIGKILL)
+        agent.wait_until_nobody_is_left()
+
+
+# --- at birth ---
+
+FORKS = """
+import os
+real, count = os.fork, 0
+def fork():
+    global count
+    count += 1
+    if count == 2:
+        {}
+    return real()
+os.fork = fork
+"""
+
+
+def test_a_keeper_that_is_killed_before_it_has_forked_is_told() -> None:
+    with born(FORKS.format("os.kill(os.getpid(), 9)") + SETUP) as agent:
+        assert "the keeper (pid " in agent.wait_for("WardenLost")[1]
+        agent.wait_until_nobody_is_left(agent.pid)
+
+
+def test_a_keeper_that_cannot_fork_is_told() -> None:
+    with born(FORKS.format("raise BlockingIOError(11, 'Resource temporarily unavailable')") + SETUP) as agent:
+        sentence = "cannot fork the warden: Resource temporarily unavailable; see ulimit -u"
+        assert agent.wait_for("WardenLost")[1] == sentence
+        agent.wait_until_nobody_is_left(agent.pid)
+
+
+def test_an_agent_that_dies_before_the_keeper_could_ask_for_its_signal_leaves_nobody() -> None:
+    late = """
+import os, time
+from launcher.warden import kernel
+own, real = os.getpid(), kernel.signal_on_parent_death
+def ask(signum):
+    while os.getppid() == own: time.sleep(0.005)
+    real(signum)
+kernel.signal_on_parent_death = ask
+"""
+    with born(late + SETUP) as agent:
+        wait_until(lambda: program_name(agent.keeper_pid) == "mr-keeper")
+        os.kill(agent.pid, signal.SIGKILL)
+        agent.wait_until_nobody_is_left()
+
+
+def test_a_supervisor_whose_keeper_dies_before_it_could_ask_for_its_signal_ends() -> None:
+    late = """
+import os, time
+from launcher.warden import kernel
+real, keeper = kernel.signal_on_parent_death, 0
+def ask(signum):
+    global keeper
+    while keeper and os.getppid() == keeper: time.sleep(0.005)
+    keeper = os.getpid()
+    real(signum)
+kernel.signal_on_parent_death = ask
+"""
+    with born(late + SETUP) as agent:
+        wait_until(lambda: children(agent.keeper_pid))
+        os.kill(agent.keeper_pid, signal.SIGKILL)
+        agent.wait_for("WardenLost")
+        agent.wait_until_nobody_is_left(agent.pid)
+
+
+def born(setup: str) -> Agent:
+    """An agent whose supervisor may never come."""
+    return Agent(setup=setup, settles=False)
+
+
+# --- names ---
+
+
+def test_keeper_and_supervisor_have_command_lines_of_their_own() -> None:
+    with Agent(setup=f"'meshrun launcher {'x' * 5000}'") as agent:
+        (worker,) = agent.start(1, ["sleep", "1000"])
+        assert "meshrun launcher" in command_line(agent.pid)
+        for pid, name in ((agent.keeper_pid, "mr-keeper"), (agent.warden_pid, "mr-supervisor")):
+            assert program_name(pid) == name
+            assert command_line(pid) == f"{name} of pid {agent.pid}"
+        assert command_line(worker) == "sleep 1000"
+
+
+def test_a_name_is_cut_where_the_agents_command_line_is_shorter() -> None:
+    with Agent() as agent:
+        agent.ask("evaluate", "__import__('launcher.warden.keeper').warden.keeper.set_title('k', 10 ** 500)")
+        assert command_line(agent.pid).startswith("k of pid 1000")
+        assert agent.start(1, ["sleep", "1000"])
+
+
+def command_line(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
