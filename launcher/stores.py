@@ -34,6 +34,17 @@ def require_grpc() -> None:
         )
 
 
+def require_h2() -> None:
+    """Raise UsageError if this node is to serve the store and there is no h2 to serve it with. Imports nothing."""
+    import importlib.util
+
+    if importlib.util.find_spec("h2") is None:
+        raise UsageError(
+            "the agent that serves the job's store needs the package h2, which is not installed",
+            "pip install 'h2>=4.4,<5'",
+        )
+
+
 def open_store(network: Network, credentials: Credentials, limits: Settings | None = None) -> EtcdStore:
     """A client of the store; nobody is contacted yet. Raises UsageError for files that cannot be used."""
     require_grpc()

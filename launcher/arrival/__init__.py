@@ -83,6 +83,8 @@ def _arrive(config: Config, network: Network, environ: Mapping[str, str]) -> Arr
         text_of(config.locality_file)
     limit_s = float(config.terms.get("start_timeout_s", Settings.start_timeout_s))
     serves_at = _find_store(config, network, limit_s)
+    if serves_at:
+        stores.require_h2()
     if serves_at and not is_here(network.endpoints[0]):
         _, port = split_address(network.endpoints[0])  # the others come by another way
         network = replace(network, endpoints=(join_address(serves_at[0], port),))

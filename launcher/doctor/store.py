@@ -97,6 +97,7 @@ def _reach_served(config: Config, network: Network, found: Credentials, look: Lo
     if look.kind == "good":
         return _ask(config, network, found, who)
     if here:
+        stores.require_h2()
         sentence = f"nobody serves it now; this node would, at {', '.join(here)}"
         if amiss := _cannot_listen(here[0], endpoint):
             return _amiss("refuses", f"this node is to serve the store, and cannot: {amiss}", None, who)

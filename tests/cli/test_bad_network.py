@@ -86,6 +86,17 @@ def test_without_grpcio_the_store_is_not_even_waited_for(place: Path, nobody: st
     )
 
 
+def test_without_h2_the_store_is_not_served(place: Path, nobody: str) -> None:
+    start = "import sys; sys.modules['h2'] = None; from launcher import cli; sys.exit(cli.main(sys.argv[1:]))"
+    words = ["--rdzv-backend=c10d", f"--rdzv-endpoint={nobody}", "--rdzv-id=job", "--nnodes=2", "train.py"]
+    outcome = run("python", "-c", start, *words, cwd=place)
+    assert (outcome.out, outcome.code) == ("", 2)
+    assert outcome.err == (
+        "meshrun: error: the agent that serves the job's store needs the package h2, which is not installed\n"
+        "hint: pip install 'h2>=4.4,<5'\n"
+    )
+
+
 def test_a_name_that_nobody_has_is_given_up_too(place: Path) -> None:
     outcome = job(place, "--start-timeout=0.1", endpoint="no-such-host.invalid:2379")
     assert outcome.code == 75

@@ -14,6 +14,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from hpack import Decoder
 
 from rendezvous.stores import wire
 from rendezvous.stores.etcd import EtcdStore
@@ -21,7 +22,7 @@ from rendezvous.stores.server import StoreServer
 from rendezvous.stores.serving import lines
 from tests.support.attacks import ATTACK_S
 from tests.support.raw_etcd import RawClient
-from tests.support.stranger import PING, Connection, frame, odd
+from tests.support.stranger import HEADERS, PING, Connection, frame, odd
 from tests.support.strangers import strangers
 from tests.support.waiting import wait_until
 
@@ -72,6 +73,27 @@ def stranger(serving: Serving) -> Connection:
     return Connection(("127.0.0.1", serving.port))
 
 
+def heard(end: Connection) -> bytes:
+    """What the store says until it ends the connection."""
+    said = b""
+    end.socket.settimeout(LIMIT_S)
+    with suppress(ConnectionResetError):  # it has not read all
+        while more := end.socket.recv(1 << 16):
+            said += more
+    return said
+
+
+def statuses(said: bytes) -> list[bytes]:
+    """The grpc-message of every header block."""
+    decoder, words = Decoder(), []
+    while said:
+        size = int.from_bytes(said[:3], "big")
+        if said[3] == HEADERS:
+            words.append(dict(decoder.decode(said[9 : 9 + size], raw=True)).get(b"grpc-message", b""))
+        said = said[9 + size :]
+    return words
+
+
 def keep_alive_under(serving: Serving, modes: Sequence[str]) -> None:
     """Attack, and see that a lease is kept, that memory is bounded, and that nothing is printed."""
     member = serving.member
@@ -107,12 +129,17 @@ def test_a_stranger_has_few_calls_and_little_time(serving: Serving) -> None:
     with closing(stranger(serving)) as end:
         for _ in range(lines.STRANGER_CALLS + 1):
             end.socket.sendall(end.headers(b"/etcdserverpb.KV/Range")[1])
-        said = b""
-        end.socket.settimeout(LIMIT_S)
-        while more := end.socket.recv(1 << 16):
-            said += more
-    assert said.count(b"user name is empty") == lines.STRANGER_CALLS
+        said = heard(end)
+    assert sum(b"user name is empty" in words for words in statuses(said)) == lines.STRANGER_CALLS
     assert said.endswith((11).to_bytes(4, "big")), "ENHANCE_YOUR_CALM"
+
+
+def test_of_a_flood_no_more_is_read_than_a_login_takes(serving: Serving) -> None:
+    with closing(stranger(serving)) as end:
+        end.socket.setblocking(True)
+        end.socket.sendall(b"".join(end.headers(b"/etcdserverpb.KV/Range")[1] for _ in range(500)))
+        said = heard(end)
+    assert int.from_bytes(said[-8:-4], "big") < 2 * lines.STRANGER_READ_BYTES / len(end.headers(b"")[1]), "last stream"
 
 
 def test_who_has_logged_in_is_no_stranger_any_more(serving: Serving) -> None:

@@ -1,76 +1,36 @@
-"""HTTP/2 as the served store speaks it: header blocks, frames, windows, and how much of its time strangers get."""
+"""gRPC's calls on a connection of the served store: messages, windows, limits, faults, and the time of strangers."""
 
 from __future__ import annotations
 
+import gc
 import random
-from typing import Any
+import tracemalloc
+from typing import Any, NoReturn
 
+import h2.connection
 import pytest
+from hpack import Decoder
 
-from rendezvous.stores.serving import frames
-from rendezvous.stores.serving.frames import ConnectionFault, frame
-from rendezvous.stores.serving.hpack import HeaderError, HeaderReader, read_huffman, written
-from rendezvous.stores.serving.http2 import Connection, Stream
+from rendezvous.stores.serving import http2
+from rendezvous.stores.serving.http2 import Connection, ConnectionFault, Stream
 from rendezvous.stores.serving.lines import CREDIT_S, STRANGERS_SHARE, Share
-
-# Header blocks
-
-
-def test_the_examples_of_rfc_7541_are_read() -> None:
-    reader = HeaderReader()  # C.4: three requests on one connection, with Huffman codes and the table between them
-    request = [(b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/"), (b":authority", b"www.example.com")]
-    assert reader.read(bytes.fromhex("828684418cf1e3c2e5f23a6ba0ab90f4ff")) == request
-    assert reader.read(bytes.fromhex("828684be5886a8eb10649cbf")) == [*request, (b"cache-control", b"no-cache")]
-    assert reader.read(bytes.fromhex("828785bf408825a849e95ba97d7f8925a849e95bb8e8b4bf")) == [
-        *((b":method", b"GET"), (b":scheme", b"https"), (b":path", b"/index.html")),
-        *((b":authority", b"www.example.com"), (b"custom-key", b"custom-value")),
-    ]
-
-
-def test_what_is_written_is_read() -> None:
-    for length in (0, 126, 127, 128, 254, 255, 300, 5000):
-        assert HeaderReader().read(written(b"grpc-message", b"x" * length)) == [(b"grpc-message", b"x" * length)]
-
-
-@pytest.mark.parametrize(
-    "block",
-    [
-        b"\x80",  # field 0
-        b"\xbe",  # a field of an empty table
-        b"\xff\xff\xff\xff\xff\xff",  # a number without an end
-        b"\x00\x05abc",  # a text that is cut off
-        b"\x00",
-        b"\x3f\xe2\x1f",  # a table of 4,097 bytes
-        b"\x82\x20",  # a table that is resized in the middle
-        b"\x00\x81\xff\x01a",  # Huffman: a byte of ones is no letter and no rest
-        b"\x40\x01a\x7f\x80\x7d" + bytes(16_200) + b"\xbe" * 3,  # a small block of many large fields
-    ],
+from tests.support.stranger import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    PING,
+    PREFACE,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    frame,
 )
-def test_a_block_that_cannot_be_read_ends_the_connection(block: bytes) -> None:
-    with pytest.raises(HeaderError):
-        HeaderReader().read(block)
 
-
-def test_the_table_forgets_the_oldest_fields() -> None:
-    reader = HeaderReader()
-    for number in range(100):
-        reader.read(b"\x40\x01a\x40" + b"%064d" % number)
-    kept = 0
-    while True:
-        try:
-            reader.read(bytes((0x80 | 62 + kept,)))
-        except HeaderError:
-            break
-        kept += 1
-    assert kept == 4096 // (1 + 64 + 32)
-
-
-def test_a_text_does_not_end_with_half_a_letter() -> None:
-    assert read_huffman(bytes.fromhex("f1e3c2e5f23a6ba0ab90f4ff")) == b"www.example.com"
-    for wrong in ("f1e3c2e5f23a6ba0ab90f4", "f1e3c2e5f23a6ba0ab90f4ffff", "ffffffff"):
-        with pytest.raises(HeaderError):
-            read_huffman(bytes.fromhex(wrong))
-
+PUSH_PROMISE, CONTINUATION = 5, 9
+ACK, PADDED, PRIORITY = 1, 8, 32
+LAST_HEADERS = END_HEADERS | END_STREAM
+WINDOW = 65_535
 
 # Connections
 
@@ -107,7 +67,8 @@ class Peer:
         self.calls: list[Echo] = []
         self.fields: list[dict[bytes, bytes]] = []
         self.connection = Connection(self.begin, self.write)
-        self.tell(frames.PREFACE + frame(frames.SETTINGS, 0, 0))
+        self.decoder = Decoder()
+        self.tell(PREFACE + frame(SETTINGS, 0, 0))
         self.hear()
 
     def begin(self, stream: Stream, fields: dict[bytes, bytes]) -> None:
@@ -130,29 +91,35 @@ class Peer:
             said = said[9 + size :]
         return heard
 
+    def headers(self) -> list[dict[bytes, bytes]]:
+        """The fields of every header block since the last time."""
+        return [dict(self.decoder.decode(block, raw=True)) for kind, _, _, block in self.hear() if kind == HEADERS]
 
-def call(stream: int, flags: int = frames.END_HEADERS) -> bytes:
-    return frame(frames.HEADERS, flags, stream, b"\x83" + written(b":path", b"/a"))
+
+BLOCK = b"\x83\x04\x02/a"  # POST /a
+FIELDS = {b":method": b"POST", b":path": b"/a"}
+
+
+def call(stream: int, flags: int = END_HEADERS) -> bytes:
+    return frame(HEADERS, flags, stream, BLOCK)
 
 
 def message(text: bytes) -> bytes:
     return b"\0" + len(text).to_bytes(4, "big") + text
 
 
-TRAILERS = written(b"grpc-status", b"5") + written(b"grpc-message", b"100 %25 gone%0A")
-
-
 def test_a_call_is_answered_with_fields_messages_and_a_status() -> None:
     peer = Peer()
-    text = call(1) + frame(frames.DATA, frames.END_STREAM, 1, message(b"hello"))
+    text = call(1) + frame(DATA, END_STREAM, 1, message(b"hello"))
     for byte in text:  # whatever the network cuts it into
         peer.tell(bytes((byte,)))
-    assert peer.fields == [{b":method": b"POST", b":path": b"/a"}]
-    assert peer.hear() == [
-        (frames.HEADERS, frames.END_HEADERS, 1, frames.BEGINNING),
-        (frames.DATA, 0, 1, message(b"hello")),
-        (frames.HEADERS, frames.LAST_HEADERS, 1, TRAILERS),
-    ]
+    assert peer.fields == [FIELDS]
+    (first, fields), (second, answer), (last, trailers) = [(said[:3], said[3]) for said in peer.hear()]
+    assert (first, second, last) == ((HEADERS, END_HEADERS, 1), (DATA, 0, 1), (HEADERS, LAST_HEADERS, 1))
+    assert peer.decoder.decode(fields, raw=True) == [(b":status", b"200"), (b"content-type", b"application/grpc")]
+    assert answer == message(b"hello")
+    status = [(b"grpc-status", b"5"), (b"grpc-message", b"100 %25 gone%0A")]
+    assert peer.decoder.decode(trailers, raw=True) == status
     assert not peer.connection.streams
 
 
@@ -160,11 +127,11 @@ def test_a_call_that_ends_before_the_client_is_done_tells_it_to_stop() -> None:
     peer = Peer()
     peer.tell(call(1))
     peer.calls[0].stream.end("UNAVAILABLE")
-    assert [(kind, payload) for kind, _, _, payload in peer.hear()] == [
-        (frames.HEADERS, frames.BEGINNING + written(b"grpc-status", b"14")),
-        (frames.RST_STREAM, bytes(4)),
-    ]
-    peer.tell(frame(frames.DATA, frames.END_STREAM, 1, message(b"late")))
+    (kind, _, _, block), *rest = peer.hear()
+    assert kind == HEADERS
+    assert dict(peer.decoder.decode(block, raw=True))[b"grpc-status"] == b"14"
+    assert rest == [(RST_STREAM, 0, 1, bytes(4))]
+    peer.tell(frame(DATA, END_STREAM, 1, message(b"late")))
     assert peer.calls[0].log == []
 
 
@@ -172,40 +139,49 @@ def test_a_call_that_was_refused_is_not_answered_when_the_client_has_said_all() 
     peer = Peer()
     peer.tell(call(1))
     peer.calls[0].take = lambda _: peer.calls[0].stream.end("UNAVAILABLE")  # type: ignore[method-assign]
-    peer.tell(frame(frames.DATA, frames.END_STREAM, 1, message(b"a") + message(b"b")))
+    peer.tell(frame(DATA, END_STREAM, 1, message(b"a") + message(b"b")))
     assert peer.calls[0].log == []
+
+
+def test_an_answer_to_a_call_that_the_client_took_back_in_the_same_breath_is_not_said() -> None:
+    peer = Peer()
+    taken_back = frame(DATA, END_STREAM, 1, message(b"x")) + frame(RST_STREAM, 0, 1, bytes(4))
+    peer.tell(call(1) + taken_back + call(3) + frame(DATA, END_STREAM, 3, message(b"y")))
+    assert {stream for _, _, stream, _ in peer.hear()} == {3}
+    peer.tell(frame(PING, 0, 0, bytes(8)))
+    assert peer.hear() == [(PING, ACK, 0, bytes(8))], "the connection goes on"
 
 
 def test_no_more_is_sent_than_the_client_has_room_for() -> None:
     peer = Peer()
-    peer.tell(frame(frames.SETTINGS, 0, 0, b"\0\4" + (100).to_bytes(4, "big")) + call(1) + call(3))
+    peer.tell(frame(SETTINGS, 0, 0, b"\0\4" + (100).to_bytes(4, "big")) + call(1) + call(3))
     peer.hear()
-    peer.tell(frame(frames.DATA, frames.END_STREAM, 1, message(bytes(150))))
+    peer.tell(frame(DATA, END_STREAM, 1, message(bytes(150))))
 
     def data() -> list[tuple[int, int]]:
-        return [(id, len(payload)) for kind, _, id, payload in peer.hear() if kind == frames.DATA]
+        return [(id, len(payload)) for kind, _, id, payload in peer.hear() if kind == DATA]
 
     assert data() == [(1, 100)]
-    peer.tell(frame(frames.DATA, 0, 3, message(bytes(10))))
+    peer.tell(frame(DATA, 0, 3, message(bytes(10))))
     assert data() == [(3, 15)], "the window of one stream does not hold up another"
-    peer.tell(frame(frames.WINDOW_UPDATE, 0, 1, (50).to_bytes(4, "big")))
+    peer.tell(frame(WINDOW_UPDATE, 0, 1, (50).to_bytes(4, "big")))
     assert data() == [(1, 50)]
-    peer.tell(frame(frames.WINDOW_UPDATE, 0, 1, (50).to_bytes(4, "big")))
-    assert [(kind, id) for kind, _, id, _ in peer.hear()] == [(frames.DATA, 1), (frames.HEADERS, 1)]
+    peer.tell(frame(WINDOW_UPDATE, 0, 1, (50).to_bytes(4, "big")))
+    assert [(kind, id) for kind, _, id, _ in peer.hear()] == [(DATA, 1), (HEADERS, 1)]
 
 
 def test_the_window_of_the_connection_holds_for_all_streams_together() -> None:
     peer = Peer()
-    peer.tell(frame(frames.SETTINGS, 0, 0, b"\0\4" + (1 << 20).to_bytes(4, "big")) + call(1) + call(3))
+    peer.tell(frame(SETTINGS, 0, 0, b"\0\4" + (1 << 20).to_bytes(4, "big")) + call(1) + call(3))
     big = message(bytes(50_000))
     for stream in (1, 3):
         for at in range(0, len(big), 16_000):
-            peer.tell(frame(frames.DATA, 0, stream, big[at : at + 16_000]))
-    sent = sum(len(payload) for kind, _, _, payload in peer.hear() if kind == frames.DATA)
-    assert sent == frames.WINDOW
+            peer.tell(frame(DATA, 0, stream, big[at : at + 16_000]))
+    sent = sum(len(payload) for kind, _, _, payload in peer.hear() if kind == DATA)
+    assert sent == WINDOW
     assert not peer.calls[1].stream.is_clear
-    peer.tell(frame(frames.WINDOW_UPDATE, 0, 0, (1 << 20).to_bytes(4, "big")))
-    sent += sum(len(payload) for kind, _, _, payload in peer.hear() if kind == frames.DATA)
+    peer.tell(frame(WINDOW_UPDATE, 0, 0, (1 << 20).to_bytes(4, "big")))
+    sent += sum(len(payload) for kind, _, _, payload in peer.hear() if kind == DATA)
     assert sent == 2 * len(big)
     assert peer.calls[1].log[-1] == "drain"
 
@@ -214,24 +190,23 @@ def test_room_is_made_for_what_was_read() -> None:
     peer = Peer()
     peer.tell(call(1))
     peer.hear()
-    for _ in range(3):
-        peer.tell(frame(frames.DATA, 0, 1, bytes(8000)))
-    updates = [(id, int.from_bytes(data, "big")) for kind, _, id, data in peer.hear() if kind == frames.WINDOW_UPDATE]
-    assert updates == [(0, 24_000), (1, 24_000)]
+    for _ in range(6):
+        peer.tell(frame(DATA, 0, 1, message(bytes(7995))))
+    updates = [(id, int.from_bytes(data, "big")) for kind, _, id, data in peer.hear() if kind == WINDOW_UPDATE]
+    assert updates == [(0, 40_000), (1, 40_000)]
 
 
 def test_a_message_that_is_too_large_or_compressed_is_refused_before_it_is_read() -> None:
     peer = Peer()
-    peer.tell(call(1) + frame(frames.DATA, 0, 1, b"\0" + (200_001).to_bytes(4, "big")))
-    peer.tell(call(3) + frame(frames.DATA, 0, 3, b"\1" + (1).to_bytes(4, "big") + b"x"))
-    statuses = [payload for kind, _, _, payload in peer.hear() if kind == frames.HEADERS]
-    assert [dict(HeaderReader().read(status))[b"grpc-status"] for status in statuses] == [b"8", b"12"]
+    peer.tell(call(1) + frame(DATA, 0, 1, b"\0" + (200_001).to_bytes(4, "big")))
+    peer.tell(call(3) + frame(DATA, 0, 3, b"\1" + (1).to_bytes(4, "big") + b"x"))
+    assert [fields[b"grpc-status"] for fields in peer.headers()] == [b"8", b"12"]
     assert [call.log for call in peer.calls] == [[], []]
 
 
 def test_a_call_that_is_taken_back_is_lost_and_so_are_all_with_the_connection() -> None:
     peer = Peer()
-    peer.tell(call(1) + call(3) + call(5) + frame(frames.RST_STREAM, 0, 3, bytes(4)))
+    peer.tell(call(1) + call(3) + call(5) + frame(RST_STREAM, 0, 3, bytes(4)))
     assert [call.log for call in peer.calls] == [[], ["lose"], []]
     peer.connection.lose()
     assert [call.log for call in peer.calls] == [["lose"]] * 3
@@ -239,60 +214,61 @@ def test_a_call_that_is_taken_back_is_lost_and_so_are_all_with_the_connection() 
     assert peer.hear() == []
 
 
-def test_calls_beyond_the_limit_are_refused_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "STREAMS_MAX", 2)
+def test_a_client_that_opens_more_calls_than_it_was_told_ends_its_connection() -> None:
     peer = Peer()
-    peer.tell(call(1) + call(3) + call(5))
-    assert peer.hear() == [(frames.RST_STREAM, 0, 5, frames.REFUSED.to_bytes(4, "big"))]
-    assert len(peer.calls) == 2
+    for number in range(http2.STREAMS_MAX):
+        peer.tell(call(2 * number + 1))
+    with pytest.raises(ConnectionFault):
+        peer.tell(call(2 * http2.STREAMS_MAX + 1))
 
 
 def test_a_header_block_may_come_in_parts_with_padding() -> None:
     peer = Peer()
-    block = b"\x83" + written(b":path", b"/a")
-    first = bytes((3,)) + bytes(5) + block[:4] + bytes(3)
-    peer.tell(frame(frames.HEADERS, frames.PADDED | frames.PRIORITY | frames.END_STREAM, 1, first))
-    peer.tell(frame(frames.CONTINUATION, frames.END_HEADERS, 1, block[4:]))
-    assert peer.fields == [{b":method": b"POST", b":path": b"/a"}]
+    first = bytes((3,)) + bytes(5) + BLOCK[:4] + bytes(3)
+    peer.tell(frame(HEADERS, PADDED | PRIORITY | END_STREAM, 1, first))
+    peer.tell(frame(CONTINUATION, END_HEADERS, 1, BLOCK[4:]))
+    assert peer.fields == [FIELDS]
     assert peer.calls[0].log == ["half close"]
 
 
 def test_a_ping_is_answered_and_an_answer_is_not() -> None:
     peer = Peer()
-    peer.tell(frame(frames.PING, 0, 0, b"12345678") + frame(frames.PING, frames.ACK, 0, b"12345678"))
+    peer.tell(frame(PING, 0, 0, b"12345678") + frame(PING, ACK, 0, b"12345678"))
     peer.tell(frame(0xFE, 0xFF, 7, b"from a later version"))
-    assert peer.hear() == [(frames.PING, frames.ACK, 0, b"12345678")]
+    assert peer.hear() == [(PING, ACK, 0, b"12345678")]
 
 
 @pytest.mark.parametrize(
     "said",
     [
-        frame(frames.DATA, 0, 1, b"x"),  # of a stream that never was
-        frame(frames.HEADERS, frames.END_HEADERS, 2, b"\x83"),
-        frame(frames.HEADERS, frames.END_HEADERS, 0, b"\x83"),
-        frame(frames.HEADERS, frames.END_HEADERS | frames.PADDED, 1, b"\x05abc"),
-        frame(frames.HEADERS, 0, 1, b"\x83") + frame(frames.PING, 0, 0, bytes(8)),
-        frame(frames.HEADERS, 0, 1, b"\x83") + frame(frames.CONTINUATION, 4, 3),
-        frame(frames.HEADERS, 0, 1) + frame(frames.CONTINUATION, 0, 1, bytes(16_000)) * 2,
-        frame(frames.CONTINUATION, 4, 1),
-        frame(frames.RST_STREAM, 0, 1, bytes(4)),
-        frame(frames.SETTINGS, 0, 1),
-        frame(frames.SETTINGS, 0, 0, b"12345"),
-        frame(frames.SETTINGS, 0, 0, b"\0\4\xff\xff\xff\xff"),
-        frame(frames.PUSH_PROMISE, 0, 1, bytes(4)),
-        frame(frames.PING, 0, 0, bytes(7)),
-        frame(frames.WINDOW_UPDATE, 0, 0, bytes(4)),
-        frame(frames.WINDOW_UPDATE, 0, 0, b"\x7f\xff\xff\xff"),
-        b"\x00\x40\x01\x00",  # a frame of 16 KiB and one byte follows
+        frame(DATA, 0, 1, b"x"),  # of a stream that never was
+        frame(HEADERS, END_HEADERS, 2, b"\x83"),
+        frame(HEADERS, END_HEADERS, 0, b"\x83"),
+        frame(HEADERS, END_HEADERS | PADDED, 1, b"\x05abc"),
+        frame(HEADERS, 0, 1, b"\x83") + frame(PING, 0, 0, bytes(8)),
+        frame(HEADERS, 0, 1, b"\x83") + frame(CONTINUATION, 4, 3),
+        frame(HEADERS, 0, 1) + frame(CONTINUATION, 0, 1) * 64,
+        call(1) + frame(HEADERS, END_HEADERS, 3, b"\x40\x01a\x7f\x81\x1e" + bytes(3968) + b"\xbe" * 4),  # bomb
+        frame(HEADERS, END_HEADERS, 1, b"\x3f\xe2\x1f"),  # a table of 4,097 bytes
+        frame(HEADERS, END_HEADERS, 1, b"\x7f" + b"\xff" * 10_000),  # a number without an end
+        frame(CONTINUATION, 4, 1),
+        frame(SETTINGS, 0, 1),
+        frame(SETTINGS, 0, 0, b"12345"),
+        frame(SETTINGS, 0, 0, b"\0\4\xff\xff\xff\xff"),
+        frame(PUSH_PROMISE, 0, 1, bytes(4)),
+        frame(PING, 0, 0, bytes(7)),
+        frame(WINDOW_UPDATE, 0, 0, bytes(4)),
+        frame(WINDOW_UPDATE, 0, 0, b"\x7f\xff\xff\xff"),
+        frame(DATA, 0, 1, bytes(16 * 1024 + 1)),
     ],
 )
 def test_what_cannot_be_gone_on_from_ends_the_connection(said: bytes) -> None:
     peer = Peer()
     with pytest.raises(ConnectionFault):
-        peer.tell(said + bytes(9))
+        peer.tell(said)
 
 
-@pytest.mark.parametrize("first", [b"GET / HTTP/1.1\r\n", b"\x16\x03\x01", frames.PREFACE + frame(frames.PING, 0, 0)])
+@pytest.mark.parametrize("first", [b"GET / HTTP/1.1\r\n", b"\x16\x03\x01"])
 def test_who_does_not_begin_as_http2_does_is_no_client(first: bytes) -> None:
     with pytest.raises(ConnectionFault):
         Connection(lambda stream, fields: None, lambda data: None).receive(first)
@@ -316,6 +292,51 @@ def test_random_frames_end_a_connection_or_do_nothing_to_it() -> None:
             ended += 1
         peer.connection.lose()
     assert 0 < ended <= 300
+
+
+def fail(*_: object) -> NoReturn:
+    raise RuntimeError("something that nobody foresaw")
+
+
+def test_what_nobody_foresaw_in_what_a_client_says_ends_its_connection_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Peer()
+    monkeypatch.setattr(h2.connection.H2Connection, "receive_data", fail)
+    with pytest.raises(ConnectionFault):
+        peer.tell(call(1))
+
+
+def test_what_nobody_foresaw_in_what_a_client_is_told_is_not_its_tellers_trouble(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    peer = Peer()
+    peer.tell(call(1) + call(3))
+    with monkeypatch.context() as patched:
+        patched.setattr(h2.connection.H2Connection, "send_data", fail)
+        peer.calls[0].stream.send(b"an event that another client has caused")
+    assert [call.log for call in peer.calls] == [["lose"], ["lose"]]
+    with pytest.raises(ConnectionFault):
+        peer.tell(frame(PING, 0, 0, bytes(8)))
+
+
+def test_a_connection_that_makes_calls_for_days_does_not_grow() -> None:
+    peer = Peer()
+
+    def make_calls(start: int) -> int:
+        for number in range(start, start + 400):
+            peer.tell(call(2 * number + 1) + frame(DATA, END_STREAM, 2 * number + 1, message(b"x")))
+        peer.calls.clear()
+        peer.fields.clear()
+        peer.said = b""
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        make_calls(0)
+        before = make_calls(400)
+        assert make_calls(800) < before + 10_000
+    finally:
+        tracemalloc.stop()
 
 
 # Strangers

@@ -15,8 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from rendezvous.stores.serving.frames import CALM, ConnectionFault
-from rendezvous.stores.serving.http2 import Connection, Stream
+from rendezvous.stores.serving.http2 import CALM, Connection, ConnectionFault, Stream
 
 STRANGERS_SHARE = 0.2
 CREDIT_S = 0.05  # what strangers may use at once: no member waits longer for them
@@ -24,7 +23,8 @@ STRANGERS_MAX = 512  # connections; beyond that the oldest of the address that h
 STRANGER_BYTES = 16 * 1024  # what one may say; logging in takes less than 1 KiB
 STRANGER_CALLS = 8
 STRANGER_S = 10.0  # how long one may stay
-READ_BYTES = 16 * 1024  # at a time, so that all are read in turn
+READ_BYTES = 4 * 1024  # at a time, so that all are read in turn: what is read at once is parsed at once
+STRANGER_READ_BYTES = 1024  # logging in takes less, and a flood some 50 calls
 UNSENT_BYTES_MAX = 64 * 1024  # a client that does not take so much is not read until it does
 PING_AFTER_S = 20.0  # of silence; a client whose host has gone must not stay
 GONE_AFTER_S = 30.0
@@ -110,7 +110,7 @@ class Line:
         if not self.is_open or self.connection.is_choked:
             return
         try:
-            size = self._end.recv_into(_buffer, READ_BYTES if self.is_trusted else self._left_bytes)
+            size = self._end.recv_into(_buffer, READ_BYTES if self.is_trusted else STRANGER_READ_BYTES)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
