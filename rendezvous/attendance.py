@@ -73,6 +73,10 @@ class Attendance:
         last = self._last[member_id]
         return since if last.is_provable and last.address == address else math.inf
 
+    def is_surely_gone(self, member_id: str) -> bool:
+        """Whether it is proven that nothing of this member is left, where it said itself that it listens."""
+        return member_id in self._last and self.is_gone(member_id, self._last[member_id].address)
+
     def is_gone(self, member_id: str, address: str) -> bool:
         """Whether it is proven that nothing of this member is left, if it advertises `address`."""
         return self.gone_since(member_id, address) < math.inf

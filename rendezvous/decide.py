@@ -62,8 +62,11 @@ def _decide(view: View, now: float, settings: Settings, sizer: Sizer) -> Decisio
         return Fence(tuple(gone), f"{view.describe(gone)} gone: nothing listens there any more", is_proven=True)
     request = next_request(view)
     doubtful = view.doubtful(now)
-    if isinstance(request, Conclude) and doubtful:  # the next job begins as soon as no member of this one is left
-        return Wait(view.no_omission_before, f"{_doubt_words(view, doubtful)} before the job is stopped")
+    if isinstance(request, Conclude):  # the next job begins as soon as no member of this one is left
+        if doubtful:
+            return Wait(view.no_omission_before, f"{_doubt_words(view, doubtful)} before the job is stopped")
+        if unaware := view.unaware(now):
+            return _wait_for_unaware(view, unaware, "the job is stopped")
     if request is not None:
         return request
     if view.is_leaving(view.own_id) and view.is_idle(view.own_id) and staying(view) and not _must_end_first(view):
@@ -179,6 +182,12 @@ def _doubt_words(view: View, doubtful: Collection[str]) -> str:
     return f"waiting for {view.describe(doubtful)} to register again after an outage of the store"
 
 
+def _wait_for_unaware(view: View, unaware: Sequence[str], what: str) -> Wait:
+    until = max(view.unaware_until[m] for m in unaware)
+    words = f"{view.describe(unaware)} lost the membership while connected, and may still run workers"
+    return Wait(until, f"waiting before {what}: {words}")
+
+
 # --- it is being stopped ---
 
 
@@ -201,6 +210,8 @@ def _between(view: View, seal: Seal, stop: Stop, now: float, settings: Settings,
     doubtful = set(view.doubtful(now))
     if doubtful:
         return Wait(view.no_omission_before, f"{_doubt_words(view, doubtful)} before the next round")
+    if unaware := view.unaware(now):
+        return _wait_for_unaware(view, unaware, "the next round")
     ledger = charged(view, seal, stop, now, settings)
     if not isinstance(ledger, Ledger):
         return ledger

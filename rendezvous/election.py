@@ -34,6 +34,7 @@ class Election:
         self._has_warned = False
         self._ranked_token = ""  # the last plan that gave this agent ranks, under whatever member id
         self._spare_id = ""  # the last member id under which this agent was listed as a spare
+        self._unaware_until: dict[str, float] = {}  # the last leader, if it was connected when its lease ended
         self.leading: Leading | None = None
         self.begin_membership()
 
@@ -83,7 +84,7 @@ class Election:
             self._attend(None, now)
             if self.leading is None:
                 current = member.joining.current_key
-                self.leading = Leading(member, job, current, held.mod_revision, self._sizer, now)
+                self.leading = Leading(member, job, current, held.mod_revision, self._sizer, now, self._unaware_until)
             if not member.is_blind and not member.leash.is_store_away:  # nothing is decided on what may be old
                 self.leading.advance(now)
 
@@ -119,6 +120,8 @@ class Election:
         """Try to lead when it is this member's turn."""
         if self._campaign_at == math.inf:
             self._campaign_at = now + self._turn_s(seal)
+            former, ttl_s = self._attended.member_id, self._member.settings.lease_ttl_s
+            self._unaware_until = {former: now + ttl_s} if self._member.presence.is_reached(former) else {}
         order = self._takeover_order(job)
         if now < self._campaign_at:
             self._member.wake(self._campaign_at)

@@ -8,7 +8,7 @@ together is looked at together, and the cost of a round stays linear in members.
 from __future__ import annotations
 
 import math
-from collections.abc import Set
+from collections.abc import Mapping, Set
 
 from rendezvous import decide, keys, messages
 from rendezvous.decide import EXIT_TEMPORARY, Conclude, EndRound, Fence, Obey, Resign, SealRound, Sizer, View, Wait
@@ -29,10 +29,20 @@ FENCED_PER_TXN = 60
 
 
 class Leading:
-    """`current`: the key that names the job; `revision`: the leader key's mod revision."""
+    """`current`: the key that names the job; `revision`: the leader key's mod revision.
+
+    `unaware_until`: the leader before, if it was connected when its lease ended, and until when its workers may live.
+    """
 
     def __init__(
-        self, member: Protocol, job: keys.Keys, current: str, leader_revision: int, sizer: Sizer, now: float
+        self,
+        member: Protocol,
+        job: keys.Keys,
+        current: str,
+        leader_revision: int,
+        sizer: Sizer,
+        now: float,
+        unaware_until: Mapping[str, float],
     ) -> None:
         self._member = member
         self._job = job
@@ -47,7 +57,7 @@ class Leading:
         self._verdict_lease = member.lease_id()
         self._waiting = ("", "")  # what is waited for, and the sentence that said it
         self._writer = Writer(member, job, leader_revision, self._doubt)
-        self._sight = Sight(member, job, now)
+        self._sight = Sight(member, job, now, unaware_until)
         self._sealing = Sealing(member, job, self._writer, self._sight, self._refuse)
 
     @property
@@ -198,8 +208,7 @@ class Leading:
         statuses = [self._job.status(member_id) for member_id in some]
 
         def fenced(now: float) -> None:
-            if fence.is_proven:
-                self._sight.know_proven(some)
+            self._sight.know_fenced(some, is_proven=fence.is_proven)
 
         self._member.say(fence.reason)
         why = f"fence {', '.join(some)}"

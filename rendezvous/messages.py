@@ -279,7 +279,7 @@ class ExtendLeash(NamedTuple):
 
 
 class Appear(NamedTuple):
-    """From here on this agent is this member of this job, for whoever dials its presence listener or is dialled."""
+    """This agent is this member of this job, for whoever dials its presence listener or is dialled; "" is of none."""
 
     job: str
     member_id: str

@@ -108,7 +108,9 @@ class Protocol(Following):
         self.farewell = Farewell(self, node_name, hosts_store)
 
     def become_new_member(self) -> None:
-        """Forget the membership. A node that comes back is a new member."""
+        """Forget the membership. A node that comes back is a new member; until then it is nobody."""
+        if self.member_revision:
+            self.act(Appear("", ""))
         self.forget_requests()
         self.forget_all()
         self.member_id, self.member_revision = self.token(), 0

@@ -29,9 +29,9 @@ class _Seen(NamedTuple):
 
 
 class Sight:
-    """`opened_at`: when this member began to lead."""
+    """`opened_at`: when this member began to lead. `unaware_until`: as in View, of the leader before."""
 
-    def __init__(self, member: Protocol, job: keys.Keys, opened_at: float) -> None:
+    def __init__(self, member: Protocol, job: keys.Keys, opened_at: float, unaware_until: Mapping[str, float]) -> None:
         self._member = member
         self._job = job
         self._opened_at = opened_at
@@ -46,6 +46,8 @@ class Sight:
         self._failed_at: dict[str, float] = {}
         self._leaving_at: dict[str, float] = {}
         self._proven: set[str] = set()
+        self._fenced: set[str] = set()
+        self._unaware_until = dict(unaware_until)
         self._saved_count = -1
         self._saved_at = -math.inf
 
@@ -56,7 +58,8 @@ class Sight:
         self.round_token = token
         self.contents = {member_id: record.content for member_id, record in assignments.items()}
         self._active = dict.fromkeys(sorted(assignments))
-        self._lost_at, self._failed_at, self._proven = {}, {}, set()
+        self._lost_at, self._failed_at = {}, {}
+        self._proven, self._fenced = set(), set()
         self._saved_count, self._saved_at = -1, -math.inf
         for known in (self._names, self._nodes, self._leaving_at):
             for member_id in [m for m in known if m not in assignments and m not in self._members]:
@@ -71,9 +74,11 @@ class Sight:
         """The members with ranks in the round that is known, in a fixed order."""
         return self._active.keys()
 
-    def know_proven(self, member_ids: tuple[str, ...]) -> None:
-        """Nothing of these members was left when their keys were deleted."""
-        self._proven.update(member_ids)
+    def know_fenced(self, member_ids: tuple[str, ...], *, is_proven: bool) -> None:
+        """This leader has deleted these members' keys. `is_proven`: nothing of them was left."""
+        self._fenced.update(member_ids)
+        if is_proven:
+            self._proven.update(member_ids)
 
     def look(self, now: float) -> View:
         """Everything, as it is known now."""
@@ -82,7 +87,7 @@ class Sight:
         statuses = self._look_at_statuses(now)
         for member_id in self._active:
             if member_id not in members:
-                self._lost_at.setdefault(member_id, now)
+                self._note_loss(member_id, now)
             elif member_id in self._lost_at:  # it has registered again after an outage of the store
                 del self._lost_at[member_id]
         seal, stop, spares = read(Seal, job.round), read(Stop, job.stop), read(Spares, job.spares)
@@ -112,10 +117,20 @@ class Sight:
             reached_count=sum(1 for m in members if m != own_id and presence.is_reached(m)),
             others_count=len(members) - (own_id in members),
             no_omission_before=self._member.no_omission_before,
+            unaware_until={m: at for m, at in self._unaware_until.items() if not presence.is_surely_gone(m)},
             spares=spares.member_ids if spares else (),
             drained=self._drained(),
             commands=self._commands(),
         )
+
+    def _note_loss(self, member_id: str, now: float) -> None:
+        """Who is still connected when its lease has ended does not know of it: its watchdog goes on for a lease yet."""
+        if member_id in self._lost_at:
+            return
+        self._lost_at[member_id] = now
+        ttl_s = self._member.settings.lease_ttl_s
+        if ttl_s < math.inf and member_id not in self._fenced and self._member.presence.is_reached(member_id):
+            self._unaware_until[member_id] = now + ttl_s
 
     def _look_at_members(self) -> dict[str, MemberView]:
         seen: dict[str, _Seen] = {}

@@ -61,6 +61,8 @@ class View:
     those of the round whose keys were deleted for that. `unreachable_since`: members that could be reached once and
     cannot now. `reached_count` of `others_count` other members can be reached. Before `no_omission_before` a member
     of the round that has not said that it stopped may still run, though its key is gone: the store had an outage.
+    `unaware_until`: members that were connected when their keys went, so they did not know that their leases had ended,
+    and until when their workers may live for that reason.
 
     `drained`: names of nodes (or member ids, where two nodes have one name) that shall leave, and since when.
     `commands`: people's requests by token, oldest first, those already refused left out.
@@ -86,6 +88,7 @@ class View:
     reached_count: int = 0
     others_count: int = 0
     no_omission_before: float = -math.inf
+    unaware_until: Mapping[str, float] = field(default_factory=dict)
     spares: tuple[str, ...] = ()
     drained: Mapping[str, float] = field(default_factory=dict)
     commands: Mapping[str, Command] = field(default_factory=dict)
@@ -137,6 +140,17 @@ class View:
         if now >= self.no_omission_before:
             return []
         return [m for m in self.lost_at if m not in self.members and m not in self.proven and not self.has_stopped(m)]
+
+    def unaware(self, now: float) -> list[str]:
+        """Members that may run on though their keys are gone, since the store has ended their leases early.
+
+        Not where a new member stands on the same node: an agent joins when nothing is left of what it ran before.
+        """
+        returned = {view.node for view in self.members.values()}
+        late = [m for m, until in self.unaware_until.items() if now < until and m in self.active]
+        return [
+            m for m in late if m not in self.members and not self.has_stopped(m) and self.nodes.get(m) not in returned
+        ]
 
     def departed_at(self) -> list[float]:
         """When each active member that had not succeeded was missed, or told that it leaves."""

@@ -46,6 +46,11 @@ def _registers_beside_the_job(patch: Patch) -> None:
     patch.setattr(Joining, "_register", blind)
 
 
+def _nobody_is_unaware(patch: Patch) -> None:
+    """Whose key is gone has no workers, though it was connected and cannot know of it."""
+    patch.setattr(View, "unaware", lambda self, now: [])
+
+
 def _starts_on_another_seal(patch: Patch) -> None:
     """An assignment is believed whatever has been sealed or stopped since it was asked for."""
 
@@ -108,6 +113,7 @@ PLANTED = [
     (_charges_twice, _scope("fail", 0), "S5"),
     (_believes_late_answers, _scope("pause", 0), "S10"),
     (_starts_on_another_seal, _scope("fail", 1, runs=False), "S2"),
+    (_nobody_is_unaware, SCOPES["two, a lease ends early"], "S2"),
 ]
 
 

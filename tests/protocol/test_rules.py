@@ -65,6 +65,10 @@ def _doubtful_members_are_lost(patch: Patch) -> None:
     patch.setattr(View, "doubtful", lambda self, now: [])
 
 
+def _unaware_members_are_gone(patch: Patch) -> None:
+    patch.setattr(View, "unaware", lambda self, now: [])
+
+
 def _leash_from_the_answer(patch: Patch) -> None:
     renewed = Leash._renewed
 
@@ -164,6 +168,7 @@ def _with(**changes: Any) -> Callable[[Patch], None]:
         ("rack_cut_from_the_store", _strangers_may_lead),
         ("rack_cut_from_the_store", _nobody_answers_beats),
         ("healed_one_after_the_other", _doubtful_members_are_lost),
+        ("removed_and_nothing_tells_why", _unaware_members_are_gone),
         ("healed_one_after_the_other", _members_do_not_come_back),
         ("middlebox_resets_all_connections", _a_broken_connection_is_a_proof),
         ("leader_is_killed", _nobody_is_proven_gone),

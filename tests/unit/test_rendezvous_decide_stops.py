@@ -9,7 +9,10 @@ import pytest
 
 from rendezvous.benches import Mark
 from rendezvous.decide import EndRound, Fence, Resign, SealRound, Wait
+from rendezvous.records import Command
 from tests.support.views import ONE_USED, RUNS, Row, reach, running, see, status, stopping, verdict
+
+UNAWARE = "node nb lost the membership while connected, and may still run workers"
 
 ROWS = [
     # --- it is being stopped
@@ -157,6 +160,43 @@ ROWS = [
     Row(
         "who has said that it stopped may be left out",
         see(stopping("ac"), no_omission_before=140.0, lost_at={"b": 115.0}),
+        130.0,
+        SealRound(("a", "c"), replace(ONE_USED, losses=(Mark("nb boot", 115.0),)), "2 here"),
+    ),
+    # --- whose lease the store has ended early
+    Row(
+        "a round is stopped at once when a connected member loses its key",
+        see(running("a"), unaware_until={"b": 140.0}),
+        130.0,
+        EndRound("kill", "node nb lost in round 4"),
+    ),
+    Row(
+        "but no seal leaves out who may not know of it",
+        see(stopping("ac", b=status()), unaware_until={"b": 140.0}),
+        130.0,
+        Wait(140.0, f"waiting before the next round: {UNAWARE}"),
+    ),
+    Row(
+        "nor is the job stopped before",
+        see(stopping("ac", b=status()), unaware_until={"b": 140.0}, commands={"t": Command(kind="stop", target="")}),
+        130.0,
+        Wait(140.0, f"waiting before the job is stopped: {UNAWARE}"),
+    ),
+    Row(
+        "until its watchdog has ended",
+        see(stopping("ac"), unaware_until={"b": 130.0}, lost_at={"b": 115.0}),
+        130.0,
+        SealRound(("a", "c"), replace(ONE_USED, losses=(Mark("nb boot", 115.0),)), "2 here"),
+    ),
+    Row(
+        "or a new member stands on its node",
+        see(stopping("ac"), unaware_until={"b": 140.0}, lost_at={"b": 115.0}, nodes={"b": "nc boot"}),
+        130.0,
+        SealRound(("a", "c"), replace(ONE_USED, losses=(Mark("nc boot", 115.0),)), "2 here"),
+    ),
+    Row(
+        "or it has said that it stopped",
+        see(stopping("ac", b=status(stopped=True)), unaware_until={"b": 140.0}, lost_at={"b": 115.0}),
         130.0,
         SealRound(("a", "c"), replace(ONE_USED, losses=(Mark("nb boot", 115.0),)), "2 here"),
     ),

@@ -62,8 +62,8 @@ ANY_ONE = (*((kind, 1) for kind in ONE_OF), ("restart", 1))
 ONE_OF_EACH = (("crash", 1), ("lost answer", 1), ("pause", 1), ("restart", 1))  # a pause beyond the lease ends it
 
 
-def _two(name: str, **more: Any) -> Scope:
-    return Scope(name=name, shape=ONE_OR_TWO, settings=SETTINGS, faults=ANY_ONE, faults_max=1, **more)
+def _two(name: str, faults: tuple[tuple[str, int], ...] = ANY_ONE, **more: Any) -> Scope:
+    return Scope(name=name, shape=ONE_OR_TWO, settings=SETTINGS, faults=faults, faults_max=1, **more)
 
 
 def _three(name: str, **more: Any) -> Scope:
@@ -76,19 +76,8 @@ SCOPES = {
         Scope(name="two, no fault", shape=TWO, settings=SETTINGS, ends_any_time=True, jumps_max=0, share=2.0),
         _two("two, any one fault"),
         _two("two, one fault, 1 detour", begins_running=True, detours_max=1, share=3.0),
+        _two("two, a lease ends early", (("lease", 1),), begins_running=True, detours_max=1),
         _three("three, three faults"),
         _three("three, three faults, 0 detours", begins_running=True, detours_max=0, share=2.0),
     )
 }
-
-# Not explored by default. A store that ends a lease before its time breaks the ground on which a lost member is
-# replaced: that its workers were gone before its lease was.
-EARLY_END = Scope(
-    name="two, a lease ends early",
-    shape=ONE_OR_TWO,
-    settings=SETTINGS,
-    faults=(("lease", 1),),
-    faults_max=1,
-    begins_running=True,
-    detours_max=1,
-)
