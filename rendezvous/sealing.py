@@ -35,12 +35,12 @@ SPARES_PAUSE_S_PER_MEMBER = 1e-3  # between lists, each of which goes to every m
 
 
 class _Made(NamedTuple):
-    """What is made of a plan: its token and assignments, and which of them are not known to be written."""
+    """What is made of a plan: its token, the assignments, and what writes them."""
 
     plan: Planned
     token: str
     assignments: Mapping[str, Assignment]
-    rest: list[Put]
+    puts: tuple[Put, ...]
 
 
 class Sealing:
@@ -57,6 +57,7 @@ class Sealing:
         self._plan_asked: tuple[int, int, tuple[str, ...]] | None = None  # id, round, roster
         self._plan: Planned | PlanRefused | None = None
         self._made: _Made | None = None
+        self._written_count = 0  # of its puts, those that are known to have happened
         self._spare_reasons: Mapping[str, str] = {}
         self._list_at = -math.inf  # when the next list of spares may be written
 
@@ -94,15 +95,15 @@ class Sealing:
         written late is what is written again. With a slow store there would be no end otherwise.
         """
         if self._made is None or self._made.plan is not plan:
-            self._made = self._make(round, view, plan)
+            self._made, self._written_count = self._make(round, view, plan), 0
         made = self._made
         still_current = self._writer.unchanged(self._job.round)
 
         def next_batch(now: float) -> None:
-            batch = made.rest[:OPERATIONS_PER_TXN]
+            batch = made.puts[self._written_count : self._written_count + OPERATIONS_PER_TXN]
 
             def written(now: float) -> None:
-                del made.rest[: len(batch)]
+                self._written_count += len(batch)
                 next_batch(now)
 
             if batch:
@@ -128,9 +129,8 @@ class Sealing:
             for member_id, content in sorted(plan.assignments.items())
         }
         name = self._job.assignment
-        return _Made(
-            plan, token, made, [self._writer.put(name(round, token, member_id), one) for member_id, one in made.items()]
-        )
+        puts = tuple(self._writer.put(name(round, token, member_id), one) for member_id, one in made.items())
+        return _Made(plan, token, made, puts)
 
     def _put_seal(
         self,
