@@ -24,7 +24,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rendezvous.protocol import Protocol
 
-LOOK_S_PER_MEMBER = 1e-4  # between looks: a look takes some 8 us per member, so looking takes a tenth of the time
 FENCED_PER_TXN = 60
 
 
@@ -99,7 +98,7 @@ class Leading:
             self._conclude(Conclude(removed), now)
             return
         view = self._sight.look(now)
-        self._look_at = now + LOOK_S_PER_MEMBER * len(view.members)
+        self._look_at = now + self._member.settings.look_pause_s * len(view.members)
         self._carry_out(decide.decide(view, now, self._member.settings, self._sizer), view, now)
 
     def take_plan(self, event: Planned | PlanRefused) -> None:

@@ -111,7 +111,7 @@ PLANTED = [
     (_one_success_is_enough, _scope("fail", 0), "S4"),
     (_seals_before_the_stop, _scope("fail", 0), "S8"),
     (_charges_twice, _scope("fail", 0), "S5"),
-    (_believes_late_answers, _scope("pause", 0), "S10"),
+    (_believes_late_answers, _scope("pause", 0), "L1"),
     (_starts_on_another_seal, _scope("fail", 1, runs=False), "S2"),
     (_nobody_is_unaware, SCOPES["two, a lease ends early"], "S2"),
 ]

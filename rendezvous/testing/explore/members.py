@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rendezvous import messages
-from rendezvous.messages import Answered, Ask, Event, Grant, KeepAlive, Revoke, WatchLost
+from rendezvous.messages import Answered, Ask, Event, Grant, Revoke, WatchLost
 from rendezvous.store import Batch, Watch
 from rendezvous.stores.memory import MemoryStore
 from rendezvous.testing.explore.offers import STORE, described
@@ -74,7 +74,7 @@ class Stepped(Storage):
         self.store._keyspace.revision = REVISIONS
 
     def request(self, node: Node, incarnation: int, ask: Ask, send: Callable[[int, Event], None]) -> None:
-        if isinstance(ask.request, (Grant, KeepAlive)):
+        if isinstance(ask.request, Grant):  # nobody else's affair, and its answer tells of nothing else
             self.serve(node.name, incarnation, ask, send)
         else:
             label = f"the store applies a request of {node.name}: {ask.why}"

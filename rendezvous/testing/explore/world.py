@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rendezvous import leading
 from rendezvous.messages import Answered, Ask, Unknown
 from rendezvous.testing.cluster import Cluster
 from rendezvous.testing.explore.members import Chance, Member, Stepped
@@ -36,7 +35,6 @@ class World(Cluster):
     nodes: dict[str, Member]  # type: ignore[assignment]
 
     def __init__(self, scope: Scope, trace: Callable[[str], None]) -> None:
-        leading.LOOK_S_PER_MEMBER = 0.0  # looks of a large job are paced: nothing to wait for here
         super().__init__(
             random=Chance(),  # type: ignore[arg-type]
             settings=scope.settings,
