@@ -80,7 +80,7 @@ _ROWS: tuple[tuple[str, Refusal], ...] = (
         Refusal(
             Kind.FULL,
             "has no space left in its database",
-            "delete keys that nobody needs; for etcd also compact and defragment it, then `etcdctl alarm disarm`",
+            "delete unused keys; for etcd also compact, defragment, then `etcdctl alarm disarm`",
         ),
     ),
     ("requested lease not found", Refusal(Kind.REFUSED, "does not know the lease any more", error=LeaseNotFound)),

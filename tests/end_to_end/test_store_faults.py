@@ -199,8 +199,8 @@ def test_a_server_without_space_is_said_and_with_space_again_the_job_goes_on(tmp
         assert len(job.lives()) == 3, "leases are kept without space"
         crash(job[N1])
         job[N1].says(
-            f"the store at {server.endpoint} has no space left in its database (compact and defragment etcd, then "
-            "`etcdctl alarm disarm`)"
+            f"the store at {server.endpoint} has no space left in its database (delete unused keys; for etcd also "
+            "compact, defragment, then `etcdctl alarm disarm`)"
         )
         revision = json.loads(server.ctl("get", "/ballast", "--write-out=json"))["header"]["revision"]
         server.ctl("del", "/ballast")

@@ -301,7 +301,7 @@ def test_a_database_without_space_is_said_and_what_is_refused_is_not_written(ver
         sentence = f"the store at {server.endpoint} has no space left in its database"
         assert {str(error) for error in errors} == {sentence}
         assert {error.hint for error in errors} == {
-            "delete keys that nobody needs; for etcd also compact and defragment it, then `etcdctl alarm disarm`"
+            "delete unused keys; for etcd also compact, defragment, then `etcdctl alarm disarm`"
         }
         assert store.lease_keep_alive(lease.id) == 60, "who holds a lease keeps it"
         assert store.delete("a", prefix=True) > 0
