@@ -19,11 +19,12 @@ from rendezvous.testing import simulate
 @click.option("--seconds", type=float, help="Stop after this time, once --at-least seeds were done.")
 @click.option("--at-least", type=int, default=0, help="Seeds to do however long they take.")
 @click.option("--processes", type=int, default=1, show_default=True, help="How many to share the seeds.")
+@click.option("--first", is_flag=True, help="Stop at the first seed that breaks an invariant.")
 @click.option("--trace", is_flag=True, help="Print what happens.")
-def main(seeds: str, seconds: float | None, at_least: int, processes: int, trace: bool) -> None:
+def main(seeds: str, seconds: float | None, at_least: int, processes: int, first: bool, trace: bool) -> None:
     """Simulate clusters under faults and check the invariants after every step."""
-    first, colon, last = seeds.partition(":")
-    chosen = range(int(first), int(last) if colon else int(first) + 1)
+    begin, colon, end = seeds.partition(":")
+    chosen = range(int(begin), int(end) if colon else int(begin) + 1)
     started, done, rounds = time.monotonic(), 0, 0
     broken: list[int] = []
     met: Counter[str] = Counter()
@@ -35,6 +36,8 @@ def main(seeds: str, seconds: float | None, at_least: int, processes: int, trace
         else:
             rounds += result.rounds
             met.update(result.counts)
+        if first and broken:
+            break
         if seconds is not None and done >= at_least and time.monotonic() - started > seconds:
             break
     took_s = time.monotonic() - started

@@ -4,8 +4,8 @@ The letters in a violation are those of the project's list of invariants: S1 one
 view of the world; S2 no two rounds alive; S3 one verdict that never changes and that all who end agree on; S4 an
 accepted completion is real, and none is run again; S5 the budget is exact; S6 nothing is left behind; S7 no two
 jobs alive under one run id; S8 nothing of a round in the next; S9 the exit code is the first failure's; S10 no
-write that does not name what it was decided on; S11 a transaction whose answer was lost counts once; L1 a verdict
-within a bound, and nobody asks to be woken in the past; L3 a spare runs nothing while the world is full.
+write that does not name what it was decided on; S11 a transaction whose answer was lost counts once; L1 a verdict in
+time; L2 leases renewed in time; L3 worlds grow when due; L4 departures announced; L5 watches made up for.
 """
 
 from __future__ import annotations
@@ -15,14 +15,19 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 
-from rendezvous import keys, records
+from rendezvous import keys, messages, records
 from rendezvous.messages import Action, Ask, End, ExtendLeash, PeerGone, Say, Txn
-from rendezvous.records import Seal, Spares, Status, Stop, Verdict
+from rendezvous.protocol import Protocol
+from rendezvous.records import Assignment, Seal, Spares, Status, Stop, Verdict
 from rendezvous.settings import Settings
 from rendezvous.store import Batch, Event, Get
 from rendezvous.testing.cluster import PREFIX, Cluster, Node, Running
+from rendezvous.testing.deadlines import Deadlines
 from rendezvous.testing.guards import missing_guards
 from rendezvous.testing.history import JobHistory, RoundHistory
+from rendezvous.testing.seals import Seals
+from rendezvous.testing.warrants import Warrants
+from rendezvous.testing.witness import Witness
 
 # What is said when a rule has been applied, and its name in the record of what was met.
 _SAID = {
@@ -47,10 +52,18 @@ class Violation(AssertionError):
 class Checker:
     """Watches every request, write, start and end; raises Violation on the first thing that must not be.
 
-    `exit_codes`: what agents may end with that end before the job does and were not told to leave.
+    `exit_codes`: what agents may end with that end before the job does and were not told to leave. `has_witnesses`:
+    whether times, budgets and entitlements are looked at too, for which much must be remembered of each agent.
     """
 
-    def __init__(self, cluster: Cluster, settings: Settings, seed: int, exit_codes: Sequence[int] = EXIT_CODES) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: Settings,
+        seed: int,
+        exit_codes: Sequence[int] = EXIT_CODES,
+        has_witnesses: bool = True,
+    ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._seed = seed
@@ -58,6 +71,11 @@ class Checker:
         self.is_removed = False  # somebody has deleted keys: what the store holds says no more what happened
         self._jobs: defaultdict[str, JobHistory] = defaultdict(JobHistory)
         self._job = JobHistory()  # that of the event being looked at, else the last one
+        self._has_witnesses = has_witnesses
+        self._witnesses: dict[Protocol, Witness] = {}
+        self._deadlines = Deadlines(cluster, settings, self.fail)
+        self._warrants = Warrants(cluster, settings, self._deadlines, self.fail)
+        self._seals = Seals(cluster, settings, self._deadlines, self.fail, has_witnesses)
         cluster.check_start = self.check_start
         cluster.check_step = self.check_step
         cluster.check_end = self.check_end
@@ -101,12 +119,21 @@ class Checker:
                 self.fail("S3", "the seal was deleted")
             if kind == "members":
                 job.present.discard(rest)
-                job.depart(rest)
+                job.seen_until[rest] = self._cluster.now
+                if self._cluster.storage.has_ended(job.leases[rest]):
+                    job.ended.add(rest)
+                job.depart(rest, self._cluster.now)
+                if job.last is not None:
+                    job.last.lost.add(rest)
         elif kind == "members":
             if rest in job.members - job.present:
                 self._cluster.count("re-registration")
             job.members.add(rest)
             job.present.add(rest)
+            job.leases[rest] = event.item.lease
+            job.ended.discard(rest)
+            if job.last is not None:
+                job.last.lost.discard(rest)
         elif kind == "status":
             self._see_status(rest, event)
         elif name == "ctl/verdict":
@@ -117,13 +144,16 @@ class Checker:
             stop = records.decode(Stop, event.item.value, event.item.key)
             if stop.round == job.last.seal.round:
                 job.last.stop_revision = event.item.mod_revision
+                job.last.stop, job.last.stopped_at = stop, self._cluster.now
         elif name.startswith("ctl/drained/"):
             for member_id in self._cluster.nodes[name.rpartition("/")[2]].member_ids:
-                job.depart(member_id)
+                job.leaving.add(member_id)
+                job.depart(member_id, self._cluster.now)
         elif name == "ctl/spares":
             spares = records.decode(Spares, event.item.value, event.item.key)
-            if any("benched" in reason for reason in spares.reasons):
-                self._cluster.count("bench")
+            job.listed_spares = spares.member_ids
+            self._seals.check_spares(spares, job)
+            self._cluster.counts["bench"] += any("benched" in reason for reason in spares.reasons)
         elif name == "ctl/leader":
             self._cluster.count("takeover of the leader" if event.item.version > 1 else "election")
 
@@ -131,9 +161,13 @@ class Checker:
         status = records.decode(Status, event.item.value, event.item.key)
         last = self._job.last
         if last is not None and status.plan_token == last.seal.plan_token:
-            last.see(member_id, status, event.item.mod_revision)
+            try:
+                last.see(member_id, status, event.item.mod_revision, self._cluster.now)
+            except ValueError as error:
+                self.fail("S4", error)
         if status.leaving:
-            self._job.depart(member_id)
+            self._job.leaving.add(member_id)
+            self._job.depart(member_id, self._cluster.now)
 
     def _see_verdict(self, event: Event) -> None:
         job, last = self._job, self._job.last
@@ -149,62 +183,33 @@ class Checker:
             if not last.active <= done:
                 self.fail("S4", f"success of round {verdict.round} without {len(last.active - done)} of its members")
         if verdict.failure and last is not None:
-            first = last.first_failure
-            if first is None or verdict.exit_code != first[2]:
-                self.fail("S9", f"the job ends with {verdict.exit_code}, its first failure was {first}")
-            if "restarts" in verdict.reason and last.seal.restart_count != self._settings.max_restarts:
-                used, allowed = last.seal.restart_count, self._settings.max_restarts
-                self.fail("S5", f"failed after {used} restarts, {allowed} allowed")
+            self._seals.check_failure(verdict, last)
 
     def _see_seal(self, event: Event) -> None:
-        job, last = self._job, self._job.last
+        job = self._job
         seal = records.decode(Seal, event.item.value, event.item.key)
         if seal.round != len(job.rounds) + 1:
             self.fail("S1", f"round {seal.round} was sealed after round {len(job.rounds)}")
         if job.verdict is not None:
             self.fail("S3", f"round {seal.round} was sealed after the verdict")
-        alive = [node.name for node in self._cluster.nodes.values() if node.processes.may_still_act]
+        alive = [node.name for node in self._cluster.nodes.values() if self._is_acting(node)]
         if alive:
             self.fail("S2", f"round {seal.round} was sealed while processes of an earlier one live on {alive}")
         if seal.coordinator in job.used_coordinators:
             self.fail("S8", f"round {seal.round} uses the coordinator {seal.coordinator} again")
         root = event.item.key.removesuffix("/ctl/round")
         found = self._cluster.storage.store.get(keys.Keys(root).assignments(seal.round, seal.plan_token), prefix=True)
-        active = {item.key.rpartition("/")[2] for item in found.items}
-        if len(active) > self._cluster.shape.nodes_max:
-            self.fail("L3", f"{len(active)} members have ranks in a world of {self._cluster.shape.nodes_max}")
-        if last is not None:
-            self._check_charge(seal, last)
-            self._count_change(last, active)
-            if last.active <= last.succeeded:
-                self.fail("S4", f"round {seal.round} was sealed although all of round {last.seal.round} had succeeded")
-        job.rounds.append(RoundHistory(seal, active, set(job.present), active & job.departed))
+        decoded = {item.key: records.decode(Assignment, item.value, item.key) for item in found.items}
+        given = {key.rpartition("/")[2]: assignment.content for key, assignment in decoded.items()}
+        self._seals.check(event.item.value, seal, job, given)
+        now, active = self._cluster.now, set(given)
+        job.rounds.append(RoundHistory(seal, given, set(job.present), active & job.departed, now))
+        job.rounds[-1].lost |= active - job.present
 
-    def _check_charge(self, seal: Seal, last: RoundHistory) -> None:
-        """A failure costs one restart; only where somebody has departed may it be free, or one be given back."""
-        charged = seal.restart_count - last.seal.restart_count
-        if charged:
-            self._cluster.count("restart charged" if charged > 0 else "restart given back")
-        allowed = {-1, 0, 1} if last.departed else {1} if last.first_failure else {0}
-        if last.is_port_taken or not last.failed_before_stop:
-            allowed |= {0}
-        if charged not in allowed or seal.restart_count > self._settings.max_restarts:
-            self.fail("S5", f"{charged} restarts charged for round {last.seal.round}, {seal.restart_count} in all")
-        failed = len([round for round in self._cluster.failed_rounds if round < seal.round])
-        if seal.restart_count > failed:
-            self.fail("S5", f"{seal.restart_count} restarts charged for {failed} failed rounds")
-
-    def _count_change(self, last: RoundHistory, active: set[str]) -> None:
-        """What the rules have made of it, for the record of what was met."""
-        arrived, left = active - last.active, last.active - active
-        if arrived & last.present and left:
-            self._cluster.count("spare promoted")
-        elif arrived and left:
-            self._cluster.count("place taken by a newcomer")
-        elif arrived:
-            self._cluster.count("world grown")
-        elif left:
-            self._cluster.count("world shrunk")
+    def _is_acting(self, node: Node) -> bool:
+        """Whether processes live there, and the store has not broken its word to them."""
+        lease = self._job.leases.get(node.processes.running_as, 0)
+        return node.processes.may_still_act and not self._cluster.storage.is_excused(lease)
 
     # --- the agents ---
 
@@ -214,7 +219,7 @@ class Checker:
             self.fail("S2", f"{node.name} starts round {started.round} while round {node.running.round} lives")
         for other in self._cluster.nodes.values():
             running = other.running
-            if running is None or other is node or not other.processes.may_still_act:
+            if running is None or other is node or not self._is_acting(other):
                 continue
             if running.job != started.job and not self.is_removed:
                 self.fail("S7", f"{node.name} and {other.name} run two jobs at once")
@@ -240,6 +245,10 @@ class Checker:
         """Every write names what it was decided on, so that it does nothing once that has changed."""
         if not isinstance(ask.request, Txn) or node.protocol is None:
             return
+        witness = self._witness(node)
+        if not self.is_removed and self._has_witnesses:
+            self._seals.note(node.name, witness, self._job_of(node), ask.request)
+            self._warrants.check(node, witness, self._job_of(node), ask)
         self._cluster.count("asked: " + re.sub(r"[0-9a-f]{16}|\d+", "#", ask.why.partition("/")[0]))
         # A step may end the membership that it has just written for; its last one is then among those registered.
         ids = (node.protocol.member_id, *node.member_ids[-1:])
@@ -249,8 +258,16 @@ class Checker:
         if not all(isinstance(operation, Get) for operation in ask.request.failure):
             self.fail("S10", f"{node.name} writes where its guards do not hold: {ask.why}")
 
-    def check_step(self, node: Node, events: Sequence[object], actions: Sequence[Action]) -> None:
+    def check_step(self, node: Node, events: Sequence[messages.Event], actions: Sequence[Action]) -> None:
         """Nobody asks to be woken in the past, nor after its end."""
+        if node.protocol is not None and self._has_witnesses:
+            witness = self._witness(node)
+            witness.take(events, self._cluster.now)
+            witness.note(actions, self._cluster.now)
+            self._seals.proven |= {event.member_id for event in events if isinstance(event, PeerGone)}
+            if not self.is_removed:
+                self._deadlines.check(node, witness, self._job_of(node), events, actions)
+                self._warrants.check_departure(node, witness, actions)
         if any(isinstance(action, End) for action in actions[:-1]):
             self.fail("L1", f"{node.name} acts after its end: {actions}")
         has_ended = bool(actions) and isinstance(actions[-1], End)
@@ -269,6 +286,14 @@ class Checker:
         ):
             self._cluster.count("leash extended in an outage")
 
+    def _witness(self, node: Node) -> Witness:
+        assert node.protocol is not None
+        return self._witnesses.setdefault(node.protocol, Witness(node.name))
+
+    def _job_of(self, node: Node) -> JobHistory:
+        job = node.protocol.joining.job if node.protocol is not None else None
+        return self._jobs[job.name if job is not None else ""]
+
     def check_end(self, node: Node, watched: Sequence[str]) -> None:
         """Who ends with the job's verdict ends with the same one; others end as they were told, never with success."""
         assert node.ended is not None
@@ -281,6 +306,8 @@ class Checker:
             if not is_known or exit_code != verdict.exit_code:
                 self.fail("S3", f"{node.name} ends with {exit_code}, {verdict}; the store says {known}")
             return
+        if self._has_witnesses:
+            self._warrants.check_end(node, self._witness(node), self._job_of(node))
         allowed = {*self._exit_codes, *((143,) if node.is_told_to_leave else ())}
         if node.name in self._cluster.asked_to_drain:
             allowed |= {75, 143}

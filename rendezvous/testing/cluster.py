@@ -56,6 +56,8 @@ class Cluster:
         self.secret = b""  # what records are signed with
         self.command = "simulated"  # what agents that start are told to run
         self.stop_s: float | None = None  # how long processes take to stop, if always the same
+        self.plan_s: tuple[float, float] | None = None  # how long the planner takes, if not just a message's time
+        self.children_late_s = 0.0  # how much longer than workers that were killed those live that they have started
         self.counts: Counter[str] = Counter()  # how often each fault, and each rule that answers one, was met
         self._trace = trace
         self._heap: list[tuple[float, int, Callable[..., object], tuple[object, ...]]] = []
@@ -114,6 +116,17 @@ class Cluster:
         self._review()
         self.later(duration_s, self._review)
 
+    def lag(self, node: Node, key: str, lag_s: float, duration_s: float) -> None:
+        """Let one watch of this node be so far behind for so long."""
+        self.trace(f"{node.name} hears {lag_s:g} s late of {key.split('/', 4)[-1]}")
+        node.lags.begin(key, lag_s, self.now + duration_s)
+
+    def end_lease(self, node: Node) -> None:
+        """Have the store end this node's lease before its time."""
+        if node.protocol is not None and node.protocol.leash.lease is not None:
+            self.trace(f"the store ends the lease of {node.name} early")
+            self.storage.end_early(node.protocol.leash.lease)
+
     def heal(self) -> None:
         """End every fault of networks and machines."""
         self.network = Network(delay_s=self.network.delay_s)
@@ -123,9 +136,7 @@ class Cluster:
             self.storage.away_until = self.now
             self.storage.come_back()
         for node in self.nodes.values():
-            node.is_walled = False
-            node.paused_until = node.watches_stalled_until = self.now
-            node.resume()
+            node.heal()
         self._review()
 
     def _review(self) -> None:

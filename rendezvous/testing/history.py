@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from rendezvous.records import Seal, Status, Verdict
+import math
+
+from rendezvous.records import Seal, Status, Stop, Verdict
 
 
 class RoundHistory:
-    """One sealed round. Members are named by their ids."""
+    """One sealed round. Members are named by their ids; `assignments` are what each was given, `sealed_at` when."""
 
-    def __init__(self, seal: Seal, active: set[str], present: set[str], departed: set[str]) -> None:
+    def __init__(
+        self, seal: Seal, assignments: dict[str, str], present: set[str], departed: set[str], sealed_at: float
+    ) -> None:
         self.seal = seal
-        self.active = active
+        self.assignments = assignments
+        self.active = set(assignments)
+        self.sealed_at = sealed_at
+        self.stop: Stop | None = None
+        self.stopped_at = math.inf
+        self.statuses: dict[str, Status] = {}
+        self.failed_at: dict[str, float] = {}
+        self.failed_revisions: dict[str, int] = {}
+        self.departed_at = dict.fromkeys(departed, sealed_at)  # of members that had not succeeded
+        self.lost: set[str] = set()  # of these, whose keys are gone
         self.present = present  # spares included
         self.departed = departed  # lost, or leaving, before they had succeeded
         self.succeeded: set[str] = set()
@@ -19,7 +32,18 @@ class RoundHistory:
         self.failed_before_stop = False
         self.first_failure: tuple[bool, int, int] | None = None  # echo, revision, exit code: the least of all
 
-    def see(self, member_id: str, status: Status, revision: int) -> None:
+    def see(self, member_id: str, status: Status, revision: int, now: float) -> None:
+        """Take in what a member has said. Raises ValueError for what cannot follow upon what it said before."""
+        before = self.statuses.get(member_id)
+        if before is not None and before.outcome and status.outcome != before.outcome:
+            raise ValueError(f"{member_id} has {before.outcome}, and then {status.outcome or 'nothing'}")
+        told_at = self.failed_revisions.get(member_id)
+        if told_at is not None and status.failed_revision != told_at:
+            raise ValueError(f"{member_id} failed at {told_at} and says {status.failed_revision}")
+        self.statuses[member_id] = status
+        if status.outcome == "failed":
+            self.failed_at.setdefault(member_id, now)
+            self.failed_revisions[member_id] = status.failed_revision or revision
         if status.outcome == "succeeded":
             self.succeeded.add(member_id)
         if status.outcome == "failed":
@@ -38,12 +62,19 @@ class JobHistory:
         self.departed: set[str] = set()  # gone, or leaving
         self.worlds: dict[int, tuple[str, int, int]] = {}
         self.used_coordinators: set[str] = set()  # where a rank 0 really ran
+        self.listed_spares: tuple[str, ...] = ()
+        self.leases: dict[str, int] = {}  # member id -> what its key lies on
+        self.seen_until: dict[str, float] = {}  # members that are gone -> when their keys went
+        self.spare_reasons: dict[str, str] = {}
+        self.leaving: set[str] = set()
+        self.ended: set[str] = set()  # members whose keys went with their leases
 
     @property
     def last(self) -> RoundHistory | None:
         return self.rounds[-1] if self.rounds else None
 
-    def depart(self, member_id: str) -> None:
+    def depart(self, member_id: str, now: float) -> None:
         self.departed.add(member_id)
         if self.last is not None and member_id in self.last.active - self.last.succeeded:
             self.last.departed.add(member_id)
+            self.last.departed_at.setdefault(member_id, now)

@@ -18,6 +18,8 @@ class Network:
     delay_s: tuple[float, float] = (0.001, 0.001)
     lose_request: float = 0.0
     lose_answer: float = 0.0
+    slow_answer: float = 0.0
+    slow_request: float = 0.0
     apply_late: float = 0.0
     refuse: float = 0.0
     late_s: tuple[float, float] = (1.0, 8.0)
@@ -49,3 +51,20 @@ class Cuts:
 
     def heal(self) -> None:
         self._until.clear()
+
+
+class Lags:
+    """How far single watches are behind, while the others are current."""
+
+    def __init__(self) -> None:
+        self._lags: dict[str, tuple[float, float]] = {}  # watched key -> until when, and by how much
+
+    def begin(self, key: str, lag_s: float, until: float) -> None:
+        self._lags[key] = (until, lag_s)
+
+    def of(self, key: str, now: float) -> float:
+        until, lag_s = self._lags.get(key, (-math.inf, 0.0))
+        return lag_s if now < until else 0.0
+
+    def heal(self) -> None:
+        self._lags.clear()

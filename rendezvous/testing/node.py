@@ -31,6 +31,7 @@ from rendezvous.messages import (
 from rendezvous.protocol import Protocol
 from rendezvous.records import Member, Spec
 from rendezvous.store import Put, Watch
+from rendezvous.testing.network import Lags
 from rendezvous.testing.presence import Presence
 from rendezvous.testing.processes import WARDEN_LATE_S, Processes, Running
 
@@ -52,6 +53,9 @@ class Node:
         self.said = ""
         self.paused_until = -math.inf
         self.watches_stalled_until = -math.inf
+        self.stale_until = -math.inf  # till then a leader of the store answers renewals that is none any more
+        self.is_served_elsewhere = False  # what it does not answer
+        self.renews_only_until = -math.inf  # till then all but renewals is lost, and nothing is heard of watches
         self.is_powered_off = False
         self.is_walled = False  # a firewall lets no presence connection through
         self.hosts_store = False  # it goes last, since the others' store goes with it
@@ -64,6 +68,7 @@ class Node:
         self._frozen_calls: list[tuple[Callable[..., None], tuple[object, ...]]] = []
         self._armed_for = math.inf
         self._watches: dict[str, Watch] = {}
+        self.lags = Lags()
 
     # --- what it looks like from outside ---
 
@@ -95,6 +100,10 @@ class Node:
     def clock(self) -> float:
         """What this machine's clock shows."""
         return self.cluster.now + self._clock_offset_s
+
+    def on_cluster_clock(self, time: float) -> float:
+        """A time of this machine's clock as the cluster counts."""
+        return time - self._clock_offset_s
 
     # --- what befalls it ---
 
@@ -133,7 +142,8 @@ class Node:
         """Kill the agent. The warden kills the processes within milliseconds; nobody tells the store."""
         self.cluster.trace(f"{self.name} is killed")
         self._lose_agent()
-        self.processes.kill_later(self.cluster.random.uniform(0.0, WARDEN_LATE_S))
+        late_s = max(WARDEN_LATE_S, self.cluster.children_late_s)
+        self.processes.kill_later(self.cluster.random.uniform(0.0, late_s))
 
     def power_off(self) -> None:
         """All is gone at once, and no kernel is left that could tell anybody."""
@@ -169,6 +179,24 @@ class Node:
         """Hold back all watched events, while requests are answered."""
         self.cluster.trace(f"{self.name} hears nothing of its watches for {duration_s:g} s")
         self.watches_stalled_until = max(self.watches_stalled_until, self.cluster.now + duration_s)
+
+    @property
+    def watched(self) -> list[str]:
+        return list(self._watches)
+
+    def meet_stale_leader(self, duration_s: float, is_served_elsewhere: bool) -> None:
+        """Let renewals be answered that renew nothing, and watches be silent; other calls fail, or are served."""
+        other = "other calls are served" if is_served_elsewhere else "all else fails"
+        self.cluster.trace(f"{self.name} renews at a stale leader for {duration_s:g} s, {other}")
+        self.stale_until = max(self.stale_until, self.cluster.now + duration_s)
+        self.is_served_elsewhere = is_served_elsewhere
+
+    def heal(self) -> None:
+        """End every fault of this machine's."""
+        self.is_walled = False
+        self.paused_until = self.watches_stalled_until = self.stale_until = self.renews_only_until = self.cluster.now
+        self.lags.heal()
+        self.resume()
 
     def leave(self, exit_code: int = 143) -> None:
         self.is_told_to_leave = True
@@ -244,7 +272,8 @@ class Node:
                 if watch is not None:
                     watch.cancel()
             case MakePlan():
-                cluster.later(cluster.delay(), self._send_to, self._incarnation, cluster.shape.plan(action))
+                plan_s = cluster.random.uniform(*cluster.plan_s) if cluster.plan_s else cluster.delay()
+                cluster.later(plan_s, self._send_to, self._incarnation, cluster.shape.plan(action))
             case Appear(job, member_id) if self.presence is not None:
                 self.presence.appear(job, member_id)
             case Attend(member_id, address) if self.presence is not None:

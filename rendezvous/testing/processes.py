@@ -40,6 +40,7 @@ class Processes:
         self.running_as = ""  # the member id that started them
         self.has_finished = False  # all have exited with success, or one has failed
         self.finished_as: dict[int, str] = {}  # rounds whose processes did so -> the member id they ran under
+        self.ended_as: dict[int, tuple[str, int]] = {}  # round -> "succeeded" or "failed", and the exit code
         self.hangs_until = -math.inf  # they cannot be killed before
         self.leash_until = math.inf
         self.ports = itertools.count(20_000)
@@ -87,11 +88,20 @@ class Processes:
         self._cluster.at(until, self._check_leash)
 
     def _check_leash(self) -> None:
+        """At the end of the leash workers are killed; what they have started may live a little longer than they."""
         if self.running is not None and self._cluster.now >= self.leash_until:
             self._cluster.trace(f"{self._node.name} reaches the end of its leash")
             self._cluster.count("leash ended")
+            if self._cluster.children_late_s:
+                late_s = self._cluster.random.uniform(0.0, self._cluster.children_late_s)
+                self._cluster.later(late_s, self._end_leash, self.running)
+            else:
+                self._end_leash(self.running)
+
+    def _end_leash(self, which: Running) -> None:
+        if self.running is which:
             self._node.send(LeashEnded())
-            self.kill(self.running)
+            self.kill(which)
 
     # --- how they end, or go on ---
 
@@ -100,6 +110,7 @@ class Processes:
         if self.running is not None and not self.has_finished:
             self.has_finished = True
             self.finished_as[self.running.round] = self.running_as
+            self.ended_as[self.running.round] = ("succeeded", 0)
             self._node.send(RoundSucceeded(self.running.round))
 
     def fail(self, exit_code: int = 1, is_peer_loss: bool = False, is_port_taken: bool = False) -> None:
@@ -108,8 +119,15 @@ class Processes:
             self.has_finished = True
             round, rank = self.running.round, self.running.rank
             self._cluster.failed_rounds.add(round)
+            self.ended_as[round] = ("failed", exit_code)
             failure = f"exit {exit_code} on {self._node.name}"
             self._node.send(RoundFailed(round, exit_code, is_peer_loss, failure, rank, is_port_taken))
+
+    def fail_again(self) -> None:
+        """Another one fails, too, when the first failure is known."""
+        if self.running is not None and self.has_finished:
+            failed = RoundFailed(self.running.round, 121, False, f"exit 121 on {self._node.name}", self.running.rank)
+            self._node.send(failed)
 
     def save(self) -> None:
         """They have saved their state."""

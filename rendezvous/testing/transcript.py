@@ -15,6 +15,10 @@
     cut a 5                nothing between a and the store; cut a peers 5: nor any other node;
                            cut a b 5: between these two; cut a > b 5, cut a > peers 5: this way only
     deafen a               its watches end; stall a 5: nothing is heard of them
+    lag a ctl/ 5 20        its watch of these keys, below the job's, is 5 s behind for 20 s
+    revoke a               the store ends its lease early; stale a 20: its renewals reach a stale leader, and nothing
+                           else is answered; stale a 20 served: all else is answered
+    slow 2 20              for 20 s the store takes 2 s for each write
     host a                 the others' store is served by a, before it starts
     wall a                 no presence connection from or to a; mask a: it is seen under another address
     outage 60 renewed      the store is away; its leases meanwhile: renewed, frozen or running; "silent": calls
@@ -23,7 +27,9 @@
     expel a                somebody deletes the member key of a; remove spec (or current, or everything)
     ask drain a            what meshctl does: drain, undrain, takeover, stop
     answer lost: seal round 1     the next request of this purpose is applied, but its answer is lost;
-                           also "request lost", "request late" and "request refused"
+                           also "request lost", "request late" and "request refused"; "request slow" and
+                           "answer slow" (0.9 s); answer slow: a: seal round 1   that of a
+    plan 2                 the planner takes so long
     ----
         0.000  a starts
         ...
@@ -52,6 +58,8 @@ VIOLATION = "violation of"
 _EXIT_CODES = (1, 2, 75, 137)  # refused, removed, temporary: a script may ask for any of it
 _FATES = {
     "answer lost": "unanswered",
+    "answer slow": "slow answer",
+    "request slow": "slow request",
     "request lost": "lost",
     "request late": "late",
     "request refused": "refused",
@@ -159,6 +167,17 @@ class _Player:
                 (nodes.get(name) or cluster.add(name)).is_walled = True
             case ["mask", name]:
                 (nodes.get(name) or cluster.add(name)).is_masked = True
+            case ["lag", name, key, lag_s, seconds]:
+                watched = next(each for each in nodes[name].watched if each.endswith(f"/{key}"))
+                cluster.lag(nodes[name], watched, float(lag_s), float(seconds))
+            case ["revoke", name]:
+                cluster.end_lease(nodes[name])
+            case ["stale", name, seconds, *served]:
+                nodes[name].meet_stale_leader(float(seconds), served == ["served"])
+            case ["slow", write_s, seconds]:
+                cluster.storage.write_slowly((float(write_s), float(write_s)), float(seconds))
+            case ["plan", seconds]:
+                cluster.plan_s = (float(seconds), float(seconds))
             case ["reset"]:
                 cluster.trace("all connections between agents are reset")
                 cluster.presence.reset()

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from rendezvous import charge, sealing
+from rendezvous import budget, charge, sealing
+from rendezvous.attendance import Attendance
 from rendezvous.budget import Ledger
+from rendezvous.election import Election
 from rendezvous.farewell import Farewell
 from rendezvous.following import Following
 from rendezvous.lanes import Lanes
+from rendezvous.leash import Leash
+from rendezvous.local_round import LocalRound
+from rendezvous.messages import ExtendLeash
 from rendezvous.records import Verdict
 from rendezvous.testing import simulate
 from rendezvous.view import View
@@ -84,17 +90,66 @@ def _success_when_told_to_leave(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Farewell, "finish", well)
 
 
+def _watchdog_without_margin(patch: pytest.MonkeyPatch) -> None:
+    """It ends with the lease: too late only for whoever is cut off in that very second."""
+
+    def extend(self: Leash) -> None:
+        self._member.act(ExtendLeash(self.membership_until))
+
+    patch.setattr(Leash, "_extend", extend)
+
+
+def _renewals_too_rare(patch: pytest.MonkeyPatch) -> None:
+    renewed = Leash._renewed
+
+    def later(self: Leash, sent_at: float, ttl_s: float) -> None:
+        renewed(self, sent_at, ttl_s)
+        self._keep_alive_at += 2.5
+
+    patch.setattr(Leash, "_renewed", later)
+
+
+def _removed_in_peace(patch: pytest.MonkeyPatch) -> None:
+    stop = LocalRound.stop
+
+    def gently(self: LocalRound, mode: str, reason: str, now: float) -> None:
+        stop(self, "kill" if mode == "fence" else mode, reason, now)
+
+    patch.setattr(LocalRound, "stop", gently)
+
+
+def _ages_rounded_up(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(budget, "_age_s", lambda at, now: float(math.ceil(now - at)))
+
+
+def _any_outsider_leads(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Election, "_may_lead", lambda self, job, seal, now: True)
+
+
+def _takeover_unproven(patch: pytest.MonkeyPatch) -> None:
+    def gone_since(self: Attendance, member_id: str, address: str) -> float:
+        return self.unreachable_since.get(member_id, math.inf)
+
+    patch.setattr(Attendance, "gone_since", gone_since)
+
+
 @pytest.mark.parametrize(
     ("letter", "plant"),
     [
+        ("S1", _watchdog_without_margin),
+        ("S2", _removed_in_peace),
+        ("S2", _takeover_unproven),
         ("S3", _success_when_told_to_leave),
+        ("S5", _ages_rounded_up),
         ("S5", _free_failures),
         ("S6", _watches_left_behind),
+        ("S7", _any_outsider_leads),
         ("S8", _first_port_for_ever),
         ("S9", _last_failure_blamed),
         ("S10", _own_membership_unnamed),
         ("L1", _restless),
-        ("L1|S2", _lost_watches),
+        ("L2", _renewals_too_rare),
+        ("L5|S1", _lost_watches),
     ],
 )
 def test_a_planted_bug_is_found_by_its_letter(

@@ -52,7 +52,7 @@ class Result:
 def build(scope: Scope, trace: Callable[[str], None] | None = None) -> World:
     """The world of this scope before anything has happened in it."""
     world = World(scope, trace or _say_nothing)
-    world.checker = Checker(world, scope.settings, 0, EXIT_CODES)  # type: ignore[attr-defined]
+    world.checker = Checker(world, scope.settings, 0, EXIT_CODES, has_witnesses=False)  # type: ignore[attr-defined]
     world.begin()
     return world
 
