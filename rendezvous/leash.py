@@ -127,7 +127,12 @@ class Leash:
         if self._has_ended:
             self._register_again(now)
         elif now >= self._keep_alive_at:
-            self._member.ask("lease", "keep the lease", KeepAlive(self.lease, self._own_key()), self._kept, now)
+            key = self._own_key()
+
+            def kept(answer: Answer, now: float) -> None:
+                self._kept(answer, key, now)
+
+            self._member.ask("lease", "keep the lease", KeepAlive(self.lease, key), kept, now)
         else:
             self._member.wake(self._keep_alive_at)
 
@@ -148,19 +153,23 @@ class Leash:
         joining = self._member.joining
         return joining.job.member(self._member.member_id) if joining.job is not None else joining.current_key
 
-    def _kept(self, answer: Answer, now: float) -> None:
-        """Extend nothing by what a leader may have said that is none any more, nor for a member that was removed."""
+    def _kept(self, answer: Answer, key: str, now: float) -> None:
+        """Extend nothing by what a leader may have said that is none any more, nor for a member that was removed.
+
+        `key` is what was read with the renewal: not the own one, if it was asked for on the way to becoming a member.
+        """
         assert isinstance(answer, Renewal)
         member = self._member
-        if not answer.is_confirmed:
-            member.pause("lease", now)
-            return
-        self.renewed_count += 1
-        is_read_since = member.member_revision and answer.revision >= member.member_revision
-        if is_read_since and answer.create_revision != member.member_revision:
-            self.kept_at = member.sent_at
-            member.mirror.load(Found(answer.revision, ()), member.job.member(member.member_id), now)
+        if answer.is_confirmed:
+            self.renewed_count += 1
         else:
+            member.pause("lease", now)
+        is_own = member.member_revision > 0 and key == member.job.member(member.member_id)
+        if is_own and answer.revision >= member.member_revision and answer.create_revision != member.member_revision:
+            if answer.is_confirmed:
+                self.kept_at = member.sent_at
+            member.mirror.load(Found(answer.revision, ()), key, now)
+        elif answer.is_confirmed:
             self._renewed(member.sent_at, answer.ttl_s)
 
     def _renewed(self, sent_at: float, ttl_s: float) -> None:
