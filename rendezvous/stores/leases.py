@@ -102,7 +102,8 @@ class Leases:
 
     def due(self, now: float) -> list[HeldLease]:
         """Those due by now, oldest deadline first. They are not in the heap any more: remove them."""
-        due: list[HeldLease] = []
+        due: dict[int, HeldLease] = {}  # a lease that was granted again under its id may lie in the heap twice
         while self.next_deadline() <= now:
-            due.append(self._held[heapq.heappop(self._due)[1]])
-        return due
+            id = heapq.heappop(self._due)[1]
+            due[id] = self._held[id]
+        return list(due.values())

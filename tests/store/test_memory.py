@@ -403,3 +403,14 @@ def test_a_refusal_is_an_answer_that_no_fault_hides(still: MemoryStore) -> None:
     with pytest.raises(LeaseNotFound):
         still.put("a", b"1", lease=7)
     assert still.faults.lose_answers == 1
+
+
+def test_a_lease_that_is_granted_again_under_its_id_ends_once(still: MemoryStore, clock: FakeClock) -> None:
+    still.lease_grant(5.0, id=7)
+    clock.now += 2.0
+    still.lease_revoke(7)
+    still.lease_grant(5.0, id=7)
+    still.put("k", b"", lease=7)
+    clock.now += 6.0
+    assert still.expire() == 1
+    assert not still.get("k").items
