@@ -38,7 +38,7 @@ class Outage:
         self.begin_membership()
 
     def begin_membership(self) -> None:
-        self._question: tuple[str, IsStoreAway] | None = None  # who asks, and what; not answered yet
+        self._question: tuple[str, IsStoreAway, float] | None = None  # who asks, what and when; not answered yet
         self._words: dict[int, float] = {}  # beat -> when this member gave its word
         self._has_noticed = False  # that the round goes on without the store, and said so
         self._is_told = True
@@ -113,7 +113,7 @@ class Outage:
         is_leader = member_id == leader.member_id
         match message:
             case IsStoreAway() if is_leader:
-                self._question = (member_id, message)
+                self._question = (member_id, message, now)
             case StoreIsAway(beat, plan_token) if plan_token == seal.plan_token and beat == self._beat:
                 in_time = now <= self._asked_at + self._member.settings.beat_s
                 if in_time and not self._is_told and self._is_endured(now):
@@ -123,12 +123,12 @@ class Outage:
                 self._member.leash.hold(self._words[beat] + self._member.settings.lease_ttl_s)
 
     def _answer(self, job: keys.Keys, seal: Seal, now: float) -> None:
-        """Give the word that was asked for, as soon as it is true."""
+        """Give the word that was asked for, as soon as it is true; nobody waits for it when the beat is over."""
         if self._question is None:
             return
-        member_id, question = self._question
+        member_id, question, asked_at = self._question
         self._question = None
-        if question.plan_token != seal.plan_token:
+        if question.plan_token != seal.plan_token or now > asked_at + self._member.settings.beat_s:
             return
         self._give_word(question.beat, now)
         self._notice(seal)

@@ -84,6 +84,17 @@ def test_a_member_that_hears_from_the_store_gives_its_word_no_more() -> None:
     assert words(member.ask(1)) == []
 
 
+def test_a_member_gives_no_word_for_a_beat_that_is_over() -> None:
+    member = Cut()
+    member.pass_time(1.5)
+    member.is_away = False
+    member.pass_time(0.5)
+    member.ask(1)
+    member.pass_time(3.0)
+    member.is_away = True
+    assert words(member.pass_time(3.0)) == []
+
+
 @pytest.mark.parametrize(
     ("plan_token", "by", "settings"),
     [
