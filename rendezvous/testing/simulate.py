@@ -6,6 +6,7 @@ faults are in `storm`. The same seed does the same on every machine and Python.
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,10 +18,12 @@ from rendezvous.testing.cluster import Cluster
 from rendezvous.testing.network import Network
 from rendezvous.testing.shape import Shape
 from rendezvous.testing.storm import Storm
+from rendezvous.testing.themes import THEMES
 
 FAULTS_S = 60.0  # virtual time during which faults happen
 HEAL_S = 600.0  # and within which, once healed, the job must have ended
 STEPS_MAX = 400_000
+CHILDREN_LATE_S = 0.8  # what workers have started is gone by then after its watchdog, which leaves 1 s
 
 __all__ = ["Result", "Violation", "attempt", "replay_command", "run"]
 
@@ -39,12 +42,18 @@ class Result:
 def run(seed: int, trace: Callable[[str], None] = lambda line: None) -> Result:
     """Play one seed. Raises Violation."""
     random = Random(seed)
-    members = random.randint(1, 12)
+    members = min(random.randint(1, 12), random.randint(1, 12))  # small ones show most, and sooner
     shape, settings = _shape(random, members), _settings(random)
     cluster = Cluster(random=random, settings=settings, shape=shape, network=_network(random), trace=trace)
     checker = Checker(cluster, settings, seed)
-    work_s, failing = random.uniform(1.0, 60.0), random.choice([0.0, 0.05, 0.3])
-    storm = Storm(cluster, random, until=FAULTS_S, work_s=work_s, failing=failing)
+    work_s = random.uniform(1.0, 60.0) if random.random() < 0.3 else random.uniform(30.0, 90.0)
+    theme = random.choice(["all", *THEMES])
+    failing = 0.5 if theme == "failures" else random.choice([0.0, 0.05, 0.3])
+    storm = Storm(cluster, random, until=FAULTS_S, work_s=work_s, failing=failing, theme=theme)
+    cluster.plan_s = random.choice([None, None, (0.0, 4.0)])
+    if random.random() < 0.1:  # a store that is slow from beginning to end
+        cluster.storage.write_slowly((0.5, random.choice([1.5, 4.0])), math.inf)
+    cluster.children_late_s = random.choice([0.0, CHILDREN_LATE_S])
     cluster.secret = random.choice([b"", b"", b"", b"secret"])
     cluster.presence.is_forging_refusals = not settings.presence_proof and random.random() < 0.3
     for index in range(members):
@@ -55,7 +64,7 @@ def run(seed: int, trace: Callable[[str], None] = lambda line: None) -> Result:
         cluster.later(random.uniform(0.0, FAULTS_S if is_late else 3.0), node.start_if_down)
     cluster.later(random.uniform(1.0, 5.0), storm.blow)
     cluster.later(4.0, storm.revive)
-    if random.random() < 0.05:
+    if random.random() < (0.3 if theme == "outages" else 0.05):
         cluster.later(random.uniform(5.0, FAULTS_S), cluster.ask, "stop")
     _play(cluster, checker, storm)
     verdict = checker.verdict.kind if checker.verdict else ""
@@ -71,6 +80,7 @@ def _shape(random: Random, members: int) -> Shape:
 def _settings(random: Random) -> Settings:
     return Settings(
         max_restarts=random.choice([0, 1, 3, 10]),
+        restart_window_s=random.choice([math.inf, math.inf, 5.0, 30.0]),
         target_nodes=random.choice([0, 0, 0, 4]),
         growth=random.choice(["never", "delay", "delay", "checkpoint"]),
         join_grace_s=2.0,
@@ -102,6 +112,8 @@ def _network(random: Random) -> Network:
         delay_s=(0.001, random.choice([0.002, 0.05, 0.4])),
         lose_request=0.0 if is_calm else 0.01,
         lose_answer=0.0 if is_calm else 0.02,
+        slow_answer=0.0 if is_calm else 0.02,
+        slow_request=0.0 if is_calm else 0.02,
         apply_late=0.0 if is_calm else 0.01,
         refuse=0.0 if is_calm else 0.01,
         expiry_late_s=random.choice([(0.0, 0.0), (0.0, 0.5), (0.0, 3.0)]),

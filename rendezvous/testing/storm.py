@@ -12,20 +12,23 @@ from random import Random
 from rendezvous.testing.cluster import Cluster
 from rendezvous.testing.network import Cuts
 from rendezvous.testing.node import Node
-from rendezvous.testing.processes import Running
-
-ECHO_S = (0.001, 2.0)  # how soon processes notice that a peer is gone
+from rendezvous.testing.themes import THEMES
+from rendezvous.testing.work import Work
 
 
 class Storm:
-    """`work_s`: what the job takes without faults. `failing`: the share of processes that fail by themselves."""
+    """`work_s`: what the job takes without faults. `failing`: the share of processes that fail by themselves.
 
-    def __init__(self, cluster: Cluster, random: Random, *, until: float, work_s: float, failing: float) -> None:
+    `theme`: which faults come together, from THEMES: rules that answer several in a row are met more often so.
+    """
+
+    def __init__(
+        self, cluster: Cluster, random: Random, *, until: float, work_s: float, failing: float, theme: str
+    ) -> None:
         self._cluster, self._random, self._until = cluster, random, until
-        self._work_s, self._failing = work_s, failing
-        self._poisoned_rank = -1  # its processes fail wherever it is
-        self._is_port_taken = random.random() < 0.05
+        self._work = Work(cluster, random, until=until, work_s=work_s, failing=failing)
         self._drained: set[str] = set()
+        self._dark_until: dict[str, float] = {}  # machines that stay without power
         self.is_reviving = True
         uniform = random.uniform
         self._strokes: list[tuple[str, Callable[[Node], None]]] = [
@@ -40,10 +43,16 @@ class Storm:
             ("cut off", self._cut_off),
             ("one-way cut", self._cut_one_way),
             ("pair cut", self._cut_pair),
+            ("short pair cut", lambda node: self._cut_pair(node, (0.3, 3.0))),
             ("leave", lambda node: node.leave()),
             ("hang", lambda node: node.processes.hang(uniform(5.0, 60.0))),
             ("deaf", self._deafen),
             ("stall", lambda node: node.stall(uniform(0.5, 15.0))),
+            ("lease ended early", self._end_lease),
+            ("only renewals pass", self._starve),
+            ("stale leader", self._meet_stale_leader),
+            ("lagging watch", self._lag),
+            ("lagging watch", self._lag),
         ]
         self._gusts: list[tuple[str, Callable[[], None]]] = [
             ("compaction", cluster.storage.compact),
@@ -54,13 +63,18 @@ class Storm:
             ("rack cut", self._cut_rack),
             ("rack cut", self._cut_rack),
             ("forged resets", cluster.presence.reset),
+            ("slow writes", self._write_slowly),
+            ("leases ended early", self._end_leases),
             ("all leave", self._all_leave),
+            ("blackout", self._black_out),
             ("drain", self._drain),
             ("undrain", self._undrain),
             ("takeover", self._take_over),
-            ("poison", self._poison),
+            ("poison", self._work.poison),
         ]
-        cluster.on_start = self._run_processes
+        strokes, gusts, self._stroke_share, self._gust_share = THEMES[theme]
+        self._strokes = [each for each in self._strokes if not strokes or each[0] in strokes.split(", ")]
+        self._gusts = [each for each in self._gusts if not gusts or each[0] in gusts.split(", ")]
 
     @property
     def is_over(self) -> bool:
@@ -77,13 +91,15 @@ class Storm:
             victims = [node for node in nodes if node.is_leader] or victims
         elif chance < 0.25:
             victims = nodes
+        if self._random.random() >= self._stroke_share:
+            victims = []
         shared = self._random.choice(self._strokes)
         for node in victims:
             name, strike = shared if len(victims) > 2 else self._random.choice(self._strokes)
             if node.is_up:
                 self._cluster.count(name)
                 strike(node)
-        if self._random.random() < 0.3:
+        if self._random.random() < self._gust_share:
             name, blow = self._random.choice(self._gusts)
             self._cluster.count(name)
             blow()
@@ -94,16 +110,17 @@ class Storm:
         if not self.is_reviving:
             return
         for node in self._cluster.nodes.values():
-            if self._random.random() < 0.5:
+            is_dark = self._cluster.now < self._dark_until.get(node.name, 0.0)
+            if self._random.random() < 0.5 and not is_dark:
                 node.start_if_down()
         self._cluster.later(self._random.uniform(0.2, 3.0), self.revive)
 
     def clear(self) -> None:
-        """Heal everything that does not heal by itself."""
+        """Heal what does not heal by itself, and let the work come to an end."""
         self._cluster.heal()
-        self._poisoned_rank, self._is_port_taken = -1, False
         for name in sorted(self._drained):
             self._cluster.ask("undrain", name)
+        self._work.finish()
 
     # --- machines ---
 
@@ -111,13 +128,13 @@ class Storm:
         running = node.running
         node.crash()
         if running is not None:
-            self._break_peers(running)
+            self._work.break_peers(running)
 
     def _power_off(self, node: Node) -> None:
         running = node.running
         node.power_off()
         if running is not None:
-            self._break_peers(running)
+            self._work.break_peers(running)
 
     def _flap(self, node: Node, times: int) -> None:
         """Crash, be started again, and crash again, each time as another member."""
@@ -132,6 +149,51 @@ class Storm:
         """Watches end with the connection, which takes a while to come back."""
         node.deafen()
         self._cluster.cut(node.name, Cuts.STORE, self._random.choice([0.0, self._random.uniform(0.0, 3.0)]))
+
+    def _lag(self, node: Node) -> None:
+        """One watch is behind, or silent, for long; the others and all answers are current."""
+        if node.watched:
+            key = self._random.choice(sorted(node.watched))
+            self._cluster.lag(
+                node, key, self._random.choice([self._random.uniform(0.5, 8.0), 60.0]), self._random.uniform(5.0, 60.0)
+            )
+
+    def _write_slowly(self) -> None:
+        low_s = self._random.uniform(0.2, 3.0)
+        self._cluster.storage.write_slowly((low_s, low_s + 2.0), self._random.uniform(5.0, 30.0))
+
+    def _meet_stale_leader(self, node: Node) -> None:
+        """Half of those that come back end the lease that they believe to be over."""
+        node.meet_stale_leader(self._random.uniform(2.0, 30.0), self._random.random() < 0.7)
+        if self._random.random() < 0.5:
+            self._cluster.later(self._random.uniform(0.1, 6.0), self._cluster.end_lease, node)
+
+    def _black_out(self) -> None:
+        """All machines lose their power; most come back soon, some do not."""
+        for node in self._cluster.nodes.values():
+            if node.is_up:
+                node.power_off()
+            if self._random.random() < 0.4:
+                self._dark_until[node.name] = self._cluster.now + self._random.uniform(10.0, 40.0)
+        self._cluster.later(self._random.uniform(2.0, 12.0), self._take_over)
+
+    def _end_lease(self, node: Node) -> None:
+        """Now and then the watch of the own key is behind, which would tell of it."""
+        for key in node.watched if self._random.random() < 0.5 else ():
+            self._cluster.lag(node, key, self._random.uniform(0.5, 8.0), 10.0)
+        self._cluster.end_lease(node)
+
+    def _end_leases(self) -> None:
+        """A leader whose disk has stalled comes back, and ends what it believes to be over."""
+        for node in self._cluster.nodes.values():
+            if self._random.random() < 0.7:
+                self._end_lease(node)
+
+    def _starve(self, node: Node) -> None:
+        """What takes longer than a renewal is lost: a bad line, a store that serves only the smallest requests."""
+        duration_s = self._random.uniform(10.0, 60.0)
+        self._cluster.trace(f"of {node.name} only renewals pass for {duration_s:g} s")
+        node.renews_only_until = self._cluster.now + duration_s
 
     def _all_leave(self) -> None:
         for node in self._cluster.nodes.values():
@@ -151,13 +213,19 @@ class Storm:
         ways = _both(node.name, Cuts.ANYBODY)
         self._cut([self._random.choice(ways)], self._random.uniform(0.5, 30.0))
 
-    def _cut_pair(self, node: Node) -> None:
-        other = self._random.choice(list(self._cluster.nodes))
-        self._cut(_both(node.name, other), self._random.uniform(0.5, 30.0))
+    def _cut_pair(self, node: Node, duration_s: tuple[float, float] = (0.5, 30.0)) -> None:
+        """Between this node and another, mostly that which leads."""
+        leaders = [each.name for each in self._cluster.nodes.values() if each.is_leader and each is not node]
+        other = self._random.choice(leaders * len(self._cluster.nodes) + list(self._cluster.nodes))
+        self._cut(_both(node.name, other), self._random.uniform(*duration_s))
 
     def _outage(self) -> None:
         """The store is away; now and then some nodes cannot reach their peers either, or see it back before others."""
+        if self._cluster.storage.is_away:
+            return
+        endured_s = 0.9 * self._cluster.settings.outage_limit_s  # mostly what a round can survive
         duration_s = self._random.choice([self._random.uniform(0.5, 10.0), self._random.uniform(5.0, 60.0)])
+        duration_s = min(duration_s, endured_s) if self._random.random() < 0.7 else duration_s
         leases = self._random.choice(["frozen", "renewed", "running"])
         self._cluster.storage.go_away(duration_s, leases, self._random.random() < 0.5)
         if self._random.random() < 0.3:
@@ -189,59 +257,6 @@ class Storm:
     def _undrain(self) -> None:
         if self._drained:
             self._cluster.ask("undrain", self._random.choice(sorted(self._drained)))
-
-    # --- processes ---
-
-    def _poison(self) -> None:
-        """A batch kills this rank wherever it is, for a while."""
-        self._poisoned_rank = self._random.randint(0, 2)
-        self._cluster.later(self._random.uniform(3.0, 15.0), self._cure)
-        for node in self._cluster.nodes.values():
-            if node.running is not None and node.running.rank == self._poisoned_rank:
-                self._fail(node, node.running, False)
-
-    def _cure(self) -> None:
-        self._poisoned_rank = -1
-
-    def _run_processes(self, node: Node) -> None:
-        """What the processes do: work and succeed, save now and then, or fail, and break when a peer is gone."""
-        running, later = node.running, self._cluster.later
-        work_s = self._work_s * self._random.uniform(0.8, 1.2)
-        if running is not None and running.rank == self._poisoned_rank:
-            later(self._random.uniform(0.1, 1.0), self._fail, node, running, False)
-        elif self._is_port_taken and running is not None and running.rank == 0 and self._random.random() < 0.5:
-            later(self._random.uniform(0.01, 0.5), self._fail, node, running, False, True)
-        elif self._random.random() < self._failing and not self.is_over:
-            later(self._random.uniform(0.1, work_s), self._fail, node, running, False)
-        else:
-            later(work_s, self._succeed, node, running)
-            later(self._random.uniform(0.0, work_s), self._save, node, running)
-
-    def _fail(self, node: Node, running: Running, is_peer_loss: bool, is_port_taken: bool = False) -> None:
-        if node.running is running and not node.processes.has_finished:
-            self._cluster.count("peer loss" if is_peer_loss else "port taken" if is_port_taken else "failure")
-            node.processes.fail(self._random.randint(1, 120), is_peer_loss, is_port_taken)
-            self._break_peers(running)
-
-    def _break_peers(self, running: Running) -> None:
-        """Connections between workers break at once, long before anybody knows of a lost node."""
-        for peer in self._cluster.nodes.values():
-            if peer.running is not None and peer.running.round == running.round and self._random.random() < 0.5:
-                self._cluster.later(self._random.uniform(*ECHO_S), self._fail, peer, peer.running, True)
-
-    def _save(self, node: Node, running: Running) -> None:
-        if node.running is running:
-            node.processes.save()
-
-    def _succeed(self, node: Node, running: Running) -> None:
-        if node.running is not running:
-            return
-        present = [n for n in self._cluster.nodes.values() if n.running and n.running.round == running.round]
-        has_ended = any(running.round in n.processes.finished_as for n in present)
-        if len(present) < running.world_size and not has_ended:
-            self._cluster.later(1.0, self._fail, node, running, True)  # a collective with a missing peer
-        else:
-            node.processes.succeed()
 
 
 def _both(one: str, other: str) -> list[tuple[str, str]]:

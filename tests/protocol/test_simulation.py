@@ -22,10 +22,11 @@ PLANTED_SEEDS = 60  # far fewer than above: each planted bug shows within the fi
 
 # What the seeds above must have met at least once: every kind of fault, and every rule that answers one.
 FAULTS = {
-    "all leave", "asked to drain", "asked to stop", "asked to takeover", "asked to undrain", "compaction", "crash",
-    "crash loop", "cut off", "deaf", "failure", "forged resets", "hang", "leave", "long pause", "one-way cut",
-    "outage", "pair cut", "peer loss", "peers cut", "poison", "port taken", "power off", "rack cut", "short pause",
-    "stall", "store cut",
+    "all leave", "asked to drain", "asked to stop", "asked to takeover", "asked to undrain", "blackout", "compaction",
+    "crash", "crash loop", "cut off", "deaf", "failure", "forged resets", "hang", "lagging watch",
+    "lease ended early", "leases ended early", "leave", "long pause", "one-way cut", "only renewals pass", "outage",
+    "pair cut", "peer loss", "peers cut", "poison", "port taken", "power off", "rack cut", "short pair cut",
+    "short pause", "slow writes", "stale leader", "stall", "store cut",
 }  # fmt: skip
 RULES = {
     "backoff", "bench", "charge put off", "election", "fenced", "host stays", "isolated leader", "isolated member",
