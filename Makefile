@@ -34,7 +34,7 @@ CLIENTS_TESTS := $(wildcard tests/clients)
 
 SOURCES := $(shell find launcher rendezvous -name '*.py')
 
-.PHONY: help demo test unit lint docs compat clients soak slow report bench nodes placement best optima browser servers faults stores attacks clean
+.PHONY: help demo test unit lint docs compat clients soak slow report bench nodes placement best optima browser servers faults mutants stores attacks clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -141,6 +141,11 @@ servers: ## install etcd, etcdctl, ip and openssl from Debian where they are mis
 	case "$$packages" in *etcd-server*) \
 		systemctl disable --now etcd >/dev/null 2>&1 || { service etcd stop; update-rc.d etcd disable; } >/dev/null 2>&1 || true;; \
 	esac
+
+# An hour and a half on two quiet cores. MUTANTS='--seeds 100 --layers simulation outage' asks less.
+MUTANTS ?= --seeds 2000
+mutants: .venv/installed ## plant faults in the agreement one at a time, and tell which tests notice
+	nice .venv/bin/python -m tests.support.mutants $(MUTANTS)
 
 # A third of the faults hits the leader's node. An hour and a half for 20 of each.
 FAULTS ?= 20

@@ -1,0 +1,624 @@
+"""Faults planted in the machine of agreement, one at a time, to see who notices: `python -m tests.support.mutants`.
+
+Each is a mistake that one could make: a comparison turned round, a guard dropped, an age counted from the wrong end. It
+is planted in a copy of the tree, and three layers look for it: the simulation, seed after seed until one breaks an
+invariant; the transcripts; the unit tests. What they found stands in docs/internals/mutations.md. A fault that changes
+nothing that anybody could see is no entry here.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from tests.support.documentation import ROOT
+
+TRANSCRIPTS = ("tests/protocol/test_transcripts.py", "tests/protocol/test_leading.py")
+UNITS = tuple(sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests/unit").glob("test_rendezvous_*.py")))
+LIMIT_S = 3000.0  # for one layer: a fault may be an endless loop
+
+
+class Mutant(NamedTuple):
+    """`old` stands once in the module of rendezvous/ and becomes `new`."""
+
+    name: str
+    module: str
+    old: str
+    new: str
+
+
+class Found(NamedTuple):
+    mutant: Mutant
+    seed: str  # the first that shows it and the invariant that it breaks, or how many do not
+    transcripts: str
+    units: str
+
+
+MUTANTS = (
+    # The lease and the watchdog.
+    Mutant(
+        "the watchdog ends with the lease, without its margin",
+        "leash",
+        "member.act(ExtendLeash(self.membership_until - member.settings.kill_margin_s))",
+        "member.act(ExtendLeash(self.membership_until))",
+    ),
+    Mutant(
+        "a renewal counts from its answer",
+        "leash",
+        "self._renewed(member.sent_at, answer.ttl_s)",
+        "self._renewed(now, answer.ttl_s)",
+    ),
+    Mutant(
+        "a renewal counts though the leader was none any more",
+        "leash",
+        "        elif answer.is_confirmed:\n            self._renewed(",
+        "        else:\n            self._renewed(",
+    ),
+    Mutant(
+        "a read with a renewal does not tell that the own key is gone",
+        "leash",
+        "answer.create_revision != member.member_revision:",
+        "answer.create_revision == -1:",
+    ),
+    Mutant(
+        "the watchdog does not end when what was read is too old",
+        "leash",
+        "return max(min(self.lease_until, self._view_until), self._held_until)",
+        "return max(self.lease_until, self._held_until)",
+    ),
+    Mutant(
+        "a look counts from its answer, not from when it was sent",
+        "tidings",
+        "member.leash.looked(sent_at)",
+        "member.leash.looked(sent_at + 2.0)",
+    ),
+    Mutant(
+        "registering again renews the new lease",
+        "leash",
+        "self._renewed(granted_at, lease.ttl_s)  #",
+        "self._renewed(member.sent_at, lease.ttl_s)  #",
+    ),
+    Mutant(
+        "a repeated grant counts from the last request",
+        "leash",
+        "granted(answer, since)",
+        "granted(answer, self._member.sent_at)",
+    ),
+    Mutant(
+        "renewals are asked for twice as seldom",
+        "leash",
+        "self._keep_alive_at = sent_at + member.settings.keep_alive_interval_s if",
+        "self._keep_alive_at = sent_at + 3.5 * member.settings.keep_alive_interval_s if",
+    ),
+    Mutant(
+        "registering again does not compare the seal",
+        "leash",
+        'Compare(job.round, "mod", "=", self._held_seal)',
+        'Compare(job.round, "mod", ">", -1)',
+    ),
+    # An outage of the store.
+    Mutant(
+        "an outage is held out for a lease longer than its limit",
+        "leash",
+        "until = min(until, self.kept_at + settings.outage_limit_s)",
+        "until = min(until, self.kept_at + settings.outage_limit_s + settings.lease_ttl_s)",
+    ),
+    Mutant(
+        "a member holds from when it hears that the beat holds",
+        "outage",
+        "self._member.leash.hold(self._words[beat] + self._member.settings.lease_ttl_s)",
+        "self._member.leash.hold(now + self._member.settings.lease_ttl_s)",
+    ),
+    Mutant(
+        "the leader holds from when all have answered",
+        "outage",
+        "self._member.leash.hold(self._asked_at + self._member.settings.lease_ttl_s)",
+        "self._member.leash.hold(max(self._words.values()) + 1.0 + self._member.settings.lease_ttl_s)",
+    ),
+    Mutant(
+        "words that come after their beat count",
+        "outage",
+        "in_time = now <= self._asked_at + self._member.settings.beat_s",
+        "in_time = now <= self._asked_at + 3 * self._member.settings.beat_s",
+    ),
+    Mutant(
+        "words of an earlier beat count",
+        "outage",
+        "if plan_token == seal.plan_token and beat == self._beat:",
+        "if plan_token == seal.plan_token:",
+    ),
+    Mutant(
+        "a beat does not ask spares",
+        "outage",
+        "roster = {*active, *(spares.member_ids if spares else ())} - {member.member_id}",
+        "roster = {*active} - {member.member_id}",
+    ),
+    Mutant(
+        "a beat does not ask members whose keys are gone",
+        "outage",
+        "return record is not None and self._member.presence.is_gone(",
+        "return record is None or self._member.presence.is_gone(",
+    ),
+    Mutant(
+        "whoever gave its word omits others a lease too early",
+        "outage",
+        "self.no_omission_before = now + settings.lease_ttl_s + settings.beat_s + settings.kill_margin_s",
+        "self.no_omission_before = now + settings.beat_s + settings.kill_margin_s",
+    ),
+    Mutant(
+        "a member says that the store is away when it is not",
+        "outage",
+        "return settings.continues_without_store and member.leash.is_store_away and is_short",
+        "return settings.continues_without_store and is_short",
+    ),
+    Mutant(
+        "nobody is doubtful after an outage",
+        "view",
+        "        if now >= self.no_omission_before:\n            return []",
+        "        if now >= self.no_omission_before - 3.0:\n            return []",
+    ),
+    # Being fenced, lapsing, coming back.
+    Mutant(
+        "whoever is removed ends its workers in peace",
+        "farewell",
+        'member.here.stop("fence", "no longer a member", now)',
+        'member.here.stop("grace", "no longer a member", now)',
+    ),
+    Mutant(
+        "a lapse forgets the workers",
+        "protocol",
+        '        self.here.stop("fence", "the lease has ended", now)\n        self.become_new_member()',
+        "        self.become_new_member()",
+    ),
+    Mutant(
+        "a lost key is a removal, whatever became of the lease",
+        "protocol",
+        'if is_lease_gone and lane != "lead" and not self.leash.ended(now):',
+        'if is_lease_gone and lane not in ("lead", "farewell") and not self.leash.ended(now):',
+    ),
+    Mutant(
+        "a new membership remembers what the old one was told of",
+        "following",
+        "        self.unfollow_all()\n        self.mirror = Mirror()",
+        "        self.unfollow_all()",
+    ),
+    Mutant(
+        "a new membership goes on with the old requests",
+        "protocol",
+        "        self.forget_requests()\n        self.forget_all()",
+        "        self.forget_all()",
+    ),
+    Mutant(
+        "a new membership keeps the status of the old one",
+        "local_round",
+        "        self.status = Status(round=0)\n",
+        '        self.status = getattr(self, "status", Status(round=0))\n',
+    ),
+    Mutant(
+        "an agent comes back before its old workers are gone",
+        "protocol",
+        "        elif self.here.alive_round is not None:\n            self.wake(self.here.gone_by)\n        elif",
+        "        elif",
+    ),
+    Mutant(
+        "a frozen agent acts on what came meanwhile before it looks at its lease",
+        "protocol",
+        "and now >= self.leash.membership_until:\n            self.lapse(now)  #",
+        "and now < 0.0:\n            self.lapse(now)  #",
+    ),
+    # The round on a node.
+    Mutant(
+        "workers are started though the watchdog is about to end",
+        "local_round",
+        "if now >= member.leash.lease_until - member.settings.kill_margin_s:",
+        "if now >= member.leash.lease_until:",
+    ),
+    Mutant(
+        "an assignment read under an older seal is believed",
+        "local_round",
+        "if seal is None or seal.plan_token != sealed.plan_token or is_stopped or self.alive_round is not None:",
+        "if seal is None or self.alive_round is not None:",
+    ),
+    Mutant(
+        "a stop of the round before ends the next one",
+        "local_round",
+        "is_stopped = stop is not None and stop.round >= seal.round\n        if self",
+        "is_stopped = stop is not None and stop.round >= seal.round - 1\n        if self",
+    ),
+    Mutant(
+        "a member reports that it has stopped when it is told to",
+        "local_round",
+        "        self._stop_mode = mode\n",
+        "        self._stop_mode = mode\n        self.status = replace(self.status, is_stopped=True)\n",
+    ),
+    Mutant(
+        "an exit after the stop is a failure",
+        "local_round",
+        "is_open = not self.status.outcome and (not self._stop_mode or is_final)",
+        "is_open = not self.status.outcome",
+    ),
+    Mutant(
+        "an outcome can be replaced by a later one",
+        "local_round",
+        "is_open = not self.status.outcome and (not self._stop_mode or is_final)",
+        "is_open = not self._stop_mode or is_final",
+    ),
+    Mutant(
+        "when a failure was first told is forgotten with the next report",
+        "local_round",
+        "self._failed_revision = stored.failed_revision or self._member.mirror.revision(key)",
+        "self._failed_revision = 0",
+    ),
+    # Leading.
+    Mutant(
+        "whoever puts itself up as leader does not name its own key",
+        "election",
+        '            Compare(own, "create", "=", member.member_revision),\n',
+        "",
+    ),
+    Mutant(
+        "all successors take over at once",
+        "election",
+        "at = gone_since + order.index(member.member_id) * member.settings.successor_delay_s",
+        "at = gone_since",
+    ),
+    Mutant(
+        "anybody takes over from a leader that is gone",
+        "election",
+        "if gone_since == math.inf or member.member_id not in order or member.farewell.is_leaving:",
+        "if gone_since == math.inf or member.farewell.is_leaving:",
+    ),
+    Mutant(
+        "a broken connection to the leader is a proof",
+        "election",
+        "gone_since = member.presence.gone_since(leader.member_id, leader.presence_address)",
+        "gone_since = member.presence.unreachable_since.get(leader.member_id, math.inf)",
+    ),
+    Mutant(
+        "a former spare belongs to the roster",
+        "election",
+        "(spares is not None and self._spare_id in spares.member_ids)",
+        '(spares is not None and self._spare_id != "")',
+    ),
+    Mutant(
+        "an outsider waits for the outage's limit, but not for a lease more",
+        "outsider",
+        "if now >= self._empty_since + limit_s:",
+        "if now >= self._empty_since + limit_s - 2 * settings.lease_ttl_s:",
+    ),
+    Mutant(
+        "an outsider goes on counting when the roster is back",
+        "outsider",
+        "        if roster & there.keys():\n            self._empty_since = math.inf\n            return",
+        "        if roster & there.keys():\n            return",
+    ),
+    Mutant(
+        "one new agent on a node of the round is enough for an outsider",
+        "outsider",
+        "if went and went <= came:",
+        "if went & came:",
+    ),
+    Mutant(
+        "a proof holds for another incarnation",
+        "attendance",
+        "return since if last.is_provable and last.address == address else math.inf",
+        "return since if last.is_provable else math.inf",
+    ),
+    Mutant(
+        "a connection through a proxy can prove a loss",
+        "attendance",
+        "return since if last.is_provable and last.address == address else math.inf",
+        "return since if last.address == address else math.inf",
+    ),
+    Mutant(
+        "who connects again is still proven gone",
+        "attendance",
+        "                self._gone_since.pop(member_id, None)\n            case PeerDown",
+        "            case PeerDown",
+    ),
+    # Deciding.
+    Mutant(
+        "a member that has not stopped is given up after the grace",
+        "decide",
+        "until = view.stopped_at + settings.gone_within_s(stop.mode)",
+        "until = view.stopped_at + settings.grace_s(stop.mode) + settings.stop_limit_s",
+    ),
+    Mutant(
+        "whoever cannot be reached is removed after one lease",
+        "decide",
+        "return sorted(m for m, at in since.items() if m in view.members and now >= at + settings.isolation_s)",
+        "return sorted(m for m, at in since.items() if m in view.members and now >= at + settings.lease_ttl_s)",
+    ),
+    Mutant(
+        "a leader that reaches nobody removes everybody",
+        "decide",
+        "return 2 * view.reached_count < view.others_count",
+        "return view.reached_count < 0",
+    ),
+    Mutant(
+        "the next round is sealed while some members have not stopped",
+        "decide",
+        "unstopped = [m for m in view.active if m in view.members and not view.has_stopped(m)]",
+        "unstopped = [m for m in view.failed() if m in view.members and not view.has_stopped(m)]",
+    ),
+    Mutant(
+        "a pause is counted from nowhere",
+        "decide",
+        "until = view.stopped_at + settings.backoff_s(ledger.short_rounds)",
+        "until = view.stopped_at + settings.backoff_s(ledger.short_rounds - 1)",
+    ),
+    Mutant(
+        "the job has succeeded when all that are left have",
+        "decide",
+        'view.active and all(view.outcome(m) == "succeeded" for m in view.active):',
+        'view.active and all(view.outcome(m) == "succeeded" for m in view.active if m in view.members):',
+    ),
+    Mutant(
+        "a status of an earlier round counts",
+        "view",
+        "            and view.status.plan_token == self.seal.plan_token\n            and view.status.is_stopped",
+        "            and view.status.is_stopped",
+    ),
+    Mutant(
+        "a job is stopped at once on request, though members may come back",
+        "decide",
+        "if isinstance(request, Conclude) and doubtful:",
+        "if isinstance(request, Conclude) and len(doubtful) > 99:",
+    ),
+    # Sealing and writing.
+    Mutant(
+        "a plan of an earlier request is sealed",
+        "sealing",
+        "if self._plan_asked is not None and event.id == self._plan_asked[0]:",
+        "if self._plan_asked is not None:",
+    ),
+    Mutant(
+        "successors may be on one node",
+        "sealing",
+        "        if member_id in view.members and node not in taken:\n            taken.add(node)",
+        "        if member_id in view.members:",
+    ),
+    Mutant(
+        "a seal does not compare the one that it replaces",
+        "sealing",
+        "still_current = self._writer.unchanged(self._job.round)",
+        "still_current = ()",
+    ),
+    Mutant(
+        "writes do not name the leader's own key",
+        "writer",
+        "compares = (self._leader_guard, own, Compare(",
+        "compares = (self._leader_guard, Compare(",
+    ),
+    Mutant(
+        "the last port is used again",
+        "sealing",
+        "port = (status.status.worker_port if status is not None else 0) or member.member.worker_port",
+        "port = member.member.worker_port",
+    ),
+    # Budget, charge, quarantine.
+    Mutant(
+        "one restart more than is allowed",
+        "charge",
+        "return is_final or ledger.spent(now, settings.restart_window_s) >= settings.max_restarts",
+        "return is_final or ledger.spent(now, settings.restart_window_s) > settings.max_restarts",
+    ),
+    Mutant(
+        "a charge counts from the failure before it",
+        "budget",
+        "charged_at=(*self.charged_at, now),",
+        "charged_at=(*self.charged_at, failed_at),",
+    ),
+    Mutant(
+        "a charge never becomes final",
+        "budget",
+        "if self.provisional_round and now - self.provisional_since > settle_s:",
+        "if self.provisional_round and now - self.provisional_since > settle_s + 60.0:",
+    ),
+    Mutant(
+        "any loss takes the last charge back",
+        "charge",
+        "if ledger.provisional_round and min(departed_at) - ledger.provisional_since <= settings.settle_s:",
+        "if ledger.provisional_round:",
+    ),
+    Mutant(
+        "ages in a seal count from when the leader began, not from when it saw the last seal",
+        "budget",
+        "charged_at=tuple(seen_at - age for age in seal.charge_ages_s),",
+        "charged_at=tuple(seen_at + age for age in seal.charge_ages_s),",
+    ),
+    Mutant(
+        "a failure is judged before a loss can explain it",
+        "charge",
+        "settled_at = failed_at + settings.settle_s\n",
+        "settled_at = failed_at + settings.settle_s / 10\n",
+    ),
+    Mutant(
+        "the failure that was written last is the first",
+        "charge",
+        "key=lambda m: (view.statuses[m].status.is_peer_loss, view.statuses[m].failed_revision, m))",
+        "key=lambda m: (view.statuses[m].status.is_peer_loss, -view.statuses[m].failed_revision, m))",
+    ),
+    Mutant(
+        "a connection that was lost to another node is a first failure",
+        "charge",
+        "if status.is_peer_loss or first not in view.nodes:",
+        "if first not in view.nodes:",
+    ),
+    Mutant(
+        "a node sits out one loss too late",
+        "benches",
+        "if 0 < limit <= count:",
+        "if 0 < limit < count:",
+    ),
+    Mutant(
+        "a quarantine does not become longer",
+        "benches",
+        "duration_s = min(settings.bench_first_s * 2.0**doublings, settings.bench_max_s)",
+        "duration_s = settings.bench_first_s",
+    ),
+    Mutant(
+        "a poisoned rank counts against its nodes",
+        "benches",
+        "return {rank for rank, where in nodes.items() if rank >= 0 and len(where) > 1}",
+        "return {rank for rank, where in nodes.items() if rank >= 0 and len(where) > 99}",
+    ),
+    Mutant(
+        "who sits out is used first",
+        "candidates",
+        "    if not benched or size.world_size:\n        return Choice(able, size, benched)\n",
+        "",
+    ),
+    Mutant(
+        "marks are forgotten with the window, not with the longest quarantine",
+        "benches",
+        "since = now - settings.bench_window_s - settings.bench_max_s",
+        "since = now - settings.bench_first_s",
+    ),
+    Mutant(
+        "short rounds are never forgotten",
+        "budget",
+        "return replace(self, short_rounds=self.short_rounds + 1 if is_short else 0)",
+        "return replace(self, short_rounds=self.short_rounds + 1 if is_short else self.short_rounds)",
+    ),
+    Mutant(
+        "a port that is taken is free for ever",
+        "charge",
+        "ledger = replace(ledger, port_taken_rounds=ledger.port_taken_rounds + 1)",
+        "ledger = replace(ledger, port_taken_rounds=0)",
+    ),
+    # Growing, leaving, drains, takeovers, the copy of the store.
+    Mutant(
+        "a job grows as soon as somebody has come",
+        "candidates",
+        "until = max(view.sealed_at, arrived_at) + settings.grow_delay_s",
+        "until = view.sealed_at",
+    ),
+    Mutant(
+        "any checkpoint is a reason to grow, however old",
+        "candidates",
+        "if view.saved_at > arrived_at:",
+        "if view.saved_at > -math.inf:",
+    ),
+    Mutant(
+        "a departure is not announced",
+        "farewell",
+        "is_announced = now >= announce_by or (",
+        "is_announced = True or (",
+    ),
+    Mutant(
+        "a drained node joins",
+        "joining",
+        "        elif self.is_drained(job):\n            reason",
+        "        elif now < 0.0:\n            reason",
+    ),
+    Mutant(
+        "a takeover on request is not consumed",
+        "election",
+        "            consumed = (Delete(order.key),)\n",
+        "",
+    ),
+    Mutant(
+        "an old word about a key replaces a newer one",
+        "mirror",
+        "if item.mod_revision > max(read_at, self.revision(item.key), self._gone.get(item.key, 0)):",
+        "if item.mod_revision != self.revision(item.key):",
+    ),
+    Mutant(
+        "a read does not tell of keys that are gone",
+        "mirror",
+        "            self._remove(key, found.revision)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "a watch that has ended is not made up for",
+        "following",
+        "            self._unwatched.add(event.key)\n            self.pause",
+        "            self.pause",
+    ),
+)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--seeds", default=150, show_default=True, help="How many seeds to simulate with each.")
+@click.option("--from", "begin", default=0, show_default=True, help="The first seed.")
+@click.option("--processes", default=2, show_default=True, help="How many mutants at a time.")
+@click.option("--layers", default="simulation,transcripts,units", show_default=True, help="Which to ask.")
+@click.argument("words", nargs=-1)
+def main(seeds: int, begin: int, processes: int, layers: str, words: tuple[str, ...]) -> None:
+    """Plant one fault after the other, those whose names hold WORDS or all, and tell who notices it."""
+    chosen = [each for each in MUTANTS if not words or any(word in f"{each.module}: {each.name}" for word in words)]
+    with ThreadPoolExecutor(processes) as pool:
+        found = pool.map(lambda each: examine(each, begin, seeds, layers.split(",")), chosen)
+        for each in found:
+            row = (each.mutant.module, each.mutant.name, each.seed, each.transcripts, each.units)
+            print(f"| {' | '.join(row)} |", flush=True)
+
+
+def examine(mutant: Mutant, begin: int, seeds: int, layers: list[str]) -> Found:
+    """Plant it in a copy of the tree and ask each layer."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        tree = Path(folder)
+        plant(mutant, tree)
+        seed = transcripts = units = "not asked"
+        if "simulation" in layers:
+            seed = _simulate(tree, begin, seeds)
+        if "transcripts" in layers:
+            transcripts = _test(tree, TRANSCRIPTS)
+        if "units" in layers:
+            units = _test(tree, UNITS)
+        return Found(mutant, seed, transcripts, units)
+
+
+def plant(mutant: Mutant, tree: Path) -> None:
+    """Copy what the tests need, with the fault in it."""
+    names = ("launcher", "rendezvous", "tests/__init__.py", "tests/protocol", "tests/support", "tests/unit")
+    copied = subprocess.run(["tar", "-c", *names, "pyproject.toml"], cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    subprocess.run(["tar", "-x"], cwd=tree, input=copied.stdout, check=True)
+    path = tree / "rendezvous" / f"{mutant.module}.py"
+    text = path.read_text()
+    if text.count(mutant.old) != 1:
+        raise click.ClickException(f"{mutant.name}: what it changes is {text.count(mutant.old)} times in {path.name}")
+    path.write_text(text.replace(mutant.old, mutant.new))
+
+
+def _simulate(tree: Path, begin: int, seeds: int) -> str:
+    command = [sys.executable, "-m", "rendezvous.testing", "--first", "--seeds", f"{begin}:{begin + seeds}"]
+    done = _run(command, tree)
+    if done is None:
+        return "no end"
+    if done.returncode == 0:
+        return f"not in {seeds}"
+    first = done.stderr.splitlines()[0] if done.stderr else ""
+    seed, _, what = first.removeprefix("seed ").partition(": ")
+    return f"{seed} ({what.split(':')[0] if not what.startswith('Traceback') else 'exception'})"
+
+
+def _test(tree: Path, files: tuple[str, ...]) -> str:
+    done = _run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not server", "-p", "no:cacheprovider", *files], tree
+    )
+    if done is None:
+        return "no end"
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return lines[0].split("::")[-1].split(" - ")[0] if lines else "no" if done.returncode == 0 else "fails"
+
+
+def _run(command: list[str], tree: Path) -> subprocess.CompletedProcess[str] | None:
+    environment = {"PYTHONPATH": str(tree), "PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        return subprocess.run(
+            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return None
+
+
+if __name__ == "__main__":
+    main()
