@@ -368,8 +368,8 @@ MUTANTS = (
     Mutant(
         "a job is stopped at once on request, though members may come back",
         "decide",
-        "if isinstance(request, Conclude) and doubtful:",
-        "if isinstance(request, Conclude) and len(doubtful) > 99:",
+        "        if doubtful:\n            return Wait(view.no_omission_before",
+        "        if len(doubtful) > 99:\n            return Wait(view.no_omission_before",
     ),
     # Sealing and writing.
     Mutant(
