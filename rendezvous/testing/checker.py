@@ -152,7 +152,6 @@ class Checker:
         elif name == "ctl/spares":
             spares = records.decode(Spares, event.item.value, event.item.key)
             job.listed_spares = spares.member_ids
-            self._seals.check_spares(spares, job)
             self._cluster.counts["bench"] += any("benched" in reason for reason in spares.reasons)
         elif name == "ctl/leader":
             self._cluster.count("takeover of the leader" if event.item.version > 1 else "election")

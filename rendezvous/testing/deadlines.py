@@ -40,6 +40,9 @@ class Deadlines:
     ) -> None:
         """After one step of this agent: `job` is the one that it is a member of."""
         member_id = node.protocol.member_id if node.protocol is not None else ""
+        gone_by = node.processes.leash_until + self._settings.kill_margin_s + EPS_S
+        if node.processes.may_still_act and self._cluster.now > gone_by:
+            self._fail("S6", f"processes live on {node.name}, whose leash ended at {node.processes.leash_until:.3f}")
         is_over = witness.was_member and self._cluster.now >= witness.leash_until + self._settings.kill_margin_s
         for action in actions:
             match action:

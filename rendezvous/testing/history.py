@@ -65,7 +65,6 @@ class JobHistory:
         self.listed_spares: tuple[str, ...] = ()
         self.leases: dict[str, int] = {}  # member id -> what its key lies on
         self.seen_until: dict[str, float] = {}  # members that are gone -> when their keys went
-        self.spare_reasons: dict[str, str] = {}
         self.leaving: set[str] = set()
         self.ended: set[str] = set()  # members whose keys went with their leases
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rendezvous import records
 from rendezvous.messages import Txn
-from rendezvous.records import Seal, Spares, Stop, Verdict
+from rendezvous.records import Seal, Stop, Verdict
 from rendezvous.settings import Settings
 from rendezvous.store import Put
 from rendezvous.testing.accounts import ROUNDED_S, Accounts, Asked, quarantined
@@ -124,17 +124,6 @@ class Seals:
         there = {self._node_name(m) for m in active if m in job.present} - {leader}
         if leader in nodes or len(set(nodes)) < len(nodes) or len(nodes) < min(SUCCESSORS, len(there)):
             self._fail("S10", f"round {seal.round} of {leader} names the successors {nodes} of {sorted(there)}")
-
-    def check_spares(self, spares: Spares, job: JobHistory) -> None:
-        """Nobody is said to sit out whose marks do not say so."""
-        if job.last is None:
-            return
-        sitting = quarantined(job.last.seal, self._settings, ago_s=math.inf)
-        before, job.spare_reasons = job.spare_reasons, spares.why
-        for member_id, reason in spares.why.items():
-            is_new = before.get(member_id) != reason  # else it was so once, and is what is known of that member
-            if "benched" in reason and is_new and self._node_name(member_id) not in sitting:
-                self._fail("S5", f"{self._node_name(member_id)} is said to sit out: {reason}; those who do: {sitting}")
 
     def _check_quarantine(self, seal: Seal, active: set[str]) -> None:
         """Who sits out is used only as far as no world is possible without."""
