@@ -65,7 +65,8 @@ class Warrants:
                 case Put(key) if key.endswith("/ctl/leader") and not ask.why.startswith("open"):
                     seen = witness.told.items.get(key)
                     guards = {compare.operand for compare in ask.request.compares if compare.key == key}
-                    if guards == {seen.mod_revision if seen is not None else 0}:  # else it comes to nothing
+                    is_current = guards == {seen.mod_revision if seen is not None else 0}
+                    if is_current and not self._is_outdated(ask.request):  # else it comes to nothing
                         is_takeover = ask.why.startswith("take over")
                         deletes = [one.key for one in ask.request.success if isinstance(one, Delete)]
                         is_ordered = any("/ctl/command/" in one and one in witness.told.items for one in deletes)
@@ -224,6 +225,12 @@ class Warrants:
             self._fail("S3", f"{node.name} ends as removed, and is a member: {node.ended.reason}")
 
     # --- leading ---
+
+    def _is_outdated(self, request: Txn) -> bool:
+        """Whether a key that the request compares has changed in the store since: no revision comes back."""
+        store = self._cluster.storage.store
+        guards = [(one.operand, store.get(one.key).first) for one in request.compares if one.target == "mod"]
+        return any(operand != (item.mod_revision if item is not None else 0) for operand, item in guards)
 
     def _check_campaign(self, node: Node, witness: Witness, job: JobHistory, key: str, *, is_takeover: bool) -> None:
         last, now = job.last, self._cluster.now

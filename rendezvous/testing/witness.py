@@ -104,6 +104,7 @@ class Witness:
         self.planned: tuple[int, Planned | None] = (0, None)  # the last request for a plan, and its answer
         self._followed: set[str] = set()
         self._asked: dict[int, tuple[Ask, float]] = {}
+        self._asked_as: dict[int, str] = {}  # request -> the member id that it was asked under
 
     def forget(self, now: float) -> None:
         """The agent has become another member, which knows nothing and waits for nothing."""
@@ -137,6 +138,7 @@ class Witness:
                 case Refused(id, error):
                     ask, _ = self._asked.pop(id, (None, now))
                     is_own = ask is not None and not ask.why.startswith("end the job")
+                    is_own = is_own and self._asked_as[id] == self.member_id  # else it is of a former lease
                     self.is_lease_gone |= is_own and isinstance(error, LeaseNotFound)
                 case Unknown(id):
                     self._asked.pop(id, None)
@@ -175,7 +177,7 @@ class Witness:
                 case MakePlan(id):
                     self.planned = (id, None)
                 case Ask(id):
-                    self._asked[id] = (action, now)
+                    self._asked[id], self._asked_as[id] = (action, now), self.member_id
                 case StopRound(round, mode):
                     self.ordered.add(round)
                     if mode == "fence":
