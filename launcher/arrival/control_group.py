@@ -2,7 +2,8 @@
 
 A process cannot leave it, nor hide in it, as it may clear its environment or close the lock. So the next agent of the
 run kills by it what is left when keeper, warden and agent were all killed at once (`predecessors`). It takes a cgroup
-of version 2 in which this user may make others: one that systemd has delegated, or the root of a container's own.
+of version 2 in which this user may make others: one that systemd has delegated, or the top of a tree, that of a
+container or of a machine without systemd. No controller is enabled for it, so it changes no limit and no share.
 """
 
 from __future__ import annotations
@@ -23,21 +24,27 @@ def make_path(name: str) -> str:
 
 def make(path: str) -> bool:
     """Make the group, beside which empty old ones go; whether it can be killed by one write (since Linux 5.14)."""
-    with suppress(OSError):
+    parent = os.path.dirname(path)
+    try:
+        names = os.listdir(parent)
         os.mkdir(path)
-        for entry in os.scandir(os.path.dirname(path)):
-            if entry.name.startswith(_PREFIX) and entry.stat().st_ctime < time.time() - _OLD_S:
-                remove(entry.path)
-        if os.path.exists(f"{path}/cgroup.kill"):
-            return True
-        os.rmdir(path)
+    except OSError:
+        return False
+    for beside in (f"{parent}/{name}" for name in names if name.startswith(_PREFIX)):
+        with suppress(OSError):  # another agent has taken it away
+            if os.stat(beside).st_ctime < time.time() - _OLD_S:
+                remove(beside)
+    if os.path.exists(f"{path}/cgroup.kill"):
+        return True
+    remove(path)
     return False
 
 
 def members(path: str) -> list[int]:
-    """The processes in a group, ended ones that are not reaped included; none if there is no group."""
-    is_ours = os.path.basename(path).startswith(_PREFIX)  # the path was read from a file
-    return [int(pid) for pid in _read(f"{path}/cgroup.procs").split()] if is_ours else []
+    """The processes in a group and in those within: a worker may have made one. None if there is no group."""
+    if not os.path.basename(path).startswith(_PREFIX):  # it was read from a file
+        return []
+    return [int(pid) for folder, _, _ in os.walk(path) for pid in _read(f"{folder}/cgroup.procs").split()]
 
 
 def clear(path: str, spared: set[int]) -> list[int]:
@@ -53,26 +60,39 @@ def clear(path: str, spared: set[int]) -> list[int]:
 
 
 def remove(path: str) -> None:
-    """Take the group away if nobody is in it."""
-    if os.path.basename(path).startswith(_PREFIX):
-        with suppress(OSError):
-            os.rmdir(path)
+    """Take the group away, and those within, if nobody is in any of them."""
+    if os.path.basename(path).startswith(_PREFIX) and not members(path):
+        for folder, _, _ in os.walk(path, topdown=False):
+            with suppress(OSError):
+                os.rmdir(folder)
 
 
 def directory(mounts: str, groups: str) -> str:
-    """Where a process is in the hierarchy of version 2, by its /proc/PID/mountinfo and cgroup; "" if it is not."""
+    """Where a process is in the hierarchy of version 2, by its /proc/PID/mountinfo and cgroup; "" if it is not.
+
+    A path with "/.." begins outside of the cgroup namespace, as where a container sees the host's tree: a process that
+    moved there would escape from the limits of its container, and from its end.
+    """
     own = next((line[3:] for line in groups.splitlines() if line.startswith("0::/")), "")
     for line in mounts.splitlines():
         fields, _, kind = line.partition(" - ")
         if own and kind.startswith("cgroup2 "):
             root, point = fields.split()[3:5]
+            if "/../" in f"{root}{own}/":
+                return ""
             inside = os.path.relpath(own, root)
             return "" if inside.startswith("..") else os.path.normpath(os.path.join(point, inside))
     return ""
 
 
 def _is_delegated(path: str) -> bool:
-    """Whether it is the root of the machine's or of a container's, or systemd has left it or one above to its user."""
+    """Whether it is the top of the machine's tree or of a container's, or systemd has left it or one above to its user.
+
+    Only the top of a machine's tree may hold both processes and groups with controllers. They share the machine: all
+    workers together would get as much of it as one process beside them.
+    """
+    if _read(f"{path}/cgroup.subtree_control").strip():
+        return False
     if not os.path.exists(f"{path}/../cgroup.procs"):
         return True
     while os.path.exists(f"{path}/cgroup.procs"):
@@ -86,7 +106,7 @@ def _is_delegated(path: str) -> bool:
 
 def _read(path: str) -> str:
     try:
-        with open(path) as file:
-            return file.read()
+        with open(path, "rb") as file:
+            return os.fsdecode(file.read())  # a mount may have any name
     except OSError:
         return ""

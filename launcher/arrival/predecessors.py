@@ -94,7 +94,7 @@ def take_place(
             agent = _agent(path) if lock is None else ""
             holders = _leftovers(name, path if lock is None else "", spared)
             if lock is not None and not holders:
-                holders = control_group.clear(_read(path)[_NAME_SIZE:].decode(errors="replace"), spared)
+                holders = control_group.clear(os.fsdecode(_read(path)[_NAME_SIZE:]), spared)
             if lock is not None and not holders:
                 return Place(path, lock, {MARK: f"{name}-{os.urandom(8).hex()}"}, _new_group(lock, name))
             now = time.monotonic()
@@ -147,7 +147,7 @@ def _new_group(lock: int, name: str) -> str:
     """A group for what this agent will start, noted before it is made; "" if none can be made."""
     group = control_group.make_path(name)
     os.ftruncate(lock, _NAME_SIZE)
-    os.pwrite(lock, group.encode(), _NAME_SIZE)
+    os.pwrite(lock, os.fsencode(group), _NAME_SIZE)
     return group if group and control_group.make(group) else ""
 
 

@@ -150,23 +150,75 @@ def test_who_carries_no_mark_and_holds_no_lock_is_found_by_the_control_group(liv
     wait_until(lambda: not os.path.exists(own), what="the keeper to take the group away")
 
 
-def test_empty_control_groups_of_runs_that_never_came_back_are_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = control_group.make_path("first"), control_group.make_path("second")
-    if not first or not control_group.make(first):
+@pytest.fixture
+def inmate() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "1000"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def group() -> Iterator[str]:
+    """A control group, empty."""
+    path = control_group.make_path("test")
+    if not path or not control_group.make(path):
         pytest.skip("no control group can be made here: no cgroup of version 2 is this user's")
-    try:
-        assert control_group.make(second)
-        assert os.path.exists(first)  # it is new
-        control_group.remove(second)
-        monkeypatch.setattr(control_group, "_OLD_S", -1.0)
-        with subprocess.Popen(["sleep", "1000"]) as process:
-            Path(f"{first}/cgroup.procs").write_text(str(process.pid))
-            assert control_group.make(second) is False  # it went itself
-            assert os.path.exists(first)
-            process.kill()
-    finally:
-        wait_until(lambda: control_group.members(first) == [])
-        control_group.remove(first)
+    yield path
+    wait_until(lambda: control_group.members(path) == [])
+    control_group.remove(path)
+    assert not os.path.exists(path)
+
+
+def test_empty_control_groups_of_runs_that_never_came_back_are_taken_away(
+    group: str, inmate: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = control_group.make_path("new")
+    assert control_group.make(new)
+    control_group.remove(new)
+    assert os.path.exists(group)  # it is not old
+    monkeypatch.setattr(control_group, "_OLD_S", -1.0)
+    Path(f"{group}/cgroup.procs").write_text(str(inmate.pid))
+    assert control_group.make(new)
+    control_group.remove(new)
+    assert os.path.exists(group)
+    inmate.kill()
+    inmate.wait()
+    assert control_group.make(new)
+    control_group.remove(new)
+    assert not os.path.exists(group)
+
+
+def test_a_group_that_another_agent_takes_away_meanwhile_costs_nobody_its_own(
+    group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = control_group.make_path("other")
+    os.mkdir(other)
+    listed = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: (listed(path), control_group.remove(other))[0])
+    new = control_group.make_path("new")
+    assert control_group.make(new)
+    control_group.remove(new)
+
+
+def test_who_is_in_a_group_within_is_found_too(group: str, inmate: subprocess.Popen[bytes]) -> None:
+    os.mkdir(f"{group}/inner")
+    Path(f"{group}/inner/cgroup.procs").write_text(str(inmate.pid))
+    control_group.remove(group)
+    assert control_group.clear(group, set()) == [inmate.pid]
+    assert inmate.wait(10.0) == -signal.SIGKILL
+
+
+def test_what_shares_out_the_machine_between_groups_and_processes_gets_no_group(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.subtree_control").write_text("\n")
+    assert control_group._is_delegated(str(tmp_path))
+    (tmp_path / "cgroup.subtree_control").write_text("cpu memory\n")
+    assert not control_group._is_delegated(str(tmp_path))
+
+
+def test_a_mount_may_have_a_name_in_no_encoding(tmp_path: Path) -> None:
+    (tmp_path / "mountinfo").write_bytes(b"22 1 0:20 / /media/M\xfcll rw - vfat none rw\n")
+    assert "/media" in control_group._read(str(tmp_path / "mountinfo"))
 
 
 def groups(lives: Lives) -> list[str]:
@@ -182,6 +234,8 @@ def groups(lives: Lives) -> list[str]:
         ("0::/docker/1/job", "/docker/1 /sys/fs/cgroup", "/sys/fs/cgroup/job"),
         ("0::/other", "/docker/1 /sys/fs/cgroup", ""),
         ("4:memory:/a", "/ /sys/fs/cgroup", ""),
+        ("0::/", "/.. /sys/fs/cgroup", ""),  # in a container the tree of the host
+        ("0::/../other", "/ /sys/fs/cgroup", ""),  # entered from outside
     ],
 )
 def test_the_own_control_group_is_found_below_its_mount(own: str, mount: str, found: str) -> None:
