@@ -1,9 +1,9 @@
 """Has the kernel killed one of our processes for want of memory?
 
 A worker that ends with SIGKILL looks the same whether a person, a scheduler or the kernel sent it. The kernel
-counts its own kills per control group, and workers live in the agent's: if the count has grown while a round
-ran, a SIGKILL in that round was the kernel's. On a host without limits, or where the control groups cannot be
-seen, there is no count and nothing is claimed.
+counts its own kills per control group, and workers live in the agent's, or below it in one without a memory
+controller: if the count has grown while a round ran, a SIGKILL in that round was the kernel's. On a host without
+limits, or where the control groups cannot be seen, there is no count and nothing is claimed.
 """
 
 from __future__ import annotations
