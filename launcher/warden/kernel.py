@@ -190,7 +190,16 @@ def kill_descendants(pid: int) -> None:
 
     for found in descendants(pid):
         with suppress(OSError):
-            kill_exactly(found, lambda: found in descendants(pid))  # noqa: B023  (called at once)
+            kill_exactly(found, lambda: _descends_from(pid, found))  # noqa: B023  (called at once)
+
+
+def _descends_from(ancestor: int, pid: int) -> bool:
+    """Upwards: to list all descendants for each of them takes seconds where workers have hundreds of processes."""
+    while pid > 1 and (text := _read(f"/proc/{pid}/stat")):
+        pid = _parse_stat(text).parent
+        if pid == ancestor:
+            return True
+    return False
 
 
 def start_time(pid: int) -> int:

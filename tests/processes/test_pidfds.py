@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher.warden import pidfds
-from tests.support.processes import REPOSITORY
+from launcher.warden import kernel, pidfds
+from tests.support.processes import REPOSITORY, is_alive
 from tests.support.syscalls import WITHOUT_PIDFDS
+from tests.support.waiting import wait_until
 
 KILL = """
 import sys
@@ -72,3 +73,24 @@ def test_the_numbers_are_those_of_pidfds(sleeper: subprocess.Popen[bytes], monke
     pidfds._send(process, 9)
     os.close(process)
     assert sleeper.wait(60) == -9
+
+
+def test_descendants_are_killed_by_one_look_at_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    found = kernel.descendants
+    monkeypatch.setattr(kernel, "descendants", lambda pid: looks.append(pid) or found(pid))
+    with subprocess.Popen(["sh", "-c", "sleep 1000 & sleep 1000 & wait"]) as shell:
+        try:
+            family = wait_until(lambda: len(found(shell.pid)) == 2 and found(shell.pid))
+            kernel.kill_descendants(shell.pid)
+            assert shell.wait(10.0) == 0
+            assert not any(map(is_alive, family))
+        finally:
+            shell.kill()
+    assert looks == [shell.pid]
+
+
+def test_who_descends_from_a_process_is_seen_from_below(sleeper: subprocess.Popen[bytes]) -> None:
+    assert kernel._descends_from(os.getpid(), sleeper.pid)
+    assert not kernel._descends_from(sleeper.pid, os.getpid())
+    assert not kernel._descends_from(sleeper.pid, sleeper.pid)
