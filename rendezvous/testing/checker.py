@@ -204,6 +204,7 @@ class Checker:
         now, active = self._cluster.now, set(given)
         job.rounds.append(RoundHistory(seal, given, set(job.present), active & job.departed, now))
         job.rounds[-1].lost |= active - job.present
+        job.rounds[-1].known = frozenset(job.members)
 
     def _is_acting(self, node: Node) -> bool:
         """Whether processes live there, and the store has not broken its word to them."""

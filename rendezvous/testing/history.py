@@ -24,6 +24,7 @@ class RoundHistory:
         self.failed_revisions: dict[str, int] = {}
         self.departed_at = dict.fromkeys(departed, sealed_at)  # of members that had not succeeded
         self.lost: set[str] = set()  # of these, whose keys are gone
+        self.known: frozenset[str] = frozenset()  # all members until then, those that were gone included
         self.present = present  # spares included
         self.departed = departed  # lost, or leaving, before they had succeeded
         self.succeeded: set[str] = set()

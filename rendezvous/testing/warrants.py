@@ -269,7 +269,8 @@ class Warrants:
         if roster & set(node.member_ids) or roster & {witness.member_id}:
             return
         nodes = {name for m in last.active if (name := self._name(m))}
-        new = {name for m in job.present if (name := self._name(m))}
+        # Whoever has joined since proves that the node's earlier processes were gone, though it may be gone itself.
+        new = {name for m in job.present | (job.members - last.known) if (name := self._name(m))}
         if nodes <= new:
             return
         present_until = max((job.seen_until.get(m, -math.inf) for m in roster), default=-math.inf)
