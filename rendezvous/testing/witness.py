@@ -203,7 +203,7 @@ class Witness:
                     self.told.read(operation, next(found), now)
                     names.append(operation.key)
         self.just_read += names
-        if ask.why == LOOK or ask.why.endswith(" again"):
+        if ask.why == LOOK or (ask.why.startswith("read ") and ask.why.endswith(" again")):
             self.has_looked = ask.why == LOOK
             self.looked_at.update(dict.fromkeys(names, sent_at))
         if any(name.endswith("/ctl/") for name in names):
