@@ -84,6 +84,8 @@ class Greeting:
         kind, side, member_id, address, wanted, nonce, code = texts
         if kind != "hello" or side != ("dialled" if self._is_dialler else "dialler"):
             raise GreetingError("no hello")  # our own words, too: a dial that met itself on an unused port
+        if not self._own.member_id:  # between two memberships: there is no job's key to know
+            raise GreetingError("no member is here")
         if wanted != self._own.member_id or not member_id or member_id == wanted:
             raise GreetingError("another member is wanted")
         if self._is_dialler and member_id != self._expected:

@@ -184,6 +184,18 @@ def test_a_proof_that_was_overheard_is_of_no_use_again() -> None:
         assert not [event for event in leader.events if isinstance(event, PeerUp)]
 
 
+def test_who_is_no_member_believes_nobody() -> None:
+    """Between two memberships there is no job, and a code made with its empty key would prove nothing."""
+    own = Identity("", "stranger", "127.0.0.1:9")
+    hello = ["hello", WIRE_VERSION, "dialler", own.member_id, own.address, "", "0" * 2 * NONCE_BYTES, ""]
+    with Member("leader") as leader:
+        leader.presence.appear("", "")
+        with connect(leader) as end, end.makefile("rb") as lines:
+            end.sendall(line(hello))
+            assert lines.readline() == b""
+        assert leader.events == []
+
+
 def test_a_proof_cannot_be_sent_back_to_who_made_it() -> None:
     """What the dialled side shows is not what the dialler has to show."""
     own = Identity(JOB, "stranger", "127.0.0.1:9")
