@@ -43,6 +43,10 @@ class Attendance:
                 if member_id in self._last and member_id not in self._connected:
                     self._gone_since.setdefault(member_id, now)
 
+    def reached_after(self, at: float) -> list[str]:
+        """The members with whom a connection stands, or stood after `at`."""
+        return [*self._connected, *(member_id for member_id, since in self._unreachable_since.items() if since > at)]
+
     @property
     def reached(self) -> Collection[str]:
         """The members with whom a connection stands."""

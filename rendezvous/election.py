@@ -8,6 +8,7 @@ the key is simply gone, anybody of the round's roster may try. Who does not belo
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from rendezvous import keys
 from rendezvous.decide import Sizer
@@ -34,7 +35,7 @@ class Election:
         self._has_warned = False
         self._ranked_token = ""  # the last plan that gave this agent ranks, under whatever member id
         self._spare_id = ""  # the last member id under which this agent was listed as a spare
-        self._unaware_until: dict[str, float] = {}  # the last leader, if it was connected when its lease ended
+        self._unaware_until: dict[str, float] = {}  # as in View, of leaders and memberships before
         self.leading: Leading | None = None
         self.begin_membership()
 
@@ -44,6 +45,16 @@ class Election:
         self._campaign_at = -math.inf
         self._outsider: Outsider | None = None  # while there is no leader, and this member is not of the roster
         self._attend(None, math.inf)
+
+    def note_unaware(self, member_ids: Iterable[str], now: float) -> None:
+        """The store has ended the leases of these or the own one early, so they may not know of theirs.
+
+        What this member knows of others as a leader is kept, for it may lead again in a moment.
+        """
+        known = {**self._unaware_until, **(self.leading.unaware_until if self.leading is not None else {})}
+        self._unaware_until = {member_id: until for member_id, until in known.items() if now < until}
+        until = now + self._member.settings.lease_ttl_s
+        self._unaware_until.update((member_id, until) for member_id in member_ids)
 
     def belong(self, seal: Seal) -> None:
         """This agent has ranks in this round."""
@@ -71,7 +82,7 @@ class Election:
         if spares is not None and member.member_id in spares.member_ids:
             self._spare_id = member.member_id
         if self.leading is not None and (held is None or held.mod_revision != self.leading.revision):
-            self._stop_leading(job)
+            self._stop_leading(job, now)
         if leader is None or held is None:
             self._elect(job, seal, now)
             return
@@ -88,7 +99,8 @@ class Election:
             if not member.is_blind and not member.leash.is_store_away:  # nothing is decided on what may be old
                 self.leading.advance(now)
 
-    def _stop_leading(self, job: keys.Keys) -> None:
+    def _stop_leading(self, job: keys.Keys, now: float) -> None:
+        self.note_unaware((), now)
         self._member.unfollow(job.members, job.statuses, job.spec, self._member.joining.current_key)
         self.leading = None
 
@@ -120,8 +132,8 @@ class Election:
         """Try to lead when it is this member's turn."""
         if self._campaign_at == math.inf:
             self._campaign_at = now + self._turn_s(seal)
-            former, ttl_s = self._attended.member_id, self._member.settings.lease_ttl_s
-            self._unaware_until = {former: now + ttl_s} if self._member.presence.is_reached(former) else {}
+            former = self._attended.member_id
+            self.note_unaware([former] if self._member.presence.is_reached(former) else [], now)
         order = self._takeover_order(job)
         if now < self._campaign_at:
             self._member.wake(self._campaign_at)

@@ -30,7 +30,7 @@ FENCED_PER_TXN = 60
 class Leading:
     """`current`: the key that names the job; `revision`: the leader key's mod revision.
 
-    `unaware_until`: the leader before, if it was connected when its lease ended, and until when its workers may live.
+    `unaware_until`: who was connected when leases ended before this, and until when their workers may live.
     """
 
     def __init__(
@@ -73,6 +73,11 @@ class Leading:
     def active(self) -> Set[str]:
         """The members with ranks in the sealed round, as far as this leader knows."""
         return self._sight.contents.keys()
+
+    @property
+    def unaware_until(self) -> Mapping[str, float]:
+        """As in View, as far as this leader knows."""
+        return self._sight.unaware_until
 
     def advance(self, now: float) -> None:
         """Look, decide, and ask for one write at most; while one is under way there is nothing to decide."""

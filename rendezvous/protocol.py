@@ -193,7 +193,8 @@ class Protocol(Following):
             self.joining.trouble(str(event.error) if isinstance(event, Refused) else "the store does not answer")
         # In the leader's lane it is the verdict's lease.
         if is_lease_gone and lane != "lead" and not self.leash.ended(now):
-            self.lapse(now, "the store has ended its lease early" if now < self.leash.lease_until else "")
+            is_early = now < self.leash.lease_until
+            self.lapse(now, "the store has ended its lease early" if is_early else "", is_early=is_early)
 
     def _take_told(self, member_id: str, text: str, now: float) -> None:
         message = told.understood(text)
@@ -266,11 +267,16 @@ class Protocol(Following):
         self.follow(self.job.control, revision + 1)
         self.act(Appear(self.job.root, self.member_id))
 
-    def lapse(self, now: float, why: str = "") -> None:
-        """The lease is gone, so others may take this node's place: kill at once, then come back as a new member."""
+    def lapse(self, now: float, why: str = "", *, is_early: bool = False) -> None:
+        """The lease is gone, so others may take this node's place: kill at once, then come back as a new member.
+
+        `is_early`: before its time. Then those who were connected of late may have lost theirs as well.
+        """
         if self.member_revision:
             self.remark(f"lost the membership: {why or self.leash.why_over}; joining again")
         self.here.stop("fence", "the lease has ended", now)
+        since = now - self.settings.lease_ttl_s
+        self.election.note_unaware(self.presence.reached_after(since) if is_early else (), now)
         self.become_new_member()
 
     def be_fenced(self, now: float) -> None:

@@ -29,7 +29,7 @@ class _Seen(NamedTuple):
 
 
 class Sight:
-    """`opened_at`: when this member began to lead. `unaware_until`: as in View, of the leader before."""
+    """`opened_at`: when this member began to lead. `unaware_until`: as in View, of the time before."""
 
     def __init__(self, member: Protocol, job: keys.Keys, opened_at: float, unaware_until: Mapping[str, float]) -> None:
         self._member = member
@@ -47,7 +47,8 @@ class Sight:
         self._leaving_at: dict[str, float] = {}
         self._proven: set[str] = set()
         self._fenced: set[str] = set()
-        self._unaware_until = dict(unaware_until)
+        self.unaware_until = dict(unaware_until)
+        self._doubts_until = max(unaware_until.values(), default=-math.inf)
         self._saved_count = -1
         self._saved_at = -math.inf
 
@@ -117,20 +118,28 @@ class Sight:
             reached_count=sum(1 for m in members if m != own_id and presence.is_reached(m)),
             others_count=len(members) - (own_id in members),
             no_omission_before=self._member.no_omission_before,
-            unaware_until={m: at for m, at in self._unaware_until.items() if not presence.is_surely_gone(m)},
+            unaware_until={m: at for m, at in self.unaware_until.items() if not presence.is_surely_gone(m)},
             spares=spares.member_ids if spares else (),
             drained=self._drained(),
             commands=self._commands(),
         )
 
     def _note_loss(self, member_id: str, now: float) -> None:
-        """Who is still connected when its lease has ended does not know of it: its watchdog goes on for a lease yet."""
+        """Who is still connected when its lease has ended does not know of it: its watchdog goes on for a lease yet.
+
+        A store that ends one lease early may end several. When the leader's was among them, the others were connected
+        to that one, so nobody knows of them and whoever is missed soon after is taken for such a member.
+        """
         if member_id in self._lost_at:
             return
         self._lost_at[member_id] = now
         ttl_s = self._member.settings.lease_ttl_s
-        if ttl_s < math.inf and member_id not in self._fenced and self._member.presence.is_reached(member_id):
-            self._unaware_until[member_id] = now + ttl_s
+        if ttl_s == math.inf or member_id in self._fenced:
+            return
+        if self._member.presence.is_reached(member_id):
+            self.unaware_until[member_id] = now + ttl_s
+        elif now < self._doubts_until:
+            self.unaware_until.setdefault(member_id, now + ttl_s)
 
     def _look_at_members(self) -> dict[str, MemberView]:
         seen: dict[str, _Seen] = {}

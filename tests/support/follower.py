@@ -66,8 +66,8 @@ class Follower(Bench):
 
     @property
     def leads(self) -> bool:
-        stored = self.store.get(JOB.leader).first
-        return stored is not None and records.decode(Leader, stored.value, stored.key).member_id == self.id
+        stored, own_id = self.store.get(JOB.leader).first, self.protocol.member_id
+        return stored is not None and records.decode(Leader, stored.value, stored.key).member_id == own_id
 
 
 def asked(actions: list[Any], why: str) -> list[Txn]:

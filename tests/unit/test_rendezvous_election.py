@@ -334,3 +334,49 @@ def test_a_leader_tells_each_change_once_and_to_those_that_connect() -> None:
     member.tell(PeerUp("X", "10.0.0.7:7000", True))
     tells = [action for action in member.pass_time(1.5) if isinstance(action, Tell)]
     assert {(tell.member_id, "false" in tell.text) for tell in tells} == {("X", True)}, "X is no member"
+
+
+# --- after a store that ends leases early
+
+
+def test_who_follows_a_leader_that_may_be_unaware_waits_for_everybody_who_is_missed() -> None:
+    """The leader was connected, so its lease ended early; S was connected to the leader alone, if to anybody."""
+    member = Follower()
+    member.tell(PeerUp("L", L_IS, True))
+    member.store.lease_revoke(member.lease)
+    member.pass_time(1.5)
+    assert member.leads
+    member.tell(RoundStopped(1, 4001))
+    member.lease = member.store.lease_grant(60.0).id
+    back = Member(member_id="L2", node_name="node L", boot_id="", description="")
+    member.record(JOB.member("L2"), back, member.lease)
+    assert not asked(member.settle(), "seal round 2")
+    assert asked(member.pass_time(5.0), "seal round 2")
+
+
+@pytest.mark.parametrize("is_parted_first", [False, True])
+def test_who_lost_its_own_lease_early_and_leads_then_waits_for_who_was_connected(is_parted_first: bool) -> None:
+    member = Follower()
+    member.tell(PeerUp("L", L_IS, True))
+    if is_parted_first:
+        member.tell(PeerDown("L", False))
+    assert member.protocol.leash.lease is not None
+    member.store.lease_revoke(member.protocol.leash.lease)
+    member.store.lease_revoke(member.lease)
+    member.settle()
+    if not is_parted_first:
+        member.tell(PeerDown("L", True))
+    member.tell(RoundStopped(1, 4001))
+    actions = member.pass_time(2.0)
+    assert member.leads
+    assert not asked(actions, "seal round 2")
+    assert asked(member.pass_time(6.0), "seal round 2")
+
+
+def test_who_ran_out_of_time_and_leads_then_waits_for_nobody() -> None:
+    member = Follower()
+    member.tell(PeerUp("L", L_IS, True))
+    member.store.lease_revoke(member.lease)
+    member.now += 10.0
+    member.tell(PeerDown("L", True))
+    assert asked(member.tell(RoundStopped(1, 4001)), "seal round 2")
