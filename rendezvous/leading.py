@@ -53,7 +53,7 @@ class Leading:
         self._has_lost_record = False  # one of those that everything rests on
         self._is_following = False
         self._look_at = now
-        self._verdict_lease = member.lease_id()
+        self._verdict_lease = (member.lease_id(), now)  # its id, and since when it may have been granted
         self._waiting = ("", "")  # what is waited for, and the sentence that said it
         self._writer = Writer(member, job, leader_revision, self._doubt)
         self._sight = Sight(member, job, now, unaware_until)
@@ -260,7 +260,10 @@ class Leading:
             self._writer.write(f"end the job: {verdict.kind}", guards, writes, now)
 
         ttl_s = self._member.settings.keep_finished_s
-        self._member.ask("lead", "grant the verdict's lease", messages.Grant(ttl_s, self._verdict_lease), granted, now)
+        if now >= self._verdict_lease[1] + ttl_s / 2:  # granted for a conclusion that came to nothing, and half over
+            self._verdict_lease = (self._member.lease_id(), now)
+        grant = messages.Grant(ttl_s, self._verdict_lease[0])
+        self._member.ask("lead", "grant the verdict's lease", grant, granted, now)
 
     def _refuse(self, round: int, reason: str, now: float) -> None:
         """End the job: the planner finds no plan for a roster that should make a world."""

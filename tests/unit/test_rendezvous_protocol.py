@@ -31,7 +31,7 @@ from rendezvous.messages import (
     Tick,
     WatchLost,
 )
-from rendezvous.records import Seal, Status, Verdict
+from rendezvous.records import Command, Seal, Status, Verdict
 from rendezvous.store import Put, Renewal
 from tests.support.member_bench import Bench, none, only, running
 
@@ -318,6 +318,23 @@ def test_a_verdict_s_lease_that_has_gone_does_not_cost_the_membership() -> None:
     actions = bench.step(messages.Refused(writes[0].id, LeaseNotFound("the verdict's lease has expired")))
     assert none(actions, StopRound, Say)
     assert only(bench.wait(0.2), StopRound).reason == "all workers succeeded"
+
+
+def test_a_verdict_s_lease_that_was_granted_long_ago_is_replaced() -> None:
+    """A conclusion may come to nothing and the job go on; the verdict that it ends with is to be read for as long."""
+    bench = running(keep_finished_s=600.0)
+    command = bench.job.command("t")
+    bench.store.put(command, records.encode(Command(kind="stop", target="")))
+    while not [ask for ask in bench.asks if ask.why == "end the job: stopped"]:
+        bench.settle_one()
+    bench.store.delete(command)
+    bench.settle()
+    for _ in range(500):
+        bench.wait(1.0)
+    bench.tell(RoundSucceeded(1))
+    verdict = bench.store.get(bench.job.verdict).first
+    assert verdict is not None
+    assert bench.store.lease_remaining(verdict.lease) > 300.0
 
 
 def test_a_verdict_once_seen_is_obeyed_even_when_its_key_has_expired() -> None:
