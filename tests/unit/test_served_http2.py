@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import random
 import tracemalloc
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import h2.connection
 import pytest
 from hpack import Decoder
 
 from rendezvous.stores.serving import http2
+from rendezvous.stores.serving.calls import OWED_MAX, Answering, KeepAliveStream
 from rendezvous.stores.serving.http2 import Connection, ConnectionFault, Stream
 from rendezvous.stores.serving.lines import CREDIT_S, STRANGERS_SHARE, Share
 from tests.support.stranger import (
@@ -141,6 +142,26 @@ def test_a_call_that_was_refused_is_not_answered_when_the_client_has_said_all() 
     peer.calls[0].take = lambda _: peer.calls[0].stream.end("UNAVAILABLE")  # type: ignore[method-assign]
     peer.tell(frame(DATA, END_STREAM, 1, message(b"a") + message(b"b")))
     assert peer.calls[0].log == []
+
+
+def test_renewals_whose_answers_are_not_read_come_to_an_end() -> None:
+    """The client keeps the window of its streams closed: no answer leaves, though the socket takes all that does."""
+    asked: list[bytes] = []
+
+    class Renewing:
+        def keep_alive(self, question: bytes) -> bytes:
+            asked.append(question)
+            return b"renewed"
+
+    peer = Peer()
+    peer.tell(frame(SETTINGS, 0, 0, b"\x00\x04" + bytes(4)) + call(1))
+    stream = peer.calls[0].stream
+    stream.call = KeepAliveStream(cast("Answering", Renewing()), stream)
+    for _ in range(3):
+        peer.tell(frame(DATA, 0, 1, message(b"x") * OWED_MAX))
+    assert len(asked) == len(stream.owed) == OWED_MAX
+    peer.tell(frame(WINDOW_UPDATE, 0, 1, WINDOW.to_bytes(4, "big")))
+    assert peer.headers()[-1][b"grpc-status"] == b"8"
 
 
 def test_an_answer_to_a_call_that_the_client_took_back_in_the_same_breath_is_not_said() -> None:

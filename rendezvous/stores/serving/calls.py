@@ -18,6 +18,7 @@ from rendezvous.stores.serving.lines import Line
 from rendezvous.stores.serving.refusals import Refusal, refusal_of
 from rendezvous.stores.serving.watches import WatchStream
 
+OWED_MAX = 64  # answers to renewals that a client leaves unread; ours waits for each one
 MESSAGE_BYTES_MAX = REQUEST_BYTES_MAX + 512 * 1024  # what is larger than it may be is told so in etcd's words
 
 
@@ -89,6 +90,9 @@ class KeepAliveStream:
         self._server, self._stream = server, stream
 
     def take(self, message: bytes) -> None:
+        if len(self._stream.owed) >= OWED_MAX:  # of a stream whose window is closed; the socket does not tell
+            self._stream.end("RESOURCE_EXHAUSTED", "meshrun: the answers before are not read")
+            return
         reply = self._server.keep_alive(message)
         if isinstance(reply, bytes):
             self._stream.send(reply)
