@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import random
 import tracemalloc
+from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
 import h2.connection
@@ -14,7 +16,7 @@ from hpack import Decoder
 from rendezvous.stores.serving import http2
 from rendezvous.stores.serving.calls import OWED_MAX, Answering, KeepAliveStream
 from rendezvous.stores.serving.http2 import Connection, ConnectionFault, Stream
-from rendezvous.stores.serving.lines import CREDIT_S, STRANGERS_SHARE, Share
+from rendezvous.stores.serving.lines import CREDIT_S, STRANGERS_SHARE, Line, Lines, Share
 from tests.support.stranger import (
     DATA,
     END_HEADERS,
@@ -376,3 +378,36 @@ def test_strangers_get_their_share_of_the_time_and_no_more() -> None:
     now[0] += 1000.0  # a quiet time is not saved up
     share.take(CREDIT_S + 0.01)
     assert share.wait_s() == pytest.approx(0.01 / STRANGERS_SHARE)
+
+
+class _Waiting:
+    """A stranger's line that has something to say."""
+
+    is_open = True
+
+    def __init__(self, origin: str, read: Callable[[], None]) -> None:
+        self.origin = origin
+        self.read = read
+
+    def pause(self) -> None: ...
+
+    def go_on(self) -> None: ...
+
+
+def test_a_mistake_while_one_stranger_is_read_keeps_nobody_from_its_turn() -> None:
+    async def take_turns() -> None:
+        loop = asyncio.get_running_loop()
+        mistakes: list[dict[str, Any]] = []
+        loop.set_exception_handler(lambda _, context: mistakes.append(context))
+        lines, is_read = Lines(loop, lambda *_: None, has_token=True), asyncio.Event()
+        lines.share.take(CREDIT_S + 0.01)  # both have to wait
+
+        def fail() -> None:
+            raise RuntimeError
+
+        for line in (_Waiting("a", fail), _Waiting("b", is_read.set)):
+            lines.let_read(cast("Line", line))
+        await asyncio.wait_for(is_read.wait(), 10.0)
+        assert len(mistakes) == 1
+
+    asyncio.run(take_turns())

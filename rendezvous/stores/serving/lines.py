@@ -274,10 +274,12 @@ class Lines:
         line = queue.popleft()
         if queue:
             self._waiting[origin] = queue
-        self._read(line)
-        line.go_on()
-        if self._waiting:
-            self._waking = self.loop.call_later(self.share.wait_s(), self._read_next)
+        try:
+            self._read(line)
+        finally:  # a mistake of ours in one turn keeps nobody from the next
+            line.go_on()
+            if self._waiting:
+                self._waking = self.loop.call_later(self.share.wait_s(), self._read_next)
 
     def _read(self, line: Line) -> None:
         began_at = self.share.clock()
