@@ -267,8 +267,6 @@ class Lines:
     def _read_next(self) -> None:
         """One of the address whose turn it is; the address goes to the end."""
         self._waking = None
-        if not self._waiting:
-            return
         origin = next(iter(self._waiting))
         queue = self._waiting.pop(origin)
         line = queue.popleft()
