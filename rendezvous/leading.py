@@ -16,7 +16,7 @@ from rendezvous.messages import Answer, Planned, PlanRefused, Txn
 from rendezvous.records import Assignment, Command, Drain, Past, Seal, Stop, Verdict
 from rendezvous.sealing import Sealing
 from rendezvous.sight import Sight
-from rendezvous.store import Delete, Get, Lease, Operation, Put, TxnResult
+from rendezvous.store import Delete, Get, Operation, Put, TxnResult
 from rendezvous.values import replace
 from rendezvous.writer import Writer
 
@@ -53,7 +53,9 @@ class Leading:
         self._has_lost_record = False  # one of those that everything rests on
         self._is_following = False
         self._look_at = now
-        self._verdict_lease = (member.lease_id(), now)  # its id, and since when it may have been granted
+        self._verdict_lease = member.lease_id()
+        self._verdict_lease_since = now  # when it may have been granted at the earliest
+        self._is_verdict_lease_granted = False
         self._waiting = ("", "")  # what is waited for, and the sentence that said it
         self._writer = Writer(member, job, leader_revision, self._doubt)
         self._sight = Sight(member, job, now, unaware_until)
@@ -238,32 +240,43 @@ class Leading:
         self._writer.write(f"{command.kind} {command.target}", self._writer.unchanged(*names), writes, now)
 
     def _conclude(self, conclusion: Conclude, now: float) -> None:
-        """Grant the verdict a lease of its own, then write it, if what was decided on is unchanged.
+        """Write the verdict on a lease of its own, if what was decided on is unchanged.
 
         The key that names the job goes with the verdict: or whoever used the run id after that would find a job that
         has not ended.
         """
+        if not self._has_verdict_lease(now):
+            return
         verdict, current = conclusion.verdict, self._member.mirror.get(self._current)
         names = [self._job.round, self._job.stop, self._current]
-        consumed: list[Operation] = []
+        writes: list[Operation] = [self._writer.put(self._job.verdict, verdict, self._verdict_lease)]
+        if current is not None and current.value == self._job.name.encode():
+            writes.append(Put(self._current, current.value, self._verdict_lease))
         if conclusion.token:
             names.append(self._job.command(conclusion.token))
-            consumed.append(Delete(names[-1]))
-        guards = self._writer.unchanged(*names)
+            writes.append(Delete(names[-1]))
+        writes += self._ended(verdict.round, verdict.reason, now)
+        self._writer.write(f"end the job: {verdict.kind}", self._writer.unchanged(*names), writes, now)
+
+    def _has_verdict_lease(self, now: float) -> bool:
+        """Whether there is a lease for the verdict; else ask for it.
+
+        What to conclude is decided again when it is there: a slow store takes seconds to grant it, and a node that is
+        lost meanwhile may have to be waited for. One that was granted long ago, for a conclusion that came to nothing,
+        is replaced.
+        """
+        settings = self._member.settings
+        if now >= self._verdict_lease_since + max(settings.keep_finished_s / 2, settings.write_limit_s):
+            self._verdict_lease, self._verdict_lease_since = self._member.lease_id(), now
+            self._is_verdict_lease_granted = False
 
         def granted(answer: Answer, now: float) -> None:
-            assert isinstance(answer, Lease)
-            writes: list[Operation] = [self._writer.put(self._job.verdict, verdict, answer.id)]
-            if current is not None and current.value == self._job.name.encode():
-                writes.append(Put(self._current, current.value, answer.id))
-            writes += (*consumed, *self._ended(verdict.round, verdict.reason, now))
-            self._writer.write(f"end the job: {verdict.kind}", guards, writes, now)
+            self._is_verdict_lease_granted = True
 
-        ttl_s = self._member.settings.keep_finished_s
-        if now >= self._verdict_lease[1] + ttl_s / 2:  # granted for a conclusion that came to nothing, and half over
-            self._verdict_lease = (self._member.lease_id(), now)
-        grant = messages.Grant(ttl_s, self._verdict_lease[0])
-        self._member.ask("lead", "grant the verdict's lease", grant, granted, now)
+        if not self._is_verdict_lease_granted:
+            grant = messages.Grant(settings.keep_finished_s, self._verdict_lease)
+            self._member.ask("lead", "grant the verdict's lease", grant, granted, now)
+        return self._is_verdict_lease_granted
 
     def _refuse(self, round: int, reason: str, now: float) -> None:
         """End the job: the planner finds no plan for a roster that should make a world."""
