@@ -87,10 +87,10 @@ class Farewell:
 
     def resign(self, reason: str, now: float) -> None:
         """Let go of the leader's key with the membership: to leave, or since this node cannot stop its workers."""
+        self._member.here.stop("fence", reason, now)
         if self._leave is not None:
             self.finish(self._leave.exit_code, self._leave.reason, None, now)
         else:
-            self._member.here.stop("fence", reason, now)
             self.finish(EXIT_FENCED, reason, None, now)
 
     # --- the end of the job, or of this node's part in it ---
