@@ -154,7 +154,7 @@ class Deadlines:
         assert protocol is not None
         if last is None:
             return
-        leash_until, lease = node.processes.leash_until, protocol.leash.lease
+        leash_until, lease = witness.leash_until, protocol.leash.lease
         is_finite = self._settings.lease_ttl_s < math.inf
         if is_finite and not now < leash_until < math.inf:
             self._fail("S1", f"{node.name} starts round {start.round} at the end of its leash, {leash_until:.3f}")
@@ -204,6 +204,7 @@ class Deadlines:
             witness.is_asking(KeepAlive)
             or witness.is_asking_for("a new lease")
             or witness.is_asking_for("register again")
+            or witness.is_asking_for("see whether the lease")
         )
         if not is_asking and node.on_cluster_clock(protocol.wake_at) > max(due, self._cluster.now) + 1.0:
             self._fail("L2", f"{node.name} renews its lease when it wakes at {protocol.wake_at:.3f}, not at {due:.3f}")

@@ -59,7 +59,8 @@ class Warrants:
                 case Put(key, value) if key.endswith("/ctl/stop"):
                     self._check_ending(node, witness, job, records.decode(Stop, value, key))
                 case Put(key, value) if key.endswith("/ctl/verdict"):
-                    self._check_verdict(node, witness, job, records.decode(Verdict, value, key))
+                    members = f"{key.removesuffix('ctl/verdict')}members/"
+                    self._check_verdict(node, witness, job, records.decode(Verdict, value, key), members)
                 case Put(key, value) if folder.endswith("/status"):
                     self._check_status(node, witness, job, name, records.decode(Status, value, key))
                 case Put(key) if key.endswith("/ctl/leader") and not ask.why.startswith("open"):
@@ -200,13 +201,14 @@ class Warrants:
         if not is_due:
             self._fail("L3", f"{node.name} ends round {stop.round} and need not: {stop.reason}")
 
-    def _check_verdict(self, node: Node, witness: Witness, job: JobHistory, verdict: Verdict) -> None:
+    def _check_verdict(self, node: Node, witness: Witness, job: JobHistory, verdict: Verdict, members: str) -> None:
         """Nobody ends the job while members may come back that an outage has hidden, or before patience is over."""
         settings, last, now = self._settings, job.last, self._cluster.now
         if last is None:
             return
         until = witness.word_at + settings.lease_ttl_s + settings.beat_s + settings.kill_margin_s
-        silent = [m for m in last.active - job.present if m not in witness.gone_since and not _has_stopped(last, m)]
+        missed = {m for m in last.active - job.present if f"{members}{m}" not in witness.told.items}
+        silent = [m for m in missed if m not in witness.gone_since and not _has_stopped(last, m)]
         if "at the request" in verdict.reason and silent and now < until - EPS_S:
             self._fail("S7", f"{node.name} stops the job, and {len(silent)} members may live until {until:.3f}")
         if verdict.reason.startswith("too few") and now < last.stopped_at + settings.rejoin_timeout_s - EPS_S:
