@@ -193,3 +193,15 @@ def test_who_reads_nothing_is_not_read_either() -> None:
             assert line._out_bytes + len(line._unsent) < 2 * lines.UNSENT_BYTES_MAX
     finally:
         server.close()
+
+
+def test_connections_are_accepted_while_those_before_them_wait_to_be_read() -> None:
+    """Else who comes from another address waits in the kernel's backlog behind a flood, where it has no turn."""
+    server = StoreServer("127.0.0.1", 0, token="sesame")
+    server.start()
+    try:
+        server._lines.share.take(1000.0)
+        with closing(Connection(("127.0.0.1", server.port))):
+            wait_until(lambda: len(server._lines.all) == 1, LIMIT_S, "the connection to be accepted")
+    finally:
+        server.close()

@@ -1,9 +1,9 @@
 """The sockets of a served store's clients, and how much of the store's time strangers get.
 
 Where there is a token, whoever has not shown it yet is a stranger. All strangers together get STRANGERS_SHARE of the
-time, whatever they do with it: connect, guess, or open calls and take them back by the thousand. Beyond that they wait,
-unread, and the kernel's buffers hold them up. The addresses that wait are served in turn. Nothing is counted per kind
-of attack, because everything costs the one thing that members need. Who shows the token is never held up.
+time, whatever they do with it: guess, or open calls and take them back by the thousand. Beyond that they wait, unread,
+and the kernel's buffers hold them up. Addresses that wait are served in turn; being accepted, where nobody has a turn,
+has as much time again. Nothing is counted but what members need: time. Who shows the token is never held up.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ PING_AFTER_S = 20.0  # of silence; a client whose host has gone must not stay
 GONE_AFTER_S = 30.0
 AWAY_S = 5.0  # without a look: frozen
 _RETRY_S = 0.5  # after a connection could not be accepted for want of descriptors or memory
-
 _buffer = memoryview(bytearray(READ_BYTES))  # one loop, one read at a time
 
 
@@ -211,6 +210,7 @@ class Lines:
         self.loop = loop
         self.begin = begin
         self.share = Share(clock)
+        self._accepting = Share(clock)
         self.all: set[Line] = set()
         self._has_token = has_token
         self._strangers: dict[str, dict[Line, None]] = {}  # by address, the oldest first
@@ -223,7 +223,7 @@ class Lines:
         self.loop.add_reader(listener, self._accept, listener)
 
     def _accept(self, listener: socket.socket) -> None:
-        if self._has_token and (wait_s := self.share.wait_s()):
+        if self._has_token and (wait_s := self._accepting.wait_s()):
             self._accept_later(listener, wait_s)
             return
         began_at = self.share.clock()
@@ -241,7 +241,7 @@ class Lines:
             if sum(map(len, self._strangers.values())) > STRANGERS_MAX:
                 most = max(self._strangers, key=lambda origin: len(self._strangers[origin]))
                 next(iter(self._strangers[most])).close()
-            self.share.take(self.share.clock() - began_at)
+            self._accepting.take(self.share.clock() - began_at)
 
     def _accept_later(self, listener: socket.socket, wait_s: float) -> None:
         self.loop.remove_reader(listener)
