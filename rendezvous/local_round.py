@@ -121,8 +121,8 @@ class LocalRound:
         is_stopped = stop is not None and stop.round >= sealed.round
         if seal is None or seal.plan_token != sealed.plan_token or is_stopped or self.alive_round is not None:
             return
-        if now >= member.leash.lease_until - member.settings.kill_margin_s:
-            member.pause("assignment", now)  # read it again when the lease has been renewed
+        if now >= member.leash.membership_until - member.settings.kill_margin_s:
+            member.pause("assignment", now)  # read it again when the lease has been renewed, or all has been read
             return
         self._answered_token = seal.plan_token
         found = answer.found[0].first

@@ -12,6 +12,7 @@ import pytest
 
 from rendezvous import messages, records
 from rendezvous.errors import LeaseNotFound, StoreError
+from rendezvous.leash import Leash
 from rendezvous.messages import (
     Ask,
     Begin,
@@ -440,6 +441,20 @@ def _settle_until(bench: Bench, why: str) -> None:
     """Answer everything until the member asks for this."""
     while not bench.asks or bench.asks[0].why != why:
         assert bench.settle_one()
+
+
+def test_no_round_is_started_when_what_was_read_last_is_nearly_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watchdog ends with that as it does with the lease: such workers would be killed as they begin."""
+    bench = Bench()
+    bench.step(Begin())
+    while not [ask for ask in bench.asks if ask.why == "read the assignment of round 1"]:
+        bench.settle_one()
+    margin_s = bench.protocol.settings.kill_margin_s
+    with monkeypatch.context() as patch:
+        patch.setattr(Leash, "membership_until", property(lambda self: bench.now + margin_s / 2))
+        assert none(bench.answer(bench.asks[0]), StartRound)
+    bench.now += bench.protocol.settings.retry_delay_s
+    assert only(bench.tell(Tick()), StartRound).round == 1
 
 
 def test_an_assignment_that_cannot_be_read_fails_the_round_here_and_another_one_is_sealed() -> None:
