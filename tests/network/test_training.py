@@ -53,7 +53,8 @@ def test_training_goes_on_from_the_checkpoint_without_the_node_that_was_lost(
     assert {name: end.exit_code for name, end in ended.items()} == dict.fromkeys(survivors, 0), ended
     said = "".join(end.stdout for end in ended.values())
     assert "resumed after epoch" in said
-    assert f"epoch {EPOCHS} of {EPOCHS}" in said
+    # On a busy machine a node may be drained when all epochs are trained and saved.
+    assert f"epoch {EPOCHS} of {EPOCHS}" in said or f"resumed after epoch {EPOCHS} " in said
     assert all(f"node {victim} " in end.stderr for end in ended.values())
     assert {life.round for life in job.lives()} == {1, 2}
     assert job.overlaps() == []
