@@ -173,8 +173,8 @@ MUTANTS = (
     Mutant(
         "a lapse forgets the workers",
         "protocol",
-        '        self.here.stop("fence", "the lease has ended", now)\n        self.become_new_member()',
-        "        self.become_new_member()",
+        '        self.here.stop("fence", "the lease has ended", now)\n        since = now',
+        "        since = now",
     ),
     Mutant(
         "a lost key is a removal, whatever became of the lease",
@@ -216,7 +216,7 @@ MUTANTS = (
     Mutant(
         "workers are started though the watchdog is about to end",
         "local_round",
-        "if now >= member.leash.lease_until - member.settings.kill_margin_s:",
+        "if now >= member.leash.membership_until - member.settings.kill_margin_s:",
         "if now >= member.leash.lease_until:",
     ),
     Mutant(
