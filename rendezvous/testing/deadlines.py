@@ -81,16 +81,18 @@ class Deadlines:
             own_key = protocol.job.member(member_id)
             bound = min(bound, witness.read_at.get(own_key, -math.inf) + settings.view_s - settings.kill_margin_s)
         bound = max(bound, witness.held_until - settings.kill_margin_s)  # what was held is held
-        if until <= max(bound, self._cluster.now) + EPS_S:
+        is_allowed = until <= max(bound, self._cluster.now) + EPS_S
+        if is_allowed and until > witness.word_at + settings.lease_ttl_s:  # no beat that could have held it so long
             return
         held = self._held_bound(witness, job, member_id)
-        if until > held + EPS_S:
+        if until <= held + EPS_S:  # and is held though the lease is found to have ended in the meantime
+            witness.held_until = max(witness.held_until, until + settings.kill_margin_s)
+        elif not is_allowed:
             self._fail(
                 "S1",
                 f"the leash of {node.name} is extended to {until:.3f}; its lease and its last look at the store allow "
                 f"{bound:.3f}, an outage {held:.3f}",
             )
-        witness.held_until = max(witness.held_until, until + settings.kill_margin_s)
 
     def _held_bound(self, witness: Witness, job: JobHistory, member_id: str) -> float:
         """Until when the words of the whole roster permit this member's processes to live."""
@@ -158,7 +160,8 @@ class Deadlines:
         is_finite = self._settings.lease_ttl_s < math.inf
         if is_finite and not now < leash_until < math.inf:
             self._fail("S1", f"{node.name} starts round {start.round} at the end of its leash, {leash_until:.3f}")
-        if lease is None or self.lease_bound(lease) <= now - EPS_S:
+        held_until = witness.held_until - self._settings.kill_margin_s
+        if lease is None or max(self.lease_bound(lease), held_until) <= now - EPS_S:
             self._fail("S1", f"{node.name} starts round {start.round} when its lease is over")
         key = protocol.job.assignment(last.seal.round, last.seal.plan_token, protocol.member_id)
         if start.round != last.seal.round or key not in witness.just_read:
