@@ -274,11 +274,9 @@ def main() -> None:
     parser.add_argument("--run-id", required=True)
     parser.add_argument("--members", type=int, required=True, help="how many nodes a world may have")
     parser.add_argument("--lease-ttl-s", type=float, required=True)
-    parser.add_argument("--call-limit-s", type=float, required=True)
     options = parser.parse_args()
     settings = Settings(
         lease_ttl_s=options.lease_ttl_s,
-        call_limit_s=options.call_limit_s,
         grow_delay_s=0.0,
         min_round_time_s=0.0,  # the rounds here are short on purpose
     )

@@ -48,7 +48,7 @@ def ours() -> Prepare:
     def prepare(options: argparse.Namespace, numbers: Sequence[int]) -> Meet:
         mesh = Mesh(axes=(Axis(name="dp", size=None),))
         limits = Limits(nodes_min=options.members, nodes_max=options.members)
-        settings = Settings(lease_ttl_s=options.lease_ttl_s, call_limit_s=options.call_limit_s)
+        settings = Settings(lease_ttl_s=options.lease_ttl_s)
 
         def member(number: int, wakeup: threading.Event) -> Driver:
             planner = roster.RosterPlanner(mesh, limits, Costs())
@@ -174,7 +174,6 @@ def main() -> None:
     parser.add_argument("--processes", type=int, required=True)
     # Long, since hundreds of members share the cores of one machine here.
     parser.add_argument("--lease-ttl-s", type=float, default=60.0)
-    parser.add_argument("--call-limit-s", type=float, default=10.0)
     options = parser.parse_args()
     prepare = ours() if options.side == "meshrun" else theirs()
     for index in range(options.processes):

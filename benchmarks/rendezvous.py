@@ -123,7 +123,7 @@ def sample(side: str, members: int, processes: int) -> dict[str, float]:
 
 def at_rest(members: int, processes: int, rest_s: float) -> dict[str, float]:
     """What members at rest ask of etcd, and what of it only keeps them alive; settings are those of agents."""
-    with running(pairs.OURS, members, processes, "--lease-ttl-s", "5", "--call-limit-s", "1") as (group, endpoint):
+    with running(pairs.OURS, members, processes, "--lease-ttl-s", "5") as (group, endpoint):
         group.first_round_s()
         kinds = {REST: "", KEEP_ALIVES: "LeaseKeepAlive"}
         before = {figure: served(endpoint, method) for figure, method in kinds.items()}

@@ -55,15 +55,8 @@ class NotInTime(Exception):
     what = ""
 
 
-class Times(NamedTuple):
-    """How long an agent's lease lives without renewal, and how long it waits for etcd's answer."""
-
-    lease_ttl_s: float
-    call_limit_s: float
-
-
-USUAL = Times(5.0, 1.0)
-CALM = Times(600.0, 10.0)  # so that a busy core is no lost agent, and events are counted without what goes on at rest
+USUAL_TTL_S = 5.0
+CALM_TTL_S = 600.0  # so that a busy core is no lost agent, and events are counted without what goes on at rest
 
 
 class Line(NamedTuple):
@@ -78,10 +71,10 @@ class Line(NamedTuple):
 class Process:
     """One process of agents."""
 
-    def __init__(self, kind: str, endpoint: str, run_id: str, members: int, times: Times) -> None:
+    def __init__(self, kind: str, endpoint: str, run_id: str, members: int, lease_ttl_s: float) -> None:
         command = [sys.executable, "-m", "benchmarks.crowd", kind, "--endpoint", endpoint, "--run-id", run_id]
         command += ["--members", str(members)]
-        command += ["--lease-ttl-s", str(times.lease_ttl_s), "--call-limit-s", str(times.call_limit_s)]
+        command += ["--lease-ttl-s", str(lease_ttl_s)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=pairs.environment(), start_new_session=True
         )
@@ -131,11 +124,11 @@ class Look(NamedTuple):
 class Job:
     """N agents of one job, and whoever comes later. Agent 0 begins first and leads, agent 1 is its first successor."""
 
-    def __init__(self, shape: str, members: int, server: EtcdServer, times: Times) -> None:
+    def __init__(self, shape: str, members: int, server: EtcdServer, lease_ttl_s: float) -> None:
         self.members = members
         self._shape = shape
         self._server = server
-        self._times = times
+        self._lease_ttl_s = lease_ttl_s
         self.run_id = f"s{random.SystemRandom().randrange(10**9)}"
         self.rounds: dict[int, dict[int, float]] = {}  # round -> agent -> when it knew its ranks
         self.joined: dict[int, float] = {}
@@ -159,7 +152,7 @@ class Job:
         self._wait(lambda: not self._awaited_count, "all processes are ready")
 
     def _process(self, kind: str) -> Process:
-        process = Process(kind, self._server.endpoint, self.run_id, self.members, self._times)
+        process = Process(kind, self._server.endpoint, self.run_id, self.members, self._lease_ttl_s)
         self._processes.append(process)
         self._awaited_count += 1
         return process
@@ -300,10 +293,10 @@ class Job:
 
 
 @contextlib.contextmanager
-def running(shape: str, members: int, times: Times) -> Iterator[Job]:
+def running(shape: str, members: int, lease_ttl_s: float) -> Iterator[Job]:
     """A job of so many agents that are about to begin, on an etcd of its own."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as directory, EtcdServer("3.4", Path(directory)) as server:
-        job = Job(shape, members, server, times)
+        job = Job(shape, members, server, lease_ttl_s)
         try:
             job.wait_ready()
             yield job
@@ -334,9 +327,11 @@ def happen(job: Job, name: str, rest_s: float) -> float:
     return job.wait_round(round) - at
 
 
-def sample(shape: str, members: int, times: Times, steps: Iterable[str], rest_s: float) -> Iterator[dict[str, Any]]:
+def sample(
+    shape: str, members: int, lease_ttl_s: float, steps: Iterable[str], rest_s: float
+) -> Iterator[dict[str, Any]]:
     """One job of so many agents through these steps: what each took."""
-    with running(shape, members, times) as job:
+    with running(shape, members, lease_ttl_s) as job:
         for name in steps:
             if name == "leader lost":
                 job.expect_successor()
@@ -479,20 +474,20 @@ def main() -> None:
     if min((*sizes, *rest_sizes), default=SIZES[0]) < SIZES[0]:
         parser.error(f"the smallest job here has {SIZES[0]} agents")
     steps = tuple(options.steps.split(",")) if options.steps is not None else MOVES
-    jobs = [(size, CALM, steps, 0.0) for size in sizes if steps]
-    jobs += [(size, USUAL, ("first round", "rest"), rest_s) for size in rest_sizes if rest_s]
+    jobs = [(size, CALM_TTL_S, steps, 0.0) for size in sizes if steps]
+    jobs += [(size, USUAL_TTL_S, ("first round", "rest"), rest_s) for size in rest_sizes if rest_s]
     files = raise_descriptor_limit()  # inherited by the processes
     lines: list[dict[str, Any]] = []
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with pairs.recording(options) as record:
-        for pair, (size, times, wanted, watched_s) in itertools.product(range(1, options.pairs + 1), jobs):
+        for pair, (size, ttl_s, wanted, watched_s) in itertools.product(range(1, options.pairs + 1), jobs):
             if size + FILES_BESIDES > files:
                 print(f"N = {size:,}: a leader may open {files} files here, which are too few", file=sys.stderr)
                 continue
             counts = {"sample": pairs.OURS, "pair": pair, "counts": options.shape == "shared"}
             try:
-                for line in sample(options.shape, size, times, wanted, watched_s):
-                    if times is USUAL and line["step"] != "rest":
+                for line in sample(options.shape, size, ttl_s, wanted, watched_s):
+                    if ttl_s == USUAL_TTL_S and line["step"] != "rest":
                         continue
                     record({"step": line})
                     record({**counts, **named(line)})
@@ -500,7 +495,7 @@ def main() -> None:
                     print(table([line]).splitlines()[-1], file=sys.stderr, flush=True)
             except NotInTime as error:
                 print(f"N = {size:,}: {error}", file=sys.stderr, flush=True)
-                if error.what == wanted[0] == "first round" and times is CALM:
+                if error.what == wanted[0] == "first round" and ttl_s == CALM_TTL_S:
                     record({**counts, names.AGENTS_FIRST.format(n=size): None, "limit_s": LIMIT_S})
         found = fits(lines, options.fit_from)
         for each in found:

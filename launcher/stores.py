@@ -63,7 +63,7 @@ def open_store(network: Network, credentials: Credentials, limits: Settings | No
             password=password,
             tls=tls,
             call_limit_s=limits.call_limit_s,
-            write_limit_s=limits.limit_s("write"),
+            write_limit_s=limits.write_limit_s,
         )
     except SettingsError as error:
         raise UsageError(str(error), error.hint) from None

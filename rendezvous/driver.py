@@ -84,7 +84,7 @@ class Driver:
 
             self._renewing = Hired("keep-alive", 1)
             self._asking = Hired("request", HANDS)
-        self._trouble = Trouble()
+        self._trouble = Trouble(protocol.settings)
         self._outcomes: deque[tuple[str, StoreError | None, float]] = deque()  # of requests, and how long each took
         self._failure: Exception | None = None  # a mistake made in another thread, for the caller's to answer for
 

@@ -14,8 +14,9 @@ class Settings:
     """How long a silent member stays a member. Infinite only on a private store, where nobody could take its place."""
     keep_alive_parts: int = 5
     """Renewals per TTL: two may be lost and a third still comes in time."""
-    call_limit_s: float = 1.0
-    """The longest a renewal or a read may take before the store counts as silent."""
+    call_parts: int = 5
+    """The longest a read may take before the store counts as silent, as a part of the TTL: a longer lease waits longer
+    for a slow store. A renewal is two such calls."""
     write_limit_s: float = 5.0
     """The longest a write may take before its outcome counts as unknown. It waits for the disks of most servers; one
     that is given up too soon is made again, which is more work for a slow disk. etcd itself gives up after 7 s."""
@@ -119,21 +120,27 @@ class Settings:
             raise SettingsError(f"growth is {self.growth!r}, not never, delay or checkpoint")
         if self.keep_alive_parts < 2:
             raise SettingsError(f"keep_alive_parts is {self.keep_alive_parts}, a lease needs 2 renewals at least")
-        needed = self.keep_alive_interval_s + self.call_limit_s + self.kill_margin_s
+        left = 1 - 1 / self.keep_alive_parts - 2 / max(self.call_parts, 1)
+        if left <= 0:
+            raise SettingsError(
+                f"call_parts is {self.call_parts}, the two calls of a renewal leave no time for a pause"
+            )
+        needed = self.keep_alive_interval_s + 2 * self.call_limit_s + self.kill_margin_s
         if self.lease_ttl_s < math.inf and self.lease_ttl_s <= needed:
             raise SettingsError(
                 f"a lease of {self.lease_ttl_s:g} s is too short: a renewal every {self.keep_alive_interval_s:g} s, "
-                f"a call of up to {self.call_limit_s:g} s and a margin of {self.kill_margin_s:g} s must fit in it",
-                f"give more than {(self.call_limit_s + self.kill_margin_s) / (1 - 1 / self.keep_alive_parts):g} s",
+                f"two calls of up to {self.call_limit_s:g} s and a margin of {self.kill_margin_s:g} s must fit in it",
+                f"give more than {self.kill_margin_s / left:g} s",
             )
 
     @property
     def keep_alive_interval_s(self) -> float:
         return self.lease_ttl_s / self.keep_alive_parts
 
-    def limit_s(self, purpose: str) -> float:
-        """The longest that a request for this purpose may take: "renew", "read" or "write"."""
-        return max(self.call_limit_s, self.write_limit_s if purpose == "write" else 0.0)
+    @property
+    def call_limit_s(self) -> float:
+        """The longest a renewal's two calls or a read may take, each: no longer than a write."""
+        return min(self.lease_ttl_s / self.call_parts, self.write_limit_s)
 
     @property
     def isolation_s(self) -> float:

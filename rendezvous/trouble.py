@@ -5,13 +5,17 @@ that cannot be reached, a certificate or a user that is refused, no space left. 
 are for, since a store without space still answers who only reads.
 
 A store may also do all that it is asked, and be slow at it. Reads come from memory, but a write waits for the disks of
-most servers, so that a slow disk shows in writes alone.
+most servers, so that a slow disk shows in writes first. An etcd of one server does nothing else while its disk writes:
+there reads and renewals wait as long, and a lease must be made for that.
 """
 
 from __future__ import annotations
 
+import math
+
 from rendezvous.errors import Compacted, LeaseNotFound, StoreError
 from rendezvous.messages import KeepAlive, Request, Txn
+from rendezvous.settings import Settings
 from rendezvous.store import Get
 
 PATIENCE_S = 1.0
@@ -33,7 +37,8 @@ def purpose(request: Request) -> str:
 
 
 class Trouble:
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._since: dict[str, float] = {}  # purpose -> when it was first refused, and it was never answered since
         self._told: dict[str, str] = {}
         self._slow_s = 0.0  # how long a write takes, as was told last
@@ -59,7 +64,10 @@ class Trouble:
         """Told once, again when it is twice as bad, and when it is over."""
         if took_s >= max(SLOW_S, 2 * self._slow_s):
             self._slow_s = took_s
-            return f"writes to the store take {took_s:.1f} s: joining and restarts take several of them"
+            slow = f"writes to the store take {took_s:.1f} s: joining and restarts take several of them"
+            needed_s = math.ceil(took_s) * self._settings.keep_alive_parts
+            longer = f"; if nodes lose their membership by that, --lease-ttl {needed_s} waits longer"
+            return slow + longer if self._settings.lease_ttl_s < needed_s else slow
         if self._slow_s and took_s < SLOW_S / 2:
             self._slow_s = 0.0
             return "writes to the store are fast again"

@@ -153,9 +153,11 @@ class Storage:
     def request(self, node: Node, incarnation: int, ask: Ask, send: Send) -> None:
         """Carry a request to the store and its answer back, or lose either."""
         cluster = self._cluster
-        network, limit_s = cluster.network, cluster.settings.limit_s(purpose(ask.request))
+        network, settings = cluster.network, cluster.settings
+        is_write = purpose(ask.request) == "write"
+        limit_s = settings.write_limit_s if is_write else settings.call_limit_s
         there, back = cluster.delay(), cluster.delay()
-        if cluster.now < self.slow_until and purpose(ask.request) == "write":
+        if cluster.now < self.slow_until and is_write:
             there += cluster.random.uniform(*self.write_s)
         shares = {
             "lost": network.lose_request,

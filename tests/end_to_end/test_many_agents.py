@@ -19,7 +19,8 @@ pytestmark = pytest.mark.server
 def samples() -> dict[int, dict[str, dict[str, Any]]]:
     """Number of members -> step -> what it took."""
     return {
-        size: {line["step"]: line for line in scale.sample("shared", size, scale.CALM, STEPS, 0.0)} for size in (8, 32)
+        size: {line["step"]: line for line in scale.sample("shared", size, scale.CALM_TTL_S, STEPS, 0.0)}
+        for size in (8, 32)
     }
 
 

@@ -1,6 +1,7 @@
 """An etcd whose disk is slow: in front of a real one stands a server that keeps every write waiting.
 
-Reads, renewals of leases and watches pass at once, as they do in life: they need no disk.
+Renewals of leases and watches pass at once: they need no disk. Reads do so as well where several servers share the
+work; where there is one, it reads nothing while its disk writes.
 """
 
 from __future__ import annotations
@@ -21,10 +22,14 @@ _THREADS = 64  # a stream takes one for as long as it lasts
 
 
 class SlowWrites:
-    """Passes everything on to `endpoint`; writes wait `delay_s` before. `delay_s` may be changed at any time."""
+    """Passes everything on to `endpoint`; writes wait `delay_s` before, and reads too if `delays_reads`.
 
-    def __init__(self, endpoint: str, delay_s: float) -> None:
+    `delay_s` may be changed at any time.
+    """
+
+    def __init__(self, endpoint: str, delay_s: float, *, delays_reads: bool = False) -> None:
         self.delay_s = delay_s
+        self._delays_reads = delays_reads
         self.lost = 0
         """How many of the next writes are passed on and not answered."""
         self.grant_count = 0
@@ -47,7 +52,7 @@ class SlowWrites:
         """One question and its answer."""
         is_write = path in _WRITES or (path == wire.TXN.path and _writes(question))
         self.grant_count += path == wire.LEASE_GRANT.path
-        if is_write:
+        if is_write or self._delays_reads:
             self._is_closed.wait(self.delay_s)
         try:
             answer: bytes = self._channel.unary_unary(path)(question, timeout=30, metadata=_metadata(context))

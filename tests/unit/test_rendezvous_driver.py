@@ -44,6 +44,7 @@ from rendezvous.messages import (
 )
 from rendezvous.presence import Presence
 from rendezvous.protocol import Protocol
+from rendezvous.settings import Settings
 from rendezvous.store import Get, Lease, Operation, Renewal, TxnResult
 from rendezvous.stores.memory import MemoryStore
 from tests.support.waiting import wait_until
@@ -58,6 +59,7 @@ class Script:
         self.actions = list(actions)
         self.events: list[Event] = []
         self.wake_at = math.inf
+        self.settings = Settings()
 
     def steps(self, events: Sequence[Event], now: float) -> list[Action]:
         self.events += events

@@ -23,9 +23,9 @@ def test_no_setting_is_negative_or_not_a_number(name: str, value: float) -> None
     [
         ({"lease_ttl_s": 2.5}, "2.5"),
         ({"lease_ttl_s": 0.0}, "2.5"),
-        ({"lease_ttl_s": 5.0, "call_limit_s": 3.0}, "5"),
-        ({"lease_ttl_s": 5.0, "kill_margin_s": 4.0}, "6.25"),
-        ({"lease_ttl_s": 4.0, "keep_alive_parts": 2}, "4"),
+        ({"lease_ttl_s": 5.0, "call_parts": 3}, "7.5"),
+        ({"lease_ttl_s": 5.0, "kill_margin_s": 4.0}, "10"),
+        ({"lease_ttl_s": 4.0, "keep_alive_parts": 2}, "10"),
     ],
 )
 def test_a_lease_that_is_over_before_a_renewal_can_fail_is_refused(given: dict[str, float], least: str) -> None:
@@ -55,9 +55,14 @@ def test_each_way_to_stop_has_its_grace_and_an_end_not_before_a_view_is_too_old(
     assert (settings.grace_s(mode), settings.gone_within_s(mode)) == (grace_s, gone_within_s)
 
 
-def test_a_write_may_take_longer_than_a_read_and_never_less() -> None:
-    assert [Settings().limit_s(purpose) for purpose in ("renew", "read", "write")] == [1.0, 1.0, 5.0]
-    assert Settings(lease_ttl_s=60.0, call_limit_s=9.0).limit_s("write") == 9.0
+def test_a_longer_lease_waits_longer_for_a_read_though_not_longer_than_for_a_write() -> None:
+    assert [Settings(lease_ttl_s=ttl_s).call_limit_s for ttl_s in (3.0, 5.0, 10.0, 60.0, math.inf)] == [0.6, 1, 2, 5, 5]
+
+
+@pytest.mark.parametrize("parts", [0, 2])
+def test_two_calls_must_leave_time_within_a_lease(parts: int) -> None:
+    with pytest.raises(SettingsError, match=f"call_parts is {parts}, "):
+        Settings(call_parts=parts)
 
 
 def test_pauses_between_writes_that_are_not_answered_double_up_to_their_limit() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rendezvous.errors import LeaseNotFound, OutcomeUnknown, StoreError
+from rendezvous.settings import Settings
 from rendezvous.trouble import Trouble
 
 AWAY = StoreError("the store at h:1 cannot be reached: connection refused")
@@ -11,7 +12,7 @@ OVER = "the store does what it is asked again"
 
 
 def told(*taken: tuple[float, str, StoreError | None]) -> list[str]:
-    trouble = Trouble()
+    trouble = Trouble(Settings())
     return [sentence for at, purpose, error in taken if (sentence := trouble.take(purpose, error, at))]
 
 
@@ -43,8 +44,18 @@ def test_a_lease_that_is_gone_is_an_answer() -> None:
 
 
 def test_slow_writes_are_told_once_again_when_twice_as_slow_and_when_they_are_over() -> None:
-    trouble = Trouble()
+    trouble = Trouble(Settings())
     said = [trouble.take("write", None, float(at), took_s) for at, took_s in enumerate((0.9, 1.2, 2.3, 2.4, 0.6, 0.1))]
-    slow = [f"writes to the store take {s} s: joining and restarts take several of them" for s in ("1.2", "2.4")]
+    slow = [
+        f"writes to the store take {took_s} s: joining and restarts take several of them; "
+        f"if nodes lose their membership by that, --lease-ttl {ttl_s} waits longer"
+        for took_s, ttl_s in (("1.2", 10), ("2.4", 15))
+    ]
     assert said == ["", slow[0], "", slow[1], "", "writes to the store are fast again"]
     assert [trouble.take(purpose, None, 9.0, 3.0) for purpose in ("read", "renew")] == ["", ""]
+
+
+def test_a_lease_that_is_made_for_slow_writes_needs_no_longer_one() -> None:
+    trouble = Trouble(Settings(lease_ttl_s=15.0))
+    slow = "writes to the store take 2.4 s: joining and restarts take several of them"
+    assert trouble.take("write", None, 0.0, 2.4) == slow

@@ -42,6 +42,7 @@ class Scope:
 SETTINGS = Settings(
     lease_ttl_s=10.0,
     keep_alive_parts=2,
+    call_parts=10,
     join_grace_s=1.0,
     rejoin_timeout_s=30.0,
     start_timeout_s=60.0,
