@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import Literal, Self
 
 from tests.support.certificates import Certificates
 from tests.support.processes import freeze
@@ -266,7 +266,7 @@ class EtcdCluster:
         for member in self.members:
             member.close()
 
-    def __enter__(self) -> EtcdCluster:
+    def __enter__(self) -> Self:
         try:
             self.start()
         except BaseException:

@@ -3,6 +3,8 @@
 A leader whose disk hangs is replaced, and does not know it: it answers renewals of leases, and when its disk is back it
 ends every lease that it has not heard of meanwhile (etcd issue 15247, mended in 3.4.31 and 3.5.13). A disk is an image
 of its own that is mounted and frozen with `fsfreeze`, for which one must be root.
+
+Where that is not allowed the leader's process is stopped instead, and its mistake made for it: `lease revoke`.
 """
 
 from __future__ import annotations
@@ -47,6 +49,27 @@ class Disk:
         with suppress(subprocess.CalledProcessError):
             _run("umount", str(self.path))
         self._image.unlink(missing_ok=True)
+
+
+class StoppingCluster(EtcdCluster):
+    """Three servers of Debian's version, of which one is stopped, and all leases are ended when it goes on."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__("3.4", directory, flags=ELECTIONS)
+
+    @contextmanager
+    def stalled(self, leader: EtcdServer) -> Iterator[None]:
+        """Stop this leader until the end of the block, which begins when another one leads."""
+        urls = [member.url for member in self.members if member is not leader]
+        leader.stop()
+        try:
+            self.leader()
+            yield
+        finally:
+            leader.cont()
+        for lease in ctl(urls, "lease", "list").split()[3:]:  # found N leases, and their ids
+            with suppress(subprocess.CalledProcessError):  # over by now
+                ctl(urls, "lease", "revoke", lease)
 
 
 class StallingCluster(EtcdCluster):
