@@ -193,6 +193,18 @@ def test_no_more_is_sent_than_the_client_has_room_for() -> None:
     assert [(kind, id) for kind, _, id, _ in peer.hear()] == [(DATA, 1), (HEADERS, 1)]
 
 
+def test_who_asks_for_more_and_leaves_no_room_for_the_answers_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http2, "OWED_BYTES_MAX", 25_000)
+    peer = Peer()
+    peer.tell(frame(SETTINGS, 0, 0, b"\0\4" + bytes(4)))
+    for stream in (1, 3, 5):
+        peer.tell(call(stream) + frame(DATA, 0, stream, message(bytes(10_000))))
+    peer.tell(frame(WINDOW_UPDATE, 0, 1, (10_000).to_bytes(4, "big")))
+    peer.tell(frame(DATA, 0, 3, message(bytes(10_000))))
+    with pytest.raises(ConnectionFault, match="the answers are not taken"):
+        peer.tell(frame(DATA, 0, 5, message(b"more")))
+
+
 def test_the_window_of_the_connection_holds_for_all_streams_together() -> None:
     peer = Peer()
     peer.tell(frame(SETTINGS, 0, 0, b"\0\4" + (1 << 20).to_bytes(4, "big")) + call(1) + call(3))

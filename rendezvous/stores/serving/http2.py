@@ -4,9 +4,9 @@ The package `h2` does HTTP/2: frames, header blocks, the windows by which a peer
 gRPC's messages in its DATA frames, the order in which they go out, and the limits. gRPC's own server ended for good
 when a stranger sent a path that is no text, and could not tell a member's connection from a stranger's.
 
-A peer can make us hold no more than its header table, one header block, one frame, and for each call one message of the
-size that its method takes. Whatever goes wrong inside `h2` ends the one connection. What a peer owes us in return, to
-read what we write, is seen to by who has the socket.
+A peer can make us hold no more than its header table, one header block, one frame, for each call one message of the
+size that its method takes, and OWED_BYTES_MAX of answers for which it leaves no room, with one more. Whatever goes
+wrong inside `h2` ends the one connection. That a peer reads what we write is seen to by who has the socket.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from hyperframe.frame import GoAwayFrame
 CALM = ErrorCodes.ENHANCE_YOUR_CALM
 STREAMS_MAX = 1000
 FIELDS_BYTES_MAX = 16 * 1024  # of one header block once it is read; gRPC's own limit is the same
+OWED_BYTES_MAX = 16 << 20  # of answers; who asks for more before it takes them is sent away
 FRAME_BYTES_MAX = 1 << 20  # of what we send, whatever a client allows
 PREFIX_BYTES = 5  # of a message: whether it is compressed, and its length
 CODES = {  # of gRPC's statuses, those that are used
@@ -189,11 +190,16 @@ class Connection:
             elif len(stream.data) < PREFIX_BYTES + size:
                 break
             else:
+                if self._owed_bytes() > OWED_BYTES_MAX:
+                    raise ConnectionFault(CALM, "the answers are not taken")
                 message = bytes(stream.data[PREFIX_BYTES : PREFIX_BYTES + size])
                 del stream.data[: PREFIX_BYTES + size]
                 stream.call.take(message)
         with contextlib.suppress(ProtocolError):  # it may be gone meanwhile
             self._http2.acknowledge_received_data(used, id)
+
+    def _owed_bytes(self) -> int:
+        return sum(len(piece) for stream in self.streams.values() for piece in stream.owed)
 
     # What we say
 
