@@ -61,10 +61,10 @@ def _decide(view: View, now: float, settings: Settings, sizer: Sizer) -> Decisio
     if gone:
         return Fence(tuple(gone), f"{view.describe(gone)} gone: nothing listens there any more", is_proven=True)
     request = next_request(view)
-    doubtful = view.doubtful(now)
     if isinstance(request, Conclude):  # the next job begins as soon as no member of this one is left
-        if doubtful:
-            return Wait(view.no_omission_before, f"{_doubt_words(view, doubtful)} before the job is stopped")
+        if held := view.perhaps_held(now):
+            words = f"after an outage of the store {view.describe(held)} may run workers without a membership"
+            return Wait(view.no_omission_before, f"waiting before the job is stopped: {words}")
         if unaware := view.unaware(now):
             return _wait_for_unaware(view, unaware, "the job is stopped")
     if request is not None:

@@ -141,6 +141,14 @@ class View:
             return []
         return [m for m in self.lost_at if m not in self.members and m not in self.proven and not self.has_stopped(m)]
 
+    def perhaps_held(self, now: float) -> list[str]:
+        """Members whose workers an outage may have kept alive beyond their keys, whatever is known of the keys.
+
+        A watch may be late: whoever seems to be a member may be none any more, and is held by the word of all.
+        """
+        others = [m for m in self.active if m != self.own_id] if now < self.no_omission_before else []
+        return [m for m in others if m not in self.proven and not self.has_stopped(m)]
+
     def unaware(self, now: float) -> list[str]:
         """Members that may run on though their keys are gone, since the store has ended their leases early.
 

@@ -59,8 +59,7 @@ class Warrants:
                 case Put(key, value) if key.endswith("/ctl/stop"):
                     self._check_ending(node, witness, job, records.decode(Stop, value, key))
                 case Put(key, value) if key.endswith("/ctl/verdict"):
-                    members = f"{key.removesuffix('ctl/verdict')}members/"
-                    self._check_verdict(node, witness, job, records.decode(Verdict, value, key), members)
+                    self._check_verdict(node, witness, job, records.decode(Verdict, value, key))
                 case Put(key, value) if folder.endswith("/status"):
                     self._check_status(node, witness, job, name, records.decode(Status, value, key))
                 case Put(key) if key.endswith("/ctl/leader") and not ask.why.startswith("open"):
@@ -201,13 +200,13 @@ class Warrants:
         if not is_due:
             self._fail("L3", f"{node.name} ends round {stop.round} and need not: {stop.reason}")
 
-    def _check_verdict(self, node: Node, witness: Witness, job: JobHistory, verdict: Verdict, members: str) -> None:
+    def _check_verdict(self, node: Node, witness: Witness, job: JobHistory, verdict: Verdict) -> None:
         """Nobody ends the job while members may come back that an outage has hidden, or before patience is over."""
         settings, last, now = self._settings, job.last, self._cluster.now
         if last is None:
             return
         until = witness.word_at + settings.lease_ttl_s + settings.beat_s + settings.kill_margin_s
-        missed = {m for m in last.active - job.present if f"{members}{m}" not in witness.told.items}
+        missed = last.active - job.present  # a watch may not have told it yet
         silent = [m for m in missed if m not in witness.gone_since and not _has_stopped(last, m)]
         if "at the request" in verdict.reason and silent and now < until - EPS_S:
             self._fail("S7", f"{node.name} stops the job, and {len(silent)} members may live until {until:.3f}")

@@ -368,8 +368,8 @@ MUTANTS = (
     Mutant(
         "a job is stopped at once on request, though members may come back",
         "decide",
-        "        if doubtful:\n            return Wait(view.no_omission_before",
-        "        if len(doubtful) > 99:\n            return Wait(view.no_omission_before",
+        "        if held := view.perhaps_held(now):",
+        "        if len(held := view.perhaps_held(now)) > 99:",
     ),
     # Sealing and writing.
     Mutant(

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 
 from rendezvous.benches import Mark
-from rendezvous.decide import EndRound, Fence, Resign, SealRound, Wait
-from rendezvous.records import Command
+from rendezvous.decide import Conclude, EndRound, Fence, Resign, SealRound, Wait
+from rendezvous.records import Command, Verdict
 from tests.support.views import ONE_USED, RUNS, Row, reach, running, see, status, stopping, verdict
 
+HELD = "after an outage of the store node nb may run workers without a membership"
 UNAWARE = "node nb lost the membership while connected, and may still run workers"
 
 ROWS = [
@@ -156,6 +157,18 @@ ROWS = [
         see(stopping("ac", b=status()), no_omission_before=140.0),
         130.0,
         Wait(140.0, "waiting for node nb to register again after an outage of the store before the next round"),
+    ),
+    Row(
+        "nor is the job stopped while anybody may be held, though a late watch shows it as a member",
+        see(running("ab"), no_omission_before=140.0, commands={"t": Command(kind="stop", target="")}),
+        130.0,
+        Wait(140.0, f"waiting before the job is stopped: {HELD}"),
+    ),
+    Row(
+        "but when all others have stopped",
+        see(stopping("ab"), no_omission_before=140.0, commands={"t": Command(kind="stop", target="")}),
+        130.0,
+        Conclude(Verdict(kind="stopped", exit_code=143, round=4, reason="stopped at the request"), "t"),
     ),
     Row(
         "who has said that it stopped may be left out",
