@@ -136,10 +136,8 @@ class Sight:
         ttl_s = self._member.settings.lease_ttl_s
         if ttl_s == math.inf or member_id in self._fenced:
             return
-        if self._member.presence.is_reached(member_id):
-            self.unaware_until[member_id] = now + ttl_s
-        elif now < self._doubts_until:
-            self.unaware_until.setdefault(member_id, now + ttl_s)
+        if self._member.presence.is_reached(member_id) or now < self._doubts_until:
+            self.unaware_until[member_id] = now + ttl_s  # it may have renewed its lease until now
 
     def _look_at_members(self) -> dict[str, MemberView]:
         seen: dict[str, _Seen] = {}

@@ -27,7 +27,7 @@ from rendezvous.messages import (
     Told,
     Txn,
 )
-from rendezvous.records import Command, Leader, Member, Status, Stop, Verdict
+from rendezvous.records import Assignment, Command, Leader, Member, Status, Stop, Verdict
 from rendezvous.store import Delete, Get, Put
 from rendezvous.told import Known, written
 from tests.support.follower import JOB, L_IS, Follower, asked
@@ -371,6 +371,24 @@ def test_who_lost_its_own_lease_early_and_leads_then_waits_for_who_was_connected
     assert member.leads
     assert not asked(actions, "seal round 2")
     assert asked(member.pass_time(6.0), "seal round 2")
+
+
+def test_who_was_connected_then_and_is_missed_later_is_waited_for_from_when_it_is_missed() -> None:
+    """Its lease was renewed until then."""
+    member = Follower()
+    own = Assignment(round=1, plan_token="plan", content="ranks", node="node boot")
+    member.record(JOB.assignment(1, "plan", member.id), own)  # so that nobody waits for the membership before
+    member.record(JOB.status("S"), Status(round=1, plan_token="plan", is_stopped=True))
+    member.tell(PeerUp("L", L_IS, True))
+    assert member.protocol.leash.lease is not None
+    member.store.lease_revoke(member.protocol.leash.lease)
+    member.settle()
+    member.tell(PeerDown("L", True))
+    member.tell(RoundStopped(1, 4001))
+    member.pass_time(3.0)
+    member.store.lease_revoke(member.lease)
+    assert not asked(member.pass_time(4.5), "seal round 2")
+    assert asked(member.pass_time(2.0), "seal round 2")
 
 
 def test_who_ran_out_of_time_and_leads_then_waits_for_nobody() -> None:
