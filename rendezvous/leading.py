@@ -108,6 +108,10 @@ class Leading:
         self._look_at = now + self._member.settings.look_pause_s * len(view.members)
         self._carry_out(decide.decide(view, now, self._member.settings, self._sizer), view, now)
 
+    def lose_verdict_lease(self) -> None:
+        """The lease that the verdict was to be written on has ended: ask for it again."""
+        self._is_verdict_lease_granted = False
+
     def take_plan(self, event: Planned | PlanRefused) -> None:
         self._look_at = float("-inf")
         self._sealing.take_plan(event)

@@ -192,6 +192,8 @@ class Protocol(Following):
         if lane == "join" and not isinstance(event, Answered):
             self.joining.trouble(str(event.error) if isinstance(event, Refused) else "the store does not answer")
         # In the leader's lane it is the verdict's lease.
+        if is_lease_gone and lane == "lead" and self.election.leading is not None:
+            self.election.leading.lose_verdict_lease()
         if is_lease_gone and lane != "lead" and not self.leash.ended(now):
             is_early = now < self.leash.lease_until
             self.lapse(now, "the store has ended its lease early" if is_early else "", is_early=is_early)

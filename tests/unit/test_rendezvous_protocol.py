@@ -321,6 +321,19 @@ def test_a_verdict_s_lease_that_has_gone_does_not_cost_the_membership() -> None:
     assert only(bench.wait(0.2), StopRound).reason == "all workers succeeded"
 
 
+def test_a_verdict_s_lease_that_has_gone_is_granted_again() -> None:
+    bench = running()
+    bench.step(RoundSucceeded(1))
+    while not (writes := [ask for ask in bench.asks if ask.why == "end the job: success"]):
+        bench.settle_one()
+    assert isinstance(writes[0].request, messages.Txn)
+    (lease,) = {operation.lease for operation in writes[0].request.success if isinstance(operation, Put)} - {0}
+    bench.store.lease_revoke(lease)
+    bench.settle()
+    bench.wait(1.0)
+    assert bench.store.get(bench.job.verdict).first is not None
+
+
 def test_a_verdict_s_lease_that_was_granted_long_ago_is_replaced() -> None:
     """A conclusion may come to nothing and the job go on; the verdict that it ends with is to be read for as long."""
     bench = running(keep_finished_s=600.0)
