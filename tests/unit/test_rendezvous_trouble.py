@@ -59,3 +59,14 @@ def test_a_lease_that_is_made_for_slow_writes_needs_no_longer_one() -> None:
     trouble = Trouble(Settings(lease_ttl_s=15.0))
     slow = "writes to the store take 2.4 s: joining and restarts take several of them"
     assert trouble.take("write", None, 0.0, 2.4) == slow
+
+
+def test_no_lease_is_named_that_would_wait_no_longer() -> None:
+    """After a pause of the whole node a write may seem to have taken minutes."""
+    said = [Trouble(Settings(lease_ttl_s=ttl_s)).take("write", None, 0.0, 600.0) for ttl_s in (5.0, 25.0)]
+    assert ["--lease-ttl 25 " in sentence for sentence in said] == [True, False]
+    assert "--lease-ttl" not in said[1]
+
+
+def test_the_lease_that_is_named_is_as_long_as_its_calls_need() -> None:
+    assert "--lease-ttl 20 " in Trouble(Settings(lease_ttl_s=10.0, call_parts=10)).take("write", None, 0.0, 1.2)
