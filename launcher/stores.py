@@ -46,11 +46,16 @@ def require_h2() -> None:
 
 
 def open_store(network: Network, credentials: Credentials, limits: Settings | None = None) -> EtcdStore:
-    """A client of the store; nobody is contacted yet. Raises UsageError for files that cannot be used."""
+    """A client of the store; nobody is contacted yet. Raises UsageError for files that cannot be used.
+
+    Without `limits`, for a person who keeps no lease, a read is waited for as long as a write: the store may be slow.
+    """
     require_grpc()
     from rendezvous.stores.etcd import EtcdStore, Tls
 
-    limits = limits or Settings()
+    read_s, write_s = Settings.write_limit_s, Settings.write_limit_s
+    if limits is not None:
+        read_s, write_s = limits.call_limit_s, limits.write_limit_s
     tls = Tls(network.ca_file, network.cert_file, network.key_file) if network.uses_tls else None
     if network.backend == "served":
         user, password = (SERVED_USER, credentials.token) if credentials.token else ("", "")
@@ -62,8 +67,8 @@ def open_store(network: Network, credentials: Credentials, limits: Settings | No
             user=user,
             password=password,
             tls=tls,
-            call_limit_s=limits.call_limit_s,
-            write_limit_s=limits.write_limit_s,
+            call_limit_s=read_s,
+            write_limit_s=write_s,
         )
     except SettingsError as error:
         raise UsageError(str(error), error.hint) from None

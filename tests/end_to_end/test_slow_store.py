@@ -7,6 +7,8 @@ the lease must be longer: each call of its renewal has a fifth of it.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,6 +57,15 @@ def test_a_job_begins_and_restarts_though_each_write_takes_long(
             assert {name: node.wait().exit_code for name, node in job.jobs.items()} == {"n1": 0, "n2": 0}
             assert {life.round for life in job.lives()} == {1, 2}
             assert job.overlaps() == []
+
+
+def test_meshctl_waits_for_a_store_whose_reads_take_long(etcd: EtcdServer) -> None:
+    """It keeps no lease, so none has to be given."""
+    with SlowWrites(etcd.endpoint, 1.5, delays_reads=True) as slow:
+        program = os.path.join(os.path.dirname(sys.executable), "meshctl")
+        words = [program, "status", "r", "--rdzv-endpoint", slow.endpoint]
+        asked = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert "run r is not there" in asked.stderr
 
 
 def test_a_grant_whose_answer_was_lost_is_found_and_a_silent_server_is_not_waited_for(etcd: EtcdServer) -> None:
