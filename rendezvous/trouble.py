@@ -67,7 +67,7 @@ class Trouble:
             slow = f"writes to the store take {took_s:.1f} s: joining and restarts take several of them"
             waited_s = min(math.ceil(took_s), self._settings.write_limit_s)  # no lease makes for a longer wait
             needed_s = waited_s * self._settings.call_parts
-            longer = f"; if nodes lose their membership by that, --lease-ttl {needed_s:g} waits longer"
+            longer = f"; if nodes lose their membership meanwhile, --lease-ttl {needed_s:g} waits longer"
             return slow + longer if self._settings.lease_ttl_s < needed_s else slow
         if self._slow_s and took_s < SLOW_S / 2:
             self._slow_s = 0.0

@@ -48,7 +48,7 @@ def test_slow_writes_are_told_once_again_when_twice_as_slow_and_when_they_are_ov
     said = [trouble.take("write", None, float(at), took_s) for at, took_s in enumerate((0.9, 1.2, 2.3, 2.4, 0.6, 0.1))]
     slow = [
         f"writes to the store take {took_s} s: joining and restarts take several of them; "
-        f"if nodes lose their membership by that, --lease-ttl {ttl_s} waits longer"
+        f"if nodes lose their membership meanwhile, --lease-ttl {ttl_s} waits longer"
         for took_s, ttl_s in (("1.2", 10), ("2.4", 15))
     ]
     assert said == ["", slow[0], "", slow[1], "", "writes to the store are fast again"]
