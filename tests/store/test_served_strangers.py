@@ -106,7 +106,7 @@ def keep_alive_under(serving: Serving, modes: Sequence[str]) -> None:
             assert member.lease_keep_alive(lease) == 10
             assert serving.rss() < before + GROWTH_BYTES_MAX
             time.sleep(0.1)  # the pace of a member, not a wait
-    assert member.get("member").first is not None
+        assert member.get("member").first is not None  # strangers may take longer to end than the lease lasts
     assert serving.process.poll() is None
     assert serving.log.read_bytes() == b""
 
