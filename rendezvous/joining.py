@@ -153,6 +153,8 @@ class Joining:
             member.farewell.finish(EXIT_REFUSED, difference, None, now)
         elif verdict is not None:
             late = "" if is_former else f"run {self.run_id} has already ended: "
+            if late and verdict.kind == "success":  # of which an agent says nothing else
+                member.remark(late + verdict.reason)
             member.farewell.finish(verdict.exit_code, late + verdict.reason, verdict, now)
         elif self.is_drained(job):
             reason = f"node {self._node.node_name} is drained from run {self.run_id}"
