@@ -131,6 +131,9 @@ class Birth:
         if pid != reaped and not _is_child(pid):  # of another pid namespace: nobody we could signal or spare
             self._lose()
             return
+        if self.was_swept and (pid == reaped or self._ward.loop.is_killed(pid)):  # before we heard of it
+            self._begin_again()
+            return
         self.pid = pid
         self._ward.born()
         if self.job is not None:
@@ -154,11 +157,15 @@ class Birth:
         elif self.pid:
             self.drop()
         elif self.was_swept:
-            self.drop()
-            if self.job is not None:
-                self._ward.again(self.job)
+            self._begin_again()
         else:
             self._lose()
+
+    def _begin_again(self) -> None:
+        """A sweep of another round has hit it: its job is another one's."""
+        self.drop()
+        if self.job is not None:
+            self._ward.again(self.job)
 
     def _lose(self) -> None:
         self.is_lost = True

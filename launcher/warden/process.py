@@ -268,6 +268,10 @@ class Loop:
             self._sweep.rounds.clear()
             self._is_alone = self._sweep.is_last
 
+    def is_killed(self, pid: int) -> bool:
+        """Whether a sweep has killed this child, which has not been reaped yet."""
+        return self._sweep.has_killed(pid)
+
     def _spared(self) -> set[int]:
         spared = {worker.pid for worker in self.workers.values() if worker.round not in self._sweep.rounds}
         return spared if self._warm is None else spared | self._warm.spared()

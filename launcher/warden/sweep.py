@@ -41,6 +41,10 @@ class Sweep:
         self.rounds.update(rounds)
         self.is_last = self.is_last or is_last
 
+    def has_killed(self, pid: int) -> bool:
+        """Whether it is about to end by a pass."""
+        return pid in self._killed
+
     def reaped(self, pid: int) -> None:
         self._killed.discard(pid)
 

@@ -1,0 +1,46 @@
+"""What becomes of one worker on its way, in the order of events that real processes show only now and then."""
+
+from __future__ import annotations
+
+import os
+import socket
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from launcher.warden import birth
+from launcher.warden.birth import Birth, Job, Ward
+from launcher.warden.channel import Channel
+
+
+@pytest.mark.parametrize(("is_killed", "is_reaped"), [(True, False), (False, True), (False, False)])
+def test_who_is_swept_before_its_first_word_is_read_is_begun_again(
+    monkeypatch: pytest.MonkeyPatch, is_killed: bool, is_reaped: bool
+) -> None:
+    """It said that it was born after the sweep had looked who is to be spared, and before it was killed."""
+    monkeypatch.setattr(birth, "_is_child", lambda pid: True)
+    ours, theirs = socket.socketpair()
+    births: list[Birth] = []
+    again: list[Job] = []
+    pid = os.getpid()
+    workers: dict[int, Any] = {}
+    loop = SimpleNamespace(
+        watch=lambda *_, **__: None,
+        forget=lambda _: None,
+        is_killed=lambda killed: is_killed and killed == pid,
+        report=lambda _: None,
+        workers=workers,
+    )
+    newborn = Birth(Ward(cast("Any", loop), {}, births, lambda: None, again.append), ours, cast("Any", job := object()))
+    newborn.give = lambda _: workers.update({pid: newborn})  # type: ignore[method-assign]
+    newborn.was_swept = True
+    teller = Channel(theirs)
+    teller.send(("born", pid))
+    teller.flush()
+    newborn.hear(pid if is_reaped else 0)
+    is_hit = is_killed or is_reaped
+    assert (again, bool(births), bool(workers)) == (([job], False, False) if is_hit else ([], True, True))
+    for left in births.copy():
+        left.drop()
+    theirs.close()
