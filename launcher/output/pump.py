@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import select
 import signal
+import termios
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -34,6 +36,9 @@ NAP_S = 0.002
 
 CLOSE_LIMIT_S = 2.0
 """How long `close` waits for the thread, which a dead network file system may hold."""
+
+LOOK_S = 0.01
+"""Between two looks at how much a pipe still holds."""
 
 _TAIL_SIZE = 16 * 1024
 
@@ -123,10 +128,16 @@ class OutputPump:
         self._epoll.register(read_fd, select.EPOLLIN)
         return write_fd
 
-    def tail(self, local_rank: int, stream: StreamName) -> tuple[str, ...]:
-        """The last lines read so far of the stream that was opened last for this local rank, or none."""
+    def tail(self, local_rank: int, stream: StreamName, limit_s: float = 0.0) -> tuple[str, ...]:
+        """The last lines of the stream that was opened last for this local rank, or none.
+
+        What its pipe holds now is waited for, up to `limit_s`; not the stream's end, for children may hold it open.
+        """
+        deadline = time.monotonic() + limit_s
         with self._changed:
             capture = self._latest.get((local_rank, stream))
+            while capture and self._is_behind(capture) and time.monotonic() < deadline:
+                self._changed.wait(LOOK_S)
         return last_lines(capture.tail, self._tail_lines) if capture else ()
 
     def drain(self, limit_s: float) -> bool:
@@ -144,6 +155,13 @@ class OutputPump:
 
     def _is_drained(self) -> bool:
         return not self._captures and not any(console.pending_size for console in self._consoles.values())
+
+    def _is_behind(self, capture: _Capture) -> bool:
+        """Whether something was written that is not in the tail yet."""
+        if self._captures.get(capture.fd) is not capture:
+            return False
+        unread = fcntl.ioctl(capture.fd, termios.FIONREAD, bytes(4))
+        return any(unread) or capture.is_moving  # in this order: what is not in the pipe any more is being moved
 
     # What follows runs in the thread.
 
@@ -180,15 +198,18 @@ class OutputPump:
 
     def _move(self, capture: _Capture) -> int:
         """Read once and pass it on. The size in bytes: 0 at the stream's end, -1 when there is nothing now."""
+        capture.is_moving = True
         try:
             size = os.readv(capture.fd, [self._buffer])
+            chunk = self._buffer[:size]
+            capture.tail = (capture.tail + bytes(chunk[-_TAIL_SIZE:]))[-_TAIL_SIZE:]
         except BlockingIOError:
             return -1
-        chunk = self._buffer[:size]
+        finally:
+            capture.is_moving = False
         if size:
             if capture.file:
                 capture.file.write(chunk)
-            capture.tail = (capture.tail + bytes(chunk[-_TAIL_SIZE:]))[-_TAIL_SIZE:]
             if capture.lines:
                 self._show(capture, capture.lines.feed(bytes(chunk)))
                 if capture.lines.has_cut_a_line:
@@ -274,6 +295,7 @@ class _Capture:
     filter: Filter | None
     prefix_size: int
     tail: bytes = b""
+    is_moving: bool = False  # something has been read that is not in the tail yet
 
 
 def _is_same_file(first: int, second: int) -> bool:

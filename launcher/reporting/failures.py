@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from launcher.reporting.report import WorkerFailure
     from rendezvous.messages import End
 
-TAIL_LIMIT_S = 0.5  # for the last lines of workers that have just been killed to arrive
+TAIL_LIMIT_S = 0.5  # for the last lines of workers that have just ended to arrive, all of a round together
 MESSAGE_MAX = 40_000  # characters, more than the report shows
 REPORT_LIMIT_S = 5.0  # for somebody to read on, if stderr is full: these are the last words, nothing else is held up
 
@@ -40,6 +40,7 @@ class Failures:
         self._share: Share | None = None
         self._error_file: Callable[[int], str] = lambda local_rank: ""
         self._found: dict[int, WorkerFailure] = {}  # by local rank, the cause first once it is known
+        self._patience_s = TAIL_LIMIT_S  # what is left of it in this round
 
     def begin(self, round: int, share: Share, error_file: Callable[[int], str]) -> None:
         """A round begins: what failed before is of no interest any more.
@@ -49,6 +50,7 @@ class Failures:
         self._round, self._share, self._error_file = round, share, error_file
         self._oom_kills = self._memory.oom_kill_count()
         self._found = {}
+        self._patience_s = TAIL_LIMIT_S
 
     def note(self, local_rank: int, pid: int, exit_code: int, at: float, sentence: str | None) -> bool:
         """A worker failed at `at` (time.time()). Whether it looks like the loss of a peer."""
@@ -67,7 +69,7 @@ class Failures:
             host=self._host,
             error_file=error_file if message is not None else None,
             message=message,
-            tail=self._tail(local_rank),
+            tail=self._last_words(local_rank),
             is_out_of_memory=is_out_of_memory(exit_code, self._oom_kills, self._memory.oom_kill_count()),
             sentence=sentence,
         )
@@ -156,6 +158,13 @@ class Failures:
                 pass_on_error_file(root.error_file, target, root.exit_code)
             except OSError as error:
                 tell(f"cannot copy the failure to {target}: {error.strerror}")
+
+    def _last_words(self, local_rank: int) -> tuple[str, ...]:
+        """Its last lines once they have been read: other nodes are told these, and a peer's loss is seen by them."""
+        began_at = time.monotonic()
+        found = self._pump.tail(local_rank, "stderr", self._patience_s) if self._pump is not None else ()
+        self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began_at))
+        return found
 
     def _tail(self, local_rank: int) -> tuple[str, ...]:
         return self._pump.tail(local_rank, "stderr") if self._pump is not None else ()

@@ -355,6 +355,29 @@ def test_a_stream_ends_when_its_last_holder_does(job: Job, pipe: tuple[int, int]
     assert reader.rest() == b"[default0]:late\n"
 
 
+def test_the_tail_waits_for_what_the_pipe_holds_though_not_for_the_end_of_the_stream(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, read = threading.Event(), os.readv
+
+    def read_late(fd: int, buffers: list[memoryview]) -> int:
+        assert gate.wait(LIMIT_S)
+        return read(fd, buffers)
+
+    monkeypatch.setattr("launcher.output.pump.os.readv", read_late)
+    pump = job.pump(tail_lines=1)
+    write_fd = job.open(pump, 0, "stderr", prefix=None)
+    os.write(write_fd, b"I am the cause\n")
+    assert pump.tail(0, "stderr") == ()
+    found: list[tuple[str, ...]] = []
+    asking = threading.Thread(target=lambda: found.append(pump.tail(0, "stderr", LIMIT_S)))
+    asking.start()
+    gate.set()
+    asking.join(LIMIT_S / 2)
+    assert found == [("I am the cause",)]
+    os.close(write_fd)
+
+
 def test_the_tail_is_that_of_the_round_being_run(job: Job) -> None:
     pump = job.pump(tail_lines=2)
     assert pump.tail(0, "stderr") == ()
