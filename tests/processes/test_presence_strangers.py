@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -57,6 +57,15 @@ def is_hung_up_on(end: socket.socket) -> bool:
         while end.recv(4096):
             pass
     return True
+
+
+def rest(lines: BinaryIO) -> bytes:
+    """What the other side still says before it hangs up; with something of ours unread, its kernel resets."""
+    said = b""
+    with suppress(ConnectionResetError):
+        while answer := lines.readline():
+            said += answer
+    return said
 
 
 def assert_still_serves(member: Member, secret: bytes = b"") -> None:
@@ -117,7 +126,7 @@ def test_a_listener_that_does_not_belong_to_the_job_learns_nothing_to_enter_it_b
             greeting = Greeting(other, expected="", secret=b"", nonce=os.urandom(NONCE_BYTES))
             for answer in greeting.take(json.loads(heard)):
                 end.sendall(line(answer))
-            assert lines.readline() == b""
+            assert rest(lines) == b""
         assert json.loads(heard)[:-2] == ["hello", WIRE_VERSION, "dialler", "friend", friend.address, "leader"]
         assert json.loads(heard)[-1] == ""
         assert friend.events == []
@@ -180,7 +189,7 @@ def test_a_proof_that_was_overheard_is_of_no_use_again() -> None:
             end.sendall(hello + proof)
             with end.makefile("rb") as lines:
                 lines.readline()
-                assert lines.readline() == b""
+                assert rest(lines) == b""
         assert not [event for event in leader.events if isinstance(event, PeerUp)]
 
 
@@ -192,7 +201,7 @@ def test_who_is_no_member_believes_nobody() -> None:
         leader.presence.appear("", "")
         with connect(leader) as end, end.makefile("rb") as lines:
             end.sendall(line(hello))
-            assert lines.readline() == b""
+            assert rest(lines) == b""
         assert leader.events == []
 
 
@@ -204,7 +213,7 @@ def test_a_proof_cannot_be_sent_back_to_who_made_it() -> None:
         end.sendall(b"".join(map(line, greeting.opening())))
         answer = json.loads(lines.readline())
         end.sendall(line(["proof", answer[-1]]))
-        assert lines.readline() == b""
+        assert rest(lines) == b""
         assert leader.events == []
 
 
