@@ -11,8 +11,10 @@ SEEDS ?= 0:20000
 SOAK_PROCESSES ?= 2
 SOAK_SECONDS ?= 600
 SOAK ?= .venv/bin/python -m tests.support.soak --seconds $(SOAK_SECONDS) --agents 8
-# What `make slow` does: explore.
+# What `make slow` does: explore, traces or versions.
 WHAT ?= explore
+# The version whose agents `make slow WHAT=versions` has meet those of today.
+OLD_VERSION ?= 38525e974b9ed3122daf435edc6ebbc5cbbd7a53
 # CPU seconds that `make best` spends on one cluster of more than 270 nodes; smaller ones get less.
 SEARCH_SECONDS ?= 20
 
@@ -23,7 +25,7 @@ BENCH := env -u PYTHONDONTWRITEBYTECODE .venv/bin/python
 UNIT_TESTS := $(wildcard tests/unit tests/protocol tests/store)
 # Minutes of random faults in processes of their own, and hundreds of searches for a plan: not for `make unit`.
 LONGER := tests/protocol/test_simulation.py tests/protocol/test_checker.py tests/protocol/test_rules.py tests/protocol/test_explore.py \
-	tests/unit/test_placement_properties.py tests/unit/test_placement_optima.py
+	tests/protocol/test_frozen_traces.py tests/unit/test_placement_properties.py tests/unit/test_placement_optima.py
 PROCESS_TESTS := $(wildcard tests/cli tests/processes)
 # Whole jobs, on one machine and on several.
 JOB_TESTS := $(wildcard tests/network tests/end_to_end)
@@ -31,6 +33,8 @@ JOB_TESTS := $(wildcard tests/network tests/end_to_end)
 COMPAT_TESTS := $(wildcard tests/compat)
 # Libraries that are started by a launcher, in an environment of their own: `make clients`.
 CLIENTS_TESTS := $(wildcard tests/clients)
+# Agents of this version and of an older one: `make slow WHAT=versions`.
+VERSIONS_TESTS := $(wildcard tests/versions)
 
 SOURCES := $(shell find launcher rendezvous -name '*.py')
 
@@ -88,10 +92,13 @@ soak: .venv/installed servers ## simulate the protocol under the faults of 20,00
 	.venv/bin/python -m rendezvous.testing --seeds $(SEEDS) --processes $(SOAK_PROCESSES)
 	$(SOAK)
 
-slow: .venv/installed ## the long form of a test. WHAT=explore: every schedule of small clusters, ten minutes on two cores
+slow: .venv/installed servers ## the long form of a test: WHAT=explore, traces or versions
 	@case "$(WHAT)" in \
 	explore) .venv/bin/python -m rendezvous.testing.explore ;; \
-	*) echo "make slow: WHAT must be explore, not $(WHAT)" >&2; exit 2 ;; esac
+	traces) FREEZE_SEEDS=2000 .venv/bin/pytest tests/protocol/test_frozen_traces.py ;; \
+	versions) rm -rf build/old && mkdir -p build/old && git archive $(OLD_VERSION) launcher rendezvous | tar x -C build/old && \
+		OLD_VERSION=$$PWD/build/old .venv/bin/pytest $(VERSIONS_TESTS) ;; \
+	*) echo "make slow: WHAT must be explore, traces or versions, not $(WHAT)" >&2; exit 2 ;; esac
 
 # REPORT=--from-records makes the page anew from the records that are there, REPORT='--only startup,warm' measures these.
 BUDGET ?= 20m

@@ -1,0 +1,224 @@
+"""What others read of us, as text: bytes on the wire and in the store, documents, environments, names.
+
+Agents of two versions meet in one job, programs read the documents, scripts read the environments. None of these may
+change because a class or a field of ours has another name. So each is written out once, from samples that set every
+field, and a test compares (tests/unit/test_frozen.py).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+from unittest import mock
+
+from launcher import board, config, options
+from launcher.arrival import control_group, predecessors
+from launcher.doctor import document as doctor
+from launcher.environments.jax import JaxEnvironment
+from launcher.environments.tpu import TpuEnvironment, XlaEnvironment
+from launcher.overview.document import document
+from launcher.reporting.events import Events
+from launcher.roster.description import Description, Share, describe, write_share
+from launcher.warden import Exited, Gone, ImageSpec, Spawned, SpawnFailed, Warden, WorkerSpec
+from launcher.warden.channel import Channel
+from launcher.warden.words import KEEPER_NAME, REPORTS, SUPERVISOR_NAME
+from launcher.worker import SOCKET_VARIABLE
+from rendezvous import keys, records, told
+from rendezvous.messages import End, StartRound, StopRound
+from rendezvous.presence.greeting import Greeting, Identity
+from rendezvous.stores.memory import MemoryStore
+from rendezvous.values import fields
+from tests.support.documentation import ROOT
+from tests.support.stored_job import StoredJob
+from tests.unit.test_environments import PLACE, gpus, variables
+from tests.unit.test_environments_tpu import place
+
+FOLDER = ROOT / "tests/unit/frozen"
+SECRET = b"a job's secret"
+SHARE = Share(
+    ranks=(4, 5), world_size=6, shape=(3, 2), group_rank=2, group_world_size=3, role_ranks=(4, 5), role_world_size=6,
+    master_addr="10.0.0.1", master_port=29500, summary="3 nodes", slice_index=1, slice_count=2,
+)  # fmt: skip
+"""A node of the middle of a job."""
+
+
+def renames(section: str) -> dict[str, str]:
+    """What was called otherwise when the section was frozen: old -> new."""
+    found: dict[str, dict[str, str]] = json.loads((FOLDER / "renames.json").read_text())
+    return found.get(section, {})
+
+
+def value(kind: str, number: int) -> object:
+    """A value of an annotated type, one that is nobody's default."""
+    if kind.startswith("tuple["):
+        inner = kind[len("tuple[") : -1]
+        kinds = [inner.removesuffix(", ...")] * 2 if inner.endswith(", ...") else inner.split(", ")
+        return tuple(value(one, number + at) for at, one in enumerate(kinds))
+    simple = {"str": f"text {number}", "int": number, "float": number + 0.5, "bool": True}
+    return {"later": [number]} if kind.startswith("Mapping") else simple[kind.removesuffix(" | None")]
+
+
+def sample(kind: Any) -> Any:
+    """A dataclass or named tuple with every field set."""
+    if hasattr(kind, "_fields"):
+        return kind(*(value(kind.__annotations__[name], at) for at, name in enumerate(kind._fields, 1)))
+    return kind(**{item.name: value(str(item.type), at) for at, item in enumerate(fields(kind), 1)})
+
+
+def stored_records() -> Iterator[str]:
+    """Each record as it lies in the store, without and with a secret."""
+    for kind in get_args(records.AnyRecord):
+        yield f"{kind.__name__} {records.encode(sample(kind), 'key').decode()}"
+        yield f"{kind.__name__} {records.encode(sample(kind), 'key', SECRET).decode()}"
+
+
+def store_keys() -> Iterator[str]:
+    job = keys.of_job("prefix", "run", "job")
+    yield f"current {keys.current('prefix', 'run')}"
+    yield f"numbers {keys.numbers('prefix', 'run', 3)}"
+    for name in sorted(name for name, one in vars(keys.Keys).items() if isinstance(one, property)):
+        yield f"{name} {getattr(job, name)}"
+    for method, arguments in (
+        (job.member, ("m",)), (job.status, ("m",)), (job.lease, ("m",)), (job.drain, ("n",)), (job.command, ("t",)),
+        (job.past, (7,)), (job.assignments, (7,)), (job.assignments, (7, "t")), (job.assignment, (7, "t", "m")),
+    ):  # fmt: skip
+        yield f"{method.__name__}{arguments} {method(*arguments)}"  # type: ignore[operator]
+
+
+def launcher_texts() -> Iterator[str]:
+    """The two texts that agreement carries without reading them."""
+    yield describe(sample(Description))
+    yield write_share(sample(Share))
+
+
+def peer_messages() -> Iterator[str]:
+    """What agents tell each other over presence connections, from the first byte on."""
+    for kind in get_args(told.Message):
+        yield told.written(sample(kind))
+    for secret in (b"", SECRET):
+        first = Greeting(Identity("job", "a", "10.0.0.1:7"), expected="b", secret=secret, nonce=bytes(16))
+        second = Greeting(Identity("job", "b", "10.0.0.2:7"), expected="", secret=secret, nonce=bytes(range(16)))
+        hello = first.opening()[0]
+        answer = second.take(hello)[0]
+        for words in (hello, answer, first.take(answer)[0]):
+            yield json.dumps(words)
+
+
+def supervisor_messages() -> Iterator[str]:
+    """Orders as they are sent, then reports."""
+    ours, theirs = socket.socketpair()
+    handle = Warden(0, Channel(ours))
+    worker = WorkerSpec(1, ("python", "train.py"), {"RANK": "1"}, ("SECRET",), None, None, frozenset({1, 0}), (1,))
+    with ours, theirs, mock.patch("launcher.warden._become_subreaper"):
+        handle.preload(ImageSpec(("python",), {"A": "1"}, ("B",), frozenset({0}), ("torch",), 2))
+        handle.spawn(3, [worker, worker._replace(affinity=None, warm=("script", "train.py"))])
+        handle.signal(3, 15)
+        handle.signal(3, 10, [1])
+        handle.sweep(3)
+        handle.extend_leash(12.5)
+        handle.extend_leash(None)
+        yield from re.split(r"(?<=\])(?=\\x00)", ascii(theirs.recv(1 << 16))[2:-1])
+    yield from (json.dumps([name, *sample(kind)]) for name, kind in REPORTS.items())
+
+
+def worker_environments() -> Iterator[str]:
+    """By framework, with what differs by device."""
+    sliced = place(0, 1, 2, 3, nodes=2, slice=(1, 2))
+    visible = variables({"CUDA_VISIBLE_DEVICES": "4,5,6,7"}, device_binding="visible")
+    for name, found in {
+        "torch": variables(),
+        "torch, visible": visible,
+        "jax": JaxEnvironment().variables(replace(PLACE, slot=gpus(0, 1)), {}),
+        "jax, MPI": JaxEnvironment(with_mpi="mpirun is here").variables(PLACE, {}),
+        "tpu": TpuEnvironment().variables(sliced, {}),
+        "xla": XlaEnvironment().variables(sliced, {}),
+    }.items():
+        yield from (f"{name}: {variable}={found[variable]}" for variable in sorted(found))
+
+
+def names() -> Iterator[str]:
+    """Of processes, locks, marks, plug-ins and shared memory, which two versions or other programs look for."""
+    yield f"processes {KEEPER_NAME} {SUPERVISOR_NAME}"
+    yield f"variables {predecessors.MARK} {board.VARIABLE} {SOCKET_VARIABLE}"
+    yield f"group {control_group._PREFIX}"
+    yield f"folders {[folder.replace(str(predecessors.os.geteuid()), 'UID') for folder in predecessors._folders()]}"
+    yield f"board {board.LINE} {board.NUMBER} {board.TIMEOUT_MS} {board.BEATS} {board.ASKED_ROUND}"
+    project = (ROOT / "pyproject.toml").read_text()
+    for group, entries in re.findall(
+        r"^\[project\.(scripts|entry-points.*)\]\n((?:\w+ = .*\n)+)", project, re.MULTILINE
+    ):
+        yield f"{group}: {re.findall(r'(?m)^[a-z]+(?= =)', entries)}"
+    for path in sorted((ROOT / "launcher").rglob("*.py")):
+        yield from (f"plug-ins {found}" for found in re.findall(r'^GROUP = "(.*)"', path.read_text(), re.MULTILINE))
+
+
+def lock(folder: Path) -> Iterator[str]:
+    """The file that keeps two agents from one place, and the mark of what is started there."""
+    taken = predecessors.take_place("run", "node", {"CUDA_VISIBLE_DEVICES": "1"}, folder=str(folder))
+    ((variable, mark),) = taken.environment.items()
+    yield f"{Path(taken.path).name} {variable}={mark.rpartition('-')[0]}"
+    taken.leave()
+
+
+def events() -> Iterator[str]:
+    """A line of --event-log-handler for each kind of thing that happens."""
+    found: list[dict[str, Any]] = []
+    made = config.resolve(options.parse(["--role", "trainer", "train.py"]), {}, "python3")
+    heard = Events(made, "node-a", "run", lambda round, restarts, local_rank: "", found.append)
+    for message in (
+        StartRound(1, 0, 6, "10.0.0.1:29500", write_share(SHARE)), Spawned(1, 0, 100),
+        SpawnFailed(1, 1, "no such file", 2),
+        Exited(1, 0, 100, 3, 5.25), StopRound(1, "kill", "a failure"), Exited(1, 1, 101, -15, 6.0), Gone(1),
+        End(3, "a failure", None),
+    ):  # fmt: skip
+        heard.take(message)
+    for event in found:
+        yield json.dumps({**event, "timestamp": 0, "metadata": {**event["metadata"], "duration_ms": 0}})
+
+
+def status() -> Iterator[str]:
+    """`meshctl status --json` of a job in its second round."""
+    store = MemoryStore(clock=lambda: 0.0)
+    job = StoredJob(store)
+    job.join(0, 1, locality=(("pod", "p7"), ("leaf", "l1")))
+    job.join(2)
+    job.seal(2, 1, 0)
+    job.lead(1)
+    job.spares({2: "no whole replica left"})
+    job.status(0, 2, outcome="failed", rank=5, exit_code=3)
+    yield json.dumps(document(job.overview()))
+    store.close()
+
+
+def plan() -> Iterator[str]:
+    """`meshctl plan --json` of four nodes."""
+    command = [sys.executable, "-m", "launcher.ctl", "plan", "dgx:4x8x8", "--mesh", "pp=2,dp=*,tp=8", "--json"]
+    yield subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout.strip()
+
+
+def doctor_fields() -> Iterator[str]:
+    """The fields of `meshctl doctor --json`; their values are this machine's."""
+    found = doctor.examine(["--nproc-per-node", "2"], {"PATH": "/usr/bin:/bin"})
+    yield from (f"{name}: {' '.join(one) if isinstance(one, dict) else ''}".strip() for name, one in found.items())
+
+
+SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
+    "records": stored_records,
+    "keys": store_keys,
+    "texts": launcher_texts,
+    "peers": peer_messages,
+    "supervisor": supervisor_messages,
+    "environments": worker_environments,
+    "names": names,
+    "events": events,
+    "status": status,
+    "plan": plan,
+    "doctor": doctor_fields,
+}
