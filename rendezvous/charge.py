@@ -38,7 +38,8 @@ def charged(view: View, seal: Seal, stop: Stop, now: float, settings: Settings) 
     elif failures:
         explained_at = _explained_at(view, failures, settings)
         if len(view.active) > 1 and explained_at > now and _must_know(view, failures, ledger, now, settings):
-            return Wait(explained_at, f"round {seal.round} failed: waiting whether a lost node explains it")
+            words = f"round {seal.round} failed: waiting whether a lost node explains it"
+            return Wait(explained_at, words, rule="charge put off")
         if _is_spent(view, failures, ledger, now, settings):
             return Conclude(_failure(view, seal, failures, ledger, now, settings))
         failed_at = min(view.statuses[m].failed_at for m in failures)

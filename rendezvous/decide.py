@@ -23,6 +23,7 @@ from rendezvous.view import MemberView, Size, Sizer, StatusView, View
 
 EXIT_REFUSED = 2  # as for other errors of usage
 EXIT_TEMPORARY = 75  # sysexits.h EX_TEMPFAIL: the same command may work later
+_PUT_OFF = "omission put off"
 
 __all__ = [
     "Conclude",
@@ -59,12 +60,12 @@ def _decide(view: View, now: float, settings: Settings, sizer: Sizer) -> Decisio
         return Conclude(Verdict(kind="success", exit_code=0, round=seal.round, reason="all workers succeeded"))
     gone = sorted(m for m in view.gone if m in view.members)
     if gone:
-        return Fence(tuple(gone), f"{view.describe(gone)} gone: nothing listens there any more", is_proven=True)
+        return Fence(tuple(gone), f"{view.describe(gone)} gone: nothing listens there any more", True, "loss proven")
     request = next_request(view)
     if isinstance(request, Conclude):  # the next job begins as soon as no member of this one is left
         if held := view.perhaps_held(now):
             words = f"after an outage of the store {view.describe(held)} may run workers without a membership"
-            return Wait(view.no_omission_before, f"waiting before the job is stopped: {words}")
+            return Wait(view.no_omission_before, f"waiting before the job is stopped: {words}", rule=_PUT_OFF)
         if unaware := view.unaware(now):
             return _wait_for_unaware(view, unaware, "the job is stopped")
     if request is not None:
@@ -78,7 +79,7 @@ def _decide(view: View, now: float, settings: Settings, sizer: Sizer) -> Decisio
     else:
         idle = [m for m in cut_off if seal is None or m not in view.active or view.has_stopped(m)]
         if idle:
-            return Fence(tuple(idle), _cut_off_words(view, idle, settings))
+            return Fence(tuple(idle), _cut_off_words(view, idle, settings), rule="isolated member")
     if seal is None:
         return _first_round(view, now, settings, sizer)
     if view.stop is None or view.stop.round != seal.round:
@@ -157,10 +158,11 @@ def _running(view: View, seal: Seal, cut_off: Sequence[str], now: float, setting
     if lost:
         return EndRound("kill", f"{view.describe(lost)} lost in round {seal.round}")
     if cut_off and _is_outcast(view) and view.is_pending(view.own_id):
-        return EndRound("kill", f"{_outcast_words(view)} in round {seal.round}")
+        return EndRound("kill", f"{_outcast_words(view)} in round {seal.round}", "isolated leader")
     unreachable = [m for m in cut_off if view.is_pending(m)]
     if unreachable and not _is_outcast(view):
-        return EndRound("kill", f"{_cut_off_words(view, unreachable, settings)} in round {seal.round}")
+        words = _cut_off_words(view, unreachable, settings)
+        return EndRound("kill", f"{words} in round {seal.round}", "isolated member")
     leaving = [m for m in view.active if view.is_leaving(m) and view.is_pending(m)]
     failed = view.failed()
     if failed:
@@ -174,7 +176,7 @@ def _running(view: View, seal: Seal, cut_off: Sequence[str], now: float, setting
             return EndRound("grace", f"{view.describe(leaving)} leaving in round {seal.round}")
         return Wait(until, f"gathering departures of round {seal.round}")
     if doubtful:
-        return Wait(view.no_omission_before, f"{_doubt_words(view, doubtful)} in round {seal.round}")
+        return Wait(view.no_omission_before, f"{_doubt_words(view, doubtful)} in round {seal.round}", rule=_PUT_OFF)
     return growth(view, seal, now, settings, sizer)
 
 
@@ -199,7 +201,7 @@ def _stopping(view: View, stop: Stop, unstopped: Sequence[str], now: float, sett
     if not others:
         return Resign(f"this node has not stopped round {stop.round} in time")
     has = "has" if len(others) == 1 else "have"
-    return Fence(others, f"{view.describe(others)} {has} not stopped round {stop.round} in time")
+    return Fence(others, f"{view.describe(others)} {has} not stopped round {stop.round} in time", rule="fenced")
 
 
 # --- it is gone everywhere ---
@@ -209,7 +211,7 @@ def _between(view: View, seal: Seal, stop: Stop, now: float, settings: Settings,
     """Charge the round, then choose who runs the next."""
     doubtful = set(view.doubtful(now))
     if doubtful:
-        return Wait(view.no_omission_before, f"{_doubt_words(view, doubtful)} before the next round")
+        return Wait(view.no_omission_before, f"{_doubt_words(view, doubtful)} before the next round", rule=_PUT_OFF)
     if unaware := view.unaware(now):
         return _wait_for_unaware(view, unaware, "the next round")
     ledger = charged(view, seal, stop, now, settings)
@@ -227,7 +229,8 @@ def _between(view: View, seal: Seal, stop: Stop, now: float, settings: Settings,
         return Wait(until, f"waiting for nodes to come back: {words}", is_limit=True)
     until = view.stopped_at + settings.backoff_s(ledger.short_rounds)
     if now < until:
-        return Wait(until, f"round {seal.round} was short, as {ledger.short_rounds - 1} before it: pausing")
+        words = f"round {seal.round} was short, as {ledger.short_rounds - 1} before it: pausing"
+        return Wait(until, words, rule="backoff")
     benched = [f"; {view.name(m)}: {bench.reason}" for m, bench in sorted(chosen.benched.items())]
     return SealRound(chosen.roster, ledger, chosen.size.reason + "".join(benched[:4]))
 

@@ -1,4 +1,7 @@
-"""What a leader can decide: the next thing to do, and the sentence that says why."""
+"""What a leader can decide: the next thing to do, and the sentence that says why.
+
+`rule` names the rule that was applied, where one answers a fault.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,13 @@ class Wait(NamedTuple):
     until: float
     reason: str
     is_limit: bool = False
+    rule: str = ""
 
 
 class EndRound(NamedTuple):
     mode: str
     reason: str
+    rule: str = ""
 
 
 class SealRound(NamedTuple):
@@ -34,6 +39,7 @@ class Fence(NamedTuple):
     member_ids: tuple[str, ...]
     reason: str
     is_proven: bool = False
+    rule: str = ""
 
 
 class Resign(NamedTuple):

@@ -147,7 +147,8 @@ class Farewell:
         member.forget_requests()
         if self._hosts_store and member.member_revision:
             self._end_by = now + member.settings.farewell_s
-            member.remark(f"{reason}; staying up to {member.settings.farewell_s:g} s, others use this node's store")
+            words = f"{reason}; staying up to {member.settings.farewell_s:g} s, others use this node's store"
+            member.remark(words, "host stays")
             self.advance(now)
         else:
             self._go()

@@ -118,15 +118,15 @@ class Lanes:
     def act(self, action: Action) -> None:
         self._actions.append(action)
 
-    def say(self, sentence: str) -> None:
+    def say(self, sentence: str, rule: str = "") -> None:
         """How things stand, for people: said when it changes."""
         if sentence != self._said:
             self._said = sentence
-            self._actions.append(Say(sentence))
+            self._actions.append(Say(sentence, rule=rule))
 
-    def remark(self, sentence: str) -> None:
+    def remark(self, sentence: str, rule: str = "") -> None:
         """Something that happened, for people; how things stand is not changed by it."""
-        self._actions.append(Say(sentence, is_remark=True))
+        self._actions.append(Say(sentence, True, rule))
 
     def wake(self, at: float) -> None:
         """Ask for a Tick at `at` at the latest."""

@@ -121,8 +121,8 @@ class Leading:
             case Wait():
                 self._wait(decision, now)
                 self._sealing.keep_spares(view, now)
-            case EndRound(mode, reason):
-                self._end_round(mode, reason, now)
+            case EndRound():
+                self._end_round(decision, now)
             case SealRound():
                 self._sealing.seal(view, decision, now)
             case Fence():
@@ -139,7 +139,7 @@ class Leading:
         if decision.reason != self._waiting[0]:
             limit = f"; giving up in {decision.until - now:.0f} s" if decision.is_limit else ""
             self._waiting = (decision.reason, decision.reason + limit)
-        self._member.say(self._waiting[1])
+        self._member.say(self._waiting[1], decision.rule)
         self._member.wake(decision.until)
 
     def _doubt(self) -> None:
@@ -197,13 +197,13 @@ class Leading:
         ran_s = round_s(now - self._member.mirror.seen_at(self._job.round))
         return [self._writer.put(key, replace(past, ended=reason[:1000], ran_s=ran_s))]
 
-    def _end_round(self, mode: str, reason: str, now: float) -> None:
+    def _end_round(self, end: EndRound, now: float) -> None:
         seal = self._member.read(Seal, self._job.round)
         assert seal is not None
         ran_s = round_s(now - self._member.mirror.seen_at(self._job.round))
-        stop = Stop(round=seal.round, reason=reason, mode=mode, ran_s=ran_s)
-        writes = (self._writer.put(self._job.stop, stop), *self._ended(seal.round, reason, now))
-        self._member.say(reason)
+        stop = Stop(round=seal.round, reason=end.reason, mode=end.mode, ran_s=ran_s)
+        writes = (self._writer.put(self._job.stop, stop), *self._ended(seal.round, end.reason, now))
+        self._member.say(end.reason, end.rule)
         guards = self._writer.unchanged(self._job.round, self._job.stop)
         self._writer.write(f"stop round {seal.round}", guards, writes, now)
 
@@ -220,7 +220,7 @@ class Leading:
         def fenced(now: float) -> None:
             self._sight.know_fenced(some, is_proven=fence.is_proven)
 
-        self._member.say(fence.reason)
+        self._member.say(fence.reason, fence.rule)
         why = f"fence {', '.join(some)}"
         guards = self._writer.unchanged(*names, *statuses)
         self._writer.write(why, guards, [Delete(name) for name in names], now, fenced)

@@ -224,4 +224,4 @@ class Leash:
         self._missing_since = -math.inf
         self.looked(member.sent_at)
         self._renewed(granted_at, lease.ttl_s)  # registering renews nothing, however long it took
-        member.remark("the store is back: registered again, the round goes on")
+        member.remark("the store is back: registered again, the round goes on", "registered again")

@@ -303,10 +303,14 @@ class Tell(NamedTuple):
 
 
 class Say(NamedTuple):
-    """A sentence for people: how things stand, made only when it changes; or, a remark, something that happened."""
+    """A sentence for people: how things stand, made only when it changes; or, a remark, something that happened.
+
+    `rule`: which rule of the agreement was applied, where it answers a fault; for those who count.
+    """
 
     sentence: str
     is_remark: bool = False
+    rule: str = ""
 
 
 class End(NamedTuple):

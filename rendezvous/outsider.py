@@ -51,7 +51,8 @@ class Outsider:
             return True
         self._member.say(
             f"round {self.seal.round} has no leader, and this node does not belong to it: if none of its nodes is seen "
-            f"for {limit_s:g} s, others go on; if they are surely dead, meshctl takeover makes them go on now"
+            f"for {limit_s:g} s, others go on; if they are surely dead, meshctl takeover makes them go on now",
+            "stranger does not lead",
         )
         if now >= self._look_at:
             self._look(job, now)

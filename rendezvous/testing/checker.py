@@ -29,19 +29,6 @@ from rendezvous.testing.seals import Seals
 from rendezvous.testing.warrants import Warrants
 from rendezvous.testing.witness import Witness
 
-# What is said when a rule has been applied, and its name in the record of what was met.
-_SAID = {
-    "cut off: the store is reached": "isolated member",
-    "leads, but reaches only": "isolated leader",
-    "after an outage of the store": "omission put off",
-    "has no leader, and this node does not belong": "stranger does not lead",
-    "nothing listens there any more": "loss proven",
-    "pausing": "backoff",
-    "waiting whether a lost node explains it": "charge put off",
-    "others use this node's store": "host stays",
-    "registered again": "registered again",
-    "not stopped round": "fenced",
-}
 EXIT_CODES = (137,)  # what an agent may end with of its own, without the job's verdict
 
 
@@ -275,10 +262,8 @@ class Checker:
         if wake_at < math.inf and (has_ended or wake_at <= node.clock()):
             self.fail("L1", f"{node.name} wants to be woken at {wake_at:.3f}, ended: {has_ended}")
         for action in actions:
-            if isinstance(action, Say):
-                for words, name in _SAID.items():
-                    if words in action.sentence:
-                        self._cluster.count(name)
+            if isinstance(action, Say) and action.rule:
+                self._cluster.count(action.rule)
         if any(isinstance(event, PeerGone) for event in events):
             self._cluster.count("presence proof")
         if self._cluster.now - self._cluster.storage.away_since > 2.0 and any(

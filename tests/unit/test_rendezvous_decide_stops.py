@@ -33,7 +33,7 @@ ROWS = [
         "who has not stopped is fenced",
         stopping(b=status()),
         155.0,
-        Fence(("b",), "node nb has not stopped round 4 in time"),
+        Fence(("b",), "node nb has not stopped round 4 in time", rule="fenced"),
     ),
     Row(
         "but not before it must have stopped by itself, if it heard nothing",
@@ -46,7 +46,7 @@ ROWS = [
         "a leader that cannot stop its own fences the others first",
         stopping(a=status(), b=status()),
         155.0,
-        Fence(("b",), "node nb has not stopped round 4 in time"),
+        Fence(("b",), "node nb has not stopped round 4 in time", rule="fenced"),
     ),
     Row(
         "and then lets go itself",
@@ -71,7 +71,7 @@ ROWS = [
         "who is proven gone is removed at once",
         see(running("abc"), gone=frozenset("bc")),
         130.0,
-        Fence(("b", "c"), "nodes nb, nc gone: nothing listens there any more", is_proven=True),
+        Fence(("b", "c"), "nodes nb, nc gone: nothing listens there any more", is_proven=True, rule="loss proven"),
     ),
     Row(
         "that everybody has succeeded comes before that",
@@ -89,19 +89,19 @@ ROWS = [
         "who could be reached, renews and cannot for two leases stops the round",
         reach(running("abc"), 1, 2, b=120.0),
         130.0,
-        EndRound("kill", "node nb cut off: the store is reached, but no peer for 10 s in round 4"),
+        EndRound("kill", "node nb cut off: the store is reached, but no peer for 10 s in round 4", "isolated member"),
     ),
     Row(
         "such a spare is removed without that",
         reach(running("abc"), 1, 2, c=120.0),
         130.0,
-        Fence(("c",), "node nc cut off: the store is reached, but no peer for 10 s"),
+        Fence(("c",), "node nc cut off: the store is reached, but no peer for 10 s", rule="isolated member"),
     ),
     Row(
         "so is an active member, once it has stopped",
         reach(stopping("abc"), 1, 2, b=110.0),
         121.0,
-        Fence(("b",), "node nb cut off: the store is reached, but no peer for 10 s"),
+        Fence(("b",), "node nb cut off: the store is reached, but no peer for 10 s", rule="isolated member"),
     ),
     Row(
         "and not while its workers may still run",
@@ -119,7 +119,7 @@ ROWS = [
         "a leader that has lost most of the others is the one that is cut off",
         reach(running("abc"), 0, 2, b=120.0, c=121.0),
         130.0,
-        EndRound("kill", "na leads, but reaches only 0 of 2 other nodes in round 4"),
+        EndRound("kill", "na leads, but reaches only 0 of 2 other nodes in round 4", "isolated leader"),
     ),
     Row(
         "it goes when its own round is gone",
@@ -138,7 +138,11 @@ ROWS = [
         "a key that vanished in an outage is no loss yet",
         see(running("a"), no_omission_before=140.0),
         130.0,
-        Wait(140.0, "waiting for node nb to register again after an outage of the store in round 4"),
+        Wait(
+            140.0,
+            "waiting for node nb to register again after an outage of the store in round 4",
+            rule="omission put off",
+        ),
     ),
     Row(
         "it is one when nobody can run there any more",
@@ -156,13 +160,17 @@ ROWS = [
         "no seal leaves out who may still run",
         see(stopping("ac", b=status()), no_omission_before=140.0),
         130.0,
-        Wait(140.0, "waiting for node nb to register again after an outage of the store before the next round"),
+        Wait(
+            140.0,
+            "waiting for node nb to register again after an outage of the store before the next round",
+            rule="omission put off",
+        ),
     ),
     Row(
         "nor is the job stopped while anybody may be held, though a late watch shows it as a member",
         see(running("ab"), no_omission_before=140.0, commands={"t": Command(kind="stop", target="")}),
         130.0,
-        Wait(140.0, f"waiting before the job is stopped: {HELD}"),
+        Wait(140.0, f"waiting before the job is stopped: {HELD}", rule="omission put off"),
     ),
     Row(
         "but when all others have stopped",
