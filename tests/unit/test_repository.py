@@ -11,11 +11,9 @@ from tests.support.documentation import ROOT, anchors, blocks, links, pages
 
 FOLDERS = (".ci", "benchmarks", "docs", "examples", "launcher", "rendezvous", "tests")
 TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".svg", ".typed", ".sh", ".sbatch", ".service", ""}
-LINES_MAX = 320
-LONGER = {
-    "rendezvous/testing/cluster.py": "one simulated world",
-    "rendezvous/testing/simulate.py": "faults and invariants of that world",
-}
+# A ratchet: neither grows unless the commit that raises the number says why. Both may be lowered.
+LINES_MAX = 50_926  # of launcher and rendezvous together
+FUNCTION_LINES_MAX = 91
 # Brackets keep a pattern from finding itself.
 UNWANTED = {
     r"/(?:wor[k]|roo[t]|tm[p]/venv|User[s])/": "a path of somebody's machine",
@@ -55,9 +53,12 @@ def test_every_module_opens_with_a_paragraph_for_newcomers() -> None:
     assert not [name(path) for path in MODULES if (text := path.read_text()) and not ast.get_docstring(ast.parse(text))]
 
 
-def test_every_module_is_short_or_listed_with_a_reason() -> None:
-    counts = {name(path): len(path.read_text().splitlines()) for path in SOURCES}
-    assert not {path: count for path, count in counts.items() if count > LINES_MAX and path not in LONGER}
+def test_the_product_does_not_grow_unnoticed() -> None:
+    sources = [path.read_text() for path in SOURCES]
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    functions = [node for source in sources for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
+    assert sum(len(source.splitlines()) for source in sources) <= LINES_MAX
+    assert max((node.end_lineno or 0) - node.lineno + 1 for node in functions) <= FUNCTION_LINES_MAX
 
 
 def test_a_round_is_called_a_round() -> None:
