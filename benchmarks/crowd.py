@@ -31,9 +31,9 @@ from launcher.mesh import Axis, Mesh
 from launcher.placement import Costs, Limits
 from launcher.roster.description import Description, describe
 from rendezvous.driver import Driver
-from rendezvous.messages import Begin, End, Event, RoundStopped, StartRound, StopRound
+from rendezvous.messages import Event, Exit, RoundStopped, Start, StartRound, StopRound
 from rendezvous.presence import Presence, bind
-from rendezvous.protocol import Protocol
+from rendezvous.protocol import MemberMachine
 from rendezvous.records import Spec
 from rendezvous.settings import Settings
 from rendezvous.store import Store
@@ -87,7 +87,7 @@ class Agent:
         self.listener = bind(HOST, (0,))
         self.address = f"{HOST}:{self.listener.getsockname()[1]}"
         node = description(number, max(2, options.members // 32))
-        self.protocol = Protocol(
+        self.protocol = MemberMachine(
             settings=settings,
             spec=SPEC,
             node_name=node.name,
@@ -97,7 +97,7 @@ class Agent:
             prefix=PREFIX,
             run_id=options.run_id,
             sizer=self.planner.size,
-            chance=random.Random(f"{options.run_id} {number}").random,
+            rng=random.Random(f"{options.run_id} {number}").random,
             presence_address=self.address,
         )
 
@@ -115,7 +115,7 @@ class Agent:
                     say("started", self.number, moment(), round, world_size if ranks == SLOTS else -1)
                 case StopRound(round, _, _):
                     self.driver.submit(RoundStopped(round, 20_000 + self.number % 10_000))
-                case End(_, reason, _):
+                case Exit(_, reason, _):
                     self.is_dead = True
                     say("ended", self.number, moment(), reason)
         if not self._has_joined and self.protocol.member_revision:
@@ -160,7 +160,7 @@ class Own:
             is_local=False,
             presence=presence,
         )
-        agent.submit(Begin())
+        agent.submit(Start())
         while not agent.is_dead:
             wakeup.clear()
             wake_at = agent.live()
@@ -203,7 +203,7 @@ class Shared:
     def begin(self, number: int) -> None:
         if number not in self._agents:
             self.prepare(number)
-        self._agents[number][0].submit(Begin())
+        self._agents[number][0].submit(Start())
 
     def kill(self, number: int) -> None:
         agent, presence = self._agents[number]

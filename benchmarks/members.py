@@ -38,9 +38,9 @@ def ours() -> Prepare:
     from launcher.placement import Costs, Limits
     from launcher.roster.description import Description, describe
     from rendezvous.driver import Driver
-    from rendezvous.messages import Begin, End, StartRound
+    from rendezvous.messages import Exit, Start, StartRound
     from rendezvous.presence import Presence, bind
-    from rendezvous.protocol import Protocol
+    from rendezvous.protocol import MemberMachine
     from rendezvous.records import Spec
     from rendezvous.settings import Settings
     from rendezvous.stores.etcd import EtcdStore
@@ -55,7 +55,7 @@ def ours() -> Prepare:
             listener = bind("127.0.0.1", (0,))
             address = f"127.0.0.1:{listener.getsockname()[1]}"
             description = Description(slot_count=8, address="127.0.0.1", role="default", name=f"node{number}")
-            protocol = Protocol(
+            protocol = MemberMachine(
                 settings=settings,
                 spec=Spec(mesh=str(mesh), limits="", digest=""),
                 node_name=f"node{number}",
@@ -65,7 +65,7 @@ def ours() -> Prepare:
                 prefix="meshrun",
                 run_id=options.run_id,
                 sizer=planner.size,
-                chance=random.Random(f"{options.run_id} {number}").random,
+                rng=random.Random(f"{options.run_id} {number}").random,
                 presence_address=address,
             )
             presence = Presence(
@@ -92,13 +92,13 @@ def ours() -> Prepare:
 
             def live() -> None:
                 driver = member(number, wakeup)
-                driver.submit(Begin())
+                driver.submit(Start())
                 while True:
                     wakeup.clear()
                     for action in driver.run():
                         if isinstance(action, StartRound):
                             has_met.set()
-                        if isinstance(action, End):
+                        if isinstance(action, Exit):
                             raise RuntimeError(action.reason)
                     wakeup.wait(max(0.0, min(driver.wake_at - now(), 60.0)))
 

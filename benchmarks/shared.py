@@ -29,7 +29,7 @@ import grpc
 
 from rendezvous.errors import Compacted, StoreError
 from rendezvous.messages import Event as ProtocolEvent
-from rendezvous.messages import PeerDown, PeerGone, PeerUp, Told
+from rendezvous.messages import PeerDown, PeerGone, PeerMessage, PeerUp
 from rendezvous.presence import Presence
 from rendezvous.presence.connection import BEAT, BYE, Connection, Ending, dial_failure
 from rendezvous.presence.dialling import Dialling
@@ -306,7 +306,7 @@ class CrowdPresence:
         if connection.peer is not None:
             match words:
                 case ["tell", str(text)]:
-                    self._submit(Told(connection.peer.member_id, text))
+                    self._submit(PeerMessage(connection.peer.member_id, text))
                 case ["bye"]:
                     return Ending(True, "it has said goodbye", is_farewell=True)
             return None

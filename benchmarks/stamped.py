@@ -104,6 +104,7 @@ def _wrap(path: str) -> None:
 
     notebook = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     node, asked = os.environ.get("NODE", "-"), dict[int, str]()
+    outcomes = {"StoreReply": "answered", "StoreRejected": "refused", "StoreOutcomeUnknown": "unknown"}
 
     def note(what: str) -> None:
         os.write(notebook, f"{time.monotonic():.6f} {node} {os.getpid()} {what}\n".encode())
@@ -114,8 +115,8 @@ def _wrap(path: str) -> None:
 
     def told(_: Any, event: Any) -> str:
         name = type(event).__name__
-        if name in ("Answered", "Refused", "Unknown"):
-            return f"{name.lower()} {asked.pop(event.id, '?')}"
+        if name in outcomes:
+            return f"{outcomes[name]} {asked.pop(event.id, '?')}"
         return f"told {name} {' '.join(map(str, event[:2]))}"
 
     def event_of(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -127,11 +128,10 @@ def _wrap(path: str) -> None:
         return noted
 
     changed: Any = driver.Driver
-    changed._event_of = event_of(changed._event_of)
-    changed._ask = _noted(note, changed._ask, asks)
-    is_answer = {"Answered", "Refused", "Unknown"}
-    changed.submit = _noted(note, changed.submit, lambda s, e: "" if type(e).__name__ in is_answer else told(s, e))
-    changed._hand_in = _noted(note, changed._hand_in, lambda s, e, f: f"told {type(e).__name__} {e.key}")
+    changed._execute = event_of(changed._execute)
+    changed._request = _noted(note, changed._request, asks)
+    changed.submit = _noted(note, changed.submit, lambda s, e: "" if type(e).__name__ in outcomes else told(s, e))
+    changed._deliver = _noted(note, changed._deliver, lambda s, e, f: f"told {type(e).__name__} {e.key}")
     changed = Agent
     changed._carry_out = _noted(note, changed._carry_out, lambda _, action: f"does {type(action).__name__}")
     changed._take_report = _noted(note, changed._take_report, lambda _, report: f"hears {type(report).__name__}")

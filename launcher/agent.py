@@ -104,7 +104,7 @@ class Agent:
 
         self._round: lifecycle.Round | None = None
         self._share: Share | None = None  # of the round that is or was
-        self._end: messages.End | None = None
+        self._end: messages.Exit | None = None
         self._lost = ""  # why the warden is gone
         self._refusal: UsageError | None = None  # why there is no image
         self._stuck_at = math.inf  # when a sweep has taken so long that it is explained
@@ -117,7 +117,7 @@ class Agent:
         self._poll.register(self._wakeup, select.POLLIN)
         self._poll.register(self._warden, select.POLLIN)
         self._conversation.register(self._poll)
-        self._driver.submit(messages.Begin())
+        self._driver.submit(messages.Start())
         try:
             while self._end is None:
                 self._turn()
@@ -176,11 +176,11 @@ class Agent:
                 if self._round is not None and self._round.round == round:
                     self._narrator.ends(round, reason)
                     self._stop(self._round, mode)
-            case messages.ExtendLeash(until):
+            case messages.ExtendWatchdog(until):
                 self._warden.extend_leash(until)
-            case messages.Say(sentence, is_remark):
+            case messages.Log(sentence, is_remark):
                 self._narrator.note(sentence, is_remark=is_remark)
-            case messages.End():
+            case messages.Exit():
                 self._end = action
 
     def _start(self, start: messages.StartRound) -> None:
@@ -239,7 +239,7 @@ class Agent:
                     self._do(round, round.gone())
             case LeashExpired():
                 tell("the leash has run out: this node could not renew its membership, so its workers were killed")
-                self._driver.submit(messages.LeashEnded())
+                self._driver.submit(messages.WatchdogExpired())
             case WardenLost(sentence, exit_code):
                 self._take_loss(sentence, exit_code)
 
@@ -258,14 +258,14 @@ class Agent:
         left = self._warden.kill_orphans(SWEEP_LIMIT_S)
         tell(f"{sentence}; its workers were killed" + (f", but {pids(left)} would not go" if left else ""))
         self._stuck_at = math.inf
-        self._driver.submit(messages.Leave(sentence, exit_code))
+        self._driver.submit(messages.LeaveRequest(sentence, exit_code))
         if self._round is not None:
             self._do(self._round, self._round.gone())
 
     def _take_refusal(self, refusal: UsageError) -> None:
         """There will be no image, and no worker without it: leave the job."""
         self._refusal = refusal
-        self._leave(messages.Leave(str(refusal), EXIT_USAGE))
+        self._leave(messages.LeaveRequest(str(refusal), EXIT_USAGE))
 
     # --- what the round wants ---
 
@@ -303,11 +303,11 @@ class Agent:
             self._do(self._round, self._round.kill())
             tell("SIGINT: no more waiting, the workers are killed")
 
-    def _leave(self, leave: messages.Leave) -> None:
+    def _leave(self, leave: messages.LeaveRequest) -> None:
         self._narrator.leaves()
         self._driver.submit(leave)
 
-    def _finish(self, end: messages.End) -> int:
+    def _finish(self, end: messages.Exit) -> int:
         """Leave nothing behind, then say how it ended."""
         if self._round is not None and not self._lost:
             self._warden.sweep(self._round.round)

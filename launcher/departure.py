@@ -12,7 +12,7 @@ import signal
 from collections.abc import Sequence
 
 from launcher.config import Config
-from rendezvous.messages import Leave
+from rendezvous.messages import LeaveRequest
 
 FILE_INTERVAL_S = 1.0  # preemptions are announced some 30 s ahead
 
@@ -37,7 +37,7 @@ class Departure:
         """When to look for the file again."""
         return self._file_at
 
-    def told(self, signum: int) -> Leave | None:
+    def told(self, signum: int) -> LeaveRequest | None:
         """A signal has come; what it means, None if this node was told to go before."""
         if self.signum is not None:
             return None
@@ -46,7 +46,7 @@ class Departure:
             return self._go(signal.SIGTERM, f"{name} announces a preemption", 128 + signum)
         return self._go(signum, f"stopped by {name}", 128 + signum)
 
-    def looked(self, now: float) -> Leave | None:
+    def looked(self, now: float) -> LeaveRequest | None:
         """Time has passed; whether the file is there now."""
         if now < self._file_at or self._file is None:
             return None
@@ -55,9 +55,9 @@ class Departure:
             return None
         return self._go(signal.SIGTERM, f"{self._file} announces a preemption", 128 + signal.SIGTERM)
 
-    def _go(self, signum: int, reason: str, exit_code: int) -> Leave:
+    def _go(self, signum: int, reason: str, exit_code: int) -> LeaveRequest:
         self.signum, self._file_at = signum, math.inf
-        return Leave(reason, exit_code)
+        return LeaveRequest(reason, exit_code)
 
 
 def _passed_on(config: Config) -> Sequence[str]:

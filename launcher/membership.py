@@ -24,7 +24,7 @@ from launcher.roster.description import Description, describe
 from launcher.topology import HOST
 from rendezvous.driver import Driver
 from rendezvous.errors import SettingsError
-from rendezvous.protocol import Protocol
+from rendezvous.protocol import MemberMachine
 from rendezvous.records import Spec
 from rendezvous.settings import Settings
 from rendezvous.stores.memory import MemoryStore
@@ -157,7 +157,7 @@ def join(
         role=config.role,
         master_port=config.master_port or 0,
     )
-    protocol = Protocol(
+    protocol = MemberMachine(
         settings=limits,
         # Nobody else reads the store of one machine, so nothing has to be compared with other agents.
         spec=Spec(mesh=str(mesh), limits=written(*asked), digest=""),
@@ -168,7 +168,7 @@ def join(
         prefix=PREFIX,
         run_id=run_id,
         sizer=planner.size,
-        chance=chance,
+        rng=chance,
     )
     store = MemoryStore(clock=now)
     driver = Driver(protocol=protocol, store=store, planner=planner.plan, clock=now, wake=wake, is_local=True)

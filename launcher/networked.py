@@ -29,7 +29,7 @@ from launcher.roster.description import Description, describe
 from rendezvous.driver import Driver
 from rendezvous.errors import MeshrunError
 from rendezvous.presence import Presence
-from rendezvous.protocol import Protocol
+from rendezvous.protocol import MemberMachine
 from rendezvous.records import Spec
 from rendezvous.settings import Settings
 from rendezvous.store import Store
@@ -94,7 +94,7 @@ class NetworkedMembership(Membership):
         except MeshrunError:
             self._end_service()
             raise
-        protocol = Protocol(
+        protocol = MemberMachine(
             settings=limits,
             spec=Spec(
                 mesh=str(mesh),
@@ -109,10 +109,10 @@ class NetworkedMembership(Membership):
             prefix=arrival.network.prefix,
             run_id=run_id,
             sizer=planner.size,
-            chance=chance,
+            rng=chance,
             presence_address=arrival.presence_address,
             secret=arrival.credentials.secret,
-            incarnation="" if config.attempt is None else str(config.attempt),
+            attempt="" if config.attempt is None else str(config.attempt),
             hosts_store=self._server is not None,
         )
         presence = Presence(

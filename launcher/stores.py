@@ -82,7 +82,7 @@ def check(store: EtcdStore, network: Network, run_id: str, *, may_be_away: bool 
     """
     try:
         version = store.connect()
-        store.get(keys.current(network.prefix, run_id))
+        store.get(keys.current_key(network.prefix, run_id))
     except StoreError as error:
         if may_be_away and isinstance(error, Unreachable):
             return ""

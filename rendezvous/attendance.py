@@ -17,7 +17,7 @@ PEERS_MAX = 65_536  # far above any job; whoever knocks under ever new names mus
 MEMBER_ID_MAX = 64
 
 
-class Attendance:
+class PeerLiveness:
     """`trusts_refusals`: whether a refused dial proves that nobody is there (`presence_proof`)."""
 
     def __init__(self, trusts_refusals: bool) -> None:
@@ -43,12 +43,12 @@ class Attendance:
                 if member_id in self._last and member_id not in self._connected:
                     self._gone_since.setdefault(member_id, now)
 
-    def reached_after(self, at: float) -> list[str]:
+    def list_reached_after(self, at: float) -> list[str]:
         """The members with whom a connection stands, or stood after `at`."""
         return [*self._connected, *(member_id for member_id, since in self._unreachable_since.items() if since > at)]
 
     @property
-    def reached(self) -> Collection[str]:
+    def connected_ids(self) -> Collection[str]:
         """The members with whom a connection stands."""
         return self._connected.keys()
 
@@ -85,7 +85,7 @@ class Attendance:
         """Whether it is proven that nothing of this member is left, if it advertises `address`."""
         return self.gone_since(member_id, address) < math.inf
 
-    def keep(self, member_ids: Iterable[str]) -> None:
+    def forget_except(self, member_ids: Iterable[str]) -> None:
         """Forget all but these and those who are connected: the others' keys are gone, so nobody asks any more."""
         kept = {*member_ids, *self._connected}
         for member_id in [member_id for member_id in self._last if member_id not in kept]:

@@ -18,7 +18,7 @@ from rendezvous.values import NamedTuple
 MARKS_MAX = 1000  # the newest are kept: some 50 kB in a seal that every member reads
 
 
-class Mark(NamedTuple):
+class Strike(NamedTuple):
     """A node was lost, or `rank` failed there before any other, at `at` on the leader's clock."""
 
     node: str
@@ -26,25 +26,29 @@ class Mark(NamedTuple):
     rank: int = -1
 
 
-class Bench(NamedTuple):
+class Quarantine(NamedTuple):
     """Until when a node sits out, and why."""
 
     until: float
     reason: str
 
 
-def benches(losses: Sequence[Mark], first_failures: Sequence[Mark], settings: Settings) -> Mapping[str, Bench]:
+def find_quarantines(
+    losses: Sequence[Strike], first_failures: Sequence[Strike], settings: Settings
+) -> Mapping[str, Quarantine]:
     """Every node with a bench, by node; some may be over."""
-    found = dict(_benches(losses, settings.flap_limit, "lost", settings))
-    poisoned = _poisoned_ranks(first_failures)
+    found = dict(_quarantines_of(losses, settings.flap_limit, "lost", settings))
+    poisoned = find_poisoned_ranks(first_failures)
     own_faults = [mark for mark in first_failures if mark.rank not in poisoned]
-    for node, bench in _benches(own_faults, settings.bench_failures, "its workers failed first", settings):
+    for node, bench in _quarantines_of(own_faults, settings.bench_failures, "its workers failed first", settings):
         if node not in found or found[node].until < bench.until:
             found[node] = bench
     return found
 
 
-def _benches(marks: Iterable[Mark], limit: int, what: str, settings: Settings) -> Iterable[tuple[str, Bench]]:
+def _quarantines_of(
+    marks: Iterable[Strike], limit: int, what: str, settings: Settings
+) -> Iterable[tuple[str, Quarantine]]:
     """`limit` marks within the window make a bench; each further one makes one that is twice as long."""
     by_node: dict[str, list[float]] = {}
     for mark in marks:
@@ -56,17 +60,17 @@ def _benches(marks: Iterable[Mark], limit: int, what: str, settings: Settings) -
             doublings = min(count - limit, 60)  # beyond any limit, and still a number
             duration_s = min(settings.bench_first_s * 2.0**doublings, settings.bench_max_s)
             reason = f"{what} {count} times within {settings.bench_window_s:g} s, benched for {duration_s:g} s"
-            yield node, Bench(last + duration_s, reason)
+            yield node, Quarantine(last + duration_s, reason)
 
 
-def _poisoned_ranks(first_failures: Iterable[Mark]) -> set[int]:
+def find_poisoned_ranks(first_failures: Iterable[Strike]) -> set[int]:
     nodes: dict[int, set[str]] = {}
     for mark in first_failures:
         nodes.setdefault(mark.rank, set()).add(mark.node)
     return {rank for rank, where in nodes.items() if rank >= 0 and len(where) > 1}
 
 
-def kept(marks: Sequence[Mark], now: float, settings: Settings) -> tuple[Mark, ...]:
+def drop_old_strikes(marks: Sequence[Strike], now: float, settings: Settings) -> tuple[Strike, ...]:
     """The marks that may still matter."""
     since = now - settings.bench_window_s - settings.bench_max_s
     return tuple(mark for mark in marks if mark.at >= since)[-MARKS_MAX:]

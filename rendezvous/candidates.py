@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from rendezvous.benches import Bench
-from rendezvous.budget import Ledger
+from rendezvous.benches import Quarantine
+from rendezvous.budget import RestartBudget
 from rendezvous.decisions import EndRound, Wait
 from rendezvous.records import Seal
 from rendezvous.settings import Settings
@@ -18,54 +18,54 @@ from rendezvous.values import NamedTuple
 from rendezvous.view import MemberView, Size, Sizer, View
 
 
-class Choice(NamedTuple):
+class MemberChoice(NamedTuple):
     """The members to plan with, in the order in which they joined, what they make, and who sits out and why."""
 
     members: list[MemberView]
     size: Size
-    benched: Mapping[str, Bench]
+    quarantined: Mapping[str, Quarantine]
 
     @property
     def roster(self) -> tuple[str, ...]:
         return tuple(view.member.member_id for view in self.members)
 
 
-def staying(view: View) -> list[MemberView]:
+def list_staying(view: View) -> list[MemberView]:
     """Members that do not leave, in the order in which they joined."""
     stay = [member for member_id, member in view.members.items() if not view.is_leaving(member_id)]
     return sorted(stay, key=lambda member: member.create_revision)
 
 
-def choose(view: View, ledger: Ledger, now: float, settings: Settings, sizer: Sizer) -> Choice:
+def choose_members(view: View, ledger: RestartBudget, now: float, settings: Settings, sizer: Sizer) -> MemberChoice:
     """All who stay, but those on the bench only as far as nothing is possible without them, shortest bench first."""
-    stay = staying(view)
-    benches = {node: bench for node, bench in ledger.benches(settings).items() if bench.until > now}
+    stay = list_staying(view)
+    benches = {node: bench for node, bench in ledger.find_quarantines(settings).items() if bench.until > now}
     benched = {member.member.member_id: benches[member.node] for member in stay if member.node in benches}
     able = [member for member in stay if member.member.member_id not in benched]
     size = sizer(able)
     if not benched or size.world_size:
-        return Choice(able, size, benched)
+        return MemberChoice(able, size, benched)
     for member_id in sorted(benched, key=lambda member_id: (benched[member_id].until, member_id)):
         del benched[member_id]
         able = [member for member in stay if member.member.member_id not in benched]
         size = sizer(able)
         if size.world_size:
             break
-    return Choice(able, size, benched)
+    return MemberChoice(able, size, benched)
 
 
-def growth(view: View, seal: Seal, now: float, settings: Settings, sizer: Sizer) -> EndRound | Wait:
+def decide_growth(view: View, seal: Seal, now: float, settings: Settings, sizer: Sizer) -> EndRound | Wait:
     """Whether a round that runs well is ended to use members that came later."""
     reason = f"round {seal.round} runs {seal.world_size} ranks"
     if view.own_id not in view.active:
         reason += " without this node, which stands by as a spare"
     if settings.growth == "never" or any(view.outcome(m) == "succeeded" for m in view.active):
         return Wait(math.inf, reason)
-    chosen = choose(view, view.ledger, now, settings, sizer)
-    free_at = min((bench.until for bench in chosen.benched.values()), default=math.inf)
+    chosen = choose_members(view, view.ledger, now, settings, sizer)
+    free_at = min((bench.until for bench in chosen.quarantined.values()), default=math.inf)
     if chosen.size.world_size <= seal.world_size:
         return Wait(free_at, reason)
-    arrived_at = max((_arrived_at(view, member, settings) for member in chosen.members), default=-math.inf)
+    arrived_at = max((_find_arrival(view, member, settings) for member in chosen.members), default=-math.inf)
     growing = f"growing after round {seal.round}: {chosen.size.reason}"
     if settings.growth == "checkpoint":
         if view.saved_at > arrived_at:
@@ -77,9 +77,13 @@ def growth(view: View, seal: Seal, now: float, settings: Settings, sizer: Sizer)
     return Wait(min(until, free_at), f"{reason}; could grow: {chosen.size.reason}")
 
 
-def _arrived_at(view: View, member: MemberView, settings: Settings) -> float:
+def _find_arrival(view: View, member: MemberView, settings: Settings) -> float:
     """When this member could first have enlarged the round; one whose bench is over counts from then on."""
     if member.member.member_id in view.active:
         return -math.inf
-    bench = view.ledger.benches(settings).get(member.node) if view.ledger.losses or view.ledger.first_failures else None
+    bench = (
+        view.ledger.find_quarantines(settings).get(member.node)
+        if view.ledger.losses or view.ledger.first_failures
+        else None
+    )
     return max(member.seen_at, bench.until if bench is not None else -math.inf)

@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from rendezvous.budget import Ledger
-from rendezvous.candidates import Choice, choose, growth, staying
-from rendezvous.charge import charged
-from rendezvous.decisions import Conclude, Decision, EndRound, Fence, Obey, Resign, SealRound, Wait
+from rendezvous.budget import RestartBudget
+from rendezvous.candidates import MemberChoice, choose_members, decide_growth, list_staying
+from rendezvous.charge import charge_round
+from rendezvous.decisions import ApplyCommand, Decision, EndRound, Fence, Finish, SealRound, StepDown, Wait
 from rendezvous.records import Seal, Stop, Verdict
-from rendezvous.requests import EXIT_STOPPED, next_request
+from rendezvous.requests import EXIT_STOPPED, choose_request
 from rendezvous.settings import Settings
 from rendezvous.view import MemberView, Size, Sizer, StatusView, View
 
@@ -26,17 +26,17 @@ EXIT_TEMPORARY = 75  # sysexits.h EX_TEMPFAIL: the same command may work later
 _PUT_OFF = "omission put off"
 
 __all__ = [
-    "Conclude",
+    "ApplyCommand",
     "Decision",
     "EndRound",
     "Fence",
+    "Finish",
     "MemberView",
-    "Obey",
-    "Resign",
     "SealRound",
     "Size",
     "Sizer",
     "StatusView",
+    "StepDown",
     "View",
     "Wait",
     "decide",
@@ -57,37 +57,37 @@ def _decide(view: View, now: float, settings: Settings, sizer: Sizer) -> Decisio
     seal = view.seal
     if seal is not None and view.active and all(view.outcome(m) == "succeeded" for m in view.active):
         # Also when a stop came too late, and when some of them are gone by now.
-        return Conclude(Verdict(kind="success", exit_code=0, round=seal.round, reason="all workers succeeded"))
+        return Finish(Verdict(kind="success", exit_code=0, round=seal.round, reason="all workers succeeded"))
     gone = sorted(m for m in view.gone if m in view.members)
     if gone:
         return Fence(tuple(gone), f"{view.describe(gone)} gone: nothing listens there any more", True, "loss proven")
-    request = next_request(view)
-    if isinstance(request, Conclude):  # the next job begins as soon as no member of this one is left
-        if held := view.perhaps_held(now):
+    request = choose_request(view)
+    if isinstance(request, Finish):  # the next job begins as soon as no member of this one is left
+        if held := view.list_perhaps_held(now):
             words = f"after an outage of the store {view.describe(held)} may run workers without a membership"
             return Wait(view.no_omission_before, f"waiting before the job is stopped: {words}", rule=_PUT_OFF)
-        if unaware := view.unaware(now):
+        if unaware := view.list_unaware(now):
             return _wait_for_unaware(view, unaware, "the job is stopped")
     if request is not None:
         return request
-    if view.is_leaving(view.own_id) and view.is_idle(view.own_id) and staying(view) and not _must_end_first(view):
-        return Resign("this node leaves, another will lead")
-    cut_off = _cut_off(view, now, settings)
-    if cut_off and _is_outcast(view):
+    if view.is_leaving(view.own_id) and view.is_idle(view.own_id) and list_staying(view) and not _must_end_first(view):
+        return StepDown("this node leaves, another will lead")
+    cut_off = _find_isolated(view, now, settings)
+    if cut_off and _is_leader_isolated(view):
         if seal is None or view.is_idle(view.own_id):
-            return Resign(_outcast_words(view))
+            return StepDown(_describe_isolated_leader(view))
     else:
         idle = [m for m in cut_off if seal is None or m not in view.active or view.has_stopped(m)]
         if idle:
-            return Fence(tuple(idle), _cut_off_words(view, idle, settings), rule="isolated member")
+            return Fence(tuple(idle), _describe_isolated(view, idle, settings), rule="isolated member")
     if seal is None:
-        return _first_round(view, now, settings, sizer)
+        return _decide_first_round(view, now, settings, sizer)
     if view.stop is None or view.stop.round != seal.round:
-        return _running(view, seal, cut_off, now, settings, sizer)
+        return _decide_running(view, seal, cut_off, now, settings, sizer)
     unstopped = [m for m in view.active if m in view.members and not view.has_stopped(m)]
     if unstopped:
-        return _stopping(view, view.stop, unstopped, now, settings)
-    return _between(view, seal, view.stop, now, settings, sizer)
+        return _decide_stopping(view, view.stop, unstopped, now, settings)
+    return _decide_between(view, seal, view.stop, now, settings, sizer)
 
 
 def _must_end_first(view: View) -> bool:
@@ -96,7 +96,7 @@ def _must_end_first(view: View) -> bool:
     return view.is_pending(view.own_id) and not has_stop
 
 
-def _cut_off(view: View, now: float, settings: Settings) -> list[str]:
+def _find_isolated(view: View, now: float, settings: Settings) -> list[str]:
     """Members that renew their leases, but could be reached once and could not for too long."""
     if settings.lease_ttl_s == math.inf:
         return []
@@ -104,37 +104,37 @@ def _cut_off(view: View, now: float, settings: Settings) -> list[str]:
     return sorted(m for m, at in since.items() if m in view.members and now >= at + settings.isolation_s)
 
 
-def _is_outcast(view: View) -> bool:
+def _is_leader_isolated(view: View) -> bool:
     """Whether it is the leader that is cut off, since it reaches fewer than half of the others."""
     return 2 * view.reached_count < view.others_count
 
 
-def _outcast_words(view: View) -> str:
+def _describe_isolated_leader(view: View) -> str:
     return f"{view.name(view.own_id)} leads, but reaches only {view.reached_count} of {view.others_count} other nodes"
 
 
-def _cut_off_words(view: View, member_ids: Sequence[str], settings: Settings) -> str:
+def _describe_isolated(view: View, member_ids: Sequence[str], settings: Settings) -> str:
     return f"{view.describe(member_ids)} cut off: the store is reached, but no peer for {settings.isolation_s:g} s"
 
 
 # --- no round was sealed yet ---
 
 
-def _first_round(view: View, now: float, settings: Settings, sizer: Sizer) -> Decision:
-    candidates = staying(view)
+def _decide_first_round(view: View, now: float, settings: Settings, sizer: Sizer) -> Decision:
+    candidates = list_staying(view)
     if not candidates:
-        return _nobody_left(view, 0)
+        return _end_without_members(view, 0)
     size = sizer(candidates)
-    chosen = Choice(candidates, size, {})
+    chosen = MemberChoice(candidates, size, {})
     if size.is_full:
         return SealRound(chosen.roster, view.ledger, size.reason)
     patience_ends = view.opened_at + settings.start_timeout_s
     if size.world_size == 0:
         if size.is_complete:
-            return Conclude(_failure(0, f"no world can be formed: {size.reason}", EXIT_REFUSED))
+            return Finish(_make_failure(0, f"no world can be formed: {size.reason}", EXIT_REFUSED))
         if now >= patience_ends:
             reason = f"no world could be formed within {settings.start_timeout_s:g} s: {size.reason}"
-            return Conclude(_failure(0, reason))
+            return Finish(_make_failure(0, reason))
         return Wait(patience_ends, f"waiting for nodes: {size.reason}")
     if settings.target_nodes:
         words = f"{len(candidates)} of the {settings.target_nodes} nodes asked for are here"
@@ -152,19 +152,21 @@ def _first_round(view: View, now: float, settings: Settings, sizer: Sizer) -> De
 # --- a round runs ---
 
 
-def _running(view: View, seal: Seal, cut_off: Sequence[str], now: float, settings: Settings, sizer: Sizer) -> Decision:
-    doubtful = set(view.doubtful(now))
-    lost = [m for m in view.lost() if m not in doubtful]
+def _decide_running(
+    view: View, seal: Seal, cut_off: Sequence[str], now: float, settings: Settings, sizer: Sizer
+) -> Decision:
+    doubtful = set(view.list_doubtful(now))
+    lost = [m for m in view.list_lost() if m not in doubtful]
     if lost:
         return EndRound("kill", f"{view.describe(lost)} lost in round {seal.round}")
-    if cut_off and _is_outcast(view) and view.is_pending(view.own_id):
-        return EndRound("kill", f"{_outcast_words(view)} in round {seal.round}", "isolated leader")
+    if cut_off and _is_leader_isolated(view) and view.is_pending(view.own_id):
+        return EndRound("kill", f"{_describe_isolated_leader(view)} in round {seal.round}", "isolated leader")
     unreachable = [m for m in cut_off if view.is_pending(m)]
-    if unreachable and not _is_outcast(view):
-        words = _cut_off_words(view, unreachable, settings)
+    if unreachable and not _is_leader_isolated(view):
+        words = _describe_isolated(view, unreachable, settings)
         return EndRound("kill", f"{words} in round {seal.round}", "isolated member")
     leaving = [m for m in view.active if view.is_leaving(m) and view.is_pending(m)]
-    failed = view.failed()
+    failed = view.list_failed()
     if failed:
         # Whoever was inside a collective with a worker of a leaving node fails; people look for the cause.
         because = f"{view.describe(leaving)} leaving, and " if leaving else ""
@@ -176,11 +178,13 @@ def _running(view: View, seal: Seal, cut_off: Sequence[str], now: float, setting
             return EndRound("grace", f"{view.describe(leaving)} leaving in round {seal.round}")
         return Wait(until, f"gathering departures of round {seal.round}")
     if doubtful:
-        return Wait(view.no_omission_before, f"{_doubt_words(view, doubtful)} in round {seal.round}", rule=_PUT_OFF)
-    return growth(view, seal, now, settings, sizer)
+        return Wait(
+            view.no_omission_before, f"{_describe_doubtful(view, doubtful)} in round {seal.round}", rule=_PUT_OFF
+        )
+    return decide_growth(view, seal, now, settings, sizer)
 
 
-def _doubt_words(view: View, doubtful: Collection[str]) -> str:
+def _describe_doubtful(view: View, doubtful: Collection[str]) -> str:
     return f"waiting for {view.describe(doubtful)} to register again after an outage of the store"
 
 
@@ -193,13 +197,13 @@ def _wait_for_unaware(view: View, unaware: Sequence[str], what: str) -> Wait:
 # --- it is being stopped ---
 
 
-def _stopping(view: View, stop: Stop, unstopped: Sequence[str], now: float, settings: Settings) -> Decision:
+def _decide_stopping(view: View, stop: Stop, unstopped: Sequence[str], now: float, settings: Settings) -> Decision:
     until = view.stopped_at + settings.gone_within_s(stop.mode)
     if now < until:
         return Wait(until, f"stopping round {stop.round} ({stop.reason}): waiting for {view.describe(unstopped)}")
     others = tuple(m for m in unstopped if m != view.own_id)
     if not others:
-        return Resign(f"this node has not stopped round {stop.round} in time")
+        return StepDown(f"this node has not stopped round {stop.round} in time")
     has = "has" if len(others) == 1 else "have"
     return Fence(others, f"{view.describe(others)} {has} not stopped round {stop.round} in time", rule="fenced")
 
@@ -207,35 +211,37 @@ def _stopping(view: View, stop: Stop, unstopped: Sequence[str], now: float, sett
 # --- it is gone everywhere ---
 
 
-def _between(view: View, seal: Seal, stop: Stop, now: float, settings: Settings, sizer: Sizer) -> Decision:
+def _decide_between(view: View, seal: Seal, stop: Stop, now: float, settings: Settings, sizer: Sizer) -> Decision:
     """Charge the round, then choose who runs the next."""
-    doubtful = set(view.doubtful(now))
+    doubtful = set(view.list_doubtful(now))
     if doubtful:
-        return Wait(view.no_omission_before, f"{_doubt_words(view, doubtful)} before the next round", rule=_PUT_OFF)
-    if unaware := view.unaware(now):
+        return Wait(
+            view.no_omission_before, f"{_describe_doubtful(view, doubtful)} before the next round", rule=_PUT_OFF
+        )
+    if unaware := view.list_unaware(now):
         return _wait_for_unaware(view, unaware, "the next round")
-    ledger = charged(view, seal, stop, now, settings)
-    if not isinstance(ledger, Ledger):
+    ledger = charge_round(view, seal, stop, now, settings)
+    if not isinstance(ledger, RestartBudget):
         return ledger
-    if not staying(view):
-        return _nobody_left(view, seal.round)
-    chosen = choose(view, ledger, now, settings, sizer)
+    if not list_staying(view):
+        return _end_without_members(view, seal.round)
+    chosen = choose_members(view, ledger, now, settings, sizer)
     if chosen.size.world_size == 0:
         until = view.stopped_at + settings.rejoin_timeout_s
-        words = f"{chosen.size.reason}{_missing_words(view)}"
+        words = f"{chosen.size.reason}{_describe_missing(view)}"
         if now >= until:
             reason = f"too few nodes came back within {settings.rejoin_timeout_s:g} s: {words}"
-            return Conclude(_failure(seal.round, reason))
+            return Finish(_make_failure(seal.round, reason))
         return Wait(until, f"waiting for nodes to come back: {words}", is_limit=True)
     until = view.stopped_at + settings.backoff_s(ledger.short_rounds)
     if now < until:
         words = f"round {seal.round} was short, as {ledger.short_rounds - 1} before it: pausing"
         return Wait(until, words, rule="backoff")
-    benched = [f"; {view.name(m)}: {bench.reason}" for m, bench in sorted(chosen.benched.items())]
+    benched = [f"; {view.name(m)}: {bench.reason}" for m, bench in sorted(chosen.quarantined.items())]
     return SealRound(chosen.roster, ledger, chosen.size.reason + "".join(benched[:4]))
 
 
-def _missing_words(view: View) -> str:
+def _describe_missing(view: View) -> str:
     """Who of the last round is no longer here, by name."""
     words = ""
     for what, missing in (
@@ -246,14 +252,14 @@ def _missing_words(view: View) -> str:
     return words
 
 
-def _nobody_left(view: View, round: int) -> Decision:
+def _end_without_members(view: View, round: int) -> Decision:
     """Every member is leaving, and nothing runs any more: the one that leads writes the verdict."""
     own = view.statuses.get(view.own_id)
     if own is None or not own.status.leaving:
-        return Conclude(Verdict(kind="stopped", exit_code=EXIT_STOPPED, round=round, reason="every node is drained"))
+        return Finish(Verdict(kind="stopped", exit_code=EXIT_STOPPED, round=round, reason="every node is drained"))
     exit_code = own.status.leaving_exit_code or EXIT_TEMPORARY
-    return Conclude(Verdict(kind="stopped", exit_code=exit_code, round=round, reason=own.status.leaving))
+    return Finish(Verdict(kind="stopped", exit_code=exit_code, round=round, reason=own.status.leaving))
 
 
-def _failure(round: int, reason: str, exit_code: int = EXIT_TEMPORARY) -> Verdict:
+def _make_failure(round: int, reason: str, exit_code: int = EXIT_TEMPORARY) -> Verdict:
     return Verdict(kind="failure", exit_code=exit_code, round=round, reason=reason)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from rendezvous.budget import Ledger
+from rendezvous.budget import RestartBudget
 from rendezvous.records import Verdict
 from rendezvous.values import NamedTuple
 
@@ -29,7 +29,7 @@ class SealRound(NamedTuple):
     """Ask for a plan of these members and seal it, with the budget as it will stand."""
 
     roster: tuple[str, ...]
-    ledger: Ledger
+    ledger: RestartBudget
     reason: str
 
 
@@ -42,20 +42,20 @@ class Fence(NamedTuple):
     rule: str = ""
 
 
-class Resign(NamedTuple):
+class StepDown(NamedTuple):
     """This leader is about to go and others stay: it lets go of the leader's key with its own member key."""
 
     reason: str
 
 
-class Conclude(NamedTuple):
+class Finish(NamedTuple):
     """End the job, and consume the command `token` if one asked for that."""
 
     verdict: Verdict
     token: str = ""
 
 
-class Obey(NamedTuple):
+class ApplyCommand(NamedTuple):
     """Consume the command `token`: drain or undrain this name, or refuse with an answer."""
 
     token: str
@@ -64,4 +64,4 @@ class Obey(NamedTuple):
     answer: str = ""
 
 
-Decision = Wait | EndRound | SealRound | Fence | Resign | Conclude | Obey
+Decision = Wait | EndRound | SealRound | Fence | StepDown | Finish | ApplyCommand

@@ -18,37 +18,37 @@ from rendezvous.errors import LeaseExists, OutcomeUnknown, StoreError
 from rendezvous.messages import (
     Action,
     Answer,
-    Answered,
-    Appear,
-    Ask,
-    Attend,
+    ConnectTo,
     Event,
-    Follow,
+    Log,
     MakePlan,
-    Planned,
+    PlanReady,
     PlanRefused,
-    Refused,
     Request,
-    Say,
-    Tell,
+    SendToPeer,
+    SetIdentity,
+    StartWatch,
+    StopWatch,
+    StoreOutcomeUnknown,
+    StoreRejected,
+    StoreReply,
+    StoreRequest,
     Tick,
-    Unfollow,
-    Unknown,
-    Watched,
     WatchLost,
+    WatchUpdate,
 )
-from rendezvous.protocol import Protocol
+from rendezvous.protocol import MemberMachine
 from rendezvous.store import Batch, Lease, Store, Watch
-from rendezvous.trouble import Trouble, purpose
+from rendezvous.trouble import StoreHealthLog, request_kind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rendezvous.hired import Hired
+    from rendezvous.hired import WorkerPool
     from rendezvous.presence import Presence
 
-Planner = Callable[[MakePlan], Planned | PlanRefused]
+Planner = Callable[[MakePlan], PlanReady | PlanRefused]
 
-HANDS = 4
+POOL_THREADS = 4
 """Threads for requests. The protocol has one request per lane under way, and seldom more than three lanes busy: a
 slow one then holds up none of the others."""
 
@@ -62,7 +62,7 @@ class Driver:
     def __init__(
         self,
         *,
-        protocol: Protocol,
+        protocol: MemberMachine,
         store: Store,
         planner: Planner,
         clock: Callable[[], float],
@@ -76,15 +76,15 @@ class Driver:
         self._clock = clock
         self._wake = wake
         self._presence = presence
-        self._inbox: deque[tuple[Event, _Following | None]] = deque()
-        self._followed: dict[str, _Following] = {}
+        self._inbox: deque[tuple[Event, _Subscription | None]] = deque()
+        self._watches: dict[str, _Subscription] = {}
         self._is_local = is_local
         if not is_local:
-            from rendezvous.hired import Hired  # one machine needs no hands but the caller's
+            from rendezvous.hired import WorkerPool  # one machine needs no hands but the caller's
 
-            self._renewing = Hired("keep-alive", 1)
-            self._asking = Hired("request", HANDS)
-        self._trouble = Trouble(protocol.settings)
+            self._renewal_pool = WorkerPool("keep-alive", 1)
+            self._request_pool = WorkerPool("request", POOL_THREADS)
+        self._store_health = StoreHealthLog(protocol.settings)
         self._outcomes: deque[tuple[str, StoreError | None, float]] = deque()  # of requests, and how long each took
         self._failure: Exception | None = None  # a mistake made in another thread, for the caller's to answer for
 
@@ -108,7 +108,7 @@ class Driver:
             if self._failure is not None:
                 raise self._failure
             now = self._clock()
-            for_agent += self._told_of_the_store(now)
+            for_agent += self._report_store_health(now)
             events = self._take_inbox()
             if not events:
                 if now < self._protocol.wake_at:
@@ -124,28 +124,28 @@ class Driver:
         """
         if self._presence is not None:
             self._presence.close()
-        followed = list(self._followed.values())
-        self._followed.clear()
+        followed = list(self._watches.values())
+        self._watches.clear()
         if self._is_local:
             _cancel(followed)
             self._store.close()
             return
-        from rendezvous.hired import Hired
+        from rendezvous.hired import WorkerPool
 
         deadline = self._clock() + limit_s
         left_s = limit_s
-        for hired in (self._asking, self._renewing):
-            hired.finish(left_s)
+        for hired in (self._request_pool, self._renewal_pool):
+            hired.join(left_s)
             left_s = max(0.0, deadline - self._clock())
-        closing = Hired("farewell", 1)
-        closing.do(lambda: _cancel(followed))
-        closing.do(self._store.close)
-        closing.finish(max(left_s, limit_s / 2))
+        closing = WorkerPool("farewell", 1)
+        closing.submit(lambda: _cancel(followed))
+        closing.submit(self._store.close)
+        closing.join(max(left_s, limit_s / 2))
 
-    def _told_of_the_store(self, now: float) -> list[Action]:
+    def _report_store_health(self, now: float) -> list[Action]:
         outcomes = [self._outcomes.popleft() for _ in range(len(self._outcomes))]
-        sentences = [self._trouble.take(purpose, error, now, took_s) for purpose, error, took_s in outcomes]
-        return [Say(sentence, is_remark=True) for sentence in sentences if sentence]
+        sentences = [self._store_health.note(purpose, error, now, took_s) for purpose, error, took_s in outcomes]
+        return [Log(sentence, is_remark=True) for sentence in sentences if sentence]
 
     def _take_inbox(self) -> list[Event]:
         """What has come in, without late words of watches that are not wanted any more."""
@@ -154,21 +154,21 @@ class Driver:
 
     def _carry_out(self, action: Action) -> bool:
         match action:
-            case Ask():
-                self._ask(action)
-            case Follow(key, start_revision):
-                self._follow(key, start_revision)
-            case Unfollow(key):
-                self._unfollow(key)
+            case StoreRequest():
+                self._request(action)
+            case StartWatch(key, start_revision):
+                self._start_watch(key, start_revision)
+            case StopWatch(key):
+                self._stop_watch(key)
             case MakePlan():
                 self._plan(action)
-            case Appear(job, member_id):
+            case SetIdentity(job, member_id):
                 if self._presence is not None:
                     self._presence.appear(job, member_id)
-            case Attend(member_id, address):
+            case ConnectTo(member_id, address):
                 if self._presence is not None:
                     self._presence.attend(member_id, address)
-            case Tell(member_id, text):
+            case SendToPeer(member_id, text):
                 if self._presence is not None:
                     self._presence.tell(member_id, text)
             case _:
@@ -177,21 +177,21 @@ class Driver:
 
     # --- what may take its time ---
 
-    def _follow(self, key: str, start_revision: int) -> None:
-        self._unfollow(key)
-        following = self._followed[key] = _Following(self._store, key, start_revision, self._hand_in)
+    def _start_watch(self, key: str, start_revision: int) -> None:
+        self._stop_watch(key)
+        following = self._watches[key] = _Subscription(self._store, key, start_revision, self._deliver)
         following.begin()
 
-    def _unfollow(self, key: str) -> None:
-        following = self._followed.pop(key, None)
+    def _stop_watch(self, key: str) -> None:
+        following = self._watches.pop(key, None)
         if following is not None:
             following.is_cancelled = True
             if self._is_local:
                 following.cancel()
             else:
-                self._have_done(self._asking, following.cancel)
+                self._run_in_pool(self._request_pool, following.cancel)
 
-    def _hand_in(self, event: Event, following: _Following) -> None:
+    def _deliver(self, event: Event, following: _Subscription) -> None:
         self._inbox.append((event, following))
         self._wake()
 
@@ -199,16 +199,16 @@ class Driver:
         if self._is_local:
             self._inbox.append((self._planner(order), None))
         else:  # a large plan may take longer than a lease
-            self._have_done(self._asking, lambda: self.submit(self._planner(order)))
+            self._run_in_pool(self._request_pool, lambda: self.submit(self._planner(order)))
 
-    def _ask(self, ask: Ask) -> None:
+    def _request(self, ask: StoreRequest) -> None:
         if self._is_local:
-            self._inbox.append((self._event_of(ask), None))
+            self._inbox.append((self._execute(ask), None))
             return
-        hired = self._renewing if isinstance(ask.request, messages.KeepAlive) else self._asking
-        self._have_done(hired, lambda: self.submit(self._event_of(ask)))
+        hired = self._renewal_pool if isinstance(ask.request, messages.KeepAlive) else self._request_pool
+        self._run_in_pool(hired, lambda: self.submit(self._execute(ask)))
 
-    def _have_done(self, hired: Hired, work: Callable[[], object]) -> None:
+    def _run_in_pool(self, hired: WorkerPool, work: Callable[[], object]) -> None:
         def attempt() -> None:
             try:
                 work()
@@ -216,28 +216,28 @@ class Driver:
                 self._failure = error
                 self._wake()
 
-        hired.do(attempt)
+        hired.submit(attempt)
 
-    def _event_of(self, ask: Ask) -> Event:
+    def _execute(self, ask: StoreRequest) -> Event:
         failure: StoreError | None = None
         since = self._clock()
         try:
-            return Answered(ask.id, answer(self._store, ask.request))
+            return StoreReply(ask.id, execute_request(self._store, ask.request))
         except OutcomeUnknown as error:
             failure = error
-            return Unknown(ask.id)
+            return StoreOutcomeUnknown(ask.id)
         except StoreError as error:
             failure = error
-            return Refused(ask.id, error)
+            return StoreRejected(ask.id, error)
         finally:
-            self._outcomes.append((purpose(ask.request), failure, self._clock() - since))
+            self._outcomes.append((request_kind(ask.request), failure, self._clock() - since))
 
 
-class _Following:
+class _Subscription:
     """One watch, from the order on. `hand_in` is called from the store's threads."""
 
     def __init__(
-        self, store: Store, key: str, start_revision: int, hand_in: Callable[[Event, _Following], None]
+        self, store: Store, key: str, start_revision: int, hand_in: Callable[[Event, _Subscription], None]
     ) -> None:
         self._store = store
         self._key = key
@@ -265,19 +265,19 @@ class _Following:
 
     def _take(self, batch: Batch) -> None:
         if not self.is_cancelled:
-            self._hand_in(Watched(self._key, batch), self)
+            self._hand_in(WatchUpdate(self._key, batch), self)
 
     def _lose(self, error: StoreError) -> None:
         if not self.is_cancelled:
             self._hand_in(WatchLost(self._key, error), self)
 
 
-def _cancel(followed: list[_Following]) -> None:
+def _cancel(followed: list[_Subscription]) -> None:
     for following in followed:
         following.cancel()
 
 
-def answer(store: Store, request: Request) -> Answer:
+def execute_request(store: Store, request: Request) -> Answer:
     """Put a request to the store. Raises StoreError as the store does."""
     match request:
         case messages.Grant(ttl_s, id):

@@ -12,39 +12,39 @@ from collections.abc import Iterable
 
 from rendezvous import keys
 from rendezvous.decide import Sizer
-from rendezvous.leading import Leading
-from rendezvous.messages import Answer, Attend, Planned, PlanRefused, Txn
-from rendezvous.outsider import Outsider
-from rendezvous.records import Command, Leader, Seal, Spares
+from rendezvous.leading import Leader
+from rendezvous.messages import Answer, ConnectTo, PlanReady, PlanRefused, Txn
+from rendezvous.outsider import Takeover
+from rendezvous.records import Command, LeaderRecord, Seal, Spares
 from rendezvous.store import Compare, Delete, Get, KeyValue, Operation, Put, TxnResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rendezvous.protocol import Protocol
+    from rendezvous.protocol import MemberMachine
 
 
 class Election:
     """`node_name` is for people."""
 
-    def __init__(self, member: Protocol, sizer: Sizer, node_name: str, presence_address: str) -> None:
+    def __init__(self, member: MemberMachine, sizer: Sizer, node_name: str, presence_address: str) -> None:
         self._member = member
         self._sizer = sizer
         self._node_name = node_name
         self._presence_address = presence_address
-        self._attended, self._attended_at = Attend("", ""), math.inf
+        self._connected_to, self._connected_at = ConnectTo("", ""), math.inf
         self._has_warned = False
         self._ranked_token = ""  # the last plan that gave this agent ranks, under whatever member id
         self._spare_id = ""  # the last member id under which this agent was listed as a spare
         self._unaware_until: dict[str, float] = {}  # as in View, of leaders and memberships before
-        self.leading: Leading | None = None
+        self.leading: Leader | None = None
         self.begin_membership()
 
     def begin_membership(self) -> None:
         """Lead no more, and know no leader."""
         self.leading = None
         self._campaign_at = -math.inf
-        self._outsider: Outsider | None = None  # while there is no leader, and this member is not of the roster
-        self._attend(None, math.inf)
+        self._takeover: Takeover | None = None  # while there is no leader, and this member is not of the roster
+        self._connect_to(None, math.inf)
 
     def note_unaware(self, member_ids: Iterable[str], now: float) -> None:
         """The store has ended the leases of these or the own one early, so they may not know of theirs.
@@ -56,28 +56,30 @@ class Election:
         until = now + self._member.settings.lease_ttl_s
         self._unaware_until.update((member_id, until) for member_id in member_ids)
 
-    def belong(self, seal: Seal) -> None:
+    def note_ranks(self, seal: Seal) -> None:
         """This agent has ranks in this round."""
         self._ranked_token = seal.plan_token
 
-    def take_plan(self, event: Planned | PlanRefused) -> None:
+    def take_plan(self, event: PlanReady | PlanRefused) -> None:
         if self.leading is not None:
             self.leading.take_plan(event)
 
-    def claim(self, job: keys.Keys) -> Put:
+    def make_leader_put(self, job: keys.Keys) -> Put:
         """What says that this member leads, on its own lease."""
         member = self._member
-        assert member.leash.lease is not None
-        leader = Leader(member_id=member.member_id, node_name=self._node_name, presence_address=self._presence_address)
-        return Put(job.leader, member.encode(leader, job.leader), member.leash.lease)
+        assert member.lease.lease is not None
+        leader = LeaderRecord(
+            member_id=member.member_id, node_name=self._node_name, presence_address=self._presence_address
+        )
+        return Put(job.leader, member.encode(leader, job.leader), member.lease.lease)
 
-    def leader(self, job: keys.Keys) -> Leader | None:
+    def read_leader(self, job: keys.Keys) -> LeaderRecord | None:
         """Who leads, as far as this member knows."""
-        return self._member.read(Leader, job.leader)
+        return self._member.read(LeaderRecord, job.leader)
 
     def advance(self, job: keys.Keys, now: float) -> None:
         member = self._member
-        held, leader, seal = member.mirror.get(job.leader), self.leader(job), member.read(Seal, job.round)
+        held, leader, seal = member.cache.get(job.leader), self.read_leader(job), member.read(Seal, job.round)
         spares = member.read(Spares, job.spares)
         if spares is not None and member.member_id in spares.member_ids:
             self._spare_id = member.member_id
@@ -86,42 +88,42 @@ class Election:
         if leader is None or held is None:
             self._elect(job, seal, now)
             return
-        self._campaign_at, self._outsider = math.inf, None
+        self._campaign_at, self._takeover = math.inf, None
         if leader.member_id != member.member_id:
-            self._attend(leader, now)
-            self._warn_of_walls(leader, now)
-            self._succeed(job, leader, seal, now)
+            self._connect_to(leader, now)
+            self._warn_unreachable(leader, now)
+            self._take_over(job, leader, seal, now)
         else:
-            self._attend(None, now)
+            self._connect_to(None, now)
             if self.leading is None:
-                current = member.joining.current_key
-                self.leading = Leading(member, job, current, held.mod_revision, self._sizer, now, self._unaware_until)
-            if not member.is_blind and not member.leash.is_store_away:  # nothing is decided on what may be old
+                current = member.join.current_key
+                self.leading = Leader(member, job, current, held.mod_revision, self._sizer, now, self._unaware_until)
+            if not member.has_lost_watch and not member.lease.is_store_away:  # nothing is decided on what may be old
                 self.leading.advance(now)
 
     def _stop_leading(self, job: keys.Keys, now: float) -> None:
         self.note_unaware((), now)
-        self._member.unfollow(job.members, job.statuses, job.spec, self._member.joining.current_key)
+        self._member.unwatch(job.members, job.statuses, job.spec, self._member.join.current_key)
         self.leading = None
 
-    def _attend(self, leader: Leader | None, now: float) -> None:
+    def _connect_to(self, leader: LeaderRecord | None, now: float) -> None:
         """Keep a presence connection to this leader and to nobody else."""
-        attended = Attend(leader.member_id, leader.presence_address) if leader else Attend("", "")
-        if attended != self._attended:
-            self._attended, self._attended_at = attended, now
-            self._member.act(attended)
+        attended = ConnectTo(leader.member_id, leader.presence_address) if leader else ConnectTo("", "")
+        if attended != self._connected_to:
+            self._connected_to, self._connected_at = attended, now
+            self._member.emit(attended)
 
-    def _warn_of_walls(self, leader: Leader, now: float) -> None:
+    def _warn_unreachable(self, leader: LeaderRecord, now: float) -> None:
         """Say once that the leader has never been reached: somebody may want to open a port."""
         member = self._member
-        if self._has_warned or not leader.presence_address or member.presence.was_reached(leader.member_id):
+        if self._has_warned or not leader.presence_address or member.peers.was_reached(leader.member_id):
             return
-        at = self._attended_at + member.settings.isolation_s
+        at = self._connected_at + member.settings.isolation_s
         if now < at:
-            member.wake(at)
+            member.wake_by(at)
             return
         self._has_warned = True
-        member.remark(
+        member.log(
             f"the leader, {leader.node_name}, cannot be reached at {leader.presence_address}: as long as that port is "
             "closed to this node, its loss is noticed when its lease ends, and a store outage stops its workers"
         )
@@ -131,48 +133,48 @@ class Election:
     def _elect(self, job: keys.Keys, seal: Seal | None, now: float) -> None:
         """Try to lead when it is this member's turn."""
         if self._campaign_at == math.inf:
-            self._campaign_at = now + self._turn_s(seal)
-            former = self._attended.member_id
-            self.note_unaware([former] if self._member.presence.is_reached(former) else [], now)
-        order = self._takeover_order(job)
+            self._campaign_at = now + self._campaign_delay_s(seal)
+            former = self._connected_to.member_id
+            self.note_unaware([former] if self._member.peers.is_reached(former) else [], now)
+        order = self.find_takeover_request(job)
         if now < self._campaign_at:
-            self._member.wake(self._campaign_at)
-        elif order is not None or seal is None or self._may_lead(job, seal, now):
+            self._member.wake_by(self._campaign_at)
+        elif order is not None or seal is None or self.may_lead(job, seal, now):
             self._campaign(job, order, now)
 
-    def _turn_s(self, seal: Seal | None) -> float:
+    def _campaign_delay_s(self, seal: Seal | None) -> float:
         """How long to wait before trying: successors one after the other, all others a random time behind them.
 
         So a leader that has left or whose lease has ended is followed at once, and not by all at the same time. Nobody
         knows here whether a successor is still there.
         """
-        member, order = self._member, self._successors(seal)
+        member, order = self._member, self._list_successors(seal)
         delay_s = member.settings.successor_delay_s
-        if member.member_id in order and not member.farewell.is_leaving:
+        if member.member_id in order and not member.leave.is_leaving:
             return order.index(member.member_id) * delay_s
-        return len(order) * delay_s + member.chance() * member.settings.election_spread_s
+        return len(order) * delay_s + member.rng() * member.settings.election_spread_s
 
-    def _successors(self, seal: Seal | None) -> list[str]:
+    def _list_successors(self, seal: Seal | None) -> list[str]:
         """Whom the seal names, without who led last."""
-        return [m for m in seal.successors if m != self._attended.member_id] if seal is not None else []
+        return [m for m in seal.successors if m != self._connected_to.member_id] if seal is not None else []
 
-    def _takeover_order(self, job: keys.Keys) -> KeyValue | None:
+    def find_takeover_request(self, job: keys.Keys) -> KeyValue | None:
         """The request of somebody who knows that the roster is dead, if there is one."""
-        for item in self._member.mirror.under(job.commands):
+        for item in self._member.cache.list_under(job.commands):
             command = self._member.read(Command, item.key)
             if command is not None and command.kind == "takeover" and not command.answer:
                 return item
         return None
 
-    def _may_lead(self, job: keys.Keys, seal: Seal, now: float) -> bool:
+    def may_lead(self, job: keys.Keys, seal: Seal, now: float) -> bool:
         """Whether this agent belongs to the roster, or nobody of it can be running any more."""
-        if not self._member.settings.continues_without_store or self._belongs(job, seal):
+        if not self._member.settings.continues_without_store or self._is_in_roster(job, seal):
             return True
-        if self._outsider is None or self._outsider.seal.plan_token != seal.plan_token:
-            self._outsider = Outsider(self._member, seal)
-        return self._outsider.belongs or self._outsider.may_lead(job, now)
+        if self._takeover is None or self._takeover.seal.plan_token != seal.plan_token:
+            self._takeover = Takeover(self._member, seal)
+        return self._takeover.belongs or self._takeover.may_lead(job, now)
 
-    def _belongs(self, job: keys.Keys, seal: Seal) -> bool:
+    def _is_in_roster(self, job: keys.Keys, seal: Seal) -> bool:
         """Whether no outage is held out without this agent's word, whatever member it was when it was counted in.
 
         A spare that was lost is taken from the list, and from then on nobody waits for its word.
@@ -182,7 +184,7 @@ class Election:
 
     def _campaign(self, job: keys.Keys, order: KeyValue | None, now: float) -> None:
         consumed: tuple[Operation, ...] = ()
-        guards: tuple[Compare, ...] = (Compare(job.leader, "mod", "=", self._member.mirror.revision(job.leader)),)
+        guards: tuple[Compare, ...] = (Compare(job.leader, "mod", "=", self._member.cache.revision(job.leader)),)
         if order is not None:
             consumed = (Delete(order.key),)
             guards += (Compare(order.key, "mod", "=", order.mod_revision),)
@@ -190,20 +192,20 @@ class Election:
 
     # --- the holder is proven gone ---
 
-    def _succeed(self, job: keys.Keys, leader: Leader, seal: Seal | None, now: float) -> None:
+    def _take_over(self, job: keys.Keys, leader: LeaderRecord, seal: Seal | None, now: float) -> None:
         """Take over from a leader of which nothing is left, in the order that the seal names."""
         member = self._member
-        gone_since = member.presence.gone_since(leader.member_id, leader.presence_address)
-        order = self._successors(seal)
-        if gone_since == math.inf or member.member_id not in order or member.farewell.is_leaving:
+        gone_since = member.peers.gone_since(leader.member_id, leader.presence_address)
+        order = self._list_successors(seal)
+        if gone_since == math.inf or member.member_id not in order or member.leave.is_leaving:
             return
         at = gone_since + order.index(member.member_id) * member.settings.successor_delay_s
         if now < at:
-            member.wake(at)
+            member.wake_by(at)
             return
-        former, revision = job.member(leader.member_id), member.mirror.revision(job.leader)
+        former, revision = job.member(leader.member_id), member.cache.revision(job.leader)
 
-        def found(answer: Answer, now: float) -> None:
+        def on_reply(answer: Answer, now: float) -> None:
             assert isinstance(answer, TxnResult)
             old = answer.found[0].first
             guards = (
@@ -213,7 +215,7 @@ class Election:
             why = f"take over from {leader.node_name}"
             self._write_leader(job, why, guards, (Delete(former),) if old else (), now)
 
-        member.ask("campaign", "read the lost leader's key", Txn((), (Get(former),)), found, now)
+        member.request("campaign", "read the lost leader's key", Txn((), (Get(former),)), on_reply, now)
 
     def _write_leader(
         self, job: keys.Keys, why: str, guards: tuple[Compare, ...], besides: tuple[Operation, ...], now: float
@@ -226,17 +228,17 @@ class Election:
             Compare(own, "create", "=", member.member_revision),
             Compare(job.verdict, "create", "=", 0),
             # Who belongs to the roster may have changed under leaders that have come and gone unseen.
-            Compare(job.round, "mod", "=", member.mirror.revision(job.round)),
-            Compare(job.spares, "mod", "=", member.mirror.revision(job.spares)),
+            Compare(job.round, "mod", "=", member.cache.revision(job.round)),
+            Compare(job.spares, "mod", "=", member.cache.revision(job.spares)),
         )
-        put = self.claim(job)
+        put = self.make_leader_put(job)
         reads = (Get(job.control, prefix=True), Get(own))
 
-        def counted(answer: Answer, now: float) -> None:
+        def on_reply(answer: Answer, now: float) -> None:
             assert isinstance(answer, TxnResult)
             for found, key in zip(answer.found, (job.control, own), strict=True):
-                member.mirror.load(found, key, now)
+                member.cache.load(found, key, now)
             if not answer.succeeded:
                 member.pause("campaign", now)
 
-        member.ask("campaign", why, Txn(compares, (put, *besides, *reads), reads), counted, now)
+        member.request("campaign", why, Txn(compares, (put, *besides, *reads), reads), on_reply, now)

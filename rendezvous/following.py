@@ -11,39 +11,39 @@ from collections.abc import Callable
 
 from rendezvous import records
 from rendezvous.errors import RecordError
-from rendezvous.lanes import Lanes
-from rendezvous.messages import Answer, Follow, Txn, Unfollow, Watched, WatchLost
-from rendezvous.mirror import Mirror
-from rendezvous.records import Leader
+from rendezvous.lanes import RequestQueue
+from rendezvous.messages import Answer, StartWatch, StopWatch, Txn, WatchLost, WatchUpdate
+from rendezvous.mirror import KeyCache
+from rendezvous.records import LeaderRecord
 from rendezvous.settings import Settings
 from rendezvous.store import Found, Get, KeyValue, Put, TxnResult
 
-REFUSED_MAX = 100
+REJECTED_MAX = 100
 """Keys whose values are named to people: who writes rubbish again and again does not fill the logs of all nodes."""
 
 
-class Following(Lanes):
+class WatchCache(RequestQueue):
     """`secret`: what records are signed with and checked by, empty if the job has none."""
 
-    def __init__(self, settings: Settings, chance: Callable[[], float], secret: bytes) -> None:
-        super().__init__(settings, chance)
+    def __init__(self, settings: Settings, rng: Callable[[], float], secret: bytes) -> None:
+        super().__init__(settings, rng)
         self.secret = secret
-        self.mirror = Mirror()
+        self.cache = KeyCache()
         self._decoded: dict[str, tuple[int, object]] = {}
-        self._followed: set[str] = set()
-        self._unwatched: set[str] = set()  # followed keys whose watch has ended
-        self._refused: set[str] = set()  # keys whose values were named
+        self._watched: set[str] = set()
+        self._lost_watches: set[str] = set()  # followed keys whose watch has ended
+        self._rejected: set[str] = set()  # keys whose values were named
 
-    def forget_all(self) -> None:
+    def clear_cache(self) -> None:
         """Know nothing: what is followed next is read anew."""
-        self.unfollow_all()
-        self.mirror = Mirror()
+        self.unwatch_all()
+        self.cache = KeyCache()
         self._decoded = {}
 
     @property
-    def is_blind(self) -> bool:
+    def has_lost_watch(self) -> bool:
         """Whether a watch has ended and what it covered was not read again yet."""
-        return bool(self._unwatched)
+        return bool(self._lost_watches)
 
     # --- records ---
 
@@ -53,112 +53,112 @@ class Following(Lanes):
         An unreadable value reads as the record that it replaced, if that is known: whoever wrote it has not ended a
         round or a membership by that. An unreadable leader is none, so that another one can be elected.
         """
-        item = self.mirror.get(key)
+        item = self.cache.get(key)
         if item is None:
             self._decoded.pop(key, None)
             return None
         known = self._decoded.get(key)
         if known is None or known[0] != item.mod_revision:
             record: object = self.decode(kind, item)
-            if record is None and known is not None and kind is not Leader:
+            if record is None and known is not None and kind is not LeaderRecord:
                 record = known[1]
             known = self._decoded[key] = (item.mod_revision, record)
         return known[1] if isinstance(known[1], kind) else None
 
     def is_readable(self, kind: type[records.Record], key: str) -> bool:
         """Whether there is nothing under `key`, or something of which at least the value before is known."""
-        return self.mirror.get(key) is None or self.read(kind, key) is not None
+        return self.cache.get(key) is None or self.read(kind, key) is not None
 
     def decode(self, kind: type[records.Record], item: KeyValue) -> records.Record | None:
         """What the store holds there; None, and a sentence, if that is no such record."""
         try:
             return records.decode(kind, item.value, item.key, self.secret)
         except RecordError as error:
-            if item.key not in self._refused and len(self._refused) < REFUSED_MAX:
-                self._refused.add(item.key)
-                self.remark(f"{error}; it is ignored")
+            if item.key not in self._rejected and len(self._rejected) < REJECTED_MAX:
+                self._rejected.add(item.key)
+                self.log(f"{error}; it is ignored")
             return None
 
     def encode(self, record: records.AnyRecord, key: str) -> bytes:
         """The record as it is written under `key`, signed if this job has a secret."""
         return records.encode(record, key, self.secret)
 
-    def wrote(self, put: Put, revision: int, now: float) -> None:
+    def note_own_write(self, put: Put, revision: int, now: float) -> None:
         """Take an own write into the copy without waiting for the watch."""
-        old = self.mirror.get(put.key)
+        old = self.cache.get(put.key)
         created = old.create_revision if old else revision
         version = old.version + 1 if old else 1
-        self.mirror.put(KeyValue(put.key, put.value, created, revision, version, put.lease), now)
+        self.cache.put(KeyValue(put.key, put.value, created, revision, version, put.lease), now)
 
     # --- watches ---
 
-    def follow(self, key: str, start_revision: int) -> None:
+    def watch(self, key: str, start_revision: int) -> None:
         """Watch `key` (a prefix if it ends with "/"), until `unfollow` or the end of this membership."""
-        self._followed.add(key)
-        self._unwatched.discard(key)
-        self.act(Follow(key, start_revision))
+        self._watched.add(key)
+        self._lost_watches.discard(key)
+        self.emit(StartWatch(key, start_revision))
 
-    def unfollow(self, *watched: str) -> None:
-        for key in sorted(self._followed.intersection(watched)):
-            self._followed.remove(key)
-            self._unwatched.discard(key)
-            self.act(Unfollow(key))
+    def unwatch(self, *watched: str) -> None:
+        for key in sorted(self._watched.intersection(watched)):
+            self._watched.remove(key)
+            self._lost_watches.discard(key)
+            self.emit(StopWatch(key))
 
-    def unfollow_all(self) -> None:
-        self.unfollow(*self._followed)
+    def unwatch_all(self) -> None:
+        self.unwatch(*self._watched)
 
-    def take_watched(self, event: Watched | WatchLost, now: float) -> None:
-        if event.key not in self._followed:
+    def handle_watch(self, event: WatchUpdate | WatchLost, now: float) -> None:
+        if event.key not in self._watched:
             return
-        if isinstance(event, Watched):
-            self.mirror.apply(event.batch, now)
+        if isinstance(event, WatchUpdate):
+            self.cache.apply(event.batch, now)
         else:
-            self._unwatched.add(event.key)
-            self.pause(_lane(event.key), now)
+            self._lost_watches.add(event.key)
+            self.pause(_purpose(event.key), now)
 
-    def mend_watches(self, now: float) -> None:
+    def restore_watches(self, now: float) -> None:
         """Read what a watch covered that has ended, and watch from there."""
-        for key in sorted(self._unwatched):
-            self._follow_again(key, now)
+        for key in sorted(self._lost_watches):
+            self._rewatch(key, now)
 
-    def _follow_again(self, key: str, now: float) -> None:
-        def read_again(answer: Answer, now: float) -> None:
+    def _rewatch(self, key: str, now: float) -> None:
+        def on_reply(answer: Answer, now: float) -> None:
             assert isinstance(answer, TxnResult)
-            if key in self._unwatched:
-                self.mirror.load(answer.found[0], key, now)
-                self.follow(key, answer.revision + 1)
+            if key in self._lost_watches:
+                self.cache.load(answer.found[0], key, now)
+                self.watch(key, answer.revision + 1)
 
-        self.ask(_lane(key), f"read {key} again", Txn((), (_whole(key),)), read_again, now)
+        self.request(_purpose(key), f"read {key} again", Txn((), (_get_all(key),)), on_reply, now)
 
-    def look_again(self, now: float, looked: Callable[[float], None]) -> None:
+    def resync(self, now: float, on_done: Callable[[float], None]) -> None:
         """Read all that is followed, and replace each watch that has ended or missed something.
 
         `looked`: all of it was read, by a request sent then.
         """
-        followed = tuple(sorted(self._followed))
+        followed = tuple(sorted(self._watched))
 
-        def seen(answer: Answer, now: float) -> None:
+        def on_reply(answer: Answer, now: float) -> None:
             assert isinstance(answer, TxnResult)
             for key, found in zip(followed, answer.found, strict=True):
-                has_ended = key in self._unwatched
-                if key in self._followed and (self._load_news(key, found, now) or has_ended):
+                has_ended = key in self._lost_watches
+                if key in self._watched and (self._load_changes(key, found, now) or has_ended):
                     if not has_ended:
-                        self.unfollow(key)
-                    self.follow(key, answer.revision + 1)
-            looked(self.sent_at)
+                        self.unwatch(key)
+                    self.watch(key, answer.revision + 1)
+            on_done(self.sent_at)
 
-        reads = tuple(_whole(key) for key in followed)
-        self.ask("look again", "see whether a watch has fallen silent", Txn((), reads), seen, now)
+        reads = tuple(_get_all(key) for key in followed)
+        self.request("look again", "see whether a watch has fallen silent", Txn((), reads), on_reply, now)
 
-    def _load_news(self, key: str, found: Found, now: float) -> bool:
-        before = {item.key: item.mod_revision for item in self.mirror.under(key)}
-        self.mirror.load(found, key, now)
-        return before != {item.key: item.mod_revision for item in self.mirror.under(key)}
+    def _load_changes(self, key: str, found: Found, now: float) -> bool:
+        before = {item.key: item.mod_revision for item in self.cache.list_under(key)}
+        self.cache.load(found, key, now)
+        return before != {item.key: item.mod_revision for item in self.cache.list_under(key)}
 
 
-def _whole(key: str) -> Get:
+def _get_all(key: str) -> Get:
     return Get(key, prefix=key.endswith("/"))
 
 
-def _lane(key: str) -> str:
+def _purpose(key: str) -> str:
     return f"follow {key}"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 Work = Callable[[], object]
 
 
-class Hired:
+class WorkerPool:
     """Does pieces of work in the order given, up to `count` of them at a time; call `do` from one thread."""
 
     def __init__(self, name: str, count: int) -> None:
@@ -21,7 +21,7 @@ class Hired:
         self._busy_count = 0  # pieces of work given and not yet done
         self._counting = threading.Lock()
 
-    def do(self, work: Work) -> None:
+    def submit(self, work: Work) -> None:
         """Have it done as soon as a thread is free; one more is hired if none is and the number allows."""
         with self._counting:
             self._busy_count += 1
@@ -38,7 +38,7 @@ class Hired:
             else:
                 self._threads.append(thread)
 
-    def finish(self, limit_s: float) -> bool:
+    def join(self, limit_s: float) -> bool:
         """Let what was given be done, for `limit_s` at most; whether all of it was."""
         for _ in self._threads:
             self._queue.put(None)

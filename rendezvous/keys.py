@@ -9,11 +9,11 @@ from __future__ import annotations
 from rendezvous.values import NamedTuple
 
 
-def current(prefix: str, run_id: str) -> str:
+def current_key(prefix: str, run_id: str) -> str:
     return f"/{prefix}/{run_id}/current"
 
 
-def numbers(prefix: str, run_id: str, number: int) -> str:
+def node_number_prefix(prefix: str, run_id: str, number: int) -> str:
     """Below it, each node that is given this number says so before it joins, whatever the job will be."""
     return f"/{prefix}/{run_id}/numbers/{number}/"
 
@@ -92,7 +92,7 @@ class Keys(NamedTuple):
     def command(self, token: str) -> str:
         return self.commands + token
 
-    def past(self, round: int) -> str:
+    def round_history(self, round: int) -> str:
         """What is remembered of a round; numbers are padded, so that rounds sort."""
         return f"{self.history}{round:08}"
 
@@ -108,5 +108,5 @@ class Keys(NamedTuple):
         return self.assignments(round, plan_token) + member_id
 
 
-def of_job(prefix: str, run_id: str, job_key: str) -> Keys:
+def job_keys(prefix: str, run_id: str, job_key: str) -> Keys:
     return Keys(f"/{prefix}/{run_id}/{job_key}")

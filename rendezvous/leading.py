@@ -11,23 +11,34 @@ import math
 from collections.abc import Mapping, Set
 
 from rendezvous import decide, keys, messages
-from rendezvous.decide import EXIT_TEMPORARY, Conclude, EndRound, Fence, Obey, Resign, SealRound, Sizer, View, Wait
-from rendezvous.messages import Answer, Planned, PlanRefused, Txn
-from rendezvous.records import Assignment, Command, Drain, Past, Seal, Stop, Verdict
-from rendezvous.sealing import Sealing
-from rendezvous.sight import Sight
+from rendezvous.decide import (
+    EXIT_TEMPORARY,
+    ApplyCommand,
+    EndRound,
+    Fence,
+    Finish,
+    SealRound,
+    Sizer,
+    StepDown,
+    View,
+    Wait,
+)
+from rendezvous.messages import Answer, PlanReady, PlanRefused, Txn
+from rendezvous.records import Assignment, Command, Drain, RoundHistory, Seal, Stop, Verdict
+from rendezvous.sealing import RoundCommit
+from rendezvous.sight import ViewBuilder
 from rendezvous.store import Delete, Get, Operation, Put, TxnResult
 from rendezvous.values import replace
-from rendezvous.writer import Writer
+from rendezvous.writer import GuardedWriter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rendezvous.protocol import Protocol
+    from rendezvous.protocol import MemberMachine
 
 FENCED_PER_TXN = 60
 
 
-class Leading:
+class Leader:
     """`current`: the key that names the job; `revision`: the leader key's mod revision.
 
     `unaware_until`: who was connected when leases ended before this, and until when their workers may live.
@@ -35,7 +46,7 @@ class Leading:
 
     def __init__(
         self,
-        member: Protocol,
+        member: MemberMachine,
         job: keys.Keys,
         current: str,
         leader_revision: int,
@@ -52,17 +63,17 @@ class Leading:
         self._loaded_at = -math.inf  # when the last read of everybody was sent
         self._has_lost_record = False  # one of those that everything rests on
         self._is_following = False
-        self._look_at = now
-        self._verdict_lease = member.lease_id()
+        self._observe_at = now
+        self._verdict_lease = member.make_lease_id()
         self._verdict_lease_since = now  # when it may have been granted at the earliest
         self._is_verdict_lease_granted = False
         self._waiting = ("", "")  # what is waited for, and the sentence that said it
-        self._writer = Writer(member, job, leader_revision, self._doubt)
-        self._sight = Sight(member, job, now, unaware_until)
-        self._sealing = Sealing(member, job, self._writer, self._sight, self._refuse)
+        self._writer = GuardedWriter(member, job, leader_revision, self._mark_unloaded)
+        self._view_builder = ViewBuilder(member, job, now, unaware_until)
+        self._round_commit = RoundCommit(member, job, self._writer, self._view_builder, self._fail_job)
 
     @property
-    def is_sure(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether nothing this leader has written is in doubt, and all there is has been read."""
         return self._is_loaded and not self._member.is_busy("lead")
 
@@ -74,23 +85,23 @@ class Leading:
     @property
     def active(self) -> Set[str]:
         """The members with ranks in the sealed round, as far as this leader knows."""
-        return self._sight.contents.keys()
+        return self._view_builder.contents.keys()
 
     @property
     def unaware_until(self) -> Mapping[str, float]:
         """As in View, as far as this leader knows."""
-        return self._sight.unaware_until
+        return self._view_builder.unaware_until
 
     def advance(self, now: float) -> None:
         """Look, decide, and ask for one write at most; while one is under way there is nothing to decide."""
         if self._member.is_busy("lead"):
-            self._look_at = now  # its answer is not kept waiting
+            self._observe_at = now  # its answer is not kept waiting
             return
-        if now < self._look_at:
-            self._member.wake(self._look_at)
+        if now < self._observe_at:
+            self._member.wake_by(self._observe_at)
             return
         seal = self._member.read(Seal, self._job.round)
-        is_other_round = seal is not None and seal.plan_token != self._sight.round_token
+        is_other_round = seal is not None and seal.plan_token != self._view_builder.round_token
         # Whoever has registered again after an outage is in the store by then, though a watch may not have said so.
         is_before_return = self._loaded_at < self._member.no_omission_before <= now
         if not self._is_loaded or is_other_round or is_before_return:
@@ -98,81 +109,81 @@ class Leading:
             return
         if self._is_unreadable():
             return
-        mirror = self._member.mirror
+        mirror = self._member.cache
         if self._member.is_removed(mirror.get(self._current), mirror.get(self._job.spec)):
             round = seal.round if seal else 0
-            removed = Verdict(kind="stopped", exit_code=EXIT_TEMPORARY, round=round, reason=self._member.removal)
-            self._conclude(Conclude(removed), now)
+            removed = Verdict(kind="stopped", exit_code=EXIT_TEMPORARY, round=round, reason=self._member.removal_reason)
+            self._finish_job(Finish(removed), now)
             return
-        view = self._sight.look(now)
-        self._look_at = now + self._member.settings.look_pause_s * len(view.members)
+        view = self._view_builder.observe(now)
+        self._observe_at = now + self._member.settings.look_pause_s * len(view.members)
         self._carry_out(decide.decide(view, now, self._member.settings, self._sizer), view, now)
 
     def lose_verdict_lease(self) -> None:
         """The lease that the verdict was to be written on has ended: ask for it again."""
         self._is_verdict_lease_granted = False
 
-    def take_plan(self, event: Planned | PlanRefused) -> None:
-        self._look_at = float("-inf")
-        self._sealing.take_plan(event)
+    def take_plan(self, event: PlanReady | PlanRefused) -> None:
+        self._observe_at = float("-inf")
+        self._round_commit.take_plan(event)
 
     def _carry_out(self, decision: decide.Decision, view: View, now: float) -> None:
         match decision:
             case Wait():
                 self._wait(decision, now)
-                self._sealing.keep_spares(view, now)
+                self._round_commit.update_spares(view, now)
             case EndRound():
                 self._end_round(decision, now)
             case SealRound():
-                self._sealing.seal(view, decision, now)
+                self._round_commit.commit(view, decision, now)
             case Fence():
                 self._fence(decision, now)
-            case Conclude():
-                self._conclude(decision, now)
-            case Obey():
-                self._obey(decision, now)
-            case Resign(reason):
-                self._member.resign(reason, now)
+            case Finish():
+                self._finish_job(decision, now)
+            case ApplyCommand():
+                self._apply_command(decision, now)
+            case StepDown(reason):
+                self._member.step_down(reason, now)
 
     def _wait(self, decision: Wait, now: float) -> None:
         """Say what is waited for when it changes, and how long it may last, as of then."""
         if decision.reason != self._waiting[0]:
             limit = f"; giving up in {decision.until - now:.0f} s" if decision.is_limit else ""
             self._waiting = (decision.reason, decision.reason + limit)
-        self._member.say(self._waiting[1], decision.rule)
-        self._member.wake(decision.until)
+        self._member.log_status(self._waiting[1], decision.rule)
+        self._member.wake_by(decision.until)
 
-    def _doubt(self) -> None:
+    def _mark_unloaded(self) -> None:
         self._is_loaded = False
 
     # --- reading everything ---
 
     def _load(self, seal: Seal | None, now: float) -> None:
         """Read everybody, and the assignments of the sealed round unless this leader wrote them itself."""
-        job, mirror = self._job, self._member.mirror
+        job, mirror = self._job, self._member.cache
         followed = (self._current, job.spec, job.members, job.statuses)
         names = [*followed, job.control]
         if seal is not None:
-            names += [job.past(seal.round), job.assignments(seal.round, seal.plan_token)]
+            names += [job.round_history(seal.round), job.assignments(seal.round, seal.plan_token)]
 
-        def loaded(answer: Answer, now: float) -> None:
+        def on_reply(answer: Answer, now: float) -> None:
             assert isinstance(answer, TxnResult)
             found = dict(zip(names, answer.found, strict=True))
             if seal is not None:
                 items = found.pop(names[-1]).items
                 decoded = {item.key.rpartition("/")[2]: self._member.decode(Assignment, item) for item in items}
                 known = {member_id: record for member_id, record in decoded.items() if record is not None}
-                self._sight.know_round(seal.plan_token, known)
+                self._view_builder.note_round(seal.plan_token, known)
             for name, items_found in found.items():
                 mirror.load(items_found, name, now)
             if not self._is_following:
                 self._is_following = True
                 for name in followed:
-                    self._member.follow(name, answer.revision + 1)
+                    self._member.watch(name, answer.revision + 1)
             self._is_loaded, self._loaded_at = True, self._member.sent_at
 
         reads = tuple(Get(name, prefix=name.endswith("/")) for name in names)
-        self._member.ask("lead", "read everybody", Txn((), reads), loaded, now)
+        self._member.request("lead", "read everybody", Txn((), reads), on_reply, now)
 
     def _is_unreadable(self) -> bool:
         """Whether a record that everything rests on is there but cannot be read: then nothing is decided."""
@@ -182,29 +193,29 @@ class Leading:
             return False
         if not self._has_lost_record:
             self._has_lost_record = True
-            self._member.remark("what was decided last cannot be read, so nothing is decided until its key is removed")
+            self._member.log("what was decided last cannot be read, so nothing is decided until its key is removed")
         return True
 
     # --- writing ---
 
-    def _ended(self, round: int, reason: str, now: float) -> list[Operation]:
+    def _write_history(self, round: int, reason: str, now: float) -> list[Operation]:
         """What is remembered of a round, once it has ended."""
-        key = self._job.past(round)
-        past = self._member.read(Past, key)
-        is_sealed = self._member.mirror.get(self._job.round) is not None  # not if the job was just removed
+        key = self._job.round_history(round)
+        past = self._member.read(RoundHistory, key)
+        is_sealed = self._member.cache.get(self._job.round) is not None  # not if the job was just removed
         if past is None or past.ended or not is_sealed:
             return []
-        ran_s = round_s(now - self._member.mirror.seen_at(self._job.round))
-        return [self._writer.put(key, replace(past, ended=reason[:1000], ran_s=ran_s))]
+        ran_s = round_to_ms(now - self._member.cache.first_seen_at(self._job.round))
+        return [self._writer.make_put(key, replace(past, ended=reason[:1000], ran_s=ran_s))]
 
     def _end_round(self, end: EndRound, now: float) -> None:
         seal = self._member.read(Seal, self._job.round)
         assert seal is not None
-        ran_s = round_s(now - self._member.mirror.seen_at(self._job.round))
+        ran_s = round_to_ms(now - self._member.cache.first_seen_at(self._job.round))
         stop = Stop(round=seal.round, reason=end.reason, mode=end.mode, ran_s=ran_s)
-        writes = (self._writer.put(self._job.stop, stop), *self._ended(seal.round, end.reason, now))
-        self._member.say(end.reason, end.rule)
-        guards = self._writer.unchanged(self._job.round, self._job.stop)
+        writes = (self._writer.make_put(self._job.stop, stop), *self._write_history(seal.round, end.reason, now))
+        self._member.log_status(end.reason, end.rule)
+        guards = self._writer.guard_unchanged(self._job.round, self._job.stop)
         self._writer.write(f"stop round {seal.round}", guards, writes, now)
 
     def _fence(self, fence: Fence, now: float) -> None:
@@ -217,15 +228,15 @@ class Leading:
         names = [self._job.member(member_id) for member_id in some]
         statuses = [self._job.status(member_id) for member_id in some]
 
-        def fenced(now: float) -> None:
-            self._sight.know_fenced(some, is_proven=fence.is_proven)
+        def on_done(now: float) -> None:
+            self._view_builder.note_fenced(some, is_proven=fence.is_proven)
 
-        self._member.say(fence.reason, fence.rule)
+        self._member.log_status(fence.reason, fence.rule)
         why = f"fence {', '.join(some)}"
-        guards = self._writer.unchanged(*names, *statuses)
-        self._writer.write(why, guards, [Delete(name) for name in names], now, fenced)
+        guards = self._writer.guard_unchanged(*names, *statuses)
+        self._writer.write(why, guards, [Delete(name) for name in names], now, on_done)
 
-    def _obey(self, order: Obey, now: float) -> None:
+    def _apply_command(self, order: ApplyCommand, now: float) -> None:
         """Do what a person asked for and consume the request, or leave the answer in its place."""
         job = self._job
         command_key = job.command(order.token)
@@ -234,16 +245,16 @@ class Leading:
         names = [command_key]
         writes: list[Operation]
         if order.answer:
-            writes = [self._writer.put(command_key, replace(command, answer=order.answer))]
+            writes = [self._writer.make_put(command_key, replace(command, answer=order.answer))]
         elif order.drain:
             names.append(job.drain(order.drain))
-            writes = [Delete(command_key), self._writer.put(names[-1], Drain(node_name=order.drain))]
+            writes = [Delete(command_key), self._writer.make_put(names[-1], Drain(node_name=order.drain))]
         else:
             names.append(job.drain(order.undrain))
             writes = [Delete(command_key), Delete(names[-1])]
-        self._writer.write(f"{command.kind} {command.target}", self._writer.unchanged(*names), writes, now)
+        self._writer.write(f"{command.kind} {command.target}", self._writer.guard_unchanged(*names), writes, now)
 
-    def _conclude(self, conclusion: Conclude, now: float) -> None:
+    def _finish_job(self, conclusion: Finish, now: float) -> None:
         """Write the verdict on a lease of its own, if what was decided on is unchanged.
 
         The key that names the job goes with the verdict: or whoever used the run id after that would find a job that
@@ -251,16 +262,16 @@ class Leading:
         """
         if not self._has_verdict_lease(now):
             return
-        verdict, current = conclusion.verdict, self._member.mirror.get(self._current)
+        verdict, current = conclusion.verdict, self._member.cache.get(self._current)
         names = [self._job.round, self._job.stop, self._current]
-        writes: list[Operation] = [self._writer.put(self._job.verdict, verdict, self._verdict_lease)]
+        writes: list[Operation] = [self._writer.make_put(self._job.verdict, verdict, self._verdict_lease)]
         if current is not None and current.value == self._job.name.encode():
             writes.append(Put(self._current, current.value, self._verdict_lease))
         if conclusion.token:
             names.append(self._job.command(conclusion.token))
             writes.append(Delete(names[-1]))
-        writes += self._ended(verdict.round, verdict.reason, now)
-        self._writer.write(f"end the job: {verdict.kind}", self._writer.unchanged(*names), writes, now)
+        writes += self._write_history(verdict.round, verdict.reason, now)
+        self._writer.write(f"end the job: {verdict.kind}", self._writer.guard_unchanged(*names), writes, now)
 
     def _has_verdict_lease(self, now: float) -> bool:
         """Whether there is a lease for the verdict; else ask for it.
@@ -271,22 +282,22 @@ class Leading:
         """
         settings = self._member.settings
         if now >= self._verdict_lease_since + max(settings.keep_finished_s / 2, settings.write_limit_s):
-            self._verdict_lease, self._verdict_lease_since = self._member.lease_id(), now
+            self._verdict_lease, self._verdict_lease_since = self._member.make_lease_id(), now
             self._is_verdict_lease_granted = False
 
-        def granted(answer: Answer, now: float) -> None:
+        def on_reply(answer: Answer, now: float) -> None:
             self._is_verdict_lease_granted = True
 
         if not self._is_verdict_lease_granted:
             grant = messages.Grant(settings.keep_finished_s, self._verdict_lease)
-            self._member.ask("lead", "grant the verdict's lease", grant, granted, now)
+            self._member.request("lead", "grant the verdict's lease", grant, on_reply, now)
         return self._is_verdict_lease_granted
 
-    def _refuse(self, round: int, reason: str, now: float) -> None:
+    def _fail_job(self, round: int, reason: str, now: float) -> None:
         """End the job: the planner finds no plan for a roster that should make a world."""
-        self._conclude(Conclude(Verdict(kind="failure", exit_code=1, round=round, reason=reason)), now)
+        self._finish_job(Finish(Verdict(kind="failure", exit_code=1, round=round, reason=reason)), now)
 
 
-def round_s(duration_s: float) -> float:
+def round_to_ms(duration_s: float) -> float:
     """Milliseconds are enough for a record."""
     return round(duration_s, 3)

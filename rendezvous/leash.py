@@ -16,16 +16,16 @@ import math
 from collections.abc import Callable
 
 from rendezvous import messages
-from rendezvous.messages import Answer, ExtendLeash, KeepAlive, Txn
+from rendezvous.messages import Answer, ExtendWatchdog, KeepAlive, Txn
 from rendezvous.store import Compare, Found, Get, Lease, Put, Renewal, TxnResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rendezvous.protocol import Protocol
+    from rendezvous.protocol import MemberMachine
 
 
-class Leash:
-    def __init__(self, member: Protocol) -> None:
+class LeaseKeeper:
+    def __init__(self, member: MemberMachine) -> None:
         self._member = member
         self.lease: int | None = None
         self.lease_until = math.inf
@@ -47,7 +47,7 @@ class Leash:
         return max(min(self.lease_until, self._view_until), self._held_until)
 
     @property
-    def why_over(self) -> str:
+    def loss_reason(self) -> str:
         """What ends this membership first, in words."""
         if self._view_until < self.lease_until:
             return "what the store holds could not be read for too long"
@@ -66,54 +66,54 @@ class Leash:
         """Whether a renewal brought nothing, and nothing was heard from the store since."""
         return self._is_unanswered
 
-    def ask_for_first(self, now: float) -> None:
+    def request_first_lease(self, now: float) -> None:
         """Ask for the first lease of this membership."""
 
-        def granted(lease: Lease, sent_at: float) -> None:
+        def on_lease(lease: Lease, sent_at: float) -> None:
             self.lease = lease.id
-            self._renewed(sent_at, lease.ttl_s)
+            self.extend_lease(sent_at, lease.ttl_s)
 
-        self._ask_for_lease("join", "grant a lease", granted, now)
+        self._request_lease("join", "grant a lease", on_lease, now)
 
-    def _ask_for_lease(self, lane: str, why: str, granted: Callable[[Lease, float], None], now: float) -> None:
+    def _request_lease(self, lane: str, why: str, on_lease: Callable[[Lease, float], None], now: float) -> None:
         """Ask for one lease until it is there; `granted` is told when it was asked for first, which it counts from."""
         if self._wanted is None:
-            self._wanted = (self._member.lease_id(), now)
+            self._wanted = (self._member.make_lease_id(), now)
         id, since = self._wanted
 
-        def answered(answer: Answer, now: float) -> None:
+        def on_reply(answer: Answer, now: float) -> None:
             assert isinstance(answer, Lease)
             self._wanted = None
-            granted(answer, since)
+            on_lease(answer, since)
 
-        self._member.ask(lane, why, messages.Grant(self._member.settings.lease_ttl_s, id), answered, now)
+        self._member.request(lane, why, messages.Grant(self._member.settings.lease_ttl_s, id), on_reply, now)
 
-    def looked(self, sent_at: float) -> None:
+    def note_resync(self, sent_at: float) -> None:
         """All that this member follows was read, by a request sent then."""
         if self.lease_until < math.inf:
             self._view_until = sent_at + self._member.settings.view_s
-            self._extend()
+            self._extend_watchdog()
 
-    def store_answered(self) -> None:
+    def note_answer(self) -> None:
         """The store is there, whatever it said."""
         if self._is_unanswered:
-            self._member.end_back_off()
+            self._member.reset_backoff()
         self._is_unanswered = False
 
-    def renewal_failed(self) -> None:
+    def note_failed_renewal(self) -> None:
         """Refused, or no answer in time."""
         self._is_unanswered = True
 
-    def hold(self, until: float) -> None:
+    def hold_until(self, until: float) -> None:
         """The roster agrees that nobody takes this member's place before `until`."""
         settings = self._member.settings
         until = min(until, self.kept_at + settings.outage_limit_s)
         if until > self.membership_until:
-            self._member.act(ExtendLeash(until - settings.kill_margin_s))
+            self._member.emit(ExtendWatchdog(until - settings.kill_margin_s))
         self._held_until = max(self._held_until, until)
-        self._held_seal = self._member.mirror.revision(self._member.job.round)
+        self._held_seal = self._member.cache.revision(self._member.job.round)
 
-    def ended(self, now: float) -> bool:
+    def handle_end(self, now: float) -> bool:
         """The store says that the lease is gone. Whether the member may still try to register again."""
         self._has_ended = self.is_held(now) and self._member.member_revision > 0
         return self._has_ended
@@ -123,18 +123,18 @@ class Leash:
         if self.lease is None or self.lease_until == math.inf:
             return
         if now < self.membership_until:
-            self._member.wake(self.membership_until)
+            self._member.wake_by(self.membership_until)
         if self._has_ended:
             self._register_again(now)
         elif now >= self._keep_alive_at:
             key = self._own_key()
 
-            def kept(answer: Answer, now: float) -> None:
-                self._kept(answer, key, now)
+            def on_reply(answer: Answer, now: float) -> None:
+                self._handle_renewal(answer, key, now)
 
-            self._member.ask("lease", "keep the lease", KeepAlive(self.lease, key), kept, now)
+            self._member.request("lease", "keep the lease", KeepAlive(self.lease, key), on_reply, now)
         else:
-            self._member.wake(self._keep_alive_at)
+            self._member.wake_by(self._keep_alive_at)
 
     def may_have_ended(self, now: float) -> bool:
         """Whether the own key may be gone because its lease has ended in an outage that is being held out.
@@ -150,10 +150,10 @@ class Leash:
 
     def _own_key(self) -> str:
         """The key that the lease holds; before it is known where that lies, one that can be read as well."""
-        joining = self._member.joining
+        joining = self._member.join
         return joining.job.member(self._member.member_id) if joining.job is not None else joining.current_key
 
-    def _kept(self, answer: Answer, key: str, now: float) -> None:
+    def _handle_renewal(self, answer: Answer, key: str, now: float) -> None:
         """Extend nothing by what a leader may have said that is none any more, nor for a member that was removed.
 
         `key` is what was read with the renewal: not the own one, if it was asked for on the way to becoming a member.
@@ -168,33 +168,33 @@ class Leash:
         if is_own and answer.revision >= member.member_revision and answer.create_revision != member.member_revision:
             if answer.is_confirmed:
                 self.kept_at = member.sent_at
-            member.mirror.load(Found(answer.revision, ()), key, now)
+            member.cache.load(Found(answer.revision, ()), key, now)
         elif answer.is_confirmed:
-            self._renewed(member.sent_at, answer.ttl_s)
+            self.extend_lease(member.sent_at, answer.ttl_s)
 
-    def _renewed(self, sent_at: float, ttl_s: float) -> None:
+    def extend_lease(self, sent_at: float, ttl_s: float) -> None:
         """The lease lives until the *send* time of the renewal plus its TTL; the leash ends a margin before."""
         member = self._member
         self.kept_at = sent_at
         self.lease_until = sent_at + ttl_s
         self._keep_alive_at = sent_at + member.settings.keep_alive_interval_s if ttl_s < math.inf else math.inf
-        self._extend()
+        self._extend_watchdog()
 
-    def _extend(self) -> None:
+    def _extend_watchdog(self) -> None:
         # A round of an earlier membership lives on the leash it had, until it is gone.
         member = self._member
-        if self.lease_until < math.inf and (member.here.alive_round is None or member.member_revision):
-            member.act(ExtendLeash(self.membership_until - member.settings.kill_margin_s))
+        if self.lease_until < math.inf and (member.round.alive_round is None or member.member_revision):
+            member.emit(ExtendWatchdog(self.membership_until - member.settings.kill_margin_s))
 
     # --- registering again ---
 
     def _register_again(self, now: float) -> None:
         if self._fresh is None or now >= self._fresh[1] + self._fresh[0].ttl_s:
             self._fresh = None
-            self._ask_for_lease("lease", "grant a new lease", self._granted_again, now)
+            self._request_lease("lease", "grant a new lease", self._handle_new_lease, now)
             return
         member, job, (lease, _) = self._member, self._member.job, self._fresh
-        own, current, record = job.member(member.member_id), member.joining.current, member.joining.record()
+        own, current, record = job.member(member.member_id), member.join.current, member.join.make_record()
         assert current is not None
         guards = (
             Compare(own, "create", "=", 0),
@@ -204,12 +204,12 @@ class Leash:
         )
         reads = (Get(own), Get(job.control, prefix=True))
         request = Txn(guards, (Put(own, member.encode(record, own), lease.id), *reads), reads)
-        member.ask("lease", "register again", request, self._registered_again, now)
+        member.request("lease", "register again", request, self._handle_registration, now)
 
-    def _granted_again(self, lease: Lease, sent_at: float) -> None:
+    def _handle_new_lease(self, lease: Lease, sent_at: float) -> None:
         self._fresh = (lease, sent_at)
 
-    def _registered_again(self, answer: Answer, now: float) -> None:
+    def _handle_registration(self, answer: Answer, now: float) -> None:
         assert isinstance(answer, TxnResult)
         assert self._fresh is not None
         member, job, (lease, granted_at) = self._member, self._member.job, self._fresh
@@ -217,11 +217,11 @@ class Leash:
         if own is None or own.lease != lease.id:
             member.lapse(now, "the others went on without this node during the store's outage")
             return
-        member.mirror.load(answer.found[0], own.key, now)
-        member.mirror.load(answer.found[1], job.control, now)
+        member.cache.load(answer.found[0], own.key, now)
+        member.cache.load(answer.found[1], job.control, now)
         member.member_revision = own.create_revision
         self._has_ended, self._fresh, self.lease = False, None, lease.id
         self._missing_since = -math.inf
-        self.looked(member.sent_at)
-        self._renewed(granted_at, lease.ttl_s)  # registering renews nothing, however long it took
-        member.remark("the store is back: registered again, the round goes on", "registered again")
+        self.note_resync(member.sent_at)
+        self.extend_lease(granted_at, lease.ttl_s)  # registering renews nothing, however long it took
+        member.log("the store is back: registered again, the round goes on", "registered again")

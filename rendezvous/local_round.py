@@ -25,13 +25,13 @@ from rendezvous.values import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rendezvous.protocol import Protocol
+    from rendezvous.protocol import MemberMachine
 
 
 class LocalRound:
     """`worker_port` is what this node offers for the next round."""
 
-    def __init__(self, member: Protocol, worker_port: int) -> None:
+    def __init__(self, member: MemberMachine, worker_port: int) -> None:
         self._member = member
         self.worker_port = worker_port
         self.alive_round: int | None = None
@@ -86,26 +86,28 @@ class LocalRound:
         if self.alive_round is not None and self._has_lost_seal(seal):
             self._lost = f"round {self.alive_round} is not in the store any more: somebody has deleted its keys"
         if self._lost:
-            member.farewell.be_fenced(job, now, self._lost)
+            member.leave.handle_fenced(job, now, self._lost)
             return
         if seal is None:
             return
         is_stopped = stop is not None and stop.round >= seal.round
         if self.alive_round is not None:
             if seal.round > self.alive_round:
-                member.be_fenced(now)  # the others went on without this node
+                member.handle_fenced(now)  # the others went on without this node
             elif is_stopped and stop is not None:
                 self.stop(stop.mode, stop.reason, now)
         elif is_stopped:
             if self.status.plan_token != seal.plan_token:
                 self._begin_status(seal, is_stopped=True)
-        elif seal.plan_token != self._answered_token and not member.farewell.is_leaving:
+        elif seal.plan_token != self._answered_token and not member.leave.is_leaving:
             key = job.assignment(seal.round, seal.plan_token, member.member_id)
 
-            def take_up(answer: Answer, now: float) -> None:
+            def on_reply(answer: Answer, now: float) -> None:
                 self._take_up(job, seal, answer, now)
 
-            member.ask("assignment", f"read the assignment of round {seal.round}", Txn((), (Get(key),)), take_up, now)
+            member.request(
+                "assignment", f"read the assignment of round {seal.round}", Txn((), (Get(key),)), on_reply, now
+            )
 
     def _has_lost_seal(self, seal: Seal | None) -> bool:
         """Whether the round that lives here was sealed in vain. Seals are only replaced, so others have done that."""
@@ -121,21 +123,21 @@ class LocalRound:
         is_stopped = stop is not None and stop.round >= sealed.round
         if seal is None or seal.plan_token != sealed.plan_token or is_stopped or self.alive_round is not None:
             return
-        if now >= member.leash.membership_until - member.settings.kill_margin_s:
+        if now >= member.lease.membership_until - member.settings.kill_margin_s:
             member.pause("assignment", now)  # read it again when the lease has been renewed, or all has been read
             return
         self._answered_token = seal.plan_token
         found = answer.found[0].first
         if found is None:
-            member.say(f"round {seal.round} runs without this node, which stands by as a spare")
+            member.log_status(f"round {seal.round} runs without this node, which stands by as a spare")
             return
         self.alive_round, self._stop_mode = seal.round, ""
-        member.election.belong(seal)
+        member.election.note_ranks(seal)
         self._begin_status(seal, is_stopped=False)
         # The others wait for this node's ranks whatever has become of the record, so the agent is to fail without one.
         assignment = member.decode(Assignment, found)
         content = assignment.content if assignment is not None else ""
-        member.act(StartRound(seal.round, seal.restart_count, seal.world_size, seal.coordinator, content))
+        member.emit(StartRound(seal.round, seal.restart_count, seal.world_size, seal.coordinator, content))
 
     def _begin_status(self, seal: Seal, is_stopped: bool) -> None:
         self._failed_revision = 0
@@ -149,7 +151,7 @@ class LocalRound:
             return
         self._stop_mode = mode
         self.gone_by = now + self._member.settings.gone_within_s(mode)
-        self._member.act(StopRound(self.alive_round, mode, reason))
+        self._member.emit(StopRound(self.alive_round, mode, reason))
 
     # --- what the others are told ---
 
@@ -158,45 +160,45 @@ class LocalRound:
         self.status = replace(self.status, leaving=reason, leaving_exit_code=exit_code)
 
     @property
-    def is_written(self) -> bool:
+    def is_status_written(self) -> bool:
         """Whether the store has the last status."""
         return self.status == self.status_written
 
     def write_status(self, job: keys.Keys, now: float) -> None:
         member, status = self._member, self.status
-        if status == self.status_written or _says_nothing(status):
+        if status == self.status_written or _is_empty(status):
             return
         key, own_key = job.status(member.member_id), job.member(member.member_id)
         self._recall_failure(key)  # the answer to the write that told of it may have been lost
         guards = (
             Compare(own_key, "create", "=", member.member_revision),
-            Compare(key, "mod", "=", member.mirror.revision(key)),
+            Compare(key, "mod", "=", member.cache.revision(key)),
         )
         put = Put(key, member.encode(replace(status, failed_revision=self._failed_revision), key))
         request = Txn(guards, (put,), (Get(key), Get(own_key)))
 
-        def written(answer: Answer, now: float) -> None:
+        def on_reply(answer: Answer, now: float) -> None:
             assert isinstance(answer, TxnResult)
             if answer.succeeded:
-                member.wrote(put, answer.revision, now)
+                member.note_own_write(put, answer.revision, now)
             else:  # perhaps it had been written and the answer was lost
                 own_status, own_member = answer.found
-                member.mirror.load(own_status, key, now)
-                member.mirror.load(own_member, own_key, now)
+                member.cache.load(own_status, key, now)
+                member.cache.load(own_member, own_key, now)
             stored = member.read(Status, key)
             if stored is not None:
                 self.status_written = replace(stored, failed_revision=0)
                 self._recall_failure(key)
 
-        member.ask("status", f"report on round {status.round}", request, written, now)
+        member.request("status", f"report on round {status.round}", request, on_reply, now)
 
     def _recall_failure(self, key: str) -> None:
         """Note when this round's failure was first told, if what is in the store tells of it."""
         stored = self._member.read(Status, key)
         if stored is not None and stored.outcome == "failed" and stored.plan_token == self.status.plan_token:
-            self._failed_revision = stored.failed_revision or self._member.mirror.revision(key)
+            self._failed_revision = stored.failed_revision or self._member.cache.revision(key)
 
 
-def _says_nothing(status: Status) -> bool:
+def _is_empty(status: Status) -> bool:
     """Whether it is what all take for granted: the sealed round runs. A write of every member would say so."""
     return status == Status(round=status.round, plan_token=status.plan_token, worker_port=status.worker_port)

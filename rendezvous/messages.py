@@ -42,7 +42,7 @@ Answer = Lease | Renewal | TxnResult | None
 # --- Events ---
 
 
-class Begin(NamedTuple):
+class Start(NamedTuple):
     """Join the job."""
 
 
@@ -50,27 +50,27 @@ class Tick(NamedTuple):
     """Time has passed: `wake_at` was reached."""
 
 
-class Answered(NamedTuple):
+class StoreReply(NamedTuple):
     """The store's answer to Ask `id`."""
 
     id: int
     answer: Answer
 
 
-class Refused(NamedTuple):
+class StoreRejected(NamedTuple):
     """Ask `id` did not happen: nothing was written."""
 
     id: int
     error: StoreError
 
 
-class Unknown(NamedTuple):
+class StoreOutcomeUnknown(NamedTuple):
     """Nobody knows whether Ask `id` happened, or will."""
 
     id: int
 
 
-class Watched(NamedTuple):
+class WatchUpdate(NamedTuple):
     """Events of the watch on `key`."""
 
     key: str
@@ -84,7 +84,7 @@ class WatchLost(NamedTuple):
     error: StoreError
 
 
-class Planned(NamedTuple):
+class PlanReady(NamedTuple):
     """The planner's answer to MakePlan `id`: one text per active member; the other members are spares.
 
     `reasons` are sentences for the history; `spare_reasons`: member id -> why it has no ranks; `successors`: who should
@@ -168,18 +168,18 @@ class PeerGone(NamedTuple):
     member_id: str
 
 
-class Told(NamedTuple):
+class PeerMessage(NamedTuple):
     """A message that a member sent over its presence connection, as that member wrote it."""
 
     member_id: str
     text: str
 
 
-class LeashEnded(NamedTuple):
+class WatchdogExpired(NamedTuple):
     """The leash ran out and the workers were killed, though the lease may yet be renewed."""
 
 
-class Leave(NamedTuple):
+class LeaveRequest(NamedTuple):
     """This node was told to go."""
 
     reason: str
@@ -187,14 +187,14 @@ class Leave(NamedTuple):
 
 
 Event = (
-    Begin
+    Start
     | Tick
-    | Answered
-    | Refused
-    | Unknown
-    | Watched
+    | StoreReply
+    | StoreRejected
+    | StoreOutcomeUnknown
+    | WatchUpdate
     | WatchLost
-    | Planned
+    | PlanReady
     | PlanRefused
     | RoundSucceeded
     | RoundFailed
@@ -203,15 +203,15 @@ Event = (
     | PeerUp
     | PeerDown
     | PeerGone
-    | Told
-    | LeashEnded
-    | Leave
+    | PeerMessage
+    | WatchdogExpired
+    | LeaveRequest
 )
 
 # --- Actions ---
 
 
-class Ask(NamedTuple):
+class StoreRequest(NamedTuple):
     """Send a request to the store; answer with Answered, Refused or Unknown. `why` is for people."""
 
     id: int
@@ -219,14 +219,14 @@ class Ask(NamedTuple):
     request: Request
 
 
-class Follow(NamedTuple):
+class StartWatch(NamedTuple):
     """Watch `key` (a prefix if it ends with "/") from `start_revision`."""
 
     key: str
     start_revision: int
 
 
-class Unfollow(NamedTuple):
+class StopWatch(NamedTuple):
     """Stop watching `key`."""
 
     key: str
@@ -272,20 +272,20 @@ class StopRound(NamedTuple):
     reason: str
 
 
-class ExtendLeash(NamedTuple):
+class ExtendWatchdog(NamedTuple):
     """Workers may live until this time and no longer, unless extended again."""
 
     until: float
 
 
-class Appear(NamedTuple):
+class SetIdentity(NamedTuple):
     """This agent is this member of this job, for whoever dials its presence listener or is dialled; "" is of none."""
 
     job: str
     member_id: str
 
 
-class Attend(NamedTuple):
+class ConnectTo(NamedTuple):
     """Keep a presence connection to this member, the leader, and to no other; an empty id ends it.
 
     Dials are repeated until the next Attend. Inbound connections are accepted at any time, whoever leads.
@@ -295,14 +295,14 @@ class Attend(NamedTuple):
     address: str
 
 
-class Tell(NamedTuple):
+class SendToPeer(NamedTuple):
     """Send a message over the presence connection with the member; it is lost if there is none."""
 
     member_id: str
     text: str
 
 
-class Say(NamedTuple):
+class Log(NamedTuple):
     """A sentence for people: how things stand, made only when it changes; or, a remark, something that happened.
 
     `rule`: which rule of the agreement was applied, where it answers a fault; for those who count.
@@ -313,7 +313,7 @@ class Say(NamedTuple):
     rule: str = ""
 
 
-class End(NamedTuple):
+class Exit(NamedTuple):
     """This agent is done. `verdict` is the job's, None if this agent leaves before the job ends."""
 
     exit_code: int
@@ -321,4 +321,17 @@ class End(NamedTuple):
     verdict: Verdict | None
 
 
-Action = Ask | Follow | Unfollow | MakePlan | StartRound | StopRound | ExtendLeash | Appear | Attend | Tell | Say | End
+Action = (
+    StoreRequest
+    | StartWatch
+    | StopWatch
+    | MakePlan
+    | StartRound
+    | StopRound
+    | ExtendWatchdog
+    | SetIdentity
+    | ConnectTo
+    | SendToPeer
+    | Log
+    | Exit
+)

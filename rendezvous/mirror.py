@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from rendezvous.store import Batch, Found, KeyValue
 
 
-class Mirror:
+class KeyCache:
     def __init__(self) -> None:
         self._items: dict[str, KeyValue] = {}
         self._folders: dict[str, set[str]] = {}  # up to its last "/" -> keys: a thousand members are not searched
@@ -24,7 +24,7 @@ class Mirror:
     def get(self, key: str) -> KeyValue | None:
         return self._items.get(key)
 
-    def under(self, prefix: str) -> Iterator[KeyValue]:
+    def list_under(self, prefix: str) -> Iterator[KeyValue]:
         """The keys that start with `prefix`, in byte order."""
         return (self._items[key] for key in sorted(self._keys_under(prefix)))
 
@@ -33,7 +33,7 @@ class Mirror:
         item = self._items.get(key)
         return item.mod_revision if item else 0
 
-    def seen_at(self, key: str) -> float:
+    def first_seen_at(self, key: str) -> float:
         """When this member first saw the key as it now is, on its own clock."""
         return self._seen_at[key]
 

@@ -14,60 +14,60 @@ import math
 from collections.abc import Set
 
 from rendezvous import keys, told
-from rendezvous.messages import Tell
+from rendezvous.messages import SendToPeer
 from rendezvous.records import Member, Seal, Spares
-from rendezvous.told import HoldOn, IsStoreAway, StoreIsAway
+from rendezvous.told import OutageAck, OutageConfirmed, OutageProbe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rendezvous.protocol import Protocol
+    from rendezvous.protocol import MemberMachine
 
-BEATS_REMEMBERED = 4
+PROBES_REMEMBERED = 4
 
 
 class Outage:
-    def __init__(self, member: Protocol) -> None:
+    def __init__(self, member: MemberMachine) -> None:
         self._member = member
         self.no_omission_before = -math.inf
         """Until then this agent, having given its word, seals no round without a roster member that has not stopped."""
-        self._beat = 0
+        self._probe = 0
         self._asked_at = -math.inf
         self._asked: set[str] = set()
         self._awaited: set[str] = set()  # of those, who have not answered yet
-        self._is_told = True  # all have been told that this beat holds, or there is none
+        self._is_confirmed = True  # all have been told that this beat holds, or there is none
         self.begin_membership()
 
     def begin_membership(self) -> None:
-        self._question: tuple[str, IsStoreAway, float] | None = None  # who asks, what and when; not answered yet
-        self._words: dict[int, float] = {}  # beat -> when this member gave its word
+        self._question: tuple[str, OutageProbe, float] | None = None  # who asks, what and when; not answered yet
+        self._acknowledged_at: dict[int, float] = {}  # beat -> when this member gave its word
         self._has_noticed = False  # that the round goes on without the store, and said so
-        self._is_told = True
+        self._is_confirmed = True
 
     def advance(self, job: keys.Keys, now: float) -> None:
         """Ask, if this member leads; answer, if it can."""
         member = self._member
         seal = member.read(Seal, job.round)
-        if not member.leash.is_store_away:
+        if not member.lease.is_store_away:
             self._has_noticed = False
-        if seal is None or not self._is_endured(now):
+        if seal is None or not self.is_endured(now):
             return
-        self._answer(job, seal, now)
+        self.acknowledge(job, seal, now)
         leading = member.election.leading
-        if leading is None or not leading.is_sure:
+        if leading is None or not leading.is_settled:
             return
         if now >= self._asked_at + member.settings.beat_s:
-            self._ask(job, seal, leading.active, now)
-        member.wake(self._asked_at + member.settings.beat_s)
+            self.send_probe(job, seal, leading.active, now)
+        member.wake_by(self._asked_at + member.settings.beat_s)
 
-    def _is_endured(self, now: float) -> bool:
+    def is_endured(self, now: float) -> bool:
         """Whether the store is away for this member too, and may be for so long."""
         member, settings = self._member, self._member.settings
-        is_short = now < member.leash.kept_at + settings.outage_limit_s
-        return settings.continues_without_store and member.leash.is_store_away and is_short
+        is_short = now < member.lease.kept_at + settings.outage_limit_s
+        return settings.continues_without_store and member.lease.is_store_away and is_short
 
     # --- the leader's part ---
 
-    def _ask(self, job: keys.Keys, seal: Seal, active: Set[str], now: float) -> None:
+    def send_probe(self, job: keys.Keys, seal: Seal, active: Set[str], now: float) -> None:
         """Begin a beat: all of the roster must answer, but for those of whom nothing is left.
 
         Whose key is gone cannot answer, and no beat holds: its agent may be well, come back as another member, and,
@@ -78,26 +78,26 @@ class Outage:
         roster = {*active, *(spares.member_ids if spares else ())} - {member.member_id}
         self._asked = {m for m in roster if not self._is_surely_gone(job, m)}
         self._awaited = set(self._asked)
-        self._beat, self._asked_at, self._is_told = self._beat + 1, now, False
-        self._give_word(self._beat, now)
+        self._probe, self._asked_at, self._is_confirmed = self._probe + 1, now, False
+        self._note_acknowledgement(self._probe, now)
         self._notice(seal)
-        question = told.written(IsStoreAway(self._beat, seal.plan_token))
+        question = told.encode_message(OutageProbe(self._probe, seal.plan_token))
         for member_id in sorted(self._asked):
-            member.act(Tell(member_id, question))
-        self._count(seal.plan_token)
+            member.emit(SendToPeer(member_id, question))
+        self.count_acknowledgements(seal.plan_token)
 
     def _is_surely_gone(self, job: keys.Keys, member_id: str) -> bool:
         record = self._member.read(Member, job.member(member_id))
-        return record is not None and self._member.presence.is_gone(member_id, record.presence_address)
+        return record is not None and self._member.peers.is_gone(member_id, record.presence_address)
 
-    def _count(self, plan_token: str) -> None:
+    def count_acknowledgements(self, plan_token: str) -> None:
         """Tell all that the beat holds, once nobody's word is missing."""
-        if self._awaited or self._is_told:
+        if self._awaited or self._is_confirmed:
             return
-        self._is_told = True
-        self._member.leash.hold(self._asked_at + self._member.settings.lease_ttl_s)
+        self._is_confirmed = True
+        self._member.lease.hold_until(self._asked_at + self._member.settings.lease_ttl_s)
         for member_id in sorted(self._asked):
-            self._member.act(Tell(member_id, told.written(HoldOn(self._beat, plan_token))))
+            self._member.emit(SendToPeer(member_id, told.encode_message(OutageConfirmed(self._probe, plan_token))))
 
     # --- everybody's part ---
 
@@ -106,23 +106,25 @@ class Outage:
         if not self._member.member_revision:
             return
         job = self._member.job
-        leader = self._member.election.leader(job)
+        leader = self._member.election.read_leader(job)
         seal = self._member.read(Seal, job.round)
         if seal is None or leader is None:
             return
         is_leader = member_id == leader.member_id
         match message:
-            case IsStoreAway() if is_leader:
+            case OutageProbe() if is_leader:
                 self._question = (member_id, message, now)
-            case StoreIsAway(beat, plan_token) if plan_token == seal.plan_token and beat == self._beat:
+            case OutageAck(beat, plan_token) if plan_token == seal.plan_token and beat == self._probe:
                 in_time = now <= self._asked_at + self._member.settings.beat_s
-                if in_time and not self._is_told and self._is_endured(now):
+                if in_time and not self._is_confirmed and self.is_endured(now):
                     self._awaited.discard(member_id)
-                    self._count(plan_token)
-            case HoldOn(beat, plan_token) if is_leader and plan_token == seal.plan_token and beat in self._words:
-                self._member.leash.hold(self._words[beat] + self._member.settings.lease_ttl_s)
+                    self.count_acknowledgements(plan_token)
+            case OutageConfirmed(beat, plan_token) if (
+                is_leader and plan_token == seal.plan_token and beat in self._acknowledged_at
+            ):
+                self._member.lease.hold_until(self._acknowledged_at[beat] + self._member.settings.lease_ttl_s)
 
-    def _answer(self, job: keys.Keys, seal: Seal, now: float) -> None:
+    def acknowledge(self, job: keys.Keys, seal: Seal, now: float) -> None:
         """Give the word that was asked for, as soon as it is true; nobody waits for it when the beat is over."""
         if self._question is None:
             return
@@ -130,20 +132,20 @@ class Outage:
         self._question = None
         if question.plan_token != seal.plan_token or now > asked_at + self._member.settings.beat_s:
             return
-        self._give_word(question.beat, now)
+        self._note_acknowledgement(question.probe, now)
         self._notice(seal)
-        self._member.act(Tell(member_id, told.written(StoreIsAway(question.beat, question.plan_token))))
+        self._member.emit(SendToPeer(member_id, told.encode_message(OutageAck(question.probe, question.plan_token))))
 
     def _notice(self, seal: Seal) -> None:
         """Tell people, whose workers go on, once in each outage."""
         if not self._has_noticed:
             self._has_noticed = True
             same = f"as long as all nodes of round {seal.round} find the same"
-            self._member.remark(f"the store does not answer; waiting for it {same}")
+            self._member.log(f"the store does not answer; waiting for it {same}")
 
-    def _give_word(self, beat: int, now: float) -> None:
+    def _note_acknowledgement(self, beat: int, now: float) -> None:
         settings = self._member.settings
-        self._words[beat] = now
-        for old in sorted(self._words)[:-BEATS_REMEMBERED]:
-            del self._words[old]
+        self._acknowledged_at[beat] = now
+        for old in sorted(self._acknowledged_at)[:-PROBES_REMEMBERED]:
+            del self._acknowledged_at[old]
         self.no_omission_before = now + settings.lease_ttl_s + settings.beat_s + settings.kill_margin_s

@@ -22,23 +22,23 @@ from rendezvous.store import Get, KeyValue, TxnResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rendezvous.protocol import Protocol
+    from rendezvous.protocol import MemberMachine
 
 FIRST = 8  # so many look often
 REST_S_PER_MEMBER = 0.05  # between two looks of each other one: the rest together reads twenty times per second
 
 
-class Outsider:
+class Takeover:
     """What this member has seen of the round under `seal`, to whose roster it does not belong, since it has no leader.
 
     `belongs`: whether it has turned out that this member does belong to it.
     """
 
-    def __init__(self, member: Protocol, seal: Seal) -> None:
+    def __init__(self, member: MemberMachine, seal: Seal) -> None:
         self._member = member
         self.seal = seal
         self.belongs = False
-        self._look_at = -math.inf
+        self._observe_at = -math.inf
         self._is_among_first = False
         self._empty_since = math.inf  # since when the store shows nobody of the roster
         self._nodes: Mapping[str, str] | None = None  # member id -> node, of all with ranks
@@ -49,25 +49,25 @@ class Outsider:
         limit_s = settings.outage_limit_s + settings.lease_ttl_s
         if now >= self._empty_since + limit_s:
             return True
-        self._member.say(
+        self._member.log_status(
             f"round {self.seal.round} has no leader, and this node does not belong to it: if none of its nodes is seen "
             f"for {limit_s:g} s, others go on; if they are surely dead, meshctl takeover makes them go on now",
             "stranger does not lead",
         )
-        if now >= self._look_at:
-            self._look(job, now)
+        if now >= self._observe_at:
+            self._observe(job, now)
         else:
-            self._member.wake(self._look_at)
+            self._member.wake_by(self._observe_at)
         return False
 
-    def _look(self, job: keys.Keys, now: float) -> None:
+    def _observe(self, job: keys.Keys, now: float) -> None:
         own_id = self._member.member_id
         assigned = job.assignments(self.seal.round, self.seal.plan_token)
         reads = [Get(job.members, prefix=True), Get(assigned + own_id)]
         if self._is_among_first and self._nodes is None:
             reads.append(Get(assigned, prefix=True))
 
-        def looked(answer: Answer, now: float) -> None:
+        def on_reply(answer: Answer, now: float) -> None:
             assert isinstance(answer, TxnResult)
             members, own, *rest = (found.items for found in answer.found)
             self.belongs = bool(own)  # it has ranks, and the round was stopped before it had read them
@@ -78,15 +78,15 @@ class Outsider:
             if not self._is_among_first:
                 self._empty_since = math.inf
                 rest_s = max(len(members) * REST_S_PER_MEMBER, self._member.settings.lease_ttl_s)
-                self._look_at = now + rest_s * (1 + self._member.chance())
+                self._observe_at = now + rest_s * (1 + self._member.rng())
             elif self._nodes is None:
-                self._look_at = now
+                self._observe_at = now
             else:
                 # Half a lease: a roster that comes back and is lost again cannot do so unseen.
-                self._look_at = now + self._member.settings.lease_ttl_s / 2
+                self._observe_at = now + self._member.settings.lease_ttl_s / 2
                 self._take_members(job, members, self._nodes, now)
 
-        self._member.ask("campaign", "look for the round's nodes", Txn((), tuple(reads)), looked, now)
+        self._member.request("campaign", "look for the round's nodes", Txn((), tuple(reads)), on_reply, now)
 
     def _node(self, item: KeyValue) -> str:
         assignment = self._member.decode(Assignment, item)

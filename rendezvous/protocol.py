@@ -19,49 +19,49 @@ import math
 from collections.abc import Callable, Sequence
 
 from rendezvous import keys, messages, told
-from rendezvous.attendance import Attendance
+from rendezvous.attendance import PeerLiveness
 from rendezvous.decide import Sizer
 from rendezvous.election import Election
 from rendezvous.errors import LeaseNotFound
-from rendezvous.farewell import Farewell
-from rendezvous.following import Following
-from rendezvous.joining import Joining
-from rendezvous.leash import Leash
+from rendezvous.farewell import Leave
+from rendezvous.following import WatchCache
+from rendezvous.joining import Join
+from rendezvous.leash import LeaseKeeper
 from rendezvous.local_round import LocalRound
 from rendezvous.messages import (
     Action,
-    Answered,
-    Appear,
-    Ask,
-    Begin,
     CheckpointSaved,
     Event,
-    LeashEnded,
-    Leave,
+    LeaveRequest,
     PeerDown,
     PeerGone,
+    PeerMessage,
     PeerUp,
-    Planned,
+    PlanReady,
     PlanRefused,
-    Refused,
     RoundFailed,
     RoundStopped,
     RoundSucceeded,
+    SetIdentity,
+    Start,
+    StoreOutcomeUnknown,
+    StoreRejected,
+    StoreReply,
+    StoreRequest,
     Tick,
-    Told,
-    Unknown,
-    Watched,
+    WatchdogExpired,
     WatchLost,
+    WatchUpdate,
 )
 from rendezvous.outage import Outage
 from rendezvous.records import Member, Spec
 from rendezvous.settings import Settings
 from rendezvous.store import KeyValue
-from rendezvous.tidings import Tidings
+from rendezvous.tidings import StaleWatchDetector
 from rendezvous.values import replace
 
 
-class Protocol(Following):
+class MemberMachine(WatchCache):
     """One member. `chance` returns a random number in [0, 1); `sizer` says how large a world some members make.
 
     `presence_address`: HOST:PORT of this agent's presence listener, empty if it has none. `secret`: what records are
@@ -81,13 +81,13 @@ class Protocol(Following):
         prefix: str,
         run_id: str,
         sizer: Sizer,
-        chance: Callable[[], float],
+        rng: Callable[[], float],
         presence_address: str = "",
         secret: bytes = b"",
-        incarnation: str = "",
+        attempt: str = "",
         hosts_store: bool = False,
     ) -> None:
-        super().__init__(settings, chance, secret)
+        super().__init__(settings, rng, secret)
         node = Member(
             member_id="",
             node_name=node_name,
@@ -95,40 +95,40 @@ class Protocol(Following):
             description=description,
             presence_address=presence_address,
         )
-        self.member_id = self.token()
+        self.member_id = self.make_token()
         self.member_revision = 0  # the create revision of the own key, 0 while this agent is no member
-        self.presence = Attendance(settings.presence_proof)
-        self.leash = Leash(self)
-        self.here = LocalRound(self, worker_port)
+        self.peers = PeerLiveness(settings.presence_proof)
+        self.lease = LeaseKeeper(self)
+        self.round = LocalRound(self, worker_port)
         spec = replace(spec, has_secret=bool(secret))
-        self.joining = Joining(self, spec=spec, node=node, prefix=prefix, run_id=run_id, attempt=incarnation)
+        self.join = Join(self, spec=spec, node=node, prefix=prefix, run_id=run_id, attempt=attempt)
         self.election = Election(self, sizer, node_name, presence_address)
         self.outage = Outage(self)
-        self.tidings = Tidings(self)
-        self.farewell = Farewell(self, node_name, hosts_store)
+        self.stale_watch = StaleWatchDetector(self)
+        self.leave = Leave(self, node_name, hosts_store)
 
     def become_new_member(self) -> None:
         """Forget the membership. A node that comes back is a new member; until then it is nobody."""
         if self.member_revision:
-            self.act(Appear("", ""))
-        self.forget_requests()
-        self.forget_all()
-        self.member_id, self.member_revision = self.token(), 0
-        self._said = ""
-        self.leash = Leash(self)
-        self.here.begin_membership()
-        self.joining.begin_again()
+            self.emit(SetIdentity("", ""))
+        self.drop_requests()
+        self.clear_cache()
+        self.member_id, self.member_revision = self.make_token(), 0
+        self._last_status = ""
+        self.lease = LeaseKeeper(self)
+        self.round.begin_membership()
+        self.join.restart()
         self.election.begin_membership()
         self.outage.begin_membership()
-        self.tidings.begin_membership()
-        self.farewell.begin_membership()
+        self.stale_watch.begin_membership()
+        self.leave.begin_membership()
 
     # --- what the outside sees ---
 
     @property
     def alive_round(self) -> int | None:
         """The round whose processes may be alive on this node."""
-        return self.here.alive_round
+        return self.round.alive_round
 
     @property
     def is_leader(self) -> bool:
@@ -145,74 +145,78 @@ class Protocol(Following):
         Never raises on anything a peer or the store sent.
         """
         self._actions = []
-        if self.farewell.has_ended:
+        if self.leave.has_ended:
             return self._actions
-        if self.member_revision and not self.farewell.is_final and now >= self.leash.membership_until:
+        if self.member_revision and not self.leave.is_final and now >= self.lease.membership_until:
             self.lapse(now)  # before anything that happened while this node was frozen is acted upon
         for event in events:
             self._take(event, now)
         self._wake_at = math.inf
         self._advance(now)
-        if self.farewell.has_ended:
+        if self.leave.has_ended:
             self._wake_at = math.inf
         return self._actions
 
     def _take(self, event: Event, now: float) -> None:
-        if self.farewell.is_final and not isinstance(event, (Answered, Refused, Unknown)):
+        if self.leave.is_final and not isinstance(event, (StoreReply, StoreRejected, StoreOutcomeUnknown)):
             return
         match event:
-            case Begin() | Tick():
+            case Start() | Tick():
                 pass
-            case Answered() | Refused() | Unknown():
+            case StoreReply() | StoreRejected() | StoreOutcomeUnknown():
                 self._take_outcome(event, now)
-            case Watched() | WatchLost():
-                self.take_watched(event, now)
-            case Planned() | PlanRefused():
+            case WatchUpdate() | WatchLost():
+                self.handle_watch(event, now)
+            case PlanReady() | PlanRefused():
                 self.election.take_plan(event)
             case RoundSucceeded() | RoundFailed() | RoundStopped() | CheckpointSaved():
-                self.here.take(event)
+                self.round.take(event)
             case PeerUp() | PeerDown() | PeerGone():
-                self.presence.take(event, now)
-            case Told(member_id, text):
-                self._take_told(member_id, text, now)
-            case LeashEnded():
-                if self.leash.lease is not None:
-                    self.act(Ask(self.take_id(), "give the lease back", messages.Revoke(self.leash.lease)))
+                self.peers.take(event, now)
+            case PeerMessage(member_id, text):
+                self._take_peer_message(member_id, text, now)
+            case WatchdogExpired():
+                if self.lease.lease is not None:
+                    self.emit(StoreRequest(self.next_id(), "give the lease back", messages.Revoke(self.lease.lease)))
                 self.lapse(now)
-            case Leave():
-                self.farewell.take(event, now)
+            case LeaveRequest():
+                self.leave.take_request(event, now)
 
-    def _take_outcome(self, event: Answered | Refused | Unknown, now: float) -> None:
-        lane = self.take_outcome(event, now)
+    def _take_outcome(self, event: StoreReply | StoreRejected | StoreOutcomeUnknown, now: float) -> None:
+        lane = self.handle_outcome(event, now)
         if not lane:
             return
-        is_lease_gone = isinstance(event, Refused) and isinstance(event.error, LeaseNotFound)
+        is_lease_gone = isinstance(event, StoreRejected) and isinstance(event.error, LeaseNotFound)
         if lane == "lease":
-            self.leash.store_answered() if isinstance(event, Answered) or is_lease_gone else self.leash.renewal_failed()
-        if lane == "join" and not isinstance(event, Answered):
-            self.joining.trouble(str(event.error) if isinstance(event, Refused) else "the store does not answer")
+            self.lease.note_answer() if isinstance(
+                event, StoreReply
+            ) or is_lease_gone else self.lease.note_failed_renewal()
+        if lane == "join" and not isinstance(event, StoreReply):
+            self.join.note_trouble(
+                str(event.error) if isinstance(event, StoreRejected) else "the store does not answer"
+            )
         # In the leader's lane it is the verdict's lease.
         if is_lease_gone and lane == "lead" and self.election.leading is not None:
             self.election.leading.lose_verdict_lease()
-        if is_lease_gone and lane != "lead" and not self.leash.ended(now):
-            is_early = now < self.leash.lease_until
+        if is_lease_gone and lane != "lead" and not self.lease.handle_end(now):
+            is_early = now < self.lease.lease_until
             self.lapse(now, "the store has ended its lease early" if is_early else "", is_early=is_early)
 
-    def _take_told(self, member_id: str, text: str, now: float) -> None:
-        message = told.understood(text)
-        if isinstance(message, told.Known):
-            self.tidings.take(member_id, message, now)
+    def _take_peer_message(self, member_id: str, text: str, now: float) -> None:
+        message = told.decode_message(text)
+        if isinstance(message, told.KnownRevision):
+            self.stale_watch.take(member_id, message, now)
         elif message is not None:
             self.outage.take(member_id, message, now)
 
     # --- the comparison, made after every batch of events ---
 
     def _advance(self, now: float) -> None:
-        if self.farewell.is_final:
-            self.farewell.advance(now)
+        if self.leave.is_final:
+            self.leave.advance(now)
         elif not self.member_revision:
             self._advance_outside(now)
-        elif now >= self.leash.membership_until:
+        elif now >= self.lease.membership_until:
             self.lapse(now)
             self._advance(now)
         else:
@@ -220,32 +224,32 @@ class Protocol(Following):
 
     def _advance_outside(self, now: float) -> None:
         """No member: join as soon as nothing is left of a round of the membership before."""
-        if self.here.alive_round is not None and now >= self.here.gone_by:
-            self.resign(f"this node has not stopped round {self.here.alive_round} in time", now)
-        elif self.here.alive_round is not None:
-            self.wake(self.here.gone_by)
-        elif not self.farewell.leave_before_joining(now):
-            self.joining.advance(now)
+        if self.round.alive_round is not None and now >= self.round.gone_by:
+            self.step_down(f"this node has not stopped round {self.round.alive_round} in time", now)
+        elif self.round.alive_round is not None:
+            self.wake_by(self.round.gone_by)
+        elif not self.leave.leave_before_joining(now):
+            self.join.advance(now)
 
     def _advance_member(self, job: keys.Keys, now: float) -> None:
-        is_key_there = self.mirror.get(job.member(self.member_id)) is not None
-        if not is_key_there and not self.leash.may_have_ended(now):
-            self.farewell.be_fenced(job, now)
+        is_key_there = self.cache.get(job.member(self.member_id)) is not None
+        if not is_key_there and not self.lease.may_have_ended(now):
+            self.leave.handle_fenced(job, now)
             return
-        self.mend_watches(now)
-        self.leash.advance(now)
-        if not is_key_there or self.leash.is_over(now):  # the roster holds this member's place; it writes nothing
+        self.restore_watches(now)
+        self.lease.advance(now)
+        if not is_key_there or self.lease.is_over(now):  # the roster holds this member's place; it writes nothing
             self.outage.advance(job, now)
-            self.farewell.announce_departure(job, now)
+            self.leave.announce_departure(job, now)
             return
-        self.tidings.advance(job, now)
-        if self.farewell.obey_verdict(job, now):
+        self.stale_watch.advance(job, now)
+        if self.leave.follow_verdict(job, now):
             return
-        self.here.advance(job, now)
-        self.farewell.announce_departure(job, now)
-        if not self.farewell.is_final:
+        self.round.advance(job, now)
+        self.leave.announce_departure(job, now)
+        if not self.leave.is_final:
             self.outage.advance(job, now)
-            self.here.write_status(job, now)
+            self.round.write_status(job, now)
             self.election.advance(job, now)
 
     # --- what the parts tell each other ---
@@ -253,21 +257,21 @@ class Protocol(Following):
     @property
     def job(self) -> keys.Keys:
         """The job that this agent is, or is about to be, a member of."""
-        assert self.joining.job is not None
-        return self.joining.job
+        assert self.join.job is not None
+        return self.join.job
 
     @property
     def no_omission_before(self) -> float:
         """Until then no seal may leave out a roster member that has not stopped: its leash may be held."""
         return self.outage.no_omission_before
 
-    def be_member(self, own: KeyValue, revision: int) -> None:
+    def become_member(self, own: KeyValue, revision: int) -> None:
         """The own key is in the store, and everything under control is known as of `revision`."""
         self.member_revision = own.create_revision
-        self.leash.looked(self.sent_at)
-        self.follow(own.key, revision + 1)
-        self.follow(self.job.control, revision + 1)
-        self.act(Appear(self.job.root, self.member_id))
+        self.lease.note_resync(self.sent_at)
+        self.watch(own.key, revision + 1)
+        self.watch(self.job.control, revision + 1)
+        self.emit(SetIdentity(self.job.root, self.member_id))
 
     def lapse(self, now: float, why: str = "", *, is_early: bool = False) -> None:
         """The lease is gone, so others may take this node's place: kill at once, then come back as a new member.
@@ -275,25 +279,25 @@ class Protocol(Following):
         `is_early`: before its time. Then those who were connected of late may have lost theirs as well.
         """
         if self.member_revision:
-            self.remark(f"lost the membership: {why or self.leash.why_over}; joining again")
-        self.here.stop("fence", "the lease has ended", now)
+            self.log(f"lost the membership: {why or self.lease.loss_reason}; joining again")
+        self.round.stop("fence", "the lease has ended", now)
         since = now - self.settings.lease_ttl_s
-        self.election.note_unaware(self.presence.reached_after(since) if is_early else (), now)
+        self.election.note_unaware(self.peers.list_reached_after(since) if is_early else (), now)
         self.become_new_member()
 
-    def be_fenced(self, now: float) -> None:
+    def handle_fenced(self, now: float) -> None:
         """The others have gone on without this node."""
-        self.farewell.be_fenced(self.job, now)
+        self.leave.handle_fenced(self.job, now)
 
-    def resign(self, reason: str, now: float) -> None:
+    def step_down(self, reason: str, now: float) -> None:
         """Let go of the leader's key with the membership: to leave, or since this node cannot stop its workers."""
-        self.farewell.resign(reason, now)
+        self.leave.step_down(reason, now)
 
     def is_removed(self, current: KeyValue | None, spec: KeyValue | None) -> bool:
         """Whether these two keys say that this member's job is no more: deleted, or another begun in its place."""
-        return self.joining.is_removed(current, spec)
+        return self.join.is_removed(current, spec)
 
     @property
-    def removal(self) -> str:
+    def removal_reason(self) -> str:
         """The sentence that says so."""
-        return self.joining.removal
+        return self.join.removal_reason

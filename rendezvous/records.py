@@ -51,7 +51,7 @@ class Member:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Leader:
+class LeaderRecord:
     """Who leads, and where the others keep a connection to it. It lies on the leader's member lease."""
 
     member_id: str
@@ -105,7 +105,7 @@ class Command:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Past:
+class RoundHistory:
     """What is remembered of a round: why it was sealed, and once it has ended, why that was and how long it ran."""
 
     round: int
@@ -224,10 +224,24 @@ class Verdict:
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
-AnyRecord = Spec | Member | Leader | Spares | Drain | Command | Past | Seal | Stop | Assignment | Status | Verdict
+AnyRecord = (
+    Spec | Member | LeaderRecord | Spares | Drain | Command | RoundHistory | Seal | Stop | Assignment | Status | Verdict
+)
 if TYPE_CHECKING:
     Record = TypeVar(
-        "Record", Spec, Member, Leader, Spares, Drain, Command, Past, Seal, Stop, Assignment, Status, Verdict
+        "Record",
+        Spec,
+        Member,
+        LeaderRecord,
+        Spares,
+        Drain,
+        Command,
+        RoundHistory,
+        Seal,
+        Stop,
+        Assignment,
+        Status,
+        Verdict,
     )
 
 
@@ -239,10 +253,10 @@ def encode(record: AnyRecord, key: str = "", secret: bytes = b"") -> bytes:
     """The record as it is stored under `key`; with a secret it ends with a code that only its holders can make."""
     known = {item.name: getattr(record, item.name) for item in fields(record) if item.name != "unknown"}
     body = json.dumps({**record.unknown, **known, "version": RECORD_VERSION}, separators=(",", ":")).encode()
-    return _signed(body, key, secret) if secret else body
+    return _sign(body, key, secret) if secret else body
 
 
-def _signed(body: bytes, key: str, secret: bytes) -> bytes:
+def _sign(body: bytes, key: str, secret: bytes) -> bytes:
     """The code covers the key too, so that a record cannot be put in another's place."""
     import hmac  # 3 ms that only jobs with a secret pay
 
@@ -255,9 +269,9 @@ _CODE_LENGTH = len(f',"{_CODE}":""}}') + 64
 RECORD_BYTES_MAX = 1 << 20
 
 
-def _frozen(value: object) -> object:
+def _freeze(value: object) -> object:
     """Lists as tuples, in tables too."""
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+    return tuple(map(_freeze, value)) if isinstance(value, list) else value
 
 
 def decode(kind: type[Record], value: bytes, key: str, secret: bytes = b"") -> Record:
@@ -268,7 +282,7 @@ def decode(kind: type[Record], value: bytes, key: str, secret: bytes = b"") -> R
         import hmac
 
         body = value[:-_CODE_LENGTH] + b"}"
-        if not hmac.compare_digest(value, _signed(body, key, secret)):
+        if not hmac.compare_digest(value, _sign(body, key, secret)):
             raise RecordError(f"the value of {key} was not written by an agent that knows the job's secret")
     try:
         content = json.loads(value)
@@ -292,7 +306,7 @@ def decode(kind: type[Record], value: bytes, key: str, secret: bytes = b"") -> R
             raise RecordError(f"{key}: {item.name} is {content_value!r:.100}, which is no {item.type}")
         if not checks.is_possible(kind.__name__, item.name, content_value):
             raise RecordError(f"{key}: {item.name} is {content_value!r:.100}, which cannot be")
-        known[item.name] = _frozen(content_value)
+        known[item.name] = _freeze(content_value)
     missing = [item.name for item in fields(kind) if _is_required(item) and item.name not in known]
     if missing:
         raise RecordError(f"{key} lacks {', '.join(missing)}")

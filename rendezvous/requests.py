@@ -6,7 +6,7 @@ A request that cannot be met is answered with a sentence, which whoever asked re
 
 from __future__ import annotations
 
-from rendezvous.decisions import Conclude, Obey
+from rendezvous.decisions import ApplyCommand, Finish
 from rendezvous.records import Command, Verdict
 from rendezvous.view import View
 
@@ -14,44 +14,46 @@ EXIT_STOPPED = 143  # as if every agent had been sent SIGTERM
 TARGET_LENGTH_MAX = 255
 
 
-def next_request(view: View) -> Conclude | Obey | None:
+def choose_request(view: View) -> Finish | ApplyCommand | None:
     """What to do about the oldest request; None if there is none."""
     for token, command in view.commands.items():
         match command.kind:
             case "stop":
-                return Conclude(_stopped(view, command), token)
+                return Finish(_make_stop_verdict(view, command), token)
             case "drain":
-                return _drain(view, token, command.target)
+                return _answer_drain(view, token, command.target)
             case "undrain":
                 if command.target in view.drained:
-                    return Obey(token, undrain=command.target)
+                    return ApplyCommand(token, undrain=command.target)
                 drained = ", ".join(sorted(view.drained)) or "none"
-                return Obey(token, answer=f"{command.target} is not drained; drained: {drained}")
+                return ApplyCommand(token, answer=f"{command.target} is not drained; drained: {drained}")
             case "takeover":
-                return Obey(token, answer=f"this job has a leader, on node {view.name(view.own_id)}")
+                return ApplyCommand(token, answer=f"this job has a leader, on node {view.name(view.own_id)}")
             case kind:
-                return Obey(token, answer=f"{kind!r} is no request that this version of meshrun knows")
+                return ApplyCommand(token, answer=f"{kind!r} is no request that this version of meshrun knows")
     return None
 
 
-def _stopped(view: View, command: Command) -> Verdict:
+def _make_stop_verdict(view: View, command: Command) -> Verdict:
     by = f" of {command.by}" if command.by else ""
     round = view.seal.round if view.seal else 0
     return Verdict(kind="stopped", exit_code=EXIT_STOPPED, round=round, reason=f"stopped at the request{by}")
 
 
-def _drain(view: View, token: str, target: str) -> Obey:
+def _answer_drain(view: View, token: str, target: str) -> ApplyCommand:
     """Drain a node by its name, which need not be here yet; or, where two have that name, one of them by member id."""
     if not 0 < len(target) <= TARGET_LENGTH_MAX or not target.isprintable() or "/" in target:
-        return Obey(token, answer="a node to drain is named by its name or its member id")
+        return ApplyCommand(token, answer="a node to drain is named by its name or its member id")
     if target in view.members:
         name = view.members[target].member.node_name
-        return Obey(token, drain=name if len(_named(view, name)) == 1 else target)
-    same = _named(view, target)
+        return ApplyCommand(token, drain=name if len(_find_named(view, name)) == 1 else target)
+    same = _find_named(view, target)
     if len(same) > 1:
-        return Obey(token, answer=f"{len(same)} nodes are called {target}: give a member id, {' or '.join(same)}")
-    return Obey(token, drain=target)
+        return ApplyCommand(
+            token, answer=f"{len(same)} nodes are called {target}: give a member id, {' or '.join(same)}"
+        )
+    return ApplyCommand(token, drain=target)
 
 
-def _named(view: View, name: str) -> list[str]:
+def _find_named(view: View, name: str) -> list[str]:
     return sorted(member_id for member_id, member in view.members.items() if member.member.node_name == name)

@@ -11,22 +11,22 @@ from collections.abc import Callable, Collection, Mapping
 
 from rendezvous import budget, keys
 from rendezvous.decisions import SealRound
-from rendezvous.messages import Candidate, MakePlan, Planned, PlanRefused
-from rendezvous.records import Assignment, Command, Past, Seal, Spares
-from rendezvous.sight import Sight
+from rendezvous.messages import Candidate, MakePlan, PlanReady, PlanRefused
+from rendezvous.records import Assignment, Command, RoundHistory, Seal, Spares
+from rendezvous.sight import ViewBuilder
 from rendezvous.store import Compare, Delete, Operation, Put
 from rendezvous.values import NamedTuple
 from rendezvous.view import View
-from rendezvous.writer import OPERATIONS_PER_TXN, Writer
+from rendezvous.writer import OPERATIONS_PER_TXN, GuardedWriter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rendezvous.protocol import Protocol
+    from rendezvous.protocol import MemberMachine
 
 HISTORY_ROUNDS = 100  # so many rounds are remembered
 SUCCESSORS = 3
 REASONS_LENGTH_MAX = 2000
-LITTER_MAX = 60  # the seal, the spares and the history have their places in the transaction too
+GARBAGE_MAX = 60  # the seal, the spares and the history have their places in the transaction too
 ANSWERED_MAX = 20
 SPARES_MAX = 100
 """So many are listed. Every member reads the list, so without a limit its cost would be the square of their number. Who
@@ -34,20 +34,25 @@ is not listed is to the others what a late member is: nobody waits for its word,
 SPARES_PAUSE_S_PER_MEMBER = 1e-3  # between lists, each of which goes to every member: they take a part of its time
 
 
-class _Made(NamedTuple):
+class _Draft(NamedTuple):
     """What is made of a plan: its token, the assignments, and what writes them."""
 
-    plan: Planned
+    plan: PlanReady
     token: str
     assignments: Mapping[str, Assignment]
     puts: tuple[Put, ...]
 
 
-class Sealing:
+class RoundCommit:
     """`refuse` ends the job with a reason when the planner finds no plan."""
 
     def __init__(
-        self, member: Protocol, job: keys.Keys, writer: Writer, sight: Sight, refuse: Callable[[int, str, float], None]
+        self,
+        member: MemberMachine,
+        job: keys.Keys,
+        writer: GuardedWriter,
+        sight: ViewBuilder,
+        refuse: Callable[[int, str, float], None],
     ) -> None:
         self._member = member
         self._job = job
@@ -55,40 +60,40 @@ class Sealing:
         self._sight = sight
         self._refuse = refuse
         self._plan_asked: tuple[int, int, tuple[str, ...]] | None = None  # id, round, roster
-        self._plan: Planned | PlanRefused | None = None
-        self._made: _Made | None = None
+        self._plan: PlanReady | PlanRefused | None = None
+        self._made: _Draft | None = None
         self._written_count = 0  # of its puts, those that are known to have happened
         self._spare_reasons: Mapping[str, str] = {}
         self._list_at = -math.inf  # when the next list of spares may be written
 
-    def take_plan(self, event: Planned | PlanRefused) -> None:
+    def take_plan(self, event: PlanReady | PlanRefused) -> None:
         if self._plan_asked is not None and event.id == self._plan_asked[0]:
             self._plan = event
 
-    def seal(self, view: View, decision: SealRound, now: float) -> None:
+    def commit(self, view: View, decision: SealRound, now: float) -> None:
         """Take the next step towards sealing this roster."""
         round = view.seal.round + 1 if view.seal else 1
         if self._plan_asked is None or self._plan_asked[1:] != (round, decision.roster):
             self._ask_for_plan(view, round, decision.roster)
         elif isinstance(self._plan, PlanRefused):
             self._refuse(round - 1, self._plan.reason, now)
-        elif isinstance(self._plan, Planned):
+        elif isinstance(self._plan, PlanReady):
             self._assign(round, view, self._plan, decision, now)
 
     def _ask_for_plan(self, view: View, round: int, roster: tuple[str, ...]) -> None:
-        plan_id = self._member.take_id()
+        plan_id = self._member.next_id()
         self._plan_asked, self._plan = (plan_id, round, roster), None
         candidates = tuple(self._candidate(view, member_id) for member_id in roster)
         previous = dict(self._sight.contents)
         names = {member_id: view.name(member_id) for member_id in previous}
-        self._member.act(MakePlan(plan_id, round, candidates, previous, names))
+        self._member.emit(MakePlan(plan_id, round, candidates, previous, names))
 
     def _candidate(self, view: View, member_id: str) -> Candidate:
         member, status = view.members[member_id], view.statuses.get(member_id)
         port = (status.status.worker_port if status is not None else 0) or member.member.worker_port
         return Candidate(member_id, member.member.description, port, member.create_revision)
 
-    def _assign(self, round: int, view: View, plan: Planned, decision: SealRound, now: float) -> None:
+    def _assign(self, round: int, view: View, plan: PlanReady, decision: SealRound, now: float) -> None:
         """Write the assignments in batches, one at a time, then the seal.
 
         After a write that was not answered it goes on where it was: the same plan has the same token, so that what was
@@ -97,17 +102,17 @@ class Sealing:
         if self._made is None or self._made.plan is not plan:
             self._made, self._written_count = self._make(round, view, plan), 0
         made = self._made
-        still_current = self._writer.unchanged(self._job.round)
+        still_current = self._writer.guard_unchanged(self._job.round)
 
         def next_batch(now: float) -> None:
             batch = made.puts[self._written_count : self._written_count + OPERATIONS_PER_TXN]
 
-            def written(now: float) -> None:
+            def on_done(now: float) -> None:
                 self._written_count += len(batch)
                 next_batch(now)
 
             if batch:
-                self._writer.write(f"assign round {round}", still_current, batch, now, written)
+                self._writer.write(f"assign round {round}", still_current, batch, now, on_done)
             else:
                 seal = Seal(
                     round=round,
@@ -115,28 +120,28 @@ class Sealing:
                     world_size=plan.world_size,
                     coordinator=plan.coordinator,
                     reason=decision.reason[:REASONS_LENGTH_MAX],
-                    successors=successors(view, plan, decision.roster),
+                    successors=choose_successors(view, plan, decision.roster),
                     unknown=view.seal.unknown if view.seal else {},
                 )
                 self._put_seal(seal, view, plan, made.assignments, decision, still_current, now)
 
         next_batch(now)
 
-    def _make(self, round: int, view: View, plan: Planned) -> _Made:
-        token = self._member.token()
+    def _make(self, round: int, view: View, plan: PlanReady) -> _Draft:
+        token = self._member.make_token()
         made = {
             member_id: Assignment(round=round, plan_token=token, content=content, node=view.nodes.get(member_id, ""))
             for member_id, content in sorted(plan.assignments.items())
         }
         name = self._job.assignment
-        puts = tuple(self._writer.put(name(round, token, member_id), one) for member_id, one in made.items())
-        return _Made(plan, token, made, puts)
+        puts = tuple(self._writer.make_put(name(round, token, member_id), one) for member_id, one in made.items())
+        return _Draft(plan, token, made, puts)
 
     def _put_seal(
         self,
         seal: Seal,
         view: View,
-        plan: Planned,
+        plan: PlanReady,
         made: Mapping[str, Assignment],
         decision: SealRound,
         still_current: tuple[Compare, ...],
@@ -145,7 +150,7 @@ class Sealing:
         """`still_current` is as old as the decision: what has been sealed since then must not be sealed over."""
         self._spare_reasons = plan.spare_reasons
         spares = self._spares(view, made, seal.round, now)
-        past = Past(
+        past = RoundHistory(
             round=seal.round,
             world_size=seal.world_size,
             node_count=len(made),
@@ -153,26 +158,26 @@ class Sealing:
             reason="; ".join(dict.fromkeys((decision.reason, *plan.reasons, *plan.remarks)))[:REASONS_LENGTH_MAX],
         )
         writes: tuple[Operation, ...] = (
-            self._writer.put(self._job.round, budget.into_seal(seal, decision.ledger, now)),
-            self._writer.put(self._job.past(seal.round), past),
-            self._writer.put(self._job.spares, spares),
-            *self._litter(view, seal.round),
+            self._writer.make_put(self._job.round, budget.into_seal(seal, decision.ledger, now)),
+            self._writer.make_put(self._job.round_history(seal.round), past),
+            self._writer.make_put(self._job.spares, spares),
+            *self._list_garbage(view, seal.round),
         )
 
-        def sealed(now: float) -> None:
-            self._sight.know_round(seal.plan_token, made)
+        def on_done(now: float) -> None:
+            self._sight.note_round(seal.plan_token, made)
 
-        self._member.say(f"round {seal.round}: {decision.reason}")
+        self._member.log_status(f"round {seal.round}: {decision.reason}")
         for remark in plan.remarks:
-            self._member.remark(remark)
-        answered = self._answered()
+            self._member.log(remark)
+        answered = self._list_answered()
         writes = (*writes, *map(Delete, answered))
-        guards = (*still_current, *self._writer.unchanged(self._job.spares, *answered))
-        self._writer.write(f"seal round {seal.round}", guards, writes, now, sealed)
+        guards = (*still_current, *self._writer.guard_unchanged(self._job.spares, *answered))
+        self._writer.write(f"seal round {seal.round}", guards, writes, now, on_done)
 
     # --- spares ---
 
-    def keep_spares(self, view: View, now: float) -> None:
+    def update_spares(self, view: View, now: float) -> None:
         """Write who stands by now, if that has changed."""
         if view.seal is None:
             return
@@ -181,15 +186,15 @@ class Sealing:
         if known is not None and (known.member_ids, known.why) == (spares.member_ids, spares.why):
             return
         if now < self._list_at:
-            self._member.wake(self._list_at)
+            self._member.wake_by(self._list_at)
             return
         self._list_at = now + SPARES_PAUSE_S_PER_MEMBER * len(view.members)
-        guards = self._writer.unchanged(self._job.round, self._job.spares)
-        self._writer.write("list the spares", guards, [self._writer.put(self._job.spares, spares)], now)
+        guards = self._writer.guard_unchanged(self._job.round, self._job.spares)
+        self._writer.write("list the spares", guards, [self._writer.make_put(self._job.spares, spares)], now)
 
     def _spares(self, view: View, active: Collection[str], round: int, now: float) -> Spares:
         """Those without ranks, and why: who came first first."""
-        benches = view.ledger.benches(self._member.settings)
+        benches = view.ledger.find_quarantines(self._member.settings)
         known = self._member.read(Spares, self._job.spares)
         reasons = known.why if known is not None else {}
         found: dict[str, str] = {}
@@ -212,25 +217,25 @@ class Sealing:
 
     # --- litter ---
 
-    def _litter(self, view: View, round: int) -> list[Operation]:
+    def _list_garbage(self, view: View, round: int) -> list[Operation]:
         """What nobody will read again once `round` is sealed."""
         job = self._job
         gone = [Delete(job.status(member_id)) for member_id in view.statuses if member_id not in view.members]
-        litter: list[Operation] = list(gone[:LITTER_MAX])
+        litter: list[Operation] = list(gone[:GARBAGE_MAX])
         if round > 2:
             litter.append(Delete(job.assignments(round - 2), prefix=True))
         if round > HISTORY_ROUNDS:
-            litter.append(Delete(job.past(round - HISTORY_ROUNDS)))
+            litter.append(Delete(job.round_history(round - HISTORY_ROUNDS)))
         return litter
 
-    def _answered(self) -> list[str]:
+    def _list_answered(self) -> list[str]:
         """Requests that were refused, and not taken away by whoever made them."""
-        names = [item.key for item in self._member.mirror.under(self._job.commands)]
+        names = [item.key for item in self._member.cache.list_under(self._job.commands)]
         commands = {name: self._member.read(Command, name) for name in names}
         return [name for name, command in commands.items() if command is not None and command.answer][:ANSWERED_MAX]
 
 
-def successors(view: View, plan: Planned, roster: tuple[str, ...]) -> tuple[str, ...]:
+def choose_successors(view: View, plan: PlanReady, roster: tuple[str, ...]) -> tuple[str, ...]:
     """Who leads when this leader is lost, best first: on other nodes than it and each other.
 
     The plan's own proposal comes first, since it knows the network; then who has ranks, then the spares.

@@ -18,20 +18,22 @@ from rendezvous.view import MemberView, StatusView, View
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rendezvous.protocol import Protocol
+    from rendezvous.protocol import MemberMachine
 
 
-class _Seen(NamedTuple):
+class _Observed(NamedTuple):
     """A part of the picture, and the key it was made from."""
 
     item: KeyValue
     part: MemberView | StatusView | None
 
 
-class Sight:
+class ViewBuilder:
     """`opened_at`: when this member began to lead. `unaware_until`: as in View, of the time before."""
 
-    def __init__(self, member: Protocol, job: keys.Keys, opened_at: float, unaware_until: Mapping[str, float]) -> None:
+    def __init__(
+        self, member: MemberMachine, job: keys.Keys, opened_at: float, unaware_until: Mapping[str, float]
+    ) -> None:
         self._member = member
         self._job = job
         self._opened_at = opened_at
@@ -40,8 +42,8 @@ class Sight:
         self._active: Mapping[str, None] = {}
         self._names: dict[str, str] = {}
         self._nodes: dict[str, str] = {}
-        self._members: dict[str, _Seen] = {}
-        self._statuses: dict[str, _Seen] = {}
+        self._members: dict[str, _Observed] = {}
+        self._statuses: dict[str, _Observed] = {}
         self._lost_at: dict[str, float] = {}
         self._failed_at: dict[str, float] = {}
         self._leaving_at: dict[str, float] = {}
@@ -52,7 +54,7 @@ class Sight:
         self._saved_count = -1
         self._saved_at = -math.inf
 
-    def know_round(self, token: str, assignments: Mapping[str, Assignment]) -> None:
+    def note_round(self, token: str, assignments: Mapping[str, Assignment]) -> None:
         """The round under this plan token is the sealed one, and these members have ranks in it."""
         if token == self.round_token:
             return
@@ -75,27 +77,27 @@ class Sight:
         """The members with ranks in the round that is known, in a fixed order."""
         return self._active.keys()
 
-    def know_fenced(self, member_ids: tuple[str, ...], *, is_proven: bool) -> None:
+    def note_fenced(self, member_ids: tuple[str, ...], *, is_proven: bool) -> None:
         """This leader has deleted these members' keys. `is_proven`: nothing of them was left."""
         self._fenced.update(member_ids)
         if is_proven:
             self._proven.update(member_ids)
 
-    def look(self, now: float) -> View:
+    def observe(self, now: float) -> View:
         """Everything, as it is known now."""
-        mirror, read, job = self._member.mirror, self._member.read, self._job
-        members = self._look_at_members()
-        statuses = self._look_at_statuses(now)
+        mirror, read, job = self._member.cache, self._member.read, self._job
+        members = self._observe_members()
+        statuses = self._observe_statuses(now)
         for member_id in self._active:
             if member_id not in members:
                 self._note_loss(member_id, now)
             elif member_id in self._lost_at:  # it has registered again after an outage of the store
                 del self._lost_at[member_id]
         seal, stop, spares = read(Seal, job.round), read(Stop, job.stop), read(Spares, job.spares)
-        sealed_at = mirror.seen_at(job.round) if seal else 0.0
+        sealed_at = mirror.first_seen_at(job.round) if seal else 0.0
         if self._member.settings.growth == "checkpoint":
-            self._look_at_checkpoints(statuses, now)
-        presence, own_id = self._member.presence, self._member.member_id
+            self._observe_checkpoints(statuses, now)
+        presence, own_id = self._member.peers, self._member.member_id
         unreachable_since = {m: at for m, at in presence.unreachable_since.items() if m in members}
         return View(
             own_id=own_id,
@@ -106,11 +108,11 @@ class Sight:
             sealed_at=sealed_at,
             active=self.active,
             stop=stop,
-            stopped_at=mirror.seen_at(job.stop) if stop else 0.0,
+            stopped_at=mirror.first_seen_at(job.stop) if stop else 0.0,
             lost_at=self._lost_at,
             names=self._names,
             nodes=self._nodes,
-            ledger=budget.from_seal(seal, sealed_at) if seal else budget.Ledger(),
+            ledger=budget.from_seal(seal, sealed_at) if seal else budget.RestartBudget(),
             saved_at=self._saved_at,
             gone=frozenset(m for m in unreachable_since if presence.is_gone(m, members[m].member.presence_address)),
             proven=frozenset(self._proven),
@@ -120,8 +122,8 @@ class Sight:
             no_omission_before=self._member.no_omission_before,
             unaware_until={m: at for m, at in self.unaware_until.items() if not presence.is_surely_gone(m)},
             spares=spares.member_ids if spares else (),
-            drained=self._drained(),
-            commands=self._commands(),
+            drained=self._list_drained(),
+            commands=self._list_commands(),
         )
 
     def _note_loss(self, member_id: str, now: float) -> None:
@@ -136,17 +138,17 @@ class Sight:
         ttl_s = self._member.settings.lease_ttl_s
         if ttl_s == math.inf or member_id in self._fenced:
             return
-        if self._member.presence.is_reached(member_id) or now < self._doubts_until:
+        if self._member.peers.is_reached(member_id) or now < self._doubts_until:
             self.unaware_until[member_id] = now + ttl_s  # it may have renewed its lease until now
 
-    def _look_at_members(self) -> dict[str, MemberView]:
-        seen: dict[str, _Seen] = {}
+    def _observe_members(self) -> dict[str, MemberView]:
+        seen: dict[str, _Observed] = {}
         found: dict[str, MemberView] = {}
-        for item in self._member.mirror.under(self._job.members):
+        for item in self._member.cache.list_under(self._job.members):
             member_id = item.key[len(self._job.members) :]
             last = self._members.get(member_id)
             if last is None or last.item is not item:
-                last = _Seen(item, self._member_view(member_id, item))
+                last = _Observed(item, self._member_view(member_id, item))
             seen[member_id] = last
             if isinstance(last.part, MemberView):
                 found[member_id] = last.part
@@ -158,20 +160,20 @@ class Sight:
         if member is None:
             return None
         if member.member_id != member_id:
-            self._member.remark(f"{item.key} tells of member {member.member_id}, which is another; it is ignored")
+            self._member.log(f"{item.key} tells of member {member.member_id}, which is another; it is ignored")
             return None
-        view = MemberView(member, item.create_revision, item.mod_revision, self._member.mirror.seen_at(item.key))
+        view = MemberView(member, item.create_revision, item.mod_revision, self._member.cache.first_seen_at(item.key))
         self._names[member_id], self._nodes[member_id] = member.node_name, view.node
         return view
 
-    def _look_at_statuses(self, now: float) -> dict[str, StatusView]:
-        seen: dict[str, _Seen] = {}
+    def _observe_statuses(self, now: float) -> dict[str, StatusView]:
+        seen: dict[str, _Observed] = {}
         found: dict[str, StatusView] = {}
-        for item in self._member.mirror.under(self._job.statuses):
+        for item in self._member.cache.list_under(self._job.statuses):
             member_id = item.key[len(self._job.statuses) :]
             last = self._statuses.get(member_id)
             if last is None or last.item is not item:
-                last = _Seen(item, self._status_view(member_id, item, now))
+                last = _Observed(item, self._status_view(member_id, item, now))
             seen[member_id] = last
             if isinstance(last.part, StatusView):
                 found[member_id] = last.part
@@ -187,7 +189,7 @@ class Sight:
         leaving_at = self._leaving_at.setdefault(member_id, now) if status.leaving else math.inf
         return StatusView(status, status.failed_revision or item.mod_revision, failed_at, leaving_at)
 
-    def _look_at_checkpoints(self, statuses: Mapping[str, StatusView], now: float) -> None:
+    def _observe_checkpoints(self, statuses: Mapping[str, StatusView], now: float) -> None:
         """Whether more checkpoints are told of than at the last look; the first look tells nothing."""
         own = (statuses[m].status for m in self._active if m in statuses)
         count = sum(status.saved_count for status in own if status.plan_token == self.round_token)
@@ -195,16 +197,16 @@ class Sight:
             self._saved_at = now
         self._saved_count = count
 
-    def _drained(self) -> dict[str, float]:
-        mirror = self._member.mirror
-        under = mirror.under(self._job.drains)
+    def _list_drained(self) -> dict[str, float]:
+        mirror = self._member.cache
+        under = mirror.list_under(self._job.drains)
         return {
-            item.key[len(self._job.drains) :]: mirror.seen_at(item.key)
+            item.key[len(self._job.drains) :]: mirror.first_seen_at(item.key)
             for item in under
             if self._member.read(Drain, item.key) is not None
         }
 
-    def _commands(self) -> dict[str, Command]:
-        items = sorted(self._member.mirror.under(self._job.commands), key=lambda item: item.create_revision)
+    def _list_commands(self) -> dict[str, Command]:
+        items = sorted(self._member.cache.list_under(self._job.commands), key=lambda item: item.create_revision)
         read = ((item.key[len(self._job.commands) :], self._member.read(Command, item.key)) for item in items)
         return {token: command for token, command in read if command is not None and not command.answer}

@@ -14,79 +14,79 @@ from __future__ import annotations
 import math
 
 from rendezvous import keys, told
-from rendezvous.messages import Tell
-from rendezvous.told import Known
+from rendezvous.messages import SendToPeer
+from rendezvous.told import KnownRevision
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rendezvous.protocol import Protocol
+    from rendezvous.protocol import MemberMachine
 
 
-class Tidings:
-    def __init__(self, member: Protocol) -> None:
+class StaleWatchDetector:
+    def __init__(self, member: MemberMachine) -> None:
         self._member = member
         self.begin_membership()
 
     def begin_membership(self) -> None:
-        self._told: dict[str, Known] = {}  # by the leader, to whom
+        self._sent: dict[str, KnownRevision] = {}  # by the leader, to whom
         self._renewed_count = 0
-        self._look_at = math.inf
+        self._resync_at = math.inf
 
     def advance(self, job: keys.Keys, now: float) -> None:
         """Tell, and look. Only after a renewal: at most once per second or so, when something is sent anyhow."""
         member = self._member
-        if member.leash.lease_until == math.inf:
+        if member.lease.lease_until == math.inf:
             return  # nobody else reads or writes this store
         leading = member.election.leading
-        if leading is not None and leading.is_loaded and self._renewed_count != member.leash.renewed_count:
-            self._renewed_count = member.leash.renewed_count
-            self._tell(job)
-        if self._look_at == math.inf:
-            self._plan_look(now)
-        if now >= self._look_at:
-            self._look(now)
+        if leading is not None and leading.is_loaded and self._renewed_count != member.lease.renewed_count:
+            self._renewed_count = member.lease.renewed_count
+            self._send_revisions(job)
+        if self._resync_at == math.inf:
+            self._schedule_resync(now)
+        if now >= self._resync_at:
+            self._resync(now)
         else:
-            member.wake(self._look_at)
+            member.wake_by(self._resync_at)
 
-    def _look(self, now: float) -> None:
+    def _resync(self, now: float) -> None:
         """Read everything, again and again until it succeeds: the workers' lives depend on it."""
-        self._member.look_again(now, self._looked)
+        self._member.resync(now, self._note_resync)
 
-    def _looked(self, sent_at: float) -> None:
+    def _note_resync(self, sent_at: float) -> None:
         member = self._member
-        member.leash.looked(sent_at)
-        self._plan_look(sent_at)
-        leader = member.election.leader(member.job)
-        present = {item.key.rpartition("/")[2] for item in member.mirror.under(member.job.members)}
-        member.presence.keep({*present, leader.member_id} if leader else present)
+        member.lease.note_resync(sent_at)
+        self._schedule_resync(sent_at)
+        leader = member.election.read_leader(member.job)
+        present = {item.key.rpartition("/")[2] for item in member.cache.list_under(member.job.members)}
+        member.peers.forget_except({*present, leader.member_id} if leader else present)
 
-    def _plan_look(self, after: float) -> None:
+    def _schedule_resync(self, after: float) -> None:
         """The next look; spread, so that a thousand members that came together do not look together."""
         settings = self._member.settings
-        self._look_at = after + settings.look_ttls * settings.lease_ttl_s * (1 - self._member.chance() / 4)
+        self._resync_at = after + settings.look_ttls * settings.lease_ttl_s * (1 - self._member.rng() / 4)
 
-    def _tell(self, job: keys.Keys) -> None:
-        mirror, presence = self._member.mirror, self._member.presence
+    def _send_revisions(self, job: keys.Keys) -> None:
+        mirror, presence = self._member.cache, self._member.peers
         revision = _revision(self._member, job)
-        for member_id in sorted(presence.reached):
-            known = Known(revision, mirror.get(job.member(member_id)) is not None)
-            if self._told.get(member_id) != known or not known.is_member:
-                self._told[member_id] = known
-                self._member.act(Tell(member_id, told.written(known)))
-        for member_id in [member_id for member_id in self._told if not presence.is_reached(member_id)]:
-            del self._told[member_id]  # who connects again is told again
+        for member_id in sorted(presence.connected_ids):
+            known = KnownRevision(revision, mirror.get(job.member(member_id)) is not None)
+            if self._sent.get(member_id) != known or not known.is_member:
+                self._sent[member_id] = known
+                self._member.emit(SendToPeer(member_id, told.encode_message(known)))
+        for member_id in [member_id for member_id in self._sent if not presence.is_reached(member_id)]:
+            del self._sent[member_id]  # who connects again is told again
 
-    def take(self, member_id: str, message: Known, now: float) -> None:
+    def take(self, member_id: str, message: KnownRevision, now: float) -> None:
         """What the leader knows; whoever else says so is ignored."""
         member = self._member
-        leader = member.election.leader(member.job) if member.member_revision else None
+        leader = member.election.read_leader(member.job) if member.member_revision else None
         if leader is None or leader.member_id != member_id:
             return
         if message.revision > _revision(member, member.job) or not message.is_member:
-            self._look(now)
+            self._resync(now)
 
 
-def _revision(member: Protocol, job: keys.Keys) -> int:
+def _revision(member: MemberMachine, job: keys.Keys) -> int:
     """How far the control keys are known that every member acts on."""
     names = (job.leader, job.round, job.stop, job.spares, job.verdict)
-    return max(member.mirror.revision(name) for name in names)
+    return max(member.cache.revision(name) for name in names)

@@ -16,56 +16,63 @@ TOKEN_MAX = 64
 NUMBER_MAX = 2**62
 
 
-class IsStoreAway(NamedTuple):
+class OutageProbe(NamedTuple):
     """The leader cannot reach the store, and asks in beat `beat` whether the receiver finds the same."""
 
-    beat: int
+    probe: int
     plan_token: str
 
 
-class StoreIsAway(NamedTuple):
+class OutageAck(NamedTuple):
     """The answer: the sender cannot reach the store either, and knows no newer round than this plan's."""
 
-    beat: int
+    probe: int
     plan_token: str
 
 
-class HoldOn(NamedTuple):
+class OutageConfirmed(NamedTuple):
     """All have answered in beat `beat`: whoever sent an answer may count a lease's time from then."""
 
-    beat: int
+    probe: int
     plan_token: str
 
 
-class Known(NamedTuple):
+class KnownRevision(NamedTuple):
     """The leader knows the control keys up to `revision`, and whether the receiver is a member."""
 
     revision: int
     is_member: bool
 
 
-Message = IsStoreAway | StoreIsAway | HoldOn | Known
-_BEATS = {kind.__name__: kind for kind in (IsStoreAway, StoreIsAway, HoldOn)}
+Message = OutageProbe | OutageAck | OutageConfirmed | KnownRevision
+_NAMES: dict[type[Message], str] = {
+    OutageProbe: "IsStoreAway",
+    OutageAck: "StoreIsAway",
+    OutageConfirmed: "HoldOn",
+    KnownRevision: "Known",
+}
+"""What each is called on the wire, where agents of other versions read it."""
+_OUTAGE_KINDS = {_NAMES[kind]: kind for kind in (OutageProbe, OutageAck, OutageConfirmed)}
 
 
-def written(message: Message) -> str:
+def encode_message(message: Message) -> str:
     """The message as text."""
-    return json.dumps([type(message).__name__, *message], separators=(",", ":"))
+    return json.dumps([_NAMES[type(message)], *message], separators=(",", ":"))
 
 
-def understood(text: str) -> Message | None:
+def decode_message(text: str) -> Message | None:
     """The message in a text; None if it is none."""
     if len(text) > TEXT_MAX:
         return None
     try:
         name, number, rest = json.loads(text)
-        kind = _BEATS[name] if name != Known.__name__ else None
+        kind = _OUTAGE_KINDS[name] if name != _NAMES[KnownRevision] else None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < NUMBER_MAX:
         return None
     if kind is None:
-        return Known(number, rest) if isinstance(rest, bool) else None
+        return KnownRevision(number, rest) if isinstance(rest, bool) else None
     if not isinstance(rest, str) or len(rest) > TOKEN_MAX:
         return None
     return kind(number, rest)

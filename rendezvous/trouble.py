@@ -26,7 +26,7 @@ SLOW_S = 1.0
 _NO_TROUBLE = (LeaseNotFound, Compacted)  # answers as any other
 
 
-def purpose(request: Request) -> str:
+def request_kind(request: Request) -> str:
     """What a request is for: "renew", "read" or "write"."""
     match request:
         case KeepAlive():
@@ -36,17 +36,17 @@ def purpose(request: Request) -> str:
     return "write"
 
 
-class Trouble:
+class StoreHealthLog:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._since: dict[str, float] = {}  # purpose -> when it was first refused, and it was never answered since
         self._told: dict[str, str] = {}
         self._slow_s = 0.0  # how long a write takes, as was told last
 
-    def take(self, purpose: str, error: StoreError | None, now: float, took_s: float = 0.0) -> str:
+    def note(self, purpose: str, error: StoreError | None, now: float, took_s: float = 0.0) -> str:
         """A request for this purpose was answered, or failed, after so long; the sentence to be told, mostly ""."""
         if error is None or isinstance(error, _NO_TROUBLE):
-            return self._answered(purpose) or (self._paced(took_s) if purpose == "write" else "")
+            return self._note_answer(purpose) or (self._note_pace(took_s) if purpose == "write" else "")
         since = self._since.setdefault(purpose, now)
         if now < since + PATIENCE_S or purpose in self._told:
             return ""
@@ -55,12 +55,12 @@ class Trouble:
         self._told[purpose] = sentence
         return sentence if is_news else ""
 
-    def _answered(self, purpose: str) -> str:
+    def _note_answer(self, purpose: str) -> str:
         self._since.pop(purpose, None)
         was_told = self._told.pop(purpose, "")
         return "the store does what it is asked again" if was_told and not self._told else ""
 
-    def _paced(self, took_s: float) -> str:
+    def _note_pace(self, took_s: float) -> str:
         """Told once, again when it is twice as bad, and when it is over."""
         if took_s >= max(SLOW_S, 2 * self._slow_s):
             self._slow_s = took_s

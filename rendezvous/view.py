@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from rendezvous.budget import Ledger
+from rendezvous.budget import RestartBudget
 from rendezvous.records import Command, Member, Seal, Status, Stop
 from rendezvous.values import NamedTuple, dataclass, field
 
@@ -80,7 +80,7 @@ class View:
     lost_at: Mapping[str, float]
     names: Mapping[str, str]
     nodes: Mapping[str, str] = field(default_factory=dict)
-    ledger: Ledger
+    ledger: RestartBudget
     saved_at: float = -math.inf
     gone: frozenset[str] = frozenset()
     proven: frozenset[str] = frozenset()
@@ -128,20 +128,20 @@ class View:
         """Whether this member has ranks whose work is not done yet."""
         return member_id in self.active and self.outcome(member_id) != "succeeded"
 
-    def lost(self) -> list[str]:
+    def list_lost(self) -> list[str]:
         """Members whose work was not done when they vanished without a word."""
         return [m for m in self.lost_at if m not in self.members and self.is_pending(m) and not self.is_leaving(m)]
 
-    def failed(self) -> list[str]:
+    def list_failed(self) -> list[str]:
         return [m for m in self.active if self.outcome(m) == "failed"]
 
-    def doubtful(self, now: float) -> list[str]:
+    def list_doubtful(self, now: float) -> list[str]:
         """Members whose keys are gone, but whose workers a store outage may have kept alive."""
         if now >= self.no_omission_before:
             return []
         return [m for m in self.lost_at if m not in self.members and m not in self.proven and not self.has_stopped(m)]
 
-    def perhaps_held(self, now: float) -> list[str]:
+    def list_perhaps_held(self, now: float) -> list[str]:
         """Members whose workers an outage may have kept alive beyond their keys, whatever is known of the keys.
 
         A watch may be late: whoever seems to be a member may be none any more, and is held by the word of all.
@@ -149,7 +149,7 @@ class View:
         others = [m for m in self.active if m != self.own_id] if now < self.no_omission_before else []
         return [m for m in others if m not in self.proven and not self.has_stopped(m)]
 
-    def unaware(self, now: float) -> list[str]:
+    def list_unaware(self, now: float) -> list[str]:
         """Members that may run on though their keys are gone, since the store has ended their leases early.
 
         Not where a new member stands on the same node: an agent joins when nothing is left of what it ran before.
@@ -160,7 +160,7 @@ class View:
             m for m in late if m not in self.members and not self.has_stopped(m) and self.nodes.get(m) not in returned
         ]
 
-    def departed_at(self) -> list[float]:
+    def list_departure_times(self) -> list[float]:
         """When each active member that had not succeeded was missed, or told that it leaves."""
         times = (min(self.lost_at.get(m, math.inf), self.leaving_at(m)) for m in self.active if self.is_pending(m))
         return [at for at in times if at < math.inf]

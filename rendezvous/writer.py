@@ -15,18 +15,20 @@ from rendezvous.store import Batch, Compare, Delete, Event, Get, KeyValue, Opera
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rendezvous.protocol import Protocol
+    from rendezvous.protocol import MemberMachine
 
 OPERATIONS_PER_TXN = 100  # within etcd's 128; of assignments so many stay far below 1.5 MiB at 10 kB each
 
 
-class Writer:
+class GuardedWriter:
     """`on_doubt` is called when what was decided on is no longer known to be so."""
 
-    def __init__(self, member: Protocol, job: keys.Keys, leader_revision: int, on_doubt: Callable[[], None]) -> None:
+    def __init__(
+        self, member: MemberMachine, job: keys.Keys, leader_revision: int, on_doubt: Callable[[], None]
+    ) -> None:
         self._member = member
         self._job = job
-        self._leader_guard = Compare(job.leader, "mod", "=", leader_revision)
+        self.leader_guard = Compare(job.leader, "mod", "=", leader_revision)
         self._on_doubt = on_doubt
 
     def write(
@@ -39,35 +41,35 @@ class Writer:
     ) -> None:
         """Ask for one guarded transaction, and go on with `then` once it is known to have happened."""
 
-        def written(answer: Answer, now: float) -> None:
+        def on_reply(answer: Answer, now: float) -> None:
             assert isinstance(answer, TxnResult)
             if not answer.succeeded:
-                self._member.mirror.load(answer.found[0], self._job.control, now)
+                self._member.cache.load(answer.found[0], self._job.control, now)
                 self._on_doubt()
                 return
             for write in writes:
                 self._note(write, answer.revision, now)
             then(now)
 
-        def perhaps_written(now: float) -> None:
+        def on_unknown(now: float) -> None:
             self._on_doubt()
 
         own = Compare(self._job.member(self._member.member_id), "create", "=", self._member.member_revision)
-        compares = (self._leader_guard, own, Compare(self._job.verdict, "create", "=", 0), *guards)
+        compares = (self.leader_guard, own, Compare(self._job.verdict, "create", "=", 0), *guards)
         request = Txn(compares, tuple(writes), (Get(self._job.control, prefix=True),))
-        self._member.ask("lead", why, request, written, now, perhaps_written)
+        self._member.request("lead", why, request, on_reply, now, on_unknown)
 
-    def unchanged(self, *names: str) -> tuple[Compare, ...]:
+    def guard_unchanged(self, *names: str) -> tuple[Compare, ...]:
         """Guards: these keys are as this leader knows them."""
-        return tuple(Compare(key, "mod", "=", self._member.mirror.revision(key)) for key in names)
+        return tuple(Compare(key, "mod", "=", self._member.cache.revision(key)) for key in names)
 
-    def put(self, key: str, record: records.AnyRecord, lease: int = 0) -> Put:
+    def make_put(self, key: str, record: records.AnyRecord, lease: int = 0) -> Put:
         return Put(key, self._member.encode(record, key), lease)
 
     def _note(self, write: Operation, revision: int, now: float) -> None:
         """Take an own write in without waiting for the watch. Assignments are known from the plan."""
         if isinstance(write, Put) and not write.key.startswith(self._job.all_assignments):
-            self._member.wrote(write, revision, now)
+            self._member.note_own_write(write, revision, now)
         elif isinstance(write, Delete) and not write.prefix:
             event = Event("delete", KeyValue(write.key, b"", 0, revision, 0, 0))
-            self._member.mirror.apply(Batch(revision, (event,)), now)
+            self._member.cache.apply(Batch(revision, (event,)), now)

@@ -17,7 +17,7 @@ from launcher.overview.words import headline
 from launcher.preview.words import listed
 from rendezvous import keys
 from rendezvous.errors import RecordError
-from rendezvous.records import Command, Leader, Verdict, decode, encode
+from rendezvous.records import Command, LeaderRecord, Verdict, decode, encode
 from rendezvous.store import Compare, Delete, Get, KeyValue, Put, Store
 
 PAUSE_S = 0.1  # between two looks; one small read each
@@ -51,7 +51,7 @@ def ask(job: Job, command: Command, token: str, waiting: Waiting, *, may_be_abse
     if before.verdict is None and not may_be_absent:
         _require_node(command, before)
     current = find(job.store, job.prefix, job.run_id)
-    place = keys.of_job(job.prefix, job.run_id, current.value.decode(errors="replace"))
+    place = keys.job_keys(job.prefix, job.run_id, current.value.decode(errors="replace"))
     key = place.command(token)
     _put(job, command, current, place, key)
     while (item := job.store.get(key).first) is not None:
@@ -106,7 +106,7 @@ def _silence(job: Job, command: Command, place: keys.Keys, limit_s: float) -> tu
     if item is None:
         return f"run {job.run_id} has had no leader for {limit_s:g} s, so nobody could {command.kind}", stays
     try:
-        name = decode(Leader, item.value, item.key, job.secret).node_name
+        name = decode(LeaderRecord, item.value, item.key, job.secret).node_name
     except RecordError as error:
         return f"run {job.run_id}: {error}", stays
     return f"{name} leads run {job.run_id} and has not answered for {limit_s:g} s", stays

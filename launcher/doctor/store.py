@@ -131,7 +131,7 @@ def _who(config: Config, network: Network, is_here: bool) -> str:
 def _ask(config: Config, network: Network, found: Credentials, who: str) -> Reached:
     """Somebody answers: log in, read, and see whether we may write."""
     run_id = config.run_id or "none"
-    key = keys.current(network.prefix, run_id)
+    key = keys.current_key(network.prefix, run_id)
     store = stores.open_store(network, found)
     try:
         version = stores.check(store, network, run_id)

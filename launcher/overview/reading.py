@@ -22,7 +22,7 @@ _SUGGESTED_MAX = 4
 
 def find(store: Store, prefix: str, run_id: str) -> KeyValue:
     """The key that names the run's job. Raises UsageError, with the runs that are there, for a name that none has."""
-    item = store.get(keys.current(prefix, run_id)).first
+    item = store.get(keys.current_key(prefix, run_id)).first
     if item is not None:
         return item
     there = run_ids(store, prefix)
@@ -44,7 +44,7 @@ def read(store: Store, prefix: str, run_id: str, secret: bytes = b"") -> Reading
     """Everything about the run's current job. Raises UsageError if there is none, StoreError."""
     for _ in range(_ATTEMPTS):
         current = find(store, prefix, run_id)
-        job = keys.of_job(prefix, run_id, current.value.decode(errors="replace"))
+        job = keys.job_keys(prefix, run_id, current.value.decode(errors="replace"))
         seal = _seal(store, job, secret)
         prefixes = [job.control, job.members, job.statuses, job.history]
         if seal is not None:

@@ -17,9 +17,9 @@ from rendezvous.records import (
     Assignment,
     Command,
     Drain,
-    Leader,
+    LeaderRecord,
     Member,
-    Past,
+    RoundHistory,
     Seal,
     Spares,
     Spec,
@@ -97,7 +97,7 @@ class Overview:
     nodes: tuple[NodeState, ...] = ()
     drained: tuple[str, ...] = ()
     requests: tuple[str, ...] = ()
-    history: tuple[Past, ...] = ()
+    history: tuple[RoundHistory, ...] = ()
     verdict: Verdict | None = None
     faults: tuple[str, ...] = ()
 
@@ -126,7 +126,7 @@ class _Records:
         keys, reading = self._keys, self._reading
         spec, seal = self._one(Spec, keys.spec), self._one(Seal, keys.round)
         stop, verdict = self._one(Stop, keys.stop), self._one(Verdict, keys.verdict)
-        leader = self._one(Leader, keys.leader)
+        leader = self._one(LeaderRecord, keys.leader)
         drained = tuple(sorted(drain.node_name for drain in self._all(Drain, keys.drains).values()))
         is_stopped = seal is not None and stop is not None and stop.round >= seal.round
         shares = self._shares(seal)
@@ -149,7 +149,7 @@ class _Records:
             nodes=nodes,
             drained=drained,
             requests=tuple(map(_request, self._all(Command, keys.commands).values())),
-            history=tuple(sorted(self._all(Past, keys.history).values(), key=lambda past: past.round)),
+            history=tuple(sorted(self._all(RoundHistory, keys.history).values(), key=lambda past: past.round)),
             verdict=verdict,
             faults=tuple(self._faults.values()),
         )
@@ -162,7 +162,7 @@ class _Records:
         shares: Mapping[str, tuple[Share, str]],
         is_stopped: bool,
         has_ended: bool,
-        leader: Leader | None,
+        leader: LeaderRecord | None,
         drained: frozenset[str],
     ) -> tuple[NodeState, ...]:
         members = self._all(Member, self._keys.members)

@@ -14,7 +14,7 @@ from launcher.overview import ranges
 from launcher.overview.places import Places, places
 from launcher.overview.state import ENDED, FORMING, RUNNING, STOPPING, NodeState, Overview
 from launcher.preview.words import WIDTH, count, listed
-from rendezvous.records import Past
+from rendezvous.records import RoundHistory
 
 NODES_MAX = 24
 HISTORY_MAX = 8
@@ -165,7 +165,7 @@ def _seen(node: NodeState) -> str:
 # --- how it came to this ---
 
 
-def _history(history: Sequence[Past]) -> str:
+def _history(history: Sequence[RoundHistory]) -> str:
     if not history:
         return ""
     shown = history[-HISTORY_MAX:]

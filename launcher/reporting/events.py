@@ -27,7 +27,7 @@ from launcher.errors import UsageError
 from launcher.options import shown
 from launcher.roster.description import Share, read_share
 from launcher.warden import Exited, Gone, Spawned, SpawnFailed
-from rendezvous.messages import End, StartRound, StopRound
+from rendezvous.messages import Exit, StartRound, StopRound
 
 SILENT = ("null", "dynamic_rendezvous")
 """The handlers of torch's own that do nothing."""
@@ -76,7 +76,7 @@ class Events:
             case Gone():
                 self._waits_since = time.monotonic()
                 self._tell("ROUND_ENDED")
-            case End(exit_code, reason, _):
+            case Exit(exit_code, reason, _):
                 self._tell("FAILED" if exit_code else "SUCCEEDED", raw_error=reason if exit_code else None)
 
     def _error(self, local_rank: int) -> str | None:

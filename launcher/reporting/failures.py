@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.output.pump import OutputPump
     from launcher.reporting.report import WorkerFailure
-    from rendezvous.messages import End
+    from rendezvous.messages import Exit
 
 TAIL_LIMIT_S = 0.5  # for the last lines of workers that have just ended to arrive, all of a round together
 MESSAGE_MAX = 40_000  # characters, more than the report shows
@@ -94,7 +94,7 @@ class Failures:
             self._pump.drain(TAIL_LIMIT_S)
             self._found = {rank: replace(failure, tail=self._tail(rank)) for rank, failure in self._found.items()}
 
-    def tell_end(self, end: End, script: str, said: str) -> None:
+    def tell_end(self, end: Exit, script: str, said: str) -> None:
         """Say how the job ended, unless well or with the reason that was `said`; or leave that for who has asked."""
         if os.environ.get(END_FILE) and self._leave(end):
             return
@@ -115,7 +115,7 @@ class Failures:
         say(text, patience_s=REPORT_LIMIT_S)
         self._pass_on(failures[0])
 
-    def _leave(self, end: End) -> bool:
+    def _leave(self, end: Exit) -> bool:
         """Leave how it ended in the file that the program which started this agent has named."""
         from launcher.reporting.ending import Ended, write
 

@@ -31,7 +31,7 @@ from launcher.topology import in_order
 from rendezvous.addresses import is_for_itself
 from rendezvous.decide import MemberView, Size
 from rendezvous.errors import RecordError
-from rendezvous.messages import MakePlan, Planned, PlanRefused
+from rendezvous.messages import MakePlan, PlanReady, PlanRefused
 from rendezvous.values import NamedTuple
 
 __all__ = ["Description", "RosterPlanner", "Share", "describe", "read_share"]
@@ -96,7 +96,7 @@ class RosterPlanner:
         reason = found.reason if is_told else _with_names(found.reason, sifted)
         return Size(found.world_size, found.is_full, reason, is_complete=bool(self._node_count))
 
-    def plan(self, order: MakePlan) -> Planned | PlanRefused:
+    def plan(self, order: MakePlan) -> PlanReady | PlanRefused:
         """Who gets which ranks, as one text per active member."""
         sifted = self._sift((one.member_id, one.description, one.order, "") for one in order.roster)
         members = sifted.members
@@ -118,7 +118,7 @@ class RosterPlanner:
         )
         first = next(iter(shares.values()))
         why, broken = self._why_spare(planned), planned.unusable
-        return Planned(
+        return PlanReady(
             order.id,
             {members[name]: write_share(share) for name, share in shares.items()},
             planned.world_size,

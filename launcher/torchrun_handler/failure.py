@@ -12,7 +12,7 @@ import time
 
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from rendezvous.messages import End
+from rendezvous.messages import Exit
 
 
 def cause(error: BaseException | None) -> tuple[int, str, int]:
@@ -36,7 +36,7 @@ def cause(error: BaseException | None) -> tuple[int, str, int]:
     return exit_code, json.dumps(failure.to_json()), rank
 
 
-def report(end: End) -> None:
+def report(end: Exit) -> None:
     """Show the failure of another node, if the verdict carries one; torchrun shows those of its own workers."""
     if end.verdict is not None and end.verdict.kind == "failure" and end.verdict.failure:
         from launcher.reporting.failures import Failures

@@ -37,7 +37,7 @@ from launcher.torchrun_handler.member import Member
 from launcher.torchrun_handler.round_store import RoundStore
 from launcher.torchrun_handler.terms import Parameters, terms
 from rendezvous.errors import MeshrunError
-from rendezvous.messages import End
+from rendezvous.messages import Exit
 
 LEAVE_LIMIT_S = 10.0  # for the others to be told
 VERDICT_LIMIT_S = 90.0  # for the job to fail: other agents give their workers half a minute to stop
@@ -191,11 +191,11 @@ def _leave(member: Member) -> None:
         member.wait_for_end(EXIT_LIMIT_S)
 
 
-def _is_success(end: End) -> bool:
+def _is_success(end: Exit) -> bool:
     return end.verdict is not None and end.verdict.kind == "success"
 
 
-def _error(run_id: str, end: End) -> Exception:
+def _error(run_id: str, end: Exit) -> Exception:
     """What torchrun raises, and with it its exit code, 1."""
     words = _told(run_id, end.reason)
     return RendezvousTimeoutError(words) if end.exit_code == EXIT_TEMPORARY else RendezvousClosedError(words)

@@ -23,7 +23,7 @@ from launcher.roster.description import Share, read_share
 from launcher.torchrun_handler.port import OfferedPort
 from launcher.torchrun_handler.terms import Terms, limits
 from rendezvous import messages
-from rendezvous.messages import End, StartRound
+from rendezvous.messages import Exit, StartRound
 
 LOOK_LIMIT_S = 3600.0  # the longest sleep of the thread; nothing depends on it
 EXIT_LEFT = 143  # as after SIGTERM
@@ -46,7 +46,7 @@ class Member:
         self._has_succeeded = False
         self._is_leaving = False
         self._leash_until = math.inf
-        self._end: End | None = None
+        self._end: Exit | None = None
         self._mistake: Exception | None = None  # ours, made in the thread
         self._listener = arrival.listener
         self._membership = join(
@@ -66,7 +66,7 @@ class Member:
     # --- what torchrun's thread asks ---
 
     @property
-    def end(self) -> End | None:
+    def end(self) -> Exit | None:
         """How this node's part in the job ended, None while it has not."""
         return self._end
 
@@ -86,7 +86,7 @@ class Member:
         Raises what went wrong in the thread.
         """
         if not self._thread.is_alive() and self._end is None and self._mistake is None:
-            self._driver.submit(messages.Begin())
+            self._driver.submit(messages.Start())
             self._thread.start()
         with self._news:
             self._news.wait_for(lambda: self._start is not None or self._has_ended)
@@ -102,7 +102,7 @@ class Member:
         """The reason for that."""
         return self._stop or (self._end.reason if self._end is not None else "")
 
-    def wait_for_end(self, limit_s: float) -> End | None:
+    def wait_for_end(self, limit_s: float) -> Exit | None:
         """Wait until this node's part has ended; None if it has not within the limit."""
         with self._news:
             self._news.wait_for(lambda: self._has_ended, limit_s)
@@ -160,15 +160,15 @@ class Member:
     def leave(self, reason: str, exit_code: int = EXIT_LEFT) -> None:
         """torchrun has no workers any more, and goes."""
         if self._thread.ident is None:  # it never asked for a round, so there is nobody to tell
-            self._end = self._end or End(exit_code, reason, None)
+            self._end = self._end or Exit(exit_code, reason, None)
             return
-        self._driver.submit(messages.Leave(reason, exit_code))
+        self._driver.submit(messages.LeaveRequest(reason, exit_code))
         self._be_without_workers()
 
     def close(self) -> None:
         """After the end: give back what is held."""
         if self._thread.ident is None:
-            self._end = self._end or End(0, "", None)
+            self._end = self._end or Exit(0, "", None)
             self._give_up_membership()
         self.offer.close()
 
@@ -212,7 +212,7 @@ class Member:
     def _turn(self) -> None:
         if self._start is not None and now() >= self._leash_until:
             self._leash_until = math.inf
-            self._driver.submit(messages.LeashEnded())
+            self._driver.submit(messages.WatchdogExpired())
         while actions := self._driver.run():
             for action in actions:
                 self._carry_out(action)
@@ -230,11 +230,11 @@ class Member:
                 self._begin_round(action)
             case messages.StopRound(round, _, reason):
                 self._end_round(round, reason)
-            case messages.ExtendLeash(until):
+            case messages.ExtendWatchdog(until):
                 self._leash_until = until
-            case messages.Say(sentence, is_remark):
+            case messages.Log(sentence, is_remark):
                 self._narrator.note(sentence, is_remark=is_remark)
-            case End():
+            case Exit():
                 with self._news:
                     self._end = action
                     self._news.notify_all()
@@ -245,7 +245,7 @@ class Member:
             self._start, self._stop = start, None
             self._news.notify_all()
         if self._is_leaving:
-            self._driver.submit(messages.Leave("torchrun has ended", EXIT_LEFT))
+            self._driver.submit(messages.LeaveRequest("torchrun has ended", EXIT_LEFT))
         else:
             self._narrator.runs()
             tell(f"round {start.round}: {self._summary(share)}; this is node {share.group_rank}")

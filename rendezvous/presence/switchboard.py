@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 from rendezvous.addresses import split_address
 from rendezvous.errors import SettingsError
-from rendezvous.messages import Event, PeerDown, PeerGone, PeerUp, Told
+from rendezvous.messages import Event, PeerDown, PeerGone, PeerMessage, PeerUp
 from rendezvous.presence.connection import BEAT, BYE, Connection, Ending, dial_failure
 from rendezvous.presence.dialling import Dialling
 from rendezvous.presence.greeting import NONCE_BYTES, Greeting, GreetingError, Identity
@@ -240,7 +240,7 @@ class Switchboard:
             return
         match words:
             case ["tell", str(text)]:
-                self._submit(Told(connection.peer.member_id, text))
+                self._submit(PeerMessage(connection.peer.member_id, text))
             case ["bye"]:
                 self._end(connection, Ending(True, "it has said goodbye", is_farewell=True))
             case _:  # a beat, or a word of a later version

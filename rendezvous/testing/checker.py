@@ -16,8 +16,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from rendezvous import keys, messages, records
-from rendezvous.messages import Action, Ask, End, ExtendLeash, PeerGone, Say, Txn
-from rendezvous.protocol import Protocol
+from rendezvous.messages import Action, Exit, ExtendWatchdog, Log, PeerGone, StoreRequest, Txn
+from rendezvous.protocol import MemberMachine
 from rendezvous.records import Assignment, Seal, Spares, Status, Stop, Verdict
 from rendezvous.settings import Settings
 from rendezvous.store import Batch, Event, Get
@@ -59,7 +59,7 @@ class Checker:
         self._jobs: defaultdict[str, JobHistory] = defaultdict(JobHistory)
         self._job = JobHistory()  # that of the event being looked at, else the last one
         self._has_witnesses = has_witnesses
-        self._witnesses: dict[Protocol, Witness] = {}
+        self._witnesses: dict[MemberMachine, Witness] = {}
         self._deadlines = Deadlines(cluster, settings, self.fail)
         self._warrants = Warrants(cluster, settings, self._deadlines, self.fail)
         self._seals = Seals(cluster, settings, self._deadlines, self.fail, has_witnesses)
@@ -228,7 +228,7 @@ class Checker:
         if job.rounds[started.round - 1].seal.restart_count != started.restart_count:
             self.fail("S5", f"{node.name} runs round {started.round} with another restart count than was sealed")
 
-    def check_request(self, node: Node, ask: Ask) -> None:
+    def check_request(self, node: Node, ask: StoreRequest) -> None:
         """Every write names what it was decided on, so that it does nothing once that has changed."""
         if not isinstance(ask.request, Txn) or node.protocol is None:
             return
@@ -255,19 +255,19 @@ class Checker:
             if not self.is_removed:
                 self._deadlines.check(node, witness, self._job_of(node), events, actions)
                 self._warrants.check_departure(node, witness, actions)
-        if any(isinstance(action, End) for action in actions[:-1]):
+        if any(isinstance(action, Exit) for action in actions[:-1]):
             self.fail("L1", f"{node.name} acts after its end: {actions}")
-        has_ended = bool(actions) and isinstance(actions[-1], End)
+        has_ended = bool(actions) and isinstance(actions[-1], Exit)
         wake_at = node.protocol.wake_at if node.protocol is not None else math.inf
         if wake_at < math.inf and (has_ended or wake_at <= node.clock()):
             self.fail("L1", f"{node.name} wants to be woken at {wake_at:.3f}, ended: {has_ended}")
         for action in actions:
-            if isinstance(action, Say) and action.rule:
+            if isinstance(action, Log) and action.rule:
                 self._cluster.count(action.rule)
         if any(isinstance(event, PeerGone) for event in events):
             self._cluster.count("presence proof")
         if self._cluster.now - self._cluster.storage.away_since > 2.0 and any(
-            isinstance(action, ExtendLeash) for action in actions
+            isinstance(action, ExtendWatchdog) for action in actions
         ):
             self._cluster.count("leash extended in an outage")
 
@@ -276,7 +276,7 @@ class Checker:
         return self._witnesses.setdefault(node.protocol, Witness(node.name))
 
     def _job_of(self, node: Node) -> JobHistory:
-        job = node.protocol.joining.job if node.protocol is not None else None
+        job = node.protocol.join.job if node.protocol is not None else None
         return self._jobs[job.name if job is not None else ""]
 
     def check_end(self, node: Node, watched: Sequence[str]) -> None:

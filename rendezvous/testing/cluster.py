@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from rendezvous import keys, records
-from rendezvous.messages import Action, Ask, Event
+from rendezvous.messages import Action, Event, StoreRequest
 from rendezvous.records import Command
 from rendezvous.settings import Settings
 from rendezvous.testing.network import Cuts, Network
@@ -51,7 +51,7 @@ class Cluster:
         self.check_start: Callable[[Node, Running], None] = lambda node, running: None
         self.check_step: Callable[[Node, Sequence[Event], Sequence[Action]], None] = lambda node, events, actions: None
         self.check_end: Callable[[Node, Sequence[str]], None] = lambda node, watched: None
-        self.check_request: Callable[[Node, Ask], None] = lambda node, ask: None
+        self.check_request: Callable[[Node, StoreRequest], None] = lambda node, ask: None
         self.asked_to_drain: set[str] = set()
         self.secret = b""  # what records are signed with
         self.command = "simulated"  # what agents that start are told to run
@@ -123,9 +123,9 @@ class Cluster:
 
     def end_lease(self, node: Node) -> None:
         """Have the store end this node's lease before its time."""
-        if node.protocol is not None and node.protocol.leash.lease is not None:
+        if node.protocol is not None and node.protocol.lease.lease is not None:
             self.trace(f"the store ends the lease of {node.name} early")
-            self.storage.end_early(node.protocol.leash.lease)
+            self.storage.end_early(node.protocol.lease.lease)
 
     def heal(self) -> None:
         """End every fault of networks and machines."""
@@ -148,7 +148,7 @@ class Cluster:
     def ask(self, kind: str, target: str = "") -> None:
         """What `meshctl` does: leave a request for whoever leads, and ask again while it cannot reach the store."""
         store = self.storage.store
-        current = store.get(keys.current(PREFIX, RUN_ID)).first
+        current = store.get(keys.current_key(PREFIX, RUN_ID)).first
         if self.storage.is_away or current is None:
             self.later(1.0, self.ask, kind, target)
             return
@@ -156,7 +156,7 @@ class Cluster:
         self.count(f"asked to {kind}")
         if kind == "drain":
             self.asked_to_drain.add(target)
-        job = keys.of_job(PREFIX, RUN_ID, current.value.decode())
+        job = keys.job_keys(PREFIX, RUN_ID, current.value.decode())
         key = job.command(f"{self.random.getrandbits(64):016x}")
         store.put(key, records.encode(Command(kind=kind, target=target, by="somebody"), key, self.secret))
         self.storage.deliver()

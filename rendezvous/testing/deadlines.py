@@ -12,11 +12,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from rendezvous.messages import Action, Ask, Event, ExtendLeash, KeepAlive, StartRound, Tell, Txn
+from rendezvous.messages import Action, Event, ExtendWatchdog, KeepAlive, SendToPeer, StartRound, StoreRequest, Txn
 from rendezvous.settings import Settings
 from rendezvous.testing.history import JobHistory
 from rendezvous.testing.witness import Witness
-from rendezvous.trouble import purpose
+from rendezvous.trouble import request_kind
 
 if TYPE_CHECKING:
     from rendezvous.testing.cluster import Cluster
@@ -46,18 +46,18 @@ class Deadlines:
         is_over = witness.was_member and self._cluster.now >= witness.leash_until + self._settings.kill_margin_s
         for action in actions:
             match action:
-                case Ask(_, why, Txn()) if is_over and purpose(action.request) == "write":
+                case StoreRequest(_, why, Txn()) if is_over and request_kind(action.request) == "write":
                     self._fail("S10", f"{node.name} wants to {why}, and is no member since {witness.leash_until:.3f}")
                 case StartRound() if is_over:
                     self._fail("S1", f"{node.name} starts workers, and is no member since {witness.leash_until:.3f}")
-                case Tell(to, text):
+                case SendToPeer(to, text):
                     self._note_word(member_id, to, json.loads(text), witness, job)
-                case ExtendLeash(until):
+                case ExtendWatchdog(until):
                     self._check_extension(node, witness, job, node.on_cluster_clock(until))
                     witness.leash_until = node.on_cluster_clock(until)
                 case StartRound():
                     self._check_start(node, witness, job, action)
-        if node.protocol is not None and not node.protocol.farewell.has_ended:
+        if node.protocol is not None and not node.protocol.leave.has_ended:
             self._check_stop(node, witness)
             self._check_renewals(node, witness)
             self._check_knowledge(node, witness)
@@ -73,7 +73,7 @@ class Deadlines:
     def _check_extension(self, node: Node, witness: Witness, job: JobHistory, until: float) -> None:
         settings, protocol = self._settings, node.protocol
         assert protocol is not None
-        lease, is_member, member_id = protocol.leash.lease, protocol.member_revision > 0, protocol.member_id
+        lease, is_member, member_id = protocol.lease.lease, protocol.member_revision > 0, protocol.member_id
         if witness.member_id not in ("", member_id):  # it was extended before the membership ended in this very step
             lease, is_member, member_id = witness.lease, witness.was_member, witness.member_id
         bound = self.lease_bound(lease) if lease is not None else -math.inf
@@ -156,7 +156,7 @@ class Deadlines:
         assert protocol is not None
         if last is None:
             return
-        leash_until, lease = witness.leash_until, protocol.leash.lease
+        leash_until, lease = witness.leash_until, protocol.lease.lease
         is_finite = self._settings.lease_ttl_s < math.inf
         if is_finite and not now < leash_until < math.inf:
             self._fail("S1", f"{node.name} starts round {start.round} at the end of its leash, {leash_until:.3f}")
@@ -183,7 +183,7 @@ class Deadlines:
             own_key = protocol.job.member(protocol.member_id)
             if own_key in witness.told.gone_at:
                 why = "was removed"
-        is_over = self._cluster.now >= witness.held_until and witness.is_lease_gone and not protocol.farewell.is_final
+        is_over = self._cluster.now >= witness.held_until and witness.is_lease_gone and not protocol.leave.is_final
         if is_over and witness.was_member and protocol.member_id == witness.member_id:
             self._fail("L2", f"{node.name} was told that its lease has ended, and does not come back")
         running = node.running
@@ -192,13 +192,13 @@ class Deadlines:
         if witness.member_id not in ("", protocol.member_id):
             witness.forget(self._cluster.now)
         witness.member_id, witness.was_member = protocol.member_id, protocol.member_revision > 0
-        witness.lease = protocol.leash.lease
+        witness.lease = protocol.lease.lease
 
     def _check_renewals(self, node: Node, witness: Witness) -> None:
         """A member that lives on a lease asks for the next renewal in time, or is about to."""
         protocol = node.protocol
         assert protocol is not None
-        if not protocol.member_revision or protocol.leash.lease_until == math.inf or protocol.farewell.is_final:
+        if not protocol.member_revision or protocol.lease.lease_until == math.inf or protocol.leave.is_final:
             return
         if protocol.job.member(protocol.member_id) in witness.told.gone_at:
             return
@@ -220,7 +220,7 @@ class Deadlines:
         assert protocol is not None
         if not protocol.member_revision:
             return
-        job, mirror = protocol.job, protocol.mirror
+        job, mirror = protocol.job, protocol.cache
         for key in (job.leader, job.round, job.stop, job.spares, job.member(protocol.member_id)):
             revision = mirror.revision(key)
             if 0 < revision < witness.revisions.get(key, 0):
@@ -231,7 +231,7 @@ class Deadlines:
                 self._fail("L5", f"{node.name} has read {key} again and does not watch it")
         if witness.has_looked:
             for key in sorted(witness.followed):
-                known = {item.key: item.mod_revision for item in mirror.under(key)}
+                known = {item.key: item.mod_revision for item in mirror.list_under(key)}
                 told = {name: item.mod_revision for name, item in witness.told.items.items() if name.startswith(key)}
                 if known != told:
                     self._fail("S10", f"{node.name} knows {known} below {key}, and was shown {told}")

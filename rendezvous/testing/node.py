@@ -10,25 +10,25 @@ from rendezvous import keys, records
 from rendezvous.errors import StoreError
 from rendezvous.messages import (
     Action,
-    Appear,
-    Ask,
-    Attend,
-    Begin,
-    End,
+    ConnectTo,
     Event,
-    ExtendLeash,
-    Follow,
-    Leave,
+    Exit,
+    ExtendWatchdog,
+    LeaveRequest,
+    Log,
     MakePlan,
-    Say,
+    SendToPeer,
+    SetIdentity,
+    Start,
     StartRound,
+    StartWatch,
     StopRound,
-    Tell,
+    StopWatch,
+    StoreRequest,
     Tick,
-    Unfollow,
     WatchLost,
 )
-from rendezvous.protocol import Protocol
+from rendezvous.protocol import MemberMachine
 from rendezvous.records import Member, Spec
 from rendezvous.store import Put, Watch
 from rendezvous.testing.network import Lags
@@ -44,11 +44,11 @@ PREFIX, RUN_ID = "meshrun", "simulated"
 class Node:
     def __init__(self, cluster: Cluster, name: str, clock_offset_s: float = 0.0) -> None:
         self.name = name
-        self.protocol: Protocol | None = None
+        self.protocol: MemberMachine | None = None
         self.presence: Presence | None = None
         self.cluster = cluster
         self.processes = Processes(self)
-        self.ended: End | None = None
+        self.ended: Exit | None = None
         self.is_told_to_leave = False
         self.said = ""
         self.paused_until = -math.inf
@@ -116,7 +116,7 @@ class Node:
         self._backlog, self._frozen_calls, self._armed_for = [], [], math.inf
         address = f"{self.name}:{7000 + self._incarnation}"
         self.presence = Presence(cluster.presence, self, address)
-        self.protocol = Protocol(
+        self.protocol = MemberMachine(
             settings=cluster.settings,
             spec=Spec(mesh="simulated", limits="", digest=cluster.command),
             node_name=self.name,
@@ -126,13 +126,13 @@ class Node:
             prefix=PREFIX,
             run_id=RUN_ID,
             sizer=cluster.shape.size,
-            chance=cluster.random.random,
+            rng=cluster.random.random,
             presence_address=address,
             secret=cluster.secret,
             hosts_store=self.hosts_store,
         )
         cluster.trace(f"{self.name} starts")
-        self.send(Begin())
+        self.send(Start())
 
     def start_if_down(self) -> None:
         if not self.is_up and self.running is None:
@@ -200,7 +200,7 @@ class Node:
 
     def leave(self, exit_code: int = 143) -> None:
         self.is_told_to_leave = True
-        self.send(Leave("SIGTERM", exit_code))
+        self.send(LeaveRequest("SIGTERM", exit_code))
 
     # --- the agent ---
 
@@ -260,42 +260,42 @@ class Node:
     def _carry_out(self, action: Action) -> None:
         cluster = self.cluster
         match action:
-            case Ask():
+            case StoreRequest():
                 self._notice_registration(action)
                 cluster.check_request(self, action)
                 cluster.storage.request(self, self._incarnation, action, self._send_to)
-            case Follow(key, start_revision):
+            case StartWatch(key, start_revision):
                 incarnation = self._incarnation
                 self._watches[key] = cluster.storage.follow(self, key, start_revision, incarnation, self._send_to)
-            case Unfollow(key):
+            case StopWatch(key):
                 watch = self._watches.pop(key, None)
                 if watch is not None:
                     watch.cancel()
             case MakePlan():
                 plan_s = cluster.random.uniform(*cluster.plan_s) if cluster.plan_s else cluster.delay()
                 cluster.later(plan_s, self._send_to, self._incarnation, cluster.shape.plan(action))
-            case Appear(job, member_id) if self.presence is not None:
+            case SetIdentity(job, member_id) if self.presence is not None:
                 self.presence.appear(job, member_id)
-            case Attend(member_id, address) if self.presence is not None:
+            case ConnectTo(member_id, address) if self.presence is not None:
                 self.presence.attend(member_id, address)
-            case Tell(member_id, text) if self.presence is not None:
+            case SendToPeer(member_id, text) if self.presence is not None:
                 self.presence.tell(member_id, text)
             case StartRound():
-                found = cluster.storage.store.get(keys.current(PREFIX, RUN_ID)).first
+                found = cluster.storage.store.get(keys.current_key(PREFIX, RUN_ID)).first
                 job = found.value.decode() if found else ""
                 self.processes.start(action, job, self.protocol.member_id if self.protocol else "")
             case StopRound():
                 self.stops.append(action)
                 self.processes.stop(action)
-            case ExtendLeash(until):
+            case ExtendWatchdog(until):
                 self.processes.extend_leash(until - self._clock_offset_s)
-            case Say(sentence):
+            case Log(sentence):
                 self.said = sentence
                 cluster.trace(f"{self.name} says: {sentence}")
-            case End():
+            case Exit():
                 self._end(action)
 
-    def _notice_registration(self, ask: Ask) -> None:
+    def _notice_registration(self, ask: StoreRequest) -> None:
         """Remember under which ids this machine's agents have asked to be members."""
         for write in getattr(ask.request, "success", ()):
             if isinstance(write, Put) and write.key.rpartition("/")[0].endswith("/members"):
@@ -303,7 +303,7 @@ class Node:
                 if member.member_id not in self.member_ids:
                     self.member_ids.append(member.member_id)
 
-    def _end(self, end: End) -> None:
+    def _end(self, end: Exit) -> None:
         cluster = self.cluster
         self.ended = end
         cluster.check_end(self, tuple(self._watches))

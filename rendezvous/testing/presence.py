@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-from rendezvous.messages import Event, PeerDown, PeerGone, PeerUp, Told
+from rendezvous.messages import Event, PeerDown, PeerGone, PeerMessage, PeerUp
 
 if TYPE_CHECKING:
     from rendezvous.testing.cluster import Cluster
@@ -255,7 +255,7 @@ class Presence:
         if text in (None, BYE):
             self.closed(link, False, is_farewell=text == BYE)
         elif link in self._links.get(link.peer_id(self), []):
-            self._say(Told(link.peer_id(self), text))
+            self._say(PeerMessage(link.peer_id(self), text))
 
     def closed(self, link: Link, is_silent: bool, is_farewell: bool = False) -> None:
         if link not in self.links():

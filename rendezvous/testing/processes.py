@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rendezvous.messages import (
     CheckpointSaved,
-    LeashEnded,
     RoundFailed,
     RoundStopped,
     RoundSucceeded,
     StartRound,
     StopRound,
+    WatchdogExpired,
 )
 from rendezvous.testing.shape import rank_of
 
@@ -100,7 +100,7 @@ class Processes:
 
     def _end_leash(self, which: Running) -> None:
         if self.running is which:
-            self._node.send(LeashEnded())
+            self._node.send(WatchdogExpired())
             self.kill(which)
 
     # --- how they end, or go on ---

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rendezvous.decide import MemberView, Size
-from rendezvous.messages import MakePlan, Planned, PlanRefused
+from rendezvous.messages import MakePlan, PlanReady, PlanRefused
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Shape:
         need = f"{len(members)} of at least {self.nodes_min} nodes are here"
         return Size(usable, usable == self.usable(self.nodes_max), f"{usable} nodes make a world" if usable else need)
 
-    def plan(self, order: MakePlan) -> Planned | PlanRefused:
+    def plan(self, order: MakePlan) -> PlanReady | PlanRefused:
         """Nobody moves who need not: who stays keeps a rank that still exists; others fill the gaps, oldest first."""
         usable = self.usable(len(order.roster))
         if not usable:
@@ -46,7 +46,7 @@ class Shape:
         first = next(candidate for candidate in chosen if ranks[candidate.member_id] == 0)
         spare_reasons = {c.member_id: f"{usable} nodes are enough" for c in order.roster if c.member_id not in ranks}
         contents = {member_id: json.dumps({"rank": rank}) for member_id, rank in ranks.items()}
-        return Planned(
+        return PlanReady(
             order.id, contents, usable, f"{first.member_id}:{first.worker_port}", spare_reasons=spare_reasons
         )
 

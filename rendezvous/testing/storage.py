@@ -20,13 +20,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from rendezvous import messages
-from rendezvous.driver import answer
+from rendezvous.driver import execute_request
 from rendezvous.errors import Compacted, StoreError
-from rendezvous.messages import Ask, Event, WatchLost
+from rendezvous.messages import Event, StoreRequest, WatchLost
 from rendezvous.store import Batch, Renewal, Watch
 from rendezvous.stores.leases import HeldLease
 from rendezvous.stores.memory import MemoryStore
-from rendezvous.trouble import purpose
+from rendezvous.trouble import request_kind
 
 if TYPE_CHECKING:
     from rendezvous.testing.cluster import Cluster
@@ -150,11 +150,11 @@ class Storage:
 
     # --- requests ---
 
-    def request(self, node: Node, incarnation: int, ask: Ask, send: Send) -> None:
+    def request(self, node: Node, incarnation: int, ask: StoreRequest, send: Send) -> None:
         """Carry a request to the store and its answer back, or lose either."""
         cluster = self._cluster
         network, settings = cluster.network, cluster.settings
-        is_write = purpose(ask.request) == "write"
+        is_write = request_kind(ask.request) == "write"
         limit_s = settings.write_limit_s if is_write else settings.call_limit_s
         there, back = cluster.delay(), cluster.delay()
         if cluster.now < self.slow_until and is_write:
@@ -186,7 +186,7 @@ class Storage:
             fate = self._fate_while_away(fate)
             late_s += self.away_until - cluster.now
         if fate == "refused":
-            refusal = messages.Refused(ask.id, StoreError("the store said no"))
+            refusal = messages.StoreRejected(ask.id, StoreError("the store said no"))
             cluster.later(there + back, send, incarnation, refusal)
         elif fate == "unconfirmed":
             assert isinstance(ask.request, messages.KeepAlive)
@@ -197,7 +197,7 @@ class Storage:
         else:
             if fate != "lost":
                 cluster.later(late_s, self._apply, ask)
-            cluster.later(limit_s, send, incarnation, messages.Unknown(ask.id))
+            cluster.later(limit_s, send, incarnation, messages.StoreOutcomeUnknown(ask.id))
 
     def _fate_while_away(self, fate: str) -> str:
         """Without a quorum a write may be applied once it is healed, though it was answered with an error."""
@@ -205,16 +205,18 @@ class Storage:
             return "refused"
         return "late" if fate in ("late", "unanswered") else "lost"
 
-    def _serve(self, node: Node, incarnation: int, ask: Ask, send: Send, back: float, gave_up_at: float) -> None:
+    def _serve(
+        self, node: Node, incarnation: int, ask: StoreRequest, send: Send, back: float, gave_up_at: float
+    ) -> None:
         if self.is_away:  # it went while the request was under way
-            self._cluster.at(gave_up_at, send, incarnation, messages.Unknown(ask.id))
+            self._cluster.at(gave_up_at, send, incarnation, messages.StoreOutcomeUnknown(ask.id))
             return
         event = self._apply(ask)
         self._cluster.later(back, self._bring_back, node, incarnation, send, event, gave_up_at)
 
     def _bring_back(self, node: Node, incarnation: int, send: Send, event: Event, gave_up_at: float) -> None:
-        if node.is_cut_from_store and isinstance(event, messages.Answered | messages.Refused):
-            self._cluster.at(gave_up_at, send, incarnation, messages.Unknown(event.id))
+        if node.is_cut_from_store and isinstance(event, messages.StoreReply | messages.StoreRejected):
+            self._cluster.at(gave_up_at, send, incarnation, messages.StoreOutcomeUnknown(event.id))
         else:
             send(incarnation, event)
 
@@ -223,15 +225,15 @@ class Storage:
         found = self.store.get(ask.key)
         revision = found.first.create_revision if found.first is not None else 0
         renewal = Renewal(self._cluster.settings.lease_ttl_s, False, found.revision, revision)
-        self._cluster.later(back, send, incarnation, messages.Answered(id, renewal))
+        self._cluster.later(back, send, incarnation, messages.StoreReply(id, renewal))
 
-    def _apply(self, ask: Ask) -> Event:
+    def _apply(self, ask: StoreRequest) -> Event:
         if self._cluster.network.expiry_late_s[1] == 0.0:
             self.store.expire()
         event: Event
         try:
-            given = answer(self.store, ask.request)
-            event = messages.Answered(ask.id, given)
+            given = execute_request(self.store, ask.request)
+            event = messages.StoreReply(ask.id, given)
             match ask.request:
                 case messages.Grant(ttl_s, id) if id not in self._due or id in self._ended_at:
                     self._due[id] = self._clock() + ttl_s
@@ -239,7 +241,7 @@ class Storage:
                 case messages.KeepAlive(lease):
                     self._due[lease] = self._clock() + cast("Renewal", given).ttl_s
         except StoreError as error:
-            event = messages.Refused(ask.id, error)
+            event = messages.StoreRejected(ask.id, error)
         self.deliver()
         return event
 
@@ -264,7 +266,7 @@ class Storage:
             if held_until() > cluster.now:  # cut while it was under way
                 cluster.at(held_until() + cluster.delay(), arrive)
             else:
-                send(incarnation, messages.Watched(key, waiting.popleft()))
+                send(incarnation, messages.WatchUpdate(key, waiting.popleft()))
 
         def on_lost(error: StoreError) -> None:
             cluster.later(cluster.delay(), send, incarnation, WatchLost(key, error))

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from rendezvous import records
-from rendezvous.messages import Action, Ask, StopRound, Txn
-from rendezvous.records import Command, Leader, Member, Status, Stop, Verdict
+from rendezvous.messages import Action, StopRound, StoreRequest, Txn
+from rendezvous.records import Command, LeaderRecord, Member, Status, Stop, Verdict
 from rendezvous.settings import Settings
 from rendezvous.store import Delete, Put
 from rendezvous.testing.accounts import quarantined
@@ -39,7 +39,7 @@ class Warrants:
         self._deadlines = deadlines
         self._fail = fail
 
-    def check(self, node: Node, witness: Witness, job: JobHistory, ask: Ask) -> None:
+    def check(self, node: Node, witness: Witness, job: JobHistory, ask: StoreRequest) -> None:
         if not isinstance(ask.request, Txn):
             return
         for compare in ask.request.compares:
@@ -258,7 +258,7 @@ class Warrants:
 
     def _former(self, witness: Witness, key: str) -> str:
         item = witness.told.items.get(key)
-        return records.decode(Leader, item.value, key).member_id if item is not None else ""
+        return records.decode(LeaderRecord, item.value, key).member_id if item is not None else ""
 
     def _check_belongs(self, node: Node, witness: Witness, job: JobHistory) -> None:
         """Whoever is not of the roster leads only when nobody of it can be running, or a person says so."""

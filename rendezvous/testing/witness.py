@@ -13,18 +13,18 @@ from rendezvous import messages
 from rendezvous.errors import LeaseNotFound
 from rendezvous.messages import (
     Action,
-    Answered,
-    Ask,
     Event,
     KeepAlive,
     MakePlan,
     PeerDown,
     PeerGone,
     PeerUp,
-    Planned,
-    Refused,
+    PlanReady,
     StopRound,
-    Unknown,
+    StoreOutcomeUnknown,
+    StoreRejected,
+    StoreReply,
+    StoreRequest,
 )
 from rendezvous.store import Delete, Found, Get, KeyValue, Lease, Put, Renewal, TxnResult
 
@@ -101,9 +101,9 @@ class Witness:
         self.just_read: list[str] = []  # what was read by the answers of this step
         self.leash_until = math.inf
         self.revisions: dict[str, int] = {}  # what it has known of control keys
-        self.planned: tuple[int, Planned | None] = (0, None)  # the last request for a plan, and its answer
+        self.planned: tuple[int, PlanReady | None] = (0, None)  # the last request for a plan, and its answer
         self._followed: set[str] = set()
-        self._asked: dict[int, tuple[Ask, float]] = {}
+        self._asked: dict[int, tuple[StoreRequest, float]] = {}
         self._asked_as: dict[int, str] = {}  # request -> the member id that it was asked under
 
     def forget(self, now: float) -> None:
@@ -131,18 +131,18 @@ class Witness:
         self.just_read = []
         for event in events:
             match event:
-                case Answered(id, answer):
+                case StoreReply(id, answer):
                     ask, sent_at = self._asked.pop(id, (None, now))
                     if ask is not None:
                         self._take_answer(ask, sent_at, answer, now)
-                case Refused(id, error):
+                case StoreRejected(id, error):
                     ask, _ = self._asked.pop(id, (None, now))
                     is_own = ask is not None and not ask.why.startswith("end the job")
                     is_own = is_own and self._asked_as[id] == self.member_id  # else it is of a former lease
                     self.is_lease_gone |= is_own and isinstance(error, LeaseNotFound)
-                case Unknown(id):
+                case StoreOutcomeUnknown(id):
                     self._asked.pop(id, None)
-                case messages.Watched(key, batch) if key in self._followed:
+                case messages.WatchUpdate(key, batch) if key in self._followed:
                     for each in batch.events:
                         if each.kind == "put":
                             self.told.put(each.item, now)
@@ -150,11 +150,11 @@ class Witness:
                             self.told.remove(each.item.key, each.item.mod_revision, now)
                 case messages.WatchLost(key) if key in self._followed:
                     self.unwatched.setdefault(key, now)
-                case messages.Leave():
+                case messages.LeaveRequest():
                     self.left_at = min(self.left_at, now)
                 case messages.RoundFailed(round):
                     (self.failed_late if round in self.ordered - self.failed else self.failed).add(round)
-                case Planned(id) if id == self.planned[0]:
+                case PlanReady(id) if id == self.planned[0]:
                     self.planned = (id, event)
                 case PeerUp(member_id):
                     self.up[member_id] = event
@@ -168,22 +168,22 @@ class Witness:
     def note(self, actions: Iterable[Action], now: float) -> None:
         for action in actions:
             match action:
-                case messages.Follow(key):
+                case messages.StartWatch(key):
                     self._followed.add(key)
                     self.unwatched.pop(key, None)
-                case messages.Unfollow(key):
+                case messages.StopWatch(key):
                     self._followed.discard(key)
                     self.unwatched.pop(key, None)
                 case MakePlan(id):
                     self.planned = (id, None)
-                case Ask(id):
+                case StoreRequest(id):
                     self._asked[id], self._asked_as[id] = (action, now), self.member_id
                 case StopRound(round, mode):
                     self.ordered.add(round)
                     if mode == "fence":
                         self.fenced.add(round)
 
-    def _take_answer(self, ask: Ask, sent_at: float, answer: messages.Answer, now: float) -> None:
+    def _take_answer(self, ask: StoreRequest, sent_at: float, answer: messages.Answer, now: float) -> None:
         if isinstance(answer, Lease) or (isinstance(answer, Renewal) and answer.is_confirmed):
             self.renewed_at = max(self.renewed_at, sent_at)
         if isinstance(answer, Renewal) and isinstance(ask.request, KeepAlive) and not answer.create_revision:

@@ -24,7 +24,7 @@ from launcher.roster.description import Share, write_share
 from rendezvous import keys
 from rendezvous.addresses import split_address
 from rendezvous.presence.greeting import WIRE_VERSION
-from rendezvous.records import Assignment, Command, Drain, Leader, Seal, Stop, Verdict, encode
+from rendezvous.records import Assignment, Command, Drain, LeaderRecord, Seal, Stop, Verdict, encode
 from rendezvous.store import Delete, KeyValue, Put
 from rendezvous.stores.etcd import EtcdStore
 from tests.support.attacks import ATTACK_S, Stranger, again_and_again, cpu_s
@@ -221,7 +221,7 @@ def test_with_a_secret_no_order_of_anybody_else_is_obeyed(tmp_path: Path, etcd: 
         sealed = store.get(names.round).first
         assert sealed is not None
         forged = {
-            names.leader: Leader(member_id="forged", node_name="forged"),
+            names.leader: LeaderRecord(member_id="forged", node_name="forged"),
             names.round: Seal(round=2, plan_token="forged", world_size=1, coordinator="forged"),
             names.stop: Stop(round=1, reason="forged", mode="kill"),
             names.verdict: Verdict(kind="stopped", exit_code=1, round=1, reason="forged"),

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from rendezvous.messages import PeerDown, PeerGone, PeerUp, Told
+from rendezvous.messages import PeerDown, PeerGone, PeerMessage, PeerUp
 from tests.support.presence import LIMIT_S, Member, MemberProcess, boottime
 from tests.support.processes import freeze
 from tests.support.waiting import wait_until
@@ -25,9 +25,9 @@ def test_both_sides_learn_of_each_other_and_what_is_told_arrives_in_order() -> N
         for number in range(100):
             follower.presence.tell("leader", f"from below {number}")
             leader.presence.tell("follower", f"from above {number} ä\n\0")
-        follower.wait_for(Told("leader", "from above 99 ä\n\0"))
-        leader.wait_for(Told("follower", "from below 99"))
-        assert [event.text for event in leader.events if isinstance(event, Told)] == [
+        follower.wait_for(PeerMessage("leader", "from above 99 ä\n\0"))
+        leader.wait_for(PeerMessage("follower", "from below 99"))
+        assert [event.text for event in leader.events if isinstance(event, PeerMessage)] == [
             f"from below {number}" for number in range(100)
         ]
 

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from rendezvous.messages import PeerDown, PeerUp, Told
+from rendezvous.messages import PeerDown, PeerMessage, PeerUp
 from rendezvous.presence import dialling as dialling_module
 from rendezvous.presence import switchboard
 from rendezvous.presence.connection import GREETING_BYTES_MAX, Connection, Ending
@@ -300,7 +300,7 @@ def test_who_does_not_read_is_given_up_and_holds_up_nobody() -> None:
         for _ in range(200):
             leader.presence.tell("deaf", "x" * 30_000)
         leader.presence.tell("friend", "still here?")
-        friend.wait_for(Told("leader", "still here?"))
+        friend.wait_for(PeerMessage("leader", "still here?"))
         leader.wait_for(PeerDown("deaf", True))
 
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from rendezvous import budget, charge, sealing
-from rendezvous.attendance import Attendance
-from rendezvous.budget import Ledger
+from rendezvous.attendance import PeerLiveness
+from rendezvous.budget import RestartBudget
 from rendezvous.election import Election
-from rendezvous.farewell import Farewell
-from rendezvous.following import Following
-from rendezvous.lanes import Lanes
-from rendezvous.leash import Leash
+from rendezvous.farewell import Leave
+from rendezvous.following import WatchCache
+from rendezvous.lanes import RequestQueue
+from rendezvous.leash import LeaseKeeper
 from rendezvous.local_round import LocalRound
-from rendezvous.messages import ExtendLeash
+from rendezvous.messages import ExtendWatchdog
 from rendezvous.records import Verdict
 from rendezvous.testing import simulate
 from rendezvous.view import View
@@ -26,87 +26,87 @@ SEEDS = 130  # each is found within so many
 
 
 def _free_failures(patch: pytest.MonkeyPatch) -> None:
-    def charge(self: Ledger, round: int, failed_at: float, now: float) -> Ledger:
+    def charge(self: RestartBudget, round: int, failed_at: float, now: float) -> RestartBudget:
         return self
 
-    patch.setattr(Ledger, "charge", charge)
+    patch.setattr(RestartBudget, "charge", charge)
 
 
 def _first_port_for_ever(patch: pytest.MonkeyPatch) -> None:
-    candidate = sealing.Sealing._candidate
+    candidate = sealing.RoundCommit._candidate
 
-    def with_one_port(self: sealing.Sealing, view: View, member_id: str) -> Any:
+    def with_one_port(self: sealing.RoundCommit, view: View, member_id: str) -> Any:
         return candidate(self, view, member_id)._replace(worker_port=20_000)
 
-    patch.setattr(sealing.Sealing, "_candidate", with_one_port)
+    patch.setattr(sealing.RoundCommit, "_candidate", with_one_port)
 
 
 def _lost_watches(patch: pytest.MonkeyPatch) -> None:
     """Nobody reads again what a watch covered that has ended, neither at once nor with the next look."""
-    look_again = Following.look_again
+    look_again = WatchCache.resync
 
-    def look_at_the_watched(self: Following, now: float, looked: Callable[[float], None]) -> None:
-        followed = self._followed
-        self._followed = followed - self._unwatched
+    def look_at_the_watched(self: WatchCache, now: float, looked: Callable[[float], None]) -> None:
+        followed = self._watched
+        self._watched = followed - self._lost_watches
         look_again(self, now, looked)
-        self._followed = followed
+        self._watched = followed
 
-    patch.setattr(Following, "_follow_again", lambda self, key, now: None)
-    patch.setattr(Following, "look_again", look_at_the_watched)
+    patch.setattr(WatchCache, "_rewatch", lambda self, key, now: None)
+    patch.setattr(WatchCache, "resync", look_at_the_watched)
 
 
 def _watches_left_behind(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Following, "unfollow", lambda self, *keys: None)
+    patch.setattr(WatchCache, "unwatch", lambda self, *keys: None)
 
 
 def _last_failure_blamed(patch: pytest.MonkeyPatch) -> None:
-    in_order = charge._in_order
-    patch.setattr(charge, "_in_order", lambda view, failures: in_order(view, failures)[::-1])
+    in_order = charge._sort_failures
+    patch.setattr(charge, "_sort_failures", lambda view, failures: in_order(view, failures)[::-1])
 
 
 def _restless(patch: pytest.MonkeyPatch) -> None:
     """It asks to be woken at once, as a lane does that is not paused."""
-    wake = Lanes.wake
-    patch.setattr(Lanes, "wake", lambda self, at: wake(self, at - 0.5))
+    wake = RequestQueue.wake_by
+    patch.setattr(RequestQueue, "wake_by", lambda self, at: wake(self, at - 0.5))
 
 
 def _own_membership_unnamed(patch: pytest.MonkeyPatch) -> None:
-    ask = Lanes.ask
+    ask = RequestQueue.request
 
-    def unguarded(self: Lanes, lane: str, why: str, request: Any, *rest: Any) -> None:
+    def unguarded(self: RequestQueue, lane: str, why: str, request: Any, *rest: Any) -> None:
         if lane == "lead" and hasattr(request, "compares"):
             request = request._replace(compares=tuple(c for c in request.compares if "/members/" not in c.key))
         ask(self, lane, why, request, *rest)
 
-    patch.setattr(Lanes, "ask", unguarded)
+    patch.setattr(RequestQueue, "request", unguarded)
 
 
 def _success_when_told_to_leave(patch: pytest.MonkeyPatch) -> None:
-    finish = Farewell.finish
+    finish = Leave.finish
 
-    def well(self: Farewell, exit_code: int, reason: str, verdict: Verdict | None, now: float) -> None:
+    def well(self: Leave, exit_code: int, reason: str, verdict: Verdict | None, now: float) -> None:
         finish(self, 0 if exit_code == 143 else exit_code, reason, verdict, now)
 
-    patch.setattr(Farewell, "finish", well)
+    patch.setattr(Leave, "finish", well)
 
 
 def _watchdog_without_margin(patch: pytest.MonkeyPatch) -> None:
     """It ends with the lease: too late only for whoever is cut off in that very second."""
 
-    def extend(self: Leash) -> None:
-        self._member.act(ExtendLeash(self.membership_until))
+    def extend(self: LeaseKeeper) -> None:
+        self._member.emit(ExtendWatchdog(self.membership_until))
 
-    patch.setattr(Leash, "_extend", extend)
+    patch.setattr(LeaseKeeper, "_extend_watchdog", extend)
 
 
 def _renewals_too_rare(patch: pytest.MonkeyPatch) -> None:
-    renewed = Leash._renewed
+    renewed = LeaseKeeper.extend_lease
 
-    def later(self: Leash, sent_at: float, ttl_s: float) -> None:
+    def later(self: LeaseKeeper, sent_at: float, ttl_s: float) -> None:
         renewed(self, sent_at, ttl_s)
         self._keep_alive_at += 2.5
 
-    patch.setattr(Leash, "_renewed", later)
+    patch.setattr(LeaseKeeper, "extend_lease", later)
 
 
 def _removed_in_peace(patch: pytest.MonkeyPatch) -> None:
@@ -123,14 +123,14 @@ def _ages_rounded_up(patch: pytest.MonkeyPatch) -> None:
 
 
 def _any_outsider_leads(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Election, "_may_lead", lambda self, job, seal, now: True)
+    patch.setattr(Election, "may_lead", lambda self, job, seal, now: True)
 
 
 def _takeover_unproven(patch: pytest.MonkeyPatch) -> None:
-    def gone_since(self: Attendance, member_id: str, address: str) -> float:
+    def gone_since(self: PeerLiveness, member_id: str, address: str) -> float:
         return self.unreachable_since.get(member_id, math.inf)
 
-    patch.setattr(Attendance, "gone_since", gone_since)
+    patch.setattr(PeerLiveness, "gone_since", gone_since)
 
 
 @pytest.mark.parametrize(

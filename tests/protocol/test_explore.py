@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from rendezvous.budget import Ledger
-from rendezvous.joining import Joining
-from rendezvous.lanes import Lanes
+from rendezvous.budget import RestartBudget
+from rendezvous.joining import Join
+from rendezvous.lanes import RequestQueue
 from rendezvous.local_round import LocalRound
 from rendezvous.messages import Answer, StartRound
 from rendezvous.records import Assignment
@@ -19,7 +19,7 @@ from rendezvous.store import Compare, TxnResult
 from rendezvous.testing.explore import search, snapshot
 from rendezvous.testing.explore.scopes import SCOPES, Scope
 from rendezvous.view import View
-from rendezvous.writer import Writer
+from rendezvous.writer import GuardedWriter
 
 Patch = pytest.MonkeyPatch
 
@@ -27,28 +27,28 @@ Patch = pytest.MonkeyPatch
 def _guards_hold_always(patch: Patch) -> None:
     """No write names what it was decided on."""
 
-    def anything(self: Writer, *names: str) -> tuple[Compare, ...]:
+    def anything(self: GuardedWriter, *names: str) -> tuple[Compare, ...]:
         return tuple(Compare(name, "mod", ">", -1) for name in names)
 
-    patch.setattr(Writer, "unchanged", anything)
+    patch.setattr(GuardedWriter, "guard_unchanged", anything)
 
 
 def _registers_beside_the_job(patch: Patch) -> None:
     """Who joins compares another revision of what names the job than the one it has read."""
-    register = Joining._register
+    register = Join._register
 
-    def blind(self: Joining, job: Any, why: str, guards: Any, writes: Any, now: float) -> None:
+    def blind(self: Join, job: Any, why: str, guards: Any, writes: Any, now: float) -> None:
         current = self.current
         self.current = None if current is None else current._replace(mod_revision=0)
         register(self, job, why, guards, writes, now)
         self.current = current
 
-    patch.setattr(Joining, "_register", blind)
+    patch.setattr(Join, "_register", blind)
 
 
 def _nobody_is_unaware(patch: Patch) -> None:
     """Whose key is gone has no workers, though it was connected and cannot know of it."""
-    patch.setattr(View, "unaware", lambda self, now: [])
+    patch.setattr(View, "list_unaware", lambda self, now: [])
 
 
 def _starts_on_another_seal(patch: Patch) -> None:
@@ -61,10 +61,10 @@ def _starts_on_another_seal(patch: Patch) -> None:
         self._answered_token = sealed.plan_token
         if assignment is not None and self.alive_round is None:
             self.alive_round, self._stop_mode = sealed.round, ""
-            self._member.election.belong(sealed)
+            self._member.election.note_ranks(sealed)
             self._begin_status(sealed, is_stopped=False)
             start = (sealed.round, sealed.restart_count, sealed.world_size, sealed.coordinator, assignment.content)
-            self._member.act(StartRound(*start))
+            self._member.emit(StartRound(*start))
 
     patch.setattr(LocalRound, "_take_up", take_up)
 
@@ -83,17 +83,17 @@ def _one_success_is_enough(patch: Patch) -> None:
 
 
 def _charges_twice(patch: Patch) -> None:
-    charge = Ledger.charge
+    charge = RestartBudget.charge
 
-    def twice(self: Ledger, round: int, failed_at: float, now: float) -> Ledger:
+    def twice(self: RestartBudget, round: int, failed_at: float, now: float) -> RestartBudget:
         return charge(charge(self, round, failed_at, now), round, failed_at, now)
 
-    patch.setattr(Ledger, "charge", twice)
+    patch.setattr(RestartBudget, "charge", twice)
 
 
 def _believes_late_answers(patch: Patch) -> None:
     """A membership that has ended leaves requests behind, whose answers the next one believes."""
-    patch.setattr(Lanes, "forget_requests", lambda self: self._retry_at.clear())
+    patch.setattr(RequestQueue, "drop_requests", lambda self: self._retry_at.clear())
 
 
 def _scope(fault: str, detours: int, *, runs: bool = True) -> Scope:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from rendezvous import keys, records, sealing
-from rendezvous.messages import Planned
-from rendezvous.records import Command, Past, Seal, Spares, Status, Verdict
+from rendezvous.messages import PlanReady
+from rendezvous.records import Command, RoundHistory, Seal, Spares, Status, Verdict
 from rendezvous.settings import Settings
-from rendezvous.sight import Sight
+from rendezvous.sight import ViewBuilder
 from rendezvous.testing.cluster import Cluster
 from rendezvous.testing.node import PREFIX, RUN_ID
 from rendezvous.testing.shape import Shape
@@ -46,9 +46,9 @@ class Job:
 
     @property
     def keys(self) -> keys.Keys:
-        current = self.cluster.storage.store.get(keys.current(PREFIX, RUN_ID)).first
+        current = self.cluster.storage.store.get(keys.current_key(PREFIX, RUN_ID)).first
         assert current is not None
-        return keys.of_job(PREFIX, RUN_ID, current.value.decode())
+        return keys.job_keys(PREFIX, RUN_ID, current.value.decode())
 
     def id(self, name: str) -> str:
         protocol = self.cluster.nodes[name].protocol
@@ -73,9 +73,9 @@ def spares(job: Job) -> dict[str, str]:
     return job.read(Spares, job.keys.spares).why
 
 
-def pasts(job: Job) -> dict[int, Past]:
+def pasts(job: Job) -> dict[int, RoundHistory]:
     items = job.cluster.storage.store.get(job.keys.history, prefix=True).items
-    found = [records.decode(Past, item.value, item.key) for item in items]
+    found = [records.decode(RoundHistory, item.value, item.key) for item in items]
     return {past.round: past for past in found}
 
 
@@ -231,8 +231,8 @@ def test_successors_are_on_other_nodes_than_the_leader_and_each_other(
     proposed: tuple[str, ...], nodes: str, expected: tuple[str, ...]
 ) -> None:
     view = replace(first_round("abcdef"), nodes=dict(zip("abcdef", nodes, strict=True)))
-    plan = Planned(1, dict.fromkeys("abc", ""), 3, "a:1", successors=proposed)
-    assert sealing.successors(view, plan, tuple("abcdef")) == expected
+    plan = PlanReady(1, dict.fromkeys("abc", ""), 3, "a:1", successors=proposed)
+    assert sealing.choose_successors(view, plan, tuple("abcdef")) == expected
 
 
 def test_a_refused_request_is_answered_in_its_place_and_removed_with_the_next_seal() -> None:
@@ -281,13 +281,13 @@ def test_what_others_put_among_the_keys_is_named_and_ignored(name: str) -> None:
 
 def test_many_arrivals_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[float] = []
-    look = Sight.look
+    look = ViewBuilder.observe
 
-    def counted(sight: Sight, now: float) -> Any:
+    def counted(sight: ViewBuilder, now: float) -> Any:
         looks.append(now)
         return look(sight, now)
 
-    monkeypatch.setattr(Sight, "look", counted)
+    monkeypatch.setattr(ViewBuilder, "observe", counted)
     count = 120
     shape = Shape(nodes_min=count, nodes_max=count)
     cluster = Cluster(random=Random(1), settings=Settings(lease_ttl_s=60.0), shape=shape)

@@ -14,34 +14,34 @@ from typing import Any
 import pytest
 
 from rendezvous import benches, charge, decide, joining, requests, tidings
-from rendezvous.attendance import Attendance
+from rendezvous.attendance import PeerLiveness
 from rendezvous.election import Election
-from rendezvous.following import Following
-from rendezvous.leash import Leash
-from rendezvous.messages import ExtendLeash
+from rendezvous.following import WatchCache
+from rendezvous.leash import LeaseKeeper
+from rendezvous.messages import ExtendWatchdog
 from rendezvous.outage import Outage
 from rendezvous.settings import Settings
 from rendezvous.testing import transcript
 from rendezvous.view import View
-from rendezvous.writer import Writer
+from rendezvous.writer import GuardedWriter
 
 TRANSCRIPTS = Path(__file__).parent / "transcripts"
 Patch = pytest.MonkeyPatch
 
 
 def _nobody_is_proven_gone(patch: Patch) -> None:
-    patch.setattr(Attendance, "gone_since", lambda self, member_id, address: math.inf)
+    patch.setattr(PeerLiveness, "gone_since", lambda self, member_id, address: math.inf)
 
 
 def _a_broken_connection_is_a_proof(patch: Patch) -> None:
-    def gone_since(self: Attendance, member_id: str, address: str) -> float:
+    def gone_since(self: PeerLiveness, member_id: str, address: str) -> float:
         return self.unreachable_since.get(member_id, math.inf)
 
-    patch.setattr(Attendance, "gone_since", gone_since)
+    patch.setattr(PeerLiveness, "gone_since", gone_since)
 
 
 def _failures_are_charged_at_once(patch: Patch) -> None:
-    patch.setattr(charge, "_must_know", lambda *arguments: False)
+    patch.setattr(charge, "must_await_cause", lambda *arguments: False)
 
 
 def _a_round_ends_before_it_is_stopped(patch: Patch) -> None:
@@ -49,42 +49,42 @@ def _a_round_ends_before_it_is_stopped(patch: Patch) -> None:
 
 
 def _writes_do_not_name_the_leader(patch: Patch) -> None:
-    def anybody(self: Writer, *arguments: Any) -> None:
-        self._leader_guard = self._leader_guard._replace(relation=">", operand=-1)
+    def anybody(self: GuardedWriter, *arguments: Any) -> None:
+        self.leader_guard = self.leader_guard._replace(relation=">", operand=-1)
         write(self, *arguments)
 
-    write = Writer.write
-    patch.setattr(Writer, "write", anybody)
+    write = GuardedWriter.write
+    patch.setattr(GuardedWriter, "write", anybody)
 
 
 def _strangers_may_lead(patch: Patch) -> None:
-    patch.setattr(Election, "_may_lead", lambda self, job, seal, now: True)
+    patch.setattr(Election, "may_lead", lambda self, job, seal, now: True)
 
 
 def _doubtful_members_are_lost(patch: Patch) -> None:
-    patch.setattr(View, "doubtful", lambda self, now: [])
+    patch.setattr(View, "list_doubtful", lambda self, now: [])
 
 
 def _unaware_members_are_gone(patch: Patch) -> None:
-    patch.setattr(View, "unaware", lambda self, now: [])
+    patch.setattr(View, "list_unaware", lambda self, now: [])
 
 
 def _leash_from_the_answer(patch: Patch) -> None:
-    renewed = Leash._renewed
+    renewed = LeaseKeeper.extend_lease
 
-    def later(self: Leash, sent_at: float, ttl_s: float) -> None:
+    def later(self: LeaseKeeper, sent_at: float, ttl_s: float) -> None:
         renewed(self, sent_at + 3.0, ttl_s)  # as if the renewal had been sent when the late one was applied
 
-    patch.setattr(Leash, "_renewed", later)
+    patch.setattr(LeaseKeeper, "extend_lease", later)
 
 
 def _no_tidings(patch: Patch) -> None:
-    patch.setattr(tidings.Tidings, "advance", lambda self, job, now: None)
+    patch.setattr(tidings.StaleWatchDetector, "advance", lambda self, job, now: None)
 
 
 def _nobody_looks(patch: Patch) -> None:
-    patch.setattr(Following, "look_again", lambda self, now, looked: None)
-    patch.setattr(Leash, "looked", lambda self, sent_at: None)
+    patch.setattr(WatchCache, "resync", lambda self, now, looked: None)
+    patch.setattr(LeaseKeeper, "note_resync", lambda self, sent_at: None)
 
 
 def _nobody_is_isolated(patch: Patch) -> None:
@@ -100,53 +100,53 @@ def _finished_members_are_pending(patch: Patch) -> None:
 
 
 def _nobody_is_benched(patch: Patch) -> None:
-    patch.setattr(benches, "benches", lambda losses, first_failures, settings: {})
+    patch.setattr(benches, "find_quarantines", lambda losses, first_failures, settings: {})
 
 
 def _poison_is_not_told_apart(patch: Patch) -> None:
-    patch.setattr(benches, "_poisoned_ranks", lambda first_failures: set())
+    patch.setattr(benches, "find_poisoned_ranks", lambda first_failures: set())
 
 
 def _any_command_will_do(patch: Patch) -> None:
-    patch.setattr(joining, "_difference", lambda run_id, theirs, ours: "")
+    patch.setattr(joining, "describe_difference", lambda run_id, theirs, ours: "")
 
 
 def _nobody_answers_beats(patch: Patch) -> None:
-    patch.setattr(Outage, "_answer", lambda self, job, seal, now: None)
+    patch.setattr(Outage, "acknowledge", lambda self, job, seal, now: None)
 
 
 def _beats_need_no_answers(patch: Patch) -> None:
-    ask = Outage._ask
+    ask = Outage.send_probe
 
     def hold_at_once(self: Outage, *arguments: Any) -> None:
         ask(self, *arguments)
         self._awaited.clear()
-        self._count(arguments[1].plan_token)
+        self.count_acknowledgements(arguments[1].plan_token)
 
-    patch.setattr(Outage, "_ask", hold_at_once)
+    patch.setattr(Outage, "send_probe", hold_at_once)
 
 
 def _outages_have_no_limit(patch: Patch) -> None:
-    patch.setattr(Outage, "_is_endured", lambda self, now: self._member.leash.is_store_away)
-    patch.setattr(Leash, "hold", _hold_for_ever)
+    patch.setattr(Outage, "is_endured", lambda self, now: self._member.lease.is_store_away)
+    patch.setattr(LeaseKeeper, "hold_until", _hold_for_ever)
 
 
-def _hold_for_ever(self: Leash, until: float) -> None:
-    self._member.act(ExtendLeash(until - self._member.settings.kill_margin_s))
+def _hold_for_ever(self: LeaseKeeper, until: float) -> None:
+    self._member.emit(ExtendWatchdog(until - self._member.settings.kill_margin_s))
     self._held_until = max(self._held_until, until)
 
 
 def _members_do_not_come_back(patch: Patch) -> None:
-    patch.setattr(Leash, "ended", lambda self, now: False)
+    patch.setattr(LeaseKeeper, "handle_end", lambda self, now: False)
 
 
 def _requests_are_not_read(patch: Patch) -> None:
-    patch.setattr(requests, "next_request", lambda view: None)
-    patch.setattr(decide, "next_request", lambda view: None)
+    patch.setattr(requests, "choose_request", lambda view: None)
+    patch.setattr(decide, "choose_request", lambda view: None)
 
 
 def _nobody_takes_over_on_request(patch: Patch) -> None:
-    patch.setattr(Election, "_takeover_order", lambda self, job: None)
+    patch.setattr(Election, "find_takeover_request", lambda self, job: None)
 
 
 def _with(**changes: Any) -> Callable[[Patch], None]:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from rendezvous.budget import Ledger
+from rendezvous.budget import RestartBudget
 from rendezvous.store import Compare
 from rendezvous.testing import processes, simulate
 from rendezvous.view import View
-from rendezvous.writer import Writer
+from rendezvous.writer import GuardedWriter
 
 SECONDS = 90  # two processes side by side; each does its seeds' minimum however long that takes
 SEEDS_EACH = 250
@@ -61,10 +61,10 @@ def test_a_seed_replays_exactly() -> None:
 
 
 def _without_revision_guards(patch: pytest.MonkeyPatch) -> None:
-    def anything(self: Writer, *names: str) -> tuple[Compare, ...]:
+    def anything(self: GuardedWriter, *names: str) -> tuple[Compare, ...]:
         return tuple(Compare(name, "mod", ">", -1) for name in names)
 
-    patch.setattr(Writer, "unchanged", anything)
+    patch.setattr(GuardedWriter, "guard_unchanged", anything)
 
 
 def _without_leash(patch: pytest.MonkeyPatch) -> None:
@@ -72,12 +72,12 @@ def _without_leash(patch: pytest.MonkeyPatch) -> None:
 
 
 def _with_two_charges_per_failure(patch: pytest.MonkeyPatch) -> None:
-    charge = Ledger.charge
+    charge = RestartBudget.charge
 
-    def twice(self: Ledger, round: int, failed_at: float, now: float) -> Ledger:
+    def twice(self: RestartBudget, round: int, failed_at: float, now: float) -> RestartBudget:
         return charge(charge(self, round, failed_at, now), round, failed_at, now)
 
-    patch.setattr(Ledger, "charge", twice)
+    patch.setattr(RestartBudget, "charge", twice)
 
 
 def _without_stop_before_seal(patch: pytest.MonkeyPatch) -> None:

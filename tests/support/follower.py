@@ -9,12 +9,12 @@ import math
 from typing import Any
 
 from rendezvous import keys, records
-from rendezvous.messages import Ask, Begin, PeerDown, PeerGone, PeerUp, Txn
-from rendezvous.records import Assignment, Leader, Member, Seal, Spares, Spec
+from rendezvous.messages import PeerDown, PeerGone, PeerUp, Start, StoreRequest, Txn
+from rendezvous.records import Assignment, LeaderRecord, Member, Seal, Spares, Spec
 from rendezvous.stores.memory import MemoryStore
 from tests.support.member_bench import Bench
 
-JOB = keys.of_job("p", "r", "job")
+JOB = keys.job_keys("p", "r", "job")
 L_IS = "10.0.0.9:7000"
 
 
@@ -27,14 +27,14 @@ class Follower(Bench):
         super().__init__(store, **settings)
         self.id = self.protocol.member_id
         self.lease = store.lease_grant(60.0).id
-        self.put(keys.current("p", "r"), b"job")
+        self.put(keys.current_key("p", "r"), b"job")
         self.record(JOB.spec, Spec(mesh="dp=*", limits="1:1", digest="train.py"))
         for member_id, address in (("L", L_IS), ("S", "10.0.0.8:7000")):
             member = Member(
                 member_id=member_id, node_name=f"node {member_id}", boot_id="", description="", presence_address=address
             )
             self.record(JOB.member(member_id), member, self.lease)
-        self.leader = Leader(member_id="L", node_name="node L", presence_address=L_IS)
+        self.leader = LeaderRecord(member_id="L", node_name="node L", presence_address=L_IS)
         self.record(JOB.leader, self.leader, self.lease)
         names = tuple(self.id if name == "me" else name for name in successors)
         seal = Seal(round=1, plan_token="plan", world_size=2, coordinator="c:1", successors=names)
@@ -44,7 +44,7 @@ class Follower(Bench):
             self.record(JOB.assignment(1, "plan", member_id), made)
         if role == "spare":
             self.record(JOB.spares, Spares(member_ids=(self.id,)))
-        self.first = self.tell(Begin())
+        self.first = self.tell(Start())
 
     def put(self, key: str, value: bytes, lease: int = 0) -> None:
         self.store.put(key, value, lease=lease)
@@ -67,10 +67,10 @@ class Follower(Bench):
     @property
     def leads(self) -> bool:
         stored, own_id = self.store.get(JOB.leader).first, self.protocol.member_id
-        return stored is not None and records.decode(Leader, stored.value, stored.key).member_id == own_id
+        return stored is not None and records.decode(LeaderRecord, stored.value, stored.key).member_id == own_id
 
 
 def asked(actions: list[Any], why: str) -> list[Txn]:
     """The requests of this purpose."""
-    found = [a.request for a in actions if isinstance(a, Ask) and a.why == why]
+    found = [a.request for a in actions if isinstance(a, StoreRequest) and a.why == why]
     return [request for request in found if isinstance(request, Txn)]

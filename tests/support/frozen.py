@@ -31,7 +31,7 @@ from launcher.warden.channel import Channel
 from launcher.warden.words import KEEPER_NAME, REPORTS, SUPERVISOR_NAME
 from launcher.worker import SOCKET_VARIABLE
 from rendezvous import keys, records, told
-from rendezvous.messages import End, StartRound, StopRound
+from rendezvous.messages import Exit, StartRound, StopRound
 from rendezvous.presence.greeting import Greeting, Identity
 from rendezvous.stores.memory import MemoryStore
 from rendezvous.values import fields
@@ -80,14 +80,15 @@ def stored_records() -> Iterator[str]:
 
 
 def store_keys() -> Iterator[str]:
-    job = keys.of_job("prefix", "run", "job")
-    yield f"current {keys.current('prefix', 'run')}"
-    yield f"numbers {keys.numbers('prefix', 'run', 3)}"
+    job = keys.job_keys("prefix", "run", "job")
+    yield f"current {keys.current_key('prefix', 'run')}"
+    yield f"numbers {keys.node_number_prefix('prefix', 'run', 3)}"
     for name in sorted(name for name, one in vars(keys.Keys).items() if isinstance(one, property)):
         yield f"{name} {getattr(job, name)}"
     for method, arguments in (
         (job.member, ("m",)), (job.status, ("m",)), (job.lease, ("m",)), (job.drain, ("n",)), (job.command, ("t",)),
-        (job.past, (7,)), (job.assignments, (7,)), (job.assignments, (7, "t")), (job.assignment, (7, "t", "m")),
+        (job.round_history, (7,)), (job.assignments, (7,)), (job.assignments, (7, "t")),
+        (job.assignment, (7, "t", "m")),
     ):  # fmt: skip
         yield f"{method.__name__}{arguments} {method(*arguments)}"  # type: ignore[operator]
 
@@ -101,7 +102,7 @@ def launcher_texts() -> Iterator[str]:
 def peer_messages() -> Iterator[str]:
     """What agents tell each other over presence connections, from the first byte on."""
     for kind in get_args(told.Message):
-        yield told.written(sample(kind))
+        yield told.encode_message(sample(kind))
     for secret in (b"", SECRET):
         first = Greeting(Identity("job", "a", "10.0.0.1:7"), expected="b", secret=secret, nonce=bytes(16))
         second = Greeting(Identity("job", "b", "10.0.0.2:7"), expected="", secret=secret, nonce=bytes(range(16)))
@@ -176,7 +177,7 @@ def events() -> Iterator[str]:
         StartRound(1, 0, 6, "10.0.0.1:29500", write_share(SHARE)), Spawned(1, 0, 100),
         SpawnFailed(1, 1, "no such file", 2),
         Exited(1, 0, 100, 3, 5.25), StopRound(1, "kill", "a failure"), Exited(1, 1, 101, -15, 6.0), Gone(1),
-        End(3, "a failure", None),
+        Exit(3, "a failure", None),
     ):  # fmt: skip
         heard.take(message)
     for event in found:

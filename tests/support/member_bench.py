@@ -12,22 +12,22 @@ from typing import Any, TypeVar
 
 from rendezvous import keys, messages
 from rendezvous.decide import MemberView, Size
-from rendezvous.driver import answer
+from rendezvous.driver import execute_request
 from rendezvous.errors import StoreError
 from rendezvous.messages import (
     Action,
-    Ask,
-    Begin,
     Event,
-    Follow,
     MakePlan,
-    Planned,
+    PlanReady,
+    Start,
     StartRound,
+    StartWatch,
+    StopWatch,
+    StoreRequest,
     Tick,
-    Unfollow,
     WatchLost,
 )
-from rendezvous.protocol import Protocol
+from rendezvous.protocol import MemberMachine
 from rendezvous.records import Spec
 from rendezvous.settings import Settings
 from rendezvous.store import Batch, Watch
@@ -55,13 +55,13 @@ class Bench:
     ) -> None:
         self.now = now
         self.store = store or MemoryStore(clock=lambda: self.now, threaded=False)
-        self.asks: deque[Ask] = deque()
+        self.asks: deque[StoreRequest] = deque()
         self.made: list[Action] = []
         self.is_away = False  # the store refuses everything, and its watches are silent
         self._watches: dict[str, Watch] = {}
         self._events: deque[Event] = deque()
         chance = itertools.count(chance_from)
-        self.protocol = Protocol(
+        self.protocol = MemberMachine(
             settings=Settings(**settings),
             spec=Spec(mesh="dp=*", limits="1:1", digest=digest),
             node_name="node",
@@ -69,15 +69,15 @@ class Bench:
             worker_port=4000,
             prefix="p",
             run_id="r",
-            chance=lambda: next(chance) / 1000,
+            rng=lambda: next(chance) / 1000,
             **{"description": "{}", "sizer": _everybody, **(options or {})},
         )
 
     @property
     def job(self) -> keys.Keys:
-        current = self.store.get(keys.current("p", "r")).first
+        current = self.store.get(keys.current_key("p", "r")).first
         assert current is not None
-        return keys.of_job("p", "r", current.value.decode())
+        return keys.job_keys("p", "r", current.value.decode())
 
     def step(self, event: Event) -> list[Action]:
         """One event, and nothing is answered. Watches follow the member's wishes at once."""
@@ -85,21 +85,21 @@ class Bench:
         self.made += actions
         for action in actions:
             match action:
-                case Ask():
+                case StoreRequest():
                     self.asks.append(action)
-                case Follow(key, start_revision):
+                case StartWatch(key, start_revision):
                     self._watch(key, start_revision)
-                case Unfollow(key):
+                case StopWatch(key):
                     if key in self._watches:  # else it has ended by itself
                         self._watches.pop(key).cancel()
                 case MakePlan():
                     contents = {candidate.member_id: "ranks" for candidate in action.roster}
-                    self._events.append(Planned(action.id, contents, len(contents), "node:4000"))
+                    self._events.append(PlanReady(action.id, contents, len(contents), "node:4000"))
         return actions
 
     def _watch(self, key: str, start_revision: int) -> None:
         def on_batch(batch: Batch) -> None:
-            self._events.append(messages.Watched(key, batch))
+            self._events.append(messages.WatchUpdate(key, batch))
 
         def on_lost(error: StoreError) -> None:
             self._events.append(WatchLost(key, error))
@@ -122,20 +122,20 @@ class Bench:
     def watched(self) -> set[str]:
         return set(self._watches)
 
-    def answer(self, ask: Ask) -> list[Action]:
+    def answer(self, ask: StoreRequest) -> list[Action]:
         self.asks.remove(ask)
         return self.step(self._outcome(ask))
 
-    def _outcome(self, ask: Ask) -> Event:
+    def _outcome(self, ask: StoreRequest) -> Event:
         if self.is_away:
-            return messages.Refused(ask.id, StoreError("nobody listens there"))
+            return messages.StoreRejected(ask.id, StoreError("nobody listens there"))
         try:
-            return messages.Answered(ask.id, self.serve(ask.request))
+            return messages.StoreReply(ask.id, self.serve(ask.request))
         except StoreError as error:
-            return messages.Refused(ask.id, error)
+            return messages.StoreRejected(ask.id, error)
 
     def serve(self, request: messages.Request) -> messages.Answer:
-        return answer(self.store, request)
+        return execute_request(self.store, request)
 
     def settle_one(self) -> bool:
         """Answer one thing, or deliver one event, or let a leader look again; False if nothing is under way."""
@@ -188,5 +188,5 @@ def none(actions: list[Action], *kinds: type[Action]) -> bool:
 def running(**settings: Any) -> Bench:
     """A bench whose member leads and runs round 1."""
     bench = Bench(**settings)
-    assert only(bench.tell(Begin()), StartRound).round == 1
+    assert only(bench.tell(Start()), StartRound).round == 1
     return bench

@@ -45,20 +45,20 @@ MUTANTS = (
     Mutant(
         "the watchdog ends with the lease, without its margin",
         "leash",
-        "member.act(ExtendLeash(self.membership_until - member.settings.kill_margin_s))",
-        "member.act(ExtendLeash(self.membership_until))",
+        "member.emit(ExtendWatchdog(self.membership_until - member.settings.kill_margin_s))",
+        "member.emit(ExtendWatchdog(self.membership_until))",
     ),
     Mutant(
         "a renewal counts from its answer",
         "leash",
-        "self._renewed(member.sent_at, answer.ttl_s)",
-        "self._renewed(now, answer.ttl_s)",
+        "self.extend_lease(member.sent_at, answer.ttl_s)",
+        "self.extend_lease(now, answer.ttl_s)",
     ),
     Mutant(
         "a renewal counts though the leader was none any more",
         "leash",
-        "        elif answer.is_confirmed:\n            self._renewed(",
-        "        else:\n            self._renewed(",
+        "        elif answer.is_confirmed:\n            self.extend_lease(",
+        "        else:\n            self.extend_lease(",
     ),
     Mutant(
         "a read with a renewal does not tell that the own key is gone",
@@ -75,20 +75,20 @@ MUTANTS = (
     Mutant(
         "a look counts from its answer, not from when it was sent",
         "tidings",
-        "member.leash.looked(sent_at)",
-        "member.leash.looked(sent_at + 2.0)",
+        "member.lease.note_resync(sent_at)",
+        "member.lease.note_resync(sent_at + 2.0)",
     ),
     Mutant(
         "registering again renews the new lease",
         "leash",
-        "self._renewed(granted_at, lease.ttl_s)  #",
-        "self._renewed(member.sent_at, lease.ttl_s)  #",
+        "self.extend_lease(granted_at, lease.ttl_s)  #",
+        "self.extend_lease(member.sent_at, lease.ttl_s)  #",
     ),
     Mutant(
         "a repeated grant counts from the last request",
         "leash",
-        "granted(answer, since)",
-        "granted(answer, self._member.sent_at)",
+        "on_lease(answer, since)",
+        "on_lease(answer, self._member.sent_at)",
     ),
     Mutant(
         "renewals are asked for twice as seldom",
@@ -112,14 +112,14 @@ MUTANTS = (
     Mutant(
         "a member holds from when it hears that the beat holds",
         "outage",
-        "self._member.leash.hold(self._words[beat] + self._member.settings.lease_ttl_s)",
-        "self._member.leash.hold(now + self._member.settings.lease_ttl_s)",
+        "self._member.lease.hold_until(self._acknowledged_at[beat] + self._member.settings.lease_ttl_s)",
+        "self._member.lease.hold_until(now + self._member.settings.lease_ttl_s)",
     ),
     Mutant(
         "the leader holds from when all have answered",
         "outage",
-        "self._member.leash.hold(self._asked_at + self._member.settings.lease_ttl_s)",
-        "self._member.leash.hold(max(self._words.values()) + 1.0 + self._member.settings.lease_ttl_s)",
+        "self._member.lease.hold_until(self._asked_at + self._member.settings.lease_ttl_s)",
+        "self._member.lease.hold_until(max(self._acknowledged_at.values()) + 1.0 + self._member.settings.lease_ttl_s)",
     ),
     Mutant(
         "words that come after their beat count",
@@ -130,7 +130,7 @@ MUTANTS = (
     Mutant(
         "words of an earlier beat count",
         "outage",
-        "if plan_token == seal.plan_token and beat == self._beat:",
+        "if plan_token == seal.plan_token and beat == self._probe:",
         "if plan_token == seal.plan_token:",
     ),
     Mutant(
@@ -142,8 +142,8 @@ MUTANTS = (
     Mutant(
         "a beat does not ask members whose keys are gone",
         "outage",
-        "return record is not None and self._member.presence.is_gone(",
-        "return record is None or self._member.presence.is_gone(",
+        "return record is not None and self._member.peers.is_gone(",
+        "return record is None or self._member.peers.is_gone(",
     ),
     Mutant(
         "whoever gave its word omits others a lease too early",
@@ -154,7 +154,7 @@ MUTANTS = (
     Mutant(
         "a member says that the store is away when it is not",
         "outage",
-        "return settings.continues_without_store and member.leash.is_store_away and is_short",
+        "return settings.continues_without_store and member.lease.is_store_away and is_short",
         "return settings.continues_without_store and is_short",
     ),
     Mutant(
@@ -167,32 +167,32 @@ MUTANTS = (
     Mutant(
         "whoever is removed ends its workers in peace",
         "farewell",
-        'member.here.stop("fence", "no longer a member", now)',
-        'member.here.stop("grace", "no longer a member", now)',
+        'member.round.stop("fence", "no longer a member", now)',
+        'member.round.stop("grace", "no longer a member", now)',
     ),
     Mutant(
         "a lapse forgets the workers",
         "protocol",
-        '        self.here.stop("fence", "the lease has ended", now)\n        since = now',
+        '        self.round.stop("fence", "the lease has ended", now)\n        since = now',
         "        since = now",
     ),
     Mutant(
         "a lost key is a removal, whatever became of the lease",
         "protocol",
-        'if is_lease_gone and lane != "lead" and not self.leash.ended(now):',
-        'if is_lease_gone and lane not in ("lead", "farewell") and not self.leash.ended(now):',
+        'if is_lease_gone and lane != "lead" and not self.lease.handle_end(now):',
+        'if is_lease_gone and lane not in ("lead", "farewell") and not self.lease.handle_end(now):',
     ),
     Mutant(
         "a new membership remembers what the old one was told of",
         "following",
-        "        self.unfollow_all()\n        self.mirror = Mirror()",
-        "        self.unfollow_all()",
+        "        self.unwatch_all()\n        self.cache = KeyCache()",
+        "        self.unwatch_all()",
     ),
     Mutant(
         "a new membership goes on with the old requests",
         "protocol",
-        "        self.forget_requests()\n        self.forget_all()",
-        "        self.forget_all()",
+        "        self.drop_requests()\n        self.clear_cache()",
+        "        self.clear_cache()",
     ),
     Mutant(
         "a new membership keeps the status of the old one",
@@ -203,21 +203,21 @@ MUTANTS = (
     Mutant(
         "an agent comes back before its old workers are gone",
         "protocol",
-        "        elif self.here.alive_round is not None:\n            self.wake(self.here.gone_by)\n        elif",
+        "        elif self.round.alive_round is not None:\n            self.wake_by(self.round.gone_by)\n        elif",
         "        elif",
     ),
     Mutant(
         "a frozen agent acts on what came meanwhile before it looks at its lease",
         "protocol",
-        "and now >= self.leash.membership_until:\n            self.lapse(now)  #",
+        "and now >= self.lease.membership_until:\n            self.lapse(now)  #",
         "and now < 0.0:\n            self.lapse(now)  #",
     ),
     # The round on a node.
     Mutant(
         "workers are started though the watchdog is about to end",
         "local_round",
-        "if now >= member.leash.membership_until - member.settings.kill_margin_s:",
-        "if now >= member.leash.lease_until:",
+        "if now >= member.lease.membership_until - member.settings.kill_margin_s:",
+        "if now >= member.lease.lease_until:",
     ),
     Mutant(
         "an assignment read under an older seal is believed",
@@ -252,7 +252,7 @@ MUTANTS = (
     Mutant(
         "when a failure was first told is forgotten with the next report",
         "local_round",
-        "self._failed_revision = stored.failed_revision or self._member.mirror.revision(key)",
+        "self._failed_revision = stored.failed_revision or self._member.cache.revision(key)",
         "self._failed_revision = 0",
     ),
     # Leading.
@@ -271,14 +271,14 @@ MUTANTS = (
     Mutant(
         "anybody takes over from a leader that is gone",
         "election",
-        "if gone_since == math.inf or member.member_id not in order or member.farewell.is_leaving:",
-        "if gone_since == math.inf or member.farewell.is_leaving:",
+        "if gone_since == math.inf or member.member_id not in order or member.leave.is_leaving:",
+        "if gone_since == math.inf or member.leave.is_leaving:",
     ),
     Mutant(
         "a broken connection to the leader is a proof",
         "election",
-        "gone_since = member.presence.gone_since(leader.member_id, leader.presence_address)",
-        "gone_since = member.presence.unreachable_since.get(leader.member_id, math.inf)",
+        "gone_since = member.peers.gone_since(leader.member_id, leader.presence_address)",
+        "gone_since = member.peers.unreachable_since.get(leader.member_id, math.inf)",
     ),
     Mutant(
         "a former spare belongs to the roster",
@@ -368,8 +368,8 @@ MUTANTS = (
     Mutant(
         "a job is stopped at once on request, though members may come back",
         "decide",
-        "        if held := view.perhaps_held(now):",
-        "        if len(held := view.perhaps_held(now)) > 99:",
+        "        if held := view.list_perhaps_held(now):",
+        "        if len(held := view.list_perhaps_held(now)) > 99:",
     ),
     # Sealing and writing.
     Mutant(
@@ -387,14 +387,14 @@ MUTANTS = (
     Mutant(
         "a seal does not compare the one that it replaces",
         "sealing",
-        "still_current = self._writer.unchanged(self._job.round)",
+        "still_current = self._writer.guard_unchanged(self._job.round)",
         "still_current = ()",
     ),
     Mutant(
         "writes do not name the leader's own key",
         "writer",
-        "compares = (self._leader_guard, own, Compare(",
-        "compares = (self._leader_guard, Compare(",
+        "compares = (self.leader_guard, own, Compare(",
+        "compares = (self.leader_guard, Compare(",
     ),
     Mutant(
         "the last port is used again",
@@ -406,8 +406,8 @@ MUTANTS = (
     Mutant(
         "one restart more than is allowed",
         "charge",
-        "return is_final or ledger.spent(now, settings.restart_window_s) >= settings.max_restarts",
-        "return is_final or ledger.spent(now, settings.restart_window_s) > settings.max_restarts",
+        "return is_final or ledger.count_spent(now, settings.restart_window_s) >= settings.max_restarts",
+        "return is_final or ledger.count_spent(now, settings.restart_window_s) > settings.max_restarts",
     ),
     Mutant(
         "a charge counts from the failure before it",
@@ -472,7 +472,7 @@ MUTANTS = (
     Mutant(
         "who sits out is used first",
         "candidates",
-        "    if not benched or size.world_size:\n        return Choice(able, size, benched)\n",
+        "    if not benched or size.world_size:\n        return MemberChoice(able, size, benched)\n",
         "",
     ),
     Mutant(
@@ -539,7 +539,7 @@ MUTANTS = (
     Mutant(
         "a watch that has ended is not made up for",
         "following",
-        "            self._unwatched.add(event.key)\n            self.pause",
+        "            self._lost_watches.add(event.key)\n            self.pause",
         "            self.pause",
     ),
 )

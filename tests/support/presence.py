@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from rendezvous.addresses import join_address
-from rendezvous.messages import Event, PeerDown, PeerGone, PeerUp, Told
+from rendezvous.messages import Event, PeerDown, PeerGone, PeerMessage, PeerUp
 from rendezvous.presence import Presence, bind
 from tests.support.processes import REPOSITORY, TOKEN_VARIABLE, kill_family
 from tests.support.waiting import wait_until
@@ -162,4 +162,4 @@ if __name__ == "__main__":
     main(*sys.argv[1:])
 
 
-__all__ = ["JOB", "LIMIT_S", "Member", "MemberProcess", "PeerDown", "PeerGone", "PeerUp", "Told", "boottime"]
+__all__ = ["JOB", "LIMIT_S", "Member", "MemberProcess", "PeerDown", "PeerGone", "PeerMessage", "PeerUp", "boottime"]

@@ -11,9 +11,9 @@ from rendezvous import keys
 from rendezvous.records import (
     AnyRecord,
     Assignment,
-    Leader,
+    LeaderRecord,
     Member,
-    Past,
+    RoundHistory,
     Seal,
     Spares,
     Spec,
@@ -33,9 +33,9 @@ class StoredJob:
 
     def __init__(self, store: Store, run_id: str = "exp-41", job_key: str = "0a1b", secret: bytes = b"") -> None:
         self.store, self.run_id, self.secret = store, run_id, secret
-        self.keys = keys.of_job(PREFIX, run_id, job_key)
+        self.keys = keys.job_keys(PREFIX, run_id, job_key)
         self.leases: dict[int, int] = {}
-        store.put(keys.current(PREFIX, run_id), job_key.encode())
+        store.put(keys.current_key(PREFIX, run_id), job_key.encode())
         self.put(self.keys.spec, Spec(mesh="dp=*,tp=2", limits="", digest=""))
 
     def put(self, key: str, record: AnyRecord, lease: int = 0) -> None:
@@ -55,7 +55,7 @@ class StoredJob:
             self.put(self.keys.member(f"m{index}"), member, self.leases[index])
 
     def lead(self, index: int) -> None:
-        leader = Leader(member_id=f"m{index}", node_name=f"h{index}")
+        leader = LeaderRecord(member_id=f"m{index}", node_name=f"h{index}")
         self.put(self.keys.leader, leader, self.leases[index])
 
     def seal(self, round: int, *active: int, reason: str = "all nodes are there", restart_count: int = 0) -> None:
@@ -88,8 +88,10 @@ class StoredJob:
             restart_count=restart_count,
         )
         self.put(self.keys.round, seal)
-        past = Past(round=round, world_size=size, node_count=len(active), coordinator=coordinator, reason=reason)
-        self.put(self.keys.past(round), past)
+        past = RoundHistory(
+            round=round, world_size=size, node_count=len(active), coordinator=coordinator, reason=reason
+        )
+        self.put(self.keys.round_history(round), past)
 
     def status(
         self, index: int, round: int, *, outcome: str = "", rank: int = -1, exit_code: int = 0, leaving: str = "",

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from rendezvous.benches import Mark
-from rendezvous.budget import Ledger
-from rendezvous.decide import Conclude, Decision, MemberView, Size, Sizer, StatusView, View, decide
+from rendezvous.benches import Strike
+from rendezvous.budget import RestartBudget
+from rendezvous.decide import Decision, Finish, MemberView, Size, Sizer, StatusView, View, decide
 from rendezvous.records import Command, Member, Seal, Status, Stop, Verdict
 from rendezvous.settings import Settings
 
 SEAL = Seal(round=4, plan_token="t", world_size=2, coordinator="a:1")
-ONE_USED = Ledger(restart_count=1, charged_at=(50.0,))
+ONE_USED = RestartBudget(restart_count=1, charged_at=(50.0,))
 
 
 def sizer(members: Sequence[MemberView]) -> Size:
@@ -62,7 +62,7 @@ def first_round(letters: str, statuses: Mapping[str, StatusView] | None = None, 
         opened_at=0.0,
         lost_at={},
         names={},
-        ledger=Ledger(),
+        ledger=RestartBudget(),
     )
 
 
@@ -88,7 +88,7 @@ def stopping(
     ran_s: float = 20.0,
     active: str = "ab",
     lost_at: float = 120.0,
-    ledger: Ledger = ONE_USED,
+    ledger: RestartBudget = ONE_USED,
     **statuses: StatusView,
 ) -> View:
     """The round was stopped at 120 s; who is not in `statuses` has stopped."""
@@ -108,12 +108,12 @@ def stopping(
     )
 
 
-def verdict(kind: str, exit_code: int, reason: str, round: int = 4, *, token: str = "", **more: Any) -> Conclude:
-    return Conclude(Verdict(kind=kind, exit_code=exit_code, round=round, reason=reason, **more), token)
+def verdict(kind: str, exit_code: int, reason: str, round: int = 4, *, token: str = "", **more: Any) -> Finish:
+    return Finish(Verdict(kind=kind, exit_code=exit_code, round=round, reason=reason, **more), token)
 
 
-def charged(at: float, failed_at: float, *, is_settled: bool = False, short_rounds: int = 0) -> Ledger:
-    ledger = Ledger(restart_count=1, charged_at=(50.0,), short_rounds=short_rounds).charge(4, failed_at, at)
+def charged(at: float, failed_at: float, *, is_settled: bool = False, short_rounds: int = 0) -> RestartBudget:
+    ledger = RestartBudget(restart_count=1, charged_at=(50.0,), short_rounds=short_rounds).charge(4, failed_at, at)
     return ledger.settle(math.inf, 0.0) if is_settled else ledger
 
 
@@ -151,22 +151,22 @@ def ask(view: View, kind: str, target: str = "", **more: Any) -> View:
     return see(view, commands={"t1": Command(kind=kind, target=target), "t2": Command(kind="stop")}, **more)
 
 
-def marks(*at: float, node: str = "nb boot", rank: int = -1) -> tuple[Mark, ...]:
-    return tuple(Mark(node, time, rank) for time in at)
+def marks(*at: float, node: str = "nb boot", rank: int = -1) -> tuple[Strike, ...]:
+    return tuple(Strike(node, time, rank) for time in at)
 
 
-def losses(*at: float, node: str = "nb boot") -> Ledger:
+def losses(*at: float, node: str = "nb boot") -> RestartBudget:
     return replace(ONE_USED, losses=marks(*at, node=node))
 
 
-def faults(*found: Mark) -> Ledger:
+def faults(*found: Strike) -> RestartBudget:
     return replace(ONE_USED, first_failures=found)
 
 
-LOST_B = Mark("nb boot", 120.0)
+LOST_B = Strike("nb boot", 120.0)
 THREE_LOSSES = (50.0, 60.0, 110.0)  # benched for 60 s, until 170 s
 BENCHED = "nb: lost 3 times within 1800 s, benched for 60 s"
-FIRST_ON_B = Mark("nb boot", 119.0, 0)
+FIRST_ON_B = Strike("nb boot", 119.0, 0)
 TWINS = {
     **first_round("ab").members,
     "c": MemberView(Member(member_id="c", node_name="nb", boot_id="", description=""), 3, 3, 0.0),

@@ -98,7 +98,7 @@ def test_an_older_job_with_a_member_stays(store: MemoryStore) -> None:
 def test_a_job_that_was_begun_anew_meanwhile_stays(store: MemoryStore) -> None:
     finished(store, "exp-41")
     (found,) = leftovers(store, PREFIX, "exp-41")
-    store.put(keys.current(PREFIX, "exp-41"), b"k2")
+    store.put(keys.current_key(PREFIX, "exp-41"), b"k2")
     before = there(store)
     assert not remove(store, found)
     assert there(store) == before

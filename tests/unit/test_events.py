@@ -13,7 +13,7 @@ from launcher.reporting.events import Events
 from launcher.reporting.narrator import recorder
 from launcher.roster.description import Share, write_share
 from launcher.warden import Exited, Gone, Spawned, SpawnFailed
-from rendezvous.messages import Begin, End, StartRound, StopRound
+from rendezvous.messages import Exit, Start, StartRound, StopRound
 
 SHARE = Share(
     ranks=(4, 5), world_size=6, shape=(6,), group_rank=2, group_world_size=3, role_ranks=(4, 5), role_world_size=6,
@@ -44,8 +44,8 @@ def start(round: int, restart_count: int = 0) -> StartRound:
 
 def test_a_round_and_its_workers_are_told_in_order() -> None:
     found = told(
-        Begin(), start(1), Spawned(1, 0, 100), Spawned(1, 1, 101), Exited(1, 1, 101, 0, 5.25),
-        Exited(1, 0, 100, 0, 6.0), StopRound(1, "kill", "all done"), Gone(1), End(0, "", None),
+        Start(), start(1), Spawned(1, 0, 100), Spawned(1, 1, 101), Exited(1, 1, 101, 0, 5.25),
+        Exited(1, 0, 100, 0, 6.0), StopRound(1, "kill", "all done"), Gone(1), Exit(0, "", None),
     )  # fmt: skip
     assert names(found) == [
         ("RENDEZVOUS", "AGENT", None), ("START", "WORKER", 4), ("START", "WORKER", 5), ("SUCCEEDED", "WORKER", 5),
@@ -58,7 +58,7 @@ def test_a_round_and_its_workers_are_told_in_order() -> None:
 def test_a_worker_that_ends_because_its_round_does_has_not_failed(tmp_path: Path) -> None:
     found = told(
         start(1), Spawned(1, 0, 100), Exited(1, 0, 100, 3, 5.0), StopRound(1, "kill", "a failure"),
-        Exited(1, 1, 101, -15, 6.0), Gone(1), start(2, 1), Exited(2, 1, 102, -9, 7.0), End(3, "3 of 3", None),
+        Exited(1, 1, 101, -15, 6.0), Gone(1), start(2, 1), Exited(2, 1, 102, -9, 7.0), Exit(3, "3 of 3", None),
         error="the disk is full", directory=tmp_path,
     )  # fmt: skip
     assert names(found) == [

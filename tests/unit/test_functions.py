@@ -23,7 +23,7 @@ from launcher.reporting import ending
 from launcher.reporting.failures import Failures
 from launcher.reporting.report import WorkerFailure
 from launcher.roster.description import Share
-from rendezvous.messages import End
+from rendezvous.messages import Exit
 from rendezvous.records import Verdict
 from tests.support.documentation import ROOT
 
@@ -122,7 +122,7 @@ def test_a_function_is_called_what_people_call_it() -> None:
 
 
 def test_the_end_of_a_run_is_left_for_who_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    end = End(7, "", VERDICT)
+    end = Exit(7, "", VERDICT)
     path = tmp_path / "end.json"
     monkeypatch.setenv(END_FILE, str(path))
     Failures("h1", None).tell_end(end, "train.py", "")
@@ -145,14 +145,14 @@ def test_only_ranks_of_the_last_round_are_left(
     monkeypatch.setenv(END_FILE, str(tmp_path / "end.json"))
     failures = Failures("h1", None)
     failures.begin(last, share, lambda local_rank: "")
-    failures.tell_end(End(0, "", Verdict(kind="success", exit_code=0, round=4, reason="done")), "train.py", "")
+    failures.tell_end(Exit(0, "", Verdict(kind="success", exit_code=0, round=4, reason="done")), "train.py", "")
     found = ending.read(str(tmp_path / "end.json"))
     assert found == ending.Ended(exit_code=0, reason="done", round=4, ranks=ranks)
 
 
 def test_an_end_that_cannot_be_left_is_told(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv(END_FILE, "/proc/no/such/place")
-    Failures("h1", None).tell_end(End(7, "", VERDICT), "train.py", "")
+    Failures("h1", None).tell_end(Exit(7, "", VERDICT), "train.py", "")
     assert "train.py FAILED" in capfd.readouterr().err
 
 

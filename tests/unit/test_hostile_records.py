@@ -25,7 +25,7 @@ from launcher.roster.description import Description, Share, describe, read_share
 from launcher.workers import WorkerMaker
 from rendezvous import records
 from rendezvous.errors import RecordError
-from rendezvous.messages import Action, Begin, Event, MakePlan, RoundFailed, RoundStopped, Say, StartRound, StopRound
+from rendezvous.messages import Action, Event, Log, MakePlan, RoundFailed, RoundStopped, Start, StartRound, StopRound
 from rendezvous.records import Command, Drain, Member, Seal, Status, Stop
 from rendezvous.values import replace
 from tests.support.member_bench import Bench
@@ -49,7 +49,7 @@ class Job(Bench):
             grow_delay_s=0.0,
             growth="checkpoint",
         )
-        self.tell(Begin())
+        self.tell(Start())
         self.keys = self.job
         other = Member(
             member_id="other", node_name="other", boot_id="b", description=describe(OTHER), worker_port=4001,
@@ -89,7 +89,7 @@ class Job(Bench):
                         self._events.append(RoundFailed(number, 1, False, ""))
                 case StopRound(number):
                     self._events.append(RoundStopped(number, 4002))
-                case Say(sentence):
+                case Log(sentence):
                     sentence.encode()
         return actions
 

@@ -21,7 +21,7 @@ from launcher.reporting.narrator import STANDING_S, Narrator
 from launcher.roster.description import Share
 from launcher.workers import hearing as hearing_module
 from launcher.workers.hearing import Hearing
-from rendezvous.messages import Leave, StartRound
+from rendezvous.messages import LeaveRequest, StartRound
 
 ETCD = Network(backend="etcd", endpoints=("h:2379",))
 SERVED = Network(backend="served", endpoints=("h:29400",))
@@ -37,11 +37,11 @@ def resolve(*words: str) -> Config:
 def test_a_preemption_signal_stops_workers_by_sigterm_and_others_are_passed_on() -> None:
     departure = Departure(resolve("--preemption-signal=SIGUSR1"))
     assert "SIGUSR1" in departure.signals
-    assert departure.told(signal.SIGUSR1) == Leave("SIGUSR1 announces a preemption", 128 + signal.SIGUSR1)
+    assert departure.told(signal.SIGUSR1) == LeaveRequest("SIGUSR1 announces a preemption", 128 + signal.SIGUSR1)
     assert departure.signum == signal.SIGTERM
     assert departure.told(signal.SIGTERM) is None
     departure = Departure(resolve())
-    assert departure.told(signal.SIGHUP) == Leave("stopped by SIGHUP", 129)
+    assert departure.told(signal.SIGHUP) == LeaveRequest("stopped by SIGHUP", 129)
     assert departure.signum == signal.SIGHUP
 
 
@@ -52,7 +52,7 @@ def test_a_preemption_file_is_looked_for_once_a_second(tmp_path: Path) -> None:
     assert departure.wake_at == 10.0 + FILE_INTERVAL_S
     file.touch()
     assert departure.looked(10.5) is None
-    assert departure.looked(11.0) == Leave(f"{file} announces a preemption", 143)
+    assert departure.looked(11.0) == LeaveRequest(f"{file} announces a preemption", 143)
     assert departure.looked(20.0) is None
     assert departure.wake_at == float("inf")
 

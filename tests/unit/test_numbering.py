@@ -10,7 +10,7 @@ from launcher.roster import RosterPlanner
 from launcher.roster.description import Description, describe, read_share
 from launcher.roster.numbering import missing_words, numbering
 from rendezvous.decide import MemberView, Size
-from rendezvous.messages import Candidate, MakePlan, Planned
+from rendezvous.messages import Candidate, MakePlan, PlanReady
 from rendezvous.records import Member
 
 
@@ -40,7 +40,7 @@ def given(*nodes: Description, node_count: int, mesh: str = "dp=*") -> dict[str,
     """Which ranks each node gets; that the numbers, the address and the port arrive is checked on the way."""
     roster = candidates(*nodes)
     planned = planner(node_count, mesh).plan(MakePlan(1, 1, roster, {}))
-    assert isinstance(planned, Planned)
+    assert isinstance(planned, PlanReady)
     assert planned.coordinator == "head:29500"
     found = {}
     for one, description in zip(roster, nodes, strict=True):
@@ -72,7 +72,7 @@ def test_nodes_of_several_sizes_are_laid_out_in_the_order_of_their_numbers() -> 
 def test_each_node_tells_its_workers_the_address_that_it_was_given() -> None:
     roster = candidates(node("h1", 0, master_addr="localhost"), node("h2", 1))
     planned = planner(2).plan(MakePlan(1, 1, roster, {}))
-    assert isinstance(planned, Planned)
+    assert isinstance(planned, PlanReady)
     told = [read_share(planned.assignments[one.member_id]).master_addr for one in roster]
     assert told == ["localhost", "head"]
 

@@ -148,7 +148,7 @@ def test_a_verdict_ends_it(job: StoredJob) -> None:
 def test_a_record_that_cannot_be_read_is_named_and_the_rest_is_shown(job: StoredJob, value: bytes) -> None:
     job.join(0, 1)
     job.seal(1, 0, 1)
-    for key in (job.keys.member("m7"), job.keys.stop, job.keys.past(1), job.keys.assignment(1, "t1", "m1")):
+    for key in (job.keys.member("m7"), job.keys.stop, job.keys.round_history(1), job.keys.assignment(1, "t1", "m1")):
         job.store.put(key, value)
     seen = job.overview()
     assert len(seen.faults) == 4

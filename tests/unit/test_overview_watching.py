@@ -111,7 +111,7 @@ def test_another_job_under_the_same_name_is_followed(job: StoredJob) -> None:
 
 
 def test_a_run_that_is_removed_ends_it_with_an_error(job: StoredJob) -> None:
-    _, display = script(lambda: job.store.delete(keys.current(PREFIX, job.run_id)))
+    _, display = script(lambda: job.store.delete(keys.current_key(PREFIX, job.run_id)))
     with pytest.raises(UsageError, match="run exp-41 is not there"):
         follow(job.store, PREFIX, job.run_id, b"", display)
 

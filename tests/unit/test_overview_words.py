@@ -12,7 +12,7 @@ from launcher.overview import document, words
 from launcher.overview.changes import changes
 from launcher.overview.state import NodeState, Overview
 from launcher.preview.words import WIDTH
-from rendezvous.records import Command, Drain, Past, Verdict
+from rendezvous.records import Command, Drain, RoundHistory, Verdict
 from rendezvous.stores.memory import MemoryStore
 from tests.support.stored_job import StoredJob
 
@@ -30,8 +30,8 @@ def running(job: StoredJob) -> None:
     job.join(2, 3, locality=(("pod", "pod-a"), ("leaf", "l2")))
     job.seal(1, 0, 1, 9, reason="3 nodes of at least 2 are there, and nobody else came within 30 s")
     job.put(
-        job.keys.past(1),
-        Past(
+        job.keys.round_history(1),
+        RoundHistory(
             round=1,
             world_size=12,
             node_count=3,
@@ -79,7 +79,7 @@ def test_a_job_with_trouble_in_words(job: StoredJob) -> None:
     job.stop(2, "node h2 lost in round 2")
     job.put(job.keys.drain("h7"), Drain(node_name="h7"))
     job.put(job.keys.command("t"), Command(kind="drain", target="h3", by="ada@login"))
-    job.store.put(job.keys.past(1), b"\x1b[31mred")
+    job.store.put(job.keys.round_history(1), b"\x1b[31mred")
     assert (
         words.describe(job.overview())
         == """\
@@ -149,7 +149,7 @@ def test_no_line_is_wider_than_a_terminal_and_nothing_steers_it(job: StoredJob) 
         )
         for at in range(3)
     )
-    past = Past(round=1, world_size=2, node_count=1, coordinator="", reason=rude, ended=long, ran_s=1.0)
+    past = RoundHistory(round=1, world_size=2, node_count=1, coordinator="", reason=rude, ended=long, ran_s=1.0)
     seen = Overview(
         run_id=rude[:40], job_key="k", phase="running", mesh=rude, round=1, world_size=2, leader=rude, reason=long,
         nodes=nodes, drained=(rude, "b"), requests=(rude,), history=(past,) * 30, faults=(rude,) * 30,

@@ -7,16 +7,16 @@ import math
 import pytest
 
 from rendezvous import told
-from rendezvous.attendance import Attendance
+from rendezvous.attendance import PeerLiveness
 from rendezvous.messages import PeerDown, PeerGone, PeerUp
-from rendezvous.told import HoldOn, IsStoreAway, Known, StoreIsAway
+from rendezvous.told import KnownRevision, OutageAck, OutageConfirmed, OutageProbe
 
 HERE = "10.0.0.2:7000"
 
 
-def attendance(*events: PeerUp | PeerDown | PeerGone, trusts_refusals: bool = True) -> Attendance:
+def attendance(*events: PeerUp | PeerDown | PeerGone, trusts_refusals: bool = True) -> PeerLiveness:
     """A register that saw these events, one per second."""
-    register = Attendance(trusts_refusals)
+    register = PeerLiveness(trusts_refusals)
     for at, event in enumerate(events):
         register.take(event, float(at))
     return register
@@ -71,15 +71,17 @@ def test_a_member_is_gone_only_by_proof(
 def test_peers_under_ever_new_names_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rendezvous.attendance.PEERS_MAX", 3)
     register = attendance(*(PeerUp(f"m{index}", HERE, True) for index in range(9)), PeerUp("x" * 65, HERE, True))
-    assert sorted(register.reached) == ["m0", "m1", "m2"]
+    assert sorted(register.connected_ids) == ["m0", "m1", "m2"]
     register.take(PeerDown("m0", False), 9.0)
-    register.keep([])
-    assert (sorted(register.reached), register.unreachable_since) == (["m1", "m2"], {})
+    register.forget_except([])
+    assert (sorted(register.connected_ids), register.unreachable_since) == (["m1", "m2"], {})
 
 
-@pytest.mark.parametrize("message", [IsStoreAway(3, "t"), StoreIsAway(3, "t"), HoldOn(3, "t"), Known(9, True)])
+@pytest.mark.parametrize(
+    "message", [OutageProbe(3, "t"), OutageAck(3, "t"), OutageConfirmed(3, "t"), KnownRevision(9, True)]
+)
 def test_what_is_told_is_understood(message: told.Message) -> None:
-    understood = told.understood(told.written(message))
+    understood = told.decode_message(told.encode_message(message))
     assert understood == message
     assert type(understood) is type(message)
 
@@ -111,4 +113,4 @@ def test_what_is_told_is_understood(message: told.Message) -> None:
     ],
 )
 def test_what_is_no_message_is_dropped(text: str) -> None:
-    assert told.understood(text) is None
+    assert told.decode_message(text) is None

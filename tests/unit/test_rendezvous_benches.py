@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rendezvous import budget
-from rendezvous.benches import MARKS_MAX, Bench, Mark, benches, kept
-from rendezvous.budget import Ledger
+from rendezvous.benches import MARKS_MAX, Quarantine, Strike, drop_old_strikes, find_quarantines
+from rendezvous.budget import RestartBudget
 from rendezvous.records import Seal
 from rendezvous.settings import Settings
 
@@ -16,16 +16,16 @@ LIMITS = Settings(flap_limit=3, bench_failures=2, bench_window_s=100.0, bench_fi
 SEAL = Seal(round=4, plan_token="t", world_size=8, coordinator="a:1")
 
 
-def lost(*at: float, node: str = "n") -> list[Mark]:
-    return [Mark(node, time) for time in at]
+def lost(*at: float, node: str = "n") -> list[Strike]:
+    return [Strike(node, time) for time in at]
 
 
-def failed(*at: float, node: str = "n", rank: int = 0) -> list[Mark]:
-    return [Mark(node, time, rank) for time in at]
+def failed(*at: float, node: str = "n", rank: int = 0) -> list[Strike]:
+    return [Strike(node, time, rank) for time in at]
 
 
-def ends(losses: list[Mark], failures: list[Mark]) -> dict[str, float]:
-    return {node: bench.until for node, bench in benches(losses, failures, LIMITS).items()}
+def ends(losses: list[Strike], failures: list[Strike]) -> dict[str, float]:
+    return {node: bench.until for node, bench in find_quarantines(losses, failures, LIMITS).items()}
 
 
 @pytest.mark.parametrize(
@@ -65,29 +65,29 @@ def ends(losses: list[Mark], failures: list[Mark]) -> dict[str, float]:
         "whichever it is",
     ],
 )
-def test_benches_follow_from_marks(losses: list[Mark], failures: list[Mark], expected: dict[str, float]) -> None:
+def test_benches_follow_from_marks(losses: list[Strike], failures: list[Strike], expected: dict[str, float]) -> None:
     assert ends(losses, failures) == expected
 
 
 def test_no_limit_means_no_bench() -> None:
     limits = Settings(flap_limit=0, bench_failures=0)
-    assert not benches(lost(1, 2, 3, 4), failed(1, 2, 3, 4), limits)
+    assert not find_quarantines(lost(1, 2, 3, 4), failed(1, 2, 3, 4), limits)
 
 
 def test_a_bench_says_why() -> None:
-    expected = Bench(13.0, "lost 3 times within 100 s, benched for 10 s")
-    assert benches(lost(1, 2, 3), [], LIMITS)["n"] == expected
+    expected = Quarantine(13.0, "lost 3 times within 100 s, benched for 10 s")
+    assert find_quarantines(lost(1, 2, 3), [], LIMITS)["n"] == expected
 
 
 def test_marks_are_kept_as_long_as_a_bench_may_last_and_no_more_than_a_seal_can_carry() -> None:
-    assert kept(lost(0, 100, 136), 236.0, LIMITS) == tuple(lost(136))
+    assert drop_old_strikes(lost(0, 100, 136), 236.0, LIMITS) == tuple(lost(136))
     many = lost(*range(MARKS_MAX + 5))
-    assert kept(many, 100.0, LIMITS) == tuple(many[5:])
+    assert drop_old_strikes(many, 100.0, LIMITS) == tuple(many[5:])
 
 
 def test_a_refund_forgives_the_mark_of_the_charge_that_it_takes_back() -> None:
-    before = Ledger(first_failures=tuple(failed(5)))
-    after = before.charge(3, failed_at=9.0, now=10.0).mark(first_failures=failed(9.0))
+    before = RestartBudget(first_failures=tuple(failed(5)))
+    after = before.charge(3, failed_at=9.0, now=10.0).add_strikes(first_failures=failed(9.0))
     assert after.refund() == before
 
 
@@ -100,7 +100,9 @@ def test_a_refund_forgives_the_mark_of_the_charge_that_it_takes_back() -> None:
 def test_another_leader_finds_the_same_benches(
     losses: list[tuple[str, float]], failures: list[tuple[str, float, int]], offset_s: float
 ) -> None:
-    ledger = Ledger().mark(losses=[Mark(*mark) for mark in losses], first_failures=[Mark(*mark) for mark in failures])
+    ledger = RestartBudget().add_strikes(
+        losses=[Strike(*mark) for mark in losses], first_failures=[Strike(*mark) for mark in failures]
+    )
     carried = budget.from_seal(budget.into_seal(SEAL, ledger, 300.0), seen_at=300.0 + offset_s)
     assert [mark.node for mark in carried.losses] == [node for node, _ in losses]
     assert [mark.rank for mark in carried.first_failures] == [rank for _, _, rank in failures]

@@ -9,23 +9,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rendezvous import budget
-from rendezvous.budget import Ledger
+from rendezvous.budget import RestartBudget
 from rendezvous.records import Seal
 from rendezvous.settings import Settings
 
 SEAL = Seal(round=4, plan_token="t", world_size=8, coordinator="a:1")
-CHARGED = Ledger(restart_count=1, charged_at=(10.0,)).charge(3, failed_at=99.0, now=100.0)
+CHARGED = RestartBudget(restart_count=1, charged_at=(10.0,)).charge(3, failed_at=99.0, now=100.0)
 
 
 def test_a_charge_counts_once_and_stays_provisional_from_the_failure_on() -> None:
     assert (
-        Ledger(restart_count=2, charged_at=(10.0, 100.0), provisional_round=3, provisional_since=99.0, short_rounds=0)
+        RestartBudget(
+            restart_count=2, charged_at=(10.0, 100.0), provisional_round=3, provisional_since=99.0, short_rounds=0
+        )
         == CHARGED
     )
 
 
 def test_a_refund_takes_back_the_provisional_charge_and_nothing_else() -> None:
-    assert CHARGED.refund() == Ledger(restart_count=1, charged_at=(10.0,))
+    assert CHARGED.refund() == RestartBudget(restart_count=1, charged_at=(10.0,))
 
 
 @pytest.mark.parametrize(("now", "is_provisional"), [(99.5, True), (101.0, True), (101.1, False)])
@@ -39,12 +41,12 @@ def test_a_charge_is_final_once_the_time_to_settle_is_over(now: float, is_provis
     ("now", "window_s", "spent"), [(100.0, math.inf, 2), (100.0, 90.0, 2), (100.1, 90.0, 1), (500.0, 60.0, 0)]
 )
 def test_only_charges_within_the_window_count(now: float, window_s: float, spent: int) -> None:
-    assert CHARGED.spent(now, window_s) == spent
+    assert CHARGED.count_spent(now, window_s) == spent
 
 
 def test_short_rounds_count_as_long_as_they_follow_each_other() -> None:
     limits = Settings(min_round_time_s=5.0)
-    ledger = Ledger()
+    ledger = RestartBudget()
     counts = []
     for duration_s in (1.0, 4.9, 5.0, 0.0):
         ledger = ledger.with_round_of(duration_s, limits)
@@ -67,7 +69,7 @@ def test_a_seal_carries_the_ledger_to_another_clock(
     passed_s: float,
     clock_offset_s: float,
 ) -> None:
-    ledger = Ledger(
+    ledger = RestartBudget(
         restart_count=len(charged_at),
         charged_at=charged_at,
         short_rounds=short_rounds,

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from rendezvous.budget import Ledger
-from rendezvous.decide import Conclude, MemberView, SealRound, Wait, decide
+from rendezvous.budget import RestartBudget
+from rendezvous.decide import Finish, MemberView, SealRound, Wait, decide
 from rendezvous.records import Member, Status
 from rendezvous.settings import Settings
 from tests.support.views import (
@@ -244,26 +244,26 @@ ROWS = [
     # --- no progress
     Row(
         "the second short round in a row makes a pause",
-        stopping(ran_s=1.0, ledger=Ledger(short_rounds=1)),
+        stopping(ran_s=1.0, ledger=RestartBudget(short_rounds=1)),
         120.5,
         Wait(121.0, "round 4 was short, as 1 before it: pausing", rule="backoff"),
     ),
     Row(
         "and then it goes on",
-        stopping(ran_s=1.0, ledger=Ledger(short_rounds=1)),
+        stopping(ran_s=1.0, ledger=RestartBudget(short_rounds=1)),
         121.0,
-        SealRound(("a", "b"), Ledger(short_rounds=2), "2 here"),
+        SealRound(("a", "b"), RestartBudget(short_rounds=2), "2 here"),
     ),
     Row(
         "rounds without progress end the job, whatever their reason",
-        stopping(ran_s=1.0, ledger=Ledger(short_rounds=2)),
+        stopping(ran_s=1.0, ledger=RestartBudget(short_rounds=2)),
         121.0,
         verdict("failure", 1, "no progress: 3 rounds in a row lasted less than 5 s"),
         {"no_progress_rounds": 3},
     ),
     Row(
         "with the failure of the last one, if there is one",
-        stopping(a=failed(119.0), ran_s=1.0, ledger=Ledger(short_rounds=2)),
+        stopping(a=failed(119.0), ran_s=1.0, ledger=RestartBudget(short_rounds=2)),
         121.0,
         verdict("failure", 3, "no progress: 3 rounds in a row lasted less than 5 s", failure="text"),
         {"no_progress_rounds": 3},
@@ -290,5 +290,5 @@ def test_a_verdict_carries_few_other_failures_and_none_that_is_long() -> None:
     }
     view = replace(stopping(), active=tuple(statuses), statuses=statuses, members=members)
     decision = decide(view, 200.0, Settings(), sizer)
-    assert isinstance(decision, Conclude)
+    assert isinstance(decision, Finish)
     assert (decision.verdict.failure, decision.verdict.others) == ("cause", ("2", "4", "5", "6"))

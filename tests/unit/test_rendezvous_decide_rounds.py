@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from rendezvous.budget import Ledger
-from rendezvous.decide import EndRound, MemberView, Resign, SealRound, Size, View, Wait, decide
+from rendezvous.budget import RestartBudget
+from rendezvous.decide import EndRound, MemberView, SealRound, Size, StepDown, View, Wait, decide
 from rendezvous.settings import Settings
 from tests.support.views import (
     RUNS,
@@ -27,7 +27,7 @@ from tests.support.views import (
     verdict,
 )
 
-FULL = SealRound(("a", "b", "c"), Ledger(), "3 here")
+FULL = SealRound(("a", "b", "c"), RestartBudget(), "3 here")
 
 
 def complete(members: Sequence[MemberView]) -> Size:
@@ -48,7 +48,7 @@ ROWS = [
         "and starts when nobody has come",
         first_round("ab", b=5.0),
         35.0,
-        SealRound(("a", "b"), Ledger(), "2 here; nobody came for 30 s"),
+        SealRound(("a", "b"), RestartBudget(), "2 here; nobody came for 30 s"),
     ),
     Row("no world is waited for", first_round("a"), 1.0, Wait(600.0, "waiting for nodes: 1 here")),
     Row(
@@ -75,7 +75,7 @@ ROWS = [
         "a leader that leaves lets another one lead",
         first_round("ab", {"a": status(leaving_at=1.0)}),
         1.0,
-        Resign("this node leaves, another will lead"),
+        StepDown("this node leaves, another will lead"),
     ),
     Row(
         "the last one to leave ends the job",
@@ -95,14 +95,14 @@ ROWS = [
         "at the target the round starts at once",
         first_round("ab"),
         1.0,
-        SealRound(("a", "b"), Ledger(), "2 here; 2 of the 2 nodes asked for are here"),
+        SealRound(("a", "b"), RestartBudget(), "2 here; 2 of the 2 nodes asked for are here"),
         {"target_nodes": 2},
     ),
     Row(
         "after the start time-out what is there is taken",
         first_round("ab"),
         600.0,
-        SealRound(("a", "b"), Ledger(), "2 here; after 600 s 2 of the 4 nodes asked for are here"),
+        SealRound(("a", "b"), RestartBudget(), "2 here; after 600 s 2 of the 4 nodes asked for are here"),
         {"target_nodes": 4, "start_timeout_s": 600.0},
     ),
     Row(
@@ -184,7 +184,7 @@ ROWS = [
         "a leader that has succeeded and leaves has nothing to end",
         running("abc", a=status("succeeded", leaving_at=130.0)),
         130.1,
-        Resign("this node leaves, another will lead"),
+        StepDown("this node leaves, another will lead"),
     ),
     Row(
         "a spare that leaves restarts nobody",
@@ -289,6 +289,6 @@ def test_many_nodes_are_named_by_four_and_a_number() -> None:
         active=tuple(names),
         lost_at=dict.fromkeys(names, 120.0),
         names=names,
-        ledger=Ledger(),
+        ledger=RestartBudget(),
     )
     assert decide(view, 130.0, Settings(), sizer) == EndRound("kill", "nodes n0, n1, n2, n3 and 3 more lost in round 4")

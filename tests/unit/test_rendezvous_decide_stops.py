@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from rendezvous.benches import Mark
-from rendezvous.decide import Conclude, EndRound, Fence, Resign, SealRound, Wait
+from rendezvous.benches import Strike
+from rendezvous.decide import EndRound, Fence, Finish, SealRound, StepDown, Wait
 from rendezvous.records import Command, Verdict
 from tests.support.views import ONE_USED, RUNS, Row, reach, running, see, status, stopping, verdict
 
@@ -52,7 +52,7 @@ ROWS = [
         "and then lets go itself",
         stopping(a=status()),
         155.0,
-        Resign("this node has not stopped round 4 in time"),
+        StepDown("this node has not stopped round 4 in time"),
     ),
     Row(
         "that a member stopped an older round does not count",
@@ -125,7 +125,7 @@ ROWS = [
         "it goes when its own round is gone",
         reach(stopping("abc", b=status()), 0, 2, b=120.0, c=121.0),
         130.0,
-        Resign("na leads, but reaches only 0 of 2 other nodes"),
+        StepDown("na leads, but reaches only 0 of 2 other nodes"),
     ),
     Row(
         "a leader that never reached anybody stays: perhaps nobody can",
@@ -176,13 +176,13 @@ ROWS = [
         "but when all others have stopped",
         see(stopping("ab"), no_omission_before=140.0, commands={"t": Command(kind="stop", target="")}),
         130.0,
-        Conclude(Verdict(kind="stopped", exit_code=143, round=4, reason="stopped at the request"), "t"),
+        Finish(Verdict(kind="stopped", exit_code=143, round=4, reason="stopped at the request"), "t"),
     ),
     Row(
         "who has said that it stopped may be left out",
         see(stopping("ac"), no_omission_before=140.0, lost_at={"b": 115.0}),
         130.0,
-        SealRound(("a", "c"), replace(ONE_USED, losses=(Mark("nb boot", 115.0),)), "2 here"),
+        SealRound(("a", "c"), replace(ONE_USED, losses=(Strike("nb boot", 115.0),)), "2 here"),
     ),
     # --- whose lease the store has ended early
     Row(
@@ -207,19 +207,19 @@ ROWS = [
         "until its watchdog has ended",
         see(stopping("ac"), unaware_until={"b": 130.0}, lost_at={"b": 115.0}),
         130.0,
-        SealRound(("a", "c"), replace(ONE_USED, losses=(Mark("nb boot", 115.0),)), "2 here"),
+        SealRound(("a", "c"), replace(ONE_USED, losses=(Strike("nb boot", 115.0),)), "2 here"),
     ),
     Row(
         "or a new member stands on its node",
         see(stopping("ac"), unaware_until={"b": 140.0}, lost_at={"b": 115.0}, nodes={"b": "nc boot"}),
         130.0,
-        SealRound(("a", "c"), replace(ONE_USED, losses=(Mark("nc boot", 115.0),)), "2 here"),
+        SealRound(("a", "c"), replace(ONE_USED, losses=(Strike("nc boot", 115.0),)), "2 here"),
     ),
     Row(
         "or it has said that it stopped",
         see(stopping("ac", b=status(stopped=True)), unaware_until={"b": 140.0}, lost_at={"b": 115.0}),
         130.0,
-        SealRound(("a", "c"), replace(ONE_USED, losses=(Mark("nb boot", 115.0),)), "2 here"),
+        SealRound(("a", "c"), replace(ONE_USED, losses=(Strike("nb boot", 115.0),)), "2 here"),
     ),
 ]
 

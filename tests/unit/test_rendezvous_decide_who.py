@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from rendezvous.benches import Mark
-from rendezvous.decide import EndRound, Obey, Resign, SealRound, Wait
+from rendezvous.benches import Strike
+from rendezvous.decide import ApplyCommand, EndRound, SealRound, StepDown, Wait
 from rendezvous.records import Command
 from tests.support.views import (
     BENCHED,
@@ -61,7 +61,7 @@ ROWS = [
         "a leader that has stopped and leaves lets another one lead",
         stopping("ab", a=status(stopped=True, leaving_at=119.0)),
         121.0,
-        Resign("this node leaves, another will lead"),
+        StepDown("this node leaves, another will lead"),
     ),
     Row(
         "the oldest members come first",
@@ -134,9 +134,9 @@ ROWS = [
     ),
     Row(
         "a rank that fails first on two nodes benches nobody, and frees who was benched for it",
-        see(stopping("abc"), ledger=faults(*marks(90.0, 100.0, 110.0, rank=0), Mark("na boot", 115.0, 0))),
+        see(stopping("abc"), ledger=faults(*marks(90.0, 100.0, 110.0, rank=0), Strike("na boot", 115.0, 0))),
         121.0,
-        SealRound(("a", "b", "c"), faults(*marks(90.0, 100.0, 110.0, rank=0), Mark("na boot", 115.0, 0)), "3 here"),
+        SealRound(("a", "b", "c"), faults(*marks(90.0, 100.0, 110.0, rank=0), Strike("na boot", 115.0, 0)), "3 here"),
     ),
     Row(
         "rounds that are lost with a node on the bench make no progress, however long they took",
@@ -157,50 +157,55 @@ ROWS = [
         130.0,
         verdict("stopped", 143, "stopped at the request of ann", token="t"),
     ),
-    Row("requests are met in their order", ask(running(), "drain", "nb"), 130.0, Obey("t1", drain="nb")),
-    Row("a node that is not here can be drained too", ask(running(), "drain", "nx"), 130.0, Obey("t1", drain="nx")),
-    Row("a node may be named by its member id", ask(running(), "drain", "b"), 130.0, Obey("t1", drain="nb")),
+    Row("requests are met in their order", ask(running(), "drain", "nb"), 130.0, ApplyCommand("t1", drain="nb")),
+    Row(
+        "a node that is not here can be drained too",
+        ask(running(), "drain", "nx"),
+        130.0,
+        ApplyCommand("t1", drain="nx"),
+    ),
+    Row("a node may be named by its member id", ask(running(), "drain", "b"), 130.0, ApplyCommand("t1", drain="nb")),
     Row(
         "a name that two nodes have is answered with their member ids",
         ask(replace(first_round("ab"), members=TWINS), "drain", "nb"),
         1.0,
-        Obey("t1", answer="2 nodes are called nb: give a member id, b or c"),
+        ApplyCommand("t1", answer="2 nodes are called nb: give a member id, b or c"),
     ),
     Row(
         "by member id one of them can be drained",
         ask(replace(first_round("ab"), members=TWINS), "drain", "c"),
         1.0,
-        Obey("t1", drain="c"),
+        ApplyCommand("t1", drain="c"),
     ),
     Row(
         "what is no name is refused",
         ask(running(), "drain", "a/b"),
         130.0,
-        Obey("t1", answer="a node to drain is named by its name or its member id"),
+        ApplyCommand("t1", answer="a node to drain is named by its name or its member id"),
     ),
     Row(
         "a drained node can be called back",
         ask(running(), "undrain", "nx", drained={"nx": 1.0}),
         130.0,
-        Obey("t1", undrain="nx"),
+        ApplyCommand("t1", undrain="nx"),
     ),
     Row(
         "one that is not drained cannot",
         ask(running(), "undrain", "nb", drained={"nx": 1.0}),
         130.0,
-        Obey("t1", answer="nb is not drained; drained: nx"),
+        ApplyCommand("t1", answer="nb is not drained; drained: nx"),
     ),
     Row(
         "nobody takes over from a leader that is there",
         ask(running(), "takeover"),
         130.0,
-        Obey("t1", answer="this job has a leader, on node na"),
+        ApplyCommand("t1", answer="this job has a leader, on node na"),
     ),
     Row(
         "a request of another version is answered",
         ask(running(), "dance"),
         130.0,
-        Obey("t1", answer="'dance' is no request that this version of meshrun knows"),
+        ApplyCommand("t1", answer="'dance' is no request that this version of meshrun knows"),
     ),
     Row(
         "a drained node leaves with grace",

@@ -17,33 +17,33 @@ from rendezvous.driver import Driver
 from rendezvous.errors import LeaseNotFound, OutcomeUnknown, StoreError
 from rendezvous.messages import (
     Action,
-    Answered,
-    Appear,
-    Ask,
-    Attend,
-    Begin,
-    End,
+    ConnectTo,
     Event,
-    Follow,
+    Exit,
     Grant,
     KeepAlive,
+    Log,
     MakePlan,
     PeerDown,
     PeerGone,
-    Planned,
-    Refused,
+    PlanReady,
     Revoke,
-    Say,
-    Tell,
+    SendToPeer,
+    SetIdentity,
+    Start,
+    StartWatch,
+    StopWatch,
+    StoreOutcomeUnknown,
+    StoreRejected,
+    StoreReply,
+    StoreRequest,
     Tick,
     Txn,
-    Unfollow,
-    Unknown,
-    Watched,
     WatchLost,
+    WatchUpdate,
 )
 from rendezvous.presence import Presence
-from rendezvous.protocol import Protocol
+from rendezvous.protocol import MemberMachine
 from rendezvous.settings import Settings
 from rendezvous.store import Get, Lease, Operation, Renewal, TxnResult
 from rendezvous.stores.memory import MemoryStore
@@ -65,7 +65,7 @@ class Script:
         self.events += events
         if Tick() in events:
             self.wake_at = math.inf
-        return self.actions if Begin() in events else []
+        return self.actions if Start() in events else []
 
 
 class SlowStore(MemoryStore):
@@ -94,9 +94,9 @@ class Bench:
         self.on_clock: Callable[[], None] = lambda: None
         self.woken = threading.Event()
         self.driver = Driver(
-            protocol=cast("Protocol", self.script),
+            protocol=cast(MemberMachine, self.script),
             store=store,
-            planner=lambda order: Planned(order.id, {}, len(order.roster), "host:1"),
+            planner=lambda order: PlanReady(order.id, {}, len(order.roster), "host:1"),
             clock=self._clock,
             wake=self.woken.set,
             is_local=is_local,
@@ -107,7 +107,7 @@ class Bench:
         return self.now
 
     def begin(self) -> list[Action]:
-        self.driver.submit(Begin())
+        self.driver.submit(Start())
         return self.driver.run()
 
     def heard(self, *events: Event) -> bool:
@@ -127,66 +127,68 @@ def driven(*actions: Action, store: MemoryStore | None = None, is_local: bool = 
 
 
 def test_what_concerns_the_agent_is_returned_in_order_and_the_rest_is_done() -> None:
-    say, end = Say("so it is"), End(0, "over", None)
-    with driven(say, Ask(1, "look", QUICK), end, is_local=True) as bench:
+    say, end = Log("so it is"), Exit(0, "over", None)
+    with driven(say, StoreRequest(1, "look", QUICK), end, is_local=True) as bench:
         assert bench.begin() == [say, end]
 
 
 def test_a_store_within_the_process_answers_in_the_same_turn_without_a_thread() -> None:
     store = MemoryStore(threaded=False)
     before = threading.active_count()
-    with driven(Ask(1, "look", QUICK), store=store, is_local=True) as bench:
+    with driven(StoreRequest(1, "look", QUICK), store=store, is_local=True) as bench:
         bench.begin()
-        assert bench.script.events == [Begin(), Answered(1, store.txn((), (Get("quick"),)))]
+        assert bench.script.events == [Start(), StoreReply(1, store.txn((), (Get("quick"),)))]
         assert threading.active_count() == before
 
 
 def test_a_slow_request_does_not_hold_up_a_keep_alive_nor_the_caller() -> None:
     store = SlowStore()
     lease = store.lease_grant(60.0)
-    with driven(Ask(1, "look", SLOW), Ask(2, "keep the lease", KeepAlive(lease.id, "k")), store=store) as bench:
+    with driven(
+        StoreRequest(1, "look", SLOW), StoreRequest(2, "keep the lease", KeepAlive(lease.id, "k")), store=store
+    ) as bench:
         bench.begin()
-        wait_until(lambda: bench.heard(Answered(2, Renewal(60.0, True, 1, 0))), what="the keep-alive")
-        assert not any(isinstance(event, Answered) and event.id == 1 for event in bench.script.events)
+        wait_until(lambda: bench.heard(StoreReply(2, Renewal(60.0, True, 1, 0))), what="the keep-alive")
+        assert not any(isinstance(event, StoreReply) and event.id == 1 for event in bench.script.events)
         store.gate.set()
-        wait_until(lambda: any(isinstance(e, Answered) and e.id == 1 for e in bench.script.events if bench.heard()))
+        wait_until(lambda: any(isinstance(e, StoreReply) and e.id == 1 for e in bench.script.events if bench.heard()))
 
 
 def test_a_slow_request_holds_up_no_other_of_those_under_way() -> None:
     store = SlowStore()
     requests = [SLOW, SLOW, SLOW, QUICK]
-    with driven(*[Ask(id, "look", request) for id, request in enumerate(requests)], store=store) as bench:
+    with driven(*[StoreRequest(id, "look", request) for id, request in enumerate(requests)], store=store) as bench:
         bench.begin()
-        wait_until(lambda: bench.heard(Answered(3, store.txn((), (Get("quick"),)))), what="the quick one")
+        wait_until(lambda: bench.heard(StoreReply(3, store.txn((), (Get("quick"),)))), what="the quick one")
         assert len(bench.script.events) == 2
         store.gate.set()
 
 
 def test_a_plan_over_a_network_is_made_while_the_caller_goes_on() -> None:
     store, planning = MemoryStore(), threading.Event()
-    with driven(MakePlan(5, 1, (), {}), Say("meanwhile"), store=store) as bench:
+    with driven(MakePlan(5, 1, (), {}), Log("meanwhile"), store=store) as bench:
 
-        def plan(order: MakePlan) -> Planned:
+        def plan(order: MakePlan) -> PlanReady:
             assert planning.wait(20.0)
-            return Planned(order.id, {}, 0, "host:1")
+            return PlanReady(order.id, {}, 0, "host:1")
 
         bench.driver._planner = plan
-        assert bench.begin() == [Say("meanwhile")]
+        assert bench.begin() == [Log("meanwhile")]
         planning.set()
-        wait_until(lambda: bench.heard(Planned(5, {}, 0, "host:1")))
+        wait_until(lambda: bench.heard(PlanReady(5, {}, 0, "host:1")))
 
 
 def test_a_mistake_in_another_thread_reaches_the_caller() -> None:
     with driven(MakePlan(5, 1, (), {})) as bench:
 
-        def plan(order: MakePlan) -> Planned:
+        def plan(order: MakePlan) -> PlanReady:
             raise ZeroDivisionError
 
         bench.driver._planner = plan
 
         def hear() -> None:
             bench.begin()
-            wait_until(lambda: bench.heard(Begin(), Begin()))
+            wait_until(lambda: bench.heard(Start(), Start()))
 
         with pytest.raises(ZeroDivisionError):
             hear()
@@ -197,22 +199,22 @@ def test_everything_that_has_come_in_reaches_the_protocol_at_once() -> None:
     with driven(is_local=True) as bench:
         taken: list[list[Event]] = []
         bench.script.steps = lambda events, now: taken.append(list(events)) or []  # type: ignore[method-assign,assignment]
-        for event in (Begin(), PeerDown("a", False), PeerGone("a")):
+        for event in (Start(), PeerDown("a", False), PeerGone("a")):
             bench.driver.submit(event)
         bench.driver.run()
-        assert taken == [[Begin(), PeerDown("a", False), PeerGone("a")]]
+        assert taken == [[Start(), PeerDown("a", False), PeerGone("a")]]
 
 
 def test_words_of_a_watch_that_came_too_late_are_dropped() -> None:
     store = MemoryStore(threaded=False)
-    with driven(Follow("d/", 1), Follow("e/", 1), store=store, is_local=True) as bench:
+    with driven(StartWatch("d/", 1), StartWatch("e/", 1), store=store, is_local=True) as bench:
         bench.begin()
         store.put("d/a", b"1")
         store.put("e/a", b"1")
         store.deliver()
-        bench.driver._carry_out(Unfollow("d/"))
+        bench.driver._carry_out(StopWatch("d/"))
         bench.driver.run()
-        assert [event.key for event in bench.script.events if isinstance(event, Watched)] == ["e/"]
+        assert [event.key for event in bench.script.events if isinstance(event, WatchUpdate)] == ["e/"]
 
 
 def test_orders_to_presence_are_passed_on_and_it_is_closed_with_the_driver() -> None:
@@ -222,7 +224,7 @@ def test_orders_to_presence_are_passed_on_and_it_is_closed_with_the_driver() -> 
         def __getattr__(self, name: str) -> Callable[..., None]:
             return lambda *words: orders.append((name, *words))
 
-    with driven(Appear("job", "a"), Attend("b", "h:1"), Tell("b", "x"), is_local=True) as bench:
+    with driven(SetIdentity("job", "a"), ConnectTo("b", "h:1"), SendToPeer("b", "x"), is_local=True) as bench:
         assert bench.begin() == []  # without presence they come to nothing
         bench.driver._presence = cast("Presence", Recorder())
         bench.begin()
@@ -232,7 +234,11 @@ def test_orders_to_presence_are_passed_on_and_it_is_closed_with_the_driver() -> 
 @pytest.mark.parametrize("is_local", [True, False])
 @pytest.mark.parametrize(
     ("error", "kind"),
-    [(OutcomeUnknown("no answer"), Unknown), (LeaseNotFound("gone"), Refused), (StoreError("no"), Refused)],
+    [
+        (OutcomeUnknown("no answer"), StoreOutcomeUnknown),
+        (LeaseNotFound("gone"), StoreRejected),
+        (StoreError("no"), StoreRejected),
+    ],
 )
 def test_only_a_request_that_nobody_knows_the_outcome_of_is_unknown(
     error: StoreError, kind: type[Event], is_local: bool, monkeypatch: pytest.MonkeyPatch
@@ -242,8 +248,8 @@ def test_only_a_request_that_nobody_knows_the_outcome_of_is_unknown(
 
     store = MemoryStore(threaded=False)
     monkeypatch.setattr(store, "lease_keep_alive", fail)
-    expected = Unknown(1) if kind is Unknown else Refused(1, error)
-    with driven(Ask(1, "keep the lease", KeepAlive(7, "k")), store=store, is_local=is_local) as bench:
+    expected = StoreOutcomeUnknown(1) if kind is StoreOutcomeUnknown else StoreRejected(1, error)
+    with driven(StoreRequest(1, "keep the lease", KeepAlive(7, "k")), store=store, is_local=is_local) as bench:
         bench.begin()
         wait_until(lambda: bench.heard(expected), what=str(expected))
 
@@ -252,20 +258,20 @@ def test_only_a_request_that_nobody_knows_the_outcome_of_is_unknown(
 def test_a_lease_that_is_there_already_has_been_granted(is_local: bool) -> None:
     store = MemoryStore()
     store.lease_grant(60.0, id=7)
-    with driven(Ask(1, "grant a lease", Grant(5.0, 7)), store=store, is_local=is_local) as bench:
+    with driven(StoreRequest(1, "grant a lease", Grant(5.0, 7)), store=store, is_local=is_local) as bench:
         bench.begin()
-        wait_until(lambda: bench.heard(Answered(1, Lease(7, 5.0))), what="the lease")
+        wait_until(lambda: bench.heard(StoreReply(1, Lease(7, 5.0))), what="the lease")
         assert store.leases() == [7]
 
 
 def test_a_watch_brings_its_events_and_wakes_the_caller() -> None:
-    with driven(Follow("d/", 1), is_local=True) as bench:
+    with driven(StartWatch("d/", 1), is_local=True) as bench:
         bench.begin()
         bench.woken.clear()
         bench.store.put("d/a", b"1")
         assert bench.woken.wait(20.0)
-        assert wait_until(lambda: bench.heard() and [e for e in bench.script.events if isinstance(e, Watched)])
-        assert [event.key for event in bench.script.events if isinstance(event, Watched)] == ["d/"]
+        assert wait_until(lambda: bench.heard() and [e for e in bench.script.events if isinstance(e, WatchUpdate)])
+        assert [event.key for event in bench.script.events if isinstance(event, WatchUpdate)] == ["d/"]
 
 
 def test_a_watch_that_the_store_ends_is_reported_as_lost() -> None:
@@ -273,7 +279,7 @@ def test_a_watch_that_the_store_ends_is_reported_as_lost() -> None:
     store.put("d/a", b"1")
     store.put("d/a", b"2")
     store.compact(3)
-    with driven(Follow("d/", 1), store=store, is_local=True) as bench:
+    with driven(StartWatch("d/", 1), store=store, is_local=True) as bench:
         bench.begin()
         wait_until(lambda: bench.heard() and any(isinstance(event, WatchLost) for event in bench.script.events))
 
@@ -281,25 +287,25 @@ def test_a_watch_that_the_store_ends_is_reported_as_lost() -> None:
 def test_a_watch_that_the_store_does_not_even_begin_is_lost_too() -> None:
     store = MemoryStore(threaded=False)
     store.faults.refuse = "not now"
-    with driven(Follow("d/", 1), store=store, is_local=True) as bench:
+    with driven(StartWatch("d/", 1), store=store, is_local=True) as bench:
         bench.begin()
         lost = [event for event in bench.script.events if isinstance(event, WatchLost)]
         assert [(event.key, str(event.error)) for event in lost] == [("d/", "not now")]
 
 
-@pytest.mark.parametrize("then", [Unfollow("d/"), Follow("d/", 2)], ids=["unfollow", "follow again"])
+@pytest.mark.parametrize("then", [StopWatch("d/"), StartWatch("d/", 2)], ids=["unfollow", "follow again"])
 def test_a_watch_that_is_not_wanted_any_more_is_cancelled(then: Action) -> None:
     store = MemoryStore(threaded=False)
-    with driven(Follow("d/", 1), then, store=store, is_local=True) as bench:
+    with driven(StartWatch("d/", 1), then, store=store, is_local=True) as bench:
         bench.begin()
         store.put("d/a", b"1")
-        assert store.deliver() == (1 if isinstance(then, Follow) else 0)
+        assert store.deliver() == (1 if isinstance(then, StartWatch) else 0)
 
 
 def test_the_planner_s_answer_reaches_the_protocol() -> None:
     with driven(MakePlan(5, 1, (), {}), is_local=True) as bench:
         bench.begin()
-        assert bench.heard(Planned(5, {}, 0, "host:1"))
+        assert bench.heard(PlanReady(5, {}, 0, "host:1"))
 
 
 @pytest.mark.parametrize(("now", "is_due"), [(9.9, False), (10.0, True), (99.0, True)])
@@ -315,7 +321,9 @@ def test_the_protocol_is_woken_when_it_asked_for_it_and_once(now: float, is_due:
 def test_closing_waits_until_the_lease_has_been_given_back() -> None:
     store = SlowStore()
     lease = store.lease_grant(60.0)
-    with driven(Ask(1, "look", SLOW), Ask(2, "give the lease back", Revoke(lease.id)), store=store) as bench:
+    with driven(
+        StoreRequest(1, "look", SLOW), StoreRequest(2, "give the lease back", Revoke(lease.id)), store=store
+    ) as bench:
         bench.begin()
         bench.on_clock = store.gate.set  # closing has begun when it looks at the clock
         bench.driver.close(20.0)
@@ -324,7 +332,7 @@ def test_closing_waits_until_the_lease_has_been_given_back() -> None:
 
 def test_closing_does_not_wait_for_ever_and_ends_the_watches() -> None:
     store = SlowStore()
-    with driven(Follow("d/", 1), Ask(1, "look", SLOW), store=store) as bench:
+    with driven(StartWatch("d/", 1), StoreRequest(1, "look", SLOW), store=store) as bench:
         bench.begin()
         bench.driver.close(0.0)
         wait_until(lambda: is_closed(store))

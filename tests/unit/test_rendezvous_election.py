@@ -11,25 +11,25 @@ import pytest
 
 from rendezvous.errors import StoreError
 from rendezvous.messages import (
-    Ask,
-    Attend,
+    ConnectTo,
     Event,
-    Leave,
+    LeaveRequest,
+    Log,
     MakePlan,
     PeerDown,
     PeerGone,
+    PeerMessage,
     PeerUp,
-    Refused,
     RoundStopped,
-    Say,
+    SendToPeer,
     StopRound,
-    Tell,
-    Told,
+    StoreRejected,
+    StoreRequest,
     Txn,
 )
-from rendezvous.records import Assignment, Command, Leader, Member, Status, Stop, Verdict
+from rendezvous.records import Assignment, Command, LeaderRecord, Member, Status, Stop, Verdict
 from rendezvous.store import Delete, Get, Put
-from rendezvous.told import Known, written
+from rendezvous.told import KnownRevision, encode_message
 from tests.support.follower import JOB, L_IS, Follower, asked
 from tests.support.member_bench import none, only
 
@@ -38,9 +38,11 @@ from tests.support.member_bench import none, only
 
 def test_a_member_keeps_a_connection_to_the_leader_and_to_whoever_leads_next() -> None:
     member = Follower()
-    assert only(member.first, Attend) == Attend("L", L_IS)
-    member.record(JOB.leader, Leader(member_id="S", node_name="node S", presence_address="10.0.0.8:7000"), member.lease)
-    assert only(member.settle(), Attend) == Attend("S", "10.0.0.8:7000")
+    assert only(member.first, ConnectTo) == ConnectTo("L", L_IS)
+    member.record(
+        JOB.leader, LeaderRecord(member_id="S", node_name="node S", presence_address="10.0.0.8:7000"), member.lease
+    )
+    assert only(member.settle(), ConnectTo) == ConnectTo("S", "10.0.0.8:7000")
 
 
 def test_the_loss_of_presence_alone_stops_nothing_and_elects_nobody() -> None:
@@ -110,7 +112,7 @@ def test_nobody_else_takes_over_before_the_lease_has_ended(member: tuple[str, ..
 
 def test_who_is_about_to_leave_takes_nothing_over() -> None:
     member = Follower(successors=("me",))
-    member.tell(Leave("SIGTERM", 143))
+    member.tell(LeaveRequest("SIGTERM", 143))
     member.lose_leader()
     assert not member.leads
 
@@ -183,7 +185,7 @@ def test_the_second_successor_of_a_leader_that_has_left_waits_for_the_first() ->
 def test_all_others_try_behind_the_successors(successors: tuple[str, ...]) -> None:
     member = Follower(successors=successors, successor_delay_s=3.0)
     if "me" in successors:
-        member.tell(Leave("SIGTERM", 143))
+        member.tell(LeaveRequest("SIGTERM", 143))
     member.store.delete(JOB.leader)
     member.settle()
     member.wait(2.9)
@@ -202,7 +204,7 @@ def outsider(**settings: Any) -> Follower:
 
 def test_who_does_not_belong_to_the_roster_leads_only_when_an_outage_would_be_over() -> None:
     member = outsider()
-    said = [action.sentence for action in member.pass_time(20.0) if isinstance(action, Say)]
+    said = [action.sentence for action in member.pass_time(20.0) if isinstance(action, Log)]
     assert said == [
         "round 1 has no leader, and this node does not belong to it: if none of its nodes is seen for 25 s, "
         "others go on; if they are surely dead, meshctl takeover makes them go on now"
@@ -280,8 +282,13 @@ def test_who_is_told_of_something_newer_reads_again_and_acts() -> None:
     member.record(JOB.stop, Stop(round=1, reason="over there", mode="kill"))
     assert none(member.wait(0.5), StopRound)
     revision = member.store.get(JOB.stop).revision
-    assert none(member.tell(Told("S", written(Known(revision, True)))), StopRound, Ask), "S does not lead"
-    assert only(member.tell(Told("L", written(Known(revision, True)))), StopRound).reason == "over there"
+    assert none(
+        member.tell(PeerMessage("S", encode_message(KnownRevision(revision, True)))), StopRound, StoreRequest
+    ), "S does not lead"
+    assert (
+        only(member.tell(PeerMessage("L", encode_message(KnownRevision(revision, True)))), StopRound).reason
+        == "over there"
+    )
 
 
 def test_who_is_told_that_it_is_no_member_looks_and_is_fenced() -> None:
@@ -289,7 +296,7 @@ def test_who_is_told_that_it_is_no_member_looks_and_is_fenced() -> None:
     own = JOB.member(member.id)
     member.silence(own)
     member.store.delete(own)
-    actions = member.tell(Told("L", written(Known(0, False))))
+    actions = member.tell(PeerMessage("L", encode_message(KnownRevision(0, False))))
     assert only(actions, StopRound).mode == "fence"
 
 
@@ -306,10 +313,10 @@ class Unserved(Follower):
 
     is_refusing = False
 
-    def _outcome(self, ask: Ask) -> Event:
+    def _outcome(self, ask: StoreRequest) -> Event:
         reads = ask.request.success if isinstance(ask.request, Txn) and not ask.request.compares else ()
         if self.is_refusing and Get(JOB.control, True) in reads:
-            return Refused(ask.id, StoreError("too much"))
+            return StoreRejected(ask.id, StoreError("too much"))
         return super()._outcome(ask)
 
 
@@ -319,7 +326,7 @@ def test_what_an_ended_watch_covered_is_no_recent_view_before_it_could_be_read()
     member.lose(JOB.control)
     actions = member.pass_time(36.0)
     assert only(actions, StopRound).mode == "fence"
-    assert any("could not be read" in action.sentence for action in actions if isinstance(action, Say))
+    assert any("could not be read" in action.sentence for action in actions if isinstance(action, Log))
 
 
 def test_a_leader_tells_each_change_once_and_to_those_that_connect() -> None:
@@ -329,10 +336,10 @@ def test_a_leader_tells_each_change_once_and_to_those_that_connect() -> None:
     member.wait(1.0)
     assert member.leads
     member.tell(PeerUp("S", "10.0.0.8:7000", True))
-    tells = [action for action in member.pass_time(4.0) if isinstance(action, Tell)]
+    tells = [action for action in member.pass_time(4.0) if isinstance(action, SendToPeer)]
     assert [tell.member_id for tell in tells] == ["S"]
     member.tell(PeerUp("X", "10.0.0.7:7000", True))
-    tells = [action for action in member.pass_time(1.5) if isinstance(action, Tell)]
+    tells = [action for action in member.pass_time(1.5) if isinstance(action, SendToPeer)]
     assert {(tell.member_id, "false" in tell.text) for tell in tells} == {("X", True)}, "X is no member"
 
 
@@ -360,8 +367,8 @@ def test_who_lost_its_own_lease_early_and_leads_then_waits_for_who_was_connected
     member.tell(PeerUp("L", L_IS, True))
     if is_parted_first:
         member.tell(PeerDown("L", False))
-    assert member.protocol.leash.lease is not None
-    member.store.lease_revoke(member.protocol.leash.lease)
+    assert member.protocol.lease.lease is not None
+    member.store.lease_revoke(member.protocol.lease.lease)
     member.store.lease_revoke(member.lease)
     member.settle()
     if not is_parted_first:
@@ -380,8 +387,8 @@ def test_who_was_connected_then_and_is_missed_later_is_waited_for_from_when_it_i
     member.record(JOB.assignment(1, "plan", member.id), own)  # so that nobody waits for the membership before
     member.record(JOB.status("S"), Status(round=1, plan_token="plan", is_stopped=True))
     member.tell(PeerUp("L", L_IS, True))
-    assert member.protocol.leash.lease is not None
-    member.store.lease_revoke(member.protocol.leash.lease)
+    assert member.protocol.lease.lease is not None
+    member.store.lease_revoke(member.protocol.lease.lease)
     member.settle()
     member.tell(PeerDown("L", True))
     member.tell(RoundStopped(1, 4001))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from rendezvous import records
-from rendezvous.messages import Begin, End, Leave, Revoke, RoundStopped, RoundSucceeded, StartRound
+from rendezvous.messages import Exit, LeaveRequest, Revoke, RoundStopped, RoundSucceeded, Start, StartRound
 from rendezvous.records import Member
 from tests.support.member_bench import Bench, none, only
 
@@ -13,7 +13,7 @@ from tests.support.member_bench import Bench, none, only
 def host(farewell_s: float = 10.0) -> Bench:
     """A member that leads and runs round 1, and serves the store; another member is there, too."""
     bench = Bench(options={"hosts_store": True}, farewell_s=farewell_s)
-    assert only(bench.tell(Begin()), StartRound).round == 1
+    assert only(bench.tell(Start()), StartRound).round == 1
     other = Member(member_id="other", node_name="other", boot_id="", description="")
     bench.store.put(bench.job.member("other"), records.encode(other))
     bench.settle()
@@ -24,11 +24,11 @@ def test_the_host_of_the_store_ends_when_every_member_has_gone() -> None:
     bench = host()
     bench.tell(RoundSucceeded(1))
     actions = bench.tell(RoundStopped(1, 4001))
-    assert none(actions, End)
+    assert none(actions, Exit)
     assert any(isinstance(ask.request, Revoke) for ask in actions if hasattr(ask, "request")), "others need not wait"
-    assert none(bench.wait(1.0), End)
+    assert none(bench.wait(1.0), Exit)
     bench.store.delete(bench.job.member("other"))
-    end = only(bench.wait(1.0), End)
+    end = only(bench.wait(1.0), Exit)
     assert (end.exit_code, end.reason) == (0, "all workers succeeded")
     assert end.verdict is not None
     assert bench.protocol.wake_at == math.inf
@@ -37,9 +37,9 @@ def test_the_host_of_the_store_ends_when_every_member_has_gone() -> None:
 def test_the_host_of_the_store_does_not_wait_longer_than_it_should() -> None:
     bench = host(farewell_s=3.0)
     bench.tell(RoundSucceeded(1))
-    assert none(bench.tell(RoundStopped(1, 4001)), End)
-    assert none(bench.wait(2.0), End)
-    assert only(bench.wait(1.0), End).exit_code == 0
+    assert none(bench.tell(RoundStopped(1, 4001)), Exit)
+    assert none(bench.wait(2.0), Exit)
+    assert only(bench.wait(1.0), Exit).exit_code == 0
 
 
 def test_the_host_of_the_store_ends_at_its_limit_though_the_store_is_silent() -> None:
@@ -47,20 +47,20 @@ def test_the_host_of_the_store_ends_at_its_limit_though_the_store_is_silent() ->
     bench.tell(RoundSucceeded(1))
     bench.tell(RoundStopped(1, 4001))
     bench.is_away = True
-    assert none(bench.wait(2.0), End)
-    assert only(bench.wait(1.0), End).exit_code == 0
+    assert none(bench.wait(2.0), Exit)
+    assert only(bench.wait(1.0), Exit).exit_code == 0
 
 
 def test_nothing_that_happens_meanwhile_changes_how_the_host_ends() -> None:
     bench = host()
     bench.tell(RoundSucceeded(1))
     bench.tell(RoundStopped(1, 4001))
-    assert none(bench.tell(Leave("SIGTERM", 143)), End)
+    assert none(bench.tell(LeaveRequest("SIGTERM", 143)), Exit)
     bench.store.delete(bench.job.member("other"))
-    assert only(bench.wait(1.0), End).exit_code == 0
+    assert only(bench.wait(1.0), Exit).exit_code == 0
 
 
 def test_a_host_that_never_became_a_member_ends_at_once() -> None:
     bench = Bench(options={"hosts_store": True})
-    bench.step(Begin())
-    assert only(bench.step(Leave("SIGTERM", 143)), End).exit_code == 143
+    bench.step(Start())
+    assert only(bench.step(LeaveRequest("SIGTERM", 143)), Exit).exit_code == 143

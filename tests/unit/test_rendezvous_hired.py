@@ -6,24 +6,24 @@ import threading
 
 import pytest
 
-from rendezvous.hired import Hired
+from rendezvous.hired import WorkerPool
 
 LIMIT_S = 30.0
 
 
 def test_a_process_at_its_end_has_the_work_done_by_the_threads_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    hired = Hired("request", 2)
+    hired = WorkerPool("request", 2)
     is_free, done = threading.Event(), threading.Event()
-    hired.do(lambda: is_free.wait(LIMIT_S))
+    hired.submit(lambda: is_free.wait(LIMIT_S))
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
-        hired.do(done.set)
+        hired.submit(done.set)
         with pytest.raises(RuntimeError):
-            Hired("farewell", 1).do(done.set)
+            WorkerPool("farewell", 1).submit(done.set)
     is_free.set()
     assert done.wait(LIMIT_S)
-    assert hired.finish(LIMIT_S)
+    assert hired.join(LIMIT_S)

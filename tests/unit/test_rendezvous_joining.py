@@ -7,16 +7,16 @@ import pytest
 from rendezvous import keys, records
 from rendezvous.errors import SettingsError
 from rendezvous.messages import (
-    Appear,
-    Ask,
-    Begin,
-    End,
+    Exit,
+    Log,
     RoundStopped,
     RoundSucceeded,
-    Say,
+    SetIdentity,
+    Start,
     StartRound,
     StopRound,
-    Unknown,
+    StoreOutcomeUnknown,
+    StoreRequest,
 )
 from rendezvous.records import Command, Drain, Member, Spec, Verdict
 from rendezvous.stores.memory import MemoryStore
@@ -25,24 +25,24 @@ from tests.support.member_bench import Bench, none, only, running
 
 
 def current(store: MemoryStore) -> str:
-    found = store.get(keys.current("p", "r")).first
+    found = store.get(keys.current_key("p", "r")).first
     assert found is not None
     return found.value.decode()
 
 
 def attempt(number: str, store: MemoryStore | None = None) -> Bench:
     """An agent of this attempt, started where others may have been."""
-    return Bench(store, chance_from=500 if store else 1, options={"incarnation": number})
+    return Bench(store, chance_from=500 if store else 1, options={"attempt": number})
 
 
 def test_a_new_member_appears_under_its_own_name() -> None:
     bench = running()
-    assert only(bench.made, Appear) == Appear(bench.job.root, bench.protocol.member_id)
+    assert only(bench.made, SetIdentity) == SetIdentity(bench.job.root, bench.protocol.member_id)
 
 
 def test_a_member_says_where_it_listens() -> None:
     bench = Bench(options={"presence_address": "10.0.0.1:7000"})
-    bench.tell(Begin())
+    bench.tell(Start())
     stored = bench.store.get(bench.job.member(bench.protocol.member_id)).first
     assert stored is not None
     assert records.decode(Member, stored.value, stored.key).presence_address == "10.0.0.1:7000"
@@ -50,17 +50,17 @@ def test_a_member_says_where_it_listens() -> None:
 
 def test_agents_of_one_attempt_meet_in_a_job_that_bears_its_number() -> None:
     first = attempt("3")
-    first.tell(Begin())
+    first.tell(Start())
     assert current(first.store).startswith("3-")
     second = attempt("3", first.store)
-    second.tell(Begin())
+    second.tell(Start())
     assert second.job == first.job
 
 
 def test_an_agent_of_an_earlier_attempt_is_refused() -> None:
     others = attempt("4")
-    others.tell(Begin())
-    end = only(attempt("3", others.store).tell(Begin()), End)
+    others.tell(Start())
+    end = only(attempt("3", others.store).tell(Start()), Exit)
     assert (end.exit_code, end.reason) == (2, "this is attempt 3, run r is at attempt 4")
 
 
@@ -68,7 +68,7 @@ def test_a_later_attempt_waits_for_the_earlier_one_s_agents_and_then_opens_its_o
     bench = running()
     before = current(bench.store)
     later = attempt("1", bench.store)
-    assert none(later.tell(Begin()), StartRound, End)
+    assert none(later.tell(Start()), StartRound, Exit)
     assert current(bench.store) == before
     bench.store.delete(bench.job.member(bench.protocol.member_id))
     later.now += 0.2
@@ -84,8 +84,8 @@ def test_an_attempt_that_is_no_number_is_refused() -> None:
 @pytest.mark.parametrize("value", [b"a/b", b"", b"x" * 65, b"\xff"])
 def test_what_cannot_be_the_name_of_a_job_is_not_used_as_one(value: bytes) -> None:
     bench = Bench()
-    bench.store.put(keys.current("p", "r"), value)
-    end = only(bench.tell(Begin()), End)
+    bench.store.put(keys.current_key("p", "r"), value)
+    end = only(bench.tell(Start()), Exit)
     assert (end.exit_code, end.reason) == (
         2,
         "the value of /p/r/current is no job key, so it was not written by meshrun",
@@ -95,34 +95,34 @@ def test_what_cannot_be_the_name_of_a_job_is_not_used_as_one(value: bytes) -> No
 @pytest.mark.parametrize("version", [2, None])
 def test_a_job_of_another_record_version_is_refused(version: int | None) -> None:
     bench = Bench()
-    bench.store.put(keys.current("p", "r"), b"job")
+    bench.store.put(keys.current_key("p", "r"), b"job")
     bench.store.put("/p/r/job/spec", f'{{"version":{version or "null"}}}'.encode())
-    end = only(bench.tell(Begin()), End)
+    end = only(bench.tell(Start()), Exit)
     assert end.exit_code == 2
     assert end.reason == f"/p/r/job/spec has record version {version}, this agent reads version 1"
 
 
 def test_who_does_not_know_the_job_s_secret_is_refused_with_a_sentence() -> None:
     bench = Bench(options={"secret": b"quiet"})
-    assert only(bench.tell(Begin()), StartRound).round == 1
+    assert only(bench.tell(Start()), StartRound).round == 1
     stranger = Bench(bench.store, chance_from=500)
-    end = only(stranger.tell(Begin()), End)
+    end = only(stranger.tell(Start()), Exit)
     assert (end.exit_code, end.reason) == (2, "run r was started with a job secret, this agent is not")
     stranger = Bench(bench.store, chance_from=500, options={"secret": b"wrong"})
-    end = only(stranger.tell(Begin()), End)
+    end = only(stranger.tell(Start()), Exit)
     assert end.exit_code == 2
     assert end.reason.endswith("was not written by an agent that knows the job's secret")
 
 
 def test_a_record_without_the_job_s_code_is_ignored() -> None:
     bench = Bench(options={"secret": b"quiet"})
-    bench.tell(Begin())
+    bench.tell(Start())
     forged = Verdict(kind="failure", exit_code=3, round=1, reason="over")
     bench.store.put(bench.job.verdict, records.encode(forged, bench.job.verdict, b"guessed"))
     actions = bench.settle()
-    assert none(actions, StopRound, End)
+    assert none(actions, StopRound, Exit)
     assert any(
-        "does not know" in a.sentence or "knows the job's secret" in a.sentence for a in actions if isinstance(a, Say)
+        "does not know" in a.sentence or "knows the job's secret" in a.sentence for a in actions if isinstance(a, Log)
     )
 
 
@@ -134,14 +134,18 @@ SPEC = Spec(mesh="dp=*", limits="1:1", digest="train.py")
 
 def asked_to_join(bench: Bench) -> list[str]:
     """The requests that it took to be a member, in order."""
-    actions = bench.tell(Begin()) if not bench.made else [*bench.made, *bench.settle()]
-    names = ["" if isinstance(action, Appear) else action.why for action in actions if isinstance(action, Ask | Appear)]
+    actions = bench.tell(Start()) if not bench.made else [*bench.made, *bench.settle()]
+    names = [
+        "" if isinstance(action, SetIdentity) else action.why
+        for action in actions
+        if isinstance(action, StoreRequest | SetIdentity)
+    ]
     return names[: names.index("")] if "" in names else names
 
 
-def until_asked(bench: Bench, why: str) -> Ask:
+def until_asked(bench: Bench, why: str) -> StoreRequest:
     """Begin, and stop before this request is answered."""
-    bench.step(Begin())
+    bench.step(Start())
     while not any(ask.why == why for ask in bench.asks):
         assert bench.settle_one()
     return next(ask for ask in bench.asks if ask.why == why)
@@ -150,7 +154,7 @@ def until_asked(bench: Bench, why: str) -> Ask:
 def with_job(**records_below: records.AnyRecord) -> MemoryStore:
     """A store with a job `job`; the keys below it are written with "_" for "/"."""
     store = MemoryStore(clock=lambda: 100.0, threaded=False)
-    store.put(keys.current("p", "r"), b"job")
+    store.put(keys.current_key("p", "r"), b"job")
     for name, record in records_below.items():
         store.put(f"/p/r/job/{name.replace('_', '/')}", records.encode(record))
     return store
@@ -160,10 +164,10 @@ def test_whoever_opens_a_job_is_its_first_member_and_leads_it_with_the_same_writ
     bench = Bench()
     assert asked_to_join(bench) == ["grant a lease", "find the job", "open the job"]
     job = bench.job
-    written = (keys.current("p", "r"), job.spec, job.member(bench.protocol.member_id), job.leader)
+    written = (keys.current_key("p", "r"), job.spec, job.member(bench.protocol.member_id), job.leader)
     assert len({bench.store.get(key).items[0].create_revision for key in written}) == 1
     assert bench.protocol.is_leader
-    assert "ask to lead" not in [action.why for action in bench.made if isinstance(action, Ask)]
+    assert "ask to lead" not in [action.why for action in bench.made if isinstance(action, StoreRequest)]
 
 
 def test_whoever_finds_a_job_like_its_own_registers_without_reading_it_first() -> None:
@@ -205,7 +209,7 @@ def test_a_job_that_ends_before_an_agent_has_registered_is_not_joined() -> None:
     verdict = Verdict(kind="success", exit_code=0, round=1, reason="all done")
     bench.store.put(bench.job.verdict, records.encode(verdict))
     bench.answer(ask)
-    end = only(bench.made, End)
+    end = only(bench.made, Exit)
     assert (end.exit_code, end.reason, end.verdict) == (0, "run r has already ended: all done", verdict)
     assert bench.store.get(bench.job.members, prefix=True).items == ()
 
@@ -214,7 +218,7 @@ def test_a_job_that_is_found_to_be_another_s_while_its_spec_is_written_is_refuse
     bench = Bench(with_job())
     bench.answer(until_asked(bench, "register"))  # there is no spec
     bench.store.put(bench.job.spec, records.encode(Spec(mesh="dp=*", limits="1:1", digest="other.py")))
-    end = only(bench.settle(), End)
+    end = only(bench.settle(), Exit)
     assert (end.exit_code, end.reason) == (2, "run r was started with command 'other.py', this agent has 'train.py'")
 
 
@@ -223,13 +227,13 @@ def test_a_member_that_was_drained_by_its_id_before_it_could_register_stays_away
     ask = until_asked(bench, "register")
     bench.store.put(bench.job.drain(bench.protocol.member_id), records.encode(Drain(node_name="node")))
     bench.answer(ask)
-    assert only(bench.made, End).exit_code == 75
+    assert only(bench.made, Exit).exit_code == 75
 
 
 def test_an_agent_registers_where_the_run_id_leads_by_then() -> None:
     bench = Bench(with_job(spec=SPEC))
     ask = until_asked(bench, "register")
-    bench.store.put(keys.current("p", "r"), b"next")
+    bench.store.put(keys.current_key("p", "r"), b"next")
     bench.answer(ask)
     bench.settle()
     assert [item.key for item in bench.store.get("/p/r/job/", prefix=True).items] == ["/p/r/job/spec"]
@@ -239,10 +243,10 @@ def test_an_agent_registers_where_the_run_id_leads_by_then() -> None:
 def test_what_cannot_be_the_name_of_a_job_is_not_used_as_one_later_either() -> None:
     bench = Bench(with_job(spec=SPEC))
     ask = until_asked(bench, "register")
-    bench.store.put(keys.current("p", "r"), b"a/b")
+    bench.store.put(keys.current_key("p", "r"), b"a/b")
     bench.answer(ask)
-    assert only(bench.made, End).exit_code == 2
-    assert none(bench.made, Appear)
+    assert only(bench.made, Exit).exit_code == 2
+    assert none(bench.made, SetIdentity)
 
 
 @pytest.mark.parametrize("why", ["open the job", "register"])
@@ -251,10 +255,10 @@ def test_a_registration_whose_answer_is_lost_is_found(why: str) -> None:
     ask = until_asked(bench, why)
     bench.serve(ask.request)
     bench.asks.remove(ask)
-    bench.step(Unknown(ask.id))
+    bench.step(StoreOutcomeUnknown(ask.id))
     bench.wait(1.0)
     bench.settle()
-    assert only(bench.made, Appear).member_id == bench.protocol.member_id
+    assert only(bench.made, SetIdentity).member_id == bench.protocol.member_id
     assert len(bench.store.get(bench.job.members, prefix=True).items) == 1
 
 
@@ -263,9 +267,9 @@ def test_a_registration_that_is_lost_is_made_again(why: str) -> None:
     bench = Bench(with_job(spec=SPEC) if why == "register" else None)
     ask = until_asked(bench, why)
     bench.asks.remove(ask)
-    bench.step(Unknown(ask.id))
+    bench.step(StoreOutcomeUnknown(ask.id))
     bench.wait(1.0)
-    assert only(bench.made, Appear).member_id == bench.protocol.member_id
+    assert only(bench.made, SetIdentity).member_id == bench.protocol.member_id
 
 
 # --- drains
@@ -275,13 +279,13 @@ def test_a_drained_node_does_not_join_and_leaves_if_it_has() -> None:
     bench = running()
     bench.store.put(bench.job.drain("node"), records.encode(Drain(node_name="node")))
     assert only(bench.settle(), StopRound).mode == "grace"
-    end = only(bench.tell(RoundStopped(1, 4001)), End)
+    end = only(bench.tell(RoundStopped(1, 4001)), Exit)
     assert (end.exit_code, end.reason) == (143, "node node was drained")
     store = MemoryStore(clock=lambda: 100.0, threaded=False)
-    store.put(keys.current("p", "r"), b"job")
+    store.put(keys.current_key("p", "r"), b"job")
     store.put("/p/r/job/spec", records.encode(Spec(mesh="dp=*", limits="1:1", digest="train.py")))
     store.put("/p/r/job/ctl/drained/node", records.encode(Drain(node_name="node")))
-    end = only(Bench(store).tell(Begin()), End)
+    end = only(Bench(store).tell(Start()), Exit)
     assert (end.exit_code, end.reason) == (75, "node node is drained from run r")
 
 
@@ -299,7 +303,7 @@ def test_a_job_that_is_removed_while_its_leader_is_about_to_end_it_is_removed() 
     bench.store.delete(bench.job.root + "/", prefix=True)
     bench.deliver()
     bench.answer(granting[0])
-    end = only(bench.tell(RoundStopped(1, 4001)), End)
+    end = only(bench.tell(RoundStopped(1, 4001)), Exit)
     assert (end.exit_code, end.verdict) == (75, None)
 
 
@@ -315,4 +319,4 @@ def test_a_member_whose_seal_is_deleted_under_a_living_round_ends(is_sealed_agai
     made = bench.settle()
     assert only(made, StopRound).mode == "fence"
     reason = "round 1 is not in the store any more: somebody has deleted its keys"
-    assert (only(made, End).exit_code, only(made, End).reason) == (75, reason)
+    assert (only(made, Exit).exit_code, only(made, Exit).reason) == (75, reason)

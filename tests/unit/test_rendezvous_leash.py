@@ -6,44 +6,55 @@ import pytest
 
 from rendezvous import messages
 from rendezvous.errors import LeaseNotFound, StoreError
-from rendezvous.messages import Ask, Begin, End, ExtendLeash, Grant, KeepAlive, RoundStopped, Say, StopRound, Tick
+from rendezvous.messages import (
+    Exit,
+    ExtendWatchdog,
+    Grant,
+    KeepAlive,
+    Log,
+    RoundStopped,
+    Start,
+    StopRound,
+    StoreRequest,
+    Tick,
+)
 from rendezvous.store import Renewal
 from tests.support.member_bench import Bench, none, only, running
 
 REVISION = 99  # of a read later than all that the bench has written
 
 
-def renewal(bench: Bench) -> Ask:
+def renewal(bench: Bench) -> StoreRequest:
     """The next one, sent when it is due."""
     bench.now += 1.0
-    return only([action for action in bench.step(Tick()) if _is_renewal(action)], Ask)
+    return only([action for action in bench.step(Tick()) if _is_renewal(action)], StoreRequest)
 
 
 def _is_renewal(action: object) -> bool:
-    return isinstance(action, Ask) and isinstance(action.request, KeepAlive)
+    return isinstance(action, StoreRequest) and isinstance(action.request, KeepAlive)
 
 
-def answer(bench: Bench, ask: Ask, answered: Renewal) -> list[messages.Action]:
+def answer(bench: Bench, ask: StoreRequest, answered: Renewal) -> list[messages.Action]:
     bench.asks.remove(ask)
-    return bench.step(messages.Answered(ask.id, answered))
+    return bench.step(messages.StoreReply(ask.id, answered))
 
 
 def test_a_renewal_reads_the_own_key_and_extends_from_when_it_was_sent() -> None:
     bench = running()
     ask = renewal(bench)
-    assert ask.request == KeepAlive(bench.protocol.leash.lease or 0, bench.job.member(bench.protocol.member_id))
+    assert ask.request == KeepAlive(bench.protocol.lease.lease or 0, bench.job.member(bench.protocol.member_id))
     sent_at, bench.now = bench.now, bench.now + 0.7
     own = Renewal(5.0, True, REVISION, bench.protocol.member_revision)
-    assert only(answer(bench, ask, own), ExtendLeash).until == sent_at + 4.0
+    assert only(answer(bench, ask, own), ExtendWatchdog).until == sent_at + 4.0
 
 
 def test_a_renewal_by_a_leader_that_may_have_been_replaced_extends_nothing_and_is_made_again() -> None:
     bench = running()
-    until = bench.protocol.leash.membership_until
+    until = bench.protocol.lease.membership_until
     ask = renewal(bench)
     actions = answer(bench, ask, Renewal(5.0, False, REVISION, bench.protocol.member_revision))
-    assert none(actions, ExtendLeash, StopRound, Ask)
-    assert bench.protocol.leash.membership_until == until
+    assert none(actions, ExtendWatchdog, StopRound, StoreRequest)
+    assert bench.protocol.lease.membership_until == until
     bench.now += 0.2
     assert [action for action in bench.step(Tick()) if _is_renewal(action)]
     bench.now = until
@@ -54,36 +65,36 @@ def test_a_renewal_by_a_leader_that_may_have_been_replaced_extends_nothing_and_i
 def test_a_renewal_that_does_not_find_the_own_key_extends_nothing_and_stops_the_round(created: int) -> None:
     bench = running()
     actions = answer(bench, renewal(bench), Renewal(5.0, True, REVISION, created))
-    assert none(actions, ExtendLeash)
+    assert none(actions, ExtendWatchdog)
     assert only(actions, StopRound).mode == "fence"
-    assert only(actions, Ask).why == "see whether the lease and the job live"
+    assert only(actions, StoreRequest).why == "see whether the lease and the job live"
 
 
 def test_a_read_from_before_the_own_key_was_there_says_nothing_about_it() -> None:
     bench = running()
     actions = answer(bench, renewal(bench), Renewal(5.0, True, bench.protocol.member_revision - 1, 0))
     assert none(actions, StopRound)
-    assert only(actions, ExtendLeash).until == bench.now + 4.0
+    assert only(actions, ExtendWatchdog).until == bench.now + 4.0
 
 
-def lose_key(bench: Bench) -> Ask:
+def lose_key(bench: Bench) -> StoreRequest:
     """Have the own key deleted under the lease; the question that follows."""
     bench.store.delete(bench.job.member(bench.protocol.member_id))
     bench.deliver()
-    assert bench.protocol.here._stop_mode == "fence", "killed first, asked later"
+    assert bench.protocol.round._stop_mode == "fence", "killed first, asked later"
     (ask,) = (ask for ask in bench.asks if ask.why == "see whether the lease and the job live")
     return ask
 
 
 def test_a_key_that_went_with_its_lease_ends_the_membership_and_the_node_comes_back() -> None:
     bench = running()
-    former, lease = bench.protocol.member_id, bench.protocol.leash.lease
+    former, lease = bench.protocol.member_id, bench.protocol.lease.lease
     assert lease is not None
     bench.store.lease_revoke(lease)
     bench.deliver()
     actions = bench.settle()
-    assert none(actions, End)
-    assert Say("lost the membership: the store has ended its lease early; joining again", True) in actions
+    assert none(actions, Exit)
+    assert Log("lost the membership: the store has ended its lease early; joining again", True) in actions
     bench.tell(RoundStopped(1, 4001))
     assert bench.protocol.member_id != former
     assert bench.protocol.alive_round == 2
@@ -92,61 +103,61 @@ def test_a_key_that_went_with_its_lease_ends_the_membership_and_the_node_comes_b
 def test_a_key_that_was_deleted_under_a_lease_that_lives_ends_the_agent_and_leaves_nothing() -> None:
     bench = running()
     lose_key(bench)
-    assert only(bench.settle(), End).exit_code == 137
+    assert only(bench.settle(), Exit).exit_code == 137
     assert bench.store.leases() == []
     assert not [item.key for item in bench.store.get(f"{bench.job.root}/lease/", prefix=True).items]
 
 
 def test_whether_the_lease_lives_is_asked_again_until_its_time_is_over() -> None:
     bench = running()
-    former, until = bench.protocol.member_id, bench.protocol.leash.membership_until
+    former, until = bench.protocol.member_id, bench.protocol.lease.membership_until
     questions = [lose_key(bench)]
     while bench.now < until:
         bench.asks.clear()
-        assert none(bench.step(messages.Refused(questions[-1].id, StoreError("nobody listens there"))), End)
+        assert none(bench.step(messages.StoreRejected(questions[-1].id, StoreError("nobody listens there"))), Exit)
         bench.now = min(bench.protocol.wake_at, until)
-        questions += [action for action in bench.step(Tick()) if isinstance(action, Ask)][:1]
+        questions += [action for action in bench.step(Tick()) if isinstance(action, StoreRequest)][:1]
     assert len(questions) > 10
     assert bench.protocol.member_id != former, "others may have removed it, but nobody said so"
 
 
 def test_a_grant_is_repeated_under_the_same_id_and_counts_from_the_first_request() -> None:
     bench = Bench()
-    first = only(bench.step(Begin()), Ask)
+    first = only(bench.step(Start()), StoreRequest)
     begun = bench.now
     assert isinstance(first.request, Grant)
     bench.serve(first.request)
     bench.asks.remove(first)
-    bench.step(messages.Unknown(first.id))
+    bench.step(messages.StoreOutcomeUnknown(first.id))
     bench.now += 2.0
-    again = only(bench.step(Tick()), Ask)
+    again = only(bench.step(Tick()), StoreRequest)
     assert again.request == first.request
     bench.answer(again)
     assert bench.store.leases() == [first.request.id]
-    assert bench.protocol.leash.lease_until == begun + 5.0
+    assert bench.protocol.lease.lease_until == begun + 5.0
 
 
 def test_a_lease_that_seems_to_be_over_is_renewed_before_it_is_used() -> None:
     bench = Bench()
-    grant = only(bench.step(Begin()), Ask)
+    grant = only(bench.step(Start()), StoreRequest)
     bench.now += 6.0
-    asks = [action for action in bench.answer(grant) if isinstance(action, Ask)]
+    asks = [action for action in bench.answer(grant) if isinstance(action, StoreRequest)]
     assert [ask.why for ask in asks] == ["keep the lease"]
     assert isinstance(grant.request, Grant)
     bench.settle()
     assert bench.protocol.alive_round == 1
-    assert bench.protocol.leash.lease == grant.request.id
+    assert bench.protocol.lease.lease == grant.request.id
 
 
 def test_a_lease_that_was_over_is_replaced_by_one_of_another_id() -> None:
     bench = Bench()
-    grant = only(bench.step(Begin()), Ask)
+    grant = only(bench.step(Start()), StoreRequest)
     bench.answer(grant)
     bench.now += 6.0
     bench.asks.clear()
-    keep = only([action for action in bench.step(Tick()) if _is_renewal(action)], Ask)
+    keep = only([action for action in bench.step(Tick()) if _is_renewal(action)], StoreRequest)
     bench.asks.clear()
-    bench.step(messages.Refused(keep.id, LeaseNotFound("gone")))
+    bench.step(messages.StoreRejected(keep.id, LeaseNotFound("gone")))
     bench.now += 1.0
     bench.step(Tick())
     (again,) = (ask for ask in bench.asks if ask.why == "grant a lease")
@@ -155,11 +166,11 @@ def test_a_lease_that_was_over_is_replaced_by_one_of_another_id() -> None:
 
 def test_one_write_after_the_other_without_an_answer_is_made_less_often_until_the_store_is_back() -> None:
     bench = Bench(retry_delay_s=0.5, retry_delay_max_s=3.0)
-    ask = only(bench.step(Begin()), Ask)
+    ask = only(bench.step(Start()), StoreRequest)
     pauses = []
     for _ in range(5):
-        bench.step(messages.Unknown(ask.id))
+        bench.step(messages.StoreOutcomeUnknown(ask.id))
         pauses.append(bench.protocol.wake_at - bench.now)
         bench.now = bench.protocol.wake_at
-        ask = only(bench.step(Tick()), Ask)
+        ask = only(bench.step(Tick()), StoreRequest)
     assert pauses == [0.5, 1.0, 2.0, 3.0, 3.0]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rendezvous.mirror import Mirror
+from rendezvous.mirror import KeyCache
 from rendezvous.store import Batch, Event, Found, KeyValue
 
 
@@ -49,7 +49,7 @@ def read(revision: int, *items: KeyValue) -> Found:
     ],
 )
 def test_only_what_is_newer_counts(first: Batch | Found, then: Batch | Found, revision: int) -> None:
-    mirror = Mirror()
+    mirror = KeyCache()
     for arrival in (first, then):
         if isinstance(arrival, Batch):
             mirror.apply(arrival, 0.0)
@@ -74,27 +74,27 @@ def test_a_history_in_any_order_ends_the_same(writes: list[tuple[str, bool]], se
             arrivals.append(gone(key, revision))
         arrivals.append(read(revision, *state.values()))
     random.Random(seed).shuffle(arrivals)
-    mirror = Mirror()
+    mirror = KeyCache()
     for arrival in arrivals:
         if isinstance(arrival, Batch):
             mirror.apply(arrival, 0.0)
         else:
             mirror.load(arrival, "d/", 0.0)
-    assert {found.key: found for found in mirror.under("d/")} == state
+    assert {found.key: found for found in mirror.list_under("d/")} == state
 
 
 def test_a_read_of_one_prefix_says_nothing_of_another() -> None:
-    mirror = Mirror()
+    mirror = KeyCache()
     mirror.apply(put("e/a", 3), 0.0)
     mirror.load(read(9), "d/", 0.0)
     mirror.apply(put("e/b", 4), 0.0)
-    assert [found.key for found in mirror.under("e/")] == ["e/a", "e/b"]
+    assert [found.key for found in mirror.list_under("e/")] == ["e/a", "e/b"]
 
 
 def test_a_key_counts_as_seen_when_it_became_what_it_is() -> None:
-    mirror = Mirror()
+    mirror = KeyCache()
     mirror.apply(put("d/a", 3), 1.0)
     mirror.load(read(4, item("d/a", 3)), "d/", 2.0)
-    assert mirror.seen_at("d/a") == 1.0
+    assert mirror.first_seen_at("d/a") == 1.0
     mirror.apply(put("d/a", 5), 3.0)
-    assert mirror.seen_at("d/a") == 3.0
+    assert mirror.first_seen_at("d/a") == 3.0

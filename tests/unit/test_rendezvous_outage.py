@@ -8,22 +8,22 @@ import pytest
 
 from rendezvous import records
 from rendezvous.messages import (
-    Ask,
-    ExtendLeash,
+    ExtendWatchdog,
     KeepAlive,
     PeerDown,
     PeerGone,
+    PeerMessage,
     PeerUp,
     RoundFailed,
     RoundStopped,
+    SendToPeer,
     StopRound,
-    Tell,
+    StoreOutcomeUnknown,
+    StoreRequest,
     Tick,
-    Told,
-    Unknown,
 )
 from rendezvous.records import Member, Seal
-from rendezvous.told import HoldOn, IsStoreAway, StoreIsAway, understood, written
+from rendezvous.told import OutageAck, OutageConfirmed, OutageProbe, decode_message, encode_message
 from tests.support.follower import JOB, Follower, asked
 from tests.support.member_bench import Bench, none, only, running
 
@@ -42,10 +42,10 @@ class Cut(Follower):
         self.is_away = True
 
     def ask(self, beat: int, plan_token: str = "plan", by: str = "L") -> list[Any]:
-        return self.tell(Told(by, written(IsStoreAway(beat, plan_token))))
+        return self.tell(PeerMessage(by, encode_message(OutageProbe(beat, plan_token))))
 
     def hold(self, beat: int, plan_token: str = "plan", by: str = "L") -> list[Any]:
-        return self.tell(Told(by, written(HoldOn(beat, plan_token))))
+        return self.tell(PeerMessage(by, encode_message(OutageConfirmed(beat, plan_token))))
 
     def beats(self, count: int, beat_s: float = 1.0) -> list[Any]:
         """The leader and everybody else do their part, once per beat."""
@@ -63,7 +63,7 @@ class Cut(Follower):
 
 def words(actions: list[Any]) -> list[tuple[str, Any]]:
     """What was told to whom."""
-    return [(action.member_id, understood(action.text)) for action in actions if isinstance(action, Tell)]
+    return [(action.member_id, decode_message(action.text)) for action in actions if isinstance(action, SendToPeer)]
 
 
 # --- giving one's word
@@ -72,8 +72,8 @@ def words(actions: list[Any]) -> list[tuple[str, Any]]:
 def test_a_member_gives_its_word_only_when_it_cannot_reach_the_store_itself() -> None:
     member = Cut()
     assert words(member.ask(7)) == [], "its last renewal was answered"
-    assert words(member.pass_time(1.0)) == [("L", StoreIsAway(7, "plan"))]
-    assert words(member.ask(8)) == [("L", StoreIsAway(8, "plan"))]
+    assert words(member.pass_time(1.0)) == [("L", OutageAck(7, "plan"))]
+    assert words(member.ask(8)) == [("L", OutageAck(8, "plan"))]
 
 
 def test_a_member_that_hears_from_the_store_gives_its_word_no_more() -> None:
@@ -128,7 +128,7 @@ def test_without_the_word_of_all_the_workers_end_with_the_lease() -> None:
         if member.now >= member.kept_at + 5.0:
             assert only(actions, StopRound).mode == "fence"
             return
-        assert none(actions, StopRound, ExtendLeash)
+        assert none(actions, StopRound, ExtendWatchdog)
     pytest.fail("they never ended")
 
 
@@ -138,7 +138,7 @@ def test_the_leash_is_held_from_when_the_word_was_given() -> None:
     member.ask(1)
     given_at = member.now
     member.pass_time(1.0)
-    assert only(member.hold(1), ExtendLeash).until == given_at + 5.0 - 1.0
+    assert only(member.hold(1), ExtendWatchdog).until == given_at + 5.0 - 1.0
 
 
 @pytest.mark.parametrize(("beat", "plan_token", "by"), [(2, "plan", "L"), (1, "other", "L"), (1, "plan", "S")])
@@ -146,7 +146,7 @@ def test_the_leash_is_held_by_nothing_else(beat: int, plan_token: str, by: str) 
     member = Cut()
     member.pass_time(1.5)
     member.ask(1)
-    assert none(member.hold(beat, plan_token, by), ExtendLeash)
+    assert none(member.hold(beat, plan_token, by), ExtendWatchdog)
 
 
 def test_a_round_lives_through_a_minute_without_a_store_on_default_times() -> None:
@@ -162,7 +162,7 @@ def test_an_outage_ends_at_its_limit() -> None:
     member.pass_time(1.5)
     actions = member.beats(17)
     assert none(actions, StopRound)
-    assert max(action.until for action in actions if isinstance(action, ExtendLeash)) == member.kept_at + 20.0 - 1.0
+    assert max(action.until for action in actions if isinstance(action, ExtendWatchdog)) == member.kept_at + 20.0 - 1.0
     assert only(member.beats(4), StopRound).mode == "fence"
 
 
@@ -171,7 +171,7 @@ def test_nothing_is_written_while_the_lease_is_over() -> None:
     member.pass_time(1.5)
     member.beats(6)
     member.tell(RoundFailed(1, 3, False, "first"))
-    asks = [action.request for action in member.beats(4) if isinstance(action, Ask)]
+    asks = [action.request for action in member.beats(4) if isinstance(action, StoreRequest)]
     assert asks
     assert all(isinstance(request, KeepAlive) for request in asks)
 
@@ -182,7 +182,7 @@ def test_nothing_is_written_while_the_lease_is_over() -> None:
 def test_a_lease_that_has_lived_on_in_the_store_is_simply_renewed() -> None:
     member = Cut()
     member.pass_time(1.5)
-    lease = member.protocol.leash.lease
+    lease = member.protocol.lease.lease
     assert lease is not None
     for _ in range(10):
         member.beats(1)
@@ -191,7 +191,7 @@ def test_a_lease_that_has_lived_on_in_the_store_is_simply_renewed() -> None:
     actions = member.pass_time(0.5)
     assert none(actions, StopRound)
     assert asked(actions, "register again") == []
-    assert member.protocol.leash.lease_until >= member.now + 4.0
+    assert member.protocol.lease.lease_until >= member.now + 4.0
 
 
 def back(member: Cut) -> list[Any]:
@@ -212,7 +212,7 @@ def test_a_held_member_registers_again_on_a_new_lease_and_the_round_goes_on() ->
     (request,) = asked(actions, "register again")
     assert {(c.key, c.target, c.operand) for c in request.compares} == {
         (JOB.member(member.id), "create", 0),
-        (JOB.round, "mod", member.protocol.mirror.revision(JOB.round)),
+        (JOB.round, "mod", member.protocol.cache.revision(JOB.round)),
         (JOB.verdict, "create", 0),
         ("/p/r/current", "mod", member.store.get("/p/r/current").items[0].mod_revision),
     }
@@ -258,7 +258,7 @@ def test_a_registration_whose_answer_was_lost_is_found() -> None:
         assert member.settle_one()
     member.serve(asks[0].request)
     member.asks.remove(asks[0])
-    member.step(Unknown(asks[0].id))
+    member.step(StoreOutcomeUnknown(asks[0].id))
     assert none(member.pass_time(1.0), StopRound)
     assert member.protocol.member_id == member.id
 
@@ -266,7 +266,7 @@ def test_a_registration_whose_answer_was_lost_is_found() -> None:
 def test_a_held_member_whose_key_somebody_deleted_is_fenced() -> None:
     member = Cut()
     member.pass_time(1.5)
-    lease = member.protocol.leash.lease
+    lease = member.protocol.lease.lease
     assert lease is not None
     for _ in range(10):
         member.beats(1)
@@ -293,10 +293,10 @@ class Leader(Cut):
         assert self.leads
 
     def word(self, member_id: str, beat: int) -> list[Any]:
-        return self.tell(Told(member_id, written(StoreIsAway(beat, "plan"))))
+        return self.tell(PeerMessage(member_id, encode_message(OutageAck(beat, "plan"))))
 
     def questions(self, actions: list[Any]) -> list[tuple[str, int]]:
-        return [(to, message.beat) for to, message in words(actions) if isinstance(message, IsStoreAway)]
+        return [(to, message.probe) for to, message in words(actions) if isinstance(message, OutageProbe)]
 
 
 def test_a_leader_asks_all_and_tells_them_to_hold_on_when_nobody_s_word_is_missing() -> None:
@@ -305,10 +305,10 @@ def test_a_leader_asks_all_and_tells_them_to_hold_on_when_nobody_s_word_is_missi
     assert leader.questions(actions) == [("L", 1), ("S", 1)]
     asked_at = leader.now
     assert words(leader.word("L", 1)) == []
-    assert none(leader.word("X", 1), ExtendLeash, Tell), "whoever that is"
+    assert none(leader.word("X", 1), ExtendWatchdog, SendToPeer), "whoever that is"
     actions = leader.word("S", 1)
-    assert words(actions) == [("L", HoldOn(1, "plan")), ("S", HoldOn(1, "plan"))]
-    assert only(actions, ExtendLeash).until == asked_at + 5.0 - 1.0
+    assert words(actions) == [("L", OutageConfirmed(1, "plan")), ("S", OutageConfirmed(1, "plan"))]
+    assert only(actions, ExtendWatchdog).until == asked_at + 5.0 - 1.0
     assert leader.questions(leader.pass_time(1.0)) == [("L", 2), ("S", 2)]
 
 
@@ -318,7 +318,7 @@ def test_a_beat_without_everybody_s_word_in_time_is_void() -> None:
     leader.word("L", 1)
     leader.pass_time(1.5)
     assert words(leader.word("S", 1)) == []
-    assert none(leader.word("L", 1), ExtendLeash)
+    assert none(leader.word("L", 1), ExtendWatchdog)
 
 
 def test_a_word_that_a_frozen_leader_finds_when_it_goes_on_is_too_late() -> None:
@@ -326,7 +326,7 @@ def test_a_word_that_a_frozen_leader_finds_when_it_goes_on_is_too_late() -> None
     leader.pass_time(1.0)
     leader.word("L", 1)
     leader.now += 1.2
-    assert not [message for _, message in words(leader.word("S", 1)) if isinstance(message, HoldOn)]
+    assert not [message for _, message in words(leader.word("S", 1)) if isinstance(message, OutageConfirmed)]
 
 
 def test_a_leader_that_alone_cannot_reach_the_store_ends_with_its_lease() -> None:
@@ -340,7 +340,7 @@ def test_nobody_waits_for_the_word_of_a_member_that_is_proven_gone() -> None:
     leader.tell(PeerDown("S", False))
     leader.tell(PeerGone("S"))
     assert leader.questions(leader.pass_time(1.0)) == [("L", 1)]
-    assert words(leader.word("L", 1)) == [("L", HoldOn(1, "plan"))]
+    assert words(leader.word("L", 1)) == [("L", OutageConfirmed(1, "plan"))]
 
 
 def test_one_node_alone_gives_its_word_to_itself() -> None:

@@ -12,24 +12,24 @@ import pytest
 
 from rendezvous import messages, records
 from rendezvous.errors import LeaseNotFound, StoreError
-from rendezvous.leash import Leash
+from rendezvous.leash import LeaseKeeper
 from rendezvous.messages import (
-    Ask,
-    Begin,
     CheckpointSaved,
-    End,
     Event,
-    ExtendLeash,
-    Follow,
-    LeashEnded,
-    Leave,
+    Exit,
+    ExtendWatchdog,
+    LeaveRequest,
+    Log,
     RoundFailed,
     RoundStopped,
     RoundSucceeded,
-    Say,
+    Start,
     StartRound,
+    StartWatch,
     StopRound,
+    StoreRequest,
     Tick,
+    WatchdogExpired,
     WatchLost,
 )
 from rendezvous.records import Command, Seal, Status, Verdict
@@ -41,24 +41,28 @@ from tests.support.member_bench import Bench, none, only, running
 
 def test_a_request_is_not_repeated_while_it_is_under_way() -> None:
     bench = Bench()
-    assert only(bench.step(Begin()), Ask).why == "grant a lease"
-    assert none(bench.step(Tick()), Ask)
+    assert only(bench.step(Start()), StoreRequest).why == "grant a lease"
+    assert none(bench.step(Tick()), StoreRequest)
 
 
 @pytest.mark.parametrize("is_refused", [True, False], ids=["refused", "unknown"])
 def test_a_request_that_brought_nothing_is_made_again_after_a_pause(is_refused: bool) -> None:
     bench = Bench(retry_delay_s=0.5)
-    ask = only(bench.step(Begin()), Ask)
-    outcome = messages.Refused(ask.id, StoreError("no")) if is_refused else messages.Unknown(ask.id)
-    assert none(bench.step(outcome), Ask)
+    ask = only(bench.step(Start()), StoreRequest)
+    outcome = messages.StoreRejected(ask.id, StoreError("no")) if is_refused else messages.StoreOutcomeUnknown(ask.id)
+    assert none(bench.step(outcome), StoreRequest)
     assert bench.protocol.wake_at == bench.now + 0.5
     bench.now += 0.5
-    assert only(bench.step(Tick()), Ask).request == ask.request
+    assert only(bench.step(Tick()), StoreRequest).request == ask.request
 
 
 def test_an_answer_that_nobody_waits_for_changes_nothing() -> None:
     bench = running()
-    for event in (messages.Answered(999, None), messages.Unknown(999), messages.Refused(999, LeaseNotFound("gone"))):
+    for event in (
+        messages.StoreReply(999, None),
+        messages.StoreOutcomeUnknown(999),
+        messages.StoreRejected(999, LeaseNotFound("gone")),
+    ):
         assert bench.step(event) == []
 
 
@@ -69,11 +73,11 @@ def test_nothing_comes_after_the_end_and_nobody_needs_to_wake_it() -> None:
     bench = running()
     stop = only(bench.tell(RoundSucceeded(1)), StopRound)
     assert (stop.mode, stop.reason) == ("kill", "all workers succeeded")
-    end = only(bench.tell(RoundStopped(1, 4001)), End)
+    end = only(bench.tell(RoundStopped(1, 4001)), Exit)
     assert (end.exit_code, end.reason) == (0, "all workers succeeded")
     assert bench.watched == set()
     assert bench.protocol.wake_at == math.inf
-    assert bench.step(Tick()) == bench.step(Leave("SIGTERM", 143)) == []
+    assert bench.step(Tick()) == bench.step(LeaveRequest("SIGTERM", 143)) == []
     assert [item.key for item in bench.store.get(bench.job.members, prefix=True).items] == []
 
 
@@ -83,7 +87,7 @@ def finished(kind: str, exit_code: int) -> Bench:
     verdict = Verdict(kind=kind, exit_code=exit_code, round=1, reason="it is over")
     bench.store.put(bench.job.verdict, records.encode(verdict))
     bench.settle()
-    assert only(bench.tell(RoundStopped(1, 4001)), End).exit_code == exit_code
+    assert only(bench.tell(RoundStopped(1, 4001)), Exit).exit_code == exit_code
     return bench
 
 
@@ -101,33 +105,33 @@ def test_an_agent_that_comes_too_late_ends_at_once_and_for_good(
 ) -> None:
     before = finished(kind, 0 if kind == "success" else 9)
     late = Bench(before.store, digest=digest, opens_next_job=opens_next_job)
-    actions = late.tell(Begin())
-    end = only(actions, End)
+    actions = late.tell(Start())
+    end = only(actions, Exit)
     assert (end.exit_code, end.reason) == (exit_code, reason)
     assert none(actions, StartRound)
-    assert isinstance(actions[-1], End), "nothing may come after it"
+    assert isinstance(actions[-1], Exit), "nothing may come after it"
     assert late.protocol.wake_at == math.inf
 
 
 def test_a_failed_run_s_name_is_free_for_another_command() -> None:
     late = Bench(finished("failure", 9).store, digest="other.py")
-    assert only(late.tell(Begin()), StartRound).round == 1
+    assert only(late.tell(Start()), StartRound).round == 1
 
 
 def test_who_is_told_to_leave_before_it_has_joined_leaves_at_once() -> None:
     bench = Bench()
-    bench.step(Begin())
-    end = only(bench.step(Leave("SIGTERM", 143)), End)
+    bench.step(Start())
+    end = only(bench.step(LeaveRequest("SIGTERM", 143)), Exit)
     assert (end.exit_code, end.verdict) == (143, None)
     assert bench.protocol.wake_at == math.inf
 
 
 def test_joining_has_an_end_and_says_what_stood_in_the_way() -> None:
     bench = Bench(start_timeout_s=10.0)
-    ask = only(bench.step(Begin()), Ask)
-    bench.step(messages.Refused(ask.id, StoreError("etcd at 10.0.0.1 does not let us in")))
+    ask = only(bench.step(Start()), StoreRequest)
+    bench.step(messages.StoreRejected(ask.id, StoreError("etcd at 10.0.0.1 does not let us in")))
     bench.now += 10.0
-    end = only(bench.step(Tick()), End)
+    end = only(bench.step(Tick()), Exit)
     assert (end.exit_code, end.reason) == (75, "could not join run r within 10 s: etcd at 10.0.0.1 does not let us in")
 
 
@@ -136,24 +140,24 @@ def test_joining_has_an_end_and_says_what_stood_in_the_way() -> None:
 
 def test_the_leash_ends_a_margin_before_a_lease_counted_from_the_request() -> None:
     bench = Bench(lease_ttl_s=10.0, kill_margin_s=2.0)
-    ask = only(bench.step(Begin()), Ask)
+    ask = only(bench.step(Start()), StoreRequest)
     bench.now += 0.7
-    assert only(bench.answer(ask), ExtendLeash).until == 100.0 + 10.0 - 2.0
+    assert only(bench.answer(ask), ExtendWatchdog).until == 100.0 + 10.0 - 2.0
 
 
 def test_a_lease_without_end_needs_no_renewal_and_no_leash() -> None:
     bench = running(lease_ttl_s=math.inf)
-    assert none(bench.made, ExtendLeash)
+    assert none(bench.made, ExtendWatchdog)
     assert bench.protocol.wake_at == math.inf
 
 
 def test_a_store_may_count_in_whole_seconds() -> None:
     bench = running()
     bench.now += 1.0
-    ask = only(bench.step(Tick()), Ask)
+    ask = only(bench.step(Tick()), StoreRequest)
     assert isinstance(ask.request, messages.KeepAlive)
     renewal = Renewal(5, True, 99, bench.protocol.member_revision)
-    assert only(bench.step(messages.Answered(ask.id, renewal)), ExtendLeash).until == bench.now + 4.0
+    assert only(bench.step(messages.StoreReply(ask.id, renewal)), ExtendWatchdog).until == bench.now + 4.0
 
 
 def test_a_lease_that_cannot_be_renewed_costs_the_membership_and_the_workers() -> None:
@@ -163,15 +167,15 @@ def test_a_lease_that_cannot_be_renewed_costs_the_membership_and_the_workers() -
     actions = bench.step(Tick())
     assert only(actions, StopRound).mode == "fence"
     assert bench.watched == set()
-    assert none(actions, Ask), "a new membership begins when nothing is left of the round"
-    assert only(bench.step(RoundStopped(1, 4001)), Ask).why == "grant a lease"
+    assert none(actions, StoreRequest), "a new membership begins when nothing is left of the round"
+    assert only(bench.step(RoundStopped(1, 4001)), StoreRequest).why == "grant a lease"
     assert bench.protocol.member_id != former
 
 
 def test_a_leash_that_has_ended_gives_the_lease_back_for_others_to_go_on() -> None:
     bench = running()
-    actions = bench.step(LeashEnded())
-    assert isinstance(only(actions, Ask).request, messages.Revoke)
+    actions = bench.step(WatchdogExpired())
+    assert isinstance(only(actions, StoreRequest).request, messages.Revoke)
     assert only(actions, StopRound).mode == "fence"
 
 
@@ -180,13 +184,13 @@ def test_a_member_whose_key_is_deleted_while_its_lease_lives_is_fenced() -> None
     bench.store.delete(bench.job.member(bench.protocol.member_id))
     actions = bench.settle()
     assert only(actions, StopRound).mode == "fence"
-    assert only(actions, End).exit_code == 137
+    assert only(actions, Exit).exit_code == 137
     assert bench.watched == set()
 
 
 def test_no_round_starts_so_late_that_the_leash_would_not_allow_it_and_nobody_asks_in_a_circle() -> None:
     bench = Bench()
-    bench.step(Begin())
+    bench.step(Start())
     while not (reads := [ask for ask in bench.asks if ask.why.startswith("read the assignment")]):
         bench.settle_one()
     bench.now += 4.5
@@ -203,15 +207,15 @@ def test_no_round_starts_so_late_that_the_leash_would_not_allow_it_and_nobody_as
 def test_what_a_lost_watch_covered_is_read_again_until_that_succeeds(is_refused: bool) -> None:
     bench = running()
     control = bench.job.control
-    assert none(bench.lose(control), Ask), "a store that drops watches is not pressed"
+    assert none(bench.lose(control), StoreRequest), "a store that drops watches is not pressed"
     bench.now += 0.2
-    ask = only(bench.step(Tick()), Ask)
-    bench.step(messages.Refused(ask.id, StoreError("no")) if is_refused else messages.Unknown(ask.id))
+    ask = only(bench.step(Tick()), StoreRequest)
+    bench.step(messages.StoreRejected(ask.id, StoreError("no")) if is_refused else messages.StoreOutcomeUnknown(ask.id))
     bench.asks.clear()
     bench.store.put(bench.job.verdict, records.encode(Verdict(kind="failure", exit_code=3, round=1, reason="over")))
     bench.now += 0.2
     actions = bench.tell(Tick())
-    assert only(actions, Follow).key == control
+    assert only(actions, StartWatch).key == control
     assert only(actions, StopRound).reason == "over"
 
 
@@ -225,10 +229,10 @@ def test_a_leader_that_has_lost_a_watch_decides_nothing_until_it_has_read_again(
 def test_the_loss_of_a_watch_that_nobody_wants_any_more_is_ignored() -> None:
     bench = running()
     former = bench.job.member(bench.protocol.member_id)
-    bench.step(LeashEnded())
+    bench.step(WatchdogExpired())
     bench.tell(RoundStopped(1, 4001))
     bench.step(WatchLost(former, StoreError("the watch has ended")))
-    assert none(bench.wait(0.5), Follow)
+    assert none(bench.wait(0.5), StartWatch)
 
 
 def test_a_leader_whose_key_has_gone_stops_watching_everybody_until_it_leads_again() -> None:
@@ -253,12 +257,12 @@ def test_a_round_is_started_with_what_was_sealed() -> None:
 
 def test_a_failure_after_the_order_to_stop_is_no_failure() -> None:
     bench = running()
-    assert only(bench.tell(Leave("SIGTERM", 143)), StopRound).mode == "grace"
+    assert only(bench.tell(LeaveRequest("SIGTERM", 143)), StopRound).mode == "grace"
     bench.tell(RoundFailed(1, 1, False, "killed by SIGTERM"))
     stored = bench.store.get(bench.job.status(bench.protocol.member_id)).first
     assert stored is not None
     assert records.decode(Status, stored.value, stored.key).outcome == ""
-    assert only(bench.tell(RoundStopped(1, 4001)), End).exit_code == 143
+    assert only(bench.tell(RoundStopped(1, 4001)), Exit).exit_code == 143
 
 
 @pytest.mark.parametrize("event", [RoundSucceeded(7), RoundFailed(7, 1, False, ""), RoundStopped(7, 4001)])
@@ -283,11 +287,11 @@ def test_when_a_failure_was_first_told_survives_a_lost_answer_and_what_is_told_l
     bench.asks.remove(write)
     assert bench.serve(write.request) is not None
     _, first_told = stored()
-    bench.step(messages.Unknown(write.id))
+    bench.step(messages.StoreOutcomeUnknown(write.id))
     if is_seen:
         bench.deliver()
     bench.wait(0.2)
-    bench.tell(Leave("SIGTERM", 143))
+    bench.tell(LeaveRequest("SIGTERM", 143))
     bench.tell(RoundStopped(1, 4001))
     status, revision = stored()
     assert (status.is_stopped, status.failed_revision) == (True, first_told)
@@ -316,8 +320,8 @@ def test_a_verdict_s_lease_that_has_gone_does_not_cost_the_membership() -> None:
     while not (writes := [ask for ask in bench.asks if ask.why == "end the job: success"]):
         bench.settle_one()
     bench.asks.remove(writes[0])
-    actions = bench.step(messages.Refused(writes[0].id, LeaseNotFound("the verdict's lease has expired")))
-    assert none(actions, StopRound, Say)
+    actions = bench.step(messages.StoreRejected(writes[0].id, LeaseNotFound("the verdict's lease has expired")))
+    assert none(actions, StopRound, Log)
     assert only(bench.wait(0.2), StopRound).reason == "all workers succeeded"
 
 
@@ -356,8 +360,8 @@ def test_a_verdict_once_seen_is_obeyed_even_when_its_key_has_expired() -> None:
     bench.store.put(bench.job.verdict, records.encode(Verdict(kind="failure", exit_code=3, round=1, reason="over")))
     assert only(bench.settle(), StopRound).reason == "over"
     bench.store.delete(bench.job.verdict)
-    assert none(bench.settle(), Ask)
-    assert only(bench.tell(RoundStopped(1, 4001)), End).exit_code == 3
+    assert none(bench.settle(), StoreRequest)
+    assert only(bench.tell(RoundStopped(1, 4001)), Exit).exit_code == 3
 
 
 @pytest.mark.parametrize("name", ["leader", "round", "stop", "verdict", "spares"])
@@ -366,11 +370,11 @@ def test_a_record_that_cannot_be_read_is_named_once_and_ignored(name: str) -> No
     key = getattr(bench.job, name)
     bench.store.put(key, b"rubbish")
     actions = bench.settle()
-    said = [action.sentence for action in actions if isinstance(action, Say) and "rubbish" not in action.sentence]
+    said = [action.sentence for action in actions if isinstance(action, Log) and "rubbish" not in action.sentence]
     assert [sentence for sentence in said if key in sentence and "is ignored" in sentence] == [
         f"the value of {key} is not JSON, so it was not written by meshrun; it is ignored"
     ]
-    assert none(actions, StopRound, StartRound, End)
+    assert none(actions, StopRound, StartRound, Exit)
     assert bench.protocol.alive_round == 1
 
 
@@ -395,7 +399,7 @@ def test_a_checkpoint_that_workers_tell_of_is_counted_in_the_status() -> None:
 def test_events_that_come_together_are_compared_once() -> None:
     bench = running()
     actions = bench.protocol.steps((RoundFailed(1, 3, False, "first", 5, True, True), Tick(), Tick()), bench.now)
-    ask = only(actions, Ask)
+    ask = only(actions, StoreRequest)
     assert ask.why == "report on round 1"
     assert isinstance(ask.request, messages.Txn)
     put = ask.request.success[0]
@@ -407,17 +411,17 @@ def test_events_that_come_together_are_compared_once() -> None:
 @pytest.mark.parametrize(("is_final", "outcome"), [(False, ""), (True, "failed")])
 def test_a_failure_after_the_stop_counts_only_if_it_is_the_node_s_last(is_final: bool, outcome: str) -> None:
     bench = running()
-    bench.protocol.here.stop("kill", "a worker failed elsewhere", bench.now)
+    bench.protocol.round.stop("kill", "a worker failed elsewhere", bench.now)
     bench.tell(RoundFailed(1, 3, False, "late", is_final=is_final))
-    assert bench.protocol.here.status.outcome == outcome
+    assert bench.protocol.round.status.outcome == outcome
 
 
 def test_a_seal_that_is_applied_late_is_not_sealed_over() -> None:
     bench = Bench()
-    bench.step(Begin())
+    bench.step(Start())
     _settle_until(bench, "seal round 1")
     late = bench.asks.popleft()
-    bench.step(messages.Unknown(late.id))
+    bench.step(messages.StoreOutcomeUnknown(late.id))
     bench.now += 1.0
     bench.step(Tick())
     _settle_until(bench, "seal round 1")
@@ -425,7 +429,7 @@ def test_a_seal_that_is_applied_late_is_not_sealed_over() -> None:
     bench.serve(late.request)
     answer = bench.serve(again.request)
     bench.deliver()  # the watch tells of the seal before the answer to the second try is there
-    bench.step(messages.Answered(again.id, answer))
+    bench.step(messages.StoreReply(again.id, answer))
     bench.settle()
     sealed = bench.store.get(bench.job.round).first
     assert sealed is not None
@@ -434,10 +438,10 @@ def test_a_seal_that_is_applied_late_is_not_sealed_over() -> None:
 
 def test_an_assignment_that_was_not_answered_is_written_again_under_the_same_token() -> None:
     bench = Bench()
-    bench.step(Begin())
+    bench.step(Start())
     _settle_until(bench, "assign round 1")
     first = bench.asks.popleft()
-    bench.step(messages.Unknown(first.id))
+    bench.step(messages.StoreOutcomeUnknown(first.id))
     bench.now += 1.0
     bench.step(Tick())
     _settle_until(bench, "assign round 1")
@@ -459,12 +463,12 @@ def _settle_until(bench: Bench, why: str) -> None:
 def test_no_round_is_started_when_what_was_read_last_is_nearly_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     """The watchdog ends with that as it does with the lease: such workers would be killed as they begin."""
     bench = Bench()
-    bench.step(Begin())
+    bench.step(Start())
     while not [ask for ask in bench.asks if ask.why == "read the assignment of round 1"]:
         bench.settle_one()
     margin_s = bench.protocol.settings.kill_margin_s
     with monkeypatch.context() as patch:
-        patch.setattr(Leash, "membership_until", property(lambda self: bench.now + margin_s / 2))
+        patch.setattr(LeaseKeeper, "membership_until", property(lambda self: bench.now + margin_s / 2))
         assert none(bench.answer(bench.asks[0]), StartRound)
     bench.now += bench.protocol.settings.retry_delay_s
     assert only(bench.tell(Tick()), StartRound).round == 1
@@ -473,14 +477,14 @@ def test_no_round_is_started_when_what_was_read_last_is_nearly_too_old(monkeypat
 def test_an_assignment_that_cannot_be_read_fails_the_round_here_and_another_one_is_sealed() -> None:
     """Others wait for this node's ranks: standing by as a spare would hold them up for ever."""
     bench = Bench(max_restarts=1)
-    bench.step(Begin())
+    bench.step(Start())
     while not any(ask.why == "read the assignment of round 1" for ask in bench.asks):
         assert bench.settle_one()
     (item,) = bench.store.get(f"{bench.job.root}/assign/", prefix=True).items
     bench.store.put(item.key, b"rubbish")
     made = bench.settle()
     assert only(made, StartRound).assignment == ""  # which no agent can run
-    assert [say.sentence for say in made if isinstance(say, Say) and item.key in say.sentence]
+    assert [say.sentence for say in made if isinstance(say, Log) and item.key in say.sentence]
     made = bench.tell(RoundFailed(1, 1, False, "")) + bench.wait(2.0)
     assert only(made, StopRound).round == 1
     made = bench.tell(RoundStopped(1, 4001)) + bench.wait(2.0)

@@ -18,9 +18,9 @@ from rendezvous.records import (
     Assignment,
     Command,
     Drain,
-    Leader,
+    LeaderRecord,
     Member,
-    Past,
+    RoundHistory,
     Seal,
     Spares,
     Spec,
@@ -31,8 +31,8 @@ from rendezvous.records import (
 
 KEY = "/p/r/job/some/key"
 KINDS: tuple[Any, ...] = (
-    *(Spec, Member, Leader, Spares, Drain, Command),
-    *(Past, Seal, Stop, Assignment, Status, Verdict),
+    *(Spec, Member, LeaderRecord, Spares, Drain, Command),
+    *(RoundHistory, Seal, Stop, Assignment, Status, Verdict),
 )
 NUMBERS = st.floats(-1e9, 1e9)
 VALUES: dict[str, st.SearchStrategy[Any]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rendezvous.errors import LeaseNotFound, OutcomeUnknown, StoreError
 from rendezvous.settings import Settings
-from rendezvous.trouble import Trouble
+from rendezvous.trouble import StoreHealthLog
 
 AWAY = StoreError("the store at h:1 cannot be reached: connection refused")
 FULL = StoreError("the store at h:1 has no space left in its database", "disarm it")
@@ -12,8 +12,8 @@ OVER = "the store does what it is asked again"
 
 
 def told(*taken: tuple[float, str, StoreError | None]) -> list[str]:
-    trouble = Trouble(Settings())
-    return [sentence for at, purpose, error in taken if (sentence := trouble.take(purpose, error, at))]
+    trouble = StoreHealthLog(Settings())
+    return [sentence for at, purpose, error in taken if (sentence := trouble.note(purpose, error, at))]
 
 
 def test_what_lasts_is_told_once_in_its_last_words_and_so_is_its_end() -> None:
@@ -44,29 +44,29 @@ def test_a_lease_that_is_gone_is_an_answer() -> None:
 
 
 def test_slow_writes_are_told_once_again_when_twice_as_slow_and_when_they_are_over() -> None:
-    trouble = Trouble(Settings())
-    said = [trouble.take("write", None, float(at), took_s) for at, took_s in enumerate((0.9, 1.2, 2.3, 2.4, 0.6, 0.1))]
+    trouble = StoreHealthLog(Settings())
+    said = [trouble.note("write", None, float(at), took_s) for at, took_s in enumerate((0.9, 1.2, 2.3, 2.4, 0.6, 0.1))]
     slow = [
         f"writes to the store take {took_s} s: joining and restarts take several of them; "
         f"if nodes lose their membership meanwhile, --lease-ttl {ttl_s} waits longer"
         for took_s, ttl_s in (("1.2", 10), ("2.4", 15))
     ]
     assert said == ["", slow[0], "", slow[1], "", "writes to the store are fast again"]
-    assert [trouble.take(purpose, None, 9.0, 3.0) for purpose in ("read", "renew")] == ["", ""]
+    assert [trouble.note(purpose, None, 9.0, 3.0) for purpose in ("read", "renew")] == ["", ""]
 
 
 def test_a_lease_that_is_made_for_slow_writes_needs_no_longer_one() -> None:
-    trouble = Trouble(Settings(lease_ttl_s=15.0))
+    trouble = StoreHealthLog(Settings(lease_ttl_s=15.0))
     slow = "writes to the store take 2.4 s: joining and restarts take several of them"
-    assert trouble.take("write", None, 0.0, 2.4) == slow
+    assert trouble.note("write", None, 0.0, 2.4) == slow
 
 
 def test_no_lease_is_named_that_would_wait_no_longer() -> None:
     """After a pause of the whole node a write may seem to have taken minutes."""
-    said = [Trouble(Settings(lease_ttl_s=ttl_s)).take("write", None, 0.0, 600.0) for ttl_s in (5.0, 25.0)]
+    said = [StoreHealthLog(Settings(lease_ttl_s=ttl_s)).note("write", None, 0.0, 600.0) for ttl_s in (5.0, 25.0)]
     assert ["--lease-ttl 25 " in sentence for sentence in said] == [True, False]
     assert "--lease-ttl" not in said[1]
 
 
 def test_the_lease_that_is_named_is_as_long_as_its_calls_need() -> None:
-    assert "--lease-ttl 20 " in Trouble(Settings(lease_ttl_s=10.0, call_parts=10)).take("write", None, 0.0, 1.2)
+    assert "--lease-ttl 20 " in StoreHealthLog(Settings(lease_ttl_s=10.0, call_parts=10)).note("write", None, 0.0, 1.2)

@@ -15,7 +15,7 @@ from launcher.placement import Costs, Feasibility, Limits, Whole
 from launcher.placement.capacity import feasibility
 from launcher.roster import Description, RosterPlanner, Share, describe, read_share
 from rendezvous.decide import MemberView, Size
-from rendezvous.messages import Candidate, MakePlan, Planned, PlanRefused
+from rendezvous.messages import Candidate, MakePlan, PlanReady, PlanRefused
 from rendezvous.records import Member
 
 
@@ -28,14 +28,14 @@ def planner(mesh: str = "dp=*", nodes_min: int = 1, nodes_max: int | None = None
     return RosterPlanner(meshes.parse(mesh), Limits(nodes_min=nodes_min, nodes_max=nodes_max), Costs())
 
 
-def shares(planned: Planned | PlanRefused) -> dict[str, Share]:
-    assert isinstance(planned, Planned)
+def shares(planned: PlanReady | PlanRefused) -> dict[str, Share]:
+    assert isinstance(planned, PlanReady)
     return {member_id: read_share(text) for member_id, text in planned.assignments.items()}
 
 
 def plan(
     roster: Sequence[Candidate], mesh: str = "dp=*", previous: Mapping[str, str] | None = None, **limits: int
-) -> Planned | PlanRefused:
+) -> PlanReady | PlanRefused:
     return planner(mesh, **limits).plan(MakePlan(7, 1, tuple(roster), previous or {}))
 
 
@@ -54,7 +54,7 @@ def test_each_node_is_told_its_ranks_and_what_all_know_alike() -> None:
         master_port=4001,
         summary="2 of 2 nodes, 4 ranks, dp=2",
     )
-    assert isinstance(planned, Planned)
+    assert isinstance(planned, PlanReady)
     assert (planned.id, planned.world_size, planned.coordinator) == (7, 4, "10.0.0.1:4001")
 
 
@@ -89,7 +89,7 @@ def test_what_was_asked_last_is_answered_from_memory(monkeypatch: pytest.MonkeyP
 
 def test_a_master_port_that_was_asked_for_is_the_one_all_use() -> None:
     planned = plan([candidate("a", 1, master_port=29500), candidate("b", 2, master_port=29500)])
-    assert isinstance(planned, Planned)
+    assert isinstance(planned, PlanReady)
     assert planned.coordinator == "10.0.0.1:29500"
     assert {share.master_port for share in shares(planned).values()} == {29500}
 
@@ -101,7 +101,7 @@ def test_a_spare_is_told_nothing() -> None:
 def test_who_stays_keeps_its_ranks_and_a_spare_fills_the_hole() -> None:
     nodes = {name: candidate(name, order) for order, name in enumerate("abcd", 1)}
     first = plan(list(nodes.values()), nodes_max=3)
-    assert isinstance(first, Planned)
+    assert isinstance(first, PlanReady)
     second = plan([nodes[name] for name in "bcd"], previous=first.assignments, nodes_max=3)
     before, after = shares(first), shares(second)
     assert {name: after[name].ranks for name in "bc"} == {name: before[name].ranks for name in "bc"}

@@ -15,7 +15,7 @@ from launcher.roster import RosterPlanner
 from launcher.roster.description import Description, describe, read_share
 from launcher.roster.ground import LEVELS_MAX, ground, limits_on
 from rendezvous.decide import MemberView, Size
-from rendezvous.messages import Candidate, MakePlan, Planned, PlanRefused
+from rendezvous.messages import Candidate, MakePlan, PlanReady, PlanRefused
 from rendezvous.records import Member
 
 
@@ -39,14 +39,14 @@ def candidates(*nodes: Description) -> tuple[Candidate, ...]:
     return tuple(Candidate(f"{at:016x}", describe(one), 4000 + at, at) for at, one in enumerate(nodes, 1))
 
 
-def ranks(planned: Planned, *nodes: Description) -> dict[str, tuple[int, ...]]:
+def ranks(planned: PlanReady, *nodes: Description) -> dict[str, tuple[int, ...]]:
     named = {f"{at:016x}": one.name for at, one in enumerate(nodes, 1)}
     return {named[member_id]: read_share(text).ranks for member_id, text in planned.assignments.items()}
 
 
-def plan(*nodes: Description, mesh: str = "dp=*,tp=2", limits: Limits = Limits(), costs: Costs = Costs()) -> Planned:  # noqa: B008
+def plan(*nodes: Description, mesh: str = "dp=*,tp=2", limits: Limits = Limits(), costs: Costs = Costs()) -> PlanReady:  # noqa: B008
     found = RosterPlanner(meshes.parse(mesh), limits, costs).plan(MakePlan(7, 1, candidates(*nodes), {}))
-    assert isinstance(found, Planned), found
+    assert isinstance(found, PlanReady), found
     return found
 
 
@@ -176,7 +176,7 @@ def test_a_node_that_returns_and_knows_more_or_less_moves_nobody(place: str) -> 
     planner = RosterPlanner(meshes.parse("pp=4,dp=*,tp=8"), Limits(), Costs())
     roster = candidates(*nodes)
     first = planner.plan(MakePlan(1, 1, roster, {}))
-    assert isinstance(first, Planned)
+    assert isinstance(first, PlanReady)
     held = {member_id: read_share(text).ranks for member_id, text in first.assignments.items()}
     back = Candidate("f" * 16, describe(node("h17", place, slot_count=8)), 4000, 99)
     changed = tuple(back if at == 17 else one for at, one in enumerate(roster))
@@ -184,7 +184,7 @@ def test_a_node_that_returns_and_knows_more_or_less_moves_nobody(place: str) -> 
     names = {one.member_id: known.name for one, known in zip(roster, nodes, strict=True)}
 
     def told(found: object) -> dict[str, tuple[int, ...]]:
-        assert isinstance(found, Planned)
+        assert isinstance(found, PlanReady)
         return {member_id: read_share(text).ranks for member_id, text in found.assignments.items()}
 
     assert told(planner.plan(MakePlan(2, 2, changed, first.assignments, names))) == held
@@ -231,7 +231,7 @@ def test_tolls_of_a_level_that_is_nowhere_are_said_once() -> None:
     remarks = []
     for number in (1, 2):
         found = planner.plan(MakePlan(number, number, candidates(node("h1", "zone=a"), node("h2", "zone=b")), {}))
-        assert isinstance(found, Planned)
+        assert isinstance(found, PlanReady)
         remarks.append(found.remarks)
     assert remarks == [("--tolls: nobody pays for leaf: no node says where it is there",), ()]
 
@@ -283,7 +283,7 @@ def test_a_member_with_a_place_that_cannot_be_is_left_out_and_harms_nobody(local
     bad = json.dumps({**json.loads(describe(node("h2"))), "locality": locality})
     roster = (*candidates(node("h1", "leaf=l")), Candidate("f" * 16, bad, 4009, 9))
     found = RosterPlanner(meshes.parse("dp=*,tp=2"), Limits(), Costs()).plan(MakePlan(7, 1, roster, {}))
-    assert isinstance(found, Planned)
+    assert isinstance(found, PlanReady)
     assert found.world_size == 2
     (remark,) = found.remarks
     assert remark.startswith(f"{'f' * 16} cannot take part: it has ")
@@ -298,7 +298,7 @@ def test_a_node_of_an_earlier_version_is_told_to_be_of_the_same() -> None:
     del old["locality"]
     roster = (*candidates(node("h1", "leaf=l")), Candidate("f" * 16, json.dumps(old), 4009, 9))
     found = RosterPlanner(meshes.parse("dp=*,tp=2"), Limits(), Costs()).plan(MakePlan(7, 1, roster, {}))
-    assert isinstance(found, Planned)
+    assert isinstance(found, PlanReady)
     assert found.remarks == (
         f"{'f' * 16} cannot take part: it is of another version of meshrun: run the same version on every node",
     )

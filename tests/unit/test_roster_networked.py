@@ -9,7 +9,7 @@ from launcher.placement import Costs, Limits, Plan
 from launcher.roster import NAMES_MAX, SUCCESSORS, RosterPlanner
 from launcher.roster.description import Description, describe, read_share
 from rendezvous.decide import MemberView, Size
-from rendezvous.messages import Candidate, MakePlan, Planned, PlanRefused
+from rendezvous.messages import Candidate, MakePlan, PlanReady, PlanRefused
 from rendezvous.records import Member
 
 
@@ -27,9 +27,9 @@ def planner(mesh: str = "dp=*,tp=2", nodes_min: int = 1, nodes_max: int | None =
     return RosterPlanner(meshes.parse(mesh), Limits(nodes_min=nodes_min, nodes_max=nodes_max), Costs())
 
 
-def plan(*texts: str, nodes_max: int | None = None, mesh: str = "dp=*,tp=2") -> Planned:
+def plan(*texts: str, nodes_max: int | None = None, mesh: str = "dp=*,tp=2") -> PlanReady:
     planned = planner(mesh, nodes_max=nodes_max).plan(MakePlan(7, 1, candidates(*texts), {}))
-    assert isinstance(planned, Planned)
+    assert isinstance(planned, PlanReady)
     return planned
 
 
@@ -110,7 +110,7 @@ def test_two_nodes_with_one_name_run_and_it_is_said() -> None:
 def test_assignments_of_the_last_round_that_cannot_be_read_are_no_precedent() -> None:
     roster = candidates(text("h1"), text("h2"))
     planned = planner().plan(MakePlan(7, 2, roster, {roster[0].member_id: "rubbish"}))
-    assert isinstance(planned, Planned)
+    assert isinstance(planned, PlanReady)
     assert any("cannot be read" in reason for reason in planned.remarks)
 
 
@@ -121,12 +121,12 @@ def test_nobody_who_can_be_used_is_no_plan() -> None:
 def test_a_node_that_comes_back_as_another_member_keeps_its_ranks() -> None:
     texts = [text(f"h{number}") for number in (1, 2, 3)]
     first = planner().plan(MakePlan(1, 1, candidates(*texts), {}))
-    assert isinstance(first, Planned)
+    assert isinstance(first, PlanReady)
     back = [*candidates(*texts)]
     back[0] = back[0]._replace(member_id="f" * 16, order=9)
     lost = candidates(*texts)[0].member_id
     second = planner().plan(MakePlan(2, 2, tuple(back), first.assignments, {lost: "h1"}))
-    assert isinstance(second, Planned)
+    assert isinstance(second, PlanReady)
     assert read_share(second.assignments["f" * 16]).ranks == read_share(first.assignments[lost]).ranks
     assert "0 of 6 ranks change their node" in second.reasons
 
@@ -134,9 +134,9 @@ def test_a_node_that_comes_back_as_another_member_keeps_its_ranks() -> None:
 def test_a_node_that_is_gone_is_still_called_by_its_name_when_another_plans() -> None:
     roster = candidates(text("h1"), text("h2"), text("h3"))
     first = planner().plan(MakePlan(1, 1, roster[:2], {}))
-    assert isinstance(first, Planned)
+    assert isinstance(first, PlanReady)
     second = planner().plan(MakePlan(2, 2, roster[::2], first.assignments, {roster[1].member_id: "h2"}))
-    assert isinstance(second, Planned)
+    assert isinstance(second, PlanReady)
     assert any("without h2; with h3" in reason for reason in second.reasons)
 
 

@@ -13,7 +13,7 @@ from launcher.locality import Level
 from launcher.locality.merge import Looked, Merged, merge
 from launcher.placement import Costs, Limits
 from launcher.roster import Description, RosterPlanner, Share, describe, read_share
-from rendezvous.messages import Candidate, MakePlan, Planned, PlanRefused
+from rendezvous.messages import Candidate, MakePlan, PlanReady, PlanRefused
 
 HOSTS = tuple(f"train-slice-0-{index}.train" for index in range(4))
 # What a pod of GKE with a v6e-16 is told, as a public repository shows it.
@@ -144,14 +144,14 @@ def host(slice: str, worker_id: int, hosts: int = 4, slots: int = 1, name: str =
 
 def plan(
     members: Sequence[Description], mesh: str = "dp=*", previous: Mapping[str, str] | None = None, nodes_min: int = 1
-) -> Planned | PlanRefused:
+) -> PlanReady | PlanRefused:
     roster = tuple(Candidate(one.name, describe(one), 4000, order) for order, one in enumerate(members, 1))
     planner = RosterPlanner(meshes.parse(mesh), Limits(nodes_min=nodes_min), Costs())
     return planner.plan(MakePlan(7, 1, roster, previous or {}))
 
 
-def shares(planned: Planned | PlanRefused) -> dict[str, Share]:
-    assert isinstance(planned, Planned), planned
+def shares(planned: PlanReady | PlanRefused) -> dict[str, Share]:
+    assert isinstance(planned, PlanReady), planned
     return {name: read_share(text) for name, text in planned.assignments.items()}
 
 
@@ -196,11 +196,11 @@ def test_where_one_node_is_in_no_slice_there_are_none() -> None:
 def test_a_slice_that_lost_a_host_stands_by_whole_and_the_others_count_from_zero() -> None:
     first = plan(SCRAMBLED)
     before = shares(first)
-    assert isinstance(first, Planned)
+    assert isinstance(first, PlanReady)
     lost = next(name for name in before if before[name].slice_index == 0 and before[name].ranks == (1,))
     second = plan([one for one in SCRAMBLED if one.name != lost], previous=first.assignments)
     after = shares(second)
-    assert isinstance(second, Planned)
+    assert isinstance(second, PlanReady)
     assert {name[0] for name in after} == {"a", "b", "c"} - {lost[0]}
     assert {(share.slice_index, share.slice_count) for share in after.values()} == {(0, 2), (1, 2)}
     assert all(share.ranks == (share.slice_index * 4 + int(name[2:]),) for name, share in after.items())
@@ -222,10 +222,10 @@ def test_half_a_slice_runs_nothing_and_says_who_is_missing(there: Sequence[int],
 
 def test_a_replacement_that_comes_before_its_predecessor_is_gone_stands_by() -> None:
     first = plan(SCRAMBLED)
-    assert isinstance(first, Planned)
+    assert isinstance(first, PlanReady)
     early = host("a", 2, name="a-2-new")
     both = plan([*SCRAMBLED, early], previous=first.assignments)
-    assert isinstance(both, Planned)
+    assert isinstance(both, PlanReady)
     assert {name: share.ranks for name, share in shares(both).items()} == {
         name: share.ranks for name, share in shares(first).items()
     }
@@ -238,7 +238,7 @@ def test_a_replacement_that_comes_before_its_predecessor_is_gone_stands_by() -> 
 @pytest.mark.parametrize("other", [host("a", 1, hosts=8, name="x"), host("a", 0, hosts=0, name="x")])
 def test_a_node_that_claims_a_slice_of_another_size_stands_by_alone(other: Description) -> None:
     planned = plan([other, *(host("a", index) for index in (3, 1, 0, 2))])
-    assert isinstance(planned, Planned)
+    assert isinstance(planned, PlanReady)
     assert {name: share.ranks for name, share in shares(planned).items()} == {f"a-{at}": (at,) for at in range(4)}
     assert planned.spare_reasons == {"x": f"x says that slice a has {other.slice_hosts} hosts, and others say 4"}
 
@@ -248,11 +248,11 @@ def test_complete_slices_are_preferred_to_larger_ones_that_are_not() -> None:
         [*(host("big", index, hosts=8) for index in range(5)), *(host("a", index) for index in (1, 0, 3, 2))]
     )
     assert {name: share.ranks for name, share in shares(planned).items()} == {f"a-{at}": (at,) for at in range(4)}
-    assert isinstance(planned, Planned)
+    assert isinstance(planned, PlanReady)
     assert "slices of 8 hosts cannot be used beside those of 4" in planned.remarks
 
 
-def numbered(numbers: Mapping[int, int]) -> Planned | PlanRefused:
+def numbered(numbers: Mapping[int, int]) -> PlanReady | PlanRefused:
     """One slice of four; `numbers`: worker id -> --node-rank."""
     members = [replace(host("a", index), node_rank=number, master_addr="m") for index, number in numbers.items()]
     roster = tuple(Candidate(one.name, describe(one), 4000, order) for order, one in enumerate(members, 1))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rendezvous import messages
-from rendezvous.messages import Answered, Ask, Event, Grant, Revoke, WatchLost
+from rendezvous.messages import Event, Grant, Revoke, StoreReply, StoreRequest, WatchLost
 from rendezvous.store import Batch, Watch
 from rendezvous.stores.memory import MemoryStore
 from rendezvous.testing.explore.offers import STORE, described
@@ -73,17 +73,17 @@ class Stepped(Storage):
         self.store = MemoryStore(clock=self._clock, threaded=False, first_lease=LEASES)
         self.store._keyspace.revision = REVISIONS
 
-    def request(self, node: Node, incarnation: int, ask: Ask, send: Callable[[int, Event], None]) -> None:
+    def request(self, node: Node, incarnation: int, ask: StoreRequest, send: Callable[[int, Event], None]) -> None:
         if isinstance(ask.request, Grant):  # nobody else's affair, and its answer tells of nothing else
             self.serve(node.name, incarnation, ask, send)
         else:
             label = f"the store applies a request of {node.name}: {ask.why}"
             self._world.offer(ask, label, (STORE,), self.serve, node.name, incarnation, ask, send)
 
-    def serve(self, name: str, incarnation: int, ask: Ask, send: Callable[[int, Event], None]) -> None:
+    def serve(self, name: str, incarnation: int, ask: StoreRequest, send: Callable[[int, Event], None]) -> None:
         event = self._apply(ask)
         if not isinstance(ask.request, Revoke):
-            how = "answered" if isinstance(event, Answered) else "refused"
+            how = "answered" if isinstance(event, StoreReply) else "refused"
             self._world.offer(event, f"{name} is {how}: {ask.why}", (name,), send, incarnation, event)
 
     def follow(
@@ -94,7 +94,7 @@ class Stepped(Storage):
 
         def on_batch(batch: Batch) -> None:
             changes = ", ".join(f"{event.kind} {event.item.key.split('/', 4)[-1]}" for event in batch.events)
-            world.offer(line, f"{name} sees {changes}", (name,), send, incarnation, messages.Watched(key, batch))
+            world.offer(line, f"{name} sees {changes}", (name,), send, incarnation, messages.WatchUpdate(key, batch))
 
         def on_lost(error: Exception) -> None:
             world.offer(line, f"{name} loses a watch", (name,), send, incarnation, WatchLost(key, error))  # type: ignore[arg-type]
@@ -105,7 +105,7 @@ class Stepped(Storage):
         self.deliver()
         return watch
 
-    def apply_late(self, ask: Ask) -> None:
+    def apply_late(self, ask: StoreRequest) -> None:
         self._world.trace(f"the store applies late: {ask.why}")
         self._apply(ask)
 

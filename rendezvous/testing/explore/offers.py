@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rendezvous import messages
-from rendezvous.messages import Event, Unknown
+from rendezvous.messages import Event, StoreOutcomeUnknown
 from rendezvous.testing.node import Node
 from rendezvous.testing.processes import Processes
 
@@ -71,11 +71,11 @@ def is_void(call: Any, arguments: Sequence[Any], at: float) -> bool:
 
 def is_known(event: Event, node: Any) -> bool:
     """Whether this member's copy of the store is not older than what a watch or a word tells."""
-    if isinstance(event, messages.Watched):
+    if isinstance(event, messages.WatchUpdate):
         protocol = node.protocol
-        if event.key not in protocol._followed:
+        if event.key not in protocol._watched:
             return True
-        mirror = protocol.mirror
+        mirror = protocol.cache
         for change in event.batch.events:
             key, revision = change.item.key, change.item.mod_revision
             read_at = max((at for prefix, at in mirror._read_at.items() if key.startswith(prefix)), default=0)
@@ -100,6 +100,6 @@ def label_of(call: Any, arguments: tuple[Any, ...]) -> str:
 
 def described(event: Event) -> str:
     match event:
-        case Unknown():
+        case StoreOutcomeUnknown():
             return "that a request brought no answer"
     return f"{type(event).__name__} {getattr(event, 'member_id', '')[:4]}".strip()

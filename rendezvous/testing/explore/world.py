@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rendezvous.messages import Answered, Ask, Unknown
+from rendezvous.messages import StoreOutcomeUnknown, StoreReply, StoreRequest
 from rendezvous.testing.cluster import Cluster
 from rendezvous.testing.explore.members import Chance, Member, Stepped
 from rendezvous.testing.explore.offers import ALL, STORE, SUCCEED, Choice, Offer, is_known, is_void, label_of, owner_of
@@ -165,7 +165,7 @@ class World(Cluster):
             if offer.line is None or offer.line not in lines:
                 lines.append(offer.line)
                 found.append(Choice(offer.label, offer.touched, self._take, (index,)))
-                if self.faults_left and isinstance(offer.line, (Ask, Answered)):
+                if self.faults_left and isinstance(offer.line, (StoreRequest, StoreReply)):
                     found += self._fates(index, offer)
         for node in self.nodes.values():
             found += self._starts(node) or self._choices_of(node)
@@ -193,7 +193,7 @@ class World(Cluster):
                 found.append(Choice(f"{SUCCEED} {name}", (name, STORE), node.processes.succeed))
             found += self._fault("fail", f"a worker of {name} fails", node.processes.fail)
         if node.is_up and not node.is_frozen:
-            lease = node.protocol.leash.lease if node.protocol is not None else None
+            lease = node.protocol.lease.lease if node.protocol is not None else None
             found += self._fault("crash", f"the agent of {name} is killed", node.crash)
             found += self._fault("power", f"{name} loses its power", node.power_off)
             found += self._fault("pause", f"{name} is paused", node.pause, PAUSE_S)
@@ -220,7 +220,7 @@ class World(Cluster):
 
     def _fates(self, index: int, offer: Offer) -> list[Choice]:
         """What may become of a request besides being applied, or of an answer besides being heard."""
-        is_request = isinstance(offer.line, Ask)
+        is_request = isinstance(offer.line, StoreRequest)
         if is_request:
             _, incarnation, ask, send = offer.arguments
         else:
@@ -228,7 +228,7 @@ class World(Cluster):
 
         def lose() -> None:
             del self.pool[index]
-            self.later(self.settings.call_limit_s, send, incarnation, Unknown(ask.id))
+            self.later(self.settings.call_limit_s, send, incarnation, StoreOutcomeUnknown(ask.id))
 
         def hold_up() -> None:
             lose()
