@@ -32,7 +32,7 @@ from launcher.placement import Costs, Limits
 from launcher.roster.description import Description, describe
 from rendezvous.driver import Driver
 from rendezvous.messages import Event, Exit, RoundStopped, Start, StartRound, StopRound
-from rendezvous.presence import Presence, bind
+from rendezvous.presence import PeerConnections, bind
 from rendezvous.protocol import MemberMachine
 from rendezvous.records import Spec
 from rendezvous.settings import Settings
@@ -143,7 +143,7 @@ class Own:
     def _live(self, number: int) -> None:
         wakeup = threading.Event()
         agent = Agent(number, self._options, self._settings, wakeup.set)
-        presence = Presence(
+        presence = PeerConnections(
             listener=agent.listener,
             address=agent.address,
             secret=b"",
@@ -196,7 +196,7 @@ class Shared:
             clock=boot_time,
             wake=agent.wake,
             is_local=True,  # requests are made at once, in whatever thread is this agent now
-            presence=cast(Presence, presence),
+            presence=cast(PeerConnections, presence),
         )
         self._agents[number] = (agent, presence)
 

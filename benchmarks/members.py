@@ -39,7 +39,7 @@ def ours() -> Prepare:
     from launcher.roster.description import Description, describe
     from rendezvous.driver import Driver
     from rendezvous.messages import Exit, Start, StartRound
-    from rendezvous.presence import Presence, bind
+    from rendezvous.presence import PeerConnections, bind
     from rendezvous.protocol import MemberMachine
     from rendezvous.records import Spec
     from rendezvous.settings import Settings
@@ -68,7 +68,7 @@ def ours() -> Prepare:
                 rng=random.Random(f"{options.run_id} {number}").random,
                 presence_address=address,
             )
-            presence = Presence(
+            presence = PeerConnections(
                 listener=listener,
                 address=address,
                 secret=b"",

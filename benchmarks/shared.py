@@ -30,15 +30,15 @@ import grpc
 from rendezvous.errors import Compacted, StoreError
 from rendezvous.messages import Event as ProtocolEvent
 from rendezvous.messages import PeerDown, PeerGone, PeerMessage, PeerUp
-from rendezvous.presence import Presence
-from rendezvous.presence.connection import BEAT, BYE, Connection, Ending, dial_failure
-from rendezvous.presence.dialling import Dialling
-from rendezvous.presence.greeting import NONCE_BYTES, Greeting, GreetingError, Identity
-from rendezvous.store import Batch, Event, Watch
+from rendezvous.presence import PeerConnections
+from rendezvous.presence.connection import BEAT, BYE, Ending, PeerConnection, find_dial_failure
+from rendezvous.presence.dialling import Dialer
+from rendezvous.presence.greeting import NONCE_BYTES, Handshake, HandshakeError, Identity
+from rendezvous.store import Batch, KeyEvent, Watch
 from rendezvous.stores import wire
 from rendezvous.stores.etcd import EtcdStore
 from rendezvous.stores.protobuf import decode, encode
-from rendezvous.stores.streams import key_value
+from rendezvous.stores.streams import decode_item
 
 WATCHES_PER_STREAM = 200
 BEATS_PER_SILENCE = 3  # as the switchboard's
@@ -136,7 +136,7 @@ class _Stream:
                 lost = Compacted(answer.compact_revision) if answer.compact_revision else None
                 watch.on_lost(lost or StoreError(answer.cancel_reason))
                 continue
-            events = [Event("delete" if e.type == wire.DELETE else "put", key_value(e.kv)) for e in answer.events]
+            events = [KeyEvent("delete" if e.type == wire.DELETE else "put", decode_item(e.kv)) for e in answer.events]
             for revision, some in itertools.groupby(events, lambda event: event.item.mod_revision):
                 watch.on_batch(Batch(revision, tuple(some)))
 
@@ -155,7 +155,7 @@ class Crowd:
         self._wakeup, self._alarm = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._is_awake = True
         self.selector.register(self._wakeup, selectors.EVENT_READ)
-        self.dialling: set[Dialling] = set()  # that may have something to do
+        self.dialling: set[Dialer] = set()  # that may have something to do
         self._connected: deque[tuple[float, CrowdPresence]] = deque()  # whose next beat is due when
         threading.Thread(target=self._run, name="crowd", daemon=True).start()
 
@@ -207,24 +207,24 @@ class CrowdPresence:
         self._address = address
         self._submit = submit
         self._own: Identity | None = None
-        self._connection: Connection | None = None
+        self._connection: PeerConnection | None = None
         self._is_closed = False
-        self._leading: Presence | None = None
-        self._dialling = Dialling(
+        self._leading: PeerConnections | None = None
+        self._dialling = Dialer(
             address, take=self._take_dial, tell_proven=self._tell_proven, order=crowd.order, clock=crowd.clock
         )
 
     # --- from the driver ---
 
-    def appear(self, job: str, member_id: str) -> None:
+    def set_identity(self, job: str, member_id: str) -> None:
         self._crowd.order(self._appear, Identity(job, member_id, self._address))
 
-    def attend(self, member_id: str, address: str) -> None:
+    def connect_to(self, member_id: str, address: str) -> None:
         self._crowd.order(self._attend, member_id, address)
 
-    def tell(self, member_id: str, text: str) -> None:
+    def send(self, member_id: str, text: str) -> None:
         if self._leading is not None:
-            self._leading.tell(member_id, text)
+            self._leading.send(member_id, text)
         else:
             self._crowd.order(self._send, ["tell", text])
 
@@ -235,7 +235,7 @@ class CrowdPresence:
     def lead(self) -> None:
         """This agent leads: from here on its listener is served as in production."""
         if self._leading is None and self._own is not None:
-            self._leading = Presence(
+            self._leading = PeerConnections(
                 listener=self._listener,
                 address=self._address,
                 secret=b"",
@@ -243,7 +243,7 @@ class CrowdPresence:
                 clock=self._crowd.clock,
                 silence_s=self._crowd.silence_s,
             )
-            self._leading.appear(self._own.job, self._own.member_id)
+            self._leading.set_identity(self._own.job, self._own.member_id)
 
     # --- in the crowd's thread ---
 
@@ -253,7 +253,7 @@ class CrowdPresence:
             self._end(self._connection, Ending(False, "another member"))
 
     def _attend(self, member_id: str, address: str) -> None:
-        left = self._dialling.attend(member_id, address)
+        left = self._dialling.connect_to(member_id, address)
         if left is not None:
             left.send(BYE, self._crowd.clock())
             self._end(left, Ending(False, "it is not needed any more"))
@@ -271,23 +271,23 @@ class CrowdPresence:
         if self._leading is not None:
             self._leading.close()
 
-    def _take_dial(self, connection: Connection, ending: Ending | None) -> None:
+    def _take_dial(self, connection: PeerConnection, ending: Ending | None) -> None:
         self._crowd.selector.register(connection.end, selectors.EVENT_WRITE, (self, connection))
         if ending is not None:
             self._end(connection, ending)
 
-    def serve(self, connection: Connection, mask: int) -> None:
+    def serve(self, connection: PeerConnection, mask: int) -> None:
         if connection.is_over or self._is_closed:
             return
         ending: Ending | None = None
         if connection.is_connecting:
-            ending = dial_failure(connection.end)
+            ending = find_dial_failure(connection.end)
             if ending is None:
                 connection.is_connecting = False
                 assert self._own is not None
                 nonce = os.urandom(NONCE_BYTES)
-                connection.greeting = Greeting(self._own, expected=connection.expected, secret=b"", nonce=nonce)
-                for words in connection.greeting.opening():
+                connection.greeting = Handshake(self._own, expected=connection.expected, secret=b"", nonce=nonce)
+                for words in connection.greeting.open():
                     ending = ending or connection.send(words, self._crowd.clock())
         elif mask & selectors.EVENT_READ:
             messages, ending = connection.receive(self._crowd.clock())
@@ -302,7 +302,7 @@ class CrowdPresence:
             if self._crowd.selector.get_key(connection.end).events != wanted:
                 self._crowd.selector.modify(connection.end, wanted, (self, connection))
 
-    def _take(self, connection: Connection, words: list[object]) -> Ending | None:
+    def _take(self, connection: PeerConnection, words: list[object]) -> Ending | None:
         if connection.peer is not None:
             match words:
                 case ["tell", str(text)]:
@@ -313,7 +313,7 @@ class CrowdPresence:
         assert connection.greeting is not None
         try:
             answers = connection.greeting.take(words)
-        except GreetingError as error:
+        except HandshakeError as error:
             return Ending(False, str(error))
         for answer in answers:
             ending = connection.send(answer, self._crowd.clock())
@@ -321,7 +321,7 @@ class CrowdPresence:
                 return ending
         if connection.greeting.is_done:
             peer = connection.peer = connection.greeting.peer
-            connection.is_provable, _ = self._dialling.arrived(connection, peer.member_id, peer.address)
+            connection.is_provable, _ = self._dialling.handle_arrival(connection, peer.member_id, peer.address)
             self._connection = connection
             self._crowd.has_connected(self)
             self._submit(PeerUp(peer.member_id, peer.address, connection.is_provable))
@@ -344,11 +344,11 @@ class CrowdPresence:
             if ending is not None:
                 self._end(self._connection, ending)
 
-    def _end(self, connection: Connection, ending: Ending) -> None:
+    def _end(self, connection: PeerConnection, ending: Ending) -> None:
         if connection.is_over:
             return
         self._hang_up(connection)
-        self._dialling.ended(connection, ending)
+        self._dialling.handle_end(connection, ending)
         peer = connection.peer
         if connection is self._connection and peer is not None:
             self._connection = None
@@ -357,7 +357,7 @@ class CrowdPresence:
                 self._dialling.prove(peer.member_id, peer.address)
         self._crowd.dialling.add(self._dialling)
 
-    def _hang_up(self, connection: Connection) -> None:
+    def _hang_up(self, connection: PeerConnection) -> None:
         self._crowd.selector.unregister(connection.end)
         connection.end.close()
 

@@ -28,7 +28,7 @@ from launcher.roster.demand import written
 from launcher.roster.description import Description, describe
 from rendezvous.driver import Driver
 from rendezvous.errors import MeshrunError
-from rendezvous.presence import Presence
+from rendezvous.presence import PeerConnections
 from rendezvous.protocol import MemberMachine
 from rendezvous.records import Spec
 from rendezvous.settings import Settings
@@ -115,7 +115,7 @@ class NetworkedMembership(Membership):
             attempt="" if config.attempt is None else str(config.attempt),
             hosts_store=self._server is not None,
         )
-        presence = Presence(
+        presence = PeerConnections(
             listener=arrival.listener,
             address=arrival.presence_address,
             secret=arrival.credentials.secret,

@@ -26,7 +26,7 @@ def split_address(text: str) -> tuple[str, int]:
     return name, int(port)
 
 
-def is_for_itself(address: str) -> bool:
+def is_local_only(address: str) -> bool:
     """Whether only the machine itself, or its neighbours on one wire, can use it: loopback and link-local addresses."""
     plain = address.lower().removeprefix("::ffff:")
     return plain in ("localhost", "::1") or plain.startswith(("127.", "169.254.", "fe8", "fe9", "fea", "feb"))

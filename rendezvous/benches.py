@@ -40,7 +40,7 @@ def find_quarantines(
     found = dict(_quarantines_of(losses, settings.flap_limit, "lost", settings))
     poisoned = find_poisoned_ranks(first_failures)
     own_faults = [mark for mark in first_failures if mark.rank not in poisoned]
-    for node, bench in _quarantines_of(own_faults, settings.bench_failures, "its workers failed first", settings):
+    for node, bench in _quarantines_of(own_faults, settings.quarantine_failures, "its workers failed first", settings):
         if node not in found or found[node].until < bench.until:
             found[node] = bench
     return found
@@ -55,11 +55,11 @@ def _quarantines_of(
         by_node.setdefault(mark.node, []).append(mark.at)
     for node, times in by_node.items():
         last = max(times)
-        count = sum(1 for at in times if last - at <= settings.bench_window_s)
+        count = sum(1 for at in times if last - at <= settings.quarantine_window_s)
         if 0 < limit <= count:
             doublings = min(count - limit, 60)  # beyond any limit, and still a number
-            duration_s = min(settings.bench_first_s * 2.0**doublings, settings.bench_max_s)
-            reason = f"{what} {count} times within {settings.bench_window_s:g} s, benched for {duration_s:g} s"
+            duration_s = min(settings.quarantine_first_s * 2.0**doublings, settings.quarantine_max_s)
+            reason = f"{what} {count} times within {settings.quarantine_window_s:g} s, benched for {duration_s:g} s"
             yield node, Quarantine(last + duration_s, reason)
 
 
@@ -72,5 +72,5 @@ def find_poisoned_ranks(first_failures: Iterable[Strike]) -> set[int]:
 
 def drop_old_strikes(marks: Sequence[Strike], now: float, settings: Settings) -> tuple[Strike, ...]:
     """The marks that may still matter."""
-    since = now - settings.bench_window_s - settings.bench_max_s
+    since = now - settings.quarantine_window_s - settings.quarantine_max_s
     return tuple(mark for mark in marks if mark.at >= since)[-MARKS_MAX:]

@@ -44,7 +44,7 @@ from rendezvous.trouble import StoreHealthLog, request_kind
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rendezvous.hired import WorkerPool
-    from rendezvous.presence import Presence
+    from rendezvous.presence import PeerConnections
 
 Planner = Callable[[MakePlan], PlanReady | PlanRefused]
 
@@ -68,7 +68,7 @@ class Driver:
         clock: Callable[[], float],
         wake: Callable[[], None],
         is_local: bool,
-        presence: Presence | None = None,
+        presence: PeerConnections | None = None,
     ) -> None:
         self._protocol = protocol
         self._store = store
@@ -164,13 +164,13 @@ class Driver:
                 self._plan(action)
             case SetIdentity(job, member_id):
                 if self._presence is not None:
-                    self._presence.appear(job, member_id)
+                    self._presence.set_identity(job, member_id)
             case ConnectTo(member_id, address):
                 if self._presence is not None:
-                    self._presence.attend(member_id, address)
+                    self._presence.connect_to(member_id, address)
             case SendToPeer(member_id, text):
                 if self._presence is not None:
-                    self._presence.tell(member_id, text)
+                    self._presence.send(member_id, text)
             case _:
                 return False
         return True

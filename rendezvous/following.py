@@ -16,7 +16,7 @@ from rendezvous.messages import Answer, StartWatch, StopWatch, Txn, WatchLost, W
 from rendezvous.mirror import KeyCache
 from rendezvous.records import LeaderRecord
 from rendezvous.settings import Settings
-from rendezvous.store import Found, Get, KeyValue, Put, TxnResult
+from rendezvous.store import Get, GetResult, KeyValue, Put, TxnResult
 
 REJECTED_MAX = 100
 """Keys whose values are named to people: who writes rubbish again and again does not fill the logs of all nodes."""
@@ -150,7 +150,7 @@ class WatchCache(RequestQueue):
         reads = tuple(_get_all(key) for key in followed)
         self.request("look again", "see whether a watch has fallen silent", Txn((), reads), on_reply, now)
 
-    def _load_changes(self, key: str, found: Found, now: float) -> bool:
+    def _load_changes(self, key: str, found: GetResult, now: float) -> bool:
         before = {item.key: item.mod_revision for item in self.cache.list_under(key)}
         self.cache.load(found, key, now)
         return before != {item.key: item.mod_revision for item in self.cache.list_under(key)}

@@ -116,7 +116,7 @@ class Leader:
             self._finish_job(Finish(removed), now)
             return
         view = self._view_builder.observe(now)
-        self._observe_at = now + self._member.settings.look_pause_s * len(view.members)
+        self._observe_at = now + self._member.settings.observe_pause_s * len(view.members)
         self._carry_out(decide.decide(view, now, self._member.settings, self._sizer), view, now)
 
     def lose_verdict_lease(self) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from rendezvous import messages
 from rendezvous.messages import Answer, ExtendWatchdog, KeepAlive, Txn
-from rendezvous.store import Compare, Found, Get, Lease, Put, Renewal, TxnResult
+from rendezvous.store import Compare, Get, GetResult, Lease, Put, Renewal, TxnResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class LeaseKeeper:
         if is_own and answer.revision >= member.member_revision and answer.create_revision != member.member_revision:
             if answer.is_confirmed:
                 self.kept_at = member.sent_at
-            member.cache.load(Found(answer.revision, ()), key, now)
+            member.cache.load(GetResult(answer.revision, ()), key, now)
         elif answer.is_confirmed:
             self.extend_lease(member.sent_at, answer.ttl_s)
 

@@ -25,31 +25,31 @@ UNKNOWN = "another user's process"
 """Whose files cannot be seen; for a moment also a process that is about to be gone."""
 
 
-def foreign_listener(port: int, own: Collection[int] = ()) -> str:
+def find_foreign_listener(port: int, own: Collection[int] = ()) -> str:
     """Who listens there and is none of the processes `own`: "pid 12 (python)", or "another user's process"; or "".
 
     A process that ends has no files to look at any more, while its sockets are still being closed.
     """
-    sockets = _listening(port)
+    sockets = _find_listeners(port)
     for pid in own:
-        sockets -= _held_by(pid)
+        sockets -= _list_inodes(pid)
     if not sockets:
         return ""
     for number in filter(str.isdigit, os.listdir("/proc")):
-        if int(number) not in own and sockets & _held_by(int(number)):
-            return f"pid {number} ({_name(number)})"
+        if int(number) not in own and sockets & _list_inodes(int(number)):
+            return f"pid {number} ({_describe(number)})"
     return UNKNOWN
 
 
-def _listening(port: int) -> set[str]:
+def _find_listeners(port: int) -> set[str]:
     """The inodes of the sockets that listen on the port, on whatever address."""
     try:
-        return _told(port)
+        return _ask_kernel(port)
     except (OSError, struct.error):  # a kernel without the module, or a sandbox
-        return _read(port)
+        return _read_tables(port)
 
 
-def _told(port: int) -> set[str]:
+def _ask_kernel(port: int) -> set[str]:
     """The same by the kernel's own word (sock_diag(7)). Raises OSError where it gives none."""
     found: set[str] = set()
     with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG) as end:
@@ -79,7 +79,7 @@ def _take(answer: bytes, found: set[str]) -> bool:
     return False
 
 
-def _read(port: int) -> set[str]:
+def _read_tables(port: int) -> set[str]:
     """The same as proc(5) describes it."""
     found: set[str] = set()
     for name in ("tcp", "tcp6"):
@@ -96,18 +96,18 @@ def _read(port: int) -> set[str]:
     return found
 
 
-def _held_by(pid: int) -> set[str]:
+def _list_inodes(pid: int) -> set[str]:
     """The inodes of the sockets that a process has open; none if it has gone or is another user's."""
-    found = _open_in(f"/proc/{pid}/fd")
+    found = _list_open(f"/proc/{pid}/fd")
     if not found:  # its first thread may have ended before the others
         with contextlib.suppress(OSError):
             for thread in os.listdir(f"/proc/{pid}/task"):
                 if thread != str(pid):
-                    found |= _open_in(f"/proc/{pid}/task/{thread}/fd")
+                    found |= _list_open(f"/proc/{pid}/task/{thread}/fd")
     return found
 
 
-def _open_in(folder: str) -> set[str]:
+def _list_open(folder: str) -> set[str]:
     found: set[str] = set()
     with contextlib.suppress(OSError):
         for number in os.listdir(folder):
@@ -119,7 +119,7 @@ def _open_in(folder: str) -> set[str]:
     return found
 
 
-def _name(number: str) -> str:
+def _describe(number: str) -> str:
     try:
         with open(f"/proc/{number}/comm") as file:
             return file.read().strip()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rendezvous.store import Batch, Found, KeyValue
+from rendezvous.store import Batch, GetResult, KeyValue
 
 
 class KeyCache:
@@ -44,7 +44,7 @@ class KeyCache:
             else:
                 self._remove(event.item.key, event.item.mod_revision)
 
-    def load(self, found: Found, prefix: str, now: float) -> None:
+    def load(self, found: GetResult, prefix: str, now: float) -> None:
         """Take in a read of everything under `prefix`."""
         present = {item.key for item in found.items}
         for key in [key for key in self._keys_under(prefix) if key not in present]:

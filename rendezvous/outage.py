@@ -4,7 +4,7 @@ Without the store leases cannot be renewed, and a member whose lease ends may be
 the store. But if nobody of the roster reaches it, nobody of the roster replaces anybody, and nobody else may (see
 `election`). So the leader asks all of them in beats, over their presence connections. Each that cannot reach the
 store either, and knows no newer round, says so; from then on for a lease's time and a little it takes nobody's
-place. Once all have said so within `beat_s`, each may keep its workers for a lease's time, counted from when it
+place. Once all have said so within `probe_s`, each may keep its workers for a lease's time, counted from when it
 sent its own word. One missing word, and the beat is void: the leashes run out.
 """
 
@@ -55,9 +55,9 @@ class Outage:
         leading = member.election.leading
         if leading is None or not leading.is_settled:
             return
-        if now >= self._asked_at + member.settings.beat_s:
+        if now >= self._asked_at + member.settings.probe_s:
             self.send_probe(job, seal, leading.active, now)
-        member.wake_by(self._asked_at + member.settings.beat_s)
+        member.wake_by(self._asked_at + member.settings.probe_s)
 
     def is_endured(self, now: float) -> bool:
         """Whether the store is away for this member too, and may be for so long."""
@@ -115,7 +115,7 @@ class Outage:
             case OutageProbe() if is_leader:
                 self._question = (member_id, message, now)
             case OutageAck(beat, plan_token) if plan_token == seal.plan_token and beat == self._probe:
-                in_time = now <= self._asked_at + self._member.settings.beat_s
+                in_time = now <= self._asked_at + self._member.settings.probe_s
                 if in_time and not self._is_confirmed and self.is_endured(now):
                     self._awaited.discard(member_id)
                     self.count_acknowledgements(plan_token)
@@ -130,7 +130,7 @@ class Outage:
             return
         member_id, question, asked_at = self._question
         self._question = None
-        if question.plan_token != seal.plan_token or now > asked_at + self._member.settings.beat_s:
+        if question.plan_token != seal.plan_token or now > asked_at + self._member.settings.probe_s:
             return
         self._note_acknowledgement(question.probe, now)
         self._notice(seal)
@@ -148,4 +148,4 @@ class Outage:
         self._acknowledged_at[beat] = now
         for old in sorted(self._acknowledged_at)[:-PROBES_REMEMBERED]:
             del self._acknowledged_at[old]
-        self.no_omission_before = now + settings.lease_ttl_s + settings.beat_s + settings.kill_margin_s
+        self.no_omission_before = now + settings.lease_ttl_s + settings.probe_s + settings.kill_margin_s

@@ -31,7 +31,7 @@ class Settings:
     """Whether refused dials prove that a node is gone; off where middleboxes forge resets."""
     successor_delay_s: float = 0.1
     """The second successor of a leader that has gone waits so long for the first, the third twice as long."""
-    look_ttls: float = 2.0
+    resync_ttls: float = 2.0
     """Every member reads what it follows at least this often, though nothing seems to have changed: a watch may have
     fallen silent."""
     view_ttls: float = 7.0
@@ -42,7 +42,7 @@ class Settings:
 
     continues_without_store: bool = True
     """Whether a store outage leaves a running round alone, as long as its whole roster sees the same outage."""
-    beat_s: float = 1.0
+    probe_s: float = 1.0
     """Within this all members must confirm an outage, or nobody's leash is extended."""
     outage_limit_s: float = 600.0
     """The longest outage that a round survives."""
@@ -76,7 +76,7 @@ class Settings:
     stop_limit_s: float = 30.0
     """Beyond the grace: a member that has not stopped by then is fenced, though never within a lease's time."""
 
-    look_pause_s: float = 1e-4
+    observe_pause_s: float = 1e-4
     """Per member, between two looks of the leader: a look takes some 8 us per member, so a tenth of the time."""
 
     max_restarts: int = 0
@@ -90,14 +90,14 @@ class Settings:
     backoff_max_s: float = 60.0
     no_progress_rounds: int = 10
     """So many short rounds in a row end the job, whatever their reason."""
-    bench_failures: int = 3
-    """So many first failures of workers on one node within bench_window_s bench it."""
+    quarantine_failures: int = 3
+    """So many first failures of workers on one node within quarantine_window_s quarantine it."""
     flap_limit: int = 3
-    """So many losses of one node within bench_window_s bench it, whatever its member ids."""
-    bench_window_s: float = 1800.0
-    bench_first_s: float = 60.0
-    """How long the first bench lasts; doubled for each further one."""
-    bench_max_s: float = 3600.0
+    """So many losses of one node within quarantine_window_s quarantine it, whatever its member ids."""
+    quarantine_window_s: float = 1800.0
+    quarantine_first_s: float = 60.0
+    """How long the first quarantine lasts; doubled for each further one."""
+    quarantine_max_s: float = 3600.0
     port_taken_rounds: int = 3
     """So many rounds in a row may end uncharged because somebody else listened on the worker port."""
     blame_window_s: float = 0.1

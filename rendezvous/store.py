@@ -63,7 +63,7 @@ class Get(NamedTuple):
 Operation = Put | Delete | Get
 
 
-class Found(NamedTuple):
+class GetResult(NamedTuple):
     """The answer to a read: the store's revision when it was served, and the keys in byte order."""
 
     revision: int
@@ -82,7 +82,7 @@ class TxnResult(NamedTuple):
 
     succeeded: bool
     revision: int
-    found: tuple[Found, ...]
+    found: tuple[GetResult, ...]
 
 
 class Lease(NamedTuple):
@@ -105,7 +105,7 @@ class Renewal(NamedTuple):
     create_revision: int
 
 
-class Event(NamedTuple):
+class KeyEvent(NamedTuple):
     """One change. For a deletion `item` carries only the key and the revision of the deletion as its mod revision."""
 
     kind: Literal["put", "delete"]
@@ -116,7 +116,7 @@ class Batch(NamedTuple):
     """All watched events of one revision."""
 
     revision: int
-    events: tuple[Event, ...]
+    events: tuple[KeyEvent, ...]
 
 
 class Watch(Protocol):
@@ -125,7 +125,7 @@ class Watch(Protocol):
 
 
 class Store(Protocol):
-    def get(self, key: str, *, prefix: bool = False) -> Found:
+    def get(self, key: str, *, prefix: bool = False) -> GetResult:
         """Read a key, or all keys that start with it."""
 
     def put(self, key: str, value: bytes, *, lease: int = 0) -> int:

@@ -63,7 +63,7 @@ class StaleWatchDetector:
     def _schedule_resync(self, after: float) -> None:
         """The next look; spread, so that a thousand members that came together do not look together."""
         settings = self._member.settings
-        self._resync_at = after + settings.look_ttls * settings.lease_ttl_s * (1 - self._member.rng() / 4)
+        self._resync_at = after + settings.resync_ttls * settings.lease_ttl_s * (1 - self._member.rng() / 4)
 
     def _send_revisions(self, job: keys.Keys) -> None:
         mirror, presence = self._member.cache, self._member.peers

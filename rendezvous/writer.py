@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from rendezvous import keys, records
 from rendezvous.messages import Answer, Txn
-from rendezvous.store import Batch, Compare, Delete, Event, Get, KeyValue, Operation, Put, TxnResult
+from rendezvous.store import Batch, Compare, Delete, Get, KeyEvent, KeyValue, Operation, Put, TxnResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,5 +71,5 @@ class GuardedWriter:
         if isinstance(write, Put) and not write.key.startswith(self._job.all_assignments):
             self._member.note_own_write(write, revision, now)
         elif isinstance(write, Delete) and not write.prefix:
-            event = Event("delete", KeyValue(write.key, b"", 0, revision, 0, 0))
+            event = KeyEvent("delete", KeyValue(write.key, b"", 0, revision, 0, 0))
             self._member.cache.apply(Batch(revision, (event,)), now)

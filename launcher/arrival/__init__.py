@@ -244,9 +244,9 @@ def require_master_port(config: Config) -> None:
     """See that rank 0 can listen where all nodes were told that it does; if that is here. Raises TemporaryError."""
     if config.node_rank != 0 or config.master_port is None:
         return
-    from rendezvous.listeners import foreign_listener
+    from rendezvous.listeners import find_foreign_listener
 
-    if holder := foreign_listener(config.master_port):
+    if holder := find_foreign_listener(config.master_port):
         raise TemporaryError(
             f"port {config.master_port} is meant for rank 0 on this node, and {holder} listens there",
             "--master-port gives another, on all nodes",

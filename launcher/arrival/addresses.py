@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from launcher.errors import UsageError
 from launcher.interfaces import addresses_of
-from rendezvous.addresses import is_for_itself, split_address
+from rendezvous.addresses import is_local_only, split_address
 
 LOOPBACK = "127.0.0.1"
 _LOOPBACK_NAMES = ("localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback")
@@ -38,10 +38,10 @@ def own_address(*, local_addr: str | None, interface: str | None, endpoints: Seq
         address, what = address_of_interface(interface), f"--interface {interface}"
     else:
         address = next(filter(None, map(source_address, endpoints)), LOOPBACK)
-        if is_for_itself(address) and any(map(_is_own_name, endpoints)):
+        if is_local_only(address) and any(map(_is_own_name, endpoints)):
             address = main_address() or address
         what = f"the way to the store at {', '.join(endpoints)}"
-    if is_for_itself(address):
+    if is_local_only(address):
         elsewhere = [endpoint for endpoint in endpoints if not is_here(endpoint)]
         if elsewhere:
             raise UsageError(
@@ -81,14 +81,14 @@ def _is_own_name(endpoint: str) -> bool:
     host = split_address(endpoint)[0]
     found = [str(place[0]) for _, place in _places(endpoint)]
     is_meant = host in found or host.partition(".")[0] in _LOOPBACK_NAMES
-    return bool(found) and not is_meant and all(map(is_for_itself, found))
+    return bool(found) and not is_meant and all(map(is_local_only, found))
 
 
 def main_address() -> str:
     """The address from which this node speaks to the world at large, or else its first that others can use; or ""."""
     interfaces = [name for _, name in socket.if_nameindex()]
     others = (address for name in interfaces for address in addresses_of(name))
-    usable = (address for address in (*map(source_address, _FAR), *others) if address and not is_for_itself(address))
+    usable = (address for address in (*map(source_address, _FAR), *others) if address and not is_local_only(address))
     return next(usable, "")
 
 
@@ -123,7 +123,7 @@ def address_of_interface(name: str) -> str:
     if not found:
         names = ", ".join(known for _, known in socket.if_nameindex())
         raise UsageError(f"--interface {name}: there is no such interface with an address", f"there are {names}")
-    return next((address for address in found if not is_for_itself(address)), found[0])
+    return next((address for address in found if not is_local_only(address)), found[0])
 
 
 def _in_digits(host: str) -> str:

@@ -9,7 +9,7 @@ from launcher.doctor.findings import Finding
 from launcher.doctor.limited import within
 from launcher.errors import LauncherError, UsageError
 from launcher.options.network import Network
-from rendezvous.addresses import is_for_itself, join_address, split_address
+from rendezvous.addresses import is_local_only, join_address, split_address
 
 LIMIT_S = 10.0
 
@@ -55,7 +55,7 @@ def _found(config: Config, network: Network) -> Advertised:
         reason = f"the first address of {config.interface} that others can use ({config.origins['interface']})"
     else:
         reason = f"what is sent to the store at {store} leaves from it"
-    if is_for_itself(address):
+    if is_local_only(address):
         reason += "; nodes on other machines cannot reach it"
     try:
         listen(config, address).close()

@@ -28,7 +28,7 @@ from launcher.roster.description import (
     write_share,
 )
 from launcher.topology import in_order
-from rendezvous.addresses import is_for_itself
+from rendezvous.addresses import is_local_only
 from rendezvous.decide import MemberView, Size
 from rendezvous.errors import RecordError
 from rendezvous.messages import MakePlan, PlanReady, PlanRefused
@@ -159,7 +159,7 @@ class RosterPlanner:
                 refused[member_id] = f"{name or member_id} cannot take part: {description}"
         if len({description.machine for description, _ in read.values()}) > 1:
             for member_id, (description, _) in list(read.items()):
-                if is_for_itself(description.address):
+                if is_local_only(description.address):
                     refused[member_id] = _unreachable(description.name or member_id, description.address)
                     del read[member_id]
         missing: tuple[int, ...] = ()

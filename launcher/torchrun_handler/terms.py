@@ -108,7 +108,7 @@ def limits(settings: Settings) -> Settings:
         settings,
         max_restarts=UNLIMITED,
         no_progress_rounds=UNLIMITED,
-        bench_failures=UNLIMITED,
+        quarantine_failures=UNLIMITED,
         restart_grace_s=TORCHRUN_GRACE_S,
         shutdown_timeout_s=TORCHRUN_GRACE_S,
     )

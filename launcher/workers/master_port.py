@@ -37,11 +37,11 @@ class MasterPort:
         if share.group_rank != 0:
             return False
         from launcher.warden import kernel
-        from rendezvous.listeners import UNKNOWN, foreign_listener
+        from rendezvous.listeners import UNKNOWN, find_foreign_listener
 
         # A worker that has just failed, too, may be past the point where one sees what it listened on: look again.
         for _ in range(LOOKS):
-            stranger = foreign_listener(share.master_port, {os.getpid(), *kernel.descendants(os.getpid())})
+            stranger = find_foreign_listener(share.master_port, {os.getpid(), *kernel.descendants(os.getpid())})
             if stranger != UNKNOWN:
                 break
             time.sleep(LOOK_INTERVAL_S)

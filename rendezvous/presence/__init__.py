@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 
 from rendezvous.addresses import split_address
 from rendezvous.messages import Event
-from rendezvous.presence.switchboard import Switchboard
+from rendezvous.presence.switchboard import ConnectionLoop
 
 BACKLOG = 4096  # all members of a large job dial a new leader at once; the kernel has a limit of its own
 CLOSE_LIMIT_S = 1.0
@@ -51,7 +51,7 @@ def bind(host: str, ports: Iterable[int]) -> socket.socket:
     raise failure
 
 
-class Presence:
+class PeerConnections:
     """The connections of one agent. Methods may be called from any thread and return at once.
 
     `listener` is listening and remains the caller's: the agent's, keeper's, warden's and workers'. `address` is
@@ -74,33 +74,33 @@ class Presence:
         silence_s: float,
     ) -> None:
         split_address(address)
-        self._switchboard = Switchboard(
+        self._loop = ConnectionLoop(
             listener=listener, address=address, secret=secret, submit=submit, clock=clock, silence_s=silence_s
         )
         self._thread: threading.Thread | None = None
         self.address = address
 
-    def appear(self, job: str, member_id: str) -> None:
+    def set_identity(self, job: str, member_id: str) -> None:
         """Be this member of this job from now on; whatever was connected under another name is not any more."""
-        self._switchboard.order(self._switchboard.appear, job, member_id)
+        self._loop.order(self._loop.set_identity, job, member_id)
         if self._thread is None:
-            thread = threading.Thread(target=self._switchboard.run, name="presence", daemon=True)
+            thread = threading.Thread(target=self._loop.run, name="presence", daemon=True)
             thread.start()  # raises where the machine has no more
             self._thread = thread
 
-    def attend(self, member_id: str, address: str) -> None:
+    def connect_to(self, member_id: str, address: str) -> None:
         """Keep a connection to this member and dial no other; an empty id ends it. Proofs about others go on."""
-        self._switchboard.order(self._switchboard.attend, member_id, address)
+        self._loop.order(self._loop.connect_to, member_id, address)
 
-    def tell(self, member_id: str, text: str) -> None:
+    def send(self, member_id: str, text: str) -> None:
         """Send a text to a connected member. It is lost if there is no connection or the member does not read."""
-        self._switchboard.order(self._switchboard.tell, member_id, text)
+        self._loop.order(self._loop.send, member_id, text)
 
     def close(self) -> None:
         """End all connections, without a farewell: whoever wants to may prove that nobody is left."""
-        self._switchboard.order(self._switchboard.stop)
+        self._loop.order(self._loop.stop)
         if self._thread is not None:
             with contextlib.suppress(RuntimeError):  # called from the thread itself
                 self._thread.join(CLOSE_LIMIT_S)
         else:
-            self._switchboard.close()
+            self._loop.close()

@@ -10,7 +10,7 @@ import json
 import socket
 from contextlib import suppress
 
-from rendezvous.presence.greeting import Greeting, Identity
+from rendezvous.presence.greeting import Handshake, Identity
 from rendezvous.values import NamedTuple
 
 GREETING_BYTES_MAX = 1 << 14  # two ids and an address
@@ -32,7 +32,7 @@ class Ending(NamedTuple):
     is_farewell: bool = False
 
 
-class Connection:
+class PeerConnection:
     """`expected` names the member that we dialled, "" if the other side dialled. Times are on the loop's clock."""
 
     def __init__(self, end: socket.socket, *, expected: str, now: float) -> None:
@@ -41,7 +41,7 @@ class Connection:
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.end = end
         self.expected = expected
-        self.greeting: Greeting | None = None  # while it is going on
+        self.greeting: Handshake | None = None  # while it is going on
         self.peer: Identity | None = None  # once it is done
         self.is_connecting = False
         self.is_provable = False
@@ -85,7 +85,7 @@ class Connection:
         except BlockingIOError:
             pass
         except OSError as error:
-            return ending_of(error)
+            return explain_error(error)
         return None
 
     def receive(self, now: float) -> tuple[list[list[object]], Ending | None]:
@@ -98,7 +98,7 @@ class Connection:
         except BlockingIOError:
             return [], None
         except OSError as error:
-            return [], ending_of(error)
+            return [], explain_error(error)
         if not data:
             return [], Ending(True, "it has closed the connection")
         self.heard_at = now
@@ -109,40 +109,40 @@ class Connection:
         if len(rest) > limit or any(len(line) > limit for line in lines):
             return [], Ending(False, f"it has sent more than {limit} bytes without an end")
         try:
-            return [_words(line) for line in lines if self.peer is None or line != _BEAT_LINE], None
+            return [_parse(line) for line in lines if self.peer is None or line != _BEAT_LINE], None
         except (ValueError, RecursionError):
             return [], Ending(False, "it has sent something else than meshrun would")
 
     def comes_from(self, host: str) -> bool:
         """Whether the other side's source address is `host`."""
         source = self.source_host()
-        return bool(source) and _packed(source) == _packed(host)
+        return bool(source) and _pack_address(source) == _pack_address(host)
 
 
-def _words(line: bytearray) -> list[object]:
+def _parse(line: bytearray) -> list[object]:
     words = json.loads(line)
     if not isinstance(words, list) or not words:
         raise ValueError
     return words
 
 
-def ending_of(error: OSError) -> Ending:
+def explain_error(error: OSError) -> Ending:
     """What an error of the socket says of the other side: only a reset comes from its kernel."""
     is_reset = isinstance(error, (ConnectionResetError, BrokenPipeError))
     return Ending(is_reset, error.strerror or "", isinstance(error, ConnectionRefusedError))
 
 
-def dial_failure(end: socket.socket) -> Ending | None:
+def find_dial_failure(end: socket.socket) -> Ending | None:
     """Why a dial has failed; None if it stands."""
     number = end.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     if number == 0:
         return None
     import os
 
-    return ending_of(OSError(number, os.strerror(number)))
+    return explain_error(OSError(number, os.strerror(number)))
 
 
-def _packed(host: str) -> bytes | None:
+def _pack_address(host: str) -> bytes | None:
     """An address as the kernel compares it; None if it is none."""
     host = host.partition("%")[0]  # an interface of ours says nothing about the other side
     if host.lower().startswith("::ffff:") and "." in host:

@@ -16,16 +16,16 @@ from itertools import islice
 
 from rendezvous.addresses import split_address
 from rendezvous.errors import SettingsError
-from rendezvous.presence.connection import Connection, Ending, ending_of
-from rendezvous.presence.names import Target, look_up
-from rendezvous.presence.pursuit import Pursuit
+from rendezvous.presence.connection import Ending, PeerConnection, explain_error
+from rendezvous.presence.names import Target, resolve
+from rendezvous.presence.pursuit import DialAttempt
 
 BATCH = 128  # begun in one turn of the loop
 LOOK_UPS_MAX = 8  # names that are looked up at once, each by a thread that may take half a minute
 _NO_PORT_YET = 24  # IP_BIND_ADDRESS_NO_PORT: the kernel chooses the source port when it knows the destination
 
 
-class Dialling:
+class Dialer:
     """Used by the switchboard in its thread. `address`: where this agent listens.
 
     `take` is given each dial as a connection, and what ended it if it has failed already. `tell_proven` is called
@@ -36,7 +36,7 @@ class Dialling:
         self,
         address: str,
         *,
-        take: Callable[[Connection, Ending | None], None],
+        take: Callable[[PeerConnection, Ending | None], None],
         tell_proven: Callable[[str], None],
         order: Callable[..., None],
         clock: Callable[[], float],
@@ -46,66 +46,66 @@ class Dialling:
         self._tell_proven = tell_proven
         self._order = order
         self._clock = clock
-        self._pursuits: dict[str, Pursuit] = {}
-        self._attended = ""
-        self._under_way: dict[str, Connection] = {}
+        self._attempts: dict[str, DialAttempt] = {}
+        self._wanted_id = ""
+        self._under_way: dict[str, PeerConnection] = {}
         self._look_up_count = 0
         self._rejected_at, self._rejected_delay_s = -math.inf, 0.0  # the last attended member that was rejected
 
     @property
     def next_at(self) -> float:
-        return min((pursuit.next_at for pursuit in self._pursuits.values()), default=math.inf)
+        return min((pursuit.next_at for pursuit in self._attempts.values()), default=math.inf)
 
     @property
-    def under_way(self) -> list[Connection]:
+    def under_way(self) -> list[PeerConnection]:
         """Dials that have not been answered yet, and connections that came of one."""
         return list(self._under_way.values())
 
-    def attend(self, member_id: str, address: str) -> Connection | None:
+    def connect_to(self, member_id: str, address: str) -> PeerConnection | None:
         """Pursue this member and leave the one attended before; the connection to be given up, if there is one."""
         left = None
-        old = self._pursuits.get(self._attended)
+        old = self._attempts.get(self._wanted_id)
         if old is not None and (old.member_id, old.address) != (member_id, address):
             left = self._under_way.pop(old.member_id, None)
-            del self._pursuits[old.member_id]
-        self._attended = member_id
+            del self._attempts[old.member_id]
+        self._wanted_id = member_id
         if member_id:
-            pursuit = self._pursuits.get(member_id)
+            pursuit = self._attempts.get(member_id)
             if pursuit is None or pursuit.address != address:
-                pursuit = self._pursuits[member_id] = Pursuit(member_id, address)
-            if not pursuit.is_attended:
-                self._begin_attending(pursuit)
+                pursuit = self._attempts[member_id] = DialAttempt(member_id, address)
+            if not pursuit.is_connecting:
+                self._begin_connecting(pursuit)
                 if member_id in self._under_way:
                     pursuit.next_at = math.inf
         return left
 
-    def _begin_attending(self, pursuit: Pursuit) -> None:
+    def _begin_connecting(self, pursuit: DialAttempt) -> None:
         """Dial at once, unless the member attended before was rejected a moment ago.
 
         A leader's record that is replaced again and again gets no more dials than one that stays.
         """
         now, at = self._clock(), self._rejected_at + self._rejected_delay_s
         if now <= at + self._rejected_delay_s:
-            pursuit.attend(max(now, at), self._rejected_delay_s)
+            pursuit.connect(max(now, at), self._rejected_delay_s)
         else:
-            pursuit.attend(now)
+            pursuit.connect(now)
 
     def prove(self, member_id: str, address: str) -> None:
         """The kernel of that member's host has ended its last connection."""
-        pursuit = self._pursuits.setdefault(member_id, Pursuit(member_id, address))
+        pursuit = self._attempts.setdefault(member_id, DialAttempt(member_id, address))
         pursuit.prove(self._clock())
         if member_id in self._under_way:
             pursuit.next_at = math.inf
 
     def stop_proving(self) -> None:
-        for pursuit in list(self._pursuits.values()):
+        for pursuit in list(self._attempts.values()):
             pursuit.stop_proving()
             self._forget(pursuit)
 
     def dial(self) -> None:
         """Begin the dials that are due."""
         now = self._clock()
-        due = [pursuit for pursuit in self._pursuits.values() if pursuit.next_at <= now]
+        due = [pursuit for pursuit in self._attempts.values() if pursuit.next_at <= now]
         for pursuit in islice(due, BATCH):
             pursuit.next_at = math.inf
             if pursuit.targets:
@@ -113,20 +113,20 @@ class Dialling:
             else:
                 self._look_up(pursuit)
 
-    def _look_up(self, pursuit: Pursuit) -> None:
+    def _look_up(self, pursuit: DialAttempt) -> None:
         if self._look_up_count >= LOOK_UPS_MAX:
             self._fail(pursuit, is_refused=False)
             return
         self._look_up_count += 1
 
-        def take(targets: list[Target]) -> None:
-            self._order(self._found, pursuit, targets)
+        def on_targets(targets: list[Target]) -> None:
+            self._order(self._take_targets, pursuit, targets)
 
-        look_up(pursuit.address, take)
+        resolve(pursuit.address, on_targets)
 
-    def _found(self, pursuit: Pursuit, targets: list[Target]) -> None:
+    def _take_targets(self, pursuit: DialAttempt, targets: list[Target]) -> None:
         self._look_up_count -= 1
-        if self._pursuits.get(pursuit.member_id) is not pursuit or pursuit.member_id in self._under_way:
+        if self._attempts.get(pursuit.member_id) is not pursuit or pursuit.member_id in self._under_way:
             return
         pursuit.targets = targets
         if targets:
@@ -134,14 +134,14 @@ class Dialling:
         else:
             self._fail(pursuit, is_refused=False)
 
-    def _begin(self, pursuit: Pursuit) -> None:
+    def _begin(self, pursuit: DialAttempt) -> None:
         family, place = pursuit.targets[0]
         try:
             end = socket.socket(family, socket.SOCK_STREAM)
         except OSError:  # too many open files
             self._fail(pursuit, is_refused=False)
             return
-        connection = Connection(end, expected=pursuit.member_id, now=self._clock())
+        connection = PeerConnection(end, expected=pursuit.member_id, now=self._clock())
         connection.is_connecting = True
         if not pursuit.is_source_open:
             with contextlib.suppress(OSError, SettingsError):
@@ -150,24 +150,26 @@ class Dialling:
         self._under_way[pursuit.member_id] = connection
         number = end.connect_ex(place)
         is_begun = number in (0, EINPROGRESS)
-        self._take(connection, None if is_begun else ending_of(OSError(number, os.strerror(number))))
+        self._take(connection, None if is_begun else explain_error(OSError(number, os.strerror(number))))
 
-    def ended(self, connection: Connection, ending: Ending) -> None:
+    def handle_end(self, connection: PeerConnection, ending: Ending) -> None:
         """A connection that was dialled is over, or was never answered."""
         member_id = connection.expected
         if self._under_way.get(member_id) is not connection:
             return
         del self._under_way[member_id]
-        pursuit = self._pursuits.get(member_id)
+        pursuit = self._attempts.get(member_id)
         if pursuit is not None and connection.peer is None:
             is_refused = connection.is_connecting and ending.is_refusal
             self._fail(pursuit, is_refused=is_refused, is_rejected=not connection.is_connecting)
-        elif pursuit is not None and pursuit.is_attended:
+        elif pursuit is not None and pursuit.is_connecting:
             pursuit.next_at = min(pursuit.next_at, self._clock())
 
-    def arrived(self, connection: Connection, member_id: str, address: str) -> tuple[bool, Connection | None]:
+    def handle_arrival(
+        self, connection: PeerConnection, member_id: str, address: str
+    ) -> tuple[bool, PeerConnection | None]:
         """A member is up. Whether a dial proves where it listens, and a connection that is not needed any more."""
-        pursuit = self._pursuits.get(member_id)
+        pursuit = self._attempts.get(member_id)
         dialled = self._under_way.get(member_id)
         if dialled is connection:
             if pursuit is None:
@@ -177,23 +179,23 @@ class Dialling:
             return pursuit.address == address, None
         if pursuit is not None:
             pursuit.stop_proving()
-            if dialled is None and pursuit.is_attended:
+            if dialled is None and pursuit.is_connecting:
                 pursuit.next_at = min(pursuit.next_at, self._clock())
             self._forget(pursuit)
-            if pursuit.is_attended:
+            if pursuit.is_connecting:
                 return False, None
         return False, dialled
 
-    def _fail(self, pursuit: Pursuit, *, is_refused: bool, is_rejected: bool = False) -> None:
+    def _fail(self, pursuit: DialAttempt, *, is_refused: bool, is_rejected: bool = False) -> None:
         now = self._clock()
         is_proven = pursuit.fail(now, is_refused=is_refused, is_rejected=is_rejected)
-        if is_rejected and pursuit.is_attended:
+        if is_rejected and pursuit.is_connecting:
             self._rejected_at, self._rejected_delay_s = now, pursuit.delay_s
         self._forget(pursuit)
         if is_proven:
             self._tell_proven(pursuit.member_id)
 
-    def _forget(self, pursuit: Pursuit) -> None:
+    def _forget(self, pursuit: DialAttempt) -> None:
         """Drop a pursuit that has no reason any more."""
         if not pursuit.is_wanted:
-            self._pursuits.pop(pursuit.member_id, None)
+            self._attempts.pop(pursuit.member_id, None)

@@ -32,11 +32,11 @@ class Identity(NamedTuple):
     address: str
 
 
-class GreetingError(Exception):
+class HandshakeError(Exception):
     """The other side is not who it should be, or speaks another language."""
 
 
-class Greeting:
+class Handshake:
     """One side of it. `expected` is whom we dialled; "" on the side that was dialled. `nonce` is fresh and random."""
 
     def __init__(self, own: Identity, *, expected: str, secret: bytes, nonce: bytes) -> None:
@@ -55,24 +55,24 @@ class Greeting:
         assert self._peer is not None
         return self._peer
 
-    def opening(self) -> list[list[object]]:
+    def open(self) -> list[list[object]]:
         """What to send as soon as the connection stands."""
-        return [self._hello("")] if self._is_dialler else []
+        return [self._make_hello("")] if self._is_dialler else []
 
     def take(self, words: list[object]) -> list[list[object]]:
         """Take one message of the other side's and return what to answer. Raises GreetingError: hang up."""
         if self._peer is None:
             self._take_hello(words)
             if not self._is_dialler:
-                return [self._hello(self._code("dialled"))]
+                return [self._make_hello(self._make_code("dialled"))]
             self.is_done = True
-            return [["proof", self._code("dialler")]]
-        if len(words) != 2 or words[0] != "proof" or not self._is_right(words[1], "dialler"):
-            raise GreetingError("no proof that it knows the job")
+            return [["proof", self._make_code("dialler")]]
+        if len(words) != 2 or words[0] != "proof" or not self._is_code_valid(words[1], "dialler"):
+            raise HandshakeError("no proof that it knows the job")
         self.is_done = True
         return []
 
-    def _hello(self, code: str) -> list[object]:
+    def _make_hello(self, code: str) -> list[object]:
         side = "dialler" if self._is_dialler else "dialled"
         wanted = self._expected if self._peer is None else self._peer.member_id
         return ["hello", WIRE_VERSION, side, self._own.member_id, self._own.address, wanted, self._nonce, code]
@@ -80,27 +80,27 @@ class Greeting:
     def _take_hello(self, words: list[object]) -> None:
         texts = [word for word in words if isinstance(word, str) and len(word) <= TEXT_CHARACTERS_MAX]
         if len(words) != 8 or len(texts) != 7 or type(words[1]) is not int or words[1] != WIRE_VERSION:
-            raise GreetingError("no hello")
+            raise HandshakeError("no hello")
         kind, side, member_id, address, wanted, nonce, code = texts
         if kind != "hello" or side != ("dialled" if self._is_dialler else "dialler"):
-            raise GreetingError("no hello")  # our own words, too: a dial that met itself on an unused port
+            raise HandshakeError("no hello")  # our own words, too: a dial that met itself on an unused port
         if not self._own.member_id:  # between two memberships: there is no job's key to know
-            raise GreetingError("no member is here")
+            raise HandshakeError("no member is here")
         if wanted != self._own.member_id or not member_id or member_id == wanted:
-            raise GreetingError("another member is wanted")
+            raise HandshakeError("another member is wanted")
         if self._is_dialler and member_id != self._expected:
-            raise GreetingError("another member has answered")
+            raise HandshakeError("another member has answered")
         if len(nonce) != 2 * NONCE_BYTES:
-            raise GreetingError("no hello")
+            raise HandshakeError("no hello")
         self._theirs, self._peer = nonce, Identity(self._own.job, member_id, address)
-        if self._is_dialler and not self._is_right(code, "dialled"):
-            raise GreetingError("no proof that it knows the job")
+        if self._is_dialler and not self._is_code_valid(code, "dialled"):
+            raise HandshakeError("no proof that it knows the job")
 
-    def _is_right(self, code: object, side: str) -> bool:
-        own = self._code(side).encode()
+    def _is_code_valid(self, code: object, side: str) -> bool:
+        own = self._make_code(side).encode()
         return isinstance(code, str) and hmac.compare_digest(code.encode(errors="replace"), own)
 
-    def _code(self, side: str) -> str:
+    def _make_code(self, side: str) -> str:
         first = (self._own, self._nonce)
         second = (self.peer, self._theirs)
         if not self._is_dialler:

@@ -17,7 +17,7 @@ Target = tuple[int, tuple[str, int]]
 """A socket family and where to connect to."""
 
 
-def look_up(address: str, take: Callable[[list[Target]], None]) -> None:
+def resolve(address: str, take: Callable[[list[Target]], None]) -> None:
     """Call `take` with where HOST:PORT is: at once for an address, later and from another thread for a name.
 
     The list is empty if there is no such host.
@@ -27,13 +27,13 @@ def look_up(address: str, take: Callable[[list[Target]], None]) -> None:
     except SettingsError:
         take([])
         return
-    found = _targets(host, port, socket.AI_NUMERICHOST)
+    found = _find_targets(host, port, socket.AI_NUMERICHOST)
     if found:
         take(found)
         return
 
     def ask() -> None:
-        take(_targets(host, port, 0))
+        take(_find_targets(host, port, 0))
 
     try:
         threading.Thread(target=ask, name=f"look up {host}", daemon=True).start()
@@ -41,7 +41,7 @@ def look_up(address: str, take: Callable[[list[Target]], None]) -> None:
         take([])
 
 
-def _targets(host: str, port: int, flags: int) -> list[Target]:
+def _find_targets(host: str, port: int, flags: int) -> list[Target]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
     except (OSError, UnicodeError):

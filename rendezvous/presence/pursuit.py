@@ -27,7 +27,7 @@ REJECTED_DELAY_MAX_S = 4.0
 any address. Shorter than the 5 s (two of the shortest leases) for which the leader itself may be out of reach."""
 
 
-class Pursuit:
+class DialAttempt:
     """Of one member. `next_at` is when to dial, infinite while a dial is under way or none is wanted."""
 
     def __init__(self, member_id: str, address: str) -> None:
@@ -35,7 +35,7 @@ class Pursuit:
         self.address = address
         self.targets: list[Target] = []  # what the name stands for, the one to dial first
         self.next_at = math.inf
-        self.is_attended = False
+        self.is_connecting = False
         self.is_source_open = False  # whether the kernel chooses the address that we dial from
         self._proving_until = -math.inf
         self._refusals = 0
@@ -47,11 +47,11 @@ class Pursuit:
 
     @property
     def is_wanted(self) -> bool:
-        return self.is_attended or self.is_proving
+        return self.is_connecting or self.is_proving
 
-    def attend(self, at: float, delay_s: float = 0.0) -> None:
+    def connect(self, at: float, delay_s: float = 0.0) -> None:
         """Keep a connection to the member from then on; `delay_s`: to go on from where others were rejected."""
-        self.is_attended = True
+        self.is_connecting = True
         self.delay_s = delay_s
         self.next_at = min(self.next_at, at)
 
@@ -64,7 +64,7 @@ class Pursuit:
 
     def stop_proving(self) -> None:
         self._proving_until = -math.inf
-        if not self.is_attended:
+        if not self.is_connecting:
             self.next_at = math.inf
 
     def succeed(self) -> None:
@@ -80,10 +80,10 @@ class Pursuit:
         if is_proven or now >= self._proving_until:
             self._proving_until = -math.inf
         if self.is_proving:
-            delay_s = self._backed_off(PROOF_DELAY_MAX_S)
+            delay_s = self._back_off(PROOF_DELAY_MAX_S)
             self.next_at = now + (PROOF_INTERVAL_S if is_refused else delay_s)
-        elif self.is_attended:
-            self.next_at = now + self._backed_off(REJECTED_DELAY_MAX_S if is_rejected else DELAY_MAX_S)
+        elif self.is_connecting:
+            self.next_at = now + self._back_off(REJECTED_DELAY_MAX_S if is_rejected else DELAY_MAX_S)
             if not is_refused:
                 self.is_source_open = not self.is_source_open
                 self.targets = []  # a name may stand for something else by now
@@ -91,6 +91,6 @@ class Pursuit:
             self.next_at = math.inf
         return is_proven
 
-    def _backed_off(self, delay_max_s: float) -> float:
+    def _back_off(self, delay_max_s: float) -> float:
         self.delay_s = min(max(2 * self.delay_s, DELAY_FIRST_S), delay_max_s)
         return self.delay_s

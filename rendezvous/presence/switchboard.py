@@ -22,9 +22,9 @@ from collections.abc import Callable
 from rendezvous.addresses import split_address
 from rendezvous.errors import SettingsError
 from rendezvous.messages import Event, PeerDown, PeerGone, PeerMessage, PeerUp
-from rendezvous.presence.connection import BEAT, BYE, Connection, Ending, dial_failure
-from rendezvous.presence.dialling import Dialling
-from rendezvous.presence.greeting import NONCE_BYTES, Greeting, GreetingError, Identity
+from rendezvous.presence.connection import BEAT, BYE, Ending, PeerConnection, find_dial_failure
+from rendezvous.presence.dialling import Dialer
+from rendezvous.presence.greeting import NONCE_BYTES, Handshake, HandshakeError, Identity
 
 STRANGERS_MAX = 2048
 """All members of a large job may dial a new leader at once. When more have not greeted, who has had the most time goes:
@@ -39,7 +39,7 @@ BEATS_PER_SILENCE = 3
 NOT_NEEDED = Ending(False, "it is not needed any more")
 
 
-class Switchboard:
+class ConnectionLoop:
     """Use from one thread, but for `order`."""
 
     def __init__(
@@ -61,11 +61,11 @@ class Switchboard:
         self._tick_s = min(max(silence_s / 12, 0.02), 0.5)
         self._sweep_at = 0.0
         self._own: Identity | None = None
-        self._strangers: dict[Connection, None] = {}  # oldest first
+        self._unauthenticated: dict[PeerConnection, None] = {}  # oldest first
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # -1: without a limit
         self._strangers_max = min(STRANGERS_MAX, descriptors // 4) if descriptors > 0 else STRANGERS_MAX
-        self._members: dict[str, list[Connection]] = {}  # newest last, never empty
-        self._dialling = Dialling(
+        self._members: dict[str, list[PeerConnection]] = {}  # newest last, never empty
+        self._dialer = Dialer(
             address,
             take=self._take_dial,
             tell_proven=lambda member_id: submit(PeerGone(member_id)),
@@ -89,21 +89,21 @@ class Switchboard:
             if not self._is_closed:
                 os.write(self._alarm, b"\0")
 
-    def appear(self, job: str, member_id: str) -> None:
+    def set_identity(self, job: str, member_id: str) -> None:
         own = Identity(job, member_id, self._address)
         if own == self._own:
             return
         self._own = own
-        self._dialling.stop_proving()
-        for connection in self._all():
-            self._part(connection)
+        self._dialer.stop_proving()
+        for connection in self._list_connections():
+            self._disconnect(connection)
 
-    def attend(self, member_id: str, address: str) -> None:
-        left = self._dialling.attend(member_id, address)
+    def connect_to(self, member_id: str, address: str) -> None:
+        left = self._dialer.connect_to(member_id, address)
         if left is not None:
-            self._part(left)
+            self._disconnect(left)
 
-    def tell(self, member_id: str, text: str) -> None:
+    def send(self, member_id: str, text: str) -> None:
         group = self._members.get(member_id)
         if group:
             self._send(group[-1], ["tell", text])
@@ -124,23 +124,23 @@ class Switchboard:
                 if self._is_stopped:
                     return
                 looked_at = self._clock()
-                wake_at = min(self._sweep_at, self._dialling.next_at)
+                wake_at = min(self._sweep_at, self._dialer.next_at)
                 for key, mask in self._selector.select(max(0.0, wake_at - looked_at)):
-                    if isinstance(key.data, Connection):
+                    if isinstance(key.data, PeerConnection):
                         self._serve(key.data, mask)
                     elif key.fd == self._wakeup:
                         os.read(self._wakeup, 4096)
                     else:
                         self._accept()
                 self._sweep(looked_at)
-                self._dialling.dial()
+                self._dialer.dial()
         finally:
             self.close()
 
     def close(self) -> None:
         """End everything without a word."""
         self._is_stopped = True
-        for connection in self._all():
+        for connection in self._list_connections():
             connection.end.close()
         self._selector.close()
         with self._closing:
@@ -149,9 +149,9 @@ class Switchboard:
                 os.close(self._alarm)
                 os.close(self._wakeup)
 
-    def _all(self) -> list[Connection]:
+    def _list_connections(self) -> list[PeerConnection]:
         groups = (connection for group in self._members.values() for connection in group)
-        return list({*self._strangers, *self._dialling.under_way, *groups})
+        return list({*self._unauthenticated, *self._dialer.under_way, *groups})
 
     def _accept(self) -> None:
         for _ in range(BATCH):
@@ -165,10 +165,10 @@ class Switchboard:
                 self._selector.unregister(self._listener)
                 self._sweep_at = min(self._sweep_at, self._clock() + self._tick_s)
                 return
-            if len(self._strangers) >= self._strangers_max:
-                self._end(next(iter(self._strangers)), Ending(False, "too many have not greeted"))
-            stranger = Connection(end, expected="", now=self._clock())
-            self._strangers[stranger] = None
+            if len(self._unauthenticated) >= self._strangers_max:
+                self._end(next(iter(self._unauthenticated)), Ending(False, "too many have not greeted"))
+            stranger = PeerConnection(end, expected="", now=self._clock())
+            self._unauthenticated[stranger] = None
             self._selector.register(end, selectors.EVENT_READ, stranger)
 
     def _sweep(self, looked_at: float) -> None:
@@ -180,7 +180,7 @@ class Switchboard:
         # What is due moves to later times only, and whatever begins from now on is not due before the last of these.
         beat_s = self._silence_s / BEATS_PER_SILENCE
         next_at = looked_at + min(beat_s, DIAL_LIMIT_S, GREETING_LIMIT_S)
-        for connection in self._all():
+        for connection in self._list_connections():
             if connection.peer is None:
                 limit_s = DIAL_LIMIT_S if connection.expected else GREETING_LIMIT_S
                 due = connection.opened_at + limit_s
@@ -198,20 +198,20 @@ class Switchboard:
 
     # --- one connection ---
 
-    def _take_dial(self, connection: Connection, ending: Ending | None) -> None:
+    def _take_dial(self, connection: PeerConnection, ending: Ending | None) -> None:
         self._selector.register(connection.end, selectors.EVENT_WRITE, connection)
         if ending is not None:
             self._end(connection, ending)
 
-    def _serve(self, connection: Connection, mask: int) -> None:
+    def _serve(self, connection: PeerConnection, mask: int) -> None:
         if connection.is_over:
             return  # ended by what was served before it
         ending = None
         if connection.is_connecting:
-            ending = dial_failure(connection.end)
+            ending = find_dial_failure(connection.end)
             if ending is None:
                 connection.is_connecting = False
-                self._greet(connection)
+                self._begin_handshake(connection)
         elif mask & selectors.EVENT_WRITE:
             ending = connection.flush()
         messages: list[list[object]] = []
@@ -225,18 +225,18 @@ class Switchboard:
         elif not connection.is_over:
             self._watch(connection)
 
-    def _greet(self, connection: Connection) -> Greeting:
+    def _begin_handshake(self, connection: PeerConnection) -> Handshake:
         assert self._own is not None
         nonce = os.urandom(NONCE_BYTES)
-        greeting = Greeting(self._own, expected=connection.expected, secret=self._secret, nonce=nonce)
+        greeting = Handshake(self._own, expected=connection.expected, secret=self._secret, nonce=nonce)
         connection.greeting = greeting
-        for words in greeting.opening():
+        for words in greeting.open():
             self._send(connection, words)
         return greeting
 
-    def _take(self, connection: Connection, words: list[object]) -> None:
+    def _take(self, connection: PeerConnection, words: list[object]) -> None:
         if connection.peer is None:
-            self._take_greeting(connection, connection.greeting or self._greet(connection), words)
+            self._continue_handshake(connection, connection.greeting or self._begin_handshake(connection), words)
             return
         match words:
             case ["tell", str(text)]:
@@ -246,10 +246,10 @@ class Switchboard:
             case _:  # a beat, or a word of a later version
                 pass
 
-    def _take_greeting(self, connection: Connection, greeting: Greeting, words: list[object]) -> None:
+    def _continue_handshake(self, connection: PeerConnection, greeting: Handshake, words: list[object]) -> None:
         try:
             answers = greeting.take(words)
-        except GreetingError as error:
+        except HandshakeError as error:
             self._end(connection, Ending(False, str(error)))
             return
         for answer in answers:
@@ -257,11 +257,11 @@ class Switchboard:
         if greeting.is_done and not connection.is_over:
             self._arrive(connection, greeting.peer)
 
-    def _arrive(self, connection: Connection, peer: Identity) -> None:
+    def _arrive(self, connection: PeerConnection, peer: Identity) -> None:
         """Both sides have greeted."""
-        self._strangers.pop(connection, None)
+        self._unauthenticated.pop(connection, None)
         connection.peer, connection.greeting = peer, None
-        connection.is_provable, unneeded = self._dialling.arrived(connection, peer.member_id, peer.address)
+        connection.is_provable, unneeded = self._dialer.handle_arrival(connection, peer.member_id, peer.address)
         if not connection.expected:
             with contextlib.suppress(SettingsError):
                 connection.is_provable = connection.comes_from(split_address(peer.address)[0])
@@ -272,24 +272,24 @@ class Switchboard:
             self._hang_up(other)
         group.append(connection)
         if unneeded is not None:
-            self._part(unneeded)  # it was a proof's
+            self._disconnect(unneeded)  # it was a proof's
         if not was_up or (connection.is_provable and not was_provable):
             self._submit(PeerUp(peer.member_id, peer.address, connection.is_provable))
 
-    def _part(self, connection: Connection) -> None:
+    def _disconnect(self, connection: PeerConnection) -> None:
         """End a connection so that nobody takes it for the end of this agent."""
         if connection.peer is not None:
             connection.send(BYE, self._clock())
         self._end(connection, NOT_NEEDED)
 
-    def _end(self, connection: Connection, ending: Ending) -> None:
+    def _end(self, connection: PeerConnection, ending: Ending) -> None:
         """A connection is over: tell what that means, and look closer if its peer's kernel has ended it."""
         if connection.is_over:
             return
         self._hang_up(connection)
-        self._strangers.pop(connection, None)
+        self._unauthenticated.pop(connection, None)
         if connection.expected:
-            self._dialling.ended(connection, ending)
+            self._dialer.handle_end(connection, ending)
         peer = connection.peer
         if peer is not None:
             group = self._members[peer.member_id]
@@ -298,20 +298,20 @@ class Switchboard:
                 del self._members[peer.member_id]
                 self._submit(PeerDown(peer.member_id, not ending.is_by_peer))
                 if ending.is_by_peer and connection.is_provable and not ending.is_farewell:
-                    self._dialling.prove(peer.member_id, peer.address)
+                    self._dialer.prove(peer.member_id, peer.address)
 
-    def _hang_up(self, connection: Connection) -> None:
+    def _hang_up(self, connection: PeerConnection) -> None:
         self._selector.unregister(connection.end)
         connection.end.close()
 
-    def _send(self, connection: Connection, words: list[object]) -> None:
+    def _send(self, connection: PeerConnection, words: list[object]) -> None:
         ending = connection.send(words, self._clock())
         if ending is not None:
             self._end(connection, ending)
         else:
             self._watch(connection)
 
-    def _watch(self, connection: Connection) -> None:
+    def _watch(self, connection: PeerConnection) -> None:
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.is_waiting else 0)
         if self._selector.get_key(connection.end).events != wanted:
             self._selector.modify(connection.end, wanted, connection)

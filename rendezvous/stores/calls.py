@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from rendezvous.errors import OutcomeUnknown, StoreError, Unreachable
 from rendezvous.stores import wire
 from rendezvous.stores.endpoints import Endpoint, Endpoints
-from rendezvous.stores.refusals import CallFailed, Kind, Refusal
+from rendezvous.stores.refusals import CallFailed, ErrorKind, EtcdError
 from rendezvous.stores.wire import Answer, Method, Question
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ LOG_INS_MAX = 3  # a new token may expire, too, while a busy or stopped machine 
 ALARM_S = 1.0  # by then a cluster without space has agreed to refuse writes beforehand; it takes one round of agreement
 
 
-class Session:
+class EtcdSession:
     """The user's token. It is asked for when first needed, and again after `drop`.
 
     A log-in costs etcd some 60 ms of work, and after its restart everybody comes at once. So it is given
@@ -61,7 +61,7 @@ class Session:
             if "authentication is not enabled" in failed.refusal.phrase:
                 token = ""  # as etcd's own client takes it: a user given too early, or in vain
             else:
-                kind = Kind.ELSEWHERE if failed.refusal.kind is Kind.UNKNOWN else failed.refusal.kind
+                kind = ErrorKind.ELSEWHERE if failed.refusal.kind is ErrorKind.UNKNOWN else failed.refusal.kind
                 raise CallFailed(failed.refusal._replace(kind=kind)) from None
         finally:
             with self._lock:
@@ -70,20 +70,20 @@ class Session:
                     self._token = token
         return token
 
-    def drop(self, token: str) -> None:
+    def forget(self, token: str) -> None:
         """This token is no longer good."""
         with self._lock:
             if self.has_user and self._token == token:
                 self._token = None
 
 
-class Calls:
+class EtcdClient:
     """Asks questions; any number of threads may. `on_silent` is told of an endpoint that has stopped answering."""
 
     def __init__(
         self,
         endpoints: Endpoints,
-        session: Session,
+        session: EtcdSession,
         limit_s: float,
         write_limit_s: float,
         on_silent: Callable[[Endpoint], None],
@@ -95,7 +95,7 @@ class Calls:
         self._on_silent = on_silent
         self._full_since: float | None = None
 
-    def ask(
+    def call(
         self,
         method: Method[Question, Answer],
         question: Question,
@@ -108,31 +108,31 @@ class Calls:
         if limit_s is None:
             limit_s = self._write_limit_s if effect == "write" else self.limit_s
         deadline = time.monotonic() + limit_s
-        failures: dict[str, Refusal] = {}
-        for endpoint in self.endpoints.in_turn():
+        failures: dict[str, EtcdError] = {}
+        for endpoint in self.endpoints.iterate():
             started = time.monotonic()
             if failures and started >= deadline:
                 break
             try:
-                answer = self._ask_one(endpoint, method, question, effect == "write", deadline, limit_s)
+                answer = self._call_endpoint(endpoint, method, question, effect == "write", deadline, limit_s)
             except CallFailed as failed:
                 refusal = failures[endpoint.address] = failed.refusal
             else:
                 if effect == "write":
                     self._full_since = None
                 return answer
-            if refusal.kind is Kind.FULL:
+            if refusal.kind is ErrorKind.FULL:
                 self._full_since = self._full_since or started
                 if started - self._full_since < ALARM_S:
-                    raise OutcomeUnknown(f"{_at(endpoint.address)} {refusal.phrase}", refusal.hint)
-            if refusal.kind in (Kind.REFUSED, Kind.LOG_IN, Kind.FULL):
-                raise self.error(endpoint, refusal, about)
+                    raise OutcomeUnknown(f"{_describe(endpoint.address)} {refusal.phrase}", refusal.hint)
+            if refusal.kind in (ErrorKind.REFUSED, ErrorKind.LOG_IN, ErrorKind.FULL):
+                raise self.make_error(endpoint, refusal, about)
             self.give_up(endpoint, started)
-            if refusal.kind is Kind.UNKNOWN and effect == "write":
-                raise OutcomeUnknown(f"{_at(endpoint.address)} {refusal.phrase}", refusal.hint)
-        raise unavailable(failures, effect)
+            if refusal.kind is ErrorKind.UNKNOWN and effect == "write":
+                raise OutcomeUnknown(f"{_describe(endpoint.address)} {refusal.phrase}", refusal.hint)
+        raise make_unavailable(failures, effect)
 
-    def _ask_one(
+    def _call_endpoint(
         self,
         endpoint: Endpoint,
         method: Method[Question, Answer],
@@ -151,11 +151,11 @@ class Calls:
                 if not self.is_token_at_fault(failed.refusal, log_ins):
                     raise
             log_ins += 1
-            self.session.drop(token)
+            self.session.forget(token)
 
-    def is_token_at_fault(self, refusal: Refusal, log_ins: int) -> bool:
+    def is_token_at_fault(self, refusal: EtcdError, log_ins: int) -> bool:
         """Whether a new token may help, after so many. Older servers take an expired one for a user without rights."""
-        most = 1 if refusal.is_permission else LOG_INS_MAX if refusal.kind is Kind.LOG_IN else 0
+        most = 1 if refusal.is_permission else LOG_INS_MAX if refusal.kind is ErrorKind.LOG_IN else 0
         return self.session.has_user and log_ins < most
 
     def give_up(self, endpoint: Endpoint, since: float) -> None:
@@ -164,19 +164,19 @@ class Calls:
         if endpoint.heard_at < since:
             self._on_silent(endpoint)
 
-    def error(self, endpoint: Endpoint, refusal: Refusal, about: str) -> StoreError:
+    def make_error(self, endpoint: Endpoint, refusal: EtcdError, about: str) -> StoreError:
         """What is raised for a question that was refused."""
         phrase = f"{refusal.phrase} {about}" if refusal.is_permission else refusal.phrase
-        return refusal.error(f"{_at(endpoint.address)} {phrase}", refusal.hint)
+        return refusal.error(f"{_describe(endpoint.address)} {phrase}", refusal.hint)
 
 
-def unavailable(failures: dict[str, Refusal], effect: Effect) -> StoreError:
+def make_unavailable(failures: dict[str, EtcdError], effect: Effect) -> StoreError:
     """What is raised when every endpoint has failed."""
-    is_unknown = effect != "read" and any(refusal.kind is Kind.UNKNOWN for refusal in failures.values())
-    sentences = [f"{_at(address)} {refusal.phrase}" for address, refusal in failures.items()]
+    is_unknown = effect != "read" and any(refusal.kind is ErrorKind.UNKNOWN for refusal in failures.values())
+    sentences = [f"{_describe(address)} {refusal.phrase}" for address, refusal in failures.items()]
     hints = [refusal.hint for refusal in failures.values() if refusal.hint]
     return (OutcomeUnknown if is_unknown else Unreachable)("; ".join(sentences), hints[0] if hints else None)
 
 
-def _at(address: str) -> str:
+def _describe(address: str) -> str:
     return f"the store at {address}"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rendezvous.errors import SettingsError
 from rendezvous.stores.protobuf import WireError, decode, encode
-from rendezvous.stores.refusals import CallFailed, Kind, Refusal, refusal_of
+from rendezvous.stores.refusals import CallFailed, ErrorKind, EtcdError, classify
 from rendezvous.stores.wire import Answer, Method, Question
 from rendezvous.values import NamedTuple
 
@@ -117,12 +117,12 @@ class Endpoint:
             finally:
                 self._patient.discard(asked)
         try:
-            data = self._callable(method)(encode(question), timeout=limit_s, metadata=_metadata(token))
+            data = self._make_callable(method)(encode(question), timeout=limit_s, metadata=_make_metadata(token))
         except grpc.RpcError as error:
-            raise self.failed(error, given_s) from None
+            raise self.make_failure(error, given_s) from None
         except ValueError:
-            raise closed() from None
-        return self.read(method.answer, data)
+            raise make_closed_error() from None
+        return self.decode(method.answer, data)
 
     def abandon(self) -> None:
         """Wait no longer for what is asked patiently: this server has fallen silent."""
@@ -134,9 +134,9 @@ class Endpoint:
     ) -> grpc.Future[bytes]:
         """Ask and do not wait; what comes is for `finish`."""
         try:
-            return self._callable(method).future(encode(question), timeout=limit_s, metadata=_metadata(token))
+            return self._make_callable(method).future(encode(question), timeout=limit_s, metadata=_make_metadata(token))
         except ValueError:
-            raise closed() from None
+            raise make_closed_error() from None
 
     def finish(
         self,
@@ -153,42 +153,44 @@ class Endpoint:
         try:
             data = asked.result(timeout=max(limit_s, 0.0))
         except grpc.FutureTimeoutError:
-            raise CallFailed(Refusal(Kind.UNKNOWN, f"did not answer within {given_s:.1f} s")) from None
+            raise CallFailed(EtcdError(ErrorKind.UNKNOWN, f"did not answer within {given_s:.1f} s")) from None
         except grpc.FutureCancelledError:
-            raise CallFailed(Refusal(Kind.UNKNOWN, "was given up before it answered")) from None
+            raise CallFailed(EtcdError(ErrorKind.UNKNOWN, "was given up before it answered")) from None
         except grpc.RpcError as error:
-            raise self.failed(error, given_s) from None
-        return self.read(method.answer, data)
+            raise self.make_failure(error, given_s) from None
+        return self.decode(method.answer, data)
 
     def stream(self, method: Method[Question, Answer], questions: Iterator[bytes], token: str) -> Stream:
         """Open a stream. Its answers are for `read`, the error that ends the iteration is for `failed`."""
         try:
-            opened: Stream = self._channel.stream_stream(method.path, _as_it_is, _as_it_is)(
-                questions, metadata=_metadata(token)
+            opened: Stream = self._channel.stream_stream(method.path, _identity, _identity)(
+                questions, metadata=_make_metadata(token)
             )
         except ValueError:
-            raise closed() from None
+            raise make_closed_error() from None
         return opened
 
-    def read(self, kind: type[Answer], data: bytes) -> Answer:
+    def decode(self, kind: type[Answer], data: bytes) -> Answer:
         self.heard_at = time.monotonic()
         try:
             return decode(kind, data)
         except WireError as error:
-            raise CallFailed(Refusal(Kind.UNKNOWN, f"is not etcd: its answer cannot be read ({error})")) from None
+            raise CallFailed(
+                EtcdError(ErrorKind.UNKNOWN, f"is not etcd: its answer cannot be read ({error})")
+            ) from None
 
-    def failed(self, error: grpc.RpcError, limit_s: float) -> CallFailed:
+    def make_failure(self, error: grpc.RpcError, limit_s: float) -> CallFailed:
         """What gRPC's error means."""
         code = error.code().name
         text = error.details() or ""
         if text.startswith("etcdserver"):
             self.heard_at = time.monotonic()
-        return CallFailed(refusal_of(code, text, limit_s))
+        return CallFailed(classify(code, text, limit_s))
 
     def close(self) -> None:
         self._channel.close()
 
-    def _callable(self, method: Method[Question, Answer]) -> grpc.UnaryUnaryMultiCallable[Any, Any]:
+    def _make_callable(self, method: Method[Question, Answer]) -> grpc.UnaryUnaryMultiCallable[Any, Any]:
         found = self._calls.get(method.path)
         if found is None:
             found = self._calls[method.path] = self._channel.unary_unary(method.path)
@@ -201,13 +203,13 @@ class Endpoints:
     def __init__(self, addresses: Sequence[str], tls: Tls | None) -> None:
         if not addresses:
             raise SettingsError("the store has no endpoint: HOST:PORT is needed")
-        with _quiet():
+        with _silence_grpc():
             import grpc
 
             if tls is None:
                 channels = [grpc.insecure_channel(address, _OPTIONS) for address in addresses]
             else:
-                credentials = _credentials(tls)
+                credentials = _make_credentials(tls)
                 channels = [grpc.secure_channel(address, credentials, _OPTIONS) for address in addresses]
         self.all = tuple(Endpoint(address, channel) for address, channel in zip(addresses, channels, strict=True))
         self._lock = threading.Lock()
@@ -217,7 +219,7 @@ class Endpoints:
     def current(self) -> Endpoint:
         return self.all[self._index]
 
-    def in_turn(self) -> tuple[Endpoint, ...]:
+    def iterate(self) -> tuple[Endpoint, ...]:
         """Every endpoint once, the current one first."""
         index = self._index
         return self.all[index:] + self.all[:index]
@@ -233,22 +235,22 @@ class Endpoints:
             endpoint.close()
 
 
-def _as_it_is(data: bytes) -> bytes:
+def _identity(data: bytes) -> bytes:
     return data
 
 
-def closed() -> CallFailed:
-    return CallFailed(Refusal(Kind.REFUSED, "was closed by this client"))
+def make_closed_error() -> CallFailed:
+    return CallFailed(EtcdError(ErrorKind.REFUSED, "was closed by this client"))
 
 
-def _metadata(token: str) -> tuple[tuple[str, str], ...]:
+def _make_metadata(token: str) -> tuple[tuple[str, str], ...]:
     """`hasleader`: a server that has lost its cluster shall say so instead of waiting for it."""
     leader = ("hasleader", "true")
     return (leader, ("token", token)) if token else (leader,)
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_grpc() -> Iterator[None]:
     """gRPC reads its environment at its first channel; afterwards ours is as it was, for it may be handed on."""
     with _quieting:
         set_by_us = {name: value for name, value in _QUIET.items() if name not in os.environ}
@@ -260,7 +262,7 @@ def _quiet() -> Iterator[None]:
                 os.environ.pop(name, None)
 
 
-def _credentials(tls: Tls) -> grpc.ChannelCredentials:
+def _make_credentials(tls: Tls) -> grpc.ChannelCredentials:
     import grpc
 
     if (tls.cert_file is None) != (tls.key_file is None):

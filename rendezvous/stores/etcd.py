@@ -19,8 +19,8 @@ from rendezvous.store import (
     Batch,
     Compare,
     Delete,
-    Found,
     Get,
+    GetResult,
     Lease,
     Operation,
     Put,
@@ -30,11 +30,11 @@ from rendezvous.store import (
     Watch,
 )
 from rendezvous.stores import wire
-from rendezvous.stores.calls import Calls, Effect, Session
+from rendezvous.stores.calls import Effect, EtcdClient, EtcdSession
 from rendezvous.stores.endpoints import Endpoint, Endpoints, Tls
 from rendezvous.stores.requests import check_key, check_request
-from rendezvous.stores.streams import EtcdWatch, key_value
-from rendezvous.stores.watching import Watching
+from rendezvous.stores.streams import EtcdWatch, decode_item
+from rendezvous.stores.watching import WatchLoop
 from rendezvous.stores.wire import Answer, Method, Question
 
 __all__ = ["EtcdStore", "Tls"]
@@ -68,10 +68,10 @@ class EtcdStore(Store):
         connect_limit_s: float = 3.0,
     ) -> None:
         self._endpoints = Endpoints(endpoints, tls)
-        session = Session(user, password, connect_limit_s)
+        session = EtcdSession(user, password, connect_limit_s)
         write_limit_s = call_limit_s if write_limit_s is None else write_limit_s
-        self._calls = Calls(self._endpoints, session, call_limit_s, write_limit_s, self._on_silent)
-        self._watching = Watching(self._calls)
+        self._calls = EtcdClient(self._endpoints, session, call_limit_s, write_limit_s, self._on_silent)
+        self._watching = WatchLoop(self._calls)
         self._connect_limit_s = connect_limit_s
         self._is_closed = False
 
@@ -81,7 +81,7 @@ class EtcdStore(Store):
         Nothing needs this: calls connect by themselves. It is for the start, when a mistake is still cheap.
         """
         status = self._first_status()
-        if parsed_version(status.version)[:2] < OLDEST_VERSION:
+        if parse_version(status.version)[:2] < OLDEST_VERSION:
             oldest = ".".join(map(str, OLDEST_VERSION))
             at = self._endpoints.current.address
             raise StoreError(f"the store at {at} is etcd {status.version}, too old: {oldest} is needed")
@@ -93,7 +93,7 @@ class EtcdStore(Store):
 
         def ask() -> wire.StatusResponse:
             limit_s = self._connect_limit_s / count
-            return self._ask(wire.STATUS, wire.StatusRequest(), "", "read", limit_s=limit_s)
+            return self._call(wire.STATUS, wire.StatusRequest(), "", "read", limit_s=limit_s)
 
         for _ in range(count - 1):
             with suppress(StoreError):
@@ -102,23 +102,23 @@ class EtcdStore(Store):
 
     # Keys
 
-    def get(self, key: str, *, prefix: bool = False) -> Found:
+    def get(self, key: str, *, prefix: bool = False) -> GetResult:
         """Read a key, or all keys that start with it."""
         check_key(key, prefix)
-        question = wire.RangeRequest(*_range(key, prefix))
-        return _found(self._ask(wire.RANGE, question, _about(key, prefix), "read"))
+        question = wire.RangeRequest(*_encode_range(key, prefix))
+        return _decode_range(self._call(wire.RANGE, question, _describe(key, prefix), "read"))
 
     def put(self, key: str, value: bytes, *, lease: int = 0) -> int:
         """Write unconditionally; the new revision. Raises LeaseNotFound for a lease that is gone."""
         check_request((), (Put(key, value, lease),), ())
         question = wire.PutRequest(key.encode(), value, lease)
-        return self._ask(wire.PUT_KEY, question, _about(key)).header.revision
+        return self._call(wire.PUT_KEY, question, _describe(key)).header.revision
 
     def delete(self, key: str, *, prefix: bool = False) -> int:
         """Delete; how many keys went."""
         check_key(key, prefix)
-        question = wire.DeleteRangeRequest(*_range(key, prefix))
-        return self._ask(wire.DELETE_RANGE, question, _about(key, prefix)).deleted
+        question = wire.DeleteRangeRequest(*_encode_range(key, prefix))
+        return self._call(wire.DELETE_RANGE, question, _describe(key, prefix)).deleted
 
     def txn(
         self, compares: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation] = ()
@@ -129,14 +129,14 @@ class EtcdStore(Store):
         """
         check_request(compares, success, failure)
         question = wire.TxnRequest(
-            tuple(_compare(compare) for compare in compares),
-            tuple(_operation(operation) for operation in success),
-            tuple(_operation(operation) for operation in failure),
+            tuple(_encode_compare(compare) for compare in compares),
+            tuple(_encode_operation(operation) for operation in success),
+            tuple(_encode_operation(operation) for operation in failure),
         )
         keys = dict.fromkeys(each.key for part in (compares, success, failure) for each in part)
         is_read = all(isinstance(operation, Get) for branch in (success, failure) for operation in branch)
-        answer = self._ask(wire.TXN, question, _about_all(list(keys)), "read" if is_read else "write")
-        found = [_found(each.response_range) for each in answer.responses if each.response_range is not None]
+        answer = self._call(wire.TXN, question, _describe_all(list(keys)), "read" if is_read else "write")
+        found = [_decode_range(each.response_range) for each in answer.responses if each.response_range is not None]
         return TxnResult(answer.succeeded, answer.header.revision, tuple(found))
 
     # Leases
@@ -146,7 +146,7 @@ class EtcdStore(Store):
         if not math.isfinite(ttl_s):
             raise StoreError(f"a lease needs a time in seconds, not {ttl_s}")
         question = wire.LeaseGrantRequest(max(1, math.ceil(ttl_s)), id)
-        answer = self._ask(wire.LEASE_GRANT, question, "a new lease")
+        answer = self._call(wire.LEASE_GRANT, question, "a new lease")
         return Lease(answer.id, float(answer.ttl))
 
     def lease_keep_alive(self, lease: int) -> float:
@@ -164,7 +164,7 @@ class EtcdStore(Store):
         check_key(key)
         kept = self._keep_alive(lease)
         question = wire.RangeRequest(key.encode(), keys_only=True)
-        read = self._ask(wire.RANGE, question, _about(key), "read")
+        read = self._call(wire.RANGE, question, _describe(key), "read")
         is_confirmed = kept.header.raft_term == read.header.raft_term
         if not is_confirmed:
             self._endpoints.turn_from(self._endpoints.current)  # a server that lags behind may do so for long
@@ -173,19 +173,19 @@ class EtcdStore(Store):
 
     def _keep_alive(self, lease: int) -> wire.LeaseKeepAliveResponse:
         question = wire.LeaseKeepAliveRequest(lease)
-        answer = self._ask(wire.LEASE_KEEP_ALIVE, question, f"lease {lease}", "renewal")
+        answer = self._call(wire.LEASE_KEEP_ALIVE, question, f"lease {lease}", "renewal")
         if answer.ttl <= 0:
             raise LeaseNotFound(f"lease {lease} has expired or was revoked")
         return answer
 
     def lease_revoke(self, lease: int) -> None:
         """End the lease now, and its keys with it. Raises LeaseNotFound when it is gone."""
-        self._ask(wire.LEASE_REVOKE, wire.LeaseRevokeRequest(lease), f"lease {lease}")
+        self._call(wire.LEASE_REVOKE, wire.LeaseRevokeRequest(lease), f"lease {lease}")
 
     def lease_remaining(self, lease: int) -> float:
         """Seconds until the lease would expire, in whole seconds. Raises LeaseNotFound when it is gone."""
         question = wire.LeaseTimeToLiveRequest(lease)
-        answer = self._ask(wire.LEASE_TIME_TO_LIVE, question, f"lease {lease}", "read")
+        answer = self._call(wire.LEASE_TIME_TO_LIVE, question, f"lease {lease}", "read")
         if answer.ttl < 0:
             raise LeaseNotFound(f"lease {lease} has expired or was revoked")
         return float(answer.ttl)
@@ -210,9 +210,9 @@ class EtcdStore(Store):
         if start_revision < 1:
             raise StoreError(f"a watch starts at revision 1 or later, not {start_revision}")
         self._check_open()
-        start, end = _range(key, prefix)
+        start, end = _encode_range(key, prefix)
         question = wire.WatchCreateRequest(start, end, start_revision, progress_notify=True)
-        watch = EtcdWatch(_about(key, prefix), question, on_batch, on_lost, self._watching.drop)
+        watch = EtcdWatch(_describe(key, prefix), question, on_batch, on_lost, self._watching.remove)
         self._watching.add(watch)
         return watch
 
@@ -227,7 +227,7 @@ class EtcdStore(Store):
         if thread is not None and thread is not threading.current_thread():
             thread.join(CLOSE_LIMIT_S)
 
-    def _ask(
+    def _call(
         self,
         method: Method[Question, Answer],
         question: Question,
@@ -237,17 +237,17 @@ class EtcdStore(Store):
         limit_s: float | None = None,
     ) -> Answer:
         self._check_open()
-        return self._calls.ask(method, question, about=about, effect=effect, limit_s=limit_s)
+        return self._calls.call(method, question, about=about, effect=effect, limit_s=limit_s)
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise StoreError("the store is closed")
 
     def _on_silent(self, endpoint: Endpoint) -> None:
-        self._watching.leave(endpoint)
+        self._watching.abandon(endpoint)
 
 
-def parsed_version(version: str) -> tuple[int, ...]:
+def parse_version(version: str) -> tuple[int, ...]:
     """Three numbers of "3.4.23" or "3.5.0-rc.1"; what is no number is 0."""
     parts = [*version.partition("-")[0].split("."), "", "", ""][:3]
     return tuple(int(part) if part.isdigit() else 0 for part in parts)
@@ -255,22 +255,22 @@ def parsed_version(version: str) -> tuple[int, ...]:
 
 def may_end_leases_early(version: str) -> bool:
     """Whether a leader of this version that was replaced while its disk hung ends leases that others have renewed."""
-    major, minor, patch = parsed_version(version)
+    major, minor, patch = parse_version(version)
     return patch < _LEASES_MENDED.get((major, minor), 0)
 
 
-def _about(key: str, prefix: bool = False) -> str:
+def _describe(key: str, prefix: bool = False) -> str:
     return f"the keys below {key!r}" if prefix else f"the key {key!r}"
 
 
-def _about_all(keys: Sequence[str]) -> str:
+def _describe_all(keys: Sequence[str]) -> str:
     """A transaction is refused as a whole; etcd does not say for which key."""
     if len(keys) == 1:
-        return _about(keys[0])
+        return _describe(keys[0])
     return f"one of the keys {', '.join(map(repr, keys[:3]))}{', ...' if len(keys) > 3 else ''}"
 
 
-def _range(key: str, prefix: bool) -> tuple[bytes, bytes]:
+def _encode_range(key: str, prefix: bool) -> tuple[bytes, bytes]:
     """Key and range end on the wire: no end is the one key; the end of a prefix is its last byte raised by one."""
     start = key.encode()
     if not prefix:
@@ -280,26 +280,26 @@ def _range(key: str, prefix: bool) -> tuple[bytes, bytes]:
     return start, start[:-1] + bytes((start[-1] + 1,))  # the last byte of text in UTF-8 is never 255
 
 
-def _compare(compare: Compare) -> wire.Compare:
+def _encode_compare(compare: Compare) -> wire.WireCompare:
     result, key = _RELATIONS[compare.relation], compare.key.encode()
     if isinstance(compare.operand, bytes):
-        return wire.Compare(result, wire.VALUE, key, value=compare.operand)
+        return wire.WireCompare(result, wire.VALUE, key, value=compare.operand)
     if compare.target == "create":
-        return wire.Compare(result, wire.CREATE, key, create_revision=compare.operand)
+        return wire.WireCompare(result, wire.CREATE, key, create_revision=compare.operand)
     if compare.target == "mod":
-        return wire.Compare(result, wire.MOD, key, mod_revision=compare.operand)
-    return wire.Compare(result, wire.VERSION, key, version=compare.operand)
+        return wire.WireCompare(result, wire.MOD, key, mod_revision=compare.operand)
+    return wire.WireCompare(result, wire.VERSION, key, version=compare.operand)
 
 
-def _operation(operation: Operation) -> wire.RequestOp:
+def _encode_operation(operation: Operation) -> wire.RequestOp:
     match operation:
         case Put(key, value, lease):
             return wire.RequestOp(request_put=wire.PutRequest(key.encode(), value, lease))
         case Delete(key, prefix):
-            return wire.RequestOp(request_delete_range=wire.DeleteRangeRequest(*_range(key, prefix)))
+            return wire.RequestOp(request_delete_range=wire.DeleteRangeRequest(*_encode_range(key, prefix)))
         case Get(key, prefix):
-            return wire.RequestOp(request_range=wire.RangeRequest(*_range(key, prefix)))
+            return wire.RequestOp(request_range=wire.RangeRequest(*_encode_range(key, prefix)))
 
 
-def _found(answer: wire.RangeResponse) -> Found:
-    return Found(answer.header.revision, tuple(key_value(item) for item in answer.kvs))
+def _decode_range(answer: wire.RangeResponse) -> GetResult:
+    return GetResult(answer.header.revision, tuple(decode_item(item) for item in answer.kvs))

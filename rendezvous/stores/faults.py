@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     Answer = TypeVar("Answer")
 
 
-class Faults:
+class StoreFaults:
     """What is to fail from now on. The store asks `admit` before each call and hands each answer through `answer`."""
 
     __slots__ = ("lose_answers", "lose_requests", "refuse")

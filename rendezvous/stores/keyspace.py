@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from rendezvous.errors import Compacted, StoreError
-from rendezvous.store import Batch, Compare, Event, KeyValue
-from rendezvous.stores.leases import Leases
+from rendezvous.store import Batch, Compare, KeyEvent, KeyValue
+from rendezvous.stores.leases import LeaseTable
 from rendezvous.values import NamedTuple
 
 TYPE_CHECKING = False
@@ -46,7 +46,7 @@ class Range(NamedTuple):
 
     @classmethod
     def prefix(cls, prefix: str) -> Range:
-        return cls(prefix, next_text(prefix))
+        return cls(prefix, end_of_prefix(prefix))
 
     def covers(self, key: str) -> bool:
         return self.start <= key and (self.end is None or key < self.end)
@@ -56,17 +56,17 @@ class Range(NamedTuple):
         return keys[first : len(keys) if self.end is None else bisect.bisect_left(keys, self.end, first)]
 
 
-def next_text(prefix: str) -> str | None:
+def end_of_prefix(prefix: str) -> str | None:
     """What sorts right after all texts that begin with `prefix`, as the end of a range; None if nothing does."""
     stem = prefix.rstrip(_LAST_CHARACTER)  # nothing sorts after it: "a" followed by it ends where "a" ends
     return stem[:-1] + chr(ord(stem[-1]) + 1) if stem else None
 
 
-def range_of(key: str, prefix: bool) -> Range:
+def make_range(key: str, prefix: bool) -> Range:
     return Range.prefix(key) if prefix else Range.one(key)
 
 
-def bytes_of(item: KeyValue | None) -> int:
+def measure(item: KeyValue | None) -> int:
     """What a key and its value count."""
     return 0 if item is None else len(item.key) + len(item.value) + ENTRY_BYTES
 
@@ -74,7 +74,7 @@ def bytes_of(item: KeyValue | None) -> int:
 class Change(NamedTuple):
     """An event and the key as it was before; None if it was absent."""
 
-    event: Event
+    event: KeyEvent
     previous: KeyValue | None
 
 
@@ -106,7 +106,7 @@ class Page:
 class Keyspace:
     """Keys, their values, and the last `history_revisions` pages of what happened to them."""
 
-    def __init__(self, leases: Leases, history_revisions: int, first_revision: int) -> None:
+    def __init__(self, leases: LeaseTable, history_revisions: int, first_revision: int) -> None:
         self.revision = first_revision  # of the last page; the first one is blank
         self.compacted_revision = 0 if first_revision == 1 else first_revision  # a watch may start here, not before
         self.leases = leases
@@ -171,13 +171,13 @@ class Keyspace:
             item = KeyValue(key, value, revision, revision, 1, lease)
         else:
             self._detach(old)
-            self._item_bytes -= bytes_of(old)
+            self._item_bytes -= measure(old)
             item = KeyValue(key, value, old.create_revision, revision, old.version + 1, lease)
         if lease:
             self.leases.get(lease).keys.add(key)
         self._items[key] = item
-        self._item_bytes += bytes_of(item)
-        self._open.append(Change(Event("put", item), old))
+        self._item_bytes += measure(item)
+        self._open.append(Change(KeyEvent("put", item), old))
         return old
 
     def delete(self, keys: Range) -> list[KeyValue]:
@@ -185,10 +185,10 @@ class Keyspace:
         gone = self.find(keys)
         for item in gone:
             self._detach(item)
-            self._item_bytes -= bytes_of(item)
+            self._item_bytes -= measure(item)
             del self._items[item.key]
             deleted = KeyValue(item.key, b"", 0, self.revision + 1, 0, 0)
-            self._open.append(Change(Event("delete", deleted), item))
+            self._open.append(Change(KeyEvent("delete", deleted), item))
         if gone:
             first = bisect.bisect_left(self._keys, gone[0].key)
             del self._keys[first : first + len(gone)]
@@ -205,7 +205,7 @@ class Keyspace:
         self.revision += 1
         page = Page(self.revision, tuple(self._open))
         self._open.clear()
-        page.bytes = sum(bytes_of(change.event.item) + bytes_of(change.previous) for change in page.changes)
+        page.bytes = sum(measure(change.event.item) + measure(change.previous) for change in page.changes)
         self._history.append(page)
         self._history_bytes += page.bytes
         if len(self._history) > self._history_revisions:

@@ -7,7 +7,7 @@ import socket
 
 from rendezvous.addresses import join_address
 from rendezvous.errors import StoreError
-from rendezvous.listeners import foreign_listener
+from rendezvous.listeners import find_foreign_listener
 
 _BACKLOG = 1024  # a thousand members may come in one moment
 
@@ -31,7 +31,7 @@ def listen(host: str, port: int) -> socket.socket:
         where = f"the store cannot listen on {join_address(host, port)}"
         if error.errno != errno.EADDRINUSE:
             raise StoreError(f"{where}: {error.strerror or error}") from error
-        holder = foreign_listener(port)
+        holder = find_foreign_listener(port)
         taken = f"{where}: the port is taken" + (f" by {holder}" if holder else "")
         raise PortTaken(taken, hint="give another port, or 0 for any that is free") from error
     return end

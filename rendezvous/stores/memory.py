@@ -19,10 +19,23 @@ import time
 from collections.abc import Callable, Sequence
 
 from rendezvous.errors import Compacted, StoreError
-from rendezvous.store import Batch, Compare, Delete, Found, Get, Lease, Operation, Put, Renewal, Store, TxnResult, Watch
-from rendezvous.stores.faults import Faults
-from rendezvous.stores.keyspace import Keyspace, Page, Range, range_of
-from rendezvous.stores.leases import HeldLease, Leases
+from rendezvous.store import (
+    Batch,
+    Compare,
+    Delete,
+    Get,
+    GetResult,
+    Lease,
+    Operation,
+    Put,
+    Renewal,
+    Store,
+    TxnResult,
+    Watch,
+)
+from rendezvous.stores.faults import StoreFaults
+from rendezvous.stores.keyspace import Keyspace, Page, Range, make_range
+from rendezvous.stores.leases import LeaseState, LeaseTable
 from rendezvous.stores.requests import check_key, check_request
 from rendezvous.stores.watches import CALLBACK_LIMIT_S, MemoryWatch, WatchHub
 
@@ -52,12 +65,12 @@ class MemoryStore(Store):
         first_lease: int = 1,
         first_revision: int = 1,
     ) -> None:
-        self.faults = Faults()
+        self.faults = StoreFaults()
         self._clock = clock
         self._threaded = threaded
 
         self._changed = threading.Condition(threading.Lock())  # guards everything below
-        self._leases = Leases(first_lease)
+        self._leases = LeaseTable(first_lease)
         self._keyspace = Keyspace(self._leases, history_revisions, first_revision)
         self._hub = WatchHub(self._changed)
         self._thread: threading.Thread | None = None
@@ -65,12 +78,12 @@ class MemoryStore(Store):
 
     # Keys
 
-    def get(self, key: str, *, prefix: bool = False) -> Found:
+    def get(self, key: str, *, prefix: bool = False) -> GetResult:
         """Read a key, or all keys that start with it."""
         check_key(key, prefix)
         with self._changed:
             self._admit(writes=False)
-            return Found(self._keyspace.revision, tuple(self._keyspace.find(range_of(key, prefix))))
+            return GetResult(self._keyspace.revision, tuple(self._keyspace.find(make_range(key, prefix))))
 
     def put(self, key: str, value: bytes, *, lease: int = 0) -> int:
         """Write unconditionally; the new revision. Raises LeaseNotFound for a lease that is gone."""
@@ -79,7 +92,7 @@ class MemoryStore(Store):
     def delete(self, key: str, *, prefix: bool = False) -> int:
         """Delete; how many keys went."""
         check_key(key, prefix)
-        return self.transact(lambda keyspace: len(keyspace.delete(range_of(key, prefix))))
+        return self.transact(lambda keyspace: len(keyspace.delete(make_range(key, prefix))))
 
     def txn(
         self, compares: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation] = ()
@@ -190,7 +203,7 @@ class MemoryStore(Store):
         check_key(key, prefix)
         if start_revision < 1:
             raise StoreError(f"a watch starts at revision 1 or later, not {start_revision}")
-        return self.watch_pages(range_of(key, prefix), start_revision, lambda page: on_batch(page.batch), on_lost)
+        return self.watch_pages(make_range(key, prefix), start_revision, lambda page: on_batch(page.batch), on_lost)
 
     def watch_pages(
         self, keys: Range, start_revision: int, on_page: Callable[[Page], None], on_lost: Callable[[StoreError], None]
@@ -206,7 +219,7 @@ class MemoryStore(Store):
                 for page in self._keyspace.pages_from(start_revision):
                     part = page.within(keys)
                     if part is not None:
-                        self._hub.tell(watch, part)
+                        self._hub.notify(watch, part)
             self._wake_thread()
         return watch
 
@@ -254,20 +267,20 @@ class MemoryStore(Store):
             raise StoreError("the store is closed")
         self.faults.admit(writes)
 
-    def _apply(self, operations: Sequence[Operation]) -> tuple[Found, ...]:
+    def _apply(self, operations: Sequence[Operation]) -> tuple[GetResult, ...]:
         for operation in operations:  # all that can be refused is, before anything is written
             if isinstance(operation, Put) and operation.lease:
                 self._leases.get(operation.lease)
-        found: list[Found] = []
+        found: list[GetResult] = []
         for operation in operations:
             if isinstance(operation, Put):
                 self._keyspace.put(operation.key, operation.value, operation.lease)
                 continue
-            keys = range_of(operation.key, operation.prefix)
+            keys = make_range(operation.key, operation.prefix)
             if isinstance(operation, Delete):
                 self._keyspace.delete(keys)
             else:
-                found.append(Found(self._keyspace.reading_revision, tuple(self._keyspace.find(keys))))
+                found.append(GetResult(self._keyspace.reading_revision, tuple(self._keyspace.find(keys))))
         return tuple(found)
 
     def _turn(self) -> None:
@@ -277,7 +290,7 @@ class MemoryStore(Store):
             if self._hub.pending:
                 self._wake_thread()
 
-    def _end_lease(self, lease: HeldLease) -> None:
+    def _end_lease(self, lease: LeaseState) -> None:
         for key in sorted(lease.keys):
             self._keyspace.delete(Range.one(key))
         self._turn()
@@ -287,7 +300,7 @@ class MemoryStore(Store):
         now = self._clock()
         if now < self._leases.nothing_due_before:
             return 0
-        due = self._leases.due(now)
+        due = self._leases.list_due(now)
         for lease in due:
             self._end_lease(lease)
         return len(due)

@@ -36,7 +36,7 @@ _Reader = tuple[int, bool, Callable[[Any], Any]]  # place in the tuple, is repea
 def encode(message: tuple[Any, ...]) -> bytes:
     """The bytes of a message."""
     written = bytearray()
-    for place, tag, default, is_repeated, write in _layout(type(message))[0]:
+    for place, tag, default, is_repeated, write in _find_layout(type(message))[0]:
         value = message[place]
         if is_repeated:
             for each in value:
@@ -48,7 +48,7 @@ def encode(message: tuple[Any, ...]) -> bytes:
 
 def decode(message: type[Message], data: bytes) -> Message:
     """The message of that type in `data`. Raises WireError for anything else."""
-    _, readers, defaults = _layout(message)
+    _, readers, defaults = _find_layout(message)
     values = list(defaults)
     repeated: dict[int, list[Any]] = {}
     position, end = 0, len(data)
@@ -81,19 +81,19 @@ def decode(message: type[Message], data: bytes) -> Message:
 
 
 @cache
-def _layout(message: type[tuple[Any, ...]]) -> tuple[tuple[_Writer, ...], dict[int, _Reader], tuple[Any, ...]]:
+def _find_layout(message: type[tuple[Any, ...]]) -> tuple[tuple[_Writer, ...], dict[int, _Reader], tuple[Any, ...]]:
     """How the fields of a type are written, in the order of their numbers, and read, by tag; and its defaults."""
     defaults: dict[str, Any] = getattr(message, "_field_defaults", {})
     writers: dict[int, _Writer] = {}
     readers: dict[int, _Reader] = {}
     for place, (name, default) in enumerate(defaults.items()):
-        tag, is_repeated, write, read = _field(message, message.__annotations__[name])
-        writers[tag] = (place, _varint(tag), default, is_repeated, write)
+        tag, is_repeated, write, read = _find_field(message, message.__annotations__[name])
+        writers[tag] = (place, _encode_varint(tag), default, is_repeated, write)
         readers[tag] = (place, is_repeated, read)
     return tuple(writers[tag] for tag in sorted(writers)), readers, tuple(defaults.values())
 
 
-def _field(message: type, annotation: Any) -> tuple[int, bool, Callable[[Any], bytes], Callable[[Any], Any]]:
+def _find_field(message: type, annotation: Any) -> tuple[int, bool, Callable[[Any], bytes], Callable[[Any], Any]]:
     """Tag, whether it is repeated, and how one is written and read.
 
     Annotations are read as text: to evaluate them takes 10 ms for the messages that an agent begins with.
@@ -114,10 +114,10 @@ def _write_message(message: tuple[Any, ...]) -> bytes:
 
 
 def _write_bytes(data: bytes) -> bytes:
-    return _varint(len(data)) + data
+    return _encode_varint(len(data)) + data
 
 
-def _varint(number: int) -> bytes:
+def _encode_varint(number: int) -> bytes:
     if 0 <= number < 0x80:
         return _SHORT[number]
     number &= (1 << 64) - 1  # a negative one is its two's complement in 64 bits: ten bytes
@@ -156,7 +156,7 @@ def _read_content(data: bytes, position: int, wire_type: int) -> tuple[int | byt
     return data[position : position + length], position + length
 
 
-def _signed(number: int) -> int:
+def _to_signed(number: int) -> int:
     return number - (1 << 64) if number >> 63 else number
 
 
@@ -170,8 +170,8 @@ def _read_text(data: bytes) -> str:
 _SHORT = [bytes((number,)) for number in range(0x80)]
 
 _KINDS: dict[str, tuple[int, Callable[[Any], bytes], Callable[[Any], Any]]] = {
-    "int": (_VARINT, _varint, _signed),
-    "bool": (_VARINT, _varint, bool),
+    "int": (_VARINT, _encode_varint, _to_signed),
+    "bool": (_VARINT, _encode_varint, bool),
     "bytes": (_BYTES, _write_bytes, bytes),
     "str": (_BYTES, lambda text: _write_bytes(text.encode()), _read_text),
 }

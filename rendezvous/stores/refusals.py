@@ -13,7 +13,7 @@ from rendezvous.errors import LeaseExists, LeaseNotFound, StoreError
 from rendezvous.values import NamedTuple
 
 
-class Kind(Enum):
+class ErrorKind(Enum):
     ELSEWHERE = "nothing was done here; another endpoint may do it, or this one later"
     LOG_IN = "nothing was done; the token is missing or no longer good"
     REFUSED = "nothing was done, and asking again will not help"
@@ -21,10 +21,10 @@ class Kind(Enum):
     FULL = "there is no space; the write that took the last of it was done all the same (seen with etcd 3.4)"
 
 
-class Refusal(NamedTuple):
+class EtcdError(NamedTuple):
     """`phrase` goes on after "the store at HOST:PORT"; `hint` says what to do, if that is known."""
 
-    kind: Kind
+    kind: ErrorKind
     phrase: str
     hint: str | None = None
     error: type[StoreError] = StoreError
@@ -38,61 +38,71 @@ _TLS_HINT = "check the authority's, the client's certificate and the client's ke
 
 _PLAIN_HINT = "for a store without TLS, give no certificates and no https"
 
-_ROWS: tuple[tuple[str, Refusal], ...] = (
+_ROWS: tuple[tuple[str, EtcdError], ...] = (
     # No connection
-    ("errors resolving", Refusal(Kind.ELSEWHERE, "cannot be reached: its name is not known")),
-    ("DNS resolution failed", Refusal(Kind.ELSEWHERE, "cannot be reached: its name is not known")),
-    ("Connection refused", Refusal(Kind.ELSEWHERE, "cannot be reached: connection refused")),
-    ("No route to host", Refusal(Kind.ELSEWHERE, "cannot be reached: no route to the host")),
-    ("Network is unreachable", Refusal(Kind.ELSEWHERE, "cannot be reached: no route to its network")),
-    ("receiving SETTINGS", Refusal(Kind.ELSEWHERE, "takes connections but does not answer")),
-    ("Failed parsing HTTP/2", Refusal(Kind.ELSEWHERE, "is not etcd: what listens there does not speak HTTP/2")),
-    ("Handshake read failed", Refusal(Kind.ELSEWHERE, "does not speak TLS", _PLAIN_HINT)),
-    ("WRONG_VERSION_NUMBER", Refusal(Kind.ELSEWHERE, "does not speak TLS", _PLAIN_HINT)),
+    ("errors resolving", EtcdError(ErrorKind.ELSEWHERE, "cannot be reached: its name is not known")),
+    ("DNS resolution failed", EtcdError(ErrorKind.ELSEWHERE, "cannot be reached: its name is not known")),
+    ("Connection refused", EtcdError(ErrorKind.ELSEWHERE, "cannot be reached: connection refused")),
+    ("No route to host", EtcdError(ErrorKind.ELSEWHERE, "cannot be reached: no route to the host")),
+    ("Network is unreachable", EtcdError(ErrorKind.ELSEWHERE, "cannot be reached: no route to its network")),
+    ("receiving SETTINGS", EtcdError(ErrorKind.ELSEWHERE, "takes connections but does not answer")),
+    ("Failed parsing HTTP/2", EtcdError(ErrorKind.ELSEWHERE, "is not etcd: what listens there does not speak HTTP/2")),
+    ("Handshake read failed", EtcdError(ErrorKind.ELSEWHERE, "does not speak TLS", _PLAIN_HINT)),
+    ("WRONG_VERSION_NUMBER", EtcdError(ErrorKind.ELSEWHERE, "does not speak TLS", _PLAIN_HINT)),
     (
         "not in peer certificate",
-        Refusal(Kind.ELSEWHERE, "shows a certificate for another name", "use a name that the certificate carries"),
+        EtcdError(
+            ErrorKind.ELSEWHERE, "shows a certificate for another name", "use a name that the certificate carries"
+        ),
     ),
     (
         "Hostname Verification Check failed",
-        Refusal(Kind.ELSEWHERE, "shows a certificate for another name", "use a name that the certificate carries"),
+        EtcdError(
+            ErrorKind.ELSEWHERE, "shows a certificate for another name", "use a name that the certificate carries"
+        ),
     ),
-    ("certificate has expired", Refusal(Kind.ELSEWHERE, "shows a certificate that has expired")),
+    ("certificate has expired", EtcdError(ErrorKind.ELSEWHERE, "shows a certificate that has expired")),
     (
         "CERTIFICATE_VERIFY_FAILED",
-        Refusal(Kind.ELSEWHERE, "shows a certificate that the given authority has not signed", _TLS_HINT),
+        EtcdError(ErrorKind.ELSEWHERE, "shows a certificate that the given authority has not signed", _TLS_HINT),
     ),
-    ("SSL_ERROR", Refusal(Kind.ELSEWHERE, "wants a client certificate, and accepts none that it was shown", _TLS_HINT)),
-    ("Tls handshake failed", Refusal(Kind.ELSEWHERE, "does not agree to a TLS connection", _TLS_HINT)),
+    (
+        "SSL_ERROR",
+        EtcdError(ErrorKind.ELSEWHERE, "wants a client certificate, and accepts none that it was shown", _TLS_HINT),
+    ),
+    ("Tls handshake failed", EtcdError(ErrorKind.ELSEWHERE, "does not agree to a TLS connection", _TLS_HINT)),
     (
         "failed to connect to all addresses",
-        Refusal(Kind.ELSEWHERE, "closes every connection at once", "it may want TLS, or not be etcd"),
+        EtcdError(ErrorKind.ELSEWHERE, "closes every connection at once", "it may want TLS, or not be etcd"),
     ),
     # Another server
-    ("http2 header with status", Refusal(Kind.REFUSED, "is not etcd: it answers as a web server does")),
+    ("http2 header with status", EtcdError(ErrorKind.REFUSED, "is not etcd: it answers as a web server does")),
     # The cluster
-    ("etcdserver: no leader", Refusal(Kind.ELSEWHERE, "has no leader: it is cut off from most of its cluster")),
-    ("etcdserver: too many requests", Refusal(Kind.ELSEWHERE, "has too much to do")),
-    ("not supported for learner", Refusal(Kind.ELSEWHERE, "is a learner, which serves nobody yet")),
-    ("etcdserver: request timed out", Refusal(Kind.UNKNOWN, "has found no majority of its cluster in time")),
+    ("etcdserver: no leader", EtcdError(ErrorKind.ELSEWHERE, "has no leader: it is cut off from most of its cluster")),
+    ("etcdserver: too many requests", EtcdError(ErrorKind.ELSEWHERE, "has too much to do")),
+    ("not supported for learner", EtcdError(ErrorKind.ELSEWHERE, "is a learner, which serves nobody yet")),
+    ("etcdserver: request timed out", EtcdError(ErrorKind.UNKNOWN, "has found no majority of its cluster in time")),
     (
         "database space exceeded",
-        Refusal(
-            Kind.FULL,
+        EtcdError(
+            ErrorKind.FULL,
             "has no space left in its database",
             "delete unused keys; for etcd also compact, defragment, then `etcdctl alarm disarm`",
         ),
     ),
-    ("requested lease not found", Refusal(Kind.REFUSED, "does not know the lease any more", error=LeaseNotFound)),
-    ("lease already exists", Refusal(Kind.REFUSED, "has a lease of this id already", error=LeaseExists)),
-    ("request is too large", Refusal(Kind.REFUSED, "does not accept a request of this size")),
-    ("message larger than max", Refusal(Kind.REFUSED, "does not accept a request of this size")),
+    (
+        "requested lease not found",
+        EtcdError(ErrorKind.REFUSED, "does not know the lease any more", error=LeaseNotFound),
+    ),
+    ("lease already exists", EtcdError(ErrorKind.REFUSED, "has a lease of this id already", error=LeaseExists)),
+    ("request is too large", EtcdError(ErrorKind.REFUSED, "does not accept a request of this size")),
+    ("message larger than max", EtcdError(ErrorKind.REFUSED, "does not accept a request of this size")),
     # Users
-    ("permission denied", Refusal(Kind.REFUSED, "denies this user", is_permission=True)),
-    ("authentication failed", Refusal(Kind.REFUSED, "does not accept this user and password")),
-    ("invalid auth token", Refusal(Kind.LOG_IN, "does not accept the token it gave this user")),
-    ("auth store is old", Refusal(Kind.LOG_IN, "does not accept the token it gave this user")),
-    ("user name is empty", Refusal(Kind.LOG_IN, "wants a user and a password")),
+    ("permission denied", EtcdError(ErrorKind.REFUSED, "denies this user", is_permission=True)),
+    ("authentication failed", EtcdError(ErrorKind.REFUSED, "does not accept this user and password")),
+    ("invalid auth token", EtcdError(ErrorKind.LOG_IN, "does not accept the token it gave this user")),
+    ("auth store is old", EtcdError(ErrorKind.LOG_IN, "does not accept the token it gave this user")),
+    ("user name is empty", EtcdError(ErrorKind.LOG_IN, "wants a user and a password")),
 )
 
 # Codes that etcd gives before it writes anything.
@@ -102,27 +112,27 @@ _BEFORE_WRITING = (
 )
 
 
-def refusal_of(code: str, text: str, limit_s: float) -> Refusal:
+def classify(code: str, text: str, limit_s: float) -> EtcdError:
     """What a status means. `code` as gRPC names it, "" where there is none; `limit_s`: what the call was given."""
     was_sent = not any(words in text for words in _NOT_SENT)
     if code == "DEADLINE_EXCEEDED" and not text.startswith("etcdserver"):
-        return Refusal(Kind.UNKNOWN, f"did not answer within {limit_s:.1f} s")
+        return EtcdError(ErrorKind.UNKNOWN, f"did not answer within {limit_s:.1f} s")
     for words, refusal in _ROWS:
-        if words in text and (refusal.kind is not Kind.ELSEWHERE or not was_sent or text.startswith("etcdserver")):
+        if words in text and (refusal.kind is not ErrorKind.ELSEWHERE or not was_sent or text.startswith("etcdserver")):
             return refusal
     said = text.removeprefix("etcdserver: ").strip() or code
     if code == "UNAUTHENTICATED":
-        return Refusal(Kind.LOG_IN, f"wants a user and a password ({said})")
+        return EtcdError(ErrorKind.LOG_IN, f"wants a user and a password ({said})")
     if code == "UNIMPLEMENTED":
-        return Refusal(Kind.REFUSED, "is not etcd, or older than its version 3")
+        return EtcdError(ErrorKind.REFUSED, "is not etcd, or older than its version 3")
     if code in _BEFORE_WRITING:
-        return Refusal(Kind.REFUSED, f"refused a request: {said}")
-    return Refusal(Kind.UNKNOWN, f"broke off before its answer came: {said}")
+        return EtcdError(ErrorKind.REFUSED, f"refused a request: {said}")
+    return EtcdError(ErrorKind.UNKNOWN, f"broke off before its answer came: {said}")
 
 
 class CallFailed(Exception):
     """One attempt at one endpoint has failed. It does not leave the client of etcd."""
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: EtcdError) -> None:
         super().__init__(refusal.phrase)
         self.refusal = refusal

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from rendezvous.errors import StoreError
 from rendezvous.store import REQUEST_BYTES_MAX, TXN_OPERATIONS_MAX, Compare, Delete, Operation, Put
-from rendezvous.stores.keyspace import Range, range_of
+from rendezvous.stores.keyspace import Range, make_range
 
 
 def check_key(key: str, prefix: bool = False) -> int:
@@ -22,7 +22,7 @@ def check_key(key: str, prefix: bool = False) -> int:
         raise StoreError(f"the key {key!r} is not valid text") from None
 
 
-def written_twice(put: Iterable[str], deleted: Sequence[Range]) -> str | None:
+def find_duplicate_write(put: Iterable[str], deleted: Sequence[Range]) -> str | None:
     """A key that is put twice, or put and deleted; None if there is none."""
     written: set[str] = set()
     for key in put:
@@ -49,8 +49,8 @@ def check_request(compares: Sequence[Compare], success: Sequence[Operation], fai
                 size += check_key(operation.key) + len(operation.value)
             else:
                 size += check_key(operation.key, operation.prefix)
-        deleted = [range_of(operation.key, operation.prefix) for operation in branch if isinstance(operation, Delete)]
-        twice = written_twice((operation.key for operation in branch if isinstance(operation, Put)), deleted)
+        deleted = [make_range(operation.key, operation.prefix) for operation in branch if isinstance(operation, Delete)]
+        twice = find_duplicate_write((operation.key for operation in branch if isinstance(operation, Put)), deleted)
         if twice is not None:
             raise StoreError(f"a transaction writes the key {twice!r} twice")
     if size > REQUEST_BYTES_MAX:

@@ -31,13 +31,13 @@ from rendezvous.stores.listening import listen
 from rendezvous.stores.memory import MemoryStore
 from rendezvous.stores.protobuf import WireError, decode, encode
 from rendezvous.stores.serving import refusals
-from rendezvous.stores.serving.calls import MESSAGE_BYTES_MAX, KeepAliveStream, OneAnswer, WatchCall, refuse
+from rendezvous.stores.serving.calls import MESSAGE_BYTES_MAX, KeepAliveStream, UnaryCall, WatchCall, refuse
 from rendezvous.stores.serving.guard import Guard
-from rendezvous.stores.serving.http2 import Stream
+from rendezvous.stores.serving.http2 import Http2Stream
 from rendezvous.stores.serving.keys import KeyService
 from rendezvous.stores.serving.leases import LeaseService
-from rendezvous.stores.serving.lines import Line, Lines
-from rendezvous.stores.serving.refusals import Refusal, Refused, refusal_of
+from rendezvous.stores.serving.lines import ConnectionTable, ServedConnection
+from rendezvous.stores.serving.refusals import ServedError, ServedFailure, make_error
 from rendezvous.stores.serving.watches import WatchService, WatchStream
 
 VERSION = "3.4.0+meshrun"  # the version of the API, as clients that ask expect it
@@ -94,7 +94,7 @@ class StoreServer:
         self._leases = LeaseService(self._store, lambda: self._header(self._store.revision), quota_bytes)
         self._watches = WatchService(self._store, self._header)
         self._streams: set[WatchStream] = set()
-        self._lines: Lines
+        self._lines: ConnectionTable
         self._seen_at = 0.0
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -138,7 +138,7 @@ class StoreServer:
 
     async def _serve(self, started: Future[None], listeners: Sequence[socket.socket]) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self._lines = Lines(self._loop, self._begin, has_token=self._guard.has_token)
+        self._lines = ConnectionTable(self._loop, self._begin, has_token=self._guard.has_token)
         self._seen_at = time.monotonic()
         for listener in listeners:
             self._lines.listen(listener)
@@ -163,7 +163,7 @@ class StoreServer:
             self._notice_absence()
             self._store.expire()
             self._store.deliver()
-            self._lines.look_after()
+            self._lines.check()
             now = time.monotonic()
             if now >= told_at + PROGRESS_S:
                 told_at = now
@@ -212,27 +212,27 @@ class StoreServer:
         )
 
     def _member_list(self, _: wire.MemberListRequest) -> wire.MemberListResponse:
-        us = wire.Member(self._id, "meshrun", (), (f"http://{join_address(self.host, self.port)}",))
+        us = wire.WireMember(self._id, "meshrun", (), (f"http://{join_address(self.host, self.port)}",))
         return wire.MemberListResponse(self._header(self._store.revision), (us,))
 
     # Between a client and the services
 
-    def _begin(self, line: Line, stream: Stream, fields: dict[bytes, bytes]) -> None:
+    def _begin(self, line: ServedConnection, stream: Http2Stream, fields: dict[bytes, bytes]) -> None:
         """Find who answers a call, once it is known that its caller may ask."""
         path = fields.get(b":path", b"")
         if path == _AUTHENTICATE:
-            stream.call = OneAnswer(self, stream, line, *self._answering[path], LOGIN_BYTES_MAX)
+            stream.call = UnaryCall(self, stream, line, *self._answering[path], LOGIN_BYTES_MAX)
             return
         try:
             self._guard.admit(fields.get(b"token"))
-        except Refused as refused:
+        except ServedFailure as refused:
             refuse(stream, refused.refusal)
             return
         line.trust()
         if self._stop.is_set():
             refuse(stream, refusals.STOPPED)
         elif path in self._answering:
-            stream.call = OneAnswer(self, stream, line, *self._answering[path], MESSAGE_BYTES_MAX)
+            stream.call = UnaryCall(self, stream, line, *self._answering[path], MESSAGE_BYTES_MAX)
         elif path == _KEEP_ALIVE:
             stream.call = KeepAliveStream(self, stream)
         elif path == _WATCH:
@@ -240,25 +240,27 @@ class StoreServer:
         else:
             stream.end("UNIMPLEMENTED", "meshrun: the served store has no such method")
 
-    def answer(self, method: wire.Method[Any, Any], answer: Callable[[Any], Any], question: bytes) -> bytes | Refusal:
+    def answer(
+        self, method: wire.Method[Any, Any], answer: Callable[[Any], Any], question: bytes
+    ) -> bytes | ServedError:
         """What to say to a question. `deliver` follows once it is said."""
         if len(question) > REQUEST_BYTES_MAX:
             return refusals.TOO_LARGE
         self._notice_absence()
         try:
             return encode(answer(decode(method.question, question)))
-        except Refused as refused:
+        except ServedFailure as refused:
             return refused.refusal
         except StoreError as error:
-            return refusal_of(error)
+            return make_error(error)
         except WireError as error:
-            return Refusal("INVALID_ARGUMENT", f"meshrun: {error}")
+            return ServedError("INVALID_ARGUMENT", f"meshrun: {error}")
 
     def deliver(self) -> None:
         """Tell the watches what has changed."""
         self._store.deliver()
 
-    def keep_alive(self, question: bytes) -> bytes | Refusal:
+    def keep_alive(self, question: bytes) -> bytes | ServedError:
         return self.answer(wire.LEASE_KEEP_ALIVE, self._leases.keep_alive, question)
 
     def begin_watching(self, wake: Callable[[], None]) -> WatchStream:

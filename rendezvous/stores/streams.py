@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from rendezvous.errors import StoreError
-from rendezvous.store import Batch, Event, KeyValue, Watch
+from rendezvous.store import Batch, KeyEvent, KeyValue, Watch
 from rendezvous.stores import wire
 
 CALLBACK_LIMIT_S = 10.0  # how long cancel() waits for a callback that is running
@@ -35,7 +35,7 @@ class EtcdWatch(Watch):
         self._on_batch = on_batch
         self._on_lost = on_lost
         self._drop = drop
-        self._events: list[Event] = []  # of a response that has come in part
+        self._events: list[KeyEvent] = []  # of a response that has come in part
         self._is_cancelled = threading.Event()
         self._calling = threading.RLock()  # held while a callback runs
 
@@ -66,13 +66,13 @@ class EtcdWatch(Watch):
 
     def take(self, response: wire.WatchResponse) -> None:
         """Tell what the server says. What a callback raises is shown as any thread's end is, and this watch's last."""
-        self._events += [_event(event) for event in response.events]
+        self._events += [_decode_event(event) for event in response.events]
         if response.fragment:
             return
         events, self._events = self._events, []
-        for batch in _batches(events):
+        for batch in _split_batches(events):
             if batch.revision >= self.question.start_revision:
-                self._tell(batch)
+                self._deliver(batch)
                 self._resume_from(batch.revision + 1)
         if not events:  # a sign of life: everything up to this revision has been told
             self._resume_from(response.header.revision + 1)
@@ -85,36 +85,36 @@ class EtcdWatch(Watch):
                     self.stop()
                     self._on_lost(error)
         except Exception as raised:
-            show(raised)
+            print_traceback(raised)
         self._drop(self)
 
     def _resume_from(self, revision: int) -> None:
         if revision > self.question.start_revision:
             self.question = self.question._replace(start_revision=revision)
 
-    def _tell(self, batch: Batch) -> None:
+    def _deliver(self, batch: Batch) -> None:
         try:
             with self._calling:
                 if not self.has_ended:
                     self._on_batch(batch)
         except Exception as raised:
-            show(raised)
+            print_traceback(raised)
             self.lose(StoreError(f"a callback of the watch raised {raised!r}"))
 
 
-def _event(event: wire.Event) -> Event:
-    return Event("delete" if event.type == wire.DELETE else "put", key_value(event.kv))
+def _decode_event(event: wire.WireEvent) -> KeyEvent:
+    return KeyEvent("delete" if event.type == wire.DELETE else "put", decode_item(event.kv))
 
 
-def key_value(item: wire.KeyValue) -> KeyValue:
+def decode_item(item: wire.WireKeyValue) -> KeyValue:
     """A key as etcd sends it, as the contract has it. Names that are no text come from strangers and stay unequal."""
     key = item.key.decode(errors="surrogateescape")
     return KeyValue(key, item.value, item.create_revision, item.mod_revision, item.version, item.lease)
 
 
-def _batches(events: Sequence[Event]) -> list[Batch]:
+def _split_batches(events: Sequence[KeyEvent]) -> list[Batch]:
     """Events grouped by their revision; they come in order."""
-    groups: list[list[Event]] = []
+    groups: list[list[KeyEvent]] = []
     for event in events:
         if groups and groups[-1][0].item.mod_revision == event.item.mod_revision:
             groups[-1].append(event)
@@ -123,7 +123,7 @@ def _batches(events: Sequence[Event]) -> list[Batch]:
     return [Batch(group[0].item.mod_revision, tuple(group)) for group in groups]
 
 
-def show(error: Exception) -> None:
+def print_traceback(error: Exception) -> None:
     """As Python shows what ends a thread."""
     thread = threading.current_thread()
     threading.excepthook(threading.ExceptHookArgs((type(error), error, error.__traceback__, thread)))

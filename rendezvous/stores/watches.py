@@ -65,7 +65,7 @@ class _Name(NamedTuple):
 _Group = dict[MemoryWatch, None]  # a set that keeps its order
 
 
-def _name_of(keys: Range) -> _Name:
+def _find_name(keys: Range) -> _Name:
     if keys == Range.one(keys.start):
         return _Name("key", keys.start)
     if keys == Range.prefix(keys.start):
@@ -82,7 +82,7 @@ class WatchIndex:
         self._ranges: dict[_Name, Range] = {}  # of the groups that are neither a key nor a prefix
 
     def add(self, watch: MemoryWatch) -> None:
-        name = _name_of(watch.keys)
+        name = _find_name(watch.keys)
         if name not in self._groups:
             self._groups[name] = {}
             if name.kind == "prefix":
@@ -93,7 +93,7 @@ class WatchIndex:
 
     def remove(self, watch: MemoryWatch) -> None:
         """If it is there."""
-        name = _name_of(watch.keys)
+        name = _find_name(watch.keys)
         group = self._groups.get(name, {})
         if group.pop(watch, ...) is ... or group:
             return
@@ -114,7 +114,7 @@ class WatchIndex:
         names += [name for name, keys in self._ranges.items() if keys.covers(key)]
         return (self._groups[name] for name in names if name in self._groups)
 
-    def concerned(self, page: Page) -> list[tuple[MemoryWatch, Page]]:
+    def find_watches(self, page: Page) -> list[tuple[MemoryWatch, Page]]:
         """Each watch that the page concerns, with its part of it; those that watch the same share the part."""
         found: dict[int, tuple[_Group, list[Change]]] = {}
         for change in page.changes:
@@ -154,11 +154,11 @@ class WatchHub:
         self._index.remove(watch)
         self._calls.append((watch, error))
 
-    def tell(self, watch: MemoryWatch, page: Page) -> None:
+    def notify(self, watch: MemoryWatch, page: Page) -> None:
         self._calls.append((watch, page))
 
     def announce(self, page: Page) -> None:
-        self._calls.extend(self._index.concerned(page))
+        self._calls.extend(self._index.find_watches(page))
 
     def close(self) -> None:
         """Drop everything, and wait for a callback that runs as `MemoryWatch.cancel` does."""

@@ -26,11 +26,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 from rendezvous.errors import Compacted, StoreError
 from rendezvous.stores import wire
-from rendezvous.stores.calls import Calls
+from rendezvous.stores.calls import EtcdClient
 from rendezvous.stores.endpoints import Endpoint
 from rendezvous.stores.protobuf import encode
-from rendezvous.stores.refusals import CallFailed, Kind, Refusal, refusal_of
-from rendezvous.stores.streams import EtcdWatch, show
+from rendezvous.stores.refusals import CallFailed, ErrorKind, EtcdError, classify
+from rendezvous.stores.streams import EtcdWatch, print_traceback
 
 OPEN_LIMIT_S = 2.0  # how long a server may take to confirm a watch; a healthy one needs milliseconds
 QUIET_LIMIT_S = 1.5  # with keep-alives every second an endpoint is never quiet for so long
@@ -38,17 +38,17 @@ LOOK_PAUSE_S = 0.25  # while another endpoint might be better
 RETRY_PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0)  # the last one again and again
 
 # Of our own: who seeds the common one wants its numbers in order, whatever a thread of ours does.
-_chance = random.Random()
+_rng = random.Random()
 
 
-class Watching:
+class WatchLoop:
     """The watches, and the thread that reads for them: it begins with the first and ends with the last."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: EtcdClient) -> None:
         self._calls = calls
         self._lock = threading.Lock()
         self._watches: dict[EtcdWatch, None] = {}  # those that have not ended, oldest first
-        self._stream: _Stream | None = None
+        self._stream: _WatchStream | None = None
         self._thread: threading.Thread | None = None
         self._is_closed = threading.Event()
 
@@ -65,20 +65,20 @@ class Watching:
             if self._stream is not None:
                 self._stream.add(watch)
 
-    def drop(self, watch: EtcdWatch) -> None:
+    def remove(self, watch: EtcdWatch) -> None:
         """It has ended."""
         with self._lock:
             self._watches.pop(watch, None)
             if self._stream is not None:
-                self._stream.drop(watch)
+                self._stream.remove(watch)
                 if not self._watches:
-                    self._stream.cut()
+                    self._stream.cancel()
 
-    def leave(self, endpoint: Endpoint) -> None:
+    def abandon(self, endpoint: Endpoint) -> None:
         """This endpoint has fallen silent: go on elsewhere, if there is an elsewhere."""
         with self._lock:
             if len(self._calls.endpoints.all) > 1 and self._stream is not None and self._stream.endpoint is endpoint:
-                self._stream.cut()
+                self._stream.cancel()
 
     def close(self) -> threading.Thread | None:
         """End all watches; the thread that does."""
@@ -88,7 +88,7 @@ class Watching:
                 watch.stop()
             self._watches.clear()
             if self._stream is not None:
-                self._stream.cut()
+                self._stream.cancel()
             return self._thread
 
     # The thread
@@ -97,7 +97,7 @@ class Watching:
         failures = log_ins = 0
         while self._is_wanted():
             endpoint, token = self._calls.endpoints.current, ""
-            stream: _Stream | None = None
+            stream: _WatchStream | None = None
             try:
                 token = self._calls.session.token(endpoint, OPEN_LIMIT_S)
                 stream = self._open(endpoint, token)
@@ -110,21 +110,21 @@ class Watching:
                     continue  # by us, who knew why
                 if self._calls.is_token_at_fault(failed.refusal, log_ins):
                     log_ins += 1
-                    self._calls.session.drop(token)
-                elif failed.refusal.kind in (Kind.REFUSED, Kind.LOG_IN):
-                    self._lose_all(functools.partial(self._error, endpoint, failed.refusal))
+                    self._calls.session.forget(token)
+                elif failed.refusal.kind in (ErrorKind.REFUSED, ErrorKind.LOG_IN):
+                    self._lose_all(functools.partial(self._make_error, endpoint, failed.refusal))
                 else:
                     self._calls.endpoints.turn_from(endpoint)
             except Exception as raised:  # a mistake of ours: nobody shall wait for what does not come
-                show(raised)
-                refusal = Refusal(Kind.REFUSED, f"cannot be read: {raised!r}")
-                self._lose_all(functools.partial(self._error, endpoint, refusal))
+                print_traceback(raised)
+                refusal = EtcdError(ErrorKind.REFUSED, f"cannot be read: {raised!r}")
+                self._lose_all(functools.partial(self._make_error, endpoint, refusal))
             finally:
                 with self._lock:
                     self._stream = None
             if self._watches:
                 pause_s = RETRY_PAUSES_S[min(failures, len(RETRY_PAUSES_S) - 1)]
-                self._is_closed.wait(pause_s * (0.5 + _chance.random()))
+                self._is_closed.wait(pause_s * (0.5 + _rng.random()))
             failures += 1
 
     def _is_wanted(self) -> bool:
@@ -134,26 +134,26 @@ class Watching:
                 self._thread = None
             return bool(self._watches)
 
-    def _open(self, endpoint: Endpoint, token: str) -> _Stream | None:
+    def _open(self, endpoint: Endpoint, token: str) -> _WatchStream | None:
         with self._lock:
             if not self._watches:
                 return None
-            self._stream = _Stream(self._calls, endpoint, token, self._watches)
+            self._stream = _WatchStream(self._calls, endpoint, token, self._watches)
             return self._stream
 
-    def _read(self, stream: _Stream) -> None:
+    def _read(self, stream: _WatchStream) -> None:
         """Tell what comes until the stream ends. Raises CallFailed."""
         try:
             for response in stream:
                 with self._lock:
-                    watch = stream.named(response)
+                    watch = stream.find_watch(response)
                 if watch is not None and not self._take(stream, watch, response):
                     return
         finally:
             stream.end()
-        raise CallFailed(Refusal(Kind.ELSEWHERE, "ended a watch"))
+        raise CallFailed(EtcdError(ErrorKind.ELSEWHERE, "ended a watch"))
 
-    def _take(self, stream: _Stream, watch: EtcdWatch, response: wire.WatchResponse) -> bool:
+    def _take(self, stream: _WatchStream, watch: EtcdWatch, response: wire.WatchResponse) -> bool:
         """Whether the stream is still good."""
         if not response.canceled:
             watch.take(response)
@@ -163,22 +163,22 @@ class Watching:
             return self._take_refusal(stream, watch, response.cancel_reason)
         return True
 
-    def _take_refusal(self, stream: _Stream, watch: EtcdWatch, reason: str) -> bool:
-        refusal = refusal_of("", reason, OPEN_LIMIT_S)
-        if refusal.kind is Kind.UNKNOWN:
-            refusal = Refusal(Kind.REFUSED, f"ended the watch of {watch.about}: {reason or 'no reason'}")
+    def _take_refusal(self, stream: _WatchStream, watch: EtcdWatch, reason: str) -> bool:
+        refusal = classify("", reason, OPEN_LIMIT_S)
+        if refusal.kind is ErrorKind.UNKNOWN:
+            refusal = EtcdError(ErrorKind.REFUSED, f"ended the watch of {watch.about}: {reason or 'no reason'}")
         if self._calls.is_token_at_fault(refusal, watch.log_ins):
             watch.log_ins += 1
-            self._calls.session.drop(stream.token)
+            self._calls.session.forget(stream.token)
             return False
-        if refusal.kind not in (Kind.REFUSED, Kind.LOG_IN):
+        if refusal.kind not in (ErrorKind.REFUSED, ErrorKind.LOG_IN):
             self._calls.endpoints.turn_from(stream.endpoint)
             return False
-        watch.lose(self._error(stream.endpoint, refusal, watch))
+        watch.lose(self._make_error(stream.endpoint, refusal, watch))
         return True
 
-    def _error(self, endpoint: Endpoint, refusal: Refusal, watch: EtcdWatch) -> StoreError:
-        return self._calls.error(endpoint, refusal, watch.about)
+    def _make_error(self, endpoint: Endpoint, refusal: EtcdError, watch: EtcdWatch) -> StoreError:
+        return self._calls.make_error(endpoint, refusal, watch.about)
 
     def _lose_all(self, error: Callable[[EtcdWatch], StoreError]) -> None:
         with self._lock:
@@ -187,10 +187,10 @@ class Watching:
             watch.lose(error(watch))
 
 
-class _Stream:
+class _WatchStream:
     """One stream, opened at once. The caller holds a lock, but for reading and cutting."""
 
-    def __init__(self, calls: Calls, endpoint: Endpoint, token: str, watches: Iterable[EtcdWatch]) -> None:
+    def __init__(self, calls: EtcdClient, endpoint: Endpoint, token: str, watches: Iterable[EtcdWatch]) -> None:
         self.endpoint = endpoint
         self.token = token
         self.is_confirmed = False
@@ -201,36 +201,36 @@ class _Stream:
         self._asked: EtcdWatch | None = None  # not answered yet
         self._asked_at = 0.0
         self._named: dict[int, EtcdWatch] = {}
-        self._questions = _Questions(self._look)
-        self._ask_next()
+        self._questions = _WatchRequests(self._check)
+        self._create_next()
         self._answers = endpoint.stream(wire.WATCH, self._questions, token)
 
     def add(self, watch: EtcdWatch) -> None:
         self._waiting.append(watch)
-        self._ask_next()
+        self._create_next()
 
-    def drop(self, watch: EtcdWatch) -> None:
+    def remove(self, watch: EtcdWatch) -> None:
         """Hear no more of it. One that was not answered yet is dropped when it is."""
         for id in [id for id, named in self._named.items() if named is watch]:
             del self._named[id]
             self._questions.add(wire.WatchRequest(cancel_request=wire.WatchCancelRequest(id)))
 
-    def named(self, response: wire.WatchResponse) -> EtcdWatch | None:
+    def find_watch(self, response: wire.WatchResponse) -> EtcdWatch | None:
         """The watch that is told or lost by this; None if there is nothing to tell."""
         if not response.created:
             return self._named.pop(response.watch_id, None) if response.canceled else self._named.get(response.watch_id)
         watch, self._asked = self._asked, None
-        self._ask_next()
+        self._create_next()
         self.is_confirmed = self.is_confirmed or self._asked is None
         if watch is None or response.canceled:
             return watch
         self._named[response.watch_id] = watch
         watch.log_ins = 0
         if watch.has_ended:
-            self.drop(watch)
+            self.remove(watch)
         return None
 
-    def _ask_next(self) -> None:
+    def _create_next(self) -> None:
         if self._asked is None and self._waiting:
             watch = self._waiting.popleft()
             self._asked_at = time.monotonic()  # first, since `_look` holds no lock
@@ -238,7 +238,7 @@ class _Stream:
             watch.begin()
             self._questions.add(wire.WatchRequest(create_request=watch.question))
 
-    def cut(self) -> None:
+    def cancel(self) -> None:
         """End it, from any thread; whoever reads it learns that."""
         self.is_cut = True
         self.end()
@@ -253,11 +253,11 @@ class _Stream:
 
         try:
             for data in self._answers:
-                yield self.endpoint.read(wire.WATCH.answer, data)
+                yield self.endpoint.decode(wire.WATCH.answer, data)
         except grpc.RpcError as error:
-            raise self.endpoint.failed(error, OPEN_LIMIT_S) from None
+            raise self.endpoint.make_failure(error, OPEN_LIMIT_S) from None
 
-    def _look(self, sent_at: float) -> float | None:
+    def _check(self, sent_at: float) -> float | None:
         """See whether the server still answers; when to look again, None if there is nothing to wait for."""
         now = time.monotonic()
         if self._asked is not None:
@@ -265,7 +265,7 @@ class _Stream:
             if now - since < OPEN_LIMIT_S:
                 return since + OPEN_LIMIT_S - now
             self._calls.give_up(self.endpoint, since)
-            self.cut()
+            self.cancel()
             return None
         if len(self._calls.endpoints.all) == 1:
             return None
@@ -279,7 +279,7 @@ class _Stream:
         return LOOK_PAUSE_S
 
 
-class _Questions(Iterator[bytes]):
+class _WatchRequests(Iterator[bytes]):
     """What is sent; gRPC takes it in a thread that has nothing else to do, and so looks after the stream meanwhile.
 
     It does not end before the stream does. etcd would go on with watches whose questions are over, and we need no

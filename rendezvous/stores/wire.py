@@ -18,7 +18,7 @@ VERSION, CREATE, MOD, VALUE, LEASE = range(5)  # Compare.target
 PUT, DELETE = range(2)  # Event.type
 
 
-class KeyValue(NamedTuple):
+class WireKeyValue(NamedTuple):
     key: Annotated[bytes, 1] = b""
     create_revision: Annotated[int, 2] = 0
     mod_revision: Annotated[int, 3] = 0
@@ -27,10 +27,10 @@ class KeyValue(NamedTuple):
     lease: Annotated[int, 6] = 0
 
 
-class Event(NamedTuple):
+class WireEvent(NamedTuple):
     type: Annotated[int, 1] = PUT
-    kv: Annotated[KeyValue, 2] = KeyValue()
-    prev_kv: Annotated[KeyValue | None, 3] = None
+    kv: Annotated[WireKeyValue, 2] = WireKeyValue()
+    prev_kv: Annotated[WireKeyValue | None, 3] = None
 
 
 class Header(NamedTuple):
@@ -61,7 +61,7 @@ class RangeRequest(NamedTuple):
 
 class RangeResponse(NamedTuple):
     header: Annotated[Header, 1] = Header()
-    kvs: Annotated[tuple[KeyValue, ...], 2] = ()
+    kvs: Annotated[tuple[WireKeyValue, ...], 2] = ()
     more: Annotated[bool, 3] = False
     count: Annotated[int, 4] = 0  # type: ignore[assignment]  # etcd's word; hides tuple.count
 
@@ -77,7 +77,7 @@ class PutRequest(NamedTuple):
 
 class PutResponse(NamedTuple):
     header: Annotated[Header, 1] = Header()
-    prev_kv: Annotated[KeyValue | None, 2] = None
+    prev_kv: Annotated[WireKeyValue | None, 2] = None
 
 
 class DeleteRangeRequest(NamedTuple):
@@ -89,10 +89,10 @@ class DeleteRangeRequest(NamedTuple):
 class DeleteRangeResponse(NamedTuple):
     header: Annotated[Header, 1] = Header()
     deleted: Annotated[int, 2] = 0
-    prev_kvs: Annotated[tuple[KeyValue, ...], 3] = ()
+    prev_kvs: Annotated[tuple[WireKeyValue, ...], 3] = ()
 
 
-class Compare(NamedTuple):
+class WireCompare(NamedTuple):
     result: Annotated[int, 1] = EQUAL
     target: Annotated[int, 2] = VERSION
     key: Annotated[bytes, 3] = b""
@@ -117,7 +117,7 @@ class ResponseOp(NamedTuple):
 
 
 class TxnRequest(NamedTuple):
-    compare: Annotated[tuple[Compare, ...], 1] = ()
+    compare: Annotated[tuple[WireCompare, ...], 1] = ()
     success: Annotated[tuple[RequestOp, ...], 2] = ()
     failure: Annotated[tuple[RequestOp, ...], 3] = ()
 
@@ -173,7 +173,7 @@ class WatchResponse(NamedTuple):
     compact_revision: Annotated[int, 5] = 0
     cancel_reason: Annotated[str, 6] = ""
     fragment: Annotated[bool, 7] = False
-    events: Annotated[tuple[Event, ...], 11] = ()
+    events: Annotated[tuple[WireEvent, ...], 11] = ()
 
 
 # Leases; times to live are whole seconds
@@ -273,7 +273,7 @@ class MemberListRequest(NamedTuple):
     pass
 
 
-class Member(NamedTuple):
+class WireMember(NamedTuple):
     id: Annotated[int, 1] = 0
     name: Annotated[str, 2] = ""
     peer_urls: Annotated[tuple[str, ...], 3] = ()
@@ -282,7 +282,7 @@ class Member(NamedTuple):
 
 class MemberListResponse(NamedTuple):
     header: Annotated[Header, 1] = Header()
-    members: Annotated[tuple[Member, ...], 2] = ()
+    members: Annotated[tuple[WireMember, ...], 2] = ()
 
 
 Question = TypeVar("Question", bound=tuple[Any, ...])

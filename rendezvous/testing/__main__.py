@@ -46,7 +46,7 @@ def main(seeds: str, seconds: float | None, at_least: int, processes: int, first
     sys.exit(1 if broken else 0)
 
 
-def _results(seeds: range, processes: int, trace: bool) -> Iterator[tuple[int, simulate.Result | str]]:
+def _results(seeds: range, processes: int, trace: bool) -> Iterator[tuple[int, simulate.SeedResult | str]]:
     """Each seed with what it did, or what was wrong with it."""
     if trace or processes == 1:
         yield from (simulate.attempt(seed, print if trace else lambda line: None) for seed in seeds)

@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from rendezvous.records import Seal
 from rendezvous.settings import Settings
-from rendezvous.testing.history import RoundHistory
+from rendezvous.testing.history import RoundRecord
 
 ROUNDED_S = 0.0021  # ages are kept in milliseconds, and two of them are compared
 Fail = Callable[[str, object], None]
 
 
-class Asked(NamedTuple):
+class AskedRound(NamedTuple):
     """A seal as its writer asked for it: who, when, and when it was told of the seal and the stop before it.
 
     `gone`: members that it had been told are gone, and when; `statuses`: when it was told of each member's status;
@@ -34,7 +34,7 @@ class Asked(NamedTuple):
     word_at: float
 
 
-class Accounts:
+class BudgetModel:
     """`name_of`: the node of a member, by name and boot id."""
 
     def __init__(self, settings: Settings, name_of: Callable[[str], str], fail: Fail) -> None:
@@ -42,7 +42,7 @@ class Accounts:
         self._name_of = name_of
         self._fail = fail
 
-    def check(self, seal: Seal, last: RoundHistory, asked: Asked, lost: Collection[str]) -> None:
+    def check(self, seal: Seal, last: RoundRecord, asked: AskedRound, lost: Collection[str]) -> None:
         """The seal of the next round, against the one before and what befell its round. `lost`: not by leaving."""
         prior, settings = last.seal, self._settings
         seen_at = self._seen_at(seal, prior, asked)
@@ -66,7 +66,8 @@ class Accounts:
         # Decided earlier, once the round was stopped: who sat out then may not any more.
         nodes = {node for node, _ in fresh_losses}
         futile = [
-            bool(nodes & quarantined(seal, settings, ago_s).keys()) for ago_s in (0.0, asked.at - asked.stop_seen_at)
+            bool(nodes & list_quarantined(seal, settings, ago_s).keys())
+            for ago_s in (0.0, asked.at - asked.stop_seen_at)
         ]
         ran_s = last.stop.ran_s if last.stop is not None else 0.0
         wanted = {
@@ -86,7 +87,7 @@ class Accounts:
                     "S5", f"{seal.short_rounds} short rounds, and a pause of {asked.at - asked.stop_seen_at:g} s"
                 )
 
-    def _seen_at(self, seal: Seal, prior: Seal, asked: Asked) -> float:
+    def _seen_at(self, seal: Seal, prior: Seal, asked: AskedRound) -> float:
         """From when on the writer has counted: of the times when it was told of the last seal, that which fits best."""
 
         ages = _ages(seal)
@@ -100,7 +101,7 @@ class Accounts:
         if len(found) != len(wanted) or any(abs(a - b) > ROUNDED_S for a, b in zip(found, wanted, strict=False)):
             self._fail(letter, f"the ages of {what} are {list(found)}, they should be {wanted}")
 
-    def _check_charged(self, seal: Seal, last: RoundHistory, asked: Asked, decided_at: float) -> None:
+    def _check_charged(self, seal: Seal, last: RoundRecord, asked: AskedRound, decided_at: float) -> None:
         settings = self._settings
         ages = [age - (asked.at - decided_at) for age in seal.charge_ages_s[:-1]]
         spent = sum(1 for age in ages if age <= settings.restart_window_s - ROUNDED_S)
@@ -113,7 +114,7 @@ class Accounts:
             self._fail("S5", f"round {last.seal.round} is charged, and nobody had failed")
 
     def _check_provisional(
-        self, seal: Seal, last: RoundHistory, asked: Asked, charged: int, decided_at: float, since: float
+        self, seal: Seal, last: RoundRecord, asked: AskedRound, charged: int, decided_at: float, since: float
     ) -> None:
         """A charge may be taken back for `settle_s` after its failure, at `since`, and no longer."""
         prior, settle_s = last.seal, self._settings.settle_s
@@ -137,7 +138,7 @@ class Accounts:
         elif not charged and prior.provisional_round and asked.at - since <= settle_s - ROUNDED_S:
             self._fail("S5", f"the charge of round {prior.provisional_round} is final {asked.at - since:g} s after it")
 
-    def _check_ports(self, seal: Seal, last: RoundHistory, charged: int) -> None:
+    def _check_ports(self, seal: Seal, last: RoundRecord, charged: int) -> None:
         count, before = seal.port_taken_rounds, last.seal.port_taken_rounds
         is_free = count == before + 1 and not charged and last.is_port_taken
         if last.is_port_taken and not charged and not last.departed and not is_free:
@@ -148,14 +149,14 @@ class Accounts:
     def _check_losses(
         self,
         seal: Seal,
-        last: RoundHistory,
-        asked: Asked,
+        last: RoundRecord,
+        asked: AskedRound,
         elapsed_s: float,
         lost: Collection[str],
     ) -> list[tuple[str, float]]:
         """The losses that are new in this seal, as marks against nodes."""
         carried = [(node, age + elapsed_s) for node, age in last.seal.losses]
-        fresh = self._after(seal.losses, self._kept(carried, seal), "losses")
+        fresh = self._after(seal.losses, self._drop_old(carried, seal), "losses")
         for node, age_s in fresh:
             went = min((at for m, at in last.departed_at.items() if self._name_of(m) == node), default=math.inf)
             if went > asked.at - age_s + ROUNDED_S:
@@ -168,14 +169,14 @@ class Accounts:
         return fresh
 
     def _check_failures(
-        self, seal: Seal, last: RoundHistory, asked: Asked, elapsed_s: float, charged: int, decided_at: float
+        self, seal: Seal, last: RoundRecord, asked: AskedRound, elapsed_s: float, charged: int, decided_at: float
     ) -> None:
         before = last.seal.first_failures
         if charged < 0:
             before = tuple(mark for mark in before if mark[2] > last.seal.provisional_age_s)
         carried = [(f"{node} #{rank}", age + elapsed_s) for node, rank, age in before]
         now = [(f"{node} #{rank}", age) for node, rank, age in seal.first_failures]
-        fresh = self._after(now, self._kept(carried, seal), "first failures")
+        fresh = self._after(now, self._drop_old(carried, seal), "first failures")
         if len(fresh) > 1 or (fresh and charged != 1):
             self._fail("S9", f"{fresh} are new first failures with {charged} restarts charged")
         failed = {m: s for m, s in last.statuses.items() if s.outcome == "failed" and m in last.active}
@@ -187,10 +188,10 @@ class Accounts:
             if [name for name, _ in fresh] != wanted:
                 self._fail("S9", f"blamed are {fresh}, the first failure was {wanted}")
 
-    def _kept(self, marks: Sequence[tuple[str, float]], seal: Seal) -> Iterator[tuple[str, float, bool]]:
+    def _drop_old(self, marks: Sequence[tuple[str, float]], seal: Seal) -> Iterator[tuple[str, float, bool]]:
         """Marks that go on, and whether they may be left out, since they will never matter again."""
         settings = self._settings
-        limit_s = settings.bench_window_s + settings.bench_max_s
+        limit_s = settings.quarantine_window_s + settings.quarantine_max_s
         return ((name, age, age > limit_s - ROUNDED_S) for name, age in marks)
 
     def _after(
@@ -211,22 +212,22 @@ def _ages(seal: Seal) -> list[float]:
     return [*seal.charge_ages_s, *losses, *failures]
 
 
-def quarantined(seal: Seal, settings: Settings, ago_s: float = 0.0) -> dict[str, float]:
+def list_quarantined(seal: Seal, settings: Settings, ago_s: float = 0.0) -> dict[str, float]:
     """The nodes that sit out when this is sealed, or so long before, and how much longer."""
     found: dict[str, float] = {}
     ranks: dict[int, set[str]] = {}
     for node, rank, _ in seal.first_failures:
         ranks.setdefault(rank, set()).add(node)
     own = [(node, age) for node, rank, age in seal.first_failures if rank < 0 or len(ranks[rank]) < 2]
-    for marks, limit in ((seal.losses, settings.flap_limit), (own, settings.bench_failures)):
+    for marks, limit in ((seal.losses, settings.flap_limit), (own, settings.quarantine_failures)):
         for node in {node for node, _ in marks}:
             ages = sorted(age for name, age in marks if name == node)
-            count = sum(1 for age in ages if age - ages[0] <= settings.bench_window_s + ROUNDED_S)
+            count = sum(1 for age in ages if age - ages[0] <= settings.quarantine_window_s + ROUNDED_S)
             if limit and count >= limit:
-                length_s = settings.bench_first_s
+                length_s = settings.quarantine_first_s
                 for _ in range(count - limit):
-                    length_s = min(2 * length_s, settings.bench_max_s)
-                left_s = min(length_s, settings.bench_max_s) - ages[0] + ago_s
+                    length_s = min(2 * length_s, settings.quarantine_max_s)
+                left_s = min(length_s, settings.quarantine_max_s) - ages[0] + ago_s
                 if left_s > 0:
                     found[node] = max(left_s, found.get(node, 0.0))
     return found

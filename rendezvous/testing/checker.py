@@ -20,11 +20,11 @@ from rendezvous.messages import Action, Exit, ExtendWatchdog, Log, PeerGone, Sto
 from rendezvous.protocol import MemberMachine
 from rendezvous.records import Assignment, Seal, Spares, Status, Stop, Verdict
 from rendezvous.settings import Settings
-from rendezvous.store import Batch, Event, Get
+from rendezvous.store import Batch, Get, KeyEvent
 from rendezvous.testing.cluster import PREFIX, Cluster, Node, Running
 from rendezvous.testing.deadlines import Deadlines
 from rendezvous.testing.guards import missing_guards
-from rendezvous.testing.history import JobHistory, RoundHistory
+from rendezvous.testing.history import JobRecord, RoundRecord
 from rendezvous.testing.seals import Seals
 from rendezvous.testing.warrants import Warrants
 from rendezvous.testing.witness import Witness
@@ -56,8 +56,8 @@ class Checker:
         self._seed = seed
         self._exit_codes = exit_codes
         self.is_removed = False  # somebody has deleted keys: what the store holds says no more what happened
-        self._jobs: defaultdict[str, JobHistory] = defaultdict(JobHistory)
-        self._job = JobHistory()  # that of the event being looked at, else the last one
+        self._jobs: defaultdict[str, JobRecord] = defaultdict(JobRecord)
+        self._job = JobRecord()  # that of the event being looked at, else the last one
         self._has_witnesses = has_witnesses
         self._witnesses: dict[MemberMachine, Witness] = {}
         self._deadlines = Deadlines(cluster, settings, self.fail)
@@ -81,7 +81,7 @@ class Checker:
         return self._job.verdict
 
     @property
-    def rounds(self) -> list[RoundHistory]:
+    def rounds(self) -> list[RoundRecord]:
         return self._job.rounds
 
     def fail(self, invariant: str, what: object) -> None:
@@ -98,7 +98,7 @@ class Checker:
                 self._job = self._jobs[parts[3]]
                 self._see_event(parts[4], event)
 
-    def _see_event(self, name: str, event: Event) -> None:
+    def _see_event(self, name: str, event: KeyEvent) -> None:
         job = self._job
         kind, _, rest = name.partition("/")
         if event.kind == "delete":
@@ -143,7 +143,7 @@ class Checker:
         elif name == "ctl/leader":
             self._cluster.count("takeover of the leader" if event.item.version > 1 else "election")
 
-    def _see_status(self, member_id: str, event: Event) -> None:
+    def _see_status(self, member_id: str, event: KeyEvent) -> None:
         status = records.decode(Status, event.item.value, event.item.key)
         last = self._job.last
         if last is not None and status.plan_token == last.seal.plan_token:
@@ -155,7 +155,7 @@ class Checker:
             self._job.leaving.add(member_id)
             self._job.depart(member_id, self._cluster.now)
 
-    def _see_verdict(self, event: Event) -> None:
+    def _see_verdict(self, event: KeyEvent) -> None:
         job, last = self._job, self._job.last
         if event.item.version != 1 or job.verdict is not None:
             self.fail("S3", "the verdict was written twice")
@@ -171,7 +171,7 @@ class Checker:
         if verdict.failure and last is not None:
             self._seals.check_failure(verdict, last)
 
-    def _see_seal(self, event: Event) -> None:
+    def _see_seal(self, event: KeyEvent) -> None:
         job = self._job
         seal = records.decode(Seal, event.item.value, event.item.key)
         if seal.round != len(job.rounds) + 1:
@@ -189,7 +189,7 @@ class Checker:
         given = {key.rpartition("/")[2]: assignment.content for key, assignment in decoded.items()}
         self._seals.check(event.item.value, seal, job, given)
         now, active = self._cluster.now, set(given)
-        job.rounds.append(RoundHistory(seal, given, set(job.present), active & job.departed, now))
+        job.rounds.append(RoundRecord(seal, given, set(job.present), active & job.departed, now))
         job.rounds[-1].lost |= active - job.present
         job.rounds[-1].known = frozenset(job.members)
 
@@ -275,7 +275,7 @@ class Checker:
         assert node.protocol is not None
         return self._witnesses.setdefault(node.protocol, Witness(node.name))
 
-    def _job_of(self, node: Node) -> JobHistory:
+    def _job_of(self, node: Node) -> JobRecord:
         job = node.protocol.join.job if node.protocol is not None else None
         return self._jobs[job.name if job is not None else ""]
 

@@ -168,7 +168,7 @@ class Cluster:
                 self.storage.store.delete(item.key)
         self.storage.deliver()
 
-    def said(self) -> str:
+    def describe_status(self) -> str:
         """What those who are up said last, for a failure message."""
         return json.dumps({node.name: node.said for node in self.nodes.values() if node.is_up})
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from rendezvous.messages import Action, Event, ExtendWatchdog, KeepAlive, SendToPeer, StartRound, StoreRequest, Txn
 from rendezvous.settings import Settings
-from rendezvous.testing.history import JobHistory
+from rendezvous.testing.history import JobRecord
 from rendezvous.testing.witness import Witness
 from rendezvous.trouble import request_kind
 
@@ -36,13 +36,13 @@ class Deadlines:
         self._words: dict[Beat, dict[str, float]] = {}  # who has said when that the store is away
 
     def check(
-        self, node: Node, witness: Witness, job: JobHistory, events: Sequence[Event], actions: Sequence[Action]
+        self, node: Node, witness: Witness, job: JobRecord, events: Sequence[Event], actions: Sequence[Action]
     ) -> None:
         """After one step of this agent: `job` is the one that it is a member of."""
         member_id = node.protocol.member_id if node.protocol is not None else ""
-        gone_by = node.processes.leash_until + self._settings.kill_margin_s + EPS_S
+        gone_by = node.processes.watchdog_until + self._settings.kill_margin_s + EPS_S
         if node.processes.may_still_act and self._cluster.now > gone_by:
-            self._fail("S6", f"processes live on {node.name}, whose leash ended at {node.processes.leash_until:.3f}")
+            self._fail("S6", f"processes live on {node.name}, whose leash ended at {node.processes.watchdog_until:.3f}")
         is_over = witness.was_member and self._cluster.now >= witness.leash_until + self._settings.kill_margin_s
         for action in actions:
             match action:
@@ -70,7 +70,7 @@ class Deadlines:
         grace_s = settings.lease_ttl_s if storage.is_broken(lease) else 0.0
         return storage.lease_end(lease) + grace_s - settings.kill_margin_s
 
-    def _check_extension(self, node: Node, witness: Witness, job: JobHistory, until: float) -> None:
+    def _check_extension(self, node: Node, witness: Witness, job: JobRecord, until: float) -> None:
         settings, protocol = self._settings, node.protocol
         assert protocol is not None
         lease, is_member, member_id = protocol.lease.lease, protocol.member_revision > 0, protocol.member_id
@@ -94,7 +94,7 @@ class Deadlines:
                 f"{bound:.3f}, an outage {held:.3f}",
             )
 
-    def _held_bound(self, witness: Witness, job: JobHistory, member_id: str) -> float:
+    def _held_bound(self, witness: Witness, job: JobRecord, member_id: str) -> float:
         """Until when the words of the whole roster permit this member's processes to live."""
         settings, last = self._settings, job.last
         if not settings.continues_without_store or last is None:
@@ -107,18 +107,18 @@ class Deadlines:
             if token != last.seal.plan_token or member_id not in words or leader_id not in words:
                 continue
             asked_at = words[leader_id]
-            in_time = {m for m, at in words.items() if at <= asked_at + settings.beat_s + EPS_S}
+            in_time = {m for m, at in words.items() if at <= asked_at + settings.probe_s + EPS_S}
             if alive <= in_time and member_id in in_time:
                 found = max(found, words[member_id])
         limit = witness.renewed_at + settings.outage_limit_s
         return min(found + settings.lease_ttl_s, limit) - settings.kill_margin_s
 
-    def _alive(self, job: JobHistory) -> set[str]:
+    def _alive(self, job: JobRecord) -> set[str]:
         """The members of the roster of whom something is left."""
         active = job.last.active if job.last is not None else set()
         return {m for m in active | set(job.listed_spares) if self._is_anything_left(m)}
 
-    def _note_word(self, member_id: str, to: str, message: list[object], witness: Witness, job: JobHistory) -> None:
+    def _note_word(self, member_id: str, to: str, message: list[object], witness: Witness, job: JobRecord) -> None:
         """Remember who has said in which beat that it cannot reach the store; whoever says that it holds must know."""
         name, number, token = message
         if name not in ("IsStoreAway", "StoreIsAway", "HoldOn"):
@@ -128,7 +128,7 @@ class Deadlines:
         if name == "HoldOn":
             words = self._words[member_id, number, token]
             missing = self._alive(job) - words.keys()
-            is_late = self._cluster.now > words[member_id] + self._settings.beat_s + EPS_S
+            is_late = self._cluster.now > words[member_id] + self._settings.probe_s + EPS_S
             if job.last is not None and token == job.last.seal.plan_token and (missing or is_late):
                 self._fail("S1", f"beat {number} is said to hold, late: {is_late}, words that lack: {sorted(missing)}")
             return
@@ -151,7 +151,7 @@ class Deadlines:
 
     # --- starts and stops ---
 
-    def _check_start(self, node: Node, witness: Witness, job: JobHistory, start: StartRound) -> None:
+    def _check_start(self, node: Node, witness: Witness, job: JobRecord, start: StartRound) -> None:
         protocol, last, now = node.protocol, job.last, self._cluster.now
         assert protocol is not None
         if last is None:

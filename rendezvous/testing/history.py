@@ -7,7 +7,7 @@ import math
 from rendezvous.records import Seal, Status, Stop, Verdict
 
 
-class RoundHistory:
+class RoundRecord:
     """One sealed round. Members are named by their ids; `assignments` are what each was given, `sealed_at` when."""
 
     def __init__(
@@ -54,10 +54,10 @@ class RoundHistory:
             self.failed_before_stop |= not self.stop_revision or failure[1] < self.stop_revision
 
 
-class JobHistory:
+class JobRecord:
     def __init__(self) -> None:
         self.verdict: Verdict | None = None
-        self.rounds: list[RoundHistory] = []
+        self.rounds: list[RoundRecord] = []
         self.members: set[str] = set()  # all that ever were
         self.present: set[str] = set()
         self.departed: set[str] = set()  # gone, or leaving
@@ -70,7 +70,7 @@ class JobHistory:
         self.ended: set[str] = set()  # members whose keys went with their leases
 
     @property
-    def last(self) -> RoundHistory | None:
+    def last(self) -> RoundRecord | None:
         return self.rounds[-1] if self.rounds else None
 
     def depart(self, member_id: str, now: float) -> None:

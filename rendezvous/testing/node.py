@@ -32,8 +32,8 @@ from rendezvous.protocol import MemberMachine
 from rendezvous.records import Member, Spec
 from rendezvous.store import Put, Watch
 from rendezvous.testing.network import Lags
-from rendezvous.testing.presence import Presence
-from rendezvous.testing.processes import WARDEN_LATE_S, Processes, Running
+from rendezvous.testing.presence import SimulatedPeers
+from rendezvous.testing.processes import WARDEN_LATE_S, Running, SimulatedProcesses
 
 if TYPE_CHECKING:
     from rendezvous.testing.cluster import Cluster
@@ -45,9 +45,9 @@ class Node:
     def __init__(self, cluster: Cluster, name: str, clock_offset_s: float = 0.0) -> None:
         self.name = name
         self.protocol: MemberMachine | None = None
-        self.presence: Presence | None = None
+        self.presence: SimulatedPeers | None = None
         self.cluster = cluster
-        self.processes = Processes(self)
+        self.processes = SimulatedProcesses(self)
         self.ended: Exit | None = None
         self.is_told_to_leave = False
         self.said = ""
@@ -111,11 +111,11 @@ class Node:
         """Start an agent."""
         cluster = self.cluster
         self._incarnation += 1
-        self.ended, self.paused_until, self.processes.leash_until = None, -math.inf, math.inf
+        self.ended, self.paused_until, self.processes.watchdog_until = None, -math.inf, math.inf
         self.is_told_to_leave = self.is_powered_off = False
         self._backlog, self._frozen_calls, self._armed_for = [], [], math.inf
         address = f"{self.name}:{7000 + self._incarnation}"
-        self.presence = Presence(cluster.presence, self, address)
+        self.presence = SimulatedPeers(cluster.presence, self, address)
         self.protocol = MemberMachine(
             settings=cluster.settings,
             spec=Spec(mesh="simulated", limits="", digest=cluster.command),
@@ -217,7 +217,7 @@ class Node:
             self._carry_out(action)
         self._arm()
 
-    def send_as(self, presence: Presence, event: Event) -> None:
+    def send_as(self, presence: SimulatedPeers, event: Event) -> None:
         if presence is self.presence:
             self.send(event)
 
@@ -275,11 +275,11 @@ class Node:
                 plan_s = cluster.random.uniform(*cluster.plan_s) if cluster.plan_s else cluster.delay()
                 cluster.later(plan_s, self._send_to, self._incarnation, cluster.shape.plan(action))
             case SetIdentity(job, member_id) if self.presence is not None:
-                self.presence.appear(job, member_id)
+                self.presence.set_identity(job, member_id)
             case ConnectTo(member_id, address) if self.presence is not None:
-                self.presence.attend(member_id, address)
+                self.presence.connect_to(member_id, address)
             case SendToPeer(member_id, text) if self.presence is not None:
-                self.presence.tell(member_id, text)
+                self.presence.send(member_id, text)
             case StartRound():
                 found = cluster.storage.store.get(keys.current_key(PREFIX, RUN_ID)).first
                 job = found.value.decode() if found else ""
@@ -288,7 +288,7 @@ class Node:
                 self.stops.append(action)
                 self.processes.stop(action)
             case ExtendWatchdog(until):
-                self.processes.extend_leash(until - self._clock_offset_s)
+                self.processes.extend_watchdog(until - self._clock_offset_s)
             case Log(sentence):
                 self.said = sentence
                 cluster.trace(f"{self.name} says: {sentence}")

@@ -31,7 +31,7 @@ class PresenceNetwork:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.listeners: dict[str, Presence] = {}
+        self.listeners: dict[str, SimulatedPeers] = {}
         self.is_forging_refusals = False  # a middlebox answers dials with RST in the name of a host that is well
         self._waiting: dict[Node, list[Callable[[], None]]] = defaultdict(list)
 
@@ -40,10 +40,10 @@ class PresenceNetwork:
         is_walled = source.is_walled or target.is_walled or source.is_powered_off or target.is_powered_off
         return not is_walled and not self.cluster.cuts.is_cut(source.name, target.name, self.cluster.now)
 
-    def dial(self, source: Presence, address: str, then: Callable[[Dialled], None]) -> None:
+    def dial(self, source: SimulatedPeers, address: str, then: Callable[[Dialled], None]) -> None:
         self.cluster.later(self.cluster.delay(), self._arrive, source, address, then)
 
-    def _arrive(self, source: Presence, address: str, then: Callable[[Dialled], None]) -> None:
+    def _arrive(self, source: SimulatedPeers, address: str, then: Callable[[Dialled], None]) -> None:
         target = self.listeners.get(address)
         delay = self.cluster.delay()
         if target is None:
@@ -56,7 +56,7 @@ class PresenceNetwork:
             result = "answered" if target.is_open and not target.node.is_frozen else "mute"
         self.cluster.later(delay, source.awake, lambda: then(result))
 
-    def connect(self, source: Presence, address: str) -> None:
+    def connect(self, source: SimulatedPeers, address: str) -> None:
         """A dial was answered and both sides know each other."""
         link = Link(self, source, self.listeners[address])
         for end in link.ends:
@@ -94,7 +94,7 @@ class PresenceNetwork:
 class Link:
     """One connection. Direction 0 leads from ends[0] to ends[1], direction 1 back."""
 
-    def __init__(self, network: PresenceNetwork, source: Presence, target: Presence) -> None:
+    def __init__(self, network: PresenceNetwork, source: SimulatedPeers, target: SimulatedPeers) -> None:
         self._network = network
         self.ends = (source, target)
         self.member_ids = (source.member_id, target.member_id)
@@ -104,13 +104,13 @@ class Link:
         self._still_since = [math.inf, math.inf]
         self._is_closed = [False, False]
 
-    def side(self, end: Presence) -> int:
+    def side(self, end: SimulatedPeers) -> int:
         return 0 if end is self.ends[0] else 1
 
-    def peer_id(self, end: Presence) -> str:
+    def peer_id(self, end: SimulatedPeers) -> str:
         return self.member_ids[1 - self.side(end)]
 
-    def send(self, end: Presence, text: str | None) -> None:
+    def send(self, end: SimulatedPeers, text: str | None) -> None:
         """Send a message, or with None a FIN; what the network does not pass now waits for its heal."""
         direction = self.side(end)
         if self._is_closed[direction]:
@@ -161,7 +161,7 @@ class Link:
             target.awake(target.closed, self, True)
 
 
-class Presence:
+class SimulatedPeers:
     """One agent's part, with the calls of `rendezvous.presence.Presence`."""
 
     def __init__(self, network: PresenceNetwork, node: Node, address: str) -> None:
@@ -188,7 +188,7 @@ class Presence:
         if self.is_open and not self.node.when_thawed(self.awake, call, *arguments):
             call(*arguments)
 
-    def appear(self, job: str, member_id: str) -> None:
+    def set_identity(self, job: str, member_id: str) -> None:
         """Be another member from now on: connections that knew the one before are of no use."""
         if (job, member_id) != (self.job, self.member_id):
             for link in self.links():
@@ -197,7 +197,7 @@ class Presence:
             self._proving.clear()
         self.job, self.member_id = job, member_id
 
-    def attend(self, member_id: str, address: str) -> None:
+    def connect_to(self, member_id: str, address: str) -> None:
         if (member_id, address) == self._attended:
             return
         left, self._attended = self._attended[0], (member_id, address)
@@ -208,7 +208,7 @@ class Presence:
         if member_id:
             self._dial(member_id, address)
 
-    def tell(self, member_id: str, text: str) -> None:
+    def send(self, member_id: str, text: str) -> None:
         for link in self._links.get(member_id, [])[-1:]:
             link.send(self, text)
 
@@ -249,13 +249,13 @@ class Presence:
         links.append(link)
         link.review()
         if len(links) == 1:
-            self._say(PeerUp(peer_id, link.ends[1 - side].address, link.is_provable))
+            self._submit(PeerUp(peer_id, link.ends[1 - side].address, link.is_provable))
 
     def received(self, link: Link, text: str | None) -> None:
         if text in (None, BYE):
             self.closed(link, False, is_farewell=text == BYE)
         elif link in self._links.get(link.peer_id(self), []):
-            self._say(PeerMessage(link.peer_id(self), text))
+            self._submit(PeerMessage(link.peer_id(self), text))
 
     def closed(self, link: Link, is_silent: bool, is_farewell: bool = False) -> None:
         if link not in self.links():
@@ -277,7 +277,7 @@ class Presence:
         links.remove(link)
         if not links:
             del self._links[peer_id]
-            self._say(PeerDown(peer_id, is_silent))
+            self._submit(PeerDown(peer_id, is_silent))
 
     # --- the proof ---
 
@@ -293,7 +293,7 @@ class Presence:
                 self._network.connect(self, address)
             elif result == "refused" and refusals == 1:
                 self._proving.discard(member_id)
-                self._say(PeerGone(member_id))
+                self._submit(PeerGone(member_id))
             elif result == "refused":
                 self._network.cluster.later(PROOF_DIAL_S, self._prove, member_id, address, refusals + 1)
             else:
@@ -304,5 +304,5 @@ class Presence:
         else:
             self._proving.discard(member_id)
 
-    def _say(self, event: Event) -> None:
+    def _submit(self, event: Event) -> None:
         self.node.send_as(self, event)

@@ -34,7 +34,7 @@ class Running(NamedTuple):
     restart_count: int
 
 
-class Processes:
+class SimulatedProcesses:
     def __init__(self, node: Node) -> None:
         self.running: Running | None = None
         self.running_as = ""  # the member id that started them
@@ -42,7 +42,7 @@ class Processes:
         self.finished_as: dict[int, str] = {}  # rounds whose processes did so -> the member id they ran under
         self.ended_as: dict[int, tuple[str, int]] = {}  # round -> "succeeded" or "failed", and the exit code
         self.hangs_until = -math.inf  # they cannot be killed before
-        self.leash_until = math.inf
+        self.watchdog_until = math.inf
         self.ports = itertools.count(20_000)
         self._node = node
         self._cluster = node.cluster
@@ -83,22 +83,22 @@ class Processes:
         """Let no process be killed for so long: the kernel holds it."""
         self.hangs_until = max(self.hangs_until, self._cluster.now + duration_s)
 
-    def extend_leash(self, until: float) -> None:
-        self.leash_until = until
-        self._cluster.at(until, self._check_leash)
+    def extend_watchdog(self, until: float) -> None:
+        self.watchdog_until = until
+        self._cluster.at(until, self._check_watchdog)
 
-    def _check_leash(self) -> None:
+    def _check_watchdog(self) -> None:
         """At the end of the leash workers are killed; what they have started may live a little longer than they."""
-        if self.running is not None and self._cluster.now >= self.leash_until:
+        if self.running is not None and self._cluster.now >= self.watchdog_until:
             self._cluster.trace(f"{self._node.name} reaches the end of its leash")
             self._cluster.count("leash ended")
             if self._cluster.children_late_s:
                 late_s = self._cluster.random.uniform(0.0, self._cluster.children_late_s)
-                self._cluster.later(late_s, self._end_leash, self.running)
+                self._cluster.later(late_s, self._end_watchdog, self.running)
             else:
-                self._end_leash(self.running)
+                self._end_watchdog(self.running)
 
-    def _end_leash(self, which: Running) -> None:
+    def _end_watchdog(self, which: Running) -> None:
         if self.running is which:
             self._node.send(WatchdogExpired())
             self.kill(which)

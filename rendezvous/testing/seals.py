@@ -15,9 +15,9 @@ from rendezvous.messages import Txn
 from rendezvous.records import Seal, Stop, Verdict
 from rendezvous.settings import Settings
 from rendezvous.store import Put
-from rendezvous.testing.accounts import ROUNDED_S, Accounts, Asked, quarantined
+from rendezvous.testing.accounts import ROUNDED_S, AskedRound, BudgetModel, list_quarantined
 from rendezvous.testing.deadlines import Deadlines
-from rendezvous.testing.history import JobHistory, RoundHistory
+from rendezvous.testing.history import JobRecord, RoundRecord
 from rendezvous.testing.witness import Witness
 
 if TYPE_CHECKING:
@@ -42,11 +42,11 @@ class Seals:
         self._deadlines = deadlines
         self._fail = fail
         self._has_witnesses = has_witnesses
-        self._accounts = Accounts(settings, self._node_name, fail)
-        self._asked: dict[bytes, Asked] = {}  # the record -> as it was asked for
+        self._accounts = BudgetModel(settings, self._node_name, fail)
+        self._asked: dict[bytes, AskedRound] = {}  # the record -> as it was asked for
         self.proven: set[str] = set()
 
-    def check(self, record: bytes, seal: Seal, job: JobHistory, given: Mapping[str, str]) -> None:
+    def check(self, record: bytes, seal: Seal, job: JobRecord, given: Mapping[str, str]) -> None:
         """Judge a seal that the store has taken; `given` are its assignments."""
         last, active = job.last, set(given)
         if len(active) > self._cluster.shape.nodes_max:
@@ -65,7 +65,7 @@ class Seals:
             self._check_everybody_stopped(seal, last, asked, job)
             self._accounts.check(seal, last, asked, last.lost - job.leaving)
 
-    def note(self, name: str, witness: Witness, job: JobHistory, request: Txn) -> None:
+    def note(self, name: str, witness: Witness, job: JobRecord, request: Txn) -> None:
         """Remember what the writer of a seal knew."""
         for write in request.success:
             told, ids = witness.told, job.members
@@ -79,7 +79,7 @@ class Seals:
                 if plan is None or (plan.coordinator, plan.world_size) != (seal.coordinator, seal.world_size):
                     self._fail("S1", f"{name} seals {seal}, the plan that it has asked for last is {plan}")
                 root = write.key.removesuffix("ctl/round")
-                self._asked[write.value] = Asked(
+                self._asked[write.value] = AskedRound(
                     node=f"{name} {name}",
                     at=self._cluster.now,
                     seal_seen_at=told.times.get(write.key, ()),
@@ -89,7 +89,7 @@ class Seals:
                     word_at=witness.word_at,
                 )
 
-    def check_failure(self, verdict: Verdict, last: RoundHistory) -> None:
+    def check_failure(self, verdict: Verdict, last: RoundRecord) -> None:
         """The first failure is blamed, the budget is spent, and nothing has explained the failure while it could."""
         first = last.first_failure
         if first is None or verdict.exit_code != first[2]:
@@ -105,10 +105,10 @@ class Seals:
         if len(last.active) > 1 and waited_s < settings.settle_s - ROUNDED_S:
             self._fail("S5", f"failed {waited_s:g} s after the failure, a loss could still explain it")
 
-    def _check_everybody_stopped(self, seal: Seal, last: RoundHistory, asked: Asked, job: JobHistory) -> None:
+    def _check_everybody_stopped(self, seal: Seal, last: RoundRecord, asked: AskedRound, job: JobRecord) -> None:
         """Every member of the last round is gone or has said that it stopped; who may come back is waited for."""
         settings = self._settings
-        hold_s = settings.lease_ttl_s + settings.beat_s + settings.kill_margin_s
+        hold_s = settings.lease_ttl_s + settings.probe_s + settings.kill_margin_s
         for member_id in last.active:
             status = last.statuses.get(member_id)
             if status is not None and status.is_stopped:
@@ -118,7 +118,7 @@ class Seals:
             if asked.at < asked.word_at + hold_s and member_id not in self.proven:
                 self._fail("S2", f"round {seal.round} omits {self._node_name(member_id)} {hold_s:g} s after an outage")
 
-    def _check_successors(self, seal: Seal, active: set[str], leader: str, job: JobHistory) -> None:
+    def _check_successors(self, seal: Seal, active: set[str], leader: str, job: JobRecord) -> None:
         """On other nodes than the leader and each other, and as many as there are, up to three."""
         nodes = [self._node_name(member_id) for member_id in seal.successors]
         there = {self._node_name(m) for m in active if m in job.present} - {leader}
@@ -127,7 +127,7 @@ class Seals:
 
     def _check_quarantine(self, seal: Seal, active: set[str]) -> None:
         """Who sits out is used only as far as no world is possible without."""
-        sitting = quarantined(seal, self._settings)
+        sitting = list_quarantined(seal, self._settings)
         used = [m for m in active if self._node_name(m) in sitting]
         if used and self._cluster.shape.usable(len(active) - len(used)):
             self._fail("S5", f"round {seal.round} uses {len(used)} of {sitting}, and a world is possible without")
@@ -137,7 +137,7 @@ class Seals:
         node = self._deadlines.node_of(member_id)
         return f"{node.name} {node.name}" if node is not None else member_id
 
-    def _check_charge(self, seal: Seal, last: RoundHistory) -> None:
+    def _check_charge(self, seal: Seal, last: RoundRecord) -> None:
         """A failure costs one restart; only where somebody has departed may it be free, or one be given back."""
         charged = seal.restart_count - last.seal.restart_count
         if charged:
@@ -152,7 +152,7 @@ class Seals:
         if seal.restart_count > failed:
             self._fail("S5", f"{seal.restart_count} restarts charged for {failed} failed rounds")
 
-    def _count_change(self, last: RoundHistory, active: set[str]) -> None:
+    def _count_change(self, last: RoundRecord, active: set[str]) -> None:
         """What the rules have made of it, for the record of what was met."""
         arrived, left = active - last.active, last.active - active
         if arrived & last.present and left:

@@ -17,7 +17,7 @@ from rendezvous.testing.checker import Checker, Violation
 from rendezvous.testing.cluster import Cluster
 from rendezvous.testing.network import Network
 from rendezvous.testing.shape import Shape
-from rendezvous.testing.storm import Storm
+from rendezvous.testing.storm import FaultInjector
 from rendezvous.testing.themes import THEMES
 
 FAULTS_S = 60.0  # virtual time during which faults happen
@@ -25,11 +25,11 @@ HEAL_S = 600.0  # and within which, once healed, the job must have ended
 STEPS_MAX = 400_000
 CHILDREN_LATE_S = 0.8  # what workers have started is gone by then after its watchdog, which leaves 1 s
 
-__all__ = ["Result", "Violation", "attempt", "replay_command", "run"]
+__all__ = ["SeedResult", "Violation", "attempt", "replay_command", "run"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class SeedResult:
     """What one seed did, for statistics: the verdict, rounds sealed, and how often each fault and rule was met."""
 
     seed: int
@@ -39,7 +39,7 @@ class Result:
     counts: dict[str, int]
 
 
-def run(seed: int, trace: Callable[[str], None] = lambda line: None) -> Result:
+def run(seed: int, trace: Callable[[str], None] = lambda line: None) -> SeedResult:
     """Play one seed. Raises Violation."""
     random = Random(seed)
     members = min(random.randint(1, 12), random.randint(1, 12))  # small ones show most, and sooner
@@ -49,7 +49,7 @@ def run(seed: int, trace: Callable[[str], None] = lambda line: None) -> Result:
     work_s = random.uniform(1.0, 60.0) if random.random() < 0.3 else random.uniform(30.0, 90.0)
     theme = random.choice(["all", *THEMES])
     failing = 0.5 if theme == "failures" else random.choice([0.0, 0.05, 0.3])
-    storm = Storm(cluster, random, until=FAULTS_S, work_s=work_s, failing=failing, theme=theme)
+    storm = FaultInjector(cluster, random, until=FAULTS_S, work_s=work_s, failing=failing, theme=theme)
     cluster.plan_s = random.choice([None, None, (0.0, 4.0)])
     if random.random() < 0.1:  # a store that is slow from beginning to end
         cluster.storage.write_slowly((0.5, random.choice([1.5, 4.0])), math.inf)
@@ -62,13 +62,15 @@ def run(seed: int, trace: Callable[[str], None] = lambda line: None) -> Result:
         node.hosts_store = index == 0 and random.random() < 0.2
         is_late = random.random() < 0.2
         cluster.later(random.uniform(0.0, FAULTS_S if is_late else 3.0), node.start_if_down)
-    cluster.later(random.uniform(1.0, 5.0), storm.blow)
+    cluster.later(random.uniform(1.0, 5.0), storm.inject)
     cluster.later(4.0, storm.revive)
     if random.random() < (0.3 if theme == "outages" else 0.05):
         cluster.later(random.uniform(5.0, FAULTS_S), cluster.ask, "stop")
     _play(cluster, checker, storm)
     verdict = checker.verdict.kind if checker.verdict else ""
-    return Result(seed=seed, members=members, verdict=verdict, rounds=len(checker.rounds), counts=dict(cluster.counts))
+    return SeedResult(
+        seed=seed, members=members, verdict=verdict, rounds=len(checker.rounds), counts=dict(cluster.counts)
+    )
 
 
 def _shape(random: Random, members: int) -> Shape:
@@ -94,11 +96,11 @@ def _settings(random: Random) -> Settings:
         min_round_time_s=2.0,
         backoff_max_s=10.0,
         no_progress_rounds=20,
-        bench_failures=random.choice([2, 3]),
+        quarantine_failures=random.choice([2, 3]),
         flap_limit=random.choice([2, 3]),
-        bench_window_s=random.choice([60.0, 1800.0]),
-        bench_first_s=5.0,
-        bench_max_s=60.0,
+        quarantine_window_s=random.choice([60.0, 1800.0]),
+        quarantine_first_s=5.0,
+        quarantine_max_s=60.0,
         presence_proof=random.random() < 0.85,
         continues_without_store=random.random() < 0.85,
         outage_limit_s=random.choice([10.0, 40.0, 100.0]),
@@ -120,7 +122,7 @@ def _network(random: Random) -> Network:
     )
 
 
-def _play(cluster: Cluster, checker: Checker, storm: Storm) -> None:
+def _play(cluster: Cluster, checker: Checker, storm: FaultInjector) -> None:
     is_healed = False
     for _ in range(STEPS_MAX):
         if not cluster.step():
@@ -133,12 +135,14 @@ def _play(cluster: Cluster, checker: Checker, storm: Storm) -> None:
             if not any(node.is_up for node in cluster.nodes.values()):
                 break
         if cluster.now > FAULTS_S + HEAL_S:
-            checker.fail("L1", f"no end {HEAL_S:g} s after the heal; verdict {checker.verdict}; {cluster.said()}")
+            checker.fail(
+                "L1", f"no end {HEAL_S:g} s after the heal; verdict {checker.verdict}; {cluster.describe_status()}"
+            )
     else:
         checker.fail("L1", f"{STEPS_MAX} steps without an end")
 
 
-def attempt(seed: int, trace: Callable[[str], None] = lambda line: None) -> tuple[int, Result | str]:
+def attempt(seed: int, trace: Callable[[str], None] = lambda line: None) -> tuple[int, SeedResult | str]:
     """The seed with what it did, or with what was wrong with it."""
     try:
         return seed, run(seed, trace)

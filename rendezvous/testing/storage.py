@@ -24,7 +24,7 @@ from rendezvous.driver import execute_request
 from rendezvous.errors import Compacted, StoreError
 from rendezvous.messages import Event, StoreRequest, WatchLost
 from rendezvous.store import Batch, Renewal, Watch
-from rendezvous.stores.leases import HeldLease
+from rendezvous.stores.leases import LeaseState
 from rendezvous.stores.memory import MemoryStore
 from rendezvous.trouble import request_kind
 
@@ -42,7 +42,7 @@ class _Store(MemoryStore):
 
     on_end: Callable[[int], None]
 
-    def _end_lease(self, lease: HeldLease) -> None:
+    def _end_lease(self, lease: LeaseState) -> None:
         self.on_end(lease.id)
         super()._end_lease(lease)
 

@@ -16,7 +16,7 @@ from rendezvous.testing.themes import THEMES
 from rendezvous.testing.work import Work
 
 
-class Storm:
+class FaultInjector:
     """`work_s`: what the job takes without faults. `failing`: the share of processes that fail by themselves.
 
     `theme`: which faults come together, from THEMES: rules that answer several in a row are met more often so.
@@ -80,7 +80,7 @@ class Storm:
     def is_over(self) -> bool:
         return self._cluster.now >= self._until
 
-    def blow(self) -> None:
+    def inject(self) -> None:
         """One burst, and the next."""
         if self.is_over:
             return
@@ -103,7 +103,7 @@ class Storm:
             name, blow = self._random.choice(self._gusts)
             self._cluster.count(name)
             blow()
-        self._cluster.later(self._random.expovariate(1 / 8.0), self.blow)
+        self._cluster.later(self._random.expovariate(1 / 8.0), self.inject)
 
     def revive(self) -> None:
         """Start what is down, until the job has ended."""

@@ -15,9 +15,9 @@ from rendezvous.messages import Action, StopRound, StoreRequest, Txn
 from rendezvous.records import Command, LeaderRecord, Member, Status, Stop, Verdict
 from rendezvous.settings import Settings
 from rendezvous.store import Delete, Put
-from rendezvous.testing.accounts import quarantined
+from rendezvous.testing.accounts import list_quarantined
 from rendezvous.testing.deadlines import Deadlines
-from rendezvous.testing.history import JobHistory, RoundHistory
+from rendezvous.testing.history import JobRecord, RoundRecord
 from rendezvous.testing.witness import Witness
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Warrants:
         self._deadlines = deadlines
         self._fail = fail
 
-    def check(self, node: Node, witness: Witness, job: JobHistory, ask: StoreRequest) -> None:
+    def check(self, node: Node, witness: Witness, job: JobRecord, ask: StoreRequest) -> None:
         if not isinstance(ask.request, Txn):
             return
         for compare in ask.request.compares:
@@ -75,7 +75,7 @@ class Warrants:
 
     # --- removing a member ---
 
-    def _check_removal(self, node: Node, witness: Witness, job: JobHistory, key: str, member_id: str) -> None:
+    def _check_removal(self, node: Node, witness: Witness, job: JobRecord, key: str, member_id: str) -> None:
         """A member's key is deleted when nothing of it is left, when it is cut off, or does not stop in time."""
         settings, now, last = self._settings, self._cluster.now, job.last
         if self._is_proven(witness, key, member_id):
@@ -121,7 +121,7 @@ class Warrants:
         if is_again and self._cluster.now >= witness.held_until:
             self._fail("S2", f"{node.name} registers again, and its place was held until {witness.held_until:.3f}")
 
-    def _check_status(self, node: Node, witness: Witness, job: JobHistory, member_id: str, status: Status) -> None:
+    def _check_status(self, node: Node, witness: Witness, job: JobRecord, member_id: str, status: Status) -> None:
         """What is reported is what happened."""
         if status.is_stopped and node.running is not None:
             self._fail("S2", f"{node.name} reports that it has stopped, and round {node.running.round} lives")
@@ -163,7 +163,7 @@ class Warrants:
 
     # --- ending a round, or the job ---
 
-    def _check_ending(self, node: Node, witness: Witness, job: JobHistory, stop: Stop) -> None:
+    def _check_ending(self, node: Node, witness: Witness, job: JobRecord, stop: Stop) -> None:
         """A round is killed for a loss or a failure, and ended in peace for a departure or to grow."""
         last, now = job.last, self._cluster.now
         if last is None or stop.round != last.seal.round:
@@ -175,10 +175,10 @@ class Warrants:
             self._check_growth(node, witness, last, stop, job.leaving)
 
     def _check_growth(
-        self, node: Node, witness: Witness, last: RoundHistory, stop: Stop, leaving: Collection[str]
+        self, node: Node, witness: Witness, last: RoundRecord, stop: Stop, leaving: Collection[str]
     ) -> None:
         settings, now, told = self._settings, self._cluster.now, witness.told
-        marked = {node.rpartition(" ")[0] for node in quarantined(last.seal, settings, ago_s=math.inf)}
+        marked = {node.rpartition(" ")[0] for node in list_quarantined(last.seal, settings, ago_s=math.inf)}
         come = [
             at
             for key, at in told.seen_at.items()
@@ -200,12 +200,12 @@ class Warrants:
         if not is_due:
             self._fail("L3", f"{node.name} ends round {stop.round} and need not: {stop.reason}")
 
-    def _check_verdict(self, node: Node, witness: Witness, job: JobHistory, verdict: Verdict) -> None:
+    def _check_verdict(self, node: Node, witness: Witness, job: JobRecord, verdict: Verdict) -> None:
         """Nobody ends the job while members may come back that an outage has hidden, or before patience is over."""
         settings, last, now = self._settings, job.last, self._cluster.now
         if last is None:
             return
-        until = witness.word_at + settings.lease_ttl_s + settings.beat_s + settings.kill_margin_s
+        until = witness.word_at + settings.lease_ttl_s + settings.probe_s + settings.kill_margin_s
         missed = last.active - job.present  # a watch may not have told it yet
         silent = [m for m in missed if m not in witness.gone_since and not _has_stopped(last, m)]
         if "at the request" in verdict.reason and silent and now < until - EPS_S:
@@ -215,7 +215,7 @@ class Warrants:
         if verdict.reason.startswith("no progress") and last.seal.short_rounds + 1 < settings.no_progress_rounds:
             self._fail("S5", f"{node.name} gives up after {last.seal.short_rounds} short rounds: {verdict.reason}")
 
-    def check_end(self, node: Node, witness: Witness, job: JobHistory) -> None:
+    def check_end(self, node: Node, witness: Witness, job: JobRecord) -> None:
         """Who ends as removed was removed: its lease has not just ended, and its key is gone."""
         assert node.ended is not None
         if node.protocol is None or "removed from the job" not in node.ended.reason:
@@ -233,7 +233,7 @@ class Warrants:
         guards = [(one.operand, store.get(one.key).first) for one in request.compares if one.target == "mod"]
         return any(operand != (item.mod_revision if item is not None else 0) for operand, item in guards)
 
-    def _check_campaign(self, node: Node, witness: Witness, job: JobHistory, key: str, *, is_takeover: bool) -> None:
+    def _check_campaign(self, node: Node, witness: Witness, job: JobRecord, key: str, *, is_takeover: bool) -> None:
         last, now = job.last, self._cluster.now
         if last is None:
             return
@@ -260,7 +260,7 @@ class Warrants:
         item = witness.told.items.get(key)
         return records.decode(LeaderRecord, item.value, key).member_id if item is not None else ""
 
-    def _check_belongs(self, node: Node, witness: Witness, job: JobHistory) -> None:
+    def _check_belongs(self, node: Node, witness: Witness, job: JobRecord) -> None:
         """Whoever is not of the roster leads only when nobody of it can be running, or a person says so."""
         last, settings = job.last, self._settings
         assert last is not None
@@ -286,6 +286,6 @@ class Warrants:
         return node.name if node is not None else ""
 
 
-def _has_stopped(last: RoundHistory, member_id: str) -> bool:
+def _has_stopped(last: RoundRecord, member_id: str) -> bool:
     status = last.statuses.get(member_id)
     return status is not None and status.is_stopped

@@ -26,12 +26,12 @@ from rendezvous.messages import (
     StoreReply,
     StoreRequest,
 )
-from rendezvous.store import Delete, Found, Get, KeyValue, Lease, Put, Renewal, TxnResult
+from rendezvous.store import Delete, Get, GetResult, KeyValue, Lease, Put, Renewal, TxnResult
 
 LOOK = "see whether a watch has fallen silent"
 
 
-class Told:
+class ToldKeys:
     """The keys that one agent was told of, by whatever way, newest word first."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Told:
             del self.items[key], self.seen_at[key]
             self.gone_at[key] = now
 
-    def read(self, get: Get, found: Found, now: float) -> None:
+    def load(self, get: Get, found: GetResult, now: float) -> None:
         there = {item.key for item in found.items}
         if get.prefix:
             for key in [key for key in self.items if key.startswith(get.key) and key not in there]:
@@ -77,7 +77,7 @@ class Told:
 class Witness:
     def __init__(self, name: str) -> None:
         self.name = name
-        self.told = Told()
+        self.told = ToldKeys()
         self.member_id = ""  # after the last step
         self.was_member = False
         self.lease: int | None = None
@@ -108,7 +108,7 @@ class Witness:
 
     def forget(self, now: float) -> None:
         """The agent has become another member, which knows nothing and waits for nothing."""
-        self.told = Told()
+        self.told = ToldKeys()
         self._asked = {id: (ask, at) for id, (ask, at) in self._asked.items() if at == now}
         self.unwatched.clear()
         self.looked_at.clear()
@@ -200,7 +200,7 @@ class Witness:
                 case Delete(key, False):
                     self.told.remove(key, answer.revision, now)
                 case Get():
-                    self.told.read(operation, next(found), now)
+                    self.told.load(operation, next(found), now)
                     names.append(operation.key)
         self.just_read += names
         if ask.why == LOOK or (ask.why.startswith("read ") and ask.why.endswith(" again")):

@@ -15,9 +15,9 @@ import pytest
 from rendezvous.messages import PeerDown, PeerMessage, PeerUp
 from rendezvous.presence import dialling as dialling_module
 from rendezvous.presence import switchboard
-from rendezvous.presence.connection import GREETING_BYTES_MAX, Connection, Ending
-from rendezvous.presence.dialling import LOOK_UPS_MAX, Dialling
-from rendezvous.presence.greeting import NONCE_BYTES, WIRE_VERSION, Greeting, Identity
+from rendezvous.presence.connection import GREETING_BYTES_MAX, Ending, PeerConnection
+from rendezvous.presence.dialling import LOOK_UPS_MAX, Dialer
+from rendezvous.presence.greeting import NONCE_BYTES, WIRE_VERSION, Handshake, Identity
 from rendezvous.presence.names import Target
 from tests.support.presence import JOB, LIMIT_S, Member, boottime
 from tests.support.waiting import wait_until
@@ -36,9 +36,9 @@ def line(words: object) -> bytes:
 def greet(member: Member, member_id: str = "stranger", *, secret: bytes = b"") -> socket.socket:
     """A connection made by hand that has gone through the whole greeting."""
     own = Identity(JOB, member_id, "127.0.0.1:9")
-    greeting = Greeting(own, expected=member.member_id, secret=secret, nonce=os.urandom(NONCE_BYTES))
+    greeting = Handshake(own, expected=member.member_id, secret=secret, nonce=os.urandom(NONCE_BYTES))
     end = connect(member)
-    end.sendall(b"".join(map(line, greeting.opening())))
+    end.sendall(b"".join(map(line, greeting.open())))
     with end.makefile("rb") as lines:
         for answer in greeting.take(json.loads(lines.readline())):
             end.sendall(line(answer))
@@ -47,7 +47,7 @@ def greet(member: Member, member_id: str = "stranger", *, secret: bytes = b"") -
 
 def hello(wanted: str) -> bytes:
     own = Identity(JOB, "stranger", "127.0.0.1:9")
-    return b"".join(map(line, Greeting(own, expected=wanted, secret=b"", nonce=bytes(NONCE_BYTES)).opening()))
+    return b"".join(map(line, Handshake(own, expected=wanted, secret=b"", nonce=bytes(NONCE_BYTES)).open()))
 
 
 def is_hung_up_on(end: socket.socket) -> bool:
@@ -119,11 +119,11 @@ def test_a_listener_that_does_not_belong_to_the_job_learns_nothing_to_enter_it_b
     other = Identity(JOB + "other/", "leader", "127.0.0.1:9")
     with socket.create_server(("127.0.0.1", 0)) as listener, Member("friend", secret=secret) as friend:
         listener.settimeout(LIMIT_S)
-        friend.presence.attend("leader", f"127.0.0.1:{listener.getsockname()[1]}")
+        friend.presence.connect_to("leader", f"127.0.0.1:{listener.getsockname()[1]}")
         end, _ = listener.accept()
         with end, end.makefile("rb") as lines:
             heard = lines.readline()
-            greeting = Greeting(other, expected="", secret=b"", nonce=os.urandom(NONCE_BYTES))
+            greeting = Handshake(other, expected="", secret=b"", nonce=os.urandom(NONCE_BYTES))
             for answer in greeting.take(json.loads(heard)):
                 end.sendall(line(answer))
             assert rest(lines) == b""
@@ -135,40 +135,40 @@ def test_a_listener_that_does_not_belong_to_the_job_learns_nothing_to_enter_it_b
 def test_a_leader_that_is_another_one_again_and_again_is_not_dialled_more_often() -> None:
     now, dials = 0.0, 0
 
-    def take(connection: Connection, ending: Ending | None) -> None:
+    def take(connection: PeerConnection, ending: Ending | None) -> None:
         nonlocal dials
         dials += 1
         connection.is_connecting = False  # something listens there
-        dialling.ended(connection, Ending(True, "it has closed the connection"))
+        dialling.handle_end(connection, Ending(True, "it has closed the connection"))
         connection.end.close()
 
-    dialling = Dialling(
+    dialling = Dialer(
         "127.0.0.1:9", take=take, tell_proven=lambda _: None, order=lambda what, *words: what(*words), clock=lambda: now
     )
     for number in range(1000):
         now = number / 100
-        dialling.attend(f"m{number}", "127.0.0.1:9")
+        dialling.connect_to(f"m{number}", "127.0.0.1:9")
         dialling.dial()
     assert 2 <= dials <= 12
     now += 60.0
-    dialling.attend("the next leader", "127.0.0.1:9")
+    dialling.connect_to("the next leader", "127.0.0.1:9")
     assert dialling.next_at == now
 
 
 def test_few_names_are_looked_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Callable[[list[Target]], None]] = []
-    monkeypatch.setattr(dialling_module, "look_up", lambda address, take: asked.append(take))
-    dialling = Dialling(
+    monkeypatch.setattr(dialling_module, "resolve", lambda address, take: asked.append(take))
+    dialling = Dialer(
         "127.0.0.1:9", take=lambda *_: None, tell_proven=lambda _: None, order=lambda what, *words: what(*words),
         clock=boottime,
     )  # fmt: skip
     for number in range(100):
-        dialling.attend(f"m{number}", f"host{number}:9")
+        dialling.connect_to(f"m{number}", f"host{number}:9")
         dialling.dial()
     assert len(asked) == LOOK_UPS_MAX
     for take in asked:
         take([])
-    dialling.attend("m", "host:9")
+    dialling.connect_to("m", "host:9")
     dialling.dial()
     assert len(asked) == LOOK_UPS_MAX + 1
 
@@ -176,8 +176,8 @@ def test_few_names_are_looked_up_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_proof_that_was_overheard_is_of_no_use_again() -> None:
     own = Identity(JOB, "stranger", "127.0.0.1:9")
     with Member("leader", secret=SECRET) as leader:
-        greeting = Greeting(own, expected="leader", secret=SECRET, nonce=b"0" * NONCE_BYTES)
-        hello = b"".join(map(line, greeting.opening()))
+        greeting = Handshake(own, expected="leader", secret=SECRET, nonce=b"0" * NONCE_BYTES)
+        hello = b"".join(map(line, greeting.open()))
         with connect(leader) as end, end.makefile("rb") as lines:
             end.sendall(hello)
             proof = b"".join(map(line, greeting.take(json.loads(lines.readline()))))
@@ -198,7 +198,7 @@ def test_who_is_no_member_believes_nobody() -> None:
     own = Identity("", "stranger", "127.0.0.1:9")
     hello = ["hello", WIRE_VERSION, "dialler", own.member_id, own.address, "", "0" * 2 * NONCE_BYTES, ""]
     with Member("leader") as leader:
-        leader.presence.appear("", "")
+        leader.presence.set_identity("", "")
         with connect(leader) as end, end.makefile("rb") as lines:
             end.sendall(line(hello))
             assert rest(lines) == b""
@@ -208,9 +208,9 @@ def test_who_is_no_member_believes_nobody() -> None:
 def test_a_proof_cannot_be_sent_back_to_who_made_it() -> None:
     """What the dialled side shows is not what the dialler has to show."""
     own = Identity(JOB, "stranger", "127.0.0.1:9")
-    greeting = Greeting(own, expected="leader", secret=b"", nonce=os.urandom(NONCE_BYTES))
+    greeting = Handshake(own, expected="leader", secret=b"", nonce=os.urandom(NONCE_BYTES))
     with Member("leader", secret=SECRET) as leader, connect(leader) as end, end.makefile("rb") as lines:
-        end.sendall(b"".join(map(line, greeting.opening())))
+        end.sendall(b"".join(map(line, greeting.open())))
         answer = json.loads(lines.readline())
         end.sendall(line(["proof", answer[-1]]))
         assert rest(lines) == b""
@@ -287,7 +287,7 @@ def test_however_many_say_nothing_who_belongs_here_gets_in(monkeypatch: pytest.M
     with Member("leader") as leader:
         silent = [connect(leader) for _ in range(200)]
         assert_still_serves(leader)
-        wait_until(lambda: len(leader.presence._switchboard._strangers) <= 50)
+        wait_until(lambda: len(leader.presence._loop._unauthenticated) <= 50)
         for end in silent:
             end.close()
 
@@ -298,8 +298,8 @@ def test_who_does_not_read_is_given_up_and_holds_up_nobody() -> None:
         friend.attend(leader)
         leader.wait_for_up(friend)
         for _ in range(200):
-            leader.presence.tell("deaf", "x" * 30_000)
-        leader.presence.tell("friend", "still here?")
+            leader.presence.send("deaf", "x" * 30_000)
+        leader.presence.send("friend", "still here?")
         friend.wait_for(PeerMessage("leader", "still here?"))
         leader.wait_for(PeerDown("deaf", True))
 
@@ -311,7 +311,7 @@ def test_three_hundred_members_come_and_go_and_nothing_is_left_open() -> None:
         ups = {f"m{number}" for number in range(300)}
         wait_until(lambda: {event.member_id for event in leader.events if isinstance(event, PeerUp)} == ups)
         for number in range(300):
-            leader.presence.tell(f"m{number}", str(number))
+            leader.presence.send(f"m{number}", str(number))
         for number, end in enumerate(ends):
             with end.makefile("rb") as lines:
                 assert read_until(lines.readline, ["tell", str(number)])
@@ -333,7 +333,7 @@ def test_the_newest_of_two_connections_is_kept_and_nobody_is_told_of_an_end() ->
         leader.wait_for(PeerUp("stranger", "127.0.0.1:9", True))
         with greet(leader) as second:
             assert is_hung_up_on(first)
-            leader.presence.tell("stranger", "hello")
+            leader.presence.send("stranger", "hello")
             with second.makefile("rb") as lines:
                 assert read_until(lines.readline, ["tell", "hello"])
             assert [type(event) for event in leader.events] == [PeerUp]
@@ -343,7 +343,7 @@ def test_an_agent_that_becomes_another_member_ends_what_it_had_and_comes_again()
     with Member("leader") as leader, Member("first") as member:
         member.attend(leader)
         leader.wait_for_up(member)
-        member.presence.appear(JOB, "second")
+        member.presence.set_identity(JOB, "second")
         leader.wait_for(PeerUp("second", member.address, True))
         leader.wait_for(PeerDown("first", False))
         assert leader.of("first")[-1] == PeerDown("first", False)  # it said goodbye: nothing is to be proven
@@ -361,7 +361,7 @@ def test_attending_somebody_else_ends_the_connection_with_a_goodbye() -> None:
         follower.attend(new)
         new.wait_for_up(follower)
         old.wait_for(PeerDown("follower", False))
-        follower.presence.attend("", "")
+        follower.presence.connect_to("", "")
         new.wait_for(PeerDown("follower", False))
         assert len(old.events) == 2
 
@@ -370,16 +370,16 @@ def test_a_member_that_is_not_there_yet_is_found_when_it_comes() -> None:
     with Member("follower") as follower:
         reserved = socket.create_server(("127.0.0.1", 0))
         address = f"127.0.0.1:{reserved.getsockname()[1]}"
-        follower.presence.attend("leader", address)
+        follower.presence.connect_to("leader", address)
         with Member("leader") as leader:
-            follower.presence.attend("leader", leader.address)
+            follower.presence.connect_to("leader", leader.address)
             follower.wait_for_up(leader)
         reserved.close()
 
 
 def test_a_member_whose_address_is_a_name_is_found() -> None:
     with Member("leader") as leader, Member("follower") as follower:
-        follower.presence.attend("leader", f"localhost:{leader.listener.getsockname()[1]}")
+        follower.presence.connect_to("leader", f"localhost:{leader.listener.getsockname()[1]}")
         leader.wait_for_up(follower)
 
 
@@ -397,7 +397,7 @@ def test_a_connection_from_elsewhere_than_the_advertised_address_proves_nothing(
         leader.wait_for(PeerUp("follower", "192.0.2.1:7", False))
         follower.presence.close()
         leader.wait_for(PeerDown("follower", False))
-        assert leader.presence._switchboard._dialling._pursuits == {}
+        assert leader.presence._loop._dialer._attempts == {}
 
 
 class NoFilesLeft(socket.socket):
@@ -409,7 +409,7 @@ def test_where_no_file_was_left_for_a_connection_it_is_tried_again_soon_however_
     with NoFilesLeft() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
-        board = switchboard.Switchboard(
+        board = switchboard.ConnectionLoop(
             listener=listener, address="", secret=b"", submit=lambda event: None, clock=lambda: 100.0, silence_s=60.0
         )
         board._sweep(100.0)

@@ -176,7 +176,7 @@ def test_another_leader_remembers_too() -> None:
 
 def test_only_so_many_rounds_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sealing, "HISTORY_ROUNDS", 2)
-    job = Job("a", Shape(), min_round_time_s=0.0, bench_failures=0)
+    job = Job("a", Shape(), min_round_time_s=0.0, quarantine_failures=0)
     for _ in range(4):
         job.fail("a")
     assert list(pasts(job)) == [4, 5]

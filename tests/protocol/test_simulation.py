@@ -68,7 +68,7 @@ def _without_revision_guards(patch: pytest.MonkeyPatch) -> None:
 
 
 def _without_leash(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(processes.Processes, "_check_leash", lambda self: None)
+    patch.setattr(processes.SimulatedProcesses, "_check_watchdog", lambda self: None)
 
 
 def _with_two_charges_per_failure(patch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rendezvous.errors import Compacted, LeaseNotFound, StoreError
-from rendezvous.store import Batch, Compare, Delete, Event, Found, Get, KeyValue, Operation, Put, TxnResult
+from rendezvous.store import Batch, Compare, Delete, Get, GetResult, KeyEvent, KeyValue, Operation, Put, TxnResult
 
 
 class Model:
@@ -18,12 +18,12 @@ class Model:
         """A model of a store that is at `revision` and holds none of the keys to come."""
         self.revision = revision
         self.compacted = 0
-        self.diary: list[Event] = []
+        self.diary: list[KeyEvent] = []
         self.leases: dict[int, tuple[float, float]] = {}  # id: granted seconds, last renewed
 
     # What the diary says
 
-    def items(self, diary: Sequence[Event]) -> list[KeyValue]:
+    def items(self, diary: Sequence[KeyEvent]) -> list[KeyValue]:
         live: dict[str, KeyValue] = {}
         for event in diary:
             live.pop(event.item.key, None)
@@ -31,7 +31,7 @@ class Model:
                 live[event.item.key] = event.item
         return sorted(live.values(), key=lambda item: item.key.encode())
 
-    def read(self, diary: Sequence[Event], key: str, prefix: bool) -> list[KeyValue]:
+    def read(self, diary: Sequence[KeyEvent], key: str, prefix: bool) -> list[KeyValue]:
         return [item for item in self.items(diary) if item.key == key or (prefix and item.key.startswith(key))]
 
     def watched(self, key: str, prefix: bool, start_revision: int) -> list[Batch]:
@@ -45,8 +45,8 @@ class Model:
 
     # What a client may ask
 
-    def get(self, key: str, prefix: bool) -> Found:
-        return Found(self.revision, tuple(self.read(self.diary, key, prefix)))
+    def get(self, key: str, prefix: bool) -> GetResult:
+        return GetResult(self.revision, tuple(self.read(self.diary, key, prefix)))
 
     def put(self, key: str, value: bytes, lease: int) -> int:
         return self.txn([], [Put(key, value, lease)], []).revision
@@ -69,16 +69,16 @@ class Model:
         if any(isinstance(each, Put) and each.lease != 0 and each.lease not in self.leases for each in branch):
             raise LeaseNotFound("unknown lease")
         diary = list(self.diary)
-        found: list[Found] = []
+        found: list[GetResult] = []
         for operation in branch:
             if isinstance(operation, Put):
-                diary.append(Event("put", self.written(diary, operation)))
+                diary.append(KeyEvent("put", self.written(diary, operation)))
             elif isinstance(operation, Delete):
                 gone = self.read(diary, operation.key, operation.prefix)
-                diary += [Event("delete", KeyValue(item.key, b"", 0, self.revision + 1, 0, 0)) for item in gone]
+                diary += [KeyEvent("delete", KeyValue(item.key, b"", 0, self.revision + 1, 0, 0)) for item in gone]
             else:
                 revision = self.revision + (len(diary) > len(self.diary))
-                found.append(Found(revision, tuple(self.read(diary, operation.key, operation.prefix))))
+                found.append(GetResult(revision, tuple(self.read(diary, operation.key, operation.prefix))))
         self.revision += len(diary) > len(self.diary)
         self.diary = diary
         return TxnResult(succeeded, self.revision, tuple(found))
@@ -99,7 +99,7 @@ class Model:
             return compare.relation == "="
         return compare.relation == "!=" or compare.relation == ("<" if ordered[0] == actual else ">")
 
-    def written(self, diary: Sequence[Event], put: Put) -> KeyValue:
+    def written(self, diary: Sequence[KeyEvent], put: Put) -> KeyValue:
         writes: list[int] = []  # of this key, since it was last created
         for event in diary:
             if event.item.key == put.key:

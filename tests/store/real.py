@@ -49,7 +49,7 @@ class Client(EtcdStore):
 
     def compact(self, revision: int) -> None:
         try:
-            self._ask(wire.COMPACT, wire.CompactionRequest(revision), "the history")
+            self._call(wire.COMPACT, wire.CompactionRequest(revision), "the history")
         except StoreError as error:
             raise Compacted(revision) if "has been compacted" in str(error) else error from None
 

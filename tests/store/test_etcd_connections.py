@@ -229,7 +229,7 @@ def test_an_etcd_that_is_too_old_and_a_server_of_another_kind_are_recognised() -
 @pytest.mark.parametrize(("renewed_in", "read_in"), [(3, 3), (3, 4), (4, 3)])
 def test_a_renewal_is_confirmed_by_a_read_of_the_same_term(renewed_in: int, read_in: int) -> None:
     kept = encode(wire.LeaseKeepAliveResponse(wire.Header(raft_term=renewed_in), 7, 5))
-    read = encode(wire.RangeResponse(wire.Header(revision=9, raft_term=read_in), (wire.KeyValue(b"a", 4, 6),)))
+    read = encode(wire.RangeResponse(wire.Header(revision=9, raft_term=read_in), (wire.WireKeyValue(b"a", 4, 6),)))
     asked: list[wire.RangeRequest] = []
 
     def answer(question: bytes) -> bytes:

@@ -178,15 +178,15 @@ def test_a_look_at_the_very_moment_of_a_question_does_not_take_it_for_an_old_one
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls: Any = OneOfTwo()
-    stream = watching._Stream(calls, calls, "", [a_watch()])
-    stream.named(wire.WatchResponse(watch_id=0, created=True))
+    stream = watching._WatchStream(calls, calls, "", [a_watch()])
+    stream.find_watch(wire.WatchResponse(watch_id=0, created=True))
     begun_at = time.monotonic()
     hour_later = calls.heard_at = begun_at + 3600.0
     looks = [begun_at]  # what was taken last left then
 
     def clock() -> float:
         while looks:  # gRPC's thread looks just now
-            stream._look(looks.pop())
+            stream._check(looks.pop())
         return hour_later
 
     monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=clock))

@@ -13,8 +13,8 @@ from rendezvous.store import (
     TXN_OPERATIONS_MAX,
     Compare,
     Delete,
-    Found,
     Get,
+    GetResult,
     KeyValue,
     Operation,
     Put,
@@ -57,7 +57,7 @@ def together(work: Callable[[int], None]) -> None:
 
 def test_an_absent_key_is_found_empty_at_the_current_revision(store: Store, key: Key) -> None:
     revision = store.put(key("other"), b"1")
-    assert store.get(key("absent")) == Found(revision, ())
+    assert store.get(key("absent")) == GetResult(revision, ())
     assert store.get(key("absent")).first is None
 
 
@@ -65,7 +65,7 @@ def test_a_put_makes_one_revision_and_a_key_of_version_1(store: Store, key: Key)
     before = revision_of(store)
     revision = store.put(key("a"), b"1")
     assert revision == before + 1
-    assert store.get(key("a")) == Found(revision, (KeyValue(key("a"), b"1", revision, revision, 1, 0),))
+    assert store.get(key("a")) == GetResult(revision, (KeyValue(key("a"), b"1", revision, revision, 1, 0),))
 
 
 def test_a_second_put_keeps_the_create_revision_and_counts_the_version(store: Store, key: Key) -> None:
@@ -256,10 +256,10 @@ def test_a_read_inside_a_transaction_sees_what_came_before_it_in_there(store: St
     new = KeyValue(key("a"), b"new", before, before + 1, 2, 0)
     b = KeyValue(key("b"), b"1", before + 1, before + 1, 1, 0)
     assert result.found == (
-        Found(before, (old,)),
-        Found(before, (old,)),
-        Found(before + 1, (new, b)),
-        Found(before + 1, ()),
+        GetResult(before, (old,)),
+        GetResult(before, (old,)),
+        GetResult(before + 1, (new, b)),
+        GetResult(before + 1, ()),
     )
 
 
@@ -279,7 +279,7 @@ def test_a_key_that_a_branch_writes_twice_is_refused(store: Store, key: Key, ope
     for success, failure in ((named, []), ([], named)):
         with pytest.raises(StoreError):
             store.txn([], success, failure)
-    assert store.get(key(""), prefix=True) == Found(before, (KeyValue(key("k"), b"0", before, before, 1, 0),))
+    assert store.get(key(""), prefix=True) == GetResult(before, (KeyValue(key("k"), b"0", before, before, 1, 0),))
 
 
 def test_a_key_may_be_deleted_twice_and_written_in_both_branches(store: Store, key: Key) -> None:

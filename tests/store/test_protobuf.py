@@ -20,13 +20,13 @@ from rendezvous.stores.protobuf import WireError, decode, encode
         (wire.LeaseRevokeRequest(-1), b"\x08" + b"\xff" * 9 + b"\x01"),
         (wire.LeaseRevokeRequest(2**63 - 1), b"\x08" + b"\xff" * 8 + b"\x7f"),
         (wire.WatchCreateRequest(b"k", start_revision=7, progress_notify=True), b"\x0a\x01k\x18\x07\x20\x01"),
-        (wire.Compare(wire.EQUAL, wire.MOD, b"k", mod_revision=0), b"\x10\x02\x1a\x01k\x30\x00"),
-        (wire.Compare(key=b"k", value=b""), b"\x1a\x01k\x3a\x00"),
-        (wire.Compare(range_end=b"z"), b"\x82\x04\x01z"),
+        (wire.WireCompare(wire.EQUAL, wire.MOD, b"k", mod_revision=0), b"\x10\x02\x1a\x01k\x30\x00"),
+        (wire.WireCompare(key=b"k", value=b""), b"\x1a\x01k\x3a\x00"),
+        (wire.WireCompare(range_end=b"z"), b"\x82\x04\x01z"),
         (wire.RequestOp(request_range=wire.RangeRequest()), b"\x0a\x00"),
         (wire.AuthenticateRequest("ä", "p"), b"\x0a\x02\xc3\xa4\x12\x01p"),
         (wire.LeaseTimeToLiveResponse(keys=(b"a", b"")), b"\x2a\x01a\x2a\x00"),
-        (wire.RangeResponse(wire.Header(revision=5), (wire.KeyValue(b"a"),)), b"\x0a\x02\x18\x05\x12\x03\x0a\x01a"),
+        (wire.RangeResponse(wire.Header(revision=5), (wire.WireKeyValue(b"a"),)), b"\x0a\x02\x18\x05\x12\x03\x0a\x01a"),
         (wire.WatchResponse(watch_id=-1), b"\x10" + b"\xff" * 9 + b"\x01"),
         (wire.RangeRequest(), b""),
     ],
@@ -69,16 +69,16 @@ def built(kind: Callable[..., Any], *parts: st.SearchStrategy[Any], **named: st.
     return st.builds(lambda *values, **more: kind(*values, **more), *parts, **named)
 
 
-KEY_VALUES = built(wire.KeyValue, st.binary(), INT64, INT64, INT64, st.binary(), INT64)
+KEY_VALUES = built(wire.WireKeyValue, st.binary(), INT64, INT64, INT64, st.binary(), INT64)
 HEADERS = built(wire.Header, INT64, INT64, INT64, INT64)
-EVENTS = built(wire.Event, st.sampled_from([wire.PUT, wire.DELETE]), KEY_VALUES, st.none() | KEY_VALUES)
+EVENTS = built(wire.WireEvent, st.sampled_from([wire.PUT, wire.DELETE]), KEY_VALUES, st.none() | KEY_VALUES)
 OPERATIONS = st.one_of(
     built(wire.RequestOp, request_put=built(wire.PutRequest, st.binary(), st.binary(), INT64)),
     built(wire.RequestOp, request_range=built(wire.RangeRequest, st.binary(), st.binary(), INT64)),
     built(wire.RequestOp, request_delete_range=built(wire.DeleteRangeRequest, st.binary(), st.binary())),
 )
 COMPARES = built(
-    wire.Compare,
+    wire.WireCompare,
     st.integers(0, 3),
     st.integers(0, 3),
     st.binary(),
@@ -97,7 +97,7 @@ MESSAGES: st.SearchStrategy[tuple[Any, ...]] = st.one_of(
     built(
         wire.WatchResponse, HEADERS, INT64, st.booleans(), st.booleans(), INT64, st.text(), st.booleans(), lists(EVENTS)
     ),
-    built(wire.MemberListResponse, HEADERS, lists(built(wire.Member, INT64, st.text(), lists(st.text())))),
+    built(wire.MemberListResponse, HEADERS, lists(built(wire.WireMember, INT64, st.text(), lists(st.text())))),
 )
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from rendezvous.errors import LeaseNotFound, StoreError
 from rendezvous.stores import wire
-from rendezvous.stores.calls import LOG_INS_MAX, Calls, Session
-from rendezvous.stores.refusals import CallFailed, Kind, Refusal, refusal_of
+from rendezvous.stores.calls import LOG_INS_MAX, EtcdClient, EtcdSession
+from rendezvous.stores.refusals import CallFailed, ErrorKind, EtcdError, classify
 
 CONNECT = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "
 
@@ -18,62 +18,92 @@ CONNECT = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0
 @pytest.mark.parametrize(
     ("code", "text", "kind", "phrase"),
     [
-        ("UNAVAILABLE", CONNECT + "Failed to connect to remote host: Connection refused", Kind.ELSEWHERE, "refused"),
-        ("UNAVAILABLE", "errors resolving x:1: [field:hostname ...]", Kind.ELSEWHERE, "its name is not known"),
+        (
+            "UNAVAILABLE",
+            CONNECT + "Failed to connect to remote host: Connection refused",
+            ErrorKind.ELSEWHERE,
+            "refused",
+        ),
+        ("UNAVAILABLE", "errors resolving x:1: [field:hostname ...]", ErrorKind.ELSEWHERE, "its name is not known"),
         (
             "UNAVAILABLE",
             CONNECT + "connection attempt timed out before receiving SETTINGS frame",
-            Kind.ELSEWHERE,
+            ErrorKind.ELSEWHERE,
             "not",
         ),
-        ("UNAVAILABLE", CONNECT + "something new", Kind.ELSEWHERE, "closes every connection at once"),
-        ("UNAVAILABLE", "Socket closed", Kind.UNKNOWN, "broke off before its answer came: Socket closed"),
-        ("UNAVAILABLE", "recvmsg:Connection refused", Kind.UNKNOWN, "broke off before its answer came"),
-        ("UNAVAILABLE", "etcdserver: no leader", Kind.ELSEWHERE, "has no leader"),
-        ("UNAVAILABLE", "etcdserver: leader changed", Kind.UNKNOWN, "broke off"),
-        ("UNAVAILABLE", "etcdserver: request timed out", Kind.UNKNOWN, "no majority of its cluster"),
-        ("UNAVAILABLE", "etcdserver: request timed out, possibly due to connection lost", Kind.UNKNOWN, "no majority"),
-        ("DEADLINE_EXCEEDED", "Deadline Exceeded", Kind.UNKNOWN, "did not answer within 1.5 s"),
-        ("CANCELLED", "Channel closed!", Kind.UNKNOWN, "broke off"),
-        ("INTERNAL", "Received RST_STREAM with error code 2", Kind.UNKNOWN, "broke off"),
-        ("UNKNOWN", "", Kind.UNKNOWN, "broke off before its answer came: UNKNOWN"),
-        ("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded", Kind.FULL, "no space left"),
-        ("RESOURCE_EXHAUSTED", "etcdserver: too many requests", Kind.ELSEWHERE, "too much to do"),
-        ("RESOURCE_EXHAUSTED", "grpc: received message larger than max", Kind.REFUSED, "a request of this size"),
-        ("INVALID_ARGUMENT", "etcdserver: request is too large", Kind.REFUSED, "a request of this size"),
-        ("INVALID_ARGUMENT", "etcdserver: duplicate key given in txn request", Kind.REFUSED, "refused a request: dup"),
-        ("INVALID_ARGUMENT", "etcdserver: user name is empty", Kind.LOG_IN, "wants a user and a password"),
-        ("INVALID_ARGUMENT", "etcdserver: revision of auth store is old", Kind.LOG_IN, "does not accept the token"),
-        ("UNAUTHENTICATED", "etcdserver: invalid auth token", Kind.LOG_IN, "does not accept the token"),
-        ("UNAUTHENTICATED", "who are you", Kind.LOG_IN, "wants a user and a password (who are you)"),
-        ("PERMISSION_DENIED", "etcdserver: permission denied", Kind.REFUSED, "denies this user"),
+        ("UNAVAILABLE", CONNECT + "something new", ErrorKind.ELSEWHERE, "closes every connection at once"),
+        ("UNAVAILABLE", "Socket closed", ErrorKind.UNKNOWN, "broke off before its answer came: Socket closed"),
+        ("UNAVAILABLE", "recvmsg:Connection refused", ErrorKind.UNKNOWN, "broke off before its answer came"),
+        ("UNAVAILABLE", "etcdserver: no leader", ErrorKind.ELSEWHERE, "has no leader"),
+        ("UNAVAILABLE", "etcdserver: leader changed", ErrorKind.UNKNOWN, "broke off"),
+        ("UNAVAILABLE", "etcdserver: request timed out", ErrorKind.UNKNOWN, "no majority of its cluster"),
+        (
+            "UNAVAILABLE",
+            "etcdserver: request timed out, possibly due to connection lost",
+            ErrorKind.UNKNOWN,
+            "no majority",
+        ),
+        ("DEADLINE_EXCEEDED", "Deadline Exceeded", ErrorKind.UNKNOWN, "did not answer within 1.5 s"),
+        ("CANCELLED", "Channel closed!", ErrorKind.UNKNOWN, "broke off"),
+        ("INTERNAL", "Received RST_STREAM with error code 2", ErrorKind.UNKNOWN, "broke off"),
+        ("UNKNOWN", "", ErrorKind.UNKNOWN, "broke off before its answer came: UNKNOWN"),
+        ("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded", ErrorKind.FULL, "no space left"),
+        ("RESOURCE_EXHAUSTED", "etcdserver: too many requests", ErrorKind.ELSEWHERE, "too much to do"),
+        ("RESOURCE_EXHAUSTED", "grpc: received message larger than max", ErrorKind.REFUSED, "a request of this size"),
+        ("INVALID_ARGUMENT", "etcdserver: request is too large", ErrorKind.REFUSED, "a request of this size"),
+        (
+            "INVALID_ARGUMENT",
+            "etcdserver: duplicate key given in txn request",
+            ErrorKind.REFUSED,
+            "refused a request: dup",
+        ),
+        ("INVALID_ARGUMENT", "etcdserver: user name is empty", ErrorKind.LOG_IN, "wants a user and a password"),
+        (
+            "INVALID_ARGUMENT",
+            "etcdserver: revision of auth store is old",
+            ErrorKind.LOG_IN,
+            "does not accept the token",
+        ),
+        ("UNAUTHENTICATED", "etcdserver: invalid auth token", ErrorKind.LOG_IN, "does not accept the token"),
+        ("UNAUTHENTICATED", "who are you", ErrorKind.LOG_IN, "wants a user and a password (who are you)"),
+        ("PERMISSION_DENIED", "etcdserver: permission denied", ErrorKind.REFUSED, "denies this user"),
         (
             "",
             "rpc error: code = PermissionDenied desc = etcdserver: permission denied",
-            Kind.REFUSED,
+            ErrorKind.REFUSED,
             "denies this user",
         ),
-        ("NOT_FOUND", "etcdserver: requested lease not found", Kind.REFUSED, "does not know the lease"),
-        ("UNIMPLEMENTED", "unknown service etcdserverpb.KV", Kind.REFUSED, "is not etcd, or older than its version 3"),
-        ("UNIMPLEMENTED", "Received http2 header with status: 404", Kind.REFUSED, "is not etcd: it answers as a web"),
+        ("NOT_FOUND", "etcdserver: requested lease not found", ErrorKind.REFUSED, "does not know the lease"),
+        (
+            "UNIMPLEMENTED",
+            "unknown service etcdserverpb.KV",
+            ErrorKind.REFUSED,
+            "is not etcd, or older than its version 3",
+        ),
+        (
+            "UNIMPLEMENTED",
+            "Received http2 header with status: 404",
+            ErrorKind.REFUSED,
+            "is not etcd: it answers as a web",
+        ),
     ],
 )
-def test_a_status_is_read_as_what_it_proves_and_no_more(code: str, text: str, kind: Kind, phrase: str) -> None:
-    refusal = refusal_of(code, text, 1.5)
+def test_a_status_is_read_as_what_it_proves_and_no_more(code: str, text: str, kind: ErrorKind, phrase: str) -> None:
+    refusal = classify(code, text, 1.5)
     assert refusal.kind is kind
     assert phrase in refusal.phrase
 
 
 def test_a_lease_that_is_gone_and_a_permission_that_lacks_are_marked() -> None:
-    assert refusal_of("NOT_FOUND", "etcdserver: requested lease not found", 1).error is LeaseNotFound
-    denied = refusal_of("PERMISSION_DENIED", "etcdserver: permission denied", 1)
+    assert classify("NOT_FOUND", "etcdserver: requested lease not found", 1).error is LeaseNotFound
+    denied = classify("PERMISSION_DENIED", "etcdserver: permission denied", 1)
     assert (denied.error, denied.is_permission) == (StoreError, True)
 
 
 class Forgetful:
     """An endpoint whose tokens have expired by the time they come back, so many times."""
 
-    def __init__(self, refusals: int, refusal: Refusal) -> None:
+    def __init__(self, refusals: int, refusal: EtcdError) -> None:
         self.address, self.heard_at = "h:1", 0.0
         self.refusals = refusals
         self.refusal = refusal
@@ -93,17 +123,17 @@ class Forgetful:
         return wire.RangeResponse()
 
 
-EXPIRED = refusal_of("UNAUTHENTICATED", "etcdserver: invalid auth token", 1.5)
-DENIED = refusal_of("PERMISSION_DENIED", "etcdserver: permission denied", 1.5)
+EXPIRED = classify("UNAUTHENTICATED", "etcdserver: invalid auth token", 1.5)
+DENIED = classify("PERMISSION_DENIED", "etcdserver: permission denied", 1.5)
 
 
 @pytest.mark.parametrize(("refusal", "most"), [(EXPIRED, LOG_INS_MAX), (DENIED, 1)])
-def test_a_new_token_that_has_expired_as_well_is_asked_for_again_a_few_times(refusal: Refusal, most: int) -> None:
+def test_a_new_token_that_has_expired_as_well_is_asked_for_again_a_few_times(refusal: EtcdError, most: int) -> None:
     def asked(refusals: int) -> int:
         endpoint: Any = Forgetful(refusals, refusal)
         endpoints: Any = SimpleNamespace(in_turn=lambda: (endpoint,))
-        calls = Calls(endpoints, Session("ann", "secret", 10), 10, 10, lambda _: None)
-        calls.ask(wire.RANGE, wire.RangeRequest(b"a"), about="the key a", effect="read")
+        calls = EtcdClient(endpoints, EtcdSession("ann", "secret", 10), 10, 10, lambda _: None)
+        calls.call(wire.RANGE, wire.RangeRequest(b"a"), about="the key a", effect="read")
         return int(endpoint.log_ins)
 
     assert asked(most) == most + 1

@@ -174,8 +174,8 @@ def test_a_transaction_answers_each_operation_and_compares_ranges_and_leases(cli
     lease = client.ask(wire.LEASE_GRANT, wire.LeaseGrantRequest(10)).id
     put(client, b"r/1", b"1", lease=lease)
     put(client, b"r/2", b"1", lease=lease)
-    same_lease = wire.Compare(wire.EQUAL, wire.LEASE, b"r/", lease=lease, range_end=b"r0")
-    other_value = wire.Compare(wire.NOT_EQUAL, wire.VALUE, b"r/", value=b"1", range_end=b"r0")
+    same_lease = wire.WireCompare(wire.EQUAL, wire.LEASE, b"r/", lease=lease, range_end=b"r0")
+    other_value = wire.WireCompare(wire.NOT_EQUAL, wire.VALUE, b"r/", value=b"1", range_end=b"r0")
     operations = (
         wire.RequestOp(request_put=wire.PutRequest(b"r/3", b"2")),
         wire.RequestOp(request_range=wire.RangeRequest(b"r/", b"r0", count_only=True)),

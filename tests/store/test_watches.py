@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from rendezvous.errors import Compacted, StoreError
-from rendezvous.store import Batch, Delete, Event, KeyValue, Operation, Put, Store, Watch
+from rendezvous.store import Batch, Delete, KeyEvent, KeyValue, Operation, Put, Store, Watch
 from tests.store.under_test import StoreUnderTest, words
 
 Key = Callable[[str], str]
@@ -59,9 +59,9 @@ def test_an_event_carries_the_key_as_it_was_written_and_a_deletion_only_its_name
     store.put(key("a"), b"2", lease=lease)
     store.delete(key("a"))
     assert watched.wait_for_revision(first + 2) == [
-        Batch(first, (Event("put", KeyValue(key("a"), b"\0\xff", first, first, 1, 0)),)),
-        Batch(first + 1, (Event("put", KeyValue(key("a"), b"2", first, first + 1, 2, lease)),)),
-        Batch(first + 2, (Event("delete", KeyValue(key("a"), b"", 0, first + 2, 0, 0)),)),
+        Batch(first, (KeyEvent("put", KeyValue(key("a"), b"\0\xff", first, first, 1, 0)),)),
+        Batch(first + 1, (KeyEvent("put", KeyValue(key("a"), b"2", first, first + 1, 2, lease)),)),
+        Batch(first + 2, (KeyEvent("delete", KeyValue(key("a"), b"", 0, first + 2, 0, 0)),)),
     ]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rendezvous.store import Compare, Delete, Event, Get, KeyValue, Put, Store
+from rendezvous.store import Compare, Delete, Get, KeyEvent, KeyValue, Put, Store
 from tests.store.real import RealUnderTest
 from tests.store.served import ServedUnderTest
 from tests.store.under_test import StoreUnderTest
@@ -81,7 +81,7 @@ class Stage:
             ctl.communicate()
             watched.watch.cancel()
 
-    def words(self, event: Event) -> str:
+    def words(self, event: KeyEvent) -> str:
         name = event.item.key[len(self.root) :]
         return f"put {name}={event.item.value!r}" if event.kind == "put" else f"delete {name}"
 
@@ -98,7 +98,7 @@ def of_ctl(kv: dict[str, Any]) -> KeyValue:
     return KeyValue(base64.b64decode(kv["key"]).decode(), base64.b64decode(kv.get("value", "")), *numbers)
 
 
-def plain(events: list[Event]) -> list[tuple[bool, KeyValue]]:
+def plain(events: list[KeyEvent]) -> list[tuple[bool, KeyValue]]:
     return [(event.kind == "delete", event.item) for event in events]
 
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from rendezvous.errors import StoreError
-from rendezvous.store import Batch, Event, Store
+from rendezvous.store import Batch, KeyEvent, Store
 from rendezvous.stores.memory import MemoryStore
 from tests.support.waiting import wait_until
 
@@ -101,7 +101,7 @@ class Recorder:
                 raise AssertionError(f"the watch was told {self.batches} {self.losses}")
 
 
-def words(events: Sequence[Event]) -> list[str]:
+def words(events: Sequence[KeyEvent]) -> list[str]:
     """Events as one reads them: "put t/a=1", "delete t/a"."""
     return [
         f"put {event.item.key}={event.item.value.decode()}" if event.kind == "put" else f"delete {event.item.key}"

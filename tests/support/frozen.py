@@ -32,7 +32,7 @@ from launcher.warden.words import KEEPER_NAME, REPORTS, SUPERVISOR_NAME
 from launcher.worker import SOCKET_VARIABLE
 from rendezvous import keys, records, told
 from rendezvous.messages import Exit, StartRound, StopRound
-from rendezvous.presence.greeting import Greeting, Identity
+from rendezvous.presence.greeting import Handshake, Identity
 from rendezvous.stores.memory import MemoryStore
 from rendezvous.values import fields
 from tests.support.documentation import ROOT
@@ -104,9 +104,9 @@ def peer_messages() -> Iterator[str]:
     for kind in get_args(told.Message):
         yield told.encode_message(sample(kind))
     for secret in (b"", SECRET):
-        first = Greeting(Identity("job", "a", "10.0.0.1:7"), expected="b", secret=secret, nonce=bytes(16))
-        second = Greeting(Identity("job", "b", "10.0.0.2:7"), expected="", secret=secret, nonce=bytes(range(16)))
-        hello = first.opening()[0]
+        first = Handshake(Identity("job", "a", "10.0.0.1:7"), expected="b", secret=secret, nonce=bytes(16))
+        second = Handshake(Identity("job", "b", "10.0.0.2:7"), expected="", secret=secret, nonce=bytes(range(16)))
+        hello = first.open()[0]
         answer = second.take(hello)[0]
         for words in (hello, answer, first.take(answer)[0]):
             yield json.dumps(words)

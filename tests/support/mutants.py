@@ -124,8 +124,8 @@ MUTANTS = (
     Mutant(
         "words that come after their beat count",
         "outage",
-        "in_time = now <= self._asked_at + self._member.settings.beat_s",
-        "in_time = now <= self._asked_at + 3 * self._member.settings.beat_s",
+        "in_time = now <= self._asked_at + self._member.settings.probe_s",
+        "in_time = now <= self._asked_at + 3 * self._member.settings.probe_s",
     ),
     Mutant(
         "words of an earlier beat count",
@@ -148,8 +148,8 @@ MUTANTS = (
     Mutant(
         "whoever gave its word omits others a lease too early",
         "outage",
-        "self.no_omission_before = now + settings.lease_ttl_s + settings.beat_s + settings.kill_margin_s",
-        "self.no_omission_before = now + settings.beat_s + settings.kill_margin_s",
+        "self.no_omission_before = now + settings.lease_ttl_s + settings.probe_s + settings.kill_margin_s",
+        "self.no_omission_before = now + settings.probe_s + settings.kill_margin_s",
     ),
     Mutant(
         "a member says that the store is away when it is not",
@@ -460,8 +460,8 @@ MUTANTS = (
     Mutant(
         "a quarantine does not become longer",
         "benches",
-        "duration_s = min(settings.bench_first_s * 2.0**doublings, settings.bench_max_s)",
-        "duration_s = settings.bench_first_s",
+        "duration_s = min(settings.quarantine_first_s * 2.0**doublings, settings.quarantine_max_s)",
+        "duration_s = settings.quarantine_first_s",
     ),
     Mutant(
         "a poisoned rank counts against its nodes",
@@ -478,8 +478,8 @@ MUTANTS = (
     Mutant(
         "marks are forgotten with the window, not with the longest quarantine",
         "benches",
-        "since = now - settings.bench_window_s - settings.bench_max_s",
-        "since = now - settings.bench_first_s",
+        "since = now - settings.quarantine_window_s - settings.quarantine_max_s",
+        "since = now - settings.quarantine_first_s",
     ),
     Mutant(
         "short rounds are never forgotten",

@@ -18,7 +18,7 @@ from typing import Any
 
 from rendezvous.addresses import join_address
 from rendezvous.messages import Event, PeerDown, PeerGone, PeerMessage, PeerUp
-from rendezvous.presence import Presence, bind
+from rendezvous.presence import PeerConnections, bind
 from tests.support.processes import REPOSITORY, TOKEN_VARIABLE, kill_family
 from tests.support.waiting import wait_until
 
@@ -47,7 +47,7 @@ class Member:
         self.listener = bind(host, (0,))
         self.address = address or join_address(host, self.listener.getsockname()[1])
         self.events: list[Event] = []
-        self.presence = Presence(
+        self.presence = PeerConnections(
             listener=self.listener,
             address=self.address,
             secret=secret,
@@ -56,7 +56,7 @@ class Member:
             silence_s=silence_s,
         )
         if job:
-            self.presence.appear(job, member_id)
+            self.presence.set_identity(job, member_id)
 
     def __enter__(self) -> Member:
         return self
@@ -68,7 +68,7 @@ class Member:
         self.listener.close()
 
     def attend(self, other: Member | MemberProcess) -> None:
-        self.presence.attend(other.member_id, other.address)
+        self.presence.connect_to(other.member_id, other.address)
 
     def wait_for(self, event: Event, count: int = 1, limit_s: float = LIMIT_S) -> None:
         wait_until(lambda: self.events.count(event) >= count, limit_s, f"{event}; heard {self.events}")
@@ -127,7 +127,7 @@ class MemberProcess:
         self._process.stdin.flush()
 
     def attend(self, other: Member | MemberProcess) -> None:
-        self.do("attend", other.member_id, other.address)
+        self.do("connect_to", other.member_id, other.address)
 
     def wait_for(self, *event: object, limit_s: float = LIMIT_S) -> None:
         wait_until(lambda: list(event) in self.events, limit_s, f"{event}; heard {self.events}")
@@ -149,10 +149,10 @@ def main(host: str, job: str, member_id: str, secret: str, holders: str) -> None
     def say(event: Event) -> None:
         print(json.dumps([type(event).__name__, *event]), flush=True)
 
-    presence = Presence(
+    presence = PeerConnections(
         listener=listener, address=address, secret=secret.encode(), submit=say, clock=boottime, silence_s=1.0
     )
-    presence.appear(job, member_id)
+    presence.set_identity(job, member_id)
     for line in sys.stdin:
         verb, *words = json.loads(line)
         getattr(presence, verb)(*words)

@@ -11,7 +11,7 @@ from launcher import interfaces
 from launcher.arrival import addresses
 from launcher.arrival.addresses import address_of_interface, is_here, own_address, serving_addresses, source_address
 from launcher.errors import UsageError
-from rendezvous.addresses import is_for_itself, join_address, split_address
+from rendezvous.addresses import is_local_only, join_address, split_address
 from rendezvous.errors import SettingsError
 
 
@@ -36,12 +36,12 @@ def test_what_is_no_address_is_refused(text: str) -> None:
     "address", ["127.0.0.1", "127.8.8.8", "::1", "169.254.1.1", "fe80::1", "FEBF::1", "::ffff:127.0.0.1"]
 )
 def test_loopback_and_link_local_are_of_no_use_to_others(address: str) -> None:
-    assert is_for_itself(address)
+    assert is_local_only(address)
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1", "192.168.1.1", "fd00::1", "2001:db8::1", "169.253.0.1"])
 def test_an_address_of_a_network_is_of_use_to_others(address: str) -> None:
-    assert not is_for_itself(address)
+    assert not is_local_only(address)
 
 
 def test_a_store_on_this_node_is_reached_from_loopback_and_that_will_do() -> None:

@@ -16,7 +16,7 @@ from launcher.workers import master_port
 from launcher.workers.master_port import MasterPort
 from launcher.workers.ports import HeldPort
 from rendezvous import listeners, presence
-from rendezvous.listeners import foreign_listener
+from rendezvous.listeners import find_foreign_listener
 from tests.support.processes import state
 from tests.support.waiting import wait_until
 
@@ -199,12 +199,12 @@ def test_presence_gets_a_port_back_that_has_connections_of_the_agent_before() ->
 def test_a_foreign_listener_is_named_and_an_own_one_is_not(
     held: HeldPort, family: socket.AddressFamily, address: str
 ) -> None:
-    assert foreign_listener(held.number, ()) == ""
+    assert find_foreign_listener(held.number, ()) == ""
     with bind(family, address, held.number, socket.SO_REUSEADDR) as server:
-        assert foreign_listener(held.number, ()) == ""  # bound is not listening
+        assert find_foreign_listener(held.number, ()) == ""  # bound is not listening
         server.listen()
-        assert foreign_listener(held.number, ()).startswith(f"pid {os.getpid()} (")
-        assert foreign_listener(held.number, (os.getpid(),)) == ""
+        assert find_foreign_listener(held.number, ()).startswith(f"pid {os.getpid()} (")
+        assert find_foreign_listener(held.number, (os.getpid(),)) == ""
 
 
 def test_a_stranger_on_a_port_that_the_user_gave_is_told_of_and_excuses_nothing(
@@ -212,7 +212,7 @@ def test_a_stranger_on_a_port_that_the_user_gave_is_told_of_and_excuses_nothing(
 ) -> None:
     said: list[str] = []
     monkeypatch.setattr(master_port, "tell", said.append)
-    monkeypatch.setattr(listeners, "foreign_listener", lambda port, own: f"pid {port} (python)")
+    monkeypatch.setattr(listeners, "find_foreign_listener", lambda port, own: f"pid {port} (python)")
     first, second = (
         Share(
             ranks=(group_rank,), world_size=2, shape=(2,), group_rank=group_rank, group_world_size=2, role_ranks=(0,),
@@ -236,12 +236,12 @@ def test_who_is_about_to_be_gone_is_no_stranger(monkeypatch: pytest.MonkeyPatch)
     looks = iter([listeners.UNKNOWN, listeners.UNKNOWN, ""])
     monkeypatch.setattr(master_port, "tell", said.append)
     monkeypatch.setattr(master_port, "LOOK_INTERVAL_S", 0.0)
-    monkeypatch.setattr(listeners, "foreign_listener", lambda port, own: next(looks))
+    monkeypatch.setattr(listeners, "find_foreign_listener", lambda port, own: next(looks))
     drawn = MasterPort(None, None)
     assert drawn._held is not None
     drawn._held.close()
     assert (drawn.is_taken(share), said) == (False, [])
-    monkeypatch.setattr(listeners, "foreign_listener", lambda port, own: listeners.UNKNOWN)
+    monkeypatch.setattr(listeners, "find_foreign_listener", lambda port, own: listeners.UNKNOWN)
     assert drawn.is_taken(share)
     assert said == ["port 29500 was meant for rank 0, and another user's process listens there"]
 
@@ -250,7 +250,7 @@ def test_a_file_that_is_closed_meanwhile_hides_none_behind_it(held: HeldPort, mo
     monkeypatch.setattr(os, "listdir", lambda folder, real=os.listdir: ["999999", *real(folder)])
     with bind(socket.AF_INET, "127.0.0.1", held.number, socket.SO_REUSEADDR) as server:
         server.listen()
-        assert foreign_listener(held.number, (os.getpid(),)) == ""
+        assert find_foreign_listener(held.number, (os.getpid(),)) == ""
 
 
 def test_a_process_whose_first_thread_has_ended_is_still_found() -> None:
@@ -267,7 +267,7 @@ ctypes.CDLL(None).pthread_exit(None)
         assert process.stdout is not None
         port = int(process.stdout.readline())
         wait_until(lambda: state(process.pid) == "Z", 20, "the end of its first thread")
-        found = foreign_listener(port)
+        found = find_foreign_listener(port)
         process.kill()
     assert found.startswith(f"pid {process.pid} ")
 
@@ -278,10 +278,10 @@ def test_the_kernel_tells_who_listens_as_its_files_do(family: socket.AddressFami
         server.listen()
         other.listen()
         number = server.getsockname()[1]
-        told = listeners._told(number)
-        assert told == listeners._read(number)
+        told = listeners._ask_kernel(number)
+        assert told == listeners._read_tables(number)
         assert len(told) == 1
-    assert listeners._told(number) == set()
+    assert listeners._ask_kernel(number) == set()
 
 
 def test_where_the_kernel_does_not_answer_its_files_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,8 +290,8 @@ def test_where_the_kernel_does_not_answer_its_files_are_read(monkeypatch: pytest
         server.listen()
         number = server.getsockname()[1]
         with pytest.raises(OSError, match="not supported"):
-            listeners._told(number)
-        assert foreign_listener(number).startswith(f"pid {os.getpid()} ")
+            listeners._ask_kernel(number)
+        assert find_foreign_listener(number).startswith(f"pid {os.getpid()} ")
 
 
 def test_a_kernel_that_cannot_look_is_not_taken_for_one_that_finds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,5 +301,5 @@ def test_a_kernel_that_cannot_look_is_not_taken_for_one_that_finds_nobody(monkey
         number = server.getsockname()[1]
         monkeypatch.setattr(socket, "IPPROTO_TCP", 253)  # what no module of the kernel's is about
         with pytest.raises(OSError, match=r"who listens|not supported|not permitted"):
-            listeners._told(number)
-        assert foreign_listener(number).startswith(f"pid {os.getpid()} ")
+            listeners._ask_kernel(number)
+        assert find_foreign_listener(number).startswith(f"pid {os.getpid()} ")

@@ -13,14 +13,14 @@ from rendezvous.presence.pursuit import (
     PROOF_INTERVAL_S,
     PROOF_LIMIT_S,
     REJECTED_DELAY_MAX_S,
-    Pursuit,
+    DialAttempt,
 )
 
 REFUSED, HELD, LOST = "refused", "taken without an answer", "never arrived"
 
 
-def proving(now: float = 100.0) -> Pursuit:
-    pursuit = Pursuit("m", "h:1")
+def proving(now: float = 100.0) -> DialAttempt:
+    pursuit = DialAttempt("m", "h:1")
     pursuit.prove(now)
     return pursuit
 
@@ -69,14 +69,14 @@ def test_a_proof_that_others_answer_is_sought_less_often_and_then_given_up() -> 
 
 
 def test_refusals_without_a_connection_before_prove_nothing() -> None:
-    pursuit = Pursuit("m", "h:1")
-    pursuit.attend(0.0)
+    pursuit = DialAttempt("m", "h:1")
+    pursuit.connect(0.0)
     assert not any(pursuit.fail(now, is_refused=True) for now in range(10))
 
 
 def test_an_attended_member_is_dialled_at_once_and_then_ever_less_often() -> None:
-    pursuit, now = Pursuit("m", "h:1"), 5.0
-    pursuit.attend(now)
+    pursuit, now = DialAttempt("m", "h:1"), 5.0
+    pursuit.connect(now)
     assert pursuit.next_at == now
     pauses = []
     for _ in range(12):
@@ -90,8 +90,8 @@ def test_an_attended_member_is_dialled_at_once_and_then_ever_less_often() -> Non
 
 
 def test_a_listener_that_does_not_belong_to_the_job_is_dialled_less_often_still() -> None:
-    pursuit, now, dials = Pursuit("m", "h:1"), 0.0, 0
-    pursuit.attend(now)
+    pursuit, now, dials = DialAttempt("m", "h:1"), 0.0, 0
+    pursuit.connect(now)
     while now < 60.0:
         pursuit.fail(now, is_refused=False, is_rejected=True)
         now, dials = pursuit.next_at, dials + 1
@@ -103,20 +103,20 @@ def test_a_listener_that_does_not_belong_to_the_job_is_dialled_less_often_still(
 
 
 def test_a_proof_of_an_attended_member_ends_and_the_dialling_goes_on() -> None:
-    pursuit = Pursuit("m", "h:1")
-    pursuit.attend(0.0)
+    pursuit = DialAttempt("m", "h:1")
+    pursuit.connect(0.0)
     pursuit.succeed()
     pursuit.prove(10.0)
     assert not pursuit.fail(10.0, is_refused=True)
     assert pursuit.fail(10.1, is_refused=True)
-    assert pursuit.is_attended
+    assert pursuit.is_connecting
     assert 10.1 < pursuit.next_at < math.inf
 
 
 def test_a_place_that_cannot_be_reached_is_tried_from_another_address_and_looked_up_anew() -> None:
-    pursuit = Pursuit("m", "h:1")
+    pursuit = DialAttempt("m", "h:1")
     pursuit.targets = [(2, ("10.0.0.1", 1))]
-    pursuit.attend(0.0)
+    pursuit.connect(0.0)
     pursuit.fail(0.0, is_refused=True)
     assert not pursuit.is_source_open
     assert pursuit.targets

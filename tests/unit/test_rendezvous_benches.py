@@ -12,7 +12,9 @@ from rendezvous.budget import RestartBudget
 from rendezvous.records import Seal
 from rendezvous.settings import Settings
 
-LIMITS = Settings(flap_limit=3, bench_failures=2, bench_window_s=100.0, bench_first_s=10.0, bench_max_s=35.0)
+LIMITS = Settings(
+    flap_limit=3, quarantine_failures=2, quarantine_window_s=100.0, quarantine_first_s=10.0, quarantine_max_s=35.0
+)
 SEAL = Seal(round=4, plan_token="t", world_size=8, coordinator="a:1")
 
 
@@ -70,7 +72,7 @@ def test_benches_follow_from_marks(losses: list[Strike], failures: list[Strike],
 
 
 def test_no_limit_means_no_bench() -> None:
-    limits = Settings(flap_limit=0, bench_failures=0)
+    limits = Settings(flap_limit=0, quarantine_failures=0)
     assert not find_quarantines(lost(1, 2, 3, 4), failed(1, 2, 3, 4), limits)
 
 

@@ -42,7 +42,7 @@ from rendezvous.messages import (
     WatchLost,
     WatchUpdate,
 )
-from rendezvous.presence import Presence
+from rendezvous.presence import PeerConnections
 from rendezvous.protocol import MemberMachine
 from rendezvous.settings import Settings
 from rendezvous.store import Get, Lease, Operation, Renewal, TxnResult
@@ -226,9 +226,9 @@ def test_orders_to_presence_are_passed_on_and_it_is_closed_with_the_driver() -> 
 
     with driven(SetIdentity("job", "a"), ConnectTo("b", "h:1"), SendToPeer("b", "x"), is_local=True) as bench:
         assert bench.begin() == []  # without presence they come to nothing
-        bench.driver._presence = cast("Presence", Recorder())
+        bench.driver._presence = cast("PeerConnections", Recorder())
         bench.begin()
-    assert orders == [("appear", "job", "a"), ("attend", "b", "h:1"), ("tell", "b", "x"), ("close",)]
+    assert orders == [("set_identity", "job", "a"), ("connect_to", "b", "h:1"), ("send", "b", "x"), ("close",)]
 
 
 @pytest.mark.parametrize("is_local", [True, False])

@@ -321,7 +321,7 @@ class Unserved(Follower):
 
 
 def test_what_an_ended_watch_covered_is_no_recent_view_before_it_could_be_read() -> None:
-    member = Unserved(lease_ttl_s=5.0, look_ttls=2.0, view_ttls=7.0)
+    member = Unserved(lease_ttl_s=5.0, resync_ttls=2.0, view_ttls=7.0)
     member.is_refusing = True
     member.lose(JOB.control)
     actions = member.pass_time(36.0)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rendezvous.mirror import KeyCache
-from rendezvous.store import Batch, Event, Found, KeyValue
+from rendezvous.store import Batch, GetResult, KeyEvent, KeyValue
 
 
 def item(key: str, revision: int) -> KeyValue:
@@ -17,15 +17,15 @@ def item(key: str, revision: int) -> KeyValue:
 
 
 def put(key: str, revision: int) -> Batch:
-    return Batch(revision, (Event("put", item(key, revision)),))
+    return Batch(revision, (KeyEvent("put", item(key, revision)),))
 
 
 def gone(key: str, revision: int) -> Batch:
-    return Batch(revision, (Event("delete", KeyValue(key, b"", 0, revision, 0, 0)),))
+    return Batch(revision, (KeyEvent("delete", KeyValue(key, b"", 0, revision, 0, 0)),))
 
 
-def read(revision: int, *items: KeyValue) -> Found:
-    return Found(revision, items)
+def read(revision: int, *items: KeyValue) -> GetResult:
+    return GetResult(revision, items)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def read(revision: int, *items: KeyValue) -> Found:
         (read(6, item("d/a", 6)), read(5, item("d/a", 5)), 6),
     ],
 )
-def test_only_what_is_newer_counts(first: Batch | Found, then: Batch | Found, revision: int) -> None:
+def test_only_what_is_newer_counts(first: Batch | GetResult, then: Batch | GetResult, revision: int) -> None:
     mirror = KeyCache()
     for arrival in (first, then):
         if isinstance(arrival, Batch):
@@ -64,7 +64,7 @@ def test_only_what_is_newer_counts(first: Batch | Found, then: Batch | Found, re
 def test_a_history_in_any_order_ends_the_same(writes: list[tuple[str, bool]], seed: int) -> None:
     """Each write is seen as an event, each state in between as a read, all of them shuffled."""
     state: dict[str, KeyValue] = {}
-    arrivals: list[Batch | Found] = []
+    arrivals: list[Batch | GetResult] = []
     for revision, (name, is_put) in enumerate(writes, start=1):
         key = f"d/{name}"
         if is_put:

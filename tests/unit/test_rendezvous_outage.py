@@ -112,7 +112,7 @@ def test_no_word_is_given(plan_token: str, by: str, settings: dict[str, Any]) ->
 
 
 def test_who_has_given_its_word_takes_nobody_s_place_for_a_while() -> None:
-    member = Cut(lease_ttl_s=5.0, beat_s=1.0, kill_margin_s=1.0)
+    member = Cut(lease_ttl_s=5.0, probe_s=1.0, kill_margin_s=1.0)
     member.pass_time(1.5)
     member.ask(1)
     assert member.protocol.no_omission_before == member.now + 5.0 + 1.0 + 1.0
@@ -313,7 +313,7 @@ def test_a_leader_asks_all_and_tells_them_to_hold_on_when_nobody_s_word_is_missi
 
 
 def test_a_beat_without_everybody_s_word_in_time_is_void() -> None:
-    leader = Leader(beat_s=1.0)
+    leader = Leader(probe_s=1.0)
     leader.pass_time(1.0)
     leader.word("L", 1)
     leader.pass_time(1.5)
@@ -322,7 +322,7 @@ def test_a_beat_without_everybody_s_word_in_time_is_void() -> None:
 
 
 def test_a_word_that_a_frozen_leader_finds_when_it_goes_on_is_too_late() -> None:
-    leader = Leader(beat_s=1.0)
+    leader = Leader(probe_s=1.0)
     leader.pass_time(1.0)
     leader.word("L", 1)
     leader.now += 1.2

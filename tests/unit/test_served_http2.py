@@ -14,9 +14,9 @@ import pytest
 from hpack import Decoder
 
 from rendezvous.stores.serving import http2
-from rendezvous.stores.serving.calls import OWED_MAX, Answering, KeepAliveStream
-from rendezvous.stores.serving.http2 import Connection, ConnectionFault, Stream
-from rendezvous.stores.serving.lines import CREDIT_S, STRANGERS_SHARE, Line, Lines, Share
+from rendezvous.stores.serving.calls import OWED_MAX, CallHandler, KeepAliveStream
+from rendezvous.stores.serving.http2 import ConnectionFault, Http2Connection, Http2Stream
+from rendezvous.stores.serving.lines import CREDIT_S, STRANGERS_SHARE, ConnectionTable, CpuShare, ServedConnection
 from tests.support.stranger import (
     DATA,
     END_HEADERS,
@@ -43,7 +43,7 @@ class Echo:
 
     bytes_max = 200_000
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Http2Stream) -> None:
         self.stream = stream
         self.log: list[str] = []
 
@@ -69,12 +69,12 @@ class Peer:
         self.said = b""
         self.calls: list[Echo] = []
         self.fields: list[dict[bytes, bytes]] = []
-        self.connection = Connection(self.begin, self.write)
+        self.connection = Http2Connection(self.begin, self.write)
         self.decoder = Decoder()
         self.tell(PREFACE + frame(SETTINGS, 0, 0))
         self.hear()
 
-    def begin(self, stream: Stream, fields: dict[bytes, bytes]) -> None:
+    def begin(self, stream: Http2Stream, fields: dict[bytes, bytes]) -> None:
         self.fields.append(fields)
         self.calls.append(Echo(stream))
         stream.call = self.calls[-1]
@@ -158,7 +158,7 @@ def test_renewals_whose_answers_are_not_read_come_to_an_end() -> None:
     peer = Peer()
     peer.tell(frame(SETTINGS, 0, 0, b"\x00\x04" + bytes(4)) + call(1))
     stream = peer.calls[0].stream
-    stream.call = KeepAliveStream(cast("Answering", Renewing()), stream)
+    stream.call = KeepAliveStream(cast("CallHandler", Renewing()), stream)
     for _ in range(3):
         peer.tell(frame(DATA, 0, 1, message(b"x") * OWED_MAX))
     assert len(asked) == len(stream.owed) == OWED_MAX
@@ -306,7 +306,7 @@ def test_what_cannot_be_gone_on_from_ends_the_connection(said: bytes) -> None:
 @pytest.mark.parametrize("first", [b"GET / HTTP/1.1\r\n", b"\x16\x03\x01"])
 def test_who_does_not_begin_as_http2_does_is_no_client(first: bytes) -> None:
     with pytest.raises(ConnectionFault):
-        Connection(lambda stream, fields: None, lambda data: None).receive(first)
+        Http2Connection(lambda stream, fields: None, lambda data: None).receive(first)
 
 
 def test_random_frames_end_a_connection_or_do_nothing_to_it() -> None:
@@ -379,7 +379,7 @@ def test_a_connection_that_makes_calls_for_days_does_not_grow() -> None:
 
 def test_strangers_get_their_share_of_the_time_and_no_more() -> None:
     now = [0.0]
-    share = Share(lambda: now[0])
+    share = CpuShare(lambda: now[0])
     used = 0.0
     while now[0] < 100.0:
         now[0] += share.wait_s() or 0.001
@@ -403,7 +403,7 @@ class _Waiting:
 
     def pause(self) -> None: ...
 
-    def go_on(self) -> None: ...
+    def resume(self) -> None: ...
 
 
 def test_a_mistake_while_one_stranger_is_read_keeps_nobody_from_its_turn() -> None:
@@ -411,14 +411,14 @@ def test_a_mistake_while_one_stranger_is_read_keeps_nobody_from_its_turn() -> No
         loop = asyncio.get_running_loop()
         mistakes: list[dict[str, Any]] = []
         loop.set_exception_handler(lambda _, context: mistakes.append(context))
-        lines, is_read = Lines(loop, lambda *_: None, has_token=True), asyncio.Event()
+        lines, is_read = ConnectionTable(loop, lambda *_: None, has_token=True), asyncio.Event()
         lines.share.take(CREDIT_S + 0.01)  # both have to wait
 
         def fail() -> None:
             raise RuntimeError
 
         for line in (_Waiting("a", fail), _Waiting("b", is_read.set)):
-            lines.let_read(cast("Line", line))
+            lines.let_read(cast("ServedConnection", line))
         await asyncio.wait_for(is_read.wait(), 10.0)
         assert len(mistakes) == 1
 

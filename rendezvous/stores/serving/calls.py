@@ -13,39 +13,41 @@ from rendezvous.store import REQUEST_BYTES_MAX
 from rendezvous.stores import wire
 from rendezvous.stores.protobuf import WireError, decode
 from rendezvous.stores.serving import refusals
-from rendezvous.stores.serving.http2 import Stream
-from rendezvous.stores.serving.lines import Line
-from rendezvous.stores.serving.refusals import Refusal, refusal_of
+from rendezvous.stores.serving.http2 import Http2Stream
+from rendezvous.stores.serving.lines import ServedConnection
+from rendezvous.stores.serving.refusals import ServedError, make_error
 from rendezvous.stores.serving.watches import WatchStream
 
 OWED_MAX = 64  # answers to renewals that a client leaves unread; ours waits for each one
 MESSAGE_BYTES_MAX = REQUEST_BYTES_MAX + 512 * 1024  # what is larger than it may be is told so in etcd's words
 
 
-class Answering(Protocol):
+class CallHandler(Protocol):
     """The server, as its calls need it."""
 
-    def answer(self, method: wire.Method[Any, Any], answer: Callable[[Any], Any], question: bytes) -> bytes | Refusal:
+    def answer(
+        self, method: wire.Method[Any, Any], answer: Callable[[Any], Any], question: bytes
+    ) -> bytes | ServedError:
         """What to say to a question. `deliver` follows once it is said."""
 
     def deliver(self) -> None:
         """Tell the watches what has changed."""
 
-    def keep_alive(self, question: bytes) -> bytes | Refusal: ...
+    def keep_alive(self, question: bytes) -> bytes | ServedError: ...
 
     def begin_watching(self, wake: Callable[[], None]) -> WatchStream: ...
 
     def forget_watching(self, stream: WatchStream) -> None: ...
 
 
-class OneAnswer:
+class UnaryCall:
     """A call with one question and one answer."""
 
     def __init__(
         self,
-        server: Answering,
-        stream: Stream,
-        line: Line,
+        server: CallHandler,
+        stream: Http2Stream,
+        line: ServedConnection,
         method: wire.Method[Any, Any],
         answer: Callable[[Any], Any],
         bytes_max: int,
@@ -86,7 +88,7 @@ class KeepAliveStream:
 
     bytes_max = MESSAGE_BYTES_MAX
 
-    def __init__(self, server: Answering, stream: Stream) -> None:
+    def __init__(self, server: CallHandler, stream: Http2Stream) -> None:
         self._server, self._stream = server, stream
 
     def take(self, message: bytes) -> None:
@@ -114,7 +116,7 @@ class WatchCall:
 
     bytes_max = MESSAGE_BYTES_MAX
 
-    def __init__(self, server: Answering, stream: Stream) -> None:
+    def __init__(self, server: CallHandler, stream: Http2Stream) -> None:
         self._server, self._stream = server, stream
         self._watch = server.begin_watching(self.drain)
 
@@ -122,9 +124,9 @@ class WatchCall:
         try:
             self._watch.take(decode(wire.WatchRequest, message))
         except WireError as error:
-            self._watch.end(Refusal("INVALID_ARGUMENT", f"meshrun: {error}"))
+            self._watch.end(ServedError("INVALID_ARGUMENT", f"meshrun: {error}"))
         except StoreError as error:
-            self._watch.end(refusal_of(error))
+            self._watch.end(make_error(error))
         self._server.deliver()
 
     def half_close(self) -> None:
@@ -141,5 +143,5 @@ class WatchCall:
         self._watch.end(refusals.STOPPED)
 
 
-def refuse(stream: Stream, refusal: Refusal) -> None:
+def refuse(stream: Http2Stream, refusal: ServedError) -> None:
     stream.end(refusal.code, refusal.words)

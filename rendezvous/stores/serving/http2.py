@@ -79,12 +79,12 @@ class Call(Protocol):
         """The client has gone or has cancelled; nothing can be said any more."""
 
 
-class Stream:
+class Http2Stream:
     """One call of the client, as its answerer sees it: `send` and `end`."""
 
     __slots__ = ("_connection", "call", "data", "has_begun", "id", "is_half_closed", "owed", "trailers")
 
-    def __init__(self, connection: Connection, id: int) -> None:
+    def __init__(self, connection: Http2Connection, id: int) -> None:
         self._connection = connection
         self.id = id
         self.call: Call | None = None
@@ -109,7 +109,7 @@ class Stream:
             return
         self.trailers = [(b"grpc-status", b"%d" % CODES[code])]
         if words:  # not kept in the table, whose size is the client's choice
-            self.trailers.append(NeverIndexedHeaderTuple(b"grpc-message", _percent_encoded(words)))
+            self.trailers.append(NeverIndexedHeaderTuple(b"grpc-message", _percent_encode(words)))
         self._connection.flush(self)
 
 
@@ -117,15 +117,17 @@ class _Http2(H2Connection):
     MAX_CLOSED_STREAMS = 64  # that it remembers; of 65,536 they are 8 MiB on every connection
 
 
-class Connection:
+class Http2Connection:
     """`begin` is given each new stream and its fields, and sets its `call` or ends it; `write` takes what we say.
 
     `is_choked`: the socket takes no more for now; who sets it calls `resume` afterwards.
     """
 
-    def __init__(self, begin: Callable[[Stream, dict[bytes, bytes]], None], write: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, begin: Callable[[Http2Stream, dict[bytes, bytes]], None], write: Callable[[bytes], None]
+    ) -> None:
         self.is_choked = False
-        self.streams: dict[int, Stream] = {}
+        self.streams: dict[int, Http2Stream] = {}
         self._begin = begin
         self._write = write
         self._is_broken = False
@@ -156,7 +158,7 @@ class Connection:
         if isinstance(event, events.DataReceived):
             self._take_data(event.stream_id, event.data, event.flow_controlled_length)
         elif isinstance(event, events.RequestReceived):
-            stream = self.streams[event.stream_id] = Stream(self, event.stream_id)
+            stream = self.streams[event.stream_id] = Http2Stream(self, event.stream_id)
             self._begin(stream, dict(event.headers))
         elif isinstance(event, events.StreamEnded):
             stream_or_none = self.streams.get(event.stream_id)
@@ -168,7 +170,7 @@ class Connection:
             self._drop(event.stream_id)
         elif isinstance(event, events.WindowUpdated) and event.stream_id:
             if (stream_or_none := self.streams.get(event.stream_id)) is not None and stream_or_none.owed:
-                self._go_on(stream_or_none)
+                self._continue(stream_or_none)
         elif isinstance(event, (events.WindowUpdated, events.RemoteSettingsChanged)):
             self.resume()
         elif isinstance(event, events.ConnectionTerminated):
@@ -190,7 +192,7 @@ class Connection:
             elif len(stream.data) < PREFIX_BYTES + size:
                 break
             else:
-                if self._owed_bytes() > OWED_BYTES_MAX:
+                if self._count_owed_bytes() > OWED_BYTES_MAX:
                     raise ConnectionFault(CALM, "the answers are not taken")
                 message = bytes(stream.data[PREFIX_BYTES : PREFIX_BYTES + size])
                 del stream.data[: PREFIX_BYTES + size]
@@ -198,7 +200,7 @@ class Connection:
         with contextlib.suppress(ProtocolError):  # it may be gone meanwhile
             self._http2.acknowledge_received_data(used, id)
 
-    def _owed_bytes(self) -> int:
+    def _count_owed_bytes(self) -> int:
         return sum(len(piece) for stream in self.streams.values() for piece in stream.owed)
 
     # What we say
@@ -206,20 +208,20 @@ class Connection:
     def resume(self) -> None:
         """Go on with what had to wait."""
         for stream in list(self.streams.values()):
-            self._go_on(stream)
+            self._continue(stream)
 
-    def _go_on(self, stream: Stream) -> None:
+    def _continue(self, stream: Http2Stream) -> None:
         if stream.owed:
             self.flush(stream)
         if stream.is_clear and stream.call is not None:
             stream.call.drain()
 
-    def flush(self, stream: Stream) -> None:
+    def flush(self, stream: Http2Stream) -> None:
         """Say as much of what is owed as the client takes."""
         if stream.id not in self.streams:
             return
         try:
-            self._say(stream)
+            self._send_error(stream)
         except ProtocolError:  # it has been taken back, which we are told in a moment
             self._drop(stream.id)
         except Exception:  # never the caller's, who may be answering another client
@@ -227,7 +229,7 @@ class Connection:
             self.lose()
         self._pass_on()
 
-    def _say(self, stream: Stream) -> None:
+    def _send_error(self, stream: Http2Stream) -> None:
         http2, id = self._http2, stream.id
         if stream.owed and not stream.has_begun:
             stream.has_begun = True
@@ -252,7 +254,7 @@ class Connection:
             self._http2.ping(bytes(8))
         self._pass_on()
 
-    def say_goodbye(self, code: int = ErrorCodes.NO_ERROR) -> None:
+    def go_away(self, code: int = ErrorCodes.NO_ERROR) -> None:
         """What is under way goes on, so `h2`, after whose goodbye nothing can be said, does not know of it."""
         self._write(GoAwayFrame(0, self._http2.highest_inbound_stream_id, code).serialize())
 
@@ -271,7 +273,7 @@ class Connection:
             self._write(data)
 
 
-def _percent_encoded(words: str) -> bytes:
+def _percent_encode(words: str) -> bytes:
     """As gRPC writes a status's words into a field."""
     return b"".join(
         bytes((byte,)) if 0x20 <= byte < 0x7F and byte != 0x25 else b"%%%02X" % byte for byte in words.encode()

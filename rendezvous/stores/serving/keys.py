@@ -14,12 +14,12 @@ from typing import Any
 from rendezvous.errors import LeaseNotFound, StoreError
 from rendezvous.store import TXN_OPERATIONS_MAX, KeyValue
 from rendezvous.stores import wire
-from rendezvous.stores.keyspace import ENTRY_BYTES, Keyspace, Range, bytes_of
+from rendezvous.stores.keyspace import ENTRY_BYTES, Keyspace, Range, measure
 from rendezvous.stores.memory import MemoryStore
-from rendezvous.stores.requests import written_twice
+from rendezvous.stores.requests import find_duplicate_write
 from rendezvous.stores.serving import refusals
-from rendezvous.stores.serving.refusals import Refused
-from rendezvous.stores.serving.text import key_of, on_the_wire, range_of
+from rendezvous.stores.serving.refusals import ServedFailure
+from rendezvous.stores.serving.text import decode_key, decode_range, encode_item
 
 _RELATIONS: dict[int, Callable[[Any, Any], bool]] = {
     wire.EQUAL: operator.eq,
@@ -61,7 +61,7 @@ class KeyService:
         return self._store.transact(apply)
 
     def delete_range(self, request: wire.DeleteRangeRequest) -> wire.DeleteRangeResponse:
-        range_of(request.key, request.range_end)
+        decode_range(request.key, request.range_end)
         return self._store.transact(lambda keyspace: self._delete_range(keyspace, request))
 
     def txn(self, request: wire.TxnRequest) -> wire.TxnResponse:
@@ -86,7 +86,7 @@ class KeyService:
     def compact(self, request: wire.CompactionRequest) -> wire.CompactionResponse:
         def apply(keyspace: Keyspace) -> wire.CompactionResponse:
             if request.revision > keyspace.revision:
-                raise Refused(refusals.TO_COME)
+                raise ServedFailure(refusals.TO_COME)
             keyspace.compact(request.revision)
             return wire.CompactionResponse(self._header(keyspace.revision))
 
@@ -99,14 +99,14 @@ class KeyService:
         growth = 0
         for each in branch:
             if each.request_put is not None:
-                before = keyspace.get(key_of(each.request_put.key))
+                before = keyspace.get(decode_key(each.request_put.key))
                 if before is None or not each.request_put.ignore_value:
-                    growth += len(each.request_put.key) + len(each.request_put.value) + ENTRY_BYTES - bytes_of(before)
+                    growth += len(each.request_put.key) + len(each.request_put.value) + ENTRY_BYTES - measure(before)
             elif each.request_delete_range is not None:
-                keys = range_of(each.request_delete_range.key, each.request_delete_range.range_end)
-                growth -= sum(map(bytes_of, keyspace.find(keys)))
+                keys = decode_range(each.request_delete_range.key, each.request_delete_range.range_end)
+                growth -= sum(map(measure, keyspace.find(keys)))
         if growth > 0 and keyspace.size() + growth > self._quota_bytes:
-            raise Refused(refusals.NO_SPACE)
+            raise ServedFailure(refusals.NO_SPACE)
 
     def _apply(self, keyspace: Keyspace, request: wire.RequestOp) -> wire.ResponseOp:
         if request.request_put is not None:
@@ -117,11 +117,11 @@ class KeyService:
         return wire.ResponseOp(response_range=self._range(keyspace, request.request_range))
 
     def _range(self, keyspace: Keyspace, request: wire.RangeRequest) -> wire.RangeResponse:
-        keys = range_of(request.key, request.range_end)
+        keys = decode_range(request.key, request.range_end)
         header = self._header(keyspace.reading_revision)
         if request.count_only and request.revision <= 0:
             return wire.RangeResponse(header, count=keyspace.count(keys))
-        items = keyspace.find(keys) if request.revision <= 0 else _past(keyspace, keys, request.revision)
+        items = keyspace.find(keys) if request.revision <= 0 else _find_past(keyspace, keys, request.revision)
         count = len(items)
         if request.count_only:
             return wire.RangeResponse(header, count=count)
@@ -131,20 +131,20 @@ class KeyService:
         more = 0 < request.limit < len(items)
         shown = items[: request.limit] if more else items
         return wire.RangeResponse(
-            header, tuple(on_the_wire(item, keys_only=request.keys_only) for item in shown), more, count
+            header, tuple(encode_item(item, keys_only=request.keys_only) for item in shown), more, count
         )
 
     def _put(self, keyspace: Keyspace, request: wire.PutRequest) -> wire.PutResponse:
-        key = key_of(request.key)
+        key = decode_key(request.key)
         now = keyspace.get(key) or _ABSENT
         value = now.value if request.ignore_value else request.value
         before = keyspace.put(key, value, now.lease if request.ignore_lease else request.lease)
-        shown = on_the_wire(before) if request.prev_kv and before is not None else None
+        shown = encode_item(before) if request.prev_kv and before is not None else None
         return wire.PutResponse(self._header(keyspace.reading_revision), shown)
 
     def _delete_range(self, keyspace: Keyspace, request: wire.DeleteRangeRequest) -> wire.DeleteRangeResponse:
-        gone = keyspace.delete(range_of(request.key, request.range_end))
-        shown = tuple(map(on_the_wire, gone)) if request.prev_kv else ()
+        gone = keyspace.delete(decode_range(request.key, request.range_end))
+        shown = tuple(map(encode_item, gone)) if request.prev_kv else ()
         return wire.DeleteRangeResponse(self._header(keyspace.reading_revision), len(gone), shown)
 
 
@@ -152,24 +152,24 @@ class KeyService:
 
 
 def _check_range(request: wire.RangeRequest) -> None:
-    range_of(request.key, request.range_end)
+    decode_range(request.key, request.range_end)
     if not (0 <= request.sort_order <= _DESCENDING and 0 <= request.sort_target < len(_SORT_BY)):
-        raise Refused(refusals.BAD_SORT)
+        raise ServedFailure(refusals.BAD_SORT)
 
 
 def _check_put(request: wire.PutRequest) -> None:
-    key_of(request.key)
+    decode_key(request.key)
     if request.ignore_value and request.value:
-        raise Refused(refusals.VALUE_PROVIDED)
+        raise ServedFailure(refusals.VALUE_PROVIDED)
     if request.ignore_lease and request.lease:
-        raise Refused(refusals.LEASE_PROVIDED)
+        raise ServedFailure(refusals.LEASE_PROVIDED)
 
 
 def _check_txn(request: wire.TxnRequest) -> None:
     if max(map(len, request)) > TXN_OPERATIONS_MAX:
-        raise Refused(refusals.TOO_MANY_OPERATIONS)
+        raise ServedFailure(refusals.TOO_MANY_OPERATIONS)
     for compare in request.compare:
-        range_of(compare.key, compare.range_end)
+        decode_range(compare.key, compare.range_end)
     for branch in (request.success, request.failure):
         _check_branch(branch)
 
@@ -182,39 +182,39 @@ def _check_branch(branch: Sequence[wire.RequestOp]) -> None:
         elif each.request_put is not None:
             _check_put(each.request_put)
         elif each.request_delete_range is not None:
-            deleted.append(range_of(each.request_delete_range.key, each.request_delete_range.range_end))
+            deleted.append(decode_range(each.request_delete_range.key, each.request_delete_range.range_end))
         else:
-            raise Refused(refusals.NO_INNER_TXN)
-    if written_twice(_keys_put(branch), deleted) is not None:
-        raise Refused(refusals.KEY_TWICE)
+            raise ServedFailure(refusals.NO_INNER_TXN)
+    if find_duplicate_write(_list_put_keys(branch), deleted) is not None:
+        raise ServedFailure(refusals.KEY_TWICE)
 
 
-def _keys_put(branch: Sequence[wire.RequestOp]) -> Iterator[str]:
-    return (key_of(each.request_put.key) for each in branch if each.request_put is not None)
+def _list_put_keys(branch: Sequence[wire.RequestOp]) -> Iterator[str]:
+    return (decode_key(each.request_put.key) for each in branch if each.request_put is not None)
 
 
 # What is refused, and what holds, as the store stands
 
 
 def _admit_put(keyspace: Keyspace, request: wire.PutRequest) -> None:
-    if (request.ignore_value or request.ignore_lease) and keyspace.get(key_of(request.key)) is None:
-        raise Refused(refusals.KEY_NOT_FOUND)
+    if (request.ignore_value or request.ignore_lease) and keyspace.get(decode_key(request.key)) is None:
+        raise ServedFailure(refusals.KEY_NOT_FOUND)
     if request.lease:
         try:
             keyspace.leases.get(request.lease)
         except LeaseNotFound:
-            raise Refused(refusals.LEASE_NOT_FOUND) from None
+            raise ServedFailure(refusals.LEASE_NOT_FOUND) from None
 
 
-def _holds(keyspace: Keyspace, compare: wire.Compare) -> bool:
+def _holds(keyspace: Keyspace, compare: wire.WireCompare) -> bool:
     """Whether every key of the range compares so. A range without keys is as an absent key: zeros, and no value."""
-    items = keyspace.find(range_of(compare.key, compare.range_end))
+    items = keyspace.find(decode_range(compare.key, compare.range_end))
     if not items and compare.target == wire.VALUE:
         return False
     return all(_compares(item, compare) for item in items or [_ABSENT])
 
 
-def _compares(item: KeyValue, compare: wire.Compare) -> bool:
+def _compares(item: KeyValue, compare: wire.WireCompare) -> bool:
     actual, operand = {
         wire.VERSION: (item.version, compare.version or 0),
         wire.CREATE: (item.create_revision, compare.create_revision or 0),
@@ -225,12 +225,12 @@ def _compares(item: KeyValue, compare: wire.Compare) -> bool:
     return compare.result in _RELATIONS and _RELATIONS[compare.result](actual, operand)
 
 
-def _past(keyspace: Keyspace, keys: Range, revision: int) -> list[KeyValue]:
+def _find_past(keyspace: Keyspace, keys: Range, revision: int) -> list[KeyValue]:
     try:
         return keyspace.find_at(keys, revision)
     except StoreError as error:
         to_come = revision > keyspace.revision
-        raise Refused(refusals.TO_COME if to_come else refusals.refusal_of(error)) from None
+        raise ServedFailure(refusals.TO_COME if to_come else refusals.make_error(error)) from None
 
 
 def _is_within(item: KeyValue, request: wire.RangeRequest) -> bool:

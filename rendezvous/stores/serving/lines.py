@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from rendezvous.stores.serving.http2 import CALM, Connection, ConnectionFault, Stream
+from rendezvous.stores.serving.http2 import CALM, ConnectionFault, Http2Connection, Http2Stream
 
 STRANGERS_SHARE = 0.2
 CREDIT_S = 0.05  # what strangers may use at once: no member waits longer for them
@@ -33,7 +33,7 @@ _RETRY_S = 0.5  # after a connection could not be accepted for want of descripto
 _buffer = memoryview(bytearray(READ_BYTES))  # one loop, one read at a time
 
 
-class Share:
+class CpuShare:
     """How much time there is for strangers: `take` what was used, `wait_s` until there is some again."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -55,10 +55,10 @@ class Share:
         self._seen_at = now
 
 
-class Line:
+class ServedConnection:
     """One client's connection. It is the loop's from the beginning to `close`."""
 
-    def __init__(self, lines: Lines, end: socket.socket, origin: str, is_trusted: bool) -> None:
+    def __init__(self, lines: ConnectionTable, end: socket.socket, origin: str, is_trusted: bool) -> None:
         end.setblocking(False)
         with contextlib.suppress(OSError):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -72,16 +72,16 @@ class Line:
         self._out_bytes, self._unsent = 0, b""
         self._is_leaving = self._is_pinged = False
         self._left_bytes, self._left_calls = STRANGER_BYTES, STRANGER_CALLS
-        self.connection = Connection(self._begin, self._write)
+        self.connection = Http2Connection(self._begin, self._write)
         lines.loop.add_reader(end, self._on_readable)
 
     def trust(self) -> None:
         """It has shown the token."""
         if not self.is_trusted:
             self.is_trusted = True
-            self._lines.forget_stranger(self)
+            self._lines.trust(self)
 
-    def _begin(self, stream: Stream, fields: dict[bytes, bytes]) -> None:
+    def _begin(self, stream: Http2Stream, fields: dict[bytes, bytes]) -> None:
         if not self.is_trusted:
             self._left_calls -= 1
             if self._left_calls < 0:
@@ -100,7 +100,7 @@ class Line:
         if self.is_open:
             self._lines.loop.remove_reader(self._end)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         if self.is_open and not self.connection.is_choked:
             self._lines.loop.add_reader(self._end, self._on_readable)
 
@@ -124,7 +124,7 @@ class Line:
             if not self.is_trusted and self._left_bytes <= 0:
                 raise ConnectionFault(CALM, "too much without the token")
         except ConnectionFault as fault:
-            self.connection.say_goodbye(fault.code)
+            self.connection.go_away(fault.code)
             self._flush()
             self.close()
         except BaseException:
@@ -163,7 +163,7 @@ class Line:
             self._lines.loop.remove_writer(self._end)
         if self.connection.is_choked and not self._unsent:
             self.connection.is_choked = False
-            self.go_on()
+            self.resume()
             self.connection.resume()
         if self._is_leaving and not self._unsent and not self._out:
             with contextlib.suppress(OSError):
@@ -171,7 +171,7 @@ class Line:
 
     # Ending
 
-    def look_after(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """End what is gone or has stayed too long without the token, and ask who has been silent."""
         silent_s = now - self.heard_at
         if silent_s > GONE_AFTER_S or (not self.is_trusted and now - self.begun_at > STRANGER_S):
@@ -180,9 +180,9 @@ class Line:
             self._is_pinged = True
             self.connection.ping()
 
-    def leave(self) -> None:
+    def shut_down(self) -> None:
         """Say all that is to be said, and goodbye; the client ends the connection."""
-        self.connection.say_goodbye()
+        self.connection.go_away()
         self._is_leaving = True
         self._flush()
 
@@ -196,25 +196,25 @@ class Line:
             self.connection.lose()
 
 
-class Lines:
+class ConnectionTable:
     """All connections of one store. `begin` answers the calls; with `has_token` who comes is a stranger at first."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        begin: Callable[[Line, Stream, dict[bytes, bytes]], None],
+        begin: Callable[[ServedConnection, Http2Stream, dict[bytes, bytes]], None],
         *,
         has_token: bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.loop = loop
         self.begin = begin
-        self.share = Share(clock)
-        self._accepting = Share(clock)
-        self.all: set[Line] = set()
+        self.share = CpuShare(clock)
+        self._accepting = CpuShare(clock)
+        self.all: set[ServedConnection] = set()
         self._has_token = has_token
-        self._strangers: dict[str, dict[Line, None]] = {}  # by address, the oldest first
-        self._waiting: dict[str, deque[Line]] = {}  # of these, who has said something that is still unread
+        self._strangers: dict[str, dict[ServedConnection, None]] = {}  # by address, the oldest first
+        self._waiting: dict[str, deque[ServedConnection]] = {}  # of these, who has said something that is still unread
         self._waking: asyncio.TimerHandle | None = None
         self._looked_at = clock()
 
@@ -234,7 +234,7 @@ class Lines:
         except OSError:
             self._accept_later(listener, _RETRY_S)
             return
-        line = Line(self, end, str(address[0]), not self._has_token)
+        line = ServedConnection(self, end, str(address[0]), not self._has_token)
         self.all.add(line)
         if self._has_token:
             self._strangers.setdefault(line.origin, {})[line] = None
@@ -246,15 +246,15 @@ class Lines:
     def _accept_later(self, listener: socket.socket, wait_s: float) -> None:
         self.loop.remove_reader(listener)
 
-        def again() -> None:
+        def retry() -> None:
             if listener.fileno() >= 0:  # it may have been closed meanwhile
                 self.loop.add_reader(listener, self._accept, listener)
 
-        self.loop.call_later(wait_s, again)
+        self.loop.call_later(wait_s, retry)
 
     # Strangers
 
-    def let_read(self, line: Line) -> None:
+    def let_read(self, line: ServedConnection) -> None:
         """Read what a stranger says, now or in its turn."""
         if not self._waiting and not self.share.wait_s():
             self._read(line)
@@ -275,28 +275,28 @@ class Lines:
         try:
             self._read(line)
         finally:  # a mistake of ours in one turn keeps nobody from the next
-            line.go_on()
+            line.resume()
             if self._waiting:
                 self._waking = self.loop.call_later(self.share.wait_s(), self._read_next)
 
-    def _read(self, line: Line) -> None:
+    def _read(self, line: ServedConnection) -> None:
         began_at = self.share.clock()
         try:
             line.read()
         finally:
             self.share.take(self.share.clock() - began_at)
 
-    def forget_stranger(self, line: Line) -> None:
+    def trust(self, line: ServedConnection) -> None:
         of_address = self._strangers.get(line.origin, {})
         of_address.pop(line, None)
         if not of_address:
             self._strangers.pop(line.origin, None)
 
-    def forget(self, line: Line) -> None:
+    def forget(self, line: ServedConnection) -> None:
         self.all.discard(line)
-        self.forget_stranger(line)
+        self.trust(line)
 
-    def look_after(self) -> None:
+    def check(self) -> None:
         """To be called every now and then."""
         now = self.share.clock()
         was_away = now - self._looked_at > AWAY_S  # nobody could be heard then
@@ -304,13 +304,13 @@ class Lines:
         for line in list(self.all):
             if was_away:
                 line.heard_at = line.begun_at = now
-            line.look_after(now)
+            line.check(now)
 
     async def leave(self, grace_s: float) -> None:
         """Wait until every client has been told that the store ends, or until the time is over."""
         for line in list(self.all):
             if line.is_trusted:
-                line.leave()
+                line.shut_down()
             else:
                 line.close()
         deadline = self.loop.time() + grace_s

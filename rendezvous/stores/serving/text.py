@@ -11,50 +11,52 @@ import bisect
 
 from rendezvous.store import KeyValue
 from rendezvous.stores import wire
-from rendezvous.stores.keyspace import Range, next_text
-from rendezvous.stores.serving.refusals import EMPTY_KEY, NOT_TEXT, Refused
+from rendezvous.stores.keyspace import Range, end_of_prefix
+from rendezvous.stores.serving.refusals import EMPTY_KEY, NOT_TEXT, ServedFailure
 
 _EVERYTHING = b"\0"  # as the end of a range: there is none
 _SURROGATES = range(0xD800, 0xE000)  # numbers of no character
 _CHARACTERS_COUNT = 0x110000 - len(_SURROGATES)
 
 
-def key_of(key: bytes) -> str:
+def decode_key(key: bytes) -> str:
     """Raises Refused for no key, or one that is not text."""
     if not key:
-        raise Refused(EMPTY_KEY)
+        raise ServedFailure(EMPTY_KEY)
     try:
         return key.decode()
     except UnicodeDecodeError:
-        raise Refused(NOT_TEXT) from None
+        raise ServedFailure(NOT_TEXT) from None
 
 
-def range_of(key: bytes, range_end: bytes) -> Range:
+def decode_range(key: bytes, range_end: bytes) -> Range:
     """The keys that a request means: one, those up to `range_end`, or with b"\\0" there all from `key` on."""
     if not range_end:
-        return Range.one(key_of(key))
+        return Range.one(decode_key(key))
     if not key:
-        raise Refused(EMPTY_KEY)
-    start = first_text(key)
+        raise ServedFailure(EMPTY_KEY)
+    start = find_first_text(key)
     if start is None:
         return Range("", "")
-    return Range("" if key == b"\0" else start, None if range_end == _EVERYTHING else first_text(range_end))
+    return Range("" if key == b"\0" else start, None if range_end == _EVERYTHING else find_first_text(range_end))
 
 
-def first_text(bound: bytes) -> str | None:
+def find_first_text(bound: bytes) -> str | None:
     """The first text at or after these bytes; None if there is none."""
     try:
         return bound.decode()
     except UnicodeDecodeError as error:
         head, rest = bound[: error.start].decode(), bound[error.start :]
     index = bisect.bisect_left(range(_CHARACTERS_COUNT), rest, key=lambda index: _character(index).encode())
-    return head + _character(index) if index < _CHARACTERS_COUNT else next_text(head)
+    return head + _character(index) if index < _CHARACTERS_COUNT else end_of_prefix(head)
 
 
 def _character(index: int) -> str:
     return chr(index if index < _SURROGATES.start else index + len(_SURROGATES))
 
 
-def on_the_wire(item: KeyValue, *, keys_only: bool = False) -> wire.KeyValue:
+def encode_item(item: KeyValue, *, keys_only: bool = False) -> wire.WireKeyValue:
     value = b"" if keys_only else item.value
-    return wire.KeyValue(item.key.encode(), item.create_revision, item.mod_revision, item.version, value, item.lease)
+    return wire.WireKeyValue(
+        item.key.encode(), item.create_revision, item.mod_revision, item.version, value, item.lease
+    )

@@ -18,8 +18,8 @@ from rendezvous.stores.keyspace import Change, Page
 from rendezvous.stores.memory import MemoryStore
 from rendezvous.stores.protobuf import encode
 from rendezvous.stores.serving import refusals
-from rendezvous.stores.serving.refusals import Refused, refusal_of
-from rendezvous.stores.serving.text import on_the_wire, range_of
+from rendezvous.stores.serving.refusals import ServedFailure, make_error
+from rendezvous.stores.serving.text import decode_range, encode_item
 from rendezvous.stores.watches import MemoryWatch
 
 QUEUE_BYTES_MAX = 16 * 1024 * 1024  # what a stream may owe its client; the whole history of a large job is less
@@ -28,7 +28,7 @@ _NO_WATCH = -1  # the id of a watch that was not made, and of the answer to a qu
 _NO_PUTS, _NO_DELETIONS = 0, 1  # WatchCreateRequest.filters
 
 
-class _Served:
+class _ServedWatch:
     """One watch of a stream."""
 
     __slots__ = ("id", "is_quiet", "request", "watch")
@@ -52,7 +52,7 @@ class WatchService:
         self._page: Page | None = None
         self._encoded: dict[wire.WatchCreateRequest, list[bytes]] = {}
 
-    def encoded(self, page: Page, id: int, request: wire.WatchCreateRequest) -> list[bytes]:
+    def encode(self, page: Page, id: int, request: wire.WatchCreateRequest) -> list[bytes]:
         """The messages that tell a watch of this page; none if all of it is filtered out."""
         if page is not self._page:
             self._page, self._encoded = page, {}
@@ -61,33 +61,35 @@ class WatchService:
         )
         if form not in self._encoded:
             header = self.header(page.revision)
-            self._encoded[form] = [encode(each) for each in _responses(page, id, request, header)]
+            self._encoded[form] = [encode(each) for each in _make_responses(page, id, request, header)]
         return self._encoded[form]
 
 
-def _responses(
+def _make_responses(
     page: Page, id: int, request: wire.WatchCreateRequest, header: wire.Header
 ) -> Iterator[wire.WatchResponse]:
-    events = [_event(change, request.prev_kv) for change in page.changes if not _is_filtered(change, request.filters)]
-    parts = list(_parts(events)) if request.fragment else [events]
+    events = [
+        _make_event(change, request.prev_kv) for change in page.changes if not _is_filtered(change, request.filters)
+    ]
+    parts = list(_split_events(events)) if request.fragment else [events]
     for index, part in enumerate(parts, 1):
         if part:
             yield wire.WatchResponse(header, id, fragment=index < len(parts), events=tuple(part))
 
 
-def _event(change: Change, prev_kv: bool) -> wire.Event:
+def _make_event(change: Change, prev_kv: bool) -> wire.WireEvent:
     kind, item = change.event
-    previous = on_the_wire(change.previous) if prev_kv and change.previous is not None else None
-    return wire.Event(wire.PUT if kind == "put" else wire.DELETE, on_the_wire(item), previous)
+    previous = encode_item(change.previous) if prev_kv and change.previous is not None else None
+    return wire.WireEvent(wire.PUT if kind == "put" else wire.DELETE, encode_item(item), previous)
 
 
 def _is_filtered(change: Change, filters: bytes) -> bool:
     return (_NO_PUTS if change.event.kind == "put" else _NO_DELETIONS) in filters
 
 
-def _parts(events: Iterable[wire.Event]) -> Iterator[list[wire.Event]]:
+def _split_events(events: Iterable[wire.WireEvent]) -> Iterator[list[wire.WireEvent]]:
     """The events in runs of at most FRAGMENT_BYTES, or of one."""
-    part: list[wire.Event] = []
+    part: list[wire.WireEvent] = []
     size = 0
     for event in events:
         length = len(encode(event))
@@ -106,11 +108,11 @@ class WatchStream:
     """
 
     def __init__(self, service: WatchService, wake: Callable[[], None]) -> None:
-        self.ended: refusals.Refusal | None = None
+        self.ended: refusals.ServedError | None = None
         self._service = service
         self._wake = wake
         self._ids = itertools.count()
-        self._watches: dict[int, _Served] = {}
+        self._watches: dict[int, _ServedWatch] = {}
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
 
@@ -137,7 +139,7 @@ class WatchStream:
                 self._say(wire.WatchResponse(self._header(), served.id))
             served.is_quiet = True
 
-    def end(self, reason: refusals.Refusal) -> None:
+    def end(self, reason: refusals.ServedError) -> None:
         """Cancel all watches and forget what was to be told."""
         self.ended = self.ended or reason
         for served in self._watches.values():
@@ -153,15 +155,15 @@ class WatchStream:
     def _create(self, request: wire.WatchCreateRequest) -> None:
         id = request.watch_id or next(id for id in self._ids if id not in self._watches)
         try:
-            keys = range_of(request.key or b"\0", request.range_end)
-        except Refused as refused:
+            keys = decode_range(request.key or b"\0", request.range_end)
+        except ServedFailure as refused:
             self._say(wire.WatchResponse(self._header(), _NO_WATCH, True, True, cancel_reason=str(refused)))
             return
         if id in self._watches:
             reason = "mvcc: duplicate watch ID provided on the WatchStream"
             self._say(wire.WatchResponse(self._header(), _NO_WATCH, True, True, cancel_reason=reason))
             return
-        served = self._watches[id] = _Served(id, request)
+        served = self._watches[id] = _ServedWatch(id, request)
         self._say(wire.WatchResponse(self._header(), id, created=True))
         start_revision = max(1, request.start_revision or self._revision + 1)
         served.watch = self._service.store.watch_pages(
@@ -177,15 +179,15 @@ class WatchStream:
 
     # What the store tells
 
-    def _on_page(self, served: _Served, page: Page) -> None:
-        for message in self._service.encoded(page, served.id, served.request):
+    def _on_page(self, served: _ServedWatch, page: Page) -> None:
+        for message in self._service.encode(page, served.id, served.request):
             served.is_quiet = False
             self._add(message)
 
-    def _on_lost(self, served: _Served, error: StoreError) -> None:
+    def _on_lost(self, served: _ServedWatch, error: StoreError) -> None:
         self._watches.pop(served.id, None)
         oldest = error.revision if isinstance(error, Compacted) else 0
-        reason = refusal_of(error).words
+        reason = make_error(error).words
         self._say(
             wire.WatchResponse(self._header(), served.id, canceled=True, compact_revision=oldest, cancel_reason=reason)
         )

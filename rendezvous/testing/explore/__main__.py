@@ -10,7 +10,7 @@ import click
 
 from rendezvous.testing.explore import search
 from rendezvous.testing.explore.scopes import SCOPES
-from rendezvous.testing.explore.search import Result
+from rendezvous.testing.explore.search import ScopeResult
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -28,7 +28,7 @@ def main(names: tuple[str, ...], seconds: float, depth: int, processes: int, lev
         found += bool(result.found)
         print(
             f"{result.scope.name:32}{result.states:>9}{result.transitions:>13}{result.depth:>7}{result.took_s:>9.1f}  "
-            f"{_reached(result)}",
+            f"{_describe_depth(result)}",
             flush=True,
         )
         if result.found:
@@ -36,12 +36,12 @@ def main(names: tuple[str, ...], seconds: float, depth: int, processes: int, lev
     sys.exit(1 if found else 0)
 
 
-def _reached(result: Result) -> str:
+def _describe_depth(result: ScopeResult) -> str:
     ends = f"{result.over} ends of the job, {result.cut_by_time} of the time, {result.ended_calmly} in calm"
     return f"{'all there is' if result.is_complete else 'a fault' if result.found else 'all to this depth'}; {ends}"
 
 
-def _results(chosen: list[str], cpu_s: float, depth: int, processes: int, levels: bool) -> Iterator[Result]:
+def _results(chosen: list[str], cpu_s: float, depth: int, processes: int, levels: bool) -> Iterator[ScopeResult]:
     """Each scope, those first that take longest."""
     shares = {name: cpu_s * SCOPES[name].share / sum(SCOPES[each].share for each in chosen) for name in chosen}
     tasks = [(SCOPES[name], shares[name], depth, levels) for name in sorted(chosen, key=lambda name: -shares[name])]

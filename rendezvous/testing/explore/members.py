@@ -10,10 +10,10 @@ from rendezvous import messages
 from rendezvous.messages import Event, Grant, Revoke, StoreReply, StoreRequest, WatchLost
 from rendezvous.store import Batch, Watch
 from rendezvous.stores.memory import MemoryStore
-from rendezvous.testing.explore.offers import STORE, described
+from rendezvous.testing.explore.offers import STORE, describe_event
 from rendezvous.testing.explore.snapshot import IDS, IDS_PER_NODE, LEASES, REVISIONS
 from rendezvous.testing.node import Node
-from rendezvous.testing.presence import Presence
+from rendezvous.testing.presence import SimulatedPeers
 from rendezvous.testing.storage import Storage
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Chance:
         return low
 
 
-class Member(Node):
+class SteppedMember(Node):
     """A node whose presence is heard when it is chosen, and whose chance is its own."""
 
     cluster: World
@@ -51,16 +51,16 @@ class Member(Node):
             self.protocol._next_id += IDS + IDS_PER_NODE * index
         super().send(*events)
 
-    def send_as(self, presence: Presence, event: Event) -> None:
+    def send_as(self, presence: SimulatedPeers, event: Event) -> None:
         peer = getattr(event, "member_id", "")
-        label = f"{self.name} hears by presence: {described(event)}"
+        label = f"{self.name} hears by presence: {describe_event(event)}"
         self.cluster.offer((self.name, "presence", peer), label, (self.name,), self.hear, presence, event)
 
     @property
     def has_watches(self) -> bool:
         return bool(self._watches)
 
-    def hear(self, presence: Presence, event: Event) -> None:
+    def hear(self, presence: SimulatedPeers, event: Event) -> None:
         super().send_as(presence, event)
 
 

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 from rendezvous import messages
 from rendezvous.messages import Event, StoreOutcomeUnknown
 from rendezvous.testing.node import Node
-from rendezvous.testing.processes import Processes
+from rendezvous.testing.processes import SimulatedProcesses
 
 ALL: tuple[str, ...] = ("all",)
 STORE = "the store"
 SUCCEED = "success of the workers of"
 
 
-class Choice(NamedTuple):
+class ScheduleChoice(NamedTuple):
     """Something that may happen next. `touched`: the nodes, or the store, whose state it reads or changes."""
 
     label: str
@@ -58,9 +58,9 @@ def is_void(call: Any, arguments: Sequence[Any], at: float) -> bool:
         return arguments[0] != owner._incarnation or not owner.is_up
     if name == "_tick":
         return arguments[0] != owner._incarnation or arguments[1] != owner._armed_for or not owner.is_up
-    if name == "_check_leash":
-        return bool(at < owner.leash_until)
-    if name == "kill" and isinstance(owner, Processes):
+    if name == "_check_watchdog":
+        return bool(at < owner.watchdog_until)
+    if name == "kill" and isinstance(owner, SimulatedProcesses):
         return owner.running is None or owner.running is not arguments[0]
     if name == "hear":
         return arguments[0] is not owner.presence or not owner.is_up
@@ -85,20 +85,20 @@ def is_known(event: Event, node: Any) -> bool:
     return False
 
 
-def owner_of(call: Any) -> str:
+def find_owner(call: Any) -> str:
     """The node that this concerns, if it is one."""
     owner = getattr(call, "__self__", None)
-    return owner.name if isinstance(owner, Node) else owner._node.name if isinstance(owner, Processes) else ""
+    return owner.name if isinstance(owner, Node) else owner._node.name if isinstance(owner, SimulatedProcesses) else ""
 
 
-def label_of(call: Any, arguments: tuple[Any, ...]) -> str:
+def make_label(call: Any, arguments: tuple[Any, ...]) -> str:
     if call.__name__ == "_send_to":
-        return f"{owner_of(call)} takes in {described(arguments[1])}"
-    words = {"_tick": "wakes", "kill": "has no processes left", "_check_leash": "is at the end of its leash"}
-    return f"{owner_of(call)} {words.get(call.__name__, call.__name__)}".strip()
+        return f"{find_owner(call)} takes in {describe_event(arguments[1])}"
+    words = {"_tick": "wakes", "kill": "has no processes left", "_check_watchdog": "is at the end of its watchdog"}
+    return f"{find_owner(call)} {words.get(call.__name__, call.__name__)}".strip()
 
 
-def described(event: Event) -> str:
+def describe_event(event: Event) -> str:
     match event:
         case StoreOutcomeUnknown():
             return "that a request brought no answer"

@@ -52,7 +52,7 @@ SETTINGS = Settings(
     max_restarts=1,
     min_round_time_s=0.0,
     opens_next_job=False,
-    look_pause_s=0.0,
+    observe_pause_s=0.0,
 )
 
 ONE_OF = ("crash", "power", "leave", "fail", "deafen", "pause", "lost answer", "lost request", "late request")

@@ -31,7 +31,7 @@ EXIT_CODES = (75, 137)  # told to stay away, or fenced: also what an agent that 
 
 
 @dataclass(kw_only=True)
-class Result:
+class ScopeResult:
     """What was explored. `is_complete`: every state that the scope allows was visited; else up to `depth` all were."""
 
     scope: Scope
@@ -64,8 +64,8 @@ def explore(
     limit_s: float = float("inf"),
     states: int = 1 << 30,
     is_reduced: bool = True,
-    progress: Callable[[Result], None] = lambda result: None,
-) -> Result:
+    progress: Callable[[ScopeResult], None] = lambda result: None,
+) -> ScopeResult:
     """Visit all states up to this depth, as far as CPU time and the number of states allow.
 
     `is_reduced`: of two choices that do not concern each other, only one order is tried. No state is lost by that.
@@ -77,13 +77,13 @@ Sleeping = frozenset[tuple[str, tuple[str, ...]]]  # choices by label, with what
 AWAKE: Sleeping = frozenset()
 
 
-def explore_share(task: tuple[Scope, float, int, bool]) -> Result:
+def explore_share(task: tuple[Scope, float, int, bool]) -> ScopeResult:
     """`explore` for a process of its own: scope, CPU seconds, depth, whether to print each level that is finished."""
     scope, limit_s, depth, prints = task
     return explore(scope, depth=depth, limit_s=limit_s, progress=_print_level if prints else lambda result: None)
 
 
-def _print_level(result: Result) -> None:
+def _print_level(result: ScopeResult) -> None:
     line = f"{result.scope.name}: depth {result.depth}, {result.widths[-1]} of {result.states} states are new"
     print(f"{line}; {result.took_s:.0f} s", file=sys.stderr, flush=True)
 
@@ -99,7 +99,7 @@ class _State(NamedTuple):
 
 class _Search:
     def __init__(self, scope: Scope, is_reduced: bool) -> None:
-        self.result = Result(scope=scope)
+        self.result = ScopeResult(scope=scope)
         self._is_reduced = is_reduced  # not where detours are counted: one order may cost more of them
         self._table = snapshot.Table()
         root = build(scope)
@@ -111,7 +111,7 @@ class _Search:
         self._parents = array("I", [0])
         self._choices: list[str] = [""]
 
-    def run(self, depth: int, limit_s: float, states: int, progress: Callable[[Result], None]) -> Result:
+    def run(self, depth: int, limit_s: float, states: int, progress: Callable[[ScopeResult], None]) -> ScopeResult:
         result, started = self.result, time.process_time()
         sys.setrecursionlimit(10_000)  # the pickler goes from object to object
         gc.disable()  # worlds are full of cycles, and die together
@@ -204,7 +204,9 @@ class _Search:
             what = str(error)
         self.result.ended_calmly += 1
         if what or not world.is_over:
-            self._report(number, "", what or f"L1: no end within {CALM_STEPS} steps of calm; {world.said()}", steps)
+            self._report(
+                number, "", what or f"L1: no end within {CALM_STEPS} steps of calm; {world.describe_status()}", steps
+            )
 
     def _arrive(self, world: World, parent: int, label: str, asleep: Sleeping) -> None:
         """Note the state that a choice has led to, and whatever has to be chosen there that was not yet."""

@@ -40,17 +40,17 @@ _UNSEEN: dict[str, frozenset[str]] = {
         "_heap", "_order", "_trace", "check_end", "check_request", "check_start", "check_step", "counts",
         "network", "now", "on_start", "random", "scope", "settings", "shape",
     }),
-    "Member": frozenset({"said", "stops", "cluster", "_clock_offset_s"}),
+    "SteppedMember": frozenset({"said", "stops", "cluster", "_clock_offset_s"}),
     "Stepped": frozenset({"_due", "_ended_at", "_broken", "_running_before", "_expiry_at", "_cluster", "fates"}),
     "Checker": frozenset({"_cluster", "_settings", "_seed", "_exit_codes", "_witnesses"}),
-    "RoundHistory": frozenset({"sealed_at", "stopped_at", "failed_at", "departed_at"}),
-    "JobHistory": frozenset({"seen_until", "leases"}),
+    "RoundRecord": frozenset({"sealed_at", "stopped_at", "failed_at", "departed_at"}),
+    "JobRecord": frozenset({"seen_until", "leases"}),
     "MemberMachine": frozenset({"_last_status", "settings", "rng", "_actions", "secret"}),
     "Leader": frozenset({"_waiting"}),
     "Join": frozenset({"_trouble"}),
     "MemoryStore": frozenset({"_changed", "faults", "_thread", "_hub", "_clock"}),
     "Keyspace": frozenset({"_history", "compacted_revision"}),
-    "Leases": frozenset({"_due", "_next_id"}),
+    "LeaseTable": frozenset({"_due", "_next_id"}),
     "Offer": frozenset({"label", "line", "touched"}),
     "Link": frozenset({"_last_at"}),
 }  # fmt: skip
@@ -160,7 +160,7 @@ class _Walk:
         if kind in _PLAIN:
             self.atoms.append(thing)
         else:
-            (_HANDLERS.get(kind) or _handler(kind))(self, thing)
+            (_HANDLERS.get(kind) or _find_handler(kind))(self, thing)
 
     def number(self, thing: int) -> None:
         if thing < REVISIONS:
@@ -176,7 +176,7 @@ class _Walk:
             self.special.append((len(self.atoms), thing))
         self.atoms.append(thing)
 
-    def shown(self, thing: object) -> None:
+    def show(self, thing: object) -> None:
         self.atoms.append(repr(thing))
 
     def row(self, things: Any) -> None:
@@ -206,7 +206,7 @@ class _Walk:
         if known is None:
             walk = _Walk(self._table, is_value=True)
             walk.atoms.append(type(thing).__name__)
-            walk.row(thing) if isinstance(thing, tuple) else walk.mapping(_fields(thing))
+            walk.row(thing) if isinstance(thing, tuple) else walk.mapping(_list_fields(thing))
             known = self._table.atoms[place] = (walk.atoms, walk.special)
         base = len(self.atoms)
         self.atoms += known[0]
@@ -247,7 +247,7 @@ class _Walk:
     def thing(self, thing: Any) -> None:
         if self.is_again(thing):
             return
-        kind, fields = type(thing), _fields(thing)
+        kind, fields = type(thing), _list_fields(thing)
         form = (kind, *fields)
         known = _forms.get(form)
         if known is None:
@@ -266,7 +266,7 @@ class _Walk:
 _forms: dict[tuple[object, ...], tuple[str, list[str]]] = {}  # a class and its fields -> its name, what is seen
 
 
-def _fields(thing: Any) -> dict[str, Any]:
+def _list_fields(thing: Any) -> dict[str, Any]:
     if hasattr(thing, "__dict__"):
         return thing.__dict__  # type: ignore[no-any-return]
     return {name: getattr(thing, name) for name in thing.__slots__}
@@ -278,12 +278,12 @@ _HANDLERS: dict[type, Callable[[_Walk, Any], None]] = {
     tuple: _Walk.row, list: _Walk.row, deque: _Walk.row,
     set: _Walk.bag, frozenset: _Walk.bag,
     dict: _Walk.mapping, defaultdict: _Walk.mapping, OrderedDict: _Walk.mapping, Counter: _Walk.mapping,
-    itertools.count: _Walk.shown, types.FunctionType: _Walk.function, types.MethodType: _Walk.method,
+    itertools.count: _Walk.show, types.FunctionType: _Walk.function, types.MethodType: _Walk.method,
 }  # fmt: skip
 _OPAQUE = frozenset({"MemoryWatch", "Chance", "Condition", "lock", "Shape", "Settings", "Spec"})
 
 
-def _handler(kind: type) -> Callable[[_Walk, Any], None]:
+def _find_handler(kind: type) -> Callable[[_Walk, Any], None]:
     """How things of a type that was not met before are listed."""
     handler: Callable[[_Walk, Any], None]
     if kind.__name__ in _OPAQUE or issubclass(kind, type):
@@ -302,7 +302,7 @@ def digest(world: Any, table: Table) -> bytes:
     """The name of the world's state."""
     walk = _Walk(table)
     walk.walk(world)
-    walk.walk(_history(world))
+    walk.walk(_list_history(world))
     atoms, now = walk.atoms, world.now
     ranks = {thing: rank for rank, thing in enumerate(sorted({n for _, n in walk.special if isinstance(n, int)}))}
     for place, thing in walk.special:
@@ -310,7 +310,7 @@ def digest(world: Any, table: Table) -> bytes:
     return blake2b(marshal.dumps(atoms, 2), digest_size=10).digest()
 
 
-def _history(world: Any) -> list[object]:
+def _list_history(world: Any) -> list[object]:
     """What a watch may be told that begins where an answer under way says."""
     under_way = (getattr(thing, "answer", None) for offer in world.pool for thing in offer.arguments)
     oldest = min((answer.revision for answer in under_way if isinstance(answer, TxnResult)), default=1 << 62)

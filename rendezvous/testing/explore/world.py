@@ -18,8 +18,18 @@ from typing import Any
 
 from rendezvous.messages import StoreOutcomeUnknown, StoreReply, StoreRequest
 from rendezvous.testing.cluster import Cluster
-from rendezvous.testing.explore.members import Chance, Member, Stepped
-from rendezvous.testing.explore.offers import ALL, STORE, SUCCEED, Choice, Offer, is_known, is_void, label_of, owner_of
+from rendezvous.testing.explore.members import Chance, Stepped, SteppedMember
+from rendezvous.testing.explore.offers import (
+    ALL,
+    STORE,
+    SUCCEED,
+    Offer,
+    ScheduleChoice,
+    find_owner,
+    is_known,
+    is_void,
+    make_label,
+)
 from rendezvous.testing.explore.scopes import ANY, Scope
 from rendezvous.testing.explore.snapshot import ERA, GRID
 from rendezvous.testing.network import Network
@@ -32,7 +42,7 @@ PAUSE_S = 12.0  # beyond every lease
 class World(Cluster):
     random: Any
     storage: Stepped
-    nodes: dict[str, Member]  # type: ignore[assignment]
+    nodes: dict[str, SteppedMember]  # type: ignore[assignment]
 
     def __init__(self, scope: Scope, trace: Callable[[str], None]) -> None:
         super().__init__(
@@ -55,7 +65,7 @@ class World(Cluster):
         self._inner: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self.storage = Stepped(self)
         for name in "abcdefg"[: scope.members]:
-            self.nodes[name] = Member(self, name)
+            self.nodes[name] = SteppedMember(self, name)
 
     def begin(self) -> None:
         names = list(self.nodes)
@@ -90,9 +100,9 @@ class World(Cluster):
         if call.__module__.endswith(".presence") or call.__name__ == "resume":
             self._inner.append((call, arguments))
         else:
-            name = owner_of(call)
+            name = find_owner(call)
             touched = (name,) if name and call.__name__ in ("_tick", "_send_to") else ALL
-            self.offer(None, label_of(call, arguments), touched, call, *arguments)
+            self.offer(None, make_label(call, arguments), touched, call, *arguments)
 
     def _settle(self) -> None:
         """Let all happen that is not chosen, and bring what is left into an order that does not tell its past."""
@@ -108,7 +118,7 @@ class World(Cluster):
         }
         self.pool.sort(key=lambda offer: (any(name in self.slow for name in offer.touched), *offer.order(late)))
         self.timers = [timer for timer in self.timers if not is_void(timer[1], timer[2], timer[0])]
-        self.timers.sort(key=lambda timer: (timer[0], timer[1].__qualname__, owner_of(timer[1])))
+        self.timers.sort(key=lambda timer: (timer[0], timer[1].__qualname__, find_owner(timer[1])))
 
     def _drop_known(self) -> None:
         """Forget what its member knows already: it would change nothing, now or later."""
@@ -123,7 +133,7 @@ class World(Cluster):
 
     # --- choosing ---
 
-    def choices(self) -> list[Choice]:
+    def choices(self) -> list[ScheduleChoice]:
         """What may happen next: all, or, where detours are counted, the usual, faults, and what puts the usual off."""
         found = self._choices()
         if self.scope.detours_max == ANY:
@@ -134,15 +144,15 @@ class World(Cluster):
             chosen += self._detours(usual, found)
         return chosen
 
-    def _detours(self, usual: Choice, found: Sequence[Choice]) -> list[Choice]:
+    def _detours(self, usual: ScheduleChoice, found: Sequence[ScheduleChoice]) -> list[ScheduleChoice]:
         """Let what is next wait for all that is or comes under way, or a node for all others, or choose at rest."""
         if not self.pool:
             others = [choice for choice in found if not choice.is_fault and choice is not usual]
-            return [Choice(each.label, ALL, self._detour, (each.call, *each.arguments)) for each in others]
+            return [ScheduleChoice(each.label, ALL, self._detour, (each.call, *each.arguments)) for each in others]
         slow = [name for name in self.nodes if name not in self.slow and any(name in o.touched for o in self.pool)]
         return [
-            Choice(f"late: {usual.label}", ALL, self._detour, (self._put_off, self.pool[0])),
-            *(Choice(f"{name} is slow", ALL, self._detour, (self.slow.append, name)) for name in slow),
+            ScheduleChoice(f"late: {usual.label}", ALL, self._detour, (self._put_off, self.pool[0])),
+            *(ScheduleChoice(f"{name} is slow", ALL, self._detour, (self.slow.append, name)) for name in slow),
         ]
 
     def _detour(self, call: Callable[..., object], *arguments: Any) -> None:
@@ -152,19 +162,19 @@ class World(Cluster):
     def _put_off(self, late: Offer) -> None:
         late.put_off = 1 + max(offer.put_off for offer in self.pool)
 
-    def usual(self, choices: Sequence[Choice] | None = None) -> Choice | None:
+    def usual(self, choices: Sequence[ScheduleChoice] | None = None) -> ScheduleChoice | None:
         """What happens next in the calmest of all schedules: what was under way first, at rest the end of the work."""
         return next((choice for choice in choices or self._choices() if not choice.is_fault), None)
 
-    def _choices(self) -> list[Choice]:
-        found: list[Choice] = []
+    def _choices(self) -> list[ScheduleChoice]:
+        found: list[ScheduleChoice] = []
         if self.is_over:
             return [choice for node in self.nodes.values() for choice in self._starts(node)]
         lines = []
         for index, offer in enumerate(self.pool):
             if offer.line is None or offer.line not in lines:
                 lines.append(offer.line)
-                found.append(Choice(offer.label, offer.touched, self._take, (index,)))
+                found.append(ScheduleChoice(offer.label, offer.touched, self._take, (index,)))
                 if self.faults_left and isinstance(offer.line, (StoreRequest, StoreReply)):
                     found += self._fates(index, offer)
         for node in self.nodes.values():
@@ -172,25 +182,25 @@ class World(Cluster):
         due_at = self._due_at()
         is_due = due_at <= self.now
         if is_due:
-            found.append(Choice("the store ends the leases that are due", ALL, self.storage.end_leases))
+            found.append(ScheduleChoice("the store ends the leases that are due", ALL, self.storage.end_leases))
         if not self.pool and not is_due and due_at < math.inf and self.jumps_left:
-            found.append(Choice(f"{due_at - self.now:.3f} s pass", ALL, self._jump))
+            found.append(ScheduleChoice(f"{due_at - self.now:.3f} s pass", ALL, self._jump))
         return found
 
-    def _starts(self, node: Member) -> list[Choice]:
+    def _starts(self, node: SteppedMember) -> list[ScheduleChoice]:
         """Its first start, once those before it have started: by symmetry that is no loss."""
         is_next = node.presence is None and all(
             other.presence is not None for other in self.nodes.values() if other.name < node.name
         )
-        return [Choice(f"{node.name} starts", ALL, node.start)] if is_next else []
+        return [ScheduleChoice(f"{node.name} starts", ALL, node.start)] if is_next else []
 
-    def _choices_of(self, node: Member) -> list[Choice]:
-        found: list[Choice] = []
+    def _choices_of(self, node: SteppedMember) -> list[ScheduleChoice]:
+        found: list[ScheduleChoice] = []
         name, running = node.name, node.running
         if running is not None and not node.processes.has_finished:
             # The checker looks at both when something is written.
             if not self.pool or self.scope.ends_any_time:
-                found.append(Choice(f"{SUCCEED} {name}", (name, STORE), node.processes.succeed))
+                found.append(ScheduleChoice(f"{SUCCEED} {name}", (name, STORE), node.processes.succeed))
             found += self._fault("fail", f"a worker of {name} fails", node.processes.fail)
         if node.is_up and not node.is_frozen:
             lease = node.protocol.lease.lease if node.protocol is not None else None
@@ -207,7 +217,7 @@ class World(Cluster):
             found += self._fault("restart", f"{name} starts again", node.start)
         return found
 
-    def _fault(self, kind: str, label: str, strike: Callable[..., object], *arguments: object) -> list[Choice]:
+    def _fault(self, kind: str, label: str, strike: Callable[..., object], *arguments: object) -> list[ScheduleChoice]:
         """This fault, if it may still happen."""
 
         def struck() -> None:
@@ -216,9 +226,9 @@ class World(Cluster):
             strike(*arguments)
 
         may_be = self.left.get(kind) and (self.faults_left or kind == "restart")
-        return [Choice(label, ALL, struck, (), True)] if may_be else []
+        return [ScheduleChoice(label, ALL, struck, (), True)] if may_be else []
 
-    def _fates(self, index: int, offer: Offer) -> list[Choice]:
+    def _fates(self, index: int, offer: Offer) -> list[ScheduleChoice]:
         """What may become of a request besides being applied, or of an answer besides being heard."""
         is_request = isinstance(offer.line, StoreRequest)
         if is_request:
@@ -245,7 +255,7 @@ class World(Cluster):
         self.trace("--- nothing goes wrong any more")
         self.faults_left, self.left, self.jumps_left = 0, {}, jumps
 
-    def take(self, choice: Choice) -> bool:
+    def take(self, choice: ScheduleChoice) -> bool:
         """Let this happen. Whether it concerned nobody but those that the choice touches."""
         self.trace(f"--- {choice.label}")
         running = [node.running for node in self.nodes.values()]
