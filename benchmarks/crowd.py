@@ -36,8 +36,8 @@ from rendezvous.presence import PeerConnections, bind
 from rendezvous.protocol import MemberMachine
 from rendezvous.records import Spec
 from rendezvous.settings import Settings
-from rendezvous.store import Store
-from rendezvous.stores.etcd import EtcdStore
+from rendezvous.stores.contract import Store
+from rendezvous.stores.etcd.store import EtcdStore
 
 THREADS = 24  # of a shared process: enough to wait for a busy store with, few enough not to fight for the interpreter
 SLOTS = 8

@@ -43,7 +43,7 @@ def ours() -> Prepare:
     from rendezvous.protocol import MemberMachine
     from rendezvous.records import Spec
     from rendezvous.settings import Settings
-    from rendezvous.stores.etcd import EtcdStore
+    from rendezvous.stores.etcd.store import EtcdStore
 
     def prepare(options: argparse.Namespace, numbers: Sequence[int]) -> Meet:
         mesh = Mesh(axes=(Axis(name="dp", size=None),))

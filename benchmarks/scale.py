@@ -34,7 +34,7 @@ from benchmarks.derived import FROM, fit
 from benchmarks.etcd_figures import Figures
 from benchmarks.etcd_figures import figures as etcd_figures
 from launcher.arrival.limits import raise_descriptor_limit
-from rendezvous.stores.etcd import EtcdStore
+from rendezvous.stores.etcd.store import EtcdStore
 from tests.support.etcd import EtcdServer
 
 SIZES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)

@@ -34,11 +34,11 @@ from rendezvous.presence import PeerConnections
 from rendezvous.presence.connection import BEAT, BYE, Ending, PeerConnection, find_dial_failure
 from rendezvous.presence.dialling import Dialer
 from rendezvous.presence.greeting import NONCE_BYTES, Handshake, HandshakeError, Identity
-from rendezvous.store import Batch, KeyEvent, Watch
 from rendezvous.stores import wire
-from rendezvous.stores.etcd import EtcdStore
+from rendezvous.stores.contract import Batch, KeyEvent, Watch
+from rendezvous.stores.etcd.store import EtcdStore
+from rendezvous.stores.etcd.watch import decode_item
 from rendezvous.stores.protobuf import decode, encode
-from rendezvous.stores.streams import decode_item
 
 WATCHES_PER_STREAM = 200
 BEATS_PER_SILENCE = 3  # as the switchboard's

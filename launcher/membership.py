@@ -27,7 +27,7 @@ from rendezvous.errors import SettingsError
 from rendezvous.protocol import MemberMachine
 from rendezvous.records import Spec
 from rendezvous.settings import Settings
-from rendezvous.stores.memory import MemoryStore
+from rendezvous.stores.memory.store import MemoryStore
 from rendezvous.values import replace
 
 TYPE_CHECKING = False

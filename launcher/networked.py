@@ -32,12 +32,12 @@ from rendezvous.presence import PeerConnections
 from rendezvous.protocol import MemberMachine
 from rendezvous.records import Spec
 from rendezvous.settings import Settings
-from rendezvous.store import Store
-from rendezvous.stores.listening import PortTaken
+from rendezvous.stores.contract import Store
+from rendezvous.stores.server.listen import PortTaken
 
 if TYPE_CHECKING:
     from launcher.devices.tpu_slice import Identity
-    from rendezvous.stores.server import StoreServer
+    from rendezvous.stores.server.server import StoreServer
 
 TAKEN_LIMIT_S = 10.0
 """How long a port that is taken is looked at: the agent that took it may not answer yet."""

@@ -12,13 +12,13 @@ from launcher.credentials import Credentials
 from launcher.errors import TemporaryError, UsageError
 from launcher.options.network import Network
 from rendezvous import keys
-from rendezvous.addresses import split_address
 from rendezvous.errors import SettingsError, StoreError, Unreachable
 from rendezvous.settings import Settings
+from rendezvous.stores.addresses import split_address
 
 if TYPE_CHECKING:
-    from rendezvous.stores.etcd import EtcdStore
-    from rendezvous.stores.server import StoreServer
+    from rendezvous.stores.etcd.store import EtcdStore
+    from rendezvous.stores.server.server import StoreServer
 
 SERVED_USER = "meshrun"  # whom the token of a served store belongs to
 
@@ -51,7 +51,7 @@ def open_store(network: Network, credentials: Credentials, limits: Settings | No
     Without `limits`, for a person who keeps no lease, a read is waited for as long as a write: the store may be slow.
     """
     require_grpc()
-    from rendezvous.stores.etcd import EtcdStore, Tls
+    from rendezvous.stores.etcd.store import EtcdStore, Tls
 
     read_s, write_s = Settings.write_limit_s, Settings.write_limit_s
     if limits is not None:
@@ -92,9 +92,9 @@ def check(store: EtcdStore, network: Network, run_id: str, *, may_be_away: bool 
 
 def may_end_leases_early(version: str) -> bool:
     """Whether this version of etcd has a defect that costs members their leases; "" is a version not known."""
-    from rendezvous.stores import etcd
+    from rendezvous.stores.etcd import store
 
-    return bool(version) and etcd.may_end_leases_early(version)
+    return bool(version) and store.may_end_leases_early(version)
 
 
 def serve(network: Network, hosts: Sequence[str], credentials: Credentials) -> StoreServer:
@@ -102,8 +102,8 @@ def serve(network: Network, hosts: Sequence[str], credentials: Credentials) -> S
 
     Raises PortTaken, and TemporaryError where it cannot be for another reason.
     """
-    from rendezvous.stores.listening import PortTaken
-    from rendezvous.stores.server import StoreServer
+    from rendezvous.stores.server.listen import PortTaken
+    from rendezvous.stores.server.server import StoreServer
 
     _, port = split_address(network.endpoints[0])
     server = StoreServer(hosts[0], port, also=hosts[1:], token=credentials.token)

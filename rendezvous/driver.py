@@ -38,7 +38,7 @@ from rendezvous.messages import (
     WatchUpdate,
 )
 from rendezvous.protocol import MemberMachine
-from rendezvous.store import Batch, Lease, Store, Watch
+from rendezvous.stores.contract import Batch, Lease, Store, Watch
 from rendezvous.trouble import StoreHealthLog, request_kind
 
 TYPE_CHECKING = False

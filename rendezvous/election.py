@@ -16,7 +16,7 @@ from rendezvous.leading import Leader
 from rendezvous.messages import Answer, ConnectTo, PlanReady, PlanRefused, Txn
 from rendezvous.outsider import Takeover
 from rendezvous.records import Command, LeaderRecord, Seal, Spares
-from rendezvous.store import Compare, Delete, Get, KeyValue, Operation, Put, TxnResult
+from rendezvous.stores.contract import Compare, Delete, Get, KeyValue, Operation, Put, TxnResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from rendezvous import keys, messages
 from rendezvous.joining import EXIT_TEMPORARY
 from rendezvous.messages import Answer, Exit, LeaveRequest, StoreRequest, Txn
 from rendezvous.records import Verdict
-from rendezvous.store import Get, Put, TxnResult
+from rendezvous.stores.contract import Get, Put, TxnResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from rendezvous.messages import Answer, StartWatch, StopWatch, Txn, WatchLost, W
 from rendezvous.mirror import KeyCache
 from rendezvous.records import LeaderRecord
 from rendezvous.settings import Settings
-from rendezvous.store import Get, GetResult, KeyValue, Put, TxnResult
+from rendezvous.stores.contract import Get, GetResult, KeyValue, Put, TxnResult
 
 REJECTED_MAX = 100
 """Keys whose values are named to people: who writes rubbish again and again does not fill the logs of all nodes."""

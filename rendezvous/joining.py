@@ -20,7 +20,7 @@ from rendezvous import keys, records
 from rendezvous.errors import RecordError, SettingsError
 from rendezvous.messages import Answer, Txn
 from rendezvous.records import Command, Drain, Member, Spec, Verdict
-from rendezvous.store import Compare, Get, KeyValue, Put, TxnResult
+from rendezvous.stores.contract import Compare, Get, KeyValue, Put, TxnResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from rendezvous.messages import Answer, PlanReady, PlanRefused, Txn
 from rendezvous.records import Assignment, Command, Drain, RoundHistory, Seal, Stop, Verdict
 from rendezvous.sealing import RoundCommit
 from rendezvous.sight import ViewBuilder
-from rendezvous.store import Delete, Get, Operation, Put, TxnResult
+from rendezvous.stores.contract import Delete, Get, Operation, Put, TxnResult
 from rendezvous.values import replace
 from rendezvous.writer import GuardedWriter
 

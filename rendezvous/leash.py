@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from rendezvous import messages
 from rendezvous.messages import Answer, ExtendWatchdog, KeepAlive, Txn
-from rendezvous.store import Compare, Get, GetResult, Lease, Put, Renewal, TxnResult
+from rendezvous.stores.contract import Compare, Get, GetResult, Lease, Put, Renewal, TxnResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from rendezvous.messages import (
     Txn,
 )
 from rendezvous.records import Assignment, Seal, Status, Stop
-from rendezvous.store import Compare, Get, Put, TxnResult
+from rendezvous.stores.contract import Compare, Get, Put, TxnResult
 from rendezvous.values import replace
 
 TYPE_CHECKING = False

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from rendezvous.errors import StoreError
 from rendezvous.records import Verdict
-from rendezvous.store import Batch, Compare, Lease, Operation, Renewal, TxnResult
+from rendezvous.stores.contract import Batch, Compare, Lease, Operation, Renewal, TxnResult
 from rendezvous.values import NamedTuple
 
 # --- Requests to the store, inside the action Ask ---

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rendezvous.store import Batch, GetResult, KeyValue
+from rendezvous.stores.contract import Batch, GetResult, KeyValue
 
 
 class KeyCache:

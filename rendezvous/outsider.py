@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from rendezvous import keys
 from rendezvous.messages import Answer, Txn
 from rendezvous.records import Assignment, Member, Seal, Spares
-from rendezvous.store import Get, KeyValue, TxnResult
+from rendezvous.stores.contract import Get, KeyValue, TxnResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -56,7 +56,7 @@ from rendezvous.messages import (
 from rendezvous.outage import Outage
 from rendezvous.records import Member, Spec
 from rendezvous.settings import Settings
-from rendezvous.store import KeyValue
+from rendezvous.stores.contract import KeyValue
 from rendezvous.tidings import StaleWatchDetector
 from rendezvous.values import replace
 

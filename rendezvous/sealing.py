@@ -14,7 +14,7 @@ from rendezvous.decisions import SealRound
 from rendezvous.messages import Candidate, MakePlan, PlanReady, PlanRefused
 from rendezvous.records import Assignment, Command, RoundHistory, Seal, Spares
 from rendezvous.sight import ViewBuilder
-from rendezvous.store import Compare, Delete, Operation, Put
+from rendezvous.stores.contract import Compare, Delete, Operation, Put
 from rendezvous.values import NamedTuple
 from rendezvous.view import View
 from rendezvous.writer import OPERATIONS_PER_TXN, GuardedWriter

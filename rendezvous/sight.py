@@ -12,7 +12,7 @@ from collections.abc import Mapping, Set
 
 from rendezvous import budget, keys
 from rendezvous.records import Assignment, Command, Drain, Member, Seal, Spares, Status, Stop
-from rendezvous.store import KeyValue
+from rendezvous.stores.contract import KeyValue
 from rendezvous.values import NamedTuple
 from rendezvous.view import MemberView, StatusView, View
 

@@ -16,7 +16,7 @@ import math
 from rendezvous.errors import Compacted, LeaseNotFound, StoreError
 from rendezvous.messages import KeepAlive, Request, Txn
 from rendezvous.settings import Settings
-from rendezvous.store import Get
+from rendezvous.stores.contract import Get
 
 PATIENCE_S = 1.0
 """So long something must go wrong before it is told. The first words of a server that ends are about broken

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from rendezvous import keys, records
 from rendezvous.messages import Answer, Txn
-from rendezvous.store import Batch, Compare, Delete, Get, KeyEvent, KeyValue, Operation, Put, TxnResult
+from rendezvous.stores.contract import Batch, Compare, Delete, Get, KeyEvent, KeyValue, Operation, Put, TxnResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

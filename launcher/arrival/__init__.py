@@ -29,9 +29,9 @@ from launcher.errors import TemporaryError, UsageError
 from launcher.options.network import Network
 from launcher.warden import open_standard_streams
 from rendezvous import presence
-from rendezvous.addresses import join_address, split_address
 from rendezvous.errors import MeshrunError
 from rendezvous.settings import Settings
+from rendezvous.stores.addresses import join_address, split_address
 from rendezvous.values import NamedTuple, replace
 
 PAUSE_S = 0.25  # between two looks at a store that is not there yet

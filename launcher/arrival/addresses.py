@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from launcher.errors import UsageError
 from launcher.interfaces import addresses_of
-from rendezvous.addresses import is_local_only, split_address
+from rendezvous.stores.addresses import is_local_only, split_address
 
 LOOPBACK = "127.0.0.1"
 _LOOPBACK_NAMES = ("localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback")

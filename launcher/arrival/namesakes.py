@@ -27,7 +27,7 @@ from launcher.roster.numbering import two_of_one
 from rendezvous import keys, records
 from rendezvous.errors import RecordError, StoreError
 from rendezvous.records import Member
-from rendezvous.store import Get, KeyValue, Store
+from rendezvous.stores.contract import Get, KeyValue, Store
 
 PAUSE_S = 0.25
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from launcher.errors import UsageError
 from launcher.options.network import Network
-from rendezvous.addresses import split_address
+from rendezvous.stores.addresses import split_address
 from rendezvous.values import NamedTuple
 
 if TYPE_CHECKING:

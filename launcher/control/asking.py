@@ -18,7 +18,7 @@ from launcher.preview.words import listed
 from rendezvous import keys
 from rendezvous.errors import RecordError
 from rendezvous.records import Command, LeaderRecord, Verdict, decode, encode
-from rendezvous.store import Compare, Delete, Get, KeyValue, Put, Store
+from rendezvous.stores.contract import Compare, Delete, Get, KeyValue, Put, Store
 
 PAUSE_S = 0.1  # between two looks; one small read each
 

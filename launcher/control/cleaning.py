@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from rendezvous import keys
 from rendezvous.keys import Keys
-from rendezvous.store import Compare, Delete, KeyValue, Operation, Store
+from rendezvous.stores.contract import Compare, Delete, KeyValue, Operation, Store
 
 
 class Leftover(NamedTuple):

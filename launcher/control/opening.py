@@ -13,7 +13,7 @@ from launcher import credentials, options, stores
 from launcher.arrival.probe import probe
 from launcher.errors import TemporaryError, UsageError
 from launcher.options import network, reading
-from rendezvous.store import Store
+from rendezvous.stores.contract import Store
 
 _ANY_RUN = "any"
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from launcher.options import Detected, Given
-from rendezvous.addresses import split_address
+from rendezvous.stores.addresses import split_address
 
 NO_PLACE = "nothing says where node 0 is"
 

@@ -13,7 +13,7 @@ from launcher.controllers import Detection, node_of
 from launcher.options import Detected
 from launcher.options.network import SERVED_PORT
 from launcher.options.reading import is_host, whole_number
-from rendezvous.addresses import join_address
+from rendezvous.stores.addresses import join_address
 
 
 class _Names(NamedTuple):

@@ -9,7 +9,7 @@ from launcher.doctor.findings import Finding
 from launcher.doctor.limited import within
 from launcher.errors import LauncherError, UsageError
 from launcher.options.network import Network
-from rendezvous.addresses import is_local_only, join_address, split_address
+from rendezvous.stores.addresses import is_local_only, join_address, split_address
 
 LIMIT_S = 10.0
 

@@ -26,9 +26,9 @@ from launcher.doctor.limited import within
 from launcher.errors import TemporaryError
 from launcher.options.network import Network
 from rendezvous import keys
-from rendezvous.addresses import split_address
 from rendezvous.errors import MeshrunError, StoreError
-from rendezvous.store import Compare, Put
+from rendezvous.stores.addresses import split_address
+from rendezvous.stores.contract import Compare, Put
 
 LIMIT_S = 10.0
 """For all of it: each step has limits of its own, but there may be many endpoints."""

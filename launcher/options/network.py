@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from launcher.errors import UsageError
 from launcher.options import Given, did_you_mean
 from launcher.options.reading import address, seconds_of
-from rendezvous.addresses import join_address
+from rendezvous.stores.addresses import join_address
 from rendezvous.values import dataclass
 
 TYPE_CHECKING = False

@@ -14,7 +14,7 @@ from launcher.errors import UsageError
 from launcher.options import Given
 from launcher.options.network import Network, require_no_file, served, unused_by_store
 from launcher.options.reading import address, count, host, port
-from rendezvous.addresses import join_address
+from rendezvous.stores.addresses import join_address
 
 MASTER_ADDR = "127.0.0.1"  # torchrun's
 MASTER_PORT = 29500  # torchrun's

@@ -14,7 +14,7 @@ from rendezvous import keys
 from rendezvous.errors import LeaseNotFound, RecordError, StoreError
 from rendezvous.keys import Keys
 from rendezvous.records import Seal, decode
-from rendezvous.store import Get, KeyValue, Store
+from rendezvous.stores.contract import Get, KeyValue, Store
 
 _ATTEMPTS = 5  # rounds that may be sealed one after the other while we read
 _SUGGESTED_MAX = 4

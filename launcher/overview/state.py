@@ -28,7 +28,7 @@ from rendezvous.records import (
     Verdict,
     decode,
 )
-from rendezvous.store import KeyValue
+from rendezvous.stores.contract import KeyValue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from launcher.overview.changes import changes
 from launcher.overview.reading import read
 from launcher.overview.state import Overview, Reading, overview
 from rendezvous.errors import StoreError
-from rendezvous.store import Batch, Store
+from rendezvous.stores.contract import Batch, Store
 
 REFRESH_S = 2.0  # of the ages, and of the watch if it has been lost
 GATHER_S = 0.1  # changes this close together are shown as one

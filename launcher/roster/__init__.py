@@ -28,10 +28,10 @@ from launcher.roster.description import (
     write_share,
 )
 from launcher.topology import in_order
-from rendezvous.addresses import is_local_only
 from rendezvous.decide import MemberView, Size
 from rendezvous.errors import RecordError
 from rendezvous.messages import MakePlan, PlanReady, PlanRefused
+from rendezvous.stores.addresses import is_local_only
 from rendezvous.values import NamedTuple
 
 __all__ = ["Description", "RosterPlanner", "Share", "describe", "read_share"]

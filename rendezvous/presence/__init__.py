@@ -20,9 +20,9 @@ import socket
 import threading
 from collections.abc import Callable, Iterable
 
-from rendezvous.addresses import split_address
 from rendezvous.messages import Event
 from rendezvous.presence.switchboard import ConnectionLoop
+from rendezvous.stores.addresses import split_address
 
 BACKLOG = 4096  # all members of a large job dial a new leader at once; the kernel has a limit of its own
 CLOSE_LIMIT_S = 1.0

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from errno import EINPROGRESS
 from itertools import islice
 
-from rendezvous.addresses import split_address
 from rendezvous.errors import SettingsError
 from rendezvous.presence.connection import Ending, PeerConnection, explain_error
 from rendezvous.presence.names import Target, resolve
 from rendezvous.presence.pursuit import DialAttempt
+from rendezvous.stores.addresses import split_address
 
 BATCH = 128  # begun in one turn of the loop
 LOOK_UPS_MAX = 8  # names that are looked up at once, each by a thread that may take half a minute

@@ -10,8 +10,8 @@ import socket
 import threading
 from collections.abc import Callable
 
-from rendezvous.addresses import split_address
 from rendezvous.errors import SettingsError
+from rendezvous.stores.addresses import split_address
 
 Target = tuple[int, tuple[str, int]]
 """A socket family and where to connect to."""

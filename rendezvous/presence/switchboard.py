@@ -19,12 +19,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from rendezvous.addresses import split_address
 from rendezvous.errors import SettingsError
 from rendezvous.messages import Event, PeerDown, PeerGone, PeerMessage, PeerUp
 from rendezvous.presence.connection import BEAT, BYE, Ending, PeerConnection, find_dial_failure
 from rendezvous.presence.dialling import Dialer
 from rendezvous.presence.greeting import NONCE_BYTES, Handshake, HandshakeError, Identity
+from rendezvous.stores.addresses import split_address
 
 STRANGERS_MAX = 2048
 """All members of a large job may dial a new leader at once. When more have not greeted, who has had the most time goes:

@@ -1,1 +1,1 @@
-"""Where a job's agreement lies: one module per kind of store, each imported only by a run that uses it."""
+"""Where a job's agreement lies: the contract of a store, and a package per kind, imported by a run that uses it."""

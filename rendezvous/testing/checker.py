@@ -20,7 +20,7 @@ from rendezvous.messages import Action, Exit, ExtendWatchdog, Log, PeerGone, Sto
 from rendezvous.protocol import MemberMachine
 from rendezvous.records import Assignment, Seal, Spares, Status, Stop, Verdict
 from rendezvous.settings import Settings
-from rendezvous.store import Batch, Get, KeyEvent
+from rendezvous.stores.contract import Batch, Get, KeyEvent
 from rendezvous.testing.cluster import PREFIX, Cluster, Node, Running
 from rendezvous.testing.deadlines import Deadlines
 from rendezvous.testing.guards import missing_guards

@@ -7,7 +7,7 @@ its answer may be lost, or it may lie in some queue until the world is another o
 from __future__ import annotations
 
 from rendezvous.messages import Txn
-from rendezvous.store import Delete, Get, Operation
+from rendezvous.stores.contract import Delete, Get, Operation
 
 Guard = tuple[str, str]  # key below the job's, and what of it
 

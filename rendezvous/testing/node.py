@@ -30,7 +30,7 @@ from rendezvous.messages import (
 )
 from rendezvous.protocol import MemberMachine
 from rendezvous.records import Member, Spec
-from rendezvous.store import Put, Watch
+from rendezvous.stores.contract import Put, Watch
 from rendezvous.testing.network import Lags
 from rendezvous.testing.presence import SimulatedPeers
 from rendezvous.testing.processes import WARDEN_LATE_S, Running, SimulatedProcesses

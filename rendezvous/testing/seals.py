@@ -14,7 +14,7 @@ from rendezvous import records
 from rendezvous.messages import Txn
 from rendezvous.records import Seal, Stop, Verdict
 from rendezvous.settings import Settings
-from rendezvous.store import Put
+from rendezvous.stores.contract import Put
 from rendezvous.testing.accounts import ROUNDED_S, AskedRound, BudgetModel, list_quarantined
 from rendezvous.testing.deadlines import Deadlines
 from rendezvous.testing.history import JobRecord, RoundRecord

@@ -23,9 +23,9 @@ from rendezvous import messages
 from rendezvous.driver import execute_request
 from rendezvous.errors import Compacted, StoreError
 from rendezvous.messages import Event, StoreRequest, WatchLost
-from rendezvous.store import Batch, Renewal, Watch
-from rendezvous.stores.leases import LeaseState
-from rendezvous.stores.memory import MemoryStore
+from rendezvous.stores.contract import Batch, Renewal, Watch
+from rendezvous.stores.memory.leases import LeaseState
+from rendezvous.stores.memory.store import MemoryStore
 from rendezvous.trouble import request_kind
 
 if TYPE_CHECKING:

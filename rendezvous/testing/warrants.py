@@ -14,7 +14,7 @@ from rendezvous import records
 from rendezvous.messages import Action, StopRound, StoreRequest, Txn
 from rendezvous.records import Command, LeaderRecord, Member, Status, Stop, Verdict
 from rendezvous.settings import Settings
-from rendezvous.store import Delete, Put
+from rendezvous.stores.contract import Delete, Put
 from rendezvous.testing.accounts import list_quarantined
 from rendezvous.testing.deadlines import Deadlines
 from rendezvous.testing.history import JobRecord, RoundRecord

@@ -26,7 +26,7 @@ from rendezvous.messages import (
     StoreReply,
     StoreRequest,
 )
-from rendezvous.store import Delete, Get, GetResult, KeyValue, Lease, Put, Renewal, TxnResult
+from rendezvous.stores.contract import Delete, Get, GetResult, KeyValue, Lease, Put, Renewal, TxnResult
 
 LOOK = "see whether a watch has fallen silent"
 

@@ -15,7 +15,7 @@ import pytest
 
 from launcher import doctor
 from launcher.doctor import store
-from rendezvous.stores.server import StoreServer
+from rendezvous.stores.server.server import StoreServer
 from tests.cli.running import run
 from tests.support.certificates import Certificates
 from tests.support.etcd import EtcdServer

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rendezvous.store import Store
-from rendezvous.stores.etcd import EtcdStore
+from rendezvous.stores.contract import Store
+from rendezvous.stores.etcd.store import EtcdStore
 from tests.cli.running import Outcome, run
 from tests.support.etcd import EtcdServer
 from tests.support.stored_job import StoredJob

@@ -32,7 +32,7 @@ HEAVY = frozenset({
 })  # fmt: skip
 # Ours for which a run of one machine has no use.
 ELSEWHERE = ("launcher.arrival", "launcher.help", "launcher.networked", "rendezvous.hired", "rendezvous.presence",
-             "rendezvous.stores.etcd", "rendezvous.stores.server")  # fmt: skip
+             "rendezvous.stores.etcd.store", "rendezvous.stores.server.server")  # fmt: skip
 
 # A bare Python becomes the agent, and notes what has happened when it orders its workers.
 AGENT = """

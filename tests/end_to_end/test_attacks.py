@@ -22,11 +22,11 @@ import pytest
 
 from launcher.roster.description import Share, write_share
 from rendezvous import keys
-from rendezvous.addresses import split_address
 from rendezvous.presence.greeting import WIRE_VERSION
 from rendezvous.records import Assignment, Command, Drain, LeaderRecord, Seal, Stop, Verdict, encode
-from rendezvous.store import Delete, KeyValue, Put
-from rendezvous.stores.etcd import EtcdStore
+from rendezvous.stores.addresses import split_address
+from rendezvous.stores.contract import Delete, KeyValue, Put
+from rendezvous.stores.etcd.store import EtcdStore
 from tests.support.attacks import ATTACK_S, Stranger, again_and_again, cpu_s
 from tests.support.etcd import EtcdServer
 from tests.support.hosts import Cluster

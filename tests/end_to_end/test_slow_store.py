@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from rendezvous.errors import LeaseExists, OutcomeUnknown
-from rendezvous.stores.etcd import EtcdStore
+from rendezvous.stores.etcd.store import EtcdStore
 from tests.support.etcd import EtcdServer
 from tests.support.hosts import Cluster
 from tests.support.network import loopback_hosts

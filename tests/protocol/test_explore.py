@@ -15,7 +15,7 @@ from rendezvous.lanes import RequestQueue
 from rendezvous.local_round import LocalRound
 from rendezvous.messages import Answer, StartRound
 from rendezvous.records import Assignment
-from rendezvous.store import Compare, TxnResult
+from rendezvous.stores.contract import Compare, TxnResult
 from rendezvous.testing.explore import search, snapshot
 from rendezvous.testing.explore.scopes import SCOPES, Scope
 from rendezvous.view import View

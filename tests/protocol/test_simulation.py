@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rendezvous.budget import RestartBudget
-from rendezvous.store import Compare
+from rendezvous.stores.contract import Compare
 from rendezvous.testing import processes, simulate
 from rendezvous.view import View
 from rendezvous.writer import GuardedWriter

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rendezvous.store import Store
+from rendezvous.stores.contract import Store
 from tests.store.real import RealUnderTest, close_shared_servers
 from tests.store.served import ServedUnderTest
 from tests.store.under_test import MemoryUnderTest, StoreUnderTest

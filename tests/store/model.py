@@ -10,7 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rendezvous.errors import Compacted, LeaseNotFound, StoreError
-from rendezvous.store import Batch, Compare, Delete, Get, GetResult, KeyEvent, KeyValue, Operation, Put, TxnResult
+from rendezvous.stores.contract import (
+    Batch,
+    Compare,
+    Delete,
+    Get,
+    GetResult,
+    KeyEvent,
+    KeyValue,
+    Operation,
+    Put,
+    TxnResult,
+)
 
 
 class Model:

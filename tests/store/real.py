@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from rendezvous.errors import Compacted, LeaseNotFound, StoreError
-from rendezvous.store import Lease
 from rendezvous.stores import wire
-from rendezvous.stores.etcd import EtcdStore
+from rendezvous.stores.contract import Lease
+from rendezvous.stores.etcd.store import EtcdStore
 from tests.store.under_test import StoreUnderTest
 from tests.support.etcd import EtcdServer, Version
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rendezvous.store import Store
-from rendezvous.stores.etcd import EtcdStore
-from rendezvous.stores.server import StoreServer
+from rendezvous.stores.contract import Store
+from rendezvous.stores.etcd.store import EtcdStore
+from rendezvous.stores.server.server import StoreServer
 from tests.store.under_test import FakeClock, StoreUnderTest
 
 LIMIT_S = 20.0  # of a call: generous, for tests share two cores with others

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from rendezvous.errors import Compacted, LeaseNotFound, StoreError
-from rendezvous.store import Compare, Delete, Get, Operation, Put, Store
+from rendezvous.stores.contract import Compare, Delete, Get, Operation, Put, Store
 from tests.store.model import Model
 from tests.store.under_test import Recorder, StoreUnderTest
 

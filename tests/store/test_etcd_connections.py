@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from rendezvous.errors import OutcomeUnknown, SettingsError, StoreError, Unreachable
-from rendezvous.store import Renewal
 from rendezvous.stores import wire
-from rendezvous.stores.etcd import EtcdStore, Tls, may_end_leases_early
+from rendezvous.stores.contract import Renewal
+from rendezvous.stores.etcd.store import EtcdStore, Tls, may_end_leases_early
 from rendezvous.stores.protobuf import decode, encode
 from tests.store.under_test import Recorder, StoreUnderTest
 from tests.support.certificates import Certificates
@@ -318,7 +318,7 @@ def test_nothing_is_printed_and_the_environment_is_left_alone(
 import os, subprocess, sys
 before = dict(os.environ)
 from rendezvous.errors import StoreError
-from rendezvous.stores.etcd import EtcdStore, Tls, may_end_leases_early
+from rendezvous.stores.etcd.store import EtcdStore, Tls, may_end_leases_early
 endpoint, authority = sys.argv[1:]
 for tls in (None, Tls(authority)):  # either fails, and gRPC's core would say so
     store = EtcdStore([endpoint], tls=tls)

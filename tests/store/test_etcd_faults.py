@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rendezvous.errors import Compacted, OutcomeUnknown, StoreError, Unreachable
-from rendezvous.store import Compare, Put
-from rendezvous.stores.etcd import EtcdStore
+from rendezvous.stores.contract import Compare, Put
+from rendezvous.stores.etcd.store import EtcdStore
 from tests.store.under_test import Recorder, StoreUnderTest
 from tests.support.etcd import VERSIONS, EtcdCluster, EtcdServer
 from tests.support.proxy import Proxy

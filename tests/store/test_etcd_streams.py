@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from rendezvous.errors import Compacted, StoreError
-from rendezvous.store import Batch, Watch
-from rendezvous.stores import watching, wire
-from rendezvous.stores.etcd import EtcdStore
-from rendezvous.stores.refusals import CallFailed
-from rendezvous.stores.streams import EtcdWatch
+from rendezvous.stores import wire
+from rendezvous.stores.contract import Batch, Watch
+from rendezvous.stores.etcd import watch_loop
+from rendezvous.stores.etcd.errors import CallFailed
+from rendezvous.stores.etcd.store import EtcdStore
+from rendezvous.stores.etcd.watch import EtcdWatch
 from tests.store.under_test import Recorder, StoreUnderTest
 from tests.support.certificates import signing_keys
 from tests.support.etcd import VERSIONS, EtcdServer, Port, Version, binary
@@ -178,7 +179,7 @@ def test_a_look_at_the_very_moment_of_a_question_does_not_take_it_for_an_old_one
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls: Any = OneOfTwo()
-    stream = watching._WatchStream(calls, calls, "", [a_watch()])
+    stream = watch_loop._WatchStream(calls, calls, "", [a_watch()])
     stream.find_watch(wire.WatchResponse(watch_id=0, created=True))
     begun_at = time.monotonic()
     hour_later = calls.heard_at = begun_at + 3600.0
@@ -189,7 +190,7 @@ def test_a_look_at_the_very_moment_of_a_question_does_not_take_it_for_an_old_one
             stream._check(looks.pop())
         return hour_later
 
-    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(watch_loop, "time", SimpleNamespace(monotonic=clock))
     stream.add(a_watch())
     assert (calls.given_up, stream.is_cut) == ([], False)
 

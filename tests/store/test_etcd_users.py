@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from rendezvous.errors import StoreError
-from rendezvous.store import Compare, Get, Put
 from rendezvous.stores import wire
-from rendezvous.stores.endpoints import Endpoint
-from rendezvous.stores.etcd import EtcdStore
-from rendezvous.stores.refusals import CallFailed
+from rendezvous.stores.contract import Compare, Get, Put
+from rendezvous.stores.etcd.channel import Endpoint
+from rendezvous.stores.etcd.errors import CallFailed
+from rendezvous.stores.etcd.store import EtcdStore
 from tests.store.under_test import Recorder, StoreUnderTest
 from tests.support.certificates import signing_keys
 from tests.support.etcd import VERSIONS, EtcdServer

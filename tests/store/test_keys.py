@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from rendezvous.errors import StoreError
-from rendezvous.store import (
+from rendezvous.stores.contract import (
     REQUEST_BYTES_MAX,
     TXN_OPERATIONS_MAX,
     Compare,

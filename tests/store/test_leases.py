@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from rendezvous.errors import LeaseExists, LeaseNotFound
-from rendezvous.store import Compare, Put, Renewal, Store
+from rendezvous.stores.contract import Compare, Put, Renewal, Store
 from tests.store.under_test import StoreUnderTest, words
 
 Key = Callable[[str], str]

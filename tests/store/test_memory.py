@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from rendezvous.errors import Compacted, LeaseNotFound, OutcomeUnknown, StoreError
-from rendezvous.store import Batch, Compare, Get, Put, Store
-from rendezvous.stores import leases, watches
-from rendezvous.stores.memory import MemoryStore
+from rendezvous.stores.contract import Batch, Compare, Get, Put, Store
+from rendezvous.stores.memory import leases, watch
+from rendezvous.stores.memory.store import MemoryStore
 from tests.store.under_test import FakeClock
 from tests.support.waiting import wait_until
 
@@ -126,7 +126,7 @@ def test_cancel_waits_for_the_callback_that_runs_and_no_further_one_starts(store
 def test_cancel_and_close_say_so_when_a_callback_does_not_end(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watches, "CALLBACK_LIMIT_S", 0.05)
+    monkeypatch.setattr(watch, "CALLBACK_LIMIT_S", 0.05)
     runs, may_end = threading.Event(), threading.Event()
 
     def on_batch(batch: Batch) -> None:

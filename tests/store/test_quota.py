@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from rendezvous.errors import Compacted, StoreError
-from rendezvous.store import Compare, Put
-from rendezvous.stores import keyspace as keyspace_module
 from rendezvous.stores import wire
-from rendezvous.stores.etcd import EtcdStore
-from rendezvous.stores.memory import MemoryStore
-from rendezvous.stores.server import StoreServer
+from rendezvous.stores.contract import Compare, Put
+from rendezvous.stores.etcd.store import EtcdStore
+from rendezvous.stores.memory import keyspace as keyspace_module
+from rendezvous.stores.memory.store import MemoryStore
+from rendezvous.stores.server.server import StoreServer
 from tests.support.etcd import EtcdServer
 from tests.support.raw_etcd import RawClient
 from tests.support.waiting import wait_until

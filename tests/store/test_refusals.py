@@ -9,8 +9,8 @@ import pytest
 
 from rendezvous.errors import LeaseNotFound, StoreError
 from rendezvous.stores import wire
-from rendezvous.stores.calls import LOG_INS_MAX, EtcdClient, EtcdSession
-from rendezvous.stores.refusals import CallFailed, ErrorKind, EtcdError, classify
+from rendezvous.stores.etcd.client import LOG_INS_MAX, EtcdClient, EtcdSession
+from rendezvous.stores.etcd.errors import CallFailed, ErrorKind, EtcdError, classify
 
 CONNECT = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "
 
@@ -131,7 +131,7 @@ DENIED = classify("PERMISSION_DENIED", "etcdserver: permission denied", 1.5)
 def test_a_new_token_that_has_expired_as_well_is_asked_for_again_a_few_times(refusal: EtcdError, most: int) -> None:
     def asked(refusals: int) -> int:
         endpoint: Any = Forgetful(refusals, refusal)
-        endpoints: Any = SimpleNamespace(in_turn=lambda: (endpoint,))
+        endpoints: Any = SimpleNamespace(iterate=lambda: (endpoint,))
         calls = EtcdClient(endpoints, EtcdSession("ann", "secret", 10), 10, 10, lambda _: None)
         calls.call(wire.RANGE, wire.RangeRequest(b"a"), about="the key a", effect="read")
         return int(endpoint.log_ins)

@@ -16,9 +16,9 @@ import pytest
 
 from rendezvous.errors import Compacted, LeaseNotFound, StoreError
 from rendezvous.stores import wire
-from rendezvous.stores.etcd import EtcdStore
-from rendezvous.stores.listening import PortTaken
-from rendezvous.stores.server import StoreServer
+from rendezvous.stores.etcd.store import EtcdStore
+from rendezvous.stores.server.listen import PortTaken
+from rendezvous.stores.server.server import StoreServer
 from tests.store.served import ServedUnderTest
 from tests.support.processes import freeze
 from tests.support.raw_etcd import RawClient, watch
@@ -151,7 +151,7 @@ def test_two_jobs_on_one_store_do_not_meet(served: ServedUnderTest) -> None:
 
 SERVE = """
 import sys
-from rendezvous.stores.server import StoreServer
+from rendezvous.stores.server.server import StoreServer
 server = StoreServer("127.0.0.1", int(sys.argv[1]))
 server.start()
 print(server.port, flush=True)

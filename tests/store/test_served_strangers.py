@@ -17,9 +17,9 @@ import pytest
 from hpack import Decoder
 
 from rendezvous.stores import wire
-from rendezvous.stores.etcd import EtcdStore
-from rendezvous.stores.server import StoreServer
-from rendezvous.stores.serving import lines
+from rendezvous.stores.etcd.store import EtcdStore
+from rendezvous.stores.server import connections
+from rendezvous.stores.server.server import StoreServer
 from tests.support.attacks import ATTACK_S
 from tests.support.raw_etcd import RawClient
 from tests.support.stranger import HEADERS, PING, Connection, frame, odd
@@ -32,7 +32,7 @@ LIMIT_S = 20.0
 GROWTH_BYTES_MAX = 64 * 1024 * 1024
 SERVE = """
 import sys
-from rendezvous.stores.server import StoreServer
+from rendezvous.stores.server.server import StoreServer
 server = StoreServer("127.0.0.1", 0, token=sys.argv[1])
 server.start()
 print(server.port, flush=True)
@@ -127,10 +127,10 @@ def test_a_path_that_is_no_text_is_refused_and_the_store_goes_on(serving: Servin
 
 def test_a_stranger_has_few_calls_and_little_time(serving: Serving) -> None:
     with closing(stranger(serving)) as end:
-        for _ in range(lines.STRANGER_CALLS + 1):
+        for _ in range(connections.STRANGER_CALLS + 1):
             end.socket.sendall(end.headers(b"/etcdserverpb.KV/Range")[1])
         said = heard(end)
-    assert sum(b"user name is empty" in words for words in statuses(said)) == lines.STRANGER_CALLS
+    assert sum(b"user name is empty" in words for words in statuses(said)) == connections.STRANGER_CALLS
     assert said.endswith((11).to_bytes(4, "big")), "ENHANCE_YOUR_CALM"
 
 
@@ -139,21 +139,23 @@ def test_of_a_flood_no_more_is_read_than_a_login_takes(serving: Serving) -> None
         end.socket.setblocking(True)
         end.socket.sendall(b"".join(end.headers(b"/etcdserverpb.KV/Range")[1] for _ in range(500)))
         said = heard(end)
-    assert int.from_bytes(said[-8:-4], "big") < 2 * lines.STRANGER_READ_BYTES / len(end.headers(b"")[1]), "last stream"
+    assert int.from_bytes(said[-8:-4], "big") < 2 * connections.STRANGER_READ_BYTES / len(end.headers(b"")[1]), (
+        "last stream"
+    )
 
 
 def test_who_has_logged_in_is_no_stranger_any_more(serving: Serving) -> None:
     with RawClient(f"127.0.0.1:{serving.port}") as client:
         answer = client.ask(wire.AUTHENTICATE, wire.AuthenticateRequest("meshrun", "sesame"))
         client.metadata = (("token", answer.token),)
-        for _ in range(10 * lines.STRANGER_CALLS):
-            client.ask(wire.PUT_KEY, wire.PutRequest(b"a", bytes(lines.STRANGER_BYTES)))
+        for _ in range(10 * connections.STRANGER_CALLS):
+            client.ask(wire.PUT_KEY, wire.PutRequest(b"a", bytes(connections.STRANGER_BYTES)))
     with RawClient(f"127.0.0.1:{serving.port}", token=answer.token) as client:  # the first message is large
         client.ask(wire.PUT_KEY, wire.PutRequest(b"a", bytes(1_000_000)))
 
 
 def test_the_strangers_that_stay_are_counted_and_the_oldest_goes(serving: Serving) -> None:
-    ends = [stranger(serving) for _ in range(lines.STRANGERS_MAX + 1)]
+    ends = [stranger(serving) for _ in range(connections.STRANGERS_MAX + 1)]
     first = ends[0].socket
     first.settimeout(LIMIT_S)
     try:
@@ -190,7 +192,7 @@ def test_who_reads_nothing_is_not_read_either() -> None:
             with RawClient(f"127.0.0.1:{server.port}") as client:
                 client.ask(wire.PUT_KEY, wire.PutRequest(b"a", b"1"))
             (line,) = (line for line in server._lines.all if line.connection.is_choked)
-            assert line._out_bytes + len(line._unsent) < 2 * lines.UNSENT_BYTES_MAX
+            assert line._out_bytes + len(line._unsent) < 2 * connections.UNSENT_BYTES_MAX
     finally:
         server.close()
 

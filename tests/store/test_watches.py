@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from rendezvous.errors import Compacted, StoreError
-from rendezvous.store import Batch, Delete, KeyEvent, KeyValue, Operation, Put, Store, Watch
+from rendezvous.stores.contract import Batch, Delete, KeyEvent, KeyValue, Operation, Put, Store, Watch
 from tests.store.under_test import StoreUnderTest, words
 
 Key = Callable[[str], str]

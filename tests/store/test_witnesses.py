@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rendezvous.store import Compare, Delete, Get, KeyEvent, KeyValue, Put, Store
+from rendezvous.stores.contract import Compare, Delete, Get, KeyEvent, KeyValue, Put, Store
 from tests.store.real import RealUnderTest
 from tests.store.served import ServedUnderTest
 from tests.store.under_test import StoreUnderTest

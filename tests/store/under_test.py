@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Sequence
 
 from rendezvous.errors import StoreError
-from rendezvous.store import Batch, KeyEvent, Store
-from rendezvous.stores.memory import MemoryStore
+from rendezvous.stores.contract import Batch, KeyEvent, Store
+from rendezvous.stores.memory.store import MemoryStore
 from tests.support.waiting import wait_until
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from rendezvous import keys, records
 from rendezvous.messages import PeerDown, PeerGone, PeerUp, Start, StoreRequest, Txn
 from rendezvous.records import Assignment, LeaderRecord, Member, Seal, Spares, Spec
-from rendezvous.stores.memory import MemoryStore
+from rendezvous.stores.memory.store import MemoryStore
 from tests.support.member_bench import Bench
 
 JOB = keys.job_keys("p", "r", "job")

@@ -33,7 +33,7 @@ from launcher.worker import SOCKET_VARIABLE
 from rendezvous import keys, records, told
 from rendezvous.messages import Exit, StartRound, StopRound
 from rendezvous.presence.greeting import Handshake, Identity
-from rendezvous.stores.memory import MemoryStore
+from rendezvous.stores.memory.store import MemoryStore
 from rendezvous.values import fields
 from tests.support.documentation import ROOT
 from tests.support.stored_job import StoredJob

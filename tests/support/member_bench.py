@@ -30,8 +30,8 @@ from rendezvous.messages import (
 from rendezvous.protocol import MemberMachine
 from rendezvous.records import Spec
 from rendezvous.settings import Settings
-from rendezvous.store import Batch, Watch
-from rendezvous.stores.memory import MemoryStore
+from rendezvous.stores.contract import Batch, Watch
+from rendezvous.stores.memory.store import MemoryStore
 
 Kind = TypeVar("Kind")
 LOOK_S = 0.001  # a leader looks at what comes close together at once

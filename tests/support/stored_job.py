@@ -22,7 +22,7 @@ from rendezvous.records import (
     Verdict,
     encode,
 )
-from rendezvous.store import Store
+from rendezvous.stores.contract import Store
 
 PREFIX = "meshrun"
 TTL_S = 60.0

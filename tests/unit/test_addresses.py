@@ -11,8 +11,8 @@ from launcher import interfaces
 from launcher.arrival import addresses
 from launcher.arrival.addresses import address_of_interface, is_here, own_address, serving_addresses, source_address
 from launcher.errors import UsageError
-from rendezvous.addresses import is_local_only, join_address, split_address
 from rendezvous.errors import SettingsError
+from rendezvous.stores.addresses import is_local_only, join_address, split_address
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from launcher.control.asking import Job, Waiting, ask
 from launcher.errors import TemporaryError, UsageError
 from rendezvous.records import Command, Drain, Verdict, decode
-from rendezvous.stores.memory import MemoryStore
+from rendezvous.stores.memory.store import MemoryStore
 from tests.support.stored_job import PREFIX, StoredJob
 
 LIMIT_S = 5.0

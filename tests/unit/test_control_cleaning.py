@@ -8,7 +8,7 @@ import pytest
 
 from launcher.control.cleaning import leftovers, remove
 from rendezvous import keys
-from rendezvous.stores.memory import MemoryStore
+from rendezvous.stores.memory.store import MemoryStore
 from tests.support.stored_job import PREFIX, StoredJob
 
 

@@ -19,7 +19,7 @@ PACKAGES = ("rendezvous", "launcher")
 FLOORS: dict[str, tuple[str, ...]] = {
     "values": (
         "rendezvous",
-        "rendezvous.addresses",
+        "rendezvous.stores.addresses",
         "rendezvous.checks",
         "rendezvous.errors",
         "rendezvous.keys",
@@ -60,7 +60,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "launcher.options.warm",
         "launcher.topology",
         "launcher.traffic",
-        "rendezvous.store",
+        "rendezvous.stores.contract",
     ),
     "decisions": (
         "launcher.binding",
@@ -240,7 +240,8 @@ def sources(root: Path) -> dict[str, ast.Module]:
 
 
 def floors_of(module: str) -> list[str]:
-    return [floor for floor, patterns in FLOORS.items() for name in patterns if fnmatch.fnmatchcase(module, name)]
+    exact = [floor for floor, names in FLOORS.items() if module in names]
+    return exact or [floor for floor, names in FLOORS.items() if any(fnmatch.fnmatchcase(module, one) for one in names)]
 
 
 def imports(module: str, tree: ast.Module, modules: Mapping[str, object]) -> Iterator[str]:

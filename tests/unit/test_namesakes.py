@@ -23,8 +23,8 @@ from launcher.roster.description import Description, describe
 from rendezvous import keys, records
 from rendezvous.records import Member
 from rendezvous.settings import Settings
-from rendezvous.stores.listening import PortTaken
-from rendezvous.stores.memory import MemoryStore
+from rendezvous.stores.memory.store import MemoryStore
+from rendezvous.stores.server.listen import PortTaken
 
 JOB = keys.job_keys("meshrun", "run7", "abc")
 

@@ -11,7 +11,7 @@ from launcher.errors import UsageError
 from launcher.overview import reading
 from launcher.overview.state import NodeState, Overview
 from rendezvous.records import Command, Drain
-from rendezvous.stores.memory import MemoryStore
+from rendezvous.stores.memory.store import MemoryStore
 from tests.support.stored_job import PREFIX, StoredJob
 
 

@@ -12,8 +12,8 @@ from launcher.overview.state import Overview
 from launcher.overview.watching import Log, Screen, follow
 from rendezvous import keys
 from rendezvous.errors import Compacted, StoreError
-from rendezvous.store import Batch, Compare, Operation, TxnResult, Watch
-from rendezvous.stores.memory import MemoryStore
+from rendezvous.stores.contract import Batch, Compare, Operation, TxnResult, Watch
+from rendezvous.stores.memory.store import MemoryStore
 from tests.support.stored_job import PREFIX, StoredJob
 
 

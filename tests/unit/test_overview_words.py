@@ -13,7 +13,7 @@ from launcher.overview.changes import changes
 from launcher.overview.state import NodeState, Overview
 from launcher.preview.words import WIDTH
 from rendezvous.records import Command, Drain, RoundHistory, Verdict
-from rendezvous.stores.memory import MemoryStore
+from rendezvous.stores.memory.store import MemoryStore
 from tests.support.stored_job import StoredJob
 
 

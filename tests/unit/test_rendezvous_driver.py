@@ -45,8 +45,8 @@ from rendezvous.messages import (
 from rendezvous.presence import PeerConnections
 from rendezvous.protocol import MemberMachine
 from rendezvous.settings import Settings
-from rendezvous.store import Get, Lease, Operation, Renewal, TxnResult
-from rendezvous.stores.memory import MemoryStore
+from rendezvous.stores.contract import Get, Lease, Operation, Renewal, TxnResult
+from rendezvous.stores.memory.store import MemoryStore
 from tests.support.waiting import wait_until
 
 SLOW, QUICK = Txn((), (Get("slow"),)), Txn((), (Get("quick"),))

@@ -28,7 +28,7 @@ from rendezvous.messages import (
     Txn,
 )
 from rendezvous.records import Assignment, Command, LeaderRecord, Member, Status, Stop, Verdict
-from rendezvous.store import Delete, Get, Put
+from rendezvous.stores.contract import Delete, Get, Put
 from rendezvous.told import KnownRevision, encode_message
 from tests.support.follower import JOB, L_IS, Follower, asked
 from tests.support.member_bench import none, only

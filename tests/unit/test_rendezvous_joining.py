@@ -19,7 +19,7 @@ from rendezvous.messages import (
     StoreRequest,
 )
 from rendezvous.records import Command, Drain, Member, Spec, Verdict
-from rendezvous.stores.memory import MemoryStore
+from rendezvous.stores.memory.store import MemoryStore
 from tests.support.follower import JOB, Follower
 from tests.support.member_bench import Bench, none, only, running
 

@@ -18,7 +18,7 @@ from rendezvous.messages import (
     StoreRequest,
     Tick,
 )
-from rendezvous.store import Renewal
+from rendezvous.stores.contract import Renewal
 from tests.support.member_bench import Bench, none, only, running
 
 REVISION = 99  # of a read later than all that the bench has written

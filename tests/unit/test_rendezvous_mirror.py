@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rendezvous.mirror import KeyCache
-from rendezvous.store import Batch, GetResult, KeyEvent, KeyValue
+from rendezvous.stores.contract import Batch, GetResult, KeyEvent, KeyValue
 
 
 def item(key: str, revision: int) -> KeyValue:

@@ -33,7 +33,7 @@ from rendezvous.messages import (
     WatchLost,
 )
 from rendezvous.records import Command, Seal, Status, Verdict
-from rendezvous.store import Put, Renewal
+from rendezvous.stores.contract import Put, Renewal
 from tests.support.member_bench import Bench, none, only, running
 
 # --- requests

@@ -13,10 +13,16 @@ import h2.connection
 import pytest
 from hpack import Decoder
 
-from rendezvous.stores.serving import http2
-from rendezvous.stores.serving.calls import OWED_MAX, CallHandler, KeepAliveStream
-from rendezvous.stores.serving.http2 import ConnectionFault, Http2Connection, Http2Stream
-from rendezvous.stores.serving.lines import CREDIT_S, STRANGERS_SHARE, ConnectionTable, CpuShare, ServedConnection
+from rendezvous.stores.server import http2
+from rendezvous.stores.server.calls import OWED_MAX, CallHandler, KeepAliveStream
+from rendezvous.stores.server.connections import (
+    CREDIT_S,
+    STRANGERS_SHARE,
+    ConnectionTable,
+    CpuShare,
+    ServedConnection,
+)
+from rendezvous.stores.server.http2 import ConnectionFault, Http2Connection, Http2Stream
 from tests.support.stranger import (
     DATA,
     END_HEADERS,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from rendezvous import messages
 from rendezvous.messages import Event, Grant, Revoke, StoreReply, StoreRequest, WatchLost
-from rendezvous.store import Batch, Watch
-from rendezvous.stores.memory import MemoryStore
+from rendezvous.stores.contract import Batch, Watch
+from rendezvous.stores.memory.store import MemoryStore
 from rendezvous.testing.explore.offers import STORE, describe_event
 from rendezvous.testing.explore.snapshot import IDS, IDS_PER_NODE, LEASES, REVISIONS
 from rendezvous.testing.node import Node

@@ -26,8 +26,8 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
 
-from rendezvous.store import TxnResult
-from rendezvous.stores.keyspace import Page
+from rendezvous.stores.contract import TxnResult
+from rendezvous.stores.memory.keyspace import Page
 
 ERA = 2.0**20  # the first moment of a simulated world: what is beyond its half is a time, what is below a duration
 GRID = 1024.0  # ticks per second

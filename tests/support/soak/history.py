@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from launcher.roster.description import Share, read_share
 from rendezvous.errors import StoreError
-from rendezvous.store import Batch
-from rendezvous.stores.etcd import EtcdStore
+from rendezvous.stores.contract import Batch
+from rendezvous.stores.etcd.store import EtcdStore
 from tests.support.waiting import wait_until
 
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Literal
 
 from rendezvous.errors import OutcomeUnknown, StoreError, Unreachable
 from rendezvous.stores import wire
-from rendezvous.stores.endpoints import Endpoint, Endpoints
-from rendezvous.stores.refusals import CallFailed, ErrorKind, EtcdError
+from rendezvous.stores.etcd.channel import Endpoint, Endpoints
+from rendezvous.stores.etcd.errors import CallFailed, ErrorKind, EtcdError
 from rendezvous.stores.wire import Answer, Method, Question
 
 if TYPE_CHECKING:

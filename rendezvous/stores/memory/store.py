@@ -1,7 +1,7 @@
 """A store in this process: what a run on one machine uses, what a simulation runs on, and what is served.
 
 It behaves as etcd does, down to what etcd refuses, so that a protocol proven here holds there. The keys and
-their history lie in keyspace.py, the leases in leases.py, who is told of a change in watches.py; here is the
+their history lie in keyspace.py, the leases in leases.py, who is told of a change in watch.py; here is the
 lock around all three, and the calls of a client.
 
 With `threaded=True` one daemon thread makes the calls of watches and ends leases when they are due; it starts
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from rendezvous.errors import Compacted, StoreError
-from rendezvous.store import (
+from rendezvous.stores.contract import (
     Batch,
     Compare,
     Delete,
@@ -33,11 +33,11 @@ from rendezvous.store import (
     TxnResult,
     Watch,
 )
-from rendezvous.stores.faults import StoreFaults
-from rendezvous.stores.keyspace import Keyspace, Page, Range, make_range
-from rendezvous.stores.leases import LeaseState, LeaseTable
-from rendezvous.stores.requests import check_key, check_request
-from rendezvous.stores.watches import CALLBACK_LIMIT_S, MemoryWatch, WatchHub
+from rendezvous.stores.memory.faults import StoreFaults
+from rendezvous.stores.memory.keyspace import Keyspace, Page, Range, make_range
+from rendezvous.stores.memory.leases import LeaseState, LeaseTable
+from rendezvous.stores.memory.watch import CALLBACK_LIMIT_S, MemoryWatch, WatchHub
+from rendezvous.stores.validation import check_key, check_request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

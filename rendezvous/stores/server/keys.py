@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rendezvous.errors import LeaseNotFound, StoreError
-from rendezvous.store import TXN_OPERATIONS_MAX, KeyValue
 from rendezvous.stores import wire
-from rendezvous.stores.keyspace import ENTRY_BYTES, Keyspace, Range, measure
-from rendezvous.stores.memory import MemoryStore
-from rendezvous.stores.requests import find_duplicate_write
-from rendezvous.stores.serving import refusals
-from rendezvous.stores.serving.refusals import ServedFailure
-from rendezvous.stores.serving.text import decode_key, decode_range, encode_item
+from rendezvous.stores.contract import TXN_OPERATIONS_MAX, KeyValue
+from rendezvous.stores.memory.keyspace import ENTRY_BYTES, Keyspace, Range, measure
+from rendezvous.stores.memory.store import MemoryStore
+from rendezvous.stores.server import errors
+from rendezvous.stores.server.encoding import decode_key, decode_range, encode_item
+from rendezvous.stores.server.errors import ServedFailure
+from rendezvous.stores.validation import find_duplicate_write
 
 _RELATIONS: dict[int, Callable[[Any, Any], bool]] = {
     wire.EQUAL: operator.eq,
@@ -86,7 +86,7 @@ class KeyService:
     def compact(self, request: wire.CompactionRequest) -> wire.CompactionResponse:
         def apply(keyspace: Keyspace) -> wire.CompactionResponse:
             if request.revision > keyspace.revision:
-                raise ServedFailure(refusals.TO_COME)
+                raise ServedFailure(errors.TO_COME)
             keyspace.compact(request.revision)
             return wire.CompactionResponse(self._header(keyspace.revision))
 
@@ -106,7 +106,7 @@ class KeyService:
                 keys = decode_range(each.request_delete_range.key, each.request_delete_range.range_end)
                 growth -= sum(map(measure, keyspace.find(keys)))
         if growth > 0 and keyspace.size() + growth > self._quota_bytes:
-            raise ServedFailure(refusals.NO_SPACE)
+            raise ServedFailure(errors.NO_SPACE)
 
     def _apply(self, keyspace: Keyspace, request: wire.RequestOp) -> wire.ResponseOp:
         if request.request_put is not None:
@@ -154,20 +154,20 @@ class KeyService:
 def _check_range(request: wire.RangeRequest) -> None:
     decode_range(request.key, request.range_end)
     if not (0 <= request.sort_order <= _DESCENDING and 0 <= request.sort_target < len(_SORT_BY)):
-        raise ServedFailure(refusals.BAD_SORT)
+        raise ServedFailure(errors.BAD_SORT)
 
 
 def _check_put(request: wire.PutRequest) -> None:
     decode_key(request.key)
     if request.ignore_value and request.value:
-        raise ServedFailure(refusals.VALUE_PROVIDED)
+        raise ServedFailure(errors.VALUE_PROVIDED)
     if request.ignore_lease and request.lease:
-        raise ServedFailure(refusals.LEASE_PROVIDED)
+        raise ServedFailure(errors.LEASE_PROVIDED)
 
 
 def _check_txn(request: wire.TxnRequest) -> None:
     if max(map(len, request)) > TXN_OPERATIONS_MAX:
-        raise ServedFailure(refusals.TOO_MANY_OPERATIONS)
+        raise ServedFailure(errors.TOO_MANY_OPERATIONS)
     for compare in request.compare:
         decode_range(compare.key, compare.range_end)
     for branch in (request.success, request.failure):
@@ -184,9 +184,9 @@ def _check_branch(branch: Sequence[wire.RequestOp]) -> None:
         elif each.request_delete_range is not None:
             deleted.append(decode_range(each.request_delete_range.key, each.request_delete_range.range_end))
         else:
-            raise ServedFailure(refusals.NO_INNER_TXN)
+            raise ServedFailure(errors.NO_INNER_TXN)
     if find_duplicate_write(_list_put_keys(branch), deleted) is not None:
-        raise ServedFailure(refusals.KEY_TWICE)
+        raise ServedFailure(errors.KEY_TWICE)
 
 
 def _list_put_keys(branch: Sequence[wire.RequestOp]) -> Iterator[str]:
@@ -198,12 +198,12 @@ def _list_put_keys(branch: Sequence[wire.RequestOp]) -> Iterator[str]:
 
 def _admit_put(keyspace: Keyspace, request: wire.PutRequest) -> None:
     if (request.ignore_value or request.ignore_lease) and keyspace.get(decode_key(request.key)) is None:
-        raise ServedFailure(refusals.KEY_NOT_FOUND)
+        raise ServedFailure(errors.KEY_NOT_FOUND)
     if request.lease:
         try:
             keyspace.leases.get(request.lease)
         except LeaseNotFound:
-            raise ServedFailure(refusals.LEASE_NOT_FOUND) from None
+            raise ServedFailure(errors.LEASE_NOT_FOUND) from None
 
 
 def _holds(keyspace: Keyspace, compare: wire.WireCompare) -> bool:
@@ -230,7 +230,7 @@ def _find_past(keyspace: Keyspace, keys: Range, revision: int) -> list[KeyValue]
         return keyspace.find_at(keys, revision)
     except StoreError as error:
         to_come = revision > keyspace.revision
-        raise ServedFailure(refusals.TO_COME if to_come else refusals.make_error(error)) from None
+        raise ServedFailure(errors.TO_COME if to_come else errors.make_error(error)) from None
 
 
 def _is_within(item: KeyValue, request: wire.RangeRequest) -> bool:

@@ -12,15 +12,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from rendezvous.errors import Compacted, StoreError
-from rendezvous.store import REQUEST_BYTES_MAX
 from rendezvous.stores import wire
-from rendezvous.stores.keyspace import Change, Page
-from rendezvous.stores.memory import MemoryStore
+from rendezvous.stores.contract import REQUEST_BYTES_MAX
+from rendezvous.stores.memory.keyspace import Change, Page
+from rendezvous.stores.memory.store import MemoryStore
+from rendezvous.stores.memory.watch import MemoryWatch
 from rendezvous.stores.protobuf import encode
-from rendezvous.stores.serving import refusals
-from rendezvous.stores.serving.refusals import ServedFailure, make_error
-from rendezvous.stores.serving.text import decode_range, encode_item
-from rendezvous.stores.watches import MemoryWatch
+from rendezvous.stores.server import errors
+from rendezvous.stores.server.encoding import decode_range, encode_item
+from rendezvous.stores.server.errors import ServedFailure, make_error
 
 QUEUE_BYTES_MAX = 16 * 1024 * 1024  # what a stream may owe its client; the whole history of a large job is less
 FRAGMENT_BYTES = REQUEST_BYTES_MAX  # above this a watch that can take fragments gets them, as in etcd
@@ -108,7 +108,7 @@ class WatchStream:
     """
 
     def __init__(self, service: WatchService, wake: Callable[[], None]) -> None:
-        self.ended: refusals.ServedError | None = None
+        self.ended: errors.ServedError | None = None
         self._service = service
         self._wake = wake
         self._ids = itertools.count()
@@ -139,7 +139,7 @@ class WatchStream:
                 self._say(wire.WatchResponse(self._header(), served.id))
             served.is_quiet = True
 
-    def end(self, reason: refusals.ServedError) -> None:
+    def end(self, reason: errors.ServedError) -> None:
         """Cancel all watches and forget what was to be told."""
         self.ended = self.ended or reason
         for served in self._watches.values():
@@ -201,7 +201,7 @@ class WatchStream:
         if self.ended:
             return
         if self._queued_bytes + len(message) > QUEUE_BYTES_MAX and self._queue:
-            self.end(refusals.TOO_SLOW)
+            self.end(errors.TOO_SLOW)
             return
         self._queue.append(message)
         self._queued_bytes += len(message)

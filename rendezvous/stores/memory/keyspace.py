@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from rendezvous.errors import Compacted, StoreError
-from rendezvous.store import Batch, Compare, KeyEvent, KeyValue
-from rendezvous.stores.leases import LeaseTable
+from rendezvous.stores.contract import Batch, Compare, KeyEvent, KeyValue
+from rendezvous.stores.memory.leases import LeaseTable
 from rendezvous.values import NamedTuple
 
 TYPE_CHECKING = False

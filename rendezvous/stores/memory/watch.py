@@ -16,8 +16,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 
 from rendezvous.errors import StoreError
-from rendezvous.store import Watch
-from rendezvous.stores.keyspace import Change, Page, Range
+from rendezvous.stores.contract import Watch
+from rendezvous.stores.memory.keyspace import Change, Page, Range
 from rendezvous.values import NamedTuple
 
 TYPE_CHECKING = False

@@ -11,8 +11,8 @@ import hmac
 import secrets
 
 from rendezvous.stores import wire
-from rendezvous.stores.serving import refusals
-from rendezvous.stores.serving.refusals import ServedFailure
+from rendezvous.stores.server import errors
+from rendezvous.stores.server.errors import ServedFailure
 
 USER = "meshrun"
 
@@ -27,10 +27,10 @@ class Guard:
     def authenticate(self, request: wire.AuthenticateRequest, header: wire.Header) -> wire.AuthenticateResponse:
         """The pass. Raises Refused for another user or password."""
         if not self._token:
-            raise ServedFailure(refusals.AUTH_NOT_ENABLED)
+            raise ServedFailure(errors.AUTH_NOT_ENABLED)
         is_user = _is_same(request.name, USER)
         if not (_is_same(request.password, self._token) and is_user):
-            raise ServedFailure(refusals.AUTH_FAILED)
+            raise ServedFailure(errors.AUTH_FAILED)
         return wire.AuthenticateResponse(header, self._pass)
 
     @property
@@ -42,9 +42,9 @@ class Guard:
         if not self._token:
             return
         if shown is None:
-            raise ServedFailure(refusals.USER_EMPTY)
+            raise ServedFailure(errors.USER_EMPTY)
         if not hmac.compare_digest(shown, self._pass.encode()):
-            raise ServedFailure(refusals.BAD_TOKEN)
+            raise ServedFailure(errors.BAD_TOKEN)
 
 
 def _is_same(one: str, other: str) -> bool:

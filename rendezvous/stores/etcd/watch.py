@@ -1,6 +1,6 @@
 """One watch over a network: how far it has been told, and the callbacks that tell it.
 
-`watching.py` has the stream that carries all watches of a client. Whatever becomes of that stream, a watch knows
+`watch_loop.py` has the stream that carries all watches of a client. Whatever becomes of that stream, a watch knows
 from which revision on it is still to be told, and asks the next stream to go on from there.
 """
 
@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Sequence
 
 from rendezvous.errors import StoreError
-from rendezvous.store import Batch, KeyEvent, KeyValue, Watch
 from rendezvous.stores import wire
+from rendezvous.stores.contract import Batch, KeyEvent, KeyValue, Watch
 
 CALLBACK_LIMIT_S = 10.0  # how long cancel() waits for a callback that is running
 

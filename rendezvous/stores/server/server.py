@@ -1,10 +1,10 @@
 """A memory store for several nodes: one agent serves it, all reach it through etcd's own gRPC API.
 
-For jobs without an etcd. Our client, etcdctl and other clients of etcd speak with it as they are; what it answers is
-decided in stores/serving/. Picture one thread with one loop: every call is answered in a turn of its own, so nothing
-happens between the parts of an answer, and the store needs no thread of its own. A thousand members with two watches
-and a keep-alive each are three thousand streams, which is why it is a loop and not a thread for each. gRPC itself is
-not used: its server cannot be kept from answering strangers first (serving/http2.py, serving/lines.py).
+For jobs without an etcd. Our client, etcdctl and other clients of etcd speak with it as they are; what it answers
+is decided in the modules beside it. Picture one thread with one loop: every call is answered in a turn of its own, so
+nothing happens between the parts of an answer, and the store needs no thread of its own. A thousand members with two
+watches and a keep-alive each are three thousand streams, which is why it is a loop and not a thread for each. gRPC
+itself is not used: its server cannot be kept from answering strangers first (http2.py, connections.py).
 
 The store is lost with its process. Clients notice: leases and revisions are never numbered as before, so a member that
 returns learns that its lease is gone, and a watch that it must list again. A process that was merely frozen begins
@@ -23,22 +23,22 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from rendezvous.addresses import join_address
 from rendezvous.errors import StoreError
-from rendezvous.store import REQUEST_BYTES_MAX
 from rendezvous.stores import wire
-from rendezvous.stores.listening import listen
-from rendezvous.stores.memory import MemoryStore
+from rendezvous.stores.addresses import join_address
+from rendezvous.stores.contract import REQUEST_BYTES_MAX
+from rendezvous.stores.memory.store import MemoryStore
 from rendezvous.stores.protobuf import WireError, decode, encode
-from rendezvous.stores.serving import refusals
-from rendezvous.stores.serving.calls import MESSAGE_BYTES_MAX, KeepAliveStream, UnaryCall, WatchCall, refuse
-from rendezvous.stores.serving.guard import Guard
-from rendezvous.stores.serving.http2 import Http2Stream
-from rendezvous.stores.serving.keys import KeyService
-from rendezvous.stores.serving.leases import LeaseService
-from rendezvous.stores.serving.lines import ConnectionTable, ServedConnection
-from rendezvous.stores.serving.refusals import ServedError, ServedFailure, make_error
-from rendezvous.stores.serving.watches import WatchService, WatchStream
+from rendezvous.stores.server import errors
+from rendezvous.stores.server.authentication import Guard
+from rendezvous.stores.server.calls import MESSAGE_BYTES_MAX, KeepAliveStream, UnaryCall, WatchCall, refuse
+from rendezvous.stores.server.connections import ConnectionTable, ServedConnection
+from rendezvous.stores.server.errors import ServedError, ServedFailure, make_error
+from rendezvous.stores.server.http2 import Http2Stream
+from rendezvous.stores.server.keys import KeyService
+from rendezvous.stores.server.leases import LeaseService
+from rendezvous.stores.server.listen import listen
+from rendezvous.stores.server.watches import WatchService, WatchStream
 
 VERSION = "3.4.0+meshrun"  # the version of the API, as clients that ask expect it
 TICK_S = 0.5  # how late a lease may end, and how often we look whether we were away; etcd's is the same
@@ -153,7 +153,7 @@ class StoreServer:
                 listener.close()
             for line in self._lines.all:
                 for stream in list(line.connection.streams.values()):
-                    refuse(stream, refusals.STOPPED)
+                    refuse(stream, errors.STOPPED)
             await self._lines.leave(max(self._grace_s, FAREWELL_S))
             self._store.close()
 
@@ -230,7 +230,7 @@ class StoreServer:
             return
         line.trust()
         if self._stop.is_set():
-            refuse(stream, refusals.STOPPED)
+            refuse(stream, errors.STOPPED)
         elif path in self._answering:
             stream.call = UnaryCall(self, stream, line, *self._answering[path], MESSAGE_BYTES_MAX)
         elif path == _KEEP_ALIVE:
@@ -245,7 +245,7 @@ class StoreServer:
     ) -> bytes | ServedError:
         """What to say to a question. `deliver` follows once it is said."""
         if len(question) > REQUEST_BYTES_MAX:
-            return refusals.TOO_LARGE
+            return errors.TOO_LARGE
         self._notice_absence()
         try:
             return encode(answer(decode(method.question, question)))

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import bisect
 
-from rendezvous.store import KeyValue
 from rendezvous.stores import wire
-from rendezvous.stores.keyspace import Range, end_of_prefix
-from rendezvous.stores.serving.refusals import EMPTY_KEY, NOT_TEXT, ServedFailure
+from rendezvous.stores.contract import KeyValue
+from rendezvous.stores.memory.keyspace import Range, end_of_prefix
+from rendezvous.stores.server.errors import EMPTY_KEY, NOT_TEXT, ServedFailure
 
 _EVERYTHING = b"\0"  # as the end of a range: there is none
 _SURROGATES = range(0xD800, 0xE000)  # numbers of no character

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rendezvous.errors import StoreError
-from rendezvous.store import REQUEST_BYTES_MAX, TXN_OPERATIONS_MAX, Compare, Delete, Operation, Put
-from rendezvous.stores.keyspace import Range, make_range
+from rendezvous.stores.contract import REQUEST_BYTES_MAX, TXN_OPERATIONS_MAX, Compare, Delete, Operation, Put
+from rendezvous.stores.memory.keyspace import Range, make_range
 
 
 def check_key(key: str, prefix: bool = False) -> int:

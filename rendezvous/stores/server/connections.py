@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from rendezvous.stores.serving.http2 import CALM, ConnectionFault, Http2Connection, Http2Stream
+from rendezvous.stores.server.http2 import CALM, ConnectionFault, Http2Connection, Http2Stream
 
 STRANGERS_SHARE = 0.2
 CREDIT_S = 0.05  # what strangers may use at once: no member waits longer for them

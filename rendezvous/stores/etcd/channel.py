@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rendezvous.errors import SettingsError
+from rendezvous.stores.etcd.errors import CallFailed, ErrorKind, EtcdError, classify
 from rendezvous.stores.protobuf import WireError, decode, encode
-from rendezvous.stores.refusals import CallFailed, ErrorKind, EtcdError, classify
 from rendezvous.stores.wire import Answer, Method, Question
 from rendezvous.values import NamedTuple
 

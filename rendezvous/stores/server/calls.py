@@ -9,14 +9,14 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from rendezvous.errors import StoreError
-from rendezvous.store import REQUEST_BYTES_MAX
 from rendezvous.stores import wire
+from rendezvous.stores.contract import REQUEST_BYTES_MAX
 from rendezvous.stores.protobuf import WireError, decode
-from rendezvous.stores.serving import refusals
-from rendezvous.stores.serving.http2 import Http2Stream
-from rendezvous.stores.serving.lines import ServedConnection
-from rendezvous.stores.serving.refusals import ServedError, make_error
-from rendezvous.stores.serving.watches import WatchStream
+from rendezvous.stores.server import errors
+from rendezvous.stores.server.connections import ServedConnection
+from rendezvous.stores.server.errors import ServedError, make_error
+from rendezvous.stores.server.http2 import Http2Stream
+from rendezvous.stores.server.watches import WatchStream
 
 OWED_MAX = 64  # answers to renewals that a client leaves unread; ours waits for each one
 MESSAGE_BYTES_MAX = REQUEST_BYTES_MAX + 512 * 1024  # what is larger than it may be is told so in etcd's words
@@ -140,7 +140,7 @@ class WatchCall:
             self._server.forget_watching(self._watch)
 
     def lose(self) -> None:
-        self._watch.end(refusals.STOPPED)
+        self._watch.end(errors.STOPPED)
 
 
 def refuse(stream: Http2Stream, refusal: ServedError) -> None:

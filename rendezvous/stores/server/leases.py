@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from rendezvous.errors import LeaseNotFound
 from rendezvous.stores import wire
-from rendezvous.stores.keyspace import ENTRY_BYTES
-from rendezvous.stores.memory import MemoryStore
-from rendezvous.stores.serving import refusals
-from rendezvous.stores.serving.refusals import ServedFailure
+from rendezvous.stores.memory.keyspace import ENTRY_BYTES
+from rendezvous.stores.memory.store import MemoryStore
+from rendezvous.stores.server import errors
+from rendezvous.stores.server.errors import ServedFailure
 
 _TTL_MAX = 9_000_000_000  # etcd's
 
@@ -25,11 +25,11 @@ class LeaseService:
 
     def grant(self, request: wire.LeaseGrantRequest) -> wire.LeaseGrantResponse:
         if request.ttl > _TTL_MAX:
-            raise ServedFailure(refusals.TTL_TOO_LARGE)
+            raise ServedFailure(errors.TTL_TOO_LARGE)
         if self._exists(request.id):
-            raise ServedFailure(refusals.LEASE_EXISTS)
+            raise ServedFailure(errors.LEASE_EXISTS)
         if self._store.size() + ENTRY_BYTES > self._quota_bytes:
-            raise ServedFailure(refusals.NO_SPACE)
+            raise ServedFailure(errors.NO_SPACE)
         lease = self._store.lease_grant(request.ttl, id=request.id)
         return wire.LeaseGrantResponse(self._header(), lease.id, math.ceil(lease.ttl_s))
 

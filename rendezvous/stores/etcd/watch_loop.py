@@ -26,11 +26,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 from rendezvous.errors import Compacted, StoreError
 from rendezvous.stores import wire
-from rendezvous.stores.calls import EtcdClient
-from rendezvous.stores.endpoints import Endpoint
+from rendezvous.stores.etcd.channel import Endpoint
+from rendezvous.stores.etcd.client import EtcdClient
+from rendezvous.stores.etcd.errors import CallFailed, ErrorKind, EtcdError, classify
+from rendezvous.stores.etcd.watch import EtcdWatch, print_traceback
 from rendezvous.stores.protobuf import encode
-from rendezvous.stores.refusals import CallFailed, ErrorKind, EtcdError, classify
-from rendezvous.stores.streams import EtcdWatch, print_traceback
 
 OPEN_LIMIT_S = 2.0  # how long a server may take to confirm a watch; a healthy one needs milliseconds
 QUIET_LIMIT_S = 1.5  # with keep-alives every second an endpoint is never quiet for so long

@@ -1,7 +1,7 @@
 """A client of etcd v3, or of whatever speaks its language, as our own served store does.
 
-The contract in `rendezvous/store.py` in etcd's words over gRPC: this file translates; `calls.py` asks, `watching.py`
-watches, `endpoints.py` holds the connections. Every call ends within its limit, whatever the servers do.
+The contract in `rendezvous/stores/contract.py` in etcd's words over gRPC: this file translates, `client.py` calls,
+`watch_loop.py` watches, `channel.py` holds the connections. Every call ends within its limit, whatever the servers do.
 
 A lease is renewed by a stream of its own each time: one question, one answer, a deadline. So no answer can be
 taken for another's, and no stream that hangs holds up the next renewal; a stream over HTTP/2 costs as little as a call.
@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from rendezvous.errors import LeaseNotFound, StoreError
-from rendezvous.store import (
+from rendezvous.stores import wire
+from rendezvous.stores.contract import (
     Batch,
     Compare,
     Delete,
@@ -29,12 +30,11 @@ from rendezvous.store import (
     TxnResult,
     Watch,
 )
-from rendezvous.stores import wire
-from rendezvous.stores.calls import Effect, EtcdClient, EtcdSession
-from rendezvous.stores.endpoints import Endpoint, Endpoints, Tls
-from rendezvous.stores.requests import check_key, check_request
-from rendezvous.stores.streams import EtcdWatch, decode_item
-from rendezvous.stores.watching import WatchLoop
+from rendezvous.stores.etcd.channel import Endpoint, Endpoints, Tls
+from rendezvous.stores.etcd.client import Effect, EtcdClient, EtcdSession
+from rendezvous.stores.etcd.watch import EtcdWatch, decode_item
+from rendezvous.stores.etcd.watch_loop import WatchLoop
+from rendezvous.stores.validation import check_key, check_request
 from rendezvous.stores.wire import Answer, Method, Question
 
 __all__ = ["EtcdStore", "Tls"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import socket
 
-from rendezvous.addresses import join_address
 from rendezvous.errors import StoreError
 from rendezvous.listeners import find_foreign_listener
+from rendezvous.stores.addresses import join_address
 
 _BACKLOG = 1024  # a thousand members may come in one moment
 

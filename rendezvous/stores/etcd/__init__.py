@@ -1,0 +1,1 @@
+"""The client of etcd, over gRPC: calls, one stream for all watches, and what errors mean."""
