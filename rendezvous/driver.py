@@ -36,10 +36,11 @@ from rendezvous.messages import (
     Tick,
     WatchLost,
     WatchUpdate,
+    request_kind,
 )
 from rendezvous.protocol import MemberMachine
 from rendezvous.stores.contract import Batch, Lease, Store, Watch
-from rendezvous.trouble import StoreHealthLog, request_kind
+from rendezvous.trouble import StoreHealthLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

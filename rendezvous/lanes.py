@@ -19,9 +19,9 @@ from rendezvous.messages import (
     StoreRejected,
     StoreReply,
     StoreRequest,
+    request_kind,
 )
 from rendezvous.settings import Settings
-from rendezvous.trouble import request_kind
 from rendezvous.values import NamedTuple
 
 

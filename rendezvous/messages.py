@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from rendezvous.errors import StoreError
 from rendezvous.records import Verdict
-from rendezvous.stores.contract import Batch, Compare, Lease, Operation, Renewal, TxnResult
+from rendezvous.stores.contract import Batch, Compare, Get, Lease, Operation, Renewal, TxnResult
 from rendezvous.values import NamedTuple
 
 # --- Requests to the store, inside the action Ask ---
@@ -38,6 +38,17 @@ class Txn(NamedTuple):
 
 Request = Grant | KeepAlive | Revoke | Txn
 Answer = Lease | Renewal | TxnResult | None
+
+
+def request_kind(request: Request) -> str:
+    """What a request is for: "renew", "read" or "write"."""
+    match request:
+        case KeepAlive():
+            return "renew"
+        case Txn(_, success, _) if all(isinstance(one, Get) for one in success):
+            return "read"
+    return "write"
+
 
 # --- Events ---
 

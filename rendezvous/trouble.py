@@ -14,9 +14,7 @@ from __future__ import annotations
 import math
 
 from rendezvous.errors import Compacted, LeaseNotFound, StoreError
-from rendezvous.messages import KeepAlive, Request, Txn
 from rendezvous.settings import Settings
-from rendezvous.stores.contract import Get
 
 PATIENCE_S = 1.0
 """So long something must go wrong before it is told. The first words of a server that ends are about broken
@@ -24,16 +22,6 @@ connections, and a second later it is plain what is the matter."""
 SLOW_S = 1.0
 """A write that takes so long is told; an etcd on a disk made for it takes some milliseconds."""
 _NO_TROUBLE = (LeaseNotFound, Compacted)  # answers as any other
-
-
-def request_kind(request: Request) -> str:
-    """What a request is for: "renew", "read" or "write"."""
-    match request:
-        case KeepAlive():
-            return "renew"
-        case Txn(_, success, _) if all(isinstance(one, Get) for one in success):
-            return "read"
-    return "write"
 
 
 class StoreHealthLog:

@@ -12,11 +12,20 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from rendezvous.messages import Action, Event, ExtendWatchdog, KeepAlive, SendToPeer, StartRound, StoreRequest, Txn
+from rendezvous.messages import (
+    Action,
+    Event,
+    ExtendWatchdog,
+    KeepAlive,
+    SendToPeer,
+    StartRound,
+    StoreRequest,
+    Txn,
+    request_kind,
+)
 from rendezvous.settings import Settings
 from rendezvous.testing.history import JobRecord
 from rendezvous.testing.witness import Witness
-from rendezvous.trouble import request_kind
 
 if TYPE_CHECKING:
     from rendezvous.testing.cluster import Cluster

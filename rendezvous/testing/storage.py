@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING, cast
 from rendezvous import messages
 from rendezvous.driver import execute_request
 from rendezvous.errors import Compacted, StoreError
-from rendezvous.messages import Event, StoreRequest, WatchLost
+from rendezvous.messages import Event, StoreRequest, WatchLost, request_kind
 from rendezvous.stores.contract import Batch, Renewal, Watch
 from rendezvous.stores.memory.leases import LeaseState
 from rendezvous.stores.memory.store import MemoryStore
-from rendezvous.trouble import request_kind
 
 if TYPE_CHECKING:
     from rendezvous.testing.cluster import Cluster
