@@ -30,10 +30,10 @@ from launcher import roster
 from launcher.mesh import Axis, Mesh
 from launcher.placement import Costs, Limits
 from launcher.roster.description import Description, describe
-from rendezvous.driver import Driver
-from rendezvous.messages import Event, Exit, RoundStopped, Start, StartRound, StopRound
-from rendezvous.presence import PeerConnections, bind
-from rendezvous.protocol import MemberMachine
+from rendezvous.driver.driver import Driver
+from rendezvous.events import Event, Exit, RoundStopped, Start, StartRound, StopRound
+from rendezvous.machine import MemberMachine
+from rendezvous.peers.connections import PeerConnections, bind
 from rendezvous.records import Spec
 from rendezvous.settings import Settings
 from rendezvous.stores.contract import Store

@@ -28,12 +28,12 @@ from collections.abc import Callable, Iterator
 import grpc
 
 from rendezvous.errors import Compacted, StoreError
-from rendezvous.messages import Event as ProtocolEvent
-from rendezvous.messages import PeerDown, PeerGone, PeerMessage, PeerUp
-from rendezvous.presence import PeerConnections
-from rendezvous.presence.connection import BEAT, BYE, Ending, PeerConnection, find_dial_failure
-from rendezvous.presence.dialling import Dialer
-from rendezvous.presence.greeting import NONCE_BYTES, Handshake, HandshakeError, Identity
+from rendezvous.events import Event as ProtocolEvent
+from rendezvous.events import PeerDown, PeerGone, PeerMessage, PeerUp
+from rendezvous.peers.connection import BEAT, BYE, Ending, PeerConnection, find_dial_failure
+from rendezvous.peers.connections import PeerConnections
+from rendezvous.peers.dialer import Dialer
+from rendezvous.peers.handshake import NONCE_BYTES, Handshake, HandshakeError, Identity
 from rendezvous.stores import wire
 from rendezvous.stores.contract import Batch, KeyEvent, Watch
 from rendezvous.stores.etcd.store import EtcdStore

@@ -1,7 +1,7 @@
 """The agent: the loop that joins agreement, workers and signals on one node.
 
 It waits for three things at once: reports of the warden, events of the agreement, and signals. Each is handed
-to the machine that knows what it means (`rendezvous.protocol` for the job, `lifecycle` for the processes of a
+to the machine that knows what it means (`rendezvous.machine` for the job, `lifecycle` for the processes of a
 round), and what that machine wants done is done here. Signal handlers do nothing but wake the loop.
 """
 
@@ -28,7 +28,7 @@ from launcher.reporting.narrator import Narrator, pids, recorder
 from launcher.warden import Exited, Gone, LeashExpired, Report, Spawned, SpawnFailed, Warden, WardenLost
 from launcher.workers import WorkerMaker
 from launcher.workers.master_port import MasterPort
-from rendezvous import messages
+from rendezvous import events
 from rendezvous.errors import RecordError
 
 TYPE_CHECKING = False
@@ -104,7 +104,7 @@ class Agent:
 
         self._round: lifecycle.Round | None = None
         self._share: Share | None = None  # of the round that is or was
-        self._end: messages.Exit | None = None
+        self._end: events.Exit | None = None
         self._lost = ""  # why the warden is gone
         self._refusal: UsageError | None = None  # why there is no image
         self._stuck_at = math.inf  # when a sweep has taken so long that it is explained
@@ -117,7 +117,7 @@ class Agent:
         self._poll.register(self._wakeup, select.POLLIN)
         self._poll.register(self._warden, select.POLLIN)
         self._conversation.register(self._poll)
-        self._driver.submit(messages.Start())
+        self._driver.submit(events.Start())
         try:
             while self._end is None:
                 self._turn()
@@ -147,7 +147,7 @@ class Agent:
         if leave := self._departure.looked(now()):
             self._leave(leave)
         for round in self._conversation.saved():
-            self._driver.submit(messages.CheckpointSaved(round))
+            self._driver.submit(events.CheckpointSaved(round))
         for report in self._warden.reports() if not self._lost else ():
             self._take_report(report)
         if self._round is not None:
@@ -167,23 +167,23 @@ class Agent:
 
     # --- what the agreement wants ---
 
-    def _carry_out(self, action: messages.Action) -> None:
+    def _carry_out(self, action: events.Action) -> None:
         self._record(action)
         match action:
-            case messages.StartRound():
+            case events.StartRound():
                 self._start(action)
-            case messages.StopRound(round, mode, reason):
+            case events.StopRound(round, mode, reason):
                 if self._round is not None and self._round.round == round:
                     self._narrator.ends(round, reason)
                     self._stop(self._round, mode)
-            case messages.ExtendWatchdog(until):
+            case events.ExtendWatchdog(until):
                 self._warden.extend_leash(until)
-            case messages.Log(sentence, is_remark):
+            case events.Log(sentence, is_remark):
                 self._narrator.note(sentence, is_remark=is_remark)
-            case messages.Exit():
+            case events.Exit():
                 self._end = action
 
-    def _start(self, start: messages.StartRound) -> None:
+    def _start(self, start: events.StartRound) -> None:
         try:
             share = self._maker.read(start.assignment)
         except RecordError as error:
@@ -202,7 +202,7 @@ class Agent:
         """Run nothing of it. Others wait for this node's ranks, so it has failed, and the leader seals another one."""
         tell(f"round {round} cannot run here, since no leader wrote this node's assignment: {error}")
         self._round, self._share = lifecycle.Round(round, 0), None
-        self._driver.submit(messages.RoundFailed(round, 1, False, ""))
+        self._driver.submit(events.RoundFailed(round, 1, False, ""))
 
     def _stop(self, round: lifecycle.Round, mode: str) -> None:
         if mode == "fence" or self._refusal is not None:
@@ -239,7 +239,7 @@ class Agent:
                     self._do(round, round.gone())
             case LeashExpired():
                 tell("the leash has run out: this node could not renew its membership, so its workers were killed")
-                self._driver.submit(messages.WatchdogExpired())
+                self._driver.submit(events.WatchdogExpired())
             case WardenLost(sentence, exit_code):
                 self._take_loss(sentence, exit_code)
 
@@ -258,14 +258,14 @@ class Agent:
         left = self._warden.kill_orphans(SWEEP_LIMIT_S)
         tell(f"{sentence}; its workers were killed" + (f", but {pids(left)} would not go" if left else ""))
         self._stuck_at = math.inf
-        self._driver.submit(messages.LeaveRequest(sentence, exit_code))
+        self._driver.submit(events.LeaveRequest(sentence, exit_code))
         if self._round is not None:
             self._do(self._round, self._round.gone())
 
     def _take_refusal(self, refusal: UsageError) -> None:
         """There will be no image, and no worker without it: leave the job."""
         self._refusal = refusal
-        self._leave(messages.LeaveRequest(str(refusal), EXIT_USAGE))
+        self._leave(events.LeaveRequest(str(refusal), EXIT_USAGE))
 
     # --- what the round wants ---
 
@@ -278,11 +278,11 @@ class Agent:
                     self._warden.sweep(round.round)
                     self._stuck_at = now() + STUCK_LIMIT_S
                 case lifecycle.TellSucceeded():
-                    self._driver.submit(messages.RoundSucceeded(round.round))
+                    self._driver.submit(events.RoundSucceeded(round.round))
                 case lifecycle.TellFailed(cause):
                     exit_code, text, rank = self._failures.blame(cause.local_rank)
                     taken = self._share is not None and self._port.is_taken(self._share)
-                    self._driver.submit(messages.RoundFailed(round.round, exit_code, cause.is_echo, text, rank, taken))
+                    self._driver.submit(events.RoundFailed(round.round, exit_code, cause.is_echo, text, rank, taken))
                 case lifecycle.TellStopped():
                     self._tell_stopped(round)
 
@@ -290,7 +290,7 @@ class Agent:
         self._failures.settle()
         self._round, self._stuck_at = None, math.inf
         self._port.renew()
-        self._driver.submit(messages.RoundStopped(round.round, self._port.number))
+        self._driver.submit(events.RoundStopped(round.round, self._port.number))
 
     # --- signals and the end ---
 
@@ -303,11 +303,11 @@ class Agent:
             self._do(self._round, self._round.kill())
             tell("SIGINT: no more waiting, the workers are killed")
 
-    def _leave(self, leave: messages.LeaveRequest) -> None:
+    def _leave(self, leave: events.LeaveRequest) -> None:
         self._narrator.leaves()
         self._driver.submit(leave)
 
-    def _finish(self, end: messages.Exit) -> int:
+    def _finish(self, end: events.Exit) -> int:
         """Leave nothing behind, then say how it ended."""
         if self._round is not None and not self._lost:
             self._warden.sweep(self._round.round)

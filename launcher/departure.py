@@ -12,7 +12,7 @@ import signal
 from collections.abc import Sequence
 
 from launcher.config import Config
-from rendezvous.messages import LeaveRequest
+from rendezvous.events import LeaveRequest
 
 FILE_INTERVAL_S = 1.0  # preemptions are announced some 30 s ahead
 

@@ -22,9 +22,9 @@ from launcher.roster import RosterPlanner
 from launcher.roster.demand import limits_and_costs, written
 from launcher.roster.description import Description, describe
 from launcher.topology import HOST
-from rendezvous.driver import Driver
+from rendezvous.driver.driver import Driver
 from rendezvous.errors import SettingsError
-from rendezvous.protocol import MemberMachine
+from rendezvous.machine import MemberMachine
 from rendezvous.records import Spec
 from rendezvous.settings import Settings
 from rendezvous.stores.memory.store import MemoryStore

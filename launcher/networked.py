@@ -26,10 +26,10 @@ from launcher.node import Device
 from launcher.roster import RosterPlanner
 from launcher.roster.demand import written
 from launcher.roster.description import Description, describe
-from rendezvous.driver import Driver
+from rendezvous.driver.driver import Driver
 from rendezvous.errors import MeshrunError
-from rendezvous.presence import PeerConnections
-from rendezvous.protocol import MemberMachine
+from rendezvous.machine import MemberMachine
+from rendezvous.peers.connections import PeerConnections
 from rendezvous.records import Spec
 from rendezvous.settings import Settings
 from rendezvous.stores.contract import Store

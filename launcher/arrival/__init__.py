@@ -28,8 +28,8 @@ from launcher.credentials import Credentials
 from launcher.errors import TemporaryError, UsageError
 from launcher.options.network import Network
 from launcher.warden import open_standard_streams
-from rendezvous import presence
 from rendezvous.errors import MeshrunError
+from rendezvous.peers import connections
 from rendezvous.settings import Settings
 from rendezvous.stores.addresses import join_address, split_address
 from rendezvous.values import NamedTuple, replace
@@ -244,7 +244,7 @@ def require_master_port(config: Config) -> None:
     """See that rank 0 can listen where all nodes were told that it does; if that is here. Raises TemporaryError."""
     if config.node_rank != 0 or config.master_port is None:
         return
-    from rendezvous.listeners import find_foreign_listener
+    from rendezvous.stores.foreign_listener import find_foreign_listener
 
     if holder := find_foreign_listener(config.master_port):
         raise TemporaryError(
@@ -257,7 +257,7 @@ def listen(config: Config, address: str) -> socket.socket:
     """Where the other agents reach this one. Raises UsageError and TemporaryError."""
     first, last = config.port_range or (0, 0)
     try:
-        return presence.bind(address, range(first, last + 1))
+        return connections.bind(address, range(first, last + 1))
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:
             raise UsageError(f"{address} is no address of this node", "--local-addr or --interface names one") from None

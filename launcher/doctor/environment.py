@@ -76,7 +76,7 @@ def world(config: Config, slots: Sequence[Slot], count: int, stands: Locality | 
     from launcher.roster import RosterPlanner
     from launcher.roster.demand import limits_and_costs
     from launcher.roster.description import read_share
-    from rendezvous.messages import Candidate, MakePlan, PlanRefused
+    from rendezvous.events import Candidate, MakePlan, PlanRefused
 
     place = stands.place if stands is not None and config.network is not None else ()
     levels = tuple(dict.fromkeys((*LEVELS, *(level for level, _ in place)))) if config.network is not None else ()

@@ -27,7 +27,7 @@ from launcher.errors import UsageError
 from launcher.options import shown
 from launcher.roster.description import Share, read_share
 from launcher.warden import Exited, Gone, Spawned, SpawnFailed
-from rendezvous.messages import Exit, StartRound, StopRound
+from rendezvous.events import Exit, StartRound, StopRound
 
 SILENT = ("null", "dynamic_rendezvous")
 """The handlers of torch's own that do nothing."""

@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.output.pump import OutputPump
     from launcher.reporting.report import WorkerFailure
-    from rendezvous.messages import Exit
+    from rendezvous.events import Exit
 
 TAIL_LIMIT_S = 0.5  # for the last lines of workers that have just ended to arrive, all of a round together
 MESSAGE_MAX = 40_000  # characters, more than the report shows

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from launcher.config import Config
 from launcher.console import tell
 from launcher.roster.description import Share
-from rendezvous.messages import StartRound
+from rendezvous.events import StartRound
 
 STANDING_S = 0.5  # what is waited for is told once it has not changed for so long
 SILENCE_MAX_S = 2.0  # by then something is told all the same, also by a node that does not know what the leader knows

@@ -28,9 +28,9 @@ from launcher.roster.description import (
     write_share,
 )
 from launcher.topology import in_order
-from rendezvous.decide import MemberView, Size
 from rendezvous.errors import RecordError
-from rendezvous.messages import MakePlan, PlanReady, PlanRefused
+from rendezvous.events import MakePlan, PlanReady, PlanRefused
+from rendezvous.leader.decide import MemberView, Size
 from rendezvous.stores.addresses import is_local_only
 from rendezvous.values import NamedTuple
 

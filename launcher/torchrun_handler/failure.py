@@ -12,7 +12,7 @@ import time
 
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from rendezvous.messages import Exit
+from rendezvous.events import Exit
 
 
 def cause(error: BaseException | None) -> tuple[int, str, int]:

@@ -37,7 +37,7 @@ from launcher.torchrun_handler.member import Member
 from launcher.torchrun_handler.round_store import RoundStore
 from launcher.torchrun_handler.terms import Parameters, terms
 from rendezvous.errors import MeshrunError
-from rendezvous.messages import Exit
+from rendezvous.events import Exit
 
 LEAVE_LIMIT_S = 10.0  # for the others to be told
 VERDICT_LIMIT_S = 90.0  # for the job to fail: other agents give their workers half a minute to stop

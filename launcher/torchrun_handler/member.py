@@ -22,8 +22,8 @@ from launcher.reporting.narrator import Narrator
 from launcher.roster.description import Share, read_share
 from launcher.torchrun_handler.port import OfferedPort
 from launcher.torchrun_handler.terms import Terms, limits
-from rendezvous import messages
-from rendezvous.messages import Exit, StartRound
+from rendezvous import events
+from rendezvous.events import Exit, StartRound
 
 LOOK_LIMIT_S = 3600.0  # the longest sleep of the thread; nothing depends on it
 EXIT_LEFT = 143  # as after SIGTERM
@@ -86,7 +86,7 @@ class Member:
         Raises what went wrong in the thread.
         """
         if not self._thread.is_alive() and self._end is None and self._mistake is None:
-            self._driver.submit(messages.Start())
+            self._driver.submit(events.Start())
             self._thread.start()
         with self._news:
             self._news.wait_for(lambda: self._start is not None or self._has_ended)
@@ -130,20 +130,20 @@ class Member:
         if start is None:
             return
         if stop is None and is_begun:
-            self._driver.submit(messages.RoundFailed(start.round, 1, False, ""))
+            self._driver.submit(events.RoundFailed(start.round, 1, False, ""))
         try:
             self.offer.renew()
         except TemporaryError as error:  # nobody could meet here
             self.leave(str(error))
             raise
         finally:
-            self._driver.submit(messages.RoundStopped(start.round, self.offer.number))
+            self._driver.submit(events.RoundStopped(start.round, self.offer.number))
 
     def succeeded(self) -> None:
         """All workers of the round on this node have succeeded, and are gone."""
         if self._start is not None:
             self._has_succeeded = True
-            self._driver.submit(messages.RoundSucceeded(self._start.round))
+            self._driver.submit(events.RoundSucceeded(self._start.round))
 
     def give_up(self, exit_code: int, failure: str, rank: int) -> None:
         """torchrun has stopped its workers after a failure, for good: the job fails, and this node stays for that.
@@ -154,7 +154,7 @@ class Member:
             self.leave("torchrun has ended", exit_code)
             return
         round = self._start.round
-        self._driver.submit(messages.RoundFailed(round, exit_code, False, failure, rank, is_final=True))
+        self._driver.submit(events.RoundFailed(round, exit_code, False, failure, rank, is_final=True))
         self._be_without_workers()
 
     def leave(self, reason: str, exit_code: int = EXIT_LEFT) -> None:
@@ -162,7 +162,7 @@ class Member:
         if self._thread.ident is None:  # it never asked for a round, so there is nobody to tell
             self._end = self._end or Exit(exit_code, reason, None)
             return
-        self._driver.submit(messages.LeaveRequest(reason, exit_code))
+        self._driver.submit(events.LeaveRequest(reason, exit_code))
         self._be_without_workers()
 
     def close(self) -> None:
@@ -188,7 +188,7 @@ class Member:
             self._is_leaving = True
             start = self._start if self._stop is not None else None
         if start is not None:
-            self._driver.submit(messages.RoundStopped(start.round, 0))
+            self._driver.submit(events.RoundStopped(start.round, 0))
         self._wakeup.set()
 
     def _live(self) -> None:
@@ -212,7 +212,7 @@ class Member:
     def _turn(self) -> None:
         if self._start is not None and now() >= self._leash_until:
             self._leash_until = math.inf
-            self._driver.submit(messages.WatchdogExpired())
+            self._driver.submit(events.WatchdogExpired())
         while actions := self._driver.run():
             for action in actions:
                 self._carry_out(action)
@@ -224,15 +224,15 @@ class Member:
             return min(self._driver.wake_at, self._leash_until)
         return min(self._driver.wake_at, math.inf if self._is_leaving else self._narrator.wake_at)
 
-    def _carry_out(self, action: messages.Action) -> None:
+    def _carry_out(self, action: events.Action) -> None:
         match action:
             case StartRound():
                 self._begin_round(action)
-            case messages.StopRound(round, _, reason):
+            case events.StopRound(round, _, reason):
                 self._end_round(round, reason)
-            case messages.ExtendWatchdog(until):
+            case events.ExtendWatchdog(until):
                 self._leash_until = until
-            case messages.Log(sentence, is_remark):
+            case events.Log(sentence, is_remark):
                 self._narrator.note(sentence, is_remark=is_remark)
             case Exit():
                 with self._news:
@@ -245,7 +245,7 @@ class Member:
             self._start, self._stop = start, None
             self._news.notify_all()
         if self._is_leaving:
-            self._driver.submit(messages.LeaveRequest("torchrun has ended", EXIT_LEFT))
+            self._driver.submit(events.LeaveRequest("torchrun has ended", EXIT_LEFT))
         else:
             self._narrator.runs()
             tell(f"round {start.round}: {self._summary(share)}; this is node {share.group_rank}")
@@ -259,7 +259,7 @@ class Member:
         if not self._has_succeeded:
             self._narrator.ends(round, reason)
         if self._is_leaving:
-            self._driver.submit(messages.RoundStopped(round, 0))
+            self._driver.submit(events.RoundStopped(round, 0))
 
     def _summary(self, share: Share) -> str:
         """The round in a few words. Where nobody knows how many workers a node has, the plan's ranks are nodes."""

@@ -37,7 +37,7 @@ class MasterPort:
         if share.group_rank != 0:
             return False
         from launcher.warden import kernel
-        from rendezvous.listeners import UNKNOWN, find_foreign_listener
+        from rendezvous.stores.foreign_listener import UNKNOWN, find_foreign_listener
 
         # A worker that has just failed, too, may be past the point where one sees what it listened on: look again.
         for _ in range(LOOKS):

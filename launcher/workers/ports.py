@@ -8,7 +8,7 @@ nothing of a round is found in the next.
 
 The port is held on all local addresses, because that is where torch's and JAX's servers will bind. A socket that does
 not listen takes no connections: whoever dials is refused until rank 0 serves there. What nobody can hold off is a
-server that binds as rank 0 does, with SO_REUSEADDR, and listens first; `rendezvous.listeners` tells of it.
+server that binds as rank 0 does, with SO_REUSEADDR, and listens first; `rendezvous.stores.foreign_listener` finds it.
 """
 
 from __future__ import annotations

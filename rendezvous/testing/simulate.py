@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from random import Random
 
 from rendezvous.settings import Settings
-from rendezvous.testing.checker import Checker, Violation
-from rendezvous.testing.cluster import Cluster
-from rendezvous.testing.network import Network
-from rendezvous.testing.shape import Shape
-from rendezvous.testing.storm import FaultInjector
+from rendezvous.testing.faults import FaultInjector
+from rendezvous.testing.invariants.checker import Checker, Violation
+from rendezvous.testing.simulation.cluster import Cluster
+from rendezvous.testing.simulation.network import Network
+from rendezvous.testing.simulation.shape import Shape
 from rendezvous.testing.themes import THEMES
 
 FAULTS_S = 60.0  # virtual time during which faults happen

@@ -47,11 +47,11 @@ from random import Random
 from typing import Any
 
 from rendezvous.settings import Settings
-from rendezvous.testing.checker import Checker, Violation
-from rendezvous.testing.cluster import Cluster
-from rendezvous.testing.network import Cuts, Network
-from rendezvous.testing.node import Node
-from rendezvous.testing.shape import Shape
+from rendezvous.testing.invariants.checker import Checker, Violation
+from rendezvous.testing.simulation.cluster import Cluster
+from rendezvous.testing.simulation.network import Cuts, Network
+from rendezvous.testing.simulation.node import Node
+from rendezvous.testing.simulation.shape import Shape
 
 SEPARATOR = "----"
 VIOLATION = "violation of"

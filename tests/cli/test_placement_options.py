@@ -84,7 +84,7 @@ import sys
 from launcher import agent, mesh
 from launcher.placement import Costs, Limits
 from launcher.roster import Description, RosterPlanner, describe
-from rendezvous.messages import Candidate, MakePlan
+from rendezvous.events import Candidate, MakePlan
 
 node = Candidate("a", describe(Description(slot_count=8, address="127.0.0.1", role="default")), 4000, 1)
 planner = RosterPlanner(mesh.parse("pp=2,dp=*,tp=2"), Limits(), Costs())

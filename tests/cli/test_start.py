@@ -31,8 +31,10 @@ HEAVY = frozenset({
     "tempfile", "torch", "traceback", "typing", "urllib", "uuid",
 })  # fmt: skip
 # Ours for which a run of one machine has no use.
-ELSEWHERE = ("launcher.arrival", "launcher.help", "launcher.networked", "rendezvous.hired", "rendezvous.presence",
-             "rendezvous.stores.etcd.store", "rendezvous.stores.server.server")  # fmt: skip
+ELSEWHERE = (
+    "launcher.arrival", "launcher.help", "launcher.networked", "rendezvous.driver.worker_pool",
+    "rendezvous.peers.connections", "rendezvous.stores.etcd.store", "rendezvous.stores.server.server",
+)  # fmt: skip
 
 # A bare Python becomes the agent, and notes what has happened when it orders its workers.
 AGENT = """

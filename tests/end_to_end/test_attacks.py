@@ -22,7 +22,7 @@ import pytest
 
 from launcher.roster.description import Share, write_share
 from rendezvous import keys
-from rendezvous.presence.greeting import WIRE_VERSION
+from rendezvous.peers.handshake import WIRE_VERSION
 from rendezvous.records import Assignment, Command, Drain, LeaderRecord, Seal, Stop, Verdict, encode
 from rendezvous.stores.addresses import split_address
 from rendezvous.stores.contract import Delete, KeyValue, Put

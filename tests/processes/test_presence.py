@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from rendezvous.messages import PeerDown, PeerGone, PeerMessage, PeerUp
+from rendezvous.events import PeerDown, PeerGone, PeerMessage, PeerUp
 from tests.support.presence import LIMIT_S, Member, MemberProcess, boottime
 from tests.support.processes import freeze
 from tests.support.waiting import wait_until

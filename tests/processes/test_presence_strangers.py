@@ -12,13 +12,13 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from rendezvous.messages import PeerDown, PeerMessage, PeerUp
-from rendezvous.presence import dialling as dialling_module
-from rendezvous.presence import switchboard
-from rendezvous.presence.connection import GREETING_BYTES_MAX, Ending, PeerConnection
-from rendezvous.presence.dialling import LOOK_UPS_MAX, Dialer
-from rendezvous.presence.greeting import NONCE_BYTES, WIRE_VERSION, Handshake, Identity
-from rendezvous.presence.names import Target
+from rendezvous.events import PeerDown, PeerMessage, PeerUp
+from rendezvous.peers import connection_loop
+from rendezvous.peers import dialer as dialling_module
+from rendezvous.peers.connection import GREETING_BYTES_MAX, Ending, PeerConnection
+from rendezvous.peers.dialer import LOOK_UPS_MAX, Dialer
+from rendezvous.peers.handshake import NONCE_BYTES, WIRE_VERSION, Handshake, Identity
+from rendezvous.peers.resolve import Target
 from tests.support.presence import JOB, LIMIT_S, Member, boottime
 from tests.support.waiting import wait_until
 
@@ -264,7 +264,7 @@ def test_a_member_that_sends_rubbish_is_lost_and_not_proven_gone() -> None:
 
 
 def test_who_says_nothing_or_one_letter_at_a_time_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(switchboard, "GREETING_LIMIT_S", 0.3)
+    monkeypatch.setattr(connection_loop, "GREETING_LIMIT_S", 0.3)
     with Member("leader") as leader, connect(leader) as silent, connect(leader) as slow:
         slow.settimeout(0.02)
 
@@ -283,7 +283,7 @@ def test_who_says_nothing_or_one_letter_at_a_time_is_hung_up_on(monkeypatch: pyt
 
 
 def test_however_many_say_nothing_who_belongs_here_gets_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(switchboard, "STRANGERS_MAX", 50)
+    monkeypatch.setattr(connection_loop, "STRANGERS_MAX", 50)
     with Member("leader") as leader:
         silent = [connect(leader) for _ in range(200)]
         assert_still_serves(leader)
@@ -409,7 +409,7 @@ def test_where_no_file_was_left_for_a_connection_it_is_tried_again_soon_however_
     with NoFilesLeft() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
-        board = switchboard.ConnectionLoop(
+        board = connection_loop.ConnectionLoop(
             listener=listener, address="", secret=b"", submit=lambda event: None, clock=lambda: 100.0, silence_s=60.0
         )
         board._sweep(100.0)

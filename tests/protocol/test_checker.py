@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from rendezvous import budget, charge, sealing
-from rendezvous.attendance import PeerLiveness
-from rendezvous.budget import RestartBudget
-from rendezvous.election import Election
-from rendezvous.farewell import Leave
-from rendezvous.following import WatchCache
-from rendezvous.lanes import RequestQueue
-from rendezvous.leash import LeaseKeeper
-from rendezvous.local_round import LocalRound
-from rendezvous.messages import ExtendWatchdog
+from rendezvous.cache.request_queue import RequestQueue
+from rendezvous.cache.watch_cache import WatchCache
+from rendezvous.events import ExtendWatchdog
+from rendezvous.leader import budget, charge, commit
+from rendezvous.leader.budget import RestartBudget
+from rendezvous.leader.election import Election
+from rendezvous.leader.view import View
+from rendezvous.member.lease import LeaseKeeper
+from rendezvous.member.leave import Leave
+from rendezvous.member.round import LocalRound
+from rendezvous.peers.liveness import PeerLiveness
 from rendezvous.records import Verdict
 from rendezvous.testing import simulate
-from rendezvous.view import View
 
 SEEDS = 130  # each is found within so many
 
@@ -33,12 +33,12 @@ def _free_failures(patch: pytest.MonkeyPatch) -> None:
 
 
 def _first_port_for_ever(patch: pytest.MonkeyPatch) -> None:
-    candidate = sealing.RoundCommit._candidate
+    candidate = commit.RoundCommit._candidate
 
-    def with_one_port(self: sealing.RoundCommit, view: View, member_id: str) -> Any:
+    def with_one_port(self: commit.RoundCommit, view: View, member_id: str) -> Any:
         return candidate(self, view, member_id)._replace(worker_port=20_000)
 
-    patch.setattr(sealing.RoundCommit, "_candidate", with_one_port)
+    patch.setattr(commit.RoundCommit, "_candidate", with_one_port)
 
 
 def _lost_watches(patch: pytest.MonkeyPatch) -> None:

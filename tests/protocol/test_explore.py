@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from rendezvous.budget import RestartBudget
-from rendezvous.joining import Join
-from rendezvous.lanes import RequestQueue
-from rendezvous.local_round import LocalRound
-from rendezvous.messages import Answer, StartRound
+from rendezvous.cache.request_queue import RequestQueue
+from rendezvous.events import Answer, StartRound
+from rendezvous.leader.budget import RestartBudget
+from rendezvous.leader.guarded_writer import GuardedWriter
+from rendezvous.leader.view import View
+from rendezvous.member.join import Join
+from rendezvous.member.round import LocalRound
 from rendezvous.records import Assignment
 from rendezvous.stores.contract import Compare, TxnResult
 from rendezvous.testing.explore import search, snapshot
 from rendezvous.testing.explore.scopes import SCOPES, Scope
-from rendezvous.view import View
-from rendezvous.writer import GuardedWriter
 
 Patch = pytest.MonkeyPatch
 

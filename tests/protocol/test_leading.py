@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from rendezvous import keys, records, sealing
-from rendezvous.messages import PlanReady
+from rendezvous import keys, records
+from rendezvous.events import PlanReady
+from rendezvous.leader import commit
+from rendezvous.leader.view_builder import ViewBuilder
 from rendezvous.records import Command, RoundHistory, Seal, Spares, Status, Verdict
 from rendezvous.settings import Settings
-from rendezvous.sight import ViewBuilder
-from rendezvous.testing.cluster import Cluster
-from rendezvous.testing.node import PREFIX, RUN_ID
-from rendezvous.testing.shape import Shape
+from rendezvous.testing.simulation.cluster import Cluster
+from rendezvous.testing.simulation.node import PREFIX, RUN_ID
+from rendezvous.testing.simulation.shape import Shape
 from tests.support.views import first_round
 
 
@@ -115,7 +116,7 @@ def test_a_reason_that_many_spares_have_is_written_once() -> None:
 
 
 def test_the_list_of_spares_has_an_end_and_begins_with_who_came_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sealing, "SPARES_MAX", 2)
+    monkeypatch.setattr(commit, "SPARES_MAX", 2)
     job = Job("abcde", Shape(nodes_min=2, nodes_max=2))
     listed, store = spares(job), job.cluster.storage.store
     without_ranks = [
@@ -127,7 +128,7 @@ def test_the_list_of_spares_has_an_end_and_begins_with_who_came_first(monkeypatc
 
 
 def test_spares_that_come_one_after_the_other_are_listed_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sealing, "SPARES_PAUSE_S_PER_MEMBER", 1.0)
+    monkeypatch.setattr(commit, "SPARES_PAUSE_S_PER_MEMBER", 1.0)
     job = Job("ab", Shape(nodes_min=2, nodes_max=2))
     job.start("c")  # runs for a second or so
     for name in "defg":
@@ -175,7 +176,7 @@ def test_another_leader_remembers_too() -> None:
 
 
 def test_only_so_many_rounds_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sealing, "HISTORY_ROUNDS", 2)
+    monkeypatch.setattr(commit, "HISTORY_ROUNDS", 2)
     job = Job("a", Shape(), min_round_time_s=0.0, quarantine_failures=0)
     for _ in range(4):
         job.fail("a")
@@ -232,7 +233,7 @@ def test_successors_are_on_other_nodes_than_the_leader_and_each_other(
 ) -> None:
     view = replace(first_round("abcdef"), nodes=dict(zip("abcdef", nodes, strict=True)))
     plan = PlanReady(1, dict.fromkeys("abc", ""), 3, "a:1", successors=proposed)
-    assert sealing.choose_successors(view, plan, tuple("abcdef")) == expected
+    assert commit.choose_successors(view, plan, tuple("abcdef")) == expected
 
 
 def test_a_refused_request_is_answered_in_its_place_and_removed_with_the_next_seal() -> None:

@@ -13,17 +13,18 @@ from typing import Any
 
 import pytest
 
-from rendezvous import benches, charge, decide, joining, requests, tidings
-from rendezvous.attendance import PeerLiveness
-from rendezvous.election import Election
-from rendezvous.following import WatchCache
-from rendezvous.leash import LeaseKeeper
-from rendezvous.messages import ExtendWatchdog
-from rendezvous.outage import Outage
+from rendezvous.cache.watch_cache import WatchCache
+from rendezvous.events import ExtendWatchdog
+from rendezvous.leader import charge, decide, quarantine, requests
+from rendezvous.leader.election import Election
+from rendezvous.leader.guarded_writer import GuardedWriter
+from rendezvous.leader.view import View
+from rendezvous.member import join, stale_watch
+from rendezvous.member.lease import LeaseKeeper
+from rendezvous.member.outage import Outage
+from rendezvous.peers.liveness import PeerLiveness
 from rendezvous.settings import Settings
 from rendezvous.testing import transcript
-from rendezvous.view import View
-from rendezvous.writer import GuardedWriter
 
 TRANSCRIPTS = Path(__file__).parent / "transcripts"
 Patch = pytest.MonkeyPatch
@@ -79,7 +80,7 @@ def _leash_from_the_answer(patch: Patch) -> None:
 
 
 def _no_tidings(patch: Patch) -> None:
-    patch.setattr(tidings.StaleWatchDetector, "advance", lambda self, job, now: None)
+    patch.setattr(stale_watch.StaleWatchDetector, "advance", lambda self, job, now: None)
 
 
 def _nobody_looks(patch: Patch) -> None:
@@ -100,15 +101,15 @@ def _finished_members_are_pending(patch: Patch) -> None:
 
 
 def _nobody_is_benched(patch: Patch) -> None:
-    patch.setattr(benches, "find_quarantines", lambda losses, first_failures, settings: {})
+    patch.setattr(quarantine, "find_quarantines", lambda losses, first_failures, settings: {})
 
 
 def _poison_is_not_told_apart(patch: Patch) -> None:
-    patch.setattr(benches, "find_poisoned_ranks", lambda first_failures: set())
+    patch.setattr(quarantine, "find_poisoned_ranks", lambda first_failures: set())
 
 
 def _any_command_will_do(patch: Patch) -> None:
-    patch.setattr(joining, "describe_difference", lambda run_id, theirs, ours: "")
+    patch.setattr(join, "describe_difference", lambda run_id, theirs, ours: "")
 
 
 def _nobody_answers_beats(patch: Patch) -> None:

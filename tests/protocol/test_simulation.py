@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from rendezvous.budget import RestartBudget
+from rendezvous.leader.budget import RestartBudget
+from rendezvous.leader.guarded_writer import GuardedWriter
+from rendezvous.leader.view import View
 from rendezvous.stores.contract import Compare
-from rendezvous.testing import processes, simulate
-from rendezvous.view import View
-from rendezvous.writer import GuardedWriter
+from rendezvous.testing import simulate
+from rendezvous.testing.simulation import processes
 
 SECONDS = 90  # two processes side by side; each does its seeds' minimum however long that takes
 SEEDS_EACH = 250

@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from rendezvous import keys, records
-from rendezvous.messages import PeerDown, PeerGone, PeerUp, Start, StoreRequest, Txn
+from rendezvous.events import PeerDown, PeerGone, PeerUp, Start, StoreRequest, Txn
 from rendezvous.records import Assignment, LeaderRecord, Member, Seal, Spares, Spec
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.member_bench import Bench

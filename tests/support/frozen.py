@@ -30,9 +30,10 @@ from launcher.warden import Exited, Gone, ImageSpec, Spawned, SpawnFailed, Warde
 from launcher.warden.channel import Channel
 from launcher.warden.words import KEEPER_NAME, REPORTS, SUPERVISOR_NAME
 from launcher.worker import SOCKET_VARIABLE
-from rendezvous import keys, records, told
-from rendezvous.messages import Exit, StartRound, StopRound
-from rendezvous.presence.greeting import Handshake, Identity
+from rendezvous import keys, records
+from rendezvous.events import Exit, StartRound, StopRound
+from rendezvous.peers import messages
+from rendezvous.peers.handshake import Handshake, Identity
 from rendezvous.stores.memory.store import MemoryStore
 from rendezvous.values import fields
 from tests.support.documentation import ROOT
@@ -101,8 +102,8 @@ def launcher_texts() -> Iterator[str]:
 
 def peer_messages() -> Iterator[str]:
     """What agents tell each other over presence connections, from the first byte on."""
-    for kind in get_args(told.Message):
-        yield told.encode_message(sample(kind))
+    for kind in get_args(messages.Message):
+        yield messages.encode_message(sample(kind))
     for secret in (b"", SECRET):
         first = Handshake(Identity("job", "a", "10.0.0.1:7"), expected="b", secret=secret, nonce=bytes(16))
         second = Handshake(Identity("job", "b", "10.0.0.2:7"), expected="", secret=secret, nonce=bytes(range(16)))

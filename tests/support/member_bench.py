@@ -10,11 +10,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from rendezvous import keys, messages
-from rendezvous.decide import MemberView, Size
-from rendezvous.driver import execute_request
+from rendezvous import events, keys
+from rendezvous.driver.driver import execute_request
 from rendezvous.errors import StoreError
-from rendezvous.messages import (
+from rendezvous.events import (
     Action,
     Event,
     MakePlan,
@@ -27,7 +26,8 @@ from rendezvous.messages import (
     Tick,
     WatchLost,
 )
-from rendezvous.protocol import MemberMachine
+from rendezvous.leader.decide import MemberView, Size
+from rendezvous.machine import MemberMachine
 from rendezvous.records import Spec
 from rendezvous.settings import Settings
 from rendezvous.stores.contract import Batch, Watch
@@ -99,7 +99,7 @@ class Bench:
 
     def _watch(self, key: str, start_revision: int) -> None:
         def on_batch(batch: Batch) -> None:
-            self._events.append(messages.WatchUpdate(key, batch))
+            self._events.append(events.WatchUpdate(key, batch))
 
         def on_lost(error: StoreError) -> None:
             self._events.append(WatchLost(key, error))
@@ -128,13 +128,13 @@ class Bench:
 
     def _outcome(self, ask: StoreRequest) -> Event:
         if self.is_away:
-            return messages.StoreRejected(ask.id, StoreError("nobody listens there"))
+            return events.StoreRejected(ask.id, StoreError("nobody listens there"))
         try:
-            return messages.StoreReply(ask.id, self.serve(ask.request))
+            return events.StoreReply(ask.id, self.serve(ask.request))
         except StoreError as error:
-            return messages.StoreRejected(ask.id, error)
+            return events.StoreRejected(ask.id, error)
 
-    def serve(self, request: messages.Request) -> messages.Answer:
+    def serve(self, request: events.Request) -> events.Answer:
         return execute_request(self.store, request)
 
     def settle_one(self) -> bool:

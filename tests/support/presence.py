@@ -16,8 +16,8 @@ import time
 from types import TracebackType
 from typing import Any
 
-from rendezvous.messages import Event, PeerDown, PeerGone, PeerMessage, PeerUp
-from rendezvous.presence import PeerConnections, bind
+from rendezvous.events import Event, PeerDown, PeerGone, PeerMessage, PeerUp
+from rendezvous.peers.connections import PeerConnections, bind
 from rendezvous.stores.addresses import join_address
 from tests.support.processes import REPOSITORY, TOKEN_VARIABLE, kill_family
 from tests.support.waiting import wait_until

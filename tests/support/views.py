@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from rendezvous.benches import Strike
-from rendezvous.budget import RestartBudget
-from rendezvous.decide import Decision, Finish, MemberView, Size, Sizer, StatusView, View, decide
+from rendezvous.leader.budget import RestartBudget
+from rendezvous.leader.decide import Decision, Finish, MemberView, Size, Sizer, StatusView, View, decide
+from rendezvous.leader.quarantine import Strike
 from rendezvous.records import Command, Member, Seal, Status, Stop, Verdict
 from rendezvous.settings import Settings
 

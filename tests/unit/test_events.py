@@ -13,7 +13,7 @@ from launcher.reporting.events import Events
 from launcher.reporting.narrator import recorder
 from launcher.roster.description import Share, write_share
 from launcher.warden import Exited, Gone, Spawned, SpawnFailed
-from rendezvous.messages import Exit, Start, StartRound, StopRound
+from rendezvous.events import Exit, Start, StartRound, StopRound
 
 SHARE = Share(
     ranks=(4, 5), world_size=6, shape=(6,), group_rank=2, group_world_size=3, role_ranks=(4, 5), role_world_size=6,

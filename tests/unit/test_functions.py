@@ -23,7 +23,7 @@ from launcher.reporting import ending
 from launcher.reporting.failures import Failures
 from launcher.reporting.report import WorkerFailure
 from launcher.roster.description import Share
-from rendezvous.messages import Exit
+from rendezvous.events import Exit
 from rendezvous.records import Verdict
 from tests.support.documentation import ROOT
 

@@ -25,7 +25,7 @@ from launcher.roster.description import Description, Share, describe, read_share
 from launcher.workers import WorkerMaker
 from rendezvous import records
 from rendezvous.errors import RecordError
-from rendezvous.messages import Action, Event, Log, MakePlan, RoundFailed, RoundStopped, Start, StartRound, StopRound
+from rendezvous.events import Action, Event, Log, MakePlan, RoundFailed, RoundStopped, Start, StartRound, StopRound
 from rendezvous.records import Command, Drain, Member, Seal, Status, Stop
 from rendezvous.values import replace
 from tests.support.member_bench import Bench

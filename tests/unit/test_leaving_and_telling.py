@@ -21,7 +21,7 @@ from launcher.reporting.narrator import STANDING_S, Narrator
 from launcher.roster.description import Share
 from launcher.workers import hearing as hearing_module
 from launcher.workers.hearing import Hearing
-from rendezvous.messages import LeaveRequest, StartRound
+from rendezvous.events import LeaveRequest, StartRound
 
 ETCD = Network(backend="etcd", endpoints=("h:2379",))
 SERVED = Network(backend="served", endpoints=("h:29400",))

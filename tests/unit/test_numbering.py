@@ -9,8 +9,8 @@ from launcher.placement import Costs, Limits
 from launcher.roster import RosterPlanner
 from launcher.roster.description import Description, describe, read_share
 from launcher.roster.numbering import missing_words, numbering
-from rendezvous.decide import MemberView, Size
-from rendezvous.messages import Candidate, MakePlan, PlanReady
+from rendezvous.events import Candidate, MakePlan, PlanReady
+from rendezvous.leader.decide import MemberView, Size
 from rendezvous.records import Member
 
 

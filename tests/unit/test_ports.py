@@ -15,8 +15,9 @@ from launcher.roster.description import Share
 from launcher.workers import master_port
 from launcher.workers.master_port import MasterPort
 from launcher.workers.ports import HeldPort
-from rendezvous import listeners, presence
-from rendezvous.listeners import find_foreign_listener
+from rendezvous.peers import connections
+from rendezvous.stores import foreign_listener
+from rendezvous.stores.foreign_listener import find_foreign_listener
 from tests.support.processes import state
 from tests.support.waiting import wait_until
 
@@ -177,14 +178,14 @@ def test_a_renewed_port_is_another_and_the_old_one_is_free(held: HeldPort) -> No
 def test_presence_leaves_a_port_that_is_held_for_a_rank_0_alone_while_there_is_another() -> None:
     held = HeldPort()
     try:
-        with presence.bind("127.0.0.1", (held.number, 0)) as listener:
+        with connections.bind("127.0.0.1", (held.number, 0)) as listener:
             assert listener.getsockname()[1] != held.number
     finally:
         held.close()
 
 
 def test_presence_gets_a_port_back_that_has_connections_of_the_agent_before() -> None:
-    with presence.bind("127.0.0.1", (0,)) as listener:
+    with connections.bind("127.0.0.1", (0,)) as listener:
         place = listener.getsockname()
         with socket.create_connection(place) as dialler:
             accepted, _ = listener.accept()
@@ -192,7 +193,7 @@ def test_presence_gets_a_port_back_that_has_connections_of_the_agent_before() ->
             assert dialler.recv(1) == b""
     with pytest.raises(OSError, match="in use"):
         bind(socket.AF_INET, *place).close()
-    presence.bind("127.0.0.1", (place[1],)).close()
+    connections.bind("127.0.0.1", (place[1],)).close()
 
 
 @pytest.mark.parametrize(("family", "address"), FAMILIES)
@@ -212,7 +213,7 @@ def test_a_stranger_on_a_port_that_the_user_gave_is_told_of_and_excuses_nothing(
 ) -> None:
     said: list[str] = []
     monkeypatch.setattr(master_port, "tell", said.append)
-    monkeypatch.setattr(listeners, "find_foreign_listener", lambda port, own: f"pid {port} (python)")
+    monkeypatch.setattr(foreign_listener, "find_foreign_listener", lambda port, own: f"pid {port} (python)")
     first, second = (
         Share(
             ranks=(group_rank,), world_size=2, shape=(2,), group_rank=group_rank, group_world_size=2, role_ranks=(0,),
@@ -233,15 +234,15 @@ def test_who_is_about_to_be_gone_is_no_stranger(monkeypatch: pytest.MonkeyPatch)
         master_addr="h", master_port=29500,
     )  # fmt: skip
     said: list[str] = []
-    looks = iter([listeners.UNKNOWN, listeners.UNKNOWN, ""])
+    looks = iter([foreign_listener.UNKNOWN, foreign_listener.UNKNOWN, ""])
     monkeypatch.setattr(master_port, "tell", said.append)
     monkeypatch.setattr(master_port, "LOOK_INTERVAL_S", 0.0)
-    monkeypatch.setattr(listeners, "find_foreign_listener", lambda port, own: next(looks))
+    monkeypatch.setattr(foreign_listener, "find_foreign_listener", lambda port, own: next(looks))
     drawn = MasterPort(None, None)
     assert drawn._held is not None
     drawn._held.close()
     assert (drawn.is_taken(share), said) == (False, [])
-    monkeypatch.setattr(listeners, "find_foreign_listener", lambda port, own: listeners.UNKNOWN)
+    monkeypatch.setattr(foreign_listener, "find_foreign_listener", lambda port, own: foreign_listener.UNKNOWN)
     assert drawn.is_taken(share)
     assert said == ["port 29500 was meant for rank 0, and another user's process listens there"]
 
@@ -278,19 +279,19 @@ def test_the_kernel_tells_who_listens_as_its_files_do(family: socket.AddressFami
         server.listen()
         other.listen()
         number = server.getsockname()[1]
-        told = listeners._ask_kernel(number)
-        assert told == listeners._read_tables(number)
+        told = foreign_listener._ask_kernel(number)
+        assert told == foreign_listener._read_tables(number)
         assert len(told) == 1
-    assert listeners._ask_kernel(number) == set()
+    assert foreign_listener._ask_kernel(number) == set()
 
 
 def test_where_the_kernel_does_not_answer_its_files_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listeners, "_SOCK_DIAG", 31)  # no such family: as in a sandbox
+    monkeypatch.setattr(foreign_listener, "_SOCK_DIAG", 31)  # no such family: as in a sandbox
     with bind(socket.AF_INET, "127.0.0.1", 0) as server:
         server.listen()
         number = server.getsockname()[1]
         with pytest.raises(OSError, match="not supported"):
-            listeners._ask_kernel(number)
+            foreign_listener._ask_kernel(number)
         assert find_foreign_listener(number).startswith(f"pid {os.getpid()} ")
 
 
@@ -301,5 +302,5 @@ def test_a_kernel_that_cannot_look_is_not_taken_for_one_that_finds_nobody(monkey
         number = server.getsockname()[1]
         monkeypatch.setattr(socket, "IPPROTO_TCP", 253)  # what no module of the kernel's is about
         with pytest.raises(OSError, match=r"who listens|not supported|not permitted"):
-            listeners._ask_kernel(number)
+            foreign_listener._ask_kernel(number)
         assert find_foreign_listener(number).startswith(f"pid {os.getpid()} ")

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from rendezvous.presence.pursuit import (
+from rendezvous.peers.dial_attempt import (
     DELAY_MAX_S,
     PROOF_DELAY_MAX_S,
     PROOF_INTERVAL_S,

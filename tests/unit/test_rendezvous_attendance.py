@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from rendezvous import told
-from rendezvous.attendance import PeerLiveness
-from rendezvous.messages import PeerDown, PeerGone, PeerUp
-from rendezvous.told import KnownRevision, OutageAck, OutageConfirmed, OutageProbe
+from rendezvous.events import PeerDown, PeerGone, PeerUp
+from rendezvous.peers import messages
+from rendezvous.peers.liveness import PeerLiveness
+from rendezvous.peers.messages import KnownRevision, OutageAck, OutageConfirmed, OutageProbe
 
 HERE = "10.0.0.2:7000"
 
@@ -69,7 +69,7 @@ def test_a_member_is_gone_only_by_proof(
 
 
 def test_peers_under_ever_new_names_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rendezvous.attendance.PEERS_MAX", 3)
+    monkeypatch.setattr("rendezvous.peers.liveness.PEERS_MAX", 3)
     register = attendance(*(PeerUp(f"m{index}", HERE, True) for index in range(9)), PeerUp("x" * 65, HERE, True))
     assert sorted(register.connected_ids) == ["m0", "m1", "m2"]
     register.take(PeerDown("m0", False), 9.0)
@@ -80,8 +80,8 @@ def test_peers_under_ever_new_names_do_not_fill_the_memory(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     "message", [OutageProbe(3, "t"), OutageAck(3, "t"), OutageConfirmed(3, "t"), KnownRevision(9, True)]
 )
-def test_what_is_told_is_understood(message: told.Message) -> None:
-    understood = told.decode_message(told.encode_message(message))
+def test_what_is_told_is_understood(message: messages.Message) -> None:
+    understood = messages.decode_message(messages.encode_message(message))
     assert understood == message
     assert type(understood) is type(message)
 
@@ -113,4 +113,4 @@ def test_what_is_told_is_understood(message: told.Message) -> None:
     ],
 )
 def test_what_is_no_message_is_dropped(text: str) -> None:
-    assert told.decode_message(text) is None
+    assert messages.decode_message(text) is None

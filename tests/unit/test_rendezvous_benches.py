@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rendezvous import budget
-from rendezvous.benches import MARKS_MAX, Quarantine, Strike, drop_old_strikes, find_quarantines
-from rendezvous.budget import RestartBudget
+from rendezvous.leader import budget
+from rendezvous.leader.budget import RestartBudget
+from rendezvous.leader.quarantine import MARKS_MAX, Quarantine, Strike, drop_old_strikes, find_quarantines
 from rendezvous.records import Seal
 from rendezvous.settings import Settings
 

@@ -13,9 +13,9 @@ from typing import Any, cast
 
 import pytest
 
-from rendezvous.driver import Driver
+from rendezvous.driver.driver import Driver
 from rendezvous.errors import LeaseNotFound, OutcomeUnknown, StoreError
-from rendezvous.messages import (
+from rendezvous.events import (
     Action,
     ConnectTo,
     Event,
@@ -42,8 +42,8 @@ from rendezvous.messages import (
     WatchLost,
     WatchUpdate,
 )
-from rendezvous.presence import PeerConnections
-from rendezvous.protocol import MemberMachine
+from rendezvous.machine import MemberMachine
+from rendezvous.peers.connections import PeerConnections
 from rendezvous.settings import Settings
 from rendezvous.stores.contract import Get, Lease, Operation, Renewal, TxnResult
 from rendezvous.stores.memory.store import MemoryStore

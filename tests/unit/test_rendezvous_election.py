@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rendezvous.errors import StoreError
-from rendezvous.messages import (
+from rendezvous.events import (
     ConnectTo,
     Event,
     LeaveRequest,
@@ -27,9 +27,9 @@ from rendezvous.messages import (
     StoreRequest,
     Txn,
 )
+from rendezvous.peers.messages import KnownRevision, encode_message
 from rendezvous.records import Assignment, Command, LeaderRecord, Member, Status, Stop, Verdict
 from rendezvous.stores.contract import Delete, Get, Put
-from rendezvous.told import KnownRevision, encode_message
 from tests.support.follower import JOB, L_IS, Follower, asked
 from tests.support.member_bench import none, only
 
@@ -226,7 +226,7 @@ def test_a_member_of_the_roster_that_is_seen_meanwhile_makes_the_outsider_wait_a
 
 
 def test_who_is_not_among_the_first_outsiders_looks_seldom_and_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rendezvous.outsider.FIRST", 0)
+    monkeypatch.setattr("rendezvous.leader.takeover.FIRST", 0)
     member = outsider()
     looks = asked(member.pass_time(40.0), "look for the round's nodes")
     assert 4 <= len(looks) <= 9

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from rendezvous import records
-from rendezvous.messages import Exit, LeaveRequest, Revoke, RoundStopped, RoundSucceeded, Start, StartRound
+from rendezvous.events import Exit, LeaveRequest, Revoke, RoundStopped, RoundSucceeded, Start, StartRound
 from rendezvous.records import Member
 from tests.support.member_bench import Bench, none, only
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from rendezvous.hired import WorkerPool
+from rendezvous.driver.worker_pool import WorkerPool
 
 LIMIT_S = 30.0
 

@@ -6,7 +6,7 @@ import pytest
 
 from rendezvous import keys, records
 from rendezvous.errors import SettingsError
-from rendezvous.messages import (
+from rendezvous.events import (
     Exit,
     Log,
     RoundStopped,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rendezvous import messages
+from rendezvous import events
 from rendezvous.errors import LeaseNotFound, StoreError
-from rendezvous.messages import (
+from rendezvous.events import (
     Exit,
     ExtendWatchdog,
     Grant,
@@ -34,9 +34,9 @@ def _is_renewal(action: object) -> bool:
     return isinstance(action, StoreRequest) and isinstance(action.request, KeepAlive)
 
 
-def answer(bench: Bench, ask: StoreRequest, answered: Renewal) -> list[messages.Action]:
+def answer(bench: Bench, ask: StoreRequest, answered: Renewal) -> list[events.Action]:
     bench.asks.remove(ask)
-    return bench.step(messages.StoreReply(ask.id, answered))
+    return bench.step(events.StoreReply(ask.id, answered))
 
 
 def test_a_renewal_reads_the_own_key_and_extends_from_when_it_was_sent() -> None:
@@ -114,7 +114,7 @@ def test_whether_the_lease_lives_is_asked_again_until_its_time_is_over() -> None
     questions = [lose_key(bench)]
     while bench.now < until:
         bench.asks.clear()
-        assert none(bench.step(messages.StoreRejected(questions[-1].id, StoreError("nobody listens there"))), Exit)
+        assert none(bench.step(events.StoreRejected(questions[-1].id, StoreError("nobody listens there"))), Exit)
         bench.now = min(bench.protocol.wake_at, until)
         questions += [action for action in bench.step(Tick()) if isinstance(action, StoreRequest)][:1]
     assert len(questions) > 10
@@ -128,7 +128,7 @@ def test_a_grant_is_repeated_under_the_same_id_and_counts_from_the_first_request
     assert isinstance(first.request, Grant)
     bench.serve(first.request)
     bench.asks.remove(first)
-    bench.step(messages.StoreOutcomeUnknown(first.id))
+    bench.step(events.StoreOutcomeUnknown(first.id))
     bench.now += 2.0
     again = only(bench.step(Tick()), StoreRequest)
     assert again.request == first.request
@@ -157,7 +157,7 @@ def test_a_lease_that_was_over_is_replaced_by_one_of_another_id() -> None:
     bench.asks.clear()
     keep = only([action for action in bench.step(Tick()) if _is_renewal(action)], StoreRequest)
     bench.asks.clear()
-    bench.step(messages.StoreRejected(keep.id, LeaseNotFound("gone")))
+    bench.step(events.StoreRejected(keep.id, LeaseNotFound("gone")))
     bench.now += 1.0
     bench.step(Tick())
     (again,) = (ask for ask in bench.asks if ask.why == "grant a lease")
@@ -169,7 +169,7 @@ def test_one_write_after_the_other_without_an_answer_is_made_less_often_until_th
     ask = only(bench.step(Start()), StoreRequest)
     pauses = []
     for _ in range(5):
-        bench.step(messages.StoreOutcomeUnknown(ask.id))
+        bench.step(events.StoreOutcomeUnknown(ask.id))
         pauses.append(bench.protocol.wake_at - bench.now)
         bench.now = bench.protocol.wake_at
         ask = only(bench.step(Tick()), StoreRequest)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rendezvous import records
-from rendezvous.messages import (
+from rendezvous.events import (
     ExtendWatchdog,
     KeepAlive,
     PeerDown,
@@ -22,8 +22,8 @@ from rendezvous.messages import (
     StoreRequest,
     Tick,
 )
+from rendezvous.peers.messages import OutageAck, OutageConfirmed, OutageProbe, decode_message, encode_message
 from rendezvous.records import Member, Seal
-from rendezvous.told import OutageAck, OutageConfirmed, OutageProbe, decode_message, encode_message
 from tests.support.follower import JOB, Follower, asked
 from tests.support.member_bench import Bench, none, only, running
 

@@ -10,10 +10,9 @@ import math
 
 import pytest
 
-from rendezvous import messages, records
+from rendezvous import events, records
 from rendezvous.errors import LeaseNotFound, StoreError
-from rendezvous.leash import LeaseKeeper
-from rendezvous.messages import (
+from rendezvous.events import (
     CheckpointSaved,
     Event,
     Exit,
@@ -32,6 +31,7 @@ from rendezvous.messages import (
     WatchdogExpired,
     WatchLost,
 )
+from rendezvous.member.lease import LeaseKeeper
 from rendezvous.records import Command, Seal, Status, Verdict
 from rendezvous.stores.contract import Put, Renewal
 from tests.support.member_bench import Bench, none, only, running
@@ -49,7 +49,7 @@ def test_a_request_is_not_repeated_while_it_is_under_way() -> None:
 def test_a_request_that_brought_nothing_is_made_again_after_a_pause(is_refused: bool) -> None:
     bench = Bench(retry_delay_s=0.5)
     ask = only(bench.step(Start()), StoreRequest)
-    outcome = messages.StoreRejected(ask.id, StoreError("no")) if is_refused else messages.StoreOutcomeUnknown(ask.id)
+    outcome = events.StoreRejected(ask.id, StoreError("no")) if is_refused else events.StoreOutcomeUnknown(ask.id)
     assert none(bench.step(outcome), StoreRequest)
     assert bench.protocol.wake_at == bench.now + 0.5
     bench.now += 0.5
@@ -59,9 +59,9 @@ def test_a_request_that_brought_nothing_is_made_again_after_a_pause(is_refused: 
 def test_an_answer_that_nobody_waits_for_changes_nothing() -> None:
     bench = running()
     for event in (
-        messages.StoreReply(999, None),
-        messages.StoreOutcomeUnknown(999),
-        messages.StoreRejected(999, LeaseNotFound("gone")),
+        events.StoreReply(999, None),
+        events.StoreOutcomeUnknown(999),
+        events.StoreRejected(999, LeaseNotFound("gone")),
     ):
         assert bench.step(event) == []
 
@@ -129,7 +129,7 @@ def test_who_is_told_to_leave_before_it_has_joined_leaves_at_once() -> None:
 def test_joining_has_an_end_and_says_what_stood_in_the_way() -> None:
     bench = Bench(start_timeout_s=10.0)
     ask = only(bench.step(Start()), StoreRequest)
-    bench.step(messages.StoreRejected(ask.id, StoreError("etcd at 10.0.0.1 does not let us in")))
+    bench.step(events.StoreRejected(ask.id, StoreError("etcd at 10.0.0.1 does not let us in")))
     bench.now += 10.0
     end = only(bench.step(Tick()), Exit)
     assert (end.exit_code, end.reason) == (75, "could not join run r within 10 s: etcd at 10.0.0.1 does not let us in")
@@ -155,9 +155,9 @@ def test_a_store_may_count_in_whole_seconds() -> None:
     bench = running()
     bench.now += 1.0
     ask = only(bench.step(Tick()), StoreRequest)
-    assert isinstance(ask.request, messages.KeepAlive)
+    assert isinstance(ask.request, events.KeepAlive)
     renewal = Renewal(5, True, 99, bench.protocol.member_revision)
-    assert only(bench.step(messages.StoreReply(ask.id, renewal)), ExtendWatchdog).until == bench.now + 4.0
+    assert only(bench.step(events.StoreReply(ask.id, renewal)), ExtendWatchdog).until == bench.now + 4.0
 
 
 def test_a_lease_that_cannot_be_renewed_costs_the_membership_and_the_workers() -> None:
@@ -175,7 +175,7 @@ def test_a_lease_that_cannot_be_renewed_costs_the_membership_and_the_workers() -
 def test_a_leash_that_has_ended_gives_the_lease_back_for_others_to_go_on() -> None:
     bench = running()
     actions = bench.step(WatchdogExpired())
-    assert isinstance(only(actions, StoreRequest).request, messages.Revoke)
+    assert isinstance(only(actions, StoreRequest).request, events.Revoke)
     assert only(actions, StopRound).mode == "fence"
 
 
@@ -210,7 +210,7 @@ def test_what_a_lost_watch_covered_is_read_again_until_that_succeeds(is_refused:
     assert none(bench.lose(control), StoreRequest), "a store that drops watches is not pressed"
     bench.now += 0.2
     ask = only(bench.step(Tick()), StoreRequest)
-    bench.step(messages.StoreRejected(ask.id, StoreError("no")) if is_refused else messages.StoreOutcomeUnknown(ask.id))
+    bench.step(events.StoreRejected(ask.id, StoreError("no")) if is_refused else events.StoreOutcomeUnknown(ask.id))
     bench.asks.clear()
     bench.store.put(bench.job.verdict, records.encode(Verdict(kind="failure", exit_code=3, round=1, reason="over")))
     bench.now += 0.2
@@ -287,7 +287,7 @@ def test_when_a_failure_was_first_told_survives_a_lost_answer_and_what_is_told_l
     bench.asks.remove(write)
     assert bench.serve(write.request) is not None
     _, first_told = stored()
-    bench.step(messages.StoreOutcomeUnknown(write.id))
+    bench.step(events.StoreOutcomeUnknown(write.id))
     if is_seen:
         bench.deliver()
     bench.wait(0.2)
@@ -320,7 +320,7 @@ def test_a_verdict_s_lease_that_has_gone_does_not_cost_the_membership() -> None:
     while not (writes := [ask for ask in bench.asks if ask.why == "end the job: success"]):
         bench.settle_one()
     bench.asks.remove(writes[0])
-    actions = bench.step(messages.StoreRejected(writes[0].id, LeaseNotFound("the verdict's lease has expired")))
+    actions = bench.step(events.StoreRejected(writes[0].id, LeaseNotFound("the verdict's lease has expired")))
     assert none(actions, StopRound, Log)
     assert only(bench.wait(0.2), StopRound).reason == "all workers succeeded"
 
@@ -330,7 +330,7 @@ def test_a_verdict_s_lease_that_has_gone_is_granted_again() -> None:
     bench.step(RoundSucceeded(1))
     while not (writes := [ask for ask in bench.asks if ask.why == "end the job: success"]):
         bench.settle_one()
-    assert isinstance(writes[0].request, messages.Txn)
+    assert isinstance(writes[0].request, events.Txn)
     (lease,) = {operation.lease for operation in writes[0].request.success if isinstance(operation, Put)} - {0}
     bench.store.lease_revoke(lease)
     bench.settle()
@@ -401,7 +401,7 @@ def test_events_that_come_together_are_compared_once() -> None:
     actions = bench.protocol.steps((RoundFailed(1, 3, False, "first", 5, True, True), Tick(), Tick()), bench.now)
     ask = only(actions, StoreRequest)
     assert ask.why == "report on round 1"
-    assert isinstance(ask.request, messages.Txn)
+    assert isinstance(ask.request, events.Txn)
     put = ask.request.success[0]
     assert isinstance(put, Put)
     status = records.decode(Status, put.value, put.key)
@@ -421,7 +421,7 @@ def test_a_seal_that_is_applied_late_is_not_sealed_over() -> None:
     bench.step(Start())
     _settle_until(bench, "seal round 1")
     late = bench.asks.popleft()
-    bench.step(messages.StoreOutcomeUnknown(late.id))
+    bench.step(events.StoreOutcomeUnknown(late.id))
     bench.now += 1.0
     bench.step(Tick())
     _settle_until(bench, "seal round 1")
@@ -429,7 +429,7 @@ def test_a_seal_that_is_applied_late_is_not_sealed_over() -> None:
     bench.serve(late.request)
     answer = bench.serve(again.request)
     bench.deliver()  # the watch tells of the seal before the answer to the second try is there
-    bench.step(messages.StoreReply(again.id, answer))
+    bench.step(events.StoreReply(again.id, answer))
     bench.settle()
     sealed = bench.store.get(bench.job.round).first
     assert sealed is not None
@@ -441,12 +441,12 @@ def test_an_assignment_that_was_not_answered_is_written_again_under_the_same_tok
     bench.step(Start())
     _settle_until(bench, "assign round 1")
     first = bench.asks.popleft()
-    bench.step(messages.StoreOutcomeUnknown(first.id))
+    bench.step(events.StoreOutcomeUnknown(first.id))
     bench.now += 1.0
     bench.step(Tick())
     _settle_until(bench, "assign round 1")
-    assert isinstance(first.request, messages.Txn)
-    assert isinstance(bench.asks[0].request, messages.Txn)
+    assert isinstance(first.request, events.Txn)
+    assert isinstance(bench.asks[0].request, events.Txn)
     assert bench.asks[0].request.success == first.request.success
     bench.serve(first.request)  # it comes late, and does no harm
     bench.settle()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from rendezvous.driver.store_health import StoreHealthLog
 from rendezvous.errors import LeaseNotFound, OutcomeUnknown, StoreError
 from rendezvous.settings import Settings
-from rendezvous.trouble import StoreHealthLog
 
 AWAY = StoreError("the store at h:1 cannot be reached: connection refused")
 FULL = StoreError("the store at h:1 has no space left in its database", "disarm it")

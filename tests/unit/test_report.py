@@ -265,8 +265,8 @@ def test_a_failure_is_noted_and_judged_without_a_dear_import() -> None:
 import sys
 import launcher.agent, launcher.membership
 before = set(sys.modules)
-import launcher.output.error_file, launcher.reporting.report, rendezvous.listeners
+import launcher.output.error_file, launcher.reporting.report, rendezvous.stores.foreign_listener
 print(*sorted(set(sys.modules) - before))
 """
     found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
-    assert found == ["launcher.output.error_file", "launcher.reporting.report", "rendezvous.listeners"]
+    assert found == ["launcher.output.error_file", "launcher.reporting.report", "rendezvous.stores.foreign_listener"]

@@ -14,8 +14,8 @@ from launcher.node import Node
 from launcher.placement import Costs, Feasibility, Limits, Whole
 from launcher.placement.capacity import feasibility
 from launcher.roster import Description, RosterPlanner, Share, describe, read_share
-from rendezvous.decide import MemberView, Size
-from rendezvous.messages import Candidate, MakePlan, PlanReady, PlanRefused
+from rendezvous.events import Candidate, MakePlan, PlanReady, PlanRefused
+from rendezvous.leader.decide import MemberView, Size
 from rendezvous.records import Member
 
 

@@ -14,8 +14,8 @@ from launcher.placement import Costs, Limits, Whole
 from launcher.roster import RosterPlanner
 from launcher.roster.description import Description, describe, read_share
 from launcher.roster.ground import LEVELS_MAX, ground, limits_on
-from rendezvous.decide import MemberView, Size
-from rendezvous.messages import Candidate, MakePlan, PlanReady, PlanRefused
+from rendezvous.events import Candidate, MakePlan, PlanReady, PlanRefused
+from rendezvous.leader.decide import MemberView, Size
 from rendezvous.records import Member
 
 

@@ -8,8 +8,8 @@ from launcher import mesh as meshes
 from launcher.placement import Costs, Limits, Plan
 from launcher.roster import NAMES_MAX, SUCCESSORS, RosterPlanner
 from launcher.roster.description import Description, describe, read_share
-from rendezvous.decide import MemberView, Size
-from rendezvous.messages import Candidate, MakePlan, PlanReady, PlanRefused
+from rendezvous.events import Candidate, MakePlan, PlanReady, PlanRefused
+from rendezvous.leader.decide import MemberView, Size
 from rendezvous.records import Member
 
 

@@ -13,7 +13,7 @@ from launcher.locality import Level
 from launcher.locality.merge import Looked, Merged, merge
 from launcher.placement import Costs, Limits
 from launcher.roster import Description, RosterPlanner, Share, describe, read_share
-from rendezvous.messages import Candidate, MakePlan, PlanReady, PlanRefused
+from rendezvous.events import Candidate, MakePlan, PlanReady, PlanRefused
 
 HOSTS = tuple(f"train-slice-0-{index}.train" for index in range(4))
 # What a pod of GKE with a v6e-16 is told, as a public repository shows it.

@@ -6,8 +6,8 @@ import errno
 import socket
 
 from rendezvous.errors import StoreError
-from rendezvous.listeners import find_foreign_listener
 from rendezvous.stores.addresses import join_address
+from rendezvous.stores.foreign_listener import find_foreign_listener
 
 _BACKLOG = 1024  # a thousand members may come in one moment
 

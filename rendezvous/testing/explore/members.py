@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rendezvous import messages
-from rendezvous.messages import Event, Grant, Revoke, StoreReply, StoreRequest, WatchLost
+from rendezvous import events
+from rendezvous.events import Event, Grant, Revoke, StoreReply, StoreRequest, WatchLost
 from rendezvous.stores.contract import Batch, Watch
 from rendezvous.stores.memory.store import MemoryStore
 from rendezvous.testing.explore.offers import STORE, describe_event
 from rendezvous.testing.explore.snapshot import IDS, IDS_PER_NODE, LEASES, REVISIONS
-from rendezvous.testing.node import Node
-from rendezvous.testing.presence import SimulatedPeers
-from rendezvous.testing.storage import Storage
+from rendezvous.testing.simulation.node import Node
+from rendezvous.testing.simulation.peers import SimulatedPeers
+from rendezvous.testing.simulation.storage import Storage
 
 if TYPE_CHECKING:
     from rendezvous.testing.explore.world import World
@@ -94,7 +94,7 @@ class Stepped(Storage):
 
         def on_batch(batch: Batch) -> None:
             changes = ", ".join(f"{event.kind} {event.item.key.split('/', 4)[-1]}" for event in batch.events)
-            world.offer(line, f"{name} sees {changes}", (name,), send, incarnation, messages.WatchUpdate(key, batch))
+            world.offer(line, f"{name} sees {changes}", (name,), send, incarnation, events.WatchUpdate(key, batch))
 
         def on_lost(error: Exception) -> None:
             world.offer(line, f"{name} loses a watch", (name,), send, incarnation, WatchLost(key, error))  # type: ignore[arg-type]

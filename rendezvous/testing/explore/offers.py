@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rendezvous import messages
-from rendezvous.messages import Event, StoreOutcomeUnknown
-from rendezvous.testing.node import Node
-from rendezvous.testing.processes import SimulatedProcesses
+from rendezvous import events
+from rendezvous.events import Event, StoreOutcomeUnknown
+from rendezvous.testing.simulation.node import Node
+from rendezvous.testing.simulation.processes import SimulatedProcesses
 
 ALL: tuple[str, ...] = ("all",)
 STORE = "the store"
@@ -71,7 +71,7 @@ def is_void(call: Any, arguments: Sequence[Any], at: float) -> bool:
 
 def is_known(event: Event, node: Any) -> bool:
     """Whether this member's copy of the store is not older than what a watch or a word tells."""
-    if isinstance(event, messages.WatchUpdate):
+    if isinstance(event, events.WatchUpdate):
         protocol = node.protocol
         if event.key not in protocol._watched:
             return True

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rendezvous.settings import Settings
-from rendezvous.testing.shape import Shape
+from rendezvous.testing.simulation.shape import Shape
 
 ANY = 1 << 30
 

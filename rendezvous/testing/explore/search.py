@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rendezvous.testing.checker import Checker, Violation
 from rendezvous.testing.explore import snapshot
 from rendezvous.testing.explore.scopes import ANY, Scope
 from rendezvous.testing.explore.world import World
+from rendezvous.testing.invariants.checker import Checker, Violation
 
 CALM_STEPS = 2000
 CALM_EVERY = 64  # of so many states one is taken to the end of its job

@@ -16,8 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rendezvous.messages import StoreOutcomeUnknown, StoreReply, StoreRequest
-from rendezvous.testing.cluster import Cluster
+from rendezvous.events import StoreOutcomeUnknown, StoreReply, StoreRequest
 from rendezvous.testing.explore.members import Chance, Stepped, SteppedMember
 from rendezvous.testing.explore.offers import (
     ALL,
@@ -32,7 +31,8 @@ from rendezvous.testing.explore.offers import (
 )
 from rendezvous.testing.explore.scopes import ANY, Scope
 from rendezvous.testing.explore.snapshot import ERA, GRID
-from rendezvous.testing.network import Network
+from rendezvous.testing.simulation.cluster import Cluster
+from rendezvous.testing.simulation.network import Network
 
 SOON_S = 0.1  # a presence network's own delays up to this are none
 LATE_S = 3.0  # how much later a request is applied that was held up
@@ -85,7 +85,7 @@ class World(Cluster):
 
     def at(self, time: float, call: Callable[..., object], *arguments: Any) -> None:
         time = math.ceil(time * GRID) / GRID
-        is_inner = call.__module__.endswith(".presence")
+        is_inner = call.__module__.endswith(".peers")
         if call.__qualname__ == "Storage._expire":
             return  # `due` looks at the leases themselves
         if is_inner and time <= self.now + SOON_S:
@@ -97,7 +97,7 @@ class World(Cluster):
 
     def _arise(self, call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         """What is due now may happen next. A pause that is over has ended before anything else is heard."""
-        if call.__module__.endswith(".presence") or call.__name__ == "resume":
+        if call.__module__.endswith(".peers") or call.__name__ == "resume":
             self._inner.append((call, arguments))
         else:
             name = find_owner(call)

@@ -1,0 +1,295 @@
+"""The hands of the protocol: store, clock, planner and presence.
+
+Events from anywhere (the store's watches, answers, other members, the agent) land in one inbox; `run` feeds all of
+them to the protocol at once, in the caller's thread, and carries out what comes out. Nothing that can take its time
+is done in that thread when the store is on a network: keep-alives have a thread to themselves, other requests, the
+ends of watches and plans share a few (hired.py). So a stuck call delays neither a renewal nor a stop nor the caller.
+A store within the process answers at once and needs no thread. What concerns the agent (start, stop, leash, end) is
+returned to it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from rendezvous import events
+from rendezvous.driver.store_health import StoreHealthLog
+from rendezvous.errors import LeaseExists, OutcomeUnknown, StoreError
+from rendezvous.events import (
+    Action,
+    Answer,
+    ConnectTo,
+    Event,
+    Log,
+    MakePlan,
+    PlanReady,
+    PlanRefused,
+    Request,
+    SendToPeer,
+    SetIdentity,
+    StartWatch,
+    StopWatch,
+    StoreOutcomeUnknown,
+    StoreRejected,
+    StoreReply,
+    StoreRequest,
+    Tick,
+    WatchLost,
+    WatchUpdate,
+    request_kind,
+)
+from rendezvous.machine import MemberMachine
+from rendezvous.stores.contract import Batch, Lease, Store, Watch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rendezvous.driver.worker_pool import WorkerPool
+    from rendezvous.peers.connections import PeerConnections
+
+Planner = Callable[[MakePlan], PlanReady | PlanRefused]
+
+POOL_THREADS = 4
+"""Threads for requests. The protocol has one request per lane under way, and seldom more than three lanes busy: a
+slow one then holds up none of the others."""
+
+
+class Driver:
+    """`clock` is seconds on CLOCK_BOOTTIME; `wake` is called from any thread when `run` has something to do.
+
+    `is_local`: the store is in this process, so requests are made at once and in the caller's thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        protocol: MemberMachine,
+        store: Store,
+        planner: Planner,
+        clock: Callable[[], float],
+        wake: Callable[[], None],
+        is_local: bool,
+        presence: PeerConnections | None = None,
+    ) -> None:
+        self._protocol = protocol
+        self._store = store
+        self._planner = planner
+        self._clock = clock
+        self._wake = wake
+        self._presence = presence
+        self._inbox: deque[tuple[Event, _Subscription | None]] = deque()
+        self._watches: dict[str, _Subscription] = {}
+        self._is_local = is_local
+        if not is_local:
+            from rendezvous.driver.worker_pool import WorkerPool  # one machine needs no hands but the caller's
+
+            self._renewal_pool = WorkerPool("keep-alive", 1)
+            self._request_pool = WorkerPool("request", POOL_THREADS)
+        self._store_health = StoreHealthLog(protocol.settings)
+        self._outcomes: deque[tuple[str, StoreError | None, float]] = deque()  # of requests, and how long each took
+        self._failure: Exception | None = None  # a mistake made in another thread, for the caller's to answer for
+
+    @property
+    def wake_at(self) -> float:
+        """When `run` must be called at the latest, on `clock`."""
+        return self._protocol.wake_at
+
+    def submit(self, event: Event) -> None:
+        """Hand in an event, from any thread."""
+        self._inbox.append((event, None))
+        self._wake()
+
+    def run(self) -> list[Action]:
+        """Take in everything that has happened; what is left for the agent to do.
+
+        Raises what was raised in a thread of the driver's and is no error of the store: a mistake of ours.
+        """
+        for_agent: list[Action] = []
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            now = self._clock()
+            for_agent += self._report_store_health(now)
+            events = self._take_inbox()
+            if not events:
+                if now < self._protocol.wake_at:
+                    return for_agent
+                events.append(Tick())
+            actions = self._protocol.steps(events, now)
+            for_agent += [action for action in actions if not self._carry_out(action)]
+
+    def close(self, limit_s: float) -> None:
+        """End presence and watches, and give the requests under way `limit_s` to end: the last gives the lease back.
+
+        Whatever does not end by then is left behind in threads that do not keep the process from exiting.
+        """
+        if self._presence is not None:
+            self._presence.close()
+        followed = list(self._watches.values())
+        self._watches.clear()
+        if self._is_local:
+            _cancel(followed)
+            self._store.close()
+            return
+        from rendezvous.driver.worker_pool import WorkerPool
+
+        deadline = self._clock() + limit_s
+        left_s = limit_s
+        for hired in (self._request_pool, self._renewal_pool):
+            hired.join(left_s)
+            left_s = max(0.0, deadline - self._clock())
+        closing = WorkerPool("farewell", 1)
+        closing.submit(lambda: _cancel(followed))
+        closing.submit(self._store.close)
+        closing.join(max(left_s, limit_s / 2))
+
+    def _report_store_health(self, now: float) -> list[Action]:
+        outcomes = [self._outcomes.popleft() for _ in range(len(self._outcomes))]
+        sentences = [self._store_health.note(purpose, error, now, took_s) for purpose, error, took_s in outcomes]
+        return [Log(sentence, is_remark=True) for sentence in sentences if sentence]
+
+    def _take_inbox(self) -> list[Event]:
+        """What has come in, without late words of watches that are not wanted any more."""
+        taken = [self._inbox.popleft() for _ in range(len(self._inbox))]
+        return [event for event, following in taken if following is None or not following.is_cancelled]
+
+    def _carry_out(self, action: Action) -> bool:
+        match action:
+            case StoreRequest():
+                self._request(action)
+            case StartWatch(key, start_revision):
+                self._start_watch(key, start_revision)
+            case StopWatch(key):
+                self._stop_watch(key)
+            case MakePlan():
+                self._plan(action)
+            case SetIdentity(job, member_id):
+                if self._presence is not None:
+                    self._presence.set_identity(job, member_id)
+            case ConnectTo(member_id, address):
+                if self._presence is not None:
+                    self._presence.connect_to(member_id, address)
+            case SendToPeer(member_id, text):
+                if self._presence is not None:
+                    self._presence.send(member_id, text)
+            case _:
+                return False
+        return True
+
+    # --- what may take its time ---
+
+    def _start_watch(self, key: str, start_revision: int) -> None:
+        self._stop_watch(key)
+        following = self._watches[key] = _Subscription(self._store, key, start_revision, self._deliver)
+        following.begin()
+
+    def _stop_watch(self, key: str) -> None:
+        following = self._watches.pop(key, None)
+        if following is not None:
+            following.is_cancelled = True
+            if self._is_local:
+                following.cancel()
+            else:
+                self._run_in_pool(self._request_pool, following.cancel)
+
+    def _deliver(self, event: Event, following: _Subscription) -> None:
+        self._inbox.append((event, following))
+        self._wake()
+
+    def _plan(self, order: MakePlan) -> None:
+        if self._is_local:
+            self._inbox.append((self._planner(order), None))
+        else:  # a large plan may take longer than a lease
+            self._run_in_pool(self._request_pool, lambda: self.submit(self._planner(order)))
+
+    def _request(self, ask: StoreRequest) -> None:
+        if self._is_local:
+            self._inbox.append((self._execute(ask), None))
+            return
+        hired = self._renewal_pool if isinstance(ask.request, events.KeepAlive) else self._request_pool
+        self._run_in_pool(hired, lambda: self.submit(self._execute(ask)))
+
+    def _run_in_pool(self, hired: WorkerPool, work: Callable[[], object]) -> None:
+        def attempt() -> None:
+            try:
+                work()
+            except Exception as error:
+                self._failure = error
+                self._wake()
+
+        hired.submit(attempt)
+
+    def _execute(self, ask: StoreRequest) -> Event:
+        failure: StoreError | None = None
+        since = self._clock()
+        try:
+            return StoreReply(ask.id, execute_request(self._store, ask.request))
+        except OutcomeUnknown as error:
+            failure = error
+            return StoreOutcomeUnknown(ask.id)
+        except StoreError as error:
+            failure = error
+            return StoreRejected(ask.id, error)
+        finally:
+            self._outcomes.append((request_kind(ask.request), failure, self._clock() - since))
+
+
+class _Subscription:
+    """One watch, from the order on. `hand_in` is called from the store's threads."""
+
+    def __init__(
+        self, store: Store, key: str, start_revision: int, hand_in: Callable[[Event, _Subscription], None]
+    ) -> None:
+        self._store = store
+        self._key = key
+        self._start_revision = start_revision
+        self._hand_in = hand_in
+        self._watch: Watch | None = None
+        self.is_cancelled = False
+
+    def begin(self) -> None:
+        try:
+            self._watch = self._store.watch(
+                self._key,
+                prefix=self._key.endswith("/"),
+                start_revision=self._start_revision,
+                on_batch=self._take,
+                on_lost=self._lose,
+            )
+        except StoreError as error:
+            self._lose(error)
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        if self._watch is not None:
+            self._watch.cancel()
+
+    def _take(self, batch: Batch) -> None:
+        if not self.is_cancelled:
+            self._hand_in(WatchUpdate(self._key, batch), self)
+
+    def _lose(self, error: StoreError) -> None:
+        if not self.is_cancelled:
+            self._hand_in(WatchLost(self._key, error), self)
+
+
+def _cancel(followed: list[_Subscription]) -> None:
+    for following in followed:
+        following.cancel()
+
+
+def execute_request(store: Store, request: Request) -> Answer:
+    """Put a request to the store. Raises StoreError as the store does."""
+    match request:
+        case events.Grant(ttl_s, id):
+            try:
+                return store.lease_grant(ttl_s, id=id)
+            except LeaseExists:
+                return Lease(id, ttl_s)
+        case events.KeepAlive(lease, key):
+            return store.lease_renew(lease, key)
+        case events.Revoke(lease):
+            store.lease_revoke(lease)
+            return None
+        case events.Txn(compares, success, failure):
+            return store.txn(compares, success, failure)

@@ -1,0 +1,119 @@
+"""The restart budget: what each round that ended is charged to, carried from seal to seal.
+
+A worker's failure costs one restart, however many ranks fail. A round that lost a node costs nothing: the
+broken sockets of its peers are not their fault. Because the loss of a node is seen later than the failures
+it causes, a charge stays provisional for a short time and is taken back when a loss explains it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from rendezvous.leader import quarantine
+from rendezvous.leader.quarantine import Strike
+from rendezvous.records import Seal
+from rendezvous.settings import Settings
+from rendezvous.values import dataclass, replace
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartBudget:
+    """The budget on the leader's own clock. `charged_at`: one time per charged failure, oldest first.
+
+    `losses` and `first_failures` are what nodes are benched for, oldest first.
+    """
+
+    restart_count: int = 0
+    charged_at: tuple[float, ...] = ()
+    short_rounds: int = 0
+    provisional_round: int = 0
+    provisional_since: float = -math.inf
+    port_taken_rounds: int = 0
+    losses: tuple[Strike, ...] = ()
+    first_failures: tuple[Strike, ...] = ()
+
+    def count_spent(self, now: float, window_s: float) -> int:
+        """Charges that count against the budget now."""
+        return sum(1 for at in self.charged_at if now - at <= window_s)
+
+    def with_round_of(self, duration_s: float, settings: Settings, *, is_futile: bool = False) -> RestartBudget:
+        """After a round that ran for so long. `is_futile`: it counts as short, whatever it took."""
+        is_short = is_futile or duration_s < settings.min_round_time_s
+        return replace(self, short_rounds=self.short_rounds + 1 if is_short else 0)
+
+    def charge(self, round: int, failed_at: float, now: float) -> RestartBudget:
+        """One restart for the failure of `round`."""
+        return replace(
+            self,
+            restart_count=self.restart_count + 1,
+            charged_at=(*self.charged_at, now),
+            provisional_round=round,
+            provisional_since=failed_at,
+            port_taken_rounds=0,
+        )
+
+    def refund(self) -> RestartBudget:
+        """Take back the provisional charge: a node was lost, and that explains the failure."""
+        return replace(
+            self,
+            restart_count=self.restart_count - 1,
+            charged_at=self.charged_at[:-1],
+            provisional_round=0,
+            provisional_since=-math.inf,
+            first_failures=tuple(mark for mark in self.first_failures if mark.at < self.provisional_since),
+        )
+
+    def settle(self, now: float, settle_s: float) -> RestartBudget:
+        """Make a provisional charge final once nothing can explain it any more."""
+        if self.provisional_round and now - self.provisional_since > settle_s:
+            return replace(self, provisional_round=0, provisional_since=-math.inf)
+        return self
+
+    def add_strikes(self, *, losses: Iterable[Strike] = (), first_failures: Iterable[Strike] = ()) -> RestartBudget:
+        """Remember what nodes are benched for."""
+        return replace(self, losses=(*self.losses, *losses), first_failures=(*self.first_failures, *first_failures))
+
+    def find_quarantines(self, settings: Settings) -> dict[str, quarantine.Quarantine]:
+        """Every node with a bench, by node; some may be over."""
+        return dict(quarantine.find_quarantines(self.losses, self.first_failures, settings))
+
+    def trim(self, now: float, settings: Settings) -> RestartBudget:
+        """Without marks that matter no more."""
+        losses = quarantine.drop_old_strikes(self.losses, now, settings)
+        return replace(
+            self, losses=losses, first_failures=quarantine.drop_old_strikes(self.first_failures, now, settings)
+        )
+
+
+def from_seal(seal: Seal, seen_at: float) -> RestartBudget:
+    """The ledger that a seal carries, on the clock of a leader who saw the seal at `seen_at`."""
+    return RestartBudget(
+        restart_count=seal.restart_count,
+        charged_at=tuple(seen_at - age for age in seal.charge_ages_s),
+        short_rounds=seal.short_rounds,
+        provisional_round=seal.provisional_round,
+        provisional_since=seen_at - seal.provisional_age_s if seal.provisional_round else -math.inf,
+        port_taken_rounds=seal.port_taken_rounds,
+        losses=tuple(Strike(node, seen_at - age) for node, age in seal.losses),
+        first_failures=tuple(Strike(node, seen_at - age, rank) for node, rank, age in seal.first_failures),
+    )
+
+
+def into_seal(seal: Seal, ledger: RestartBudget, now: float) -> Seal:
+    """The seal with the ledger written into it as ages."""
+    return replace(
+        seal,
+        restart_count=ledger.restart_count,
+        charge_ages_s=tuple(_age_s(at, now) for at in ledger.charged_at),
+        short_rounds=ledger.short_rounds,
+        provisional_round=ledger.provisional_round,
+        provisional_age_s=_age_s(ledger.provisional_since, now) if ledger.provisional_round else 0.0,
+        port_taken_rounds=ledger.port_taken_rounds,
+        losses=tuple((mark.node, _age_s(mark.at, now)) for mark in ledger.losses),
+        first_failures=tuple((mark.node, mark.rank, _age_s(mark.at, now)) for mark in ledger.first_failures),
+    )
+
+
+def _age_s(at: float, now: float) -> float:
+    return round(now - at, 3)

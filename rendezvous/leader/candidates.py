@@ -1,0 +1,89 @@
+"""Who can run the next round: the members that stay, without those on the bench if a world is possible so.
+
+Here is also who could enlarge a round that runs: whoever came later, once it has been quiet for long enough or
+the workers have saved what they have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from rendezvous.leader.budget import RestartBudget
+from rendezvous.leader.decisions import EndRound, Wait
+from rendezvous.leader.quarantine import Quarantine
+from rendezvous.leader.view import MemberView, Size, Sizer, View
+from rendezvous.records import Seal
+from rendezvous.settings import Settings
+from rendezvous.values import NamedTuple
+
+
+class MemberChoice(NamedTuple):
+    """The members to plan with, in the order in which they joined, what they make, and who sits out and why."""
+
+    members: list[MemberView]
+    size: Size
+    quarantined: Mapping[str, Quarantine]
+
+    @property
+    def roster(self) -> tuple[str, ...]:
+        return tuple(view.member.member_id for view in self.members)
+
+
+def list_staying(view: View) -> list[MemberView]:
+    """Members that do not leave, in the order in which they joined."""
+    stay = [member for member_id, member in view.members.items() if not view.is_leaving(member_id)]
+    return sorted(stay, key=lambda member: member.create_revision)
+
+
+def choose_members(view: View, ledger: RestartBudget, now: float, settings: Settings, sizer: Sizer) -> MemberChoice:
+    """All who stay, but those on the bench only as far as nothing is possible without them, shortest bench first."""
+    stay = list_staying(view)
+    benches = {node: bench for node, bench in ledger.find_quarantines(settings).items() if bench.until > now}
+    benched = {member.member.member_id: benches[member.node] for member in stay if member.node in benches}
+    able = [member for member in stay if member.member.member_id not in benched]
+    size = sizer(able)
+    if not benched or size.world_size:
+        return MemberChoice(able, size, benched)
+    for member_id in sorted(benched, key=lambda member_id: (benched[member_id].until, member_id)):
+        del benched[member_id]
+        able = [member for member in stay if member.member.member_id not in benched]
+        size = sizer(able)
+        if size.world_size:
+            break
+    return MemberChoice(able, size, benched)
+
+
+def decide_growth(view: View, seal: Seal, now: float, settings: Settings, sizer: Sizer) -> EndRound | Wait:
+    """Whether a round that runs well is ended to use members that came later."""
+    reason = f"round {seal.round} runs {seal.world_size} ranks"
+    if view.own_id not in view.active:
+        reason += " without this node, which stands by as a spare"
+    if settings.growth == "never" or any(view.outcome(m) == "succeeded" for m in view.active):
+        return Wait(math.inf, reason)
+    chosen = choose_members(view, view.ledger, now, settings, sizer)
+    free_at = min((bench.until for bench in chosen.quarantined.values()), default=math.inf)
+    if chosen.size.world_size <= seal.world_size:
+        return Wait(free_at, reason)
+    arrived_at = max((_find_arrival(view, member, settings) for member in chosen.members), default=-math.inf)
+    growing = f"growing after round {seal.round}: {chosen.size.reason}"
+    if settings.growth == "checkpoint":
+        if view.saved_at > arrived_at:
+            return EndRound("grace", growing)
+        return Wait(free_at, f"{reason}; could grow at the next checkpoint: {chosen.size.reason}")
+    until = max(view.sealed_at, arrived_at) + settings.grow_delay_s
+    if now >= until:
+        return EndRound("grace", growing)
+    return Wait(min(until, free_at), f"{reason}; could grow: {chosen.size.reason}")
+
+
+def _find_arrival(view: View, member: MemberView, settings: Settings) -> float:
+    """When this member could first have enlarged the round; one whose bench is over counts from then on."""
+    if member.member.member_id in view.active:
+        return -math.inf
+    bench = (
+        view.ledger.find_quarantines(settings).get(member.node)
+        if view.ledger.losses or view.ledger.first_failures
+        else None
+    )
+    return max(member.seen_at, bench.until if bench is not None else -math.inf)

@@ -1,0 +1,166 @@
+"""What a round that is gone is charged to, and the verdict when the budget is spent.
+
+The loss or departure of a node costs nothing, and it explains the failures that it causes on its peers. Because
+it may be noticed later than they are, a failure waits for an explanation where the answer matters: for a short
+time, and for as long as a lost node may remain unnoticed while all that failed were connections to others, or
+while some member that could be reached cannot be reached now.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rendezvous.leader.budget import RestartBudget
+from rendezvous.leader.decisions import Finish, Wait
+from rendezvous.leader.quarantine import Strike
+from rendezvous.leader.view import View
+from rendezvous.records import Seal, Stop, Verdict
+from rendezvous.settings import Settings
+from rendezvous.values import replace
+
+EXIT_FAILURE = 1
+OTHERS_MAX = 4  # further failures that a verdict carries
+OTHER_LENGTH_MAX = 20_000  # longer texts are left out: every agent of a large job reads the verdict
+
+
+def charge_round(view: View, seal: Seal, stop: Stop, now: float, settings: Settings) -> RestartBudget | Wait | Finish:
+    """The budget after this round, unless the job ends with it or it is too early to tell."""
+    ledger = view.ledger.trim(now, settings)
+    departed_at = view.list_departure_times()
+    failures = view.list_failed()
+    if departed_at:
+        ledger = _excuse_departure(view, ledger, departed_at, settings)
+    elif any(view.statuses[m].status.is_port_taken for m in failures) and (
+        ledger.port_taken_rounds < settings.port_taken_rounds
+    ):
+        ledger = replace(ledger, port_taken_rounds=ledger.port_taken_rounds + 1)
+    elif failures:
+        explained_at = _explanation_deadline(view, failures, settings)
+        if len(view.active) > 1 and explained_at > now and must_await_cause(view, failures, ledger, now, settings):
+            words = f"round {seal.round} failed: waiting whether a lost node explains it"
+            return Wait(explained_at, words, rule="charge put off")
+        if _is_spent(view, failures, ledger, now, settings):
+            return Finish(_make_failure(view, seal, failures, ledger, now, settings))
+        failed_at = min(view.statuses[m].failed_at for m in failures)
+        ledger = ledger.charge(seal.round, failed_at, now).add_strikes(
+            first_failures=_find_culprits(view, failures, failed_at)
+        )
+    else:
+        ledger = replace(ledger, port_taken_rounds=0)
+    ledger = ledger.settle(now, settings.settle_s)
+    is_futile = _is_futile(view, ledger, now, settings)
+    ledger = ledger.with_round_of(stop.ran_s, settings, is_futile=is_futile)
+    if ledger.short_rounds >= settings.no_progress_rounds:
+        reason = f"no progress: {ledger.short_rounds} rounds in a row lasted less than {settings.min_round_time_s:g} s"
+        reason += ", or were lost with a node that is lost again and again" if is_futile else ""
+        if failures and not departed_at:
+            return Finish(_make_failure(view, seal, failures, ledger, now, settings, reason))
+        return Finish(Verdict(kind="failure", exit_code=EXIT_FAILURE, round=seal.round, reason=reason))
+    return ledger
+
+
+def _excuse_departure(
+    view: View, ledger: RestartBudget, departed_at: Sequence[float], settings: Settings
+) -> RestartBudget:
+    """A node was lost or left: no charge for this round, nor for one just before that this explains too."""
+    if ledger.provisional_round and min(departed_at) - ledger.provisional_since <= settings.settle_s:
+        ledger = ledger.refund()
+    marks = [Strike(view.nodes[m], view.lost_at[m]) for m in sorted(view.list_lost()) if m in view.nodes]
+    return replace(ledger.add_strikes(losses=marks), port_taken_rounds=0)
+
+
+def _find_culprits(view: View, failures: Sequence[str], failed_at: float) -> list[Strike]:
+    """The node that failed first, for the bench. Who only lost a connection is not to blame."""
+    first = _sort_failures(view, failures)[0]
+    status = view.statuses[first].status
+    if status.is_peer_loss or first not in view.nodes:
+        return []
+    return [Strike(view.nodes[first], failed_at, status.rank)]
+
+
+def _is_futile(view: View, ledger: RestartBudget, now: float, settings: Settings) -> bool:
+    """Whether the round was lost with a node that is lost again and again, and ran only since there was no other.
+
+    An agent that crashes under ever new member ids makes rounds as long as a lease, which look like progress.
+    """
+    benches = ledger.find_quarantines(settings)
+    lost = {view.nodes[m] for m in view.list_lost() if m in view.nodes}
+    return any(node in lost and bench.until > now for node, bench in benches.items())
+
+
+def must_await_cause(
+    view: View, failures: Sequence[str], ledger: RestartBudget, now: float, settings: Settings
+) -> bool:
+    """Whether the next step depends on who is to blame: the budget is spent, or a node may be dying right now."""
+    is_spent = _is_spent(view, failures, ledger, now, settings)
+    return is_spent or _are_secondary(view, failures) or bool(_list_unreachable(view))
+
+
+def _is_spent(view: View, failures: Sequence[str], ledger: RestartBudget, now: float, settings: Settings) -> bool:
+    """Whether no restart may follow: by the job's budget, or by the word of a node that counts on its own."""
+    is_final = any(view.statuses[m].status.is_final for m in failures)
+    return is_final or ledger.count_spent(now, settings.restart_window_s) >= settings.max_restarts
+
+
+def _explanation_deadline(view: View, failures: Sequence[str], settings: Settings) -> float:
+    """Until when a loss may still turn up that explains these failures."""
+    failed_at = min(view.statuses[m].failed_at for m in failures)
+    settled_at = failed_at + settings.settle_s
+    if settings.lease_ttl_s == math.inf:
+        return settled_at
+    unreachable = _list_unreachable(view)
+    if unreachable:  # each of them comes back, loses its lease, or is removed as cut off
+        last = min(max(unreachable), failed_at + settings.isolation_s)
+        return max(settled_at, last + settings.isolation_s)
+    if _are_secondary(view, failures):  # who seems to be reached may only not have been missed yet
+        is_everybody_reached = view.reached_count >= view.others_count
+        wait_s = settings.silence_s if is_everybody_reached else settings.lease_ttl_s
+        return max(settled_at, failed_at + wait_s)
+    return settled_at
+
+
+def _are_secondary(view: View, failures: Sequence[str]) -> bool:
+    return all(view.statuses[m].status.is_peer_loss for m in failures)
+
+
+def _list_unreachable(view: View) -> list[float]:
+    """Since when active members cannot be reached that could be."""
+    return [since for m, since in view.unreachable_since.items() if m in view.members and m in view.active]
+
+
+def _sort_failures(view: View, failures: Sequence[str]) -> list[str]:
+    """The failures in the order in which they were written, connections lost to others last."""
+    return sorted(failures, key=lambda m: (view.statuses[m].status.is_peer_loss, view.statuses[m].failed_revision, m))
+
+
+def _make_failure(
+    view: View,
+    seal: Seal,
+    failures: Sequence[str],
+    ledger: RestartBudget,
+    now: float,
+    settings: Settings,
+    reason: str = "",
+) -> Verdict:
+    """The verdict of a failed job: its cause is the failure first written, connections lost to others last."""
+    first, *others = _sort_failures(view, failures)
+    cause = view.statuses[first]
+    rivals = [m for m in others if view.statuses[m].status.is_peer_loss == cause.status.is_peer_loss]
+    spent = ledger.count_spent(now, settings.restart_window_s)
+    budget = f"{spent} of {settings.max_restarts} restarts used" if settings.max_restarts else "no restarts allowed"
+    final = [m for m in failures if view.statuses[m].status.is_final]
+    if final and spent < settings.max_restarts:
+        budget = f"{view.describe(final)} will not restart its workers"
+    texts = [view.statuses[m].status.failure for m in others]
+    return Verdict(
+        kind="failure",
+        exit_code=cause.status.exit_code or EXIT_FAILURE,
+        round=seal.round,
+        reason=reason or f"a worker failed on {view.name(first)} in round {seal.round}, {budget}",
+        failure=cause.status.failure,
+        is_first_sure=not any(
+            abs(view.statuses[m].failed_at - cause.failed_at) <= settings.blame_window_s for m in rivals
+        ),
+        others=tuple(text for text in texts if 0 < len(text) <= OTHER_LENGTH_MAX)[:OTHERS_MAX],
+    )

@@ -1,0 +1,59 @@
+"""What people ask of a running job through the store: stop, drain a node, undrain it.
+
+The leader takes one request at a time, oldest first, and consumes it in the transaction that does what it asks.
+A request that cannot be met is answered with a sentence, which whoever asked reads from the same key.
+"""
+
+from __future__ import annotations
+
+from rendezvous.leader.decisions import ApplyCommand, Finish
+from rendezvous.leader.view import View
+from rendezvous.records import Command, Verdict
+
+EXIT_STOPPED = 143  # as if every agent had been sent SIGTERM
+TARGET_LENGTH_MAX = 255
+
+
+def choose_request(view: View) -> Finish | ApplyCommand | None:
+    """What to do about the oldest request; None if there is none."""
+    for token, command in view.commands.items():
+        match command.kind:
+            case "stop":
+                return Finish(_make_stop_verdict(view, command), token)
+            case "drain":
+                return _answer_drain(view, token, command.target)
+            case "undrain":
+                if command.target in view.drained:
+                    return ApplyCommand(token, undrain=command.target)
+                drained = ", ".join(sorted(view.drained)) or "none"
+                return ApplyCommand(token, answer=f"{command.target} is not drained; drained: {drained}")
+            case "takeover":
+                return ApplyCommand(token, answer=f"this job has a leader, on node {view.name(view.own_id)}")
+            case kind:
+                return ApplyCommand(token, answer=f"{kind!r} is no request that this version of meshrun knows")
+    return None
+
+
+def _make_stop_verdict(view: View, command: Command) -> Verdict:
+    by = f" of {command.by}" if command.by else ""
+    round = view.seal.round if view.seal else 0
+    return Verdict(kind="stopped", exit_code=EXIT_STOPPED, round=round, reason=f"stopped at the request{by}")
+
+
+def _answer_drain(view: View, token: str, target: str) -> ApplyCommand:
+    """Drain a node by its name, which need not be here yet; or, where two have that name, one of them by member id."""
+    if not 0 < len(target) <= TARGET_LENGTH_MAX or not target.isprintable() or "/" in target:
+        return ApplyCommand(token, answer="a node to drain is named by its name or its member id")
+    if target in view.members:
+        name = view.members[target].member.node_name
+        return ApplyCommand(token, drain=name if len(_find_named(view, name)) == 1 else target)
+    same = _find_named(view, target)
+    if len(same) > 1:
+        return ApplyCommand(
+            token, answer=f"{len(same)} nodes are called {target}: give a member id, {' or '.join(same)}"
+        )
+    return ApplyCommand(token, drain=target)
+
+
+def _find_named(view: View, name: str) -> list[str]:
+    return sorted(member_id for member_id, member in view.members.items() if member.member.node_name == name)

@@ -1,0 +1,317 @@
+"""All presence connections of one agent, in one thread that waits for all of them at once.
+
+Who has not yet said who it is counts as a stranger. Strangers are few and not for long, whatever they send, and
+nothing of them is told to anybody. Once both sides have greeted, the member is up; it is down when its last
+connection has ended. There may be two, since either side may dial; the newest of each direction is kept.
+
+A connection that has carried nothing for a third of `silence_s` gets a beat. Silence is judged by what could have
+been read when the thread last looked, so an agent that was frozen itself does not take the others for silent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import selectors
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from rendezvous.errors import SettingsError
+from rendezvous.events import Event, PeerDown, PeerGone, PeerMessage, PeerUp
+from rendezvous.peers.connection import BEAT, BYE, Ending, PeerConnection, find_dial_failure
+from rendezvous.peers.dialer import Dialer
+from rendezvous.peers.handshake import NONCE_BYTES, Handshake, HandshakeError, Identity
+from rendezvous.stores.addresses import split_address
+
+STRANGERS_MAX = 2048
+"""All members of a large job may dial a new leader at once. When more have not greeted, who has had the most time goes:
+greeting takes one round trip, so it is hardly one who means to. They never have more than a quarter of the descriptors
+that this process may have: the agent needs some to start workers and to reach the store."""
+GREETING_LIMIT_S = 3.0
+DIAL_LIMIT_S = 3.0
+"""Long enough for one lost packet, which the kernel sends again after a second."""
+BATCH = 128  # accepted in one turn of the loop
+BEATS_PER_SILENCE = 3
+
+NOT_NEEDED = Ending(False, "it is not needed any more")
+
+
+class ConnectionLoop:
+    """Use from one thread, but for `order`."""
+
+    def __init__(
+        self,
+        *,
+        listener: socket.socket,
+        address: str,
+        secret: bytes,
+        submit: Callable[[Event], None],
+        clock: Callable[[], float],
+        silence_s: float,
+    ) -> None:
+        self._listener = listener
+        self._address = address
+        self._secret = secret
+        self._submit = submit
+        self._clock = clock
+        self._silence_s = silence_s
+        self._tick_s = min(max(silence_s / 12, 0.02), 0.5)
+        self._sweep_at = 0.0
+        self._own: Identity | None = None
+        self._unauthenticated: dict[PeerConnection, None] = {}  # oldest first
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # -1: without a limit
+        self._strangers_max = min(STRANGERS_MAX, descriptors // 4) if descriptors > 0 else STRANGERS_MAX
+        self._members: dict[str, list[PeerConnection]] = {}  # newest last, never empty
+        self._dialer = Dialer(
+            address,
+            take=self._take_dial,
+            tell_proven=lambda member_id: submit(PeerGone(member_id)),
+            order=self.order,
+            clock=clock,
+        )
+        self._orders: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
+        self._is_stopped = False
+        self._wakeup, self._alarm = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._is_closed = False
+        self._closing = threading.Lock()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wakeup, selectors.EVENT_READ)
+
+    # --- orders ---
+
+    def order(self, what: Callable[..., None], *words: object) -> None:
+        """Have the thread call one of the following; from any thread, and after the end without effect."""
+        self._orders.append((what, words))
+        with self._closing, contextlib.suppress(BlockingIOError):  # the pipe is full: it is woken already
+            if not self._is_closed:
+                os.write(self._alarm, b"\0")
+
+    def set_identity(self, job: str, member_id: str) -> None:
+        own = Identity(job, member_id, self._address)
+        if own == self._own:
+            return
+        self._own = own
+        self._dialer.stop_proving()
+        for connection in self._list_connections():
+            self._disconnect(connection)
+
+    def connect_to(self, member_id: str, address: str) -> None:
+        left = self._dialer.connect_to(member_id, address)
+        if left is not None:
+            self._disconnect(left)
+
+    def send(self, member_id: str, text: str) -> None:
+        group = self._members.get(member_id)
+        if group:
+            self._send(group[-1], ["tell", text])
+
+    def stop(self) -> None:
+        self._is_stopped = True
+
+    # --- the loop ---
+
+    def run(self) -> None:
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        try:
+            while True:
+                while self._orders and not self._is_stopped:
+                    what, words = self._orders.popleft()
+                    what(*words)
+                if self._is_stopped:
+                    return
+                looked_at = self._clock()
+                wake_at = min(self._sweep_at, self._dialer.next_at)
+                for key, mask in self._selector.select(max(0.0, wake_at - looked_at)):
+                    if isinstance(key.data, PeerConnection):
+                        self._serve(key.data, mask)
+                    elif key.fd == self._wakeup:
+                        os.read(self._wakeup, 4096)
+                    else:
+                        self._accept()
+                self._sweep(looked_at)
+                self._dialer.dial()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End everything without a word."""
+        self._is_stopped = True
+        for connection in self._list_connections():
+            connection.end.close()
+        self._selector.close()
+        with self._closing:
+            if not self._is_closed:
+                self._is_closed = True
+                os.close(self._alarm)
+                os.close(self._wakeup)
+
+    def _list_connections(self) -> list[PeerConnection]:
+        groups = (connection for group in self._members.values() for connection in group)
+        return list({*self._unauthenticated, *self._dialer.under_way, *groups})
+
+    def _accept(self) -> None:
+        for _ in range(BATCH):
+            try:
+                end, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except ConnectionError:  # gone again before we came to it
+                continue
+            except OSError:  # too many open files: the others wait in the kernel's queue
+                self._selector.unregister(self._listener)
+                self._sweep_at = min(self._sweep_at, self._clock() + self._tick_s)
+                return
+            if len(self._unauthenticated) >= self._strangers_max:
+                self._end(next(iter(self._unauthenticated)), Ending(False, "too many have not greeted"))
+            stranger = PeerConnection(end, expected="", now=self._clock())
+            self._unauthenticated[stranger] = None
+            self._selector.register(end, selectors.EVENT_READ, stranger)
+
+    def _sweep(self, looked_at: float) -> None:
+        """What is done from time to time: beats, the ends of what has taken too long, and accepting once more."""
+        if looked_at < self._sweep_at:
+            return
+        if self._listener not in self._selector.get_map():
+            self._selector.register(self._listener, selectors.EVENT_READ)
+        # What is due moves to later times only, and whatever begins from now on is not due before the last of these.
+        beat_s = self._silence_s / BEATS_PER_SILENCE
+        next_at = looked_at + min(beat_s, DIAL_LIMIT_S, GREETING_LIMIT_S)
+        for connection in self._list_connections():
+            if connection.peer is None:
+                limit_s = DIAL_LIMIT_S if connection.expected else GREETING_LIMIT_S
+                due = connection.opened_at + limit_s
+                if looked_at > due:
+                    self._end(connection, Ending(False, f"it has not answered within {limit_s:g} s"))
+            elif looked_at - connection.heard_at > self._silence_s:
+                self._end(connection, Ending(False, f"nothing was heard for {self._silence_s:g} s"))
+            else:
+                if looked_at - connection.sent_at >= beat_s:
+                    self._send(connection, BEAT)
+                due = min(connection.heard_at + self._silence_s, connection.sent_at + beat_s)
+            if not connection.is_over:
+                next_at = min(next_at, due)
+        self._sweep_at = max(next_at, looked_at + self._tick_s)
+
+    # --- one connection ---
+
+    def _take_dial(self, connection: PeerConnection, ending: Ending | None) -> None:
+        self._selector.register(connection.end, selectors.EVENT_WRITE, connection)
+        if ending is not None:
+            self._end(connection, ending)
+
+    def _serve(self, connection: PeerConnection, mask: int) -> None:
+        if connection.is_over:
+            return  # ended by what was served before it
+        ending = None
+        if connection.is_connecting:
+            ending = find_dial_failure(connection.end)
+            if ending is None:
+                connection.is_connecting = False
+                self._begin_handshake(connection)
+        elif mask & selectors.EVENT_WRITE:
+            ending = connection.flush()
+        messages: list[list[object]] = []
+        if ending is None and mask & selectors.EVENT_READ:
+            messages, ending = connection.receive(self._clock())
+        for words in messages:
+            if not connection.is_over:
+                self._take(connection, words)
+        if ending is not None:
+            self._end(connection, ending)
+        elif not connection.is_over:
+            self._watch(connection)
+
+    def _begin_handshake(self, connection: PeerConnection) -> Handshake:
+        assert self._own is not None
+        nonce = os.urandom(NONCE_BYTES)
+        greeting = Handshake(self._own, expected=connection.expected, secret=self._secret, nonce=nonce)
+        connection.greeting = greeting
+        for words in greeting.open():
+            self._send(connection, words)
+        return greeting
+
+    def _take(self, connection: PeerConnection, words: list[object]) -> None:
+        if connection.peer is None:
+            self._continue_handshake(connection, connection.greeting or self._begin_handshake(connection), words)
+            return
+        match words:
+            case ["tell", str(text)]:
+                self._submit(PeerMessage(connection.peer.member_id, text))
+            case ["bye"]:
+                self._end(connection, Ending(True, "it has said goodbye", is_farewell=True))
+            case _:  # a beat, or a word of a later version
+                pass
+
+    def _continue_handshake(self, connection: PeerConnection, greeting: Handshake, words: list[object]) -> None:
+        try:
+            answers = greeting.take(words)
+        except HandshakeError as error:
+            self._end(connection, Ending(False, str(error)))
+            return
+        for answer in answers:
+            self._send(connection, answer)
+        if greeting.is_done and not connection.is_over:
+            self._arrive(connection, greeting.peer)
+
+    def _arrive(self, connection: PeerConnection, peer: Identity) -> None:
+        """Both sides have greeted."""
+        self._unauthenticated.pop(connection, None)
+        connection.peer, connection.greeting = peer, None
+        connection.is_provable, unneeded = self._dialer.handle_arrival(connection, peer.member_id, peer.address)
+        if not connection.expected:
+            with contextlib.suppress(SettingsError):
+                connection.is_provable = connection.comes_from(split_address(peer.address)[0])
+        group = self._members.setdefault(peer.member_id, [])
+        was_up, was_provable = bool(group), any(other.is_provable for other in group)
+        for other in [other for other in group if other.expected == connection.expected]:
+            group.remove(other)
+            self._hang_up(other)
+        group.append(connection)
+        if unneeded is not None:
+            self._disconnect(unneeded)  # it was a proof's
+        if not was_up or (connection.is_provable and not was_provable):
+            self._submit(PeerUp(peer.member_id, peer.address, connection.is_provable))
+
+    def _disconnect(self, connection: PeerConnection) -> None:
+        """End a connection so that nobody takes it for the end of this agent."""
+        if connection.peer is not None:
+            connection.send(BYE, self._clock())
+        self._end(connection, NOT_NEEDED)
+
+    def _end(self, connection: PeerConnection, ending: Ending) -> None:
+        """A connection is over: tell what that means, and look closer if its peer's kernel has ended it."""
+        if connection.is_over:
+            return
+        self._hang_up(connection)
+        self._unauthenticated.pop(connection, None)
+        if connection.expected:
+            self._dialer.handle_end(connection, ending)
+        peer = connection.peer
+        if peer is not None:
+            group = self._members[peer.member_id]
+            group.remove(connection)
+            if not group:
+                del self._members[peer.member_id]
+                self._submit(PeerDown(peer.member_id, not ending.is_by_peer))
+                if ending.is_by_peer and connection.is_provable and not ending.is_farewell:
+                    self._dialer.prove(peer.member_id, peer.address)
+
+    def _hang_up(self, connection: PeerConnection) -> None:
+        self._selector.unregister(connection.end)
+        connection.end.close()
+
+    def _send(self, connection: PeerConnection, words: list[object]) -> None:
+        ending = connection.send(words, self._clock())
+        if ending is not None:
+            self._end(connection, ending)
+        else:
+            self._watch(connection)
+
+    def _watch(self, connection: PeerConnection) -> None:
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.is_waiting else 0)
+        if self._selector.get_key(connection.end).events != wanted:
+            self._selector.modify(connection.end, wanted, connection)

@@ -1,0 +1,233 @@
+"""What a seal must say of the budget and of quarantines, reckoned from what was seen, by other means than the ledger's.
+
+A seal carries ages. Whoever writes the next one adds the time since it was first told of the last, so all that is
+carried on is exact to the millisecond; what is new must be explained by what befell the round in between.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from rendezvous.records import Seal
+from rendezvous.settings import Settings
+from rendezvous.testing.invariants.history import RoundRecord
+
+ROUNDED_S = 0.0021  # ages are kept in milliseconds, and two of them are compared
+Fail = Callable[[str, object], None]
+
+
+class AskedRound(NamedTuple):
+    """A seal as its writer asked for it: who, when, and when it was told of the seal and the stop before it.
+
+    `gone`: members that it had been told are gone, and when; `statuses`: when it was told of each member's status;
+    `word_at`: when it last said that it could not reach the store.
+    """
+
+    node: str
+    at: float
+    seal_seen_at: Sequence[float]
+    stop_seen_at: float
+    gone: Mapping[str, float]
+    statuses: Mapping[str, float]
+    word_at: float
+
+
+class BudgetModel:
+    """`name_of`: the node of a member, by name and boot id."""
+
+    def __init__(self, settings: Settings, name_of: Callable[[str], str], fail: Fail) -> None:
+        self._settings = settings
+        self._name_of = name_of
+        self._fail = fail
+
+    def check(self, seal: Seal, last: RoundRecord, asked: AskedRound, lost: Collection[str]) -> None:
+        """The seal of the next round, against the one before and what befell its round. `lost`: not by leaving."""
+        prior, settings = last.seal, self._settings
+        seen_at = self._seen_at(seal, prior, asked)
+        elapsed_s = asked.at - seen_at
+        charged = seal.restart_count - prior.restart_count
+        if len(seal.charge_ages_s) != seal.restart_count:
+            self._fail("S5", f"{seal.restart_count} restarts, {len(seal.charge_ages_s)} times of them")
+        carried = [age + elapsed_s for age in prior.charge_ages_s]
+        if charged < 0:
+            carried = carried[:charged]
+        self._compare("S5", "charges", seal.charge_ages_s[: len(carried)], carried)
+        # A charge is made at the moment of the decision, so its age says when that was.
+        decided_at = asked.at - seal.charge_ages_s[-1] if charged > 0 else asked.at
+        if charged > 0:
+            self._check_charged(seal, last, asked, decided_at)
+        since = seen_at - prior.provisional_age_s
+        self._check_provisional(seal, last, asked, charged, decided_at, since)
+        self._check_ports(seal, last, charged)
+        fresh_losses = self._check_losses(seal, last, asked, elapsed_s, lost)
+        self._check_failures(seal, last, asked, elapsed_s, charged, decided_at)
+        # Decided earlier, once the round was stopped: who sat out then may not any more.
+        nodes = {node for node, _ in fresh_losses}
+        futile = [
+            bool(nodes & list_quarantined(seal, settings, ago_s).keys())
+            for ago_s in (0.0, asked.at - asked.stop_seen_at)
+        ]
+        ran_s = last.stop.ran_s if last.stop is not None else 0.0
+        wanted = {
+            prior.short_rounds + 1 if is_futile or ran_s < settings.min_round_time_s else 0 for is_futile in futile
+        }
+        if seal.short_rounds not in wanted:
+            words = f"{seal.short_rounds} short rounds after {prior.short_rounds} and one of {ran_s:g} s"
+            self._fail("S5", f"{words}, a node lost again and again: {futile}")
+        if seal.short_rounds >= settings.no_progress_rounds:
+            self._fail("S5", f"round {seal.round} is sealed after {seal.short_rounds} short ones")
+        if seal.short_rounds >= 2:
+            pause_s = settings.backoff_first_s
+            for _ in range(seal.short_rounds - 2):
+                pause_s = min(2 * pause_s, settings.backoff_max_s)
+            if asked.at < asked.stop_seen_at + min(pause_s, settings.backoff_max_s) - ROUNDED_S:
+                self._fail(
+                    "S5", f"{seal.short_rounds} short rounds, and a pause of {asked.at - asked.stop_seen_at:g} s"
+                )
+
+    def _seen_at(self, seal: Seal, prior: Seal, asked: AskedRound) -> float:
+        """From when on the writer has counted: of the times when it was told of the last seal, that which fits best."""
+
+        ages = _ages(seal)
+
+        def count(seen_at: float) -> int:
+            return sum(any(abs(old + asked.at - seen_at - age) <= ROUNDED_S for age in ages) for old in _ages(prior))
+
+        return max(asked.seal_seen_at, key=count, default=-math.inf)
+
+    def _compare(self, letter: str, what: str, found: Sequence[float], wanted: Sequence[float]) -> None:
+        if len(found) != len(wanted) or any(abs(a - b) > ROUNDED_S for a, b in zip(found, wanted, strict=False)):
+            self._fail(letter, f"the ages of {what} are {list(found)}, they should be {wanted}")
+
+    def _check_charged(self, seal: Seal, last: RoundRecord, asked: AskedRound, decided_at: float) -> None:
+        settings = self._settings
+        ages = [age - (asked.at - decided_at) for age in seal.charge_ages_s[:-1]]
+        spent = sum(1 for age in ages if age <= settings.restart_window_s - ROUNDED_S)
+        if spent >= settings.max_restarts:
+            self._fail("S5", f"restart {spent + 1} within the window, {settings.max_restarts} are allowed")
+        departed = [m for m in last.active - last.succeeded if asked.gone.get(m, math.inf) < decided_at - ROUNDED_S]
+        if departed:
+            self._fail("S5", f"round {last.seal.round} is charged though {len(departed)} of its members are known gone")
+        if not last.failed_at:
+            self._fail("S5", f"round {last.seal.round} is charged, and nobody had failed")
+
+    def _check_provisional(
+        self, seal: Seal, last: RoundRecord, asked: AskedRound, charged: int, decided_at: float, since: float
+    ) -> None:
+        """A charge may be taken back for `settle_s` after its failure, at `since`, and no longer."""
+        prior, settle_s = last.seal, self._settings.settle_s
+        if charged < 0:
+            first_s = min(last.departed_at.values(), default=math.inf) - since
+            if charged < -1 or not prior.provisional_round or first_s > settle_s + ROUNDED_S:
+                self._fail("S5", f"{-charged} restarts given back {first_s:g} s after round {prior.provisional_round}")
+        failed_at = min(last.failed_at.values(), default=math.inf)
+        if seal.provisional_round == last.seal.round and charged == 1:
+            age_s = seal.provisional_age_s - (asked.at - decided_at)
+            if age_s > settle_s + ROUNDED_S or asked.at - seal.provisional_age_s < failed_at - ROUNDED_S:
+                self._fail("S5", f"the charge of round {last.seal.round} is provisional after {age_s:g} s")
+        elif seal.provisional_round:
+            if charged or seal.provisional_round != prior.provisional_round:
+                self._fail("S5", f"round {seal.provisional_round} is provisional, {charged} charged")
+            self._compare("S5", "the provisional charge", [asked.at - seal.provisional_age_s], [since])
+            if asked.stop_seen_at - since > settle_s + ROUNDED_S:
+                self._fail("S5", f"the charge of round {seal.provisional_round} is provisional for ever")
+        elif charged == 1 and decided_at - failed_at <= settle_s - ROUNDED_S:
+            self._fail("S5", f"the charge of round {last.seal.round} is final {decided_at - failed_at:g} s after it")
+        elif not charged and prior.provisional_round and asked.at - since <= settle_s - ROUNDED_S:
+            self._fail("S5", f"the charge of round {prior.provisional_round} is final {asked.at - since:g} s after it")
+
+    def _check_ports(self, seal: Seal, last: RoundRecord, charged: int) -> None:
+        count, before = seal.port_taken_rounds, last.seal.port_taken_rounds
+        is_free = count == before + 1 and not charged and last.is_port_taken
+        if last.is_port_taken and not charged and not last.departed and not is_free:
+            self._fail("S5", f"{count} rounds in a row with a port taken after {before}, and another one")
+        if count and not (is_free and count <= self._settings.port_taken_rounds):
+            self._fail("S5", f"{count} rounds in a row with a port taken after {before}, {charged} charged")
+
+    def _check_losses(
+        self,
+        seal: Seal,
+        last: RoundRecord,
+        asked: AskedRound,
+        elapsed_s: float,
+        lost: Collection[str],
+    ) -> list[tuple[str, float]]:
+        """The losses that are new in this seal, as marks against nodes."""
+        carried = [(node, age + elapsed_s) for node, age in last.seal.losses]
+        fresh = self._after(seal.losses, self._drop_old(carried, seal), "losses")
+        for node, age_s in fresh:
+            went = min((at for m, at in last.departed_at.items() if self._name_of(m) == node), default=math.inf)
+            if went > asked.at - age_s + ROUNDED_S:
+                self._fail("S5", f"{node} is said to be lost {age_s:g} s ago, it departed at {went:.3f}")
+        marked = {node for node, _ in fresh}
+        for member_id in (last.active - last.succeeded) & set(lost):
+            is_known = asked.gone.get(member_id, math.inf) < asked.stop_seen_at
+            if is_known and self._name_of(member_id) not in marked:
+                self._fail("S5", f"{self._name_of(member_id)} was lost, and no mark is in the seal: {fresh}")
+        return fresh
+
+    def _check_failures(
+        self, seal: Seal, last: RoundRecord, asked: AskedRound, elapsed_s: float, charged: int, decided_at: float
+    ) -> None:
+        before = last.seal.first_failures
+        if charged < 0:
+            before = tuple(mark for mark in before if mark[2] > last.seal.provisional_age_s)
+        carried = [(f"{node} #{rank}", age + elapsed_s) for node, rank, age in before]
+        now = [(f"{node} #{rank}", age) for node, rank, age in seal.first_failures]
+        fresh = self._after(now, self._drop_old(carried, seal), "first failures")
+        if len(fresh) > 1 or (fresh and charged != 1):
+            self._fail("S9", f"{fresh} are new first failures with {charged} restarts charged")
+        failed = {m: s for m, s in last.statuses.items() if s.outcome == "failed" and m in last.active}
+        known = [m for m in failed if asked.statuses.get(m, math.inf) <= decided_at]
+        if charged == 1 and known and len(known) == len(failed):
+            first = min(known, key=lambda m: (failed[m].is_peer_loss, last.failed_revisions[m]))
+            status = failed[first]
+            wanted = [] if status.is_peer_loss else [f"{self._name_of(first)} #{status.rank}"]
+            if [name for name, _ in fresh] != wanted:
+                self._fail("S9", f"blamed are {fresh}, the first failure was {wanted}")
+
+    def _drop_old(self, marks: Sequence[tuple[str, float]], seal: Seal) -> Iterator[tuple[str, float, bool]]:
+        """Marks that go on, and whether they may be left out, since they will never matter again."""
+        settings = self._settings
+        limit_s = settings.quarantine_window_s + settings.quarantine_max_s
+        return ((name, age, age > limit_s - ROUNDED_S) for name, age in marks)
+
+    def _after(
+        self, found: Sequence[tuple[str, float]], carried: Iterator[tuple[str, float, bool]], what: str
+    ) -> list[tuple[str, float]]:
+        """What stands behind the marks that were carried on; all of these must be there."""
+        rest = list(found)
+        for name, age, may_lack in carried:
+            if rest and rest[0][0] == name and abs(rest[0][1] - age) <= ROUNDED_S:
+                rest.pop(0)
+            elif not may_lack:
+                self._fail("S5", f"of the {what} {name}, {age:g} s ago, is missing in {found}")
+        return rest
+
+
+def _ages(seal: Seal) -> list[float]:
+    losses, failures = [age for _, age in seal.losses], [age for _, _, age in seal.first_failures]
+    return [*seal.charge_ages_s, *losses, *failures]
+
+
+def list_quarantined(seal: Seal, settings: Settings, ago_s: float = 0.0) -> dict[str, float]:
+    """The nodes that sit out when this is sealed, or so long before, and how much longer."""
+    found: dict[str, float] = {}
+    ranks: dict[int, set[str]] = {}
+    for node, rank, _ in seal.first_failures:
+        ranks.setdefault(rank, set()).add(node)
+    own = [(node, age) for node, rank, age in seal.first_failures if rank < 0 or len(ranks[rank]) < 2]
+    for marks, limit in ((seal.losses, settings.flap_limit), (own, settings.quarantine_failures)):
+        for node in {node for node, _ in marks}:
+            ages = sorted(age for name, age in marks if name == node)
+            count = sum(1 for age in ages if age - ages[0] <= settings.quarantine_window_s + ROUNDED_S)
+            if limit and count >= limit:
+                length_s = settings.quarantine_first_s
+                for _ in range(count - limit):
+                    length_s = min(2 * length_s, settings.quarantine_max_s)
+                left_s = min(length_s, settings.quarantine_max_s) - ages[0] + ago_s
+                if left_s > 0:
+                    found[node] = max(left_s, found.get(node, 0.0))
+    return found

@@ -1,0 +1,300 @@
+"""The invariants of agreement, watched while a simulated cluster runs.
+
+The letters in a violation are those of the project's list of invariants: S1 one live process per rank and one
+view of the world; S2 no two rounds alive; S3 one verdict that never changes and that all who end agree on; S4 an
+accepted completion is real, and none is run again; S5 the budget is exact; S6 nothing is left behind; S7 no two
+jobs alive under one run id; S8 nothing of a round in the next; S9 the exit code is the first failure's; S10 no
+write that does not name what it was decided on; S11 a transaction whose answer was lost counts once; L1 a verdict in
+time; L2 leases renewed in time; L3 worlds grow when due; L4 departures announced; L5 watches made up for.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+
+from rendezvous import events, keys, records
+from rendezvous.events import Action, Exit, ExtendWatchdog, Log, PeerGone, StoreRequest, Txn
+from rendezvous.machine import MemberMachine
+from rendezvous.records import Assignment, Seal, Spares, Status, Stop, Verdict
+from rendezvous.settings import Settings
+from rendezvous.stores.contract import Batch, Get, KeyEvent
+from rendezvous.testing.invariants.deadlines import Deadlines
+from rendezvous.testing.invariants.guards import missing_guards
+from rendezvous.testing.invariants.history import JobRecord, RoundRecord
+from rendezvous.testing.invariants.seals import Seals
+from rendezvous.testing.invariants.warrants import Warrants
+from rendezvous.testing.invariants.witness import Witness
+from rendezvous.testing.simulation.cluster import PREFIX, Cluster, Node, Running
+
+EXIT_CODES = (137,)  # what an agent may end with of its own, without the job's verdict
+
+
+class Violation(AssertionError):
+    """An invariant was broken; the text names it, the seed and the time."""
+
+
+class Checker:
+    """Watches every request, write, start and end; raises Violation on the first thing that must not be.
+
+    `exit_codes`: what agents may end with that end before the job does and were not told to leave. `has_witnesses`:
+    whether times, budgets and entitlements are looked at too, for which much must be remembered of each agent.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: Settings,
+        seed: int,
+        exit_codes: Sequence[int] = EXIT_CODES,
+        has_witnesses: bool = True,
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._seed = seed
+        self._exit_codes = exit_codes
+        self.is_removed = False  # somebody has deleted keys: what the store holds says no more what happened
+        self._jobs: defaultdict[str, JobRecord] = defaultdict(JobRecord)
+        self._job = JobRecord()  # that of the event being looked at, else the last one
+        self._has_witnesses = has_witnesses
+        self._witnesses: dict[MemberMachine, Witness] = {}
+        self._deadlines = Deadlines(cluster, settings, self.fail)
+        self._warrants = Warrants(cluster, settings, self._deadlines, self.fail)
+        self._seals = Seals(cluster, settings, self._deadlines, self.fail, has_witnesses)
+        cluster.check_start = self.check_start
+        cluster.check_step = self.check_step
+        cluster.check_end = self.check_end
+        cluster.check_request = self.check_request
+        cluster.storage.store.watch(
+            f"/{PREFIX}/",
+            prefix=True,
+            start_revision=1,
+            on_batch=self._see,
+            on_lost=lambda error: self.fail("S10", error),
+        )
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The last job's."""
+        return self._job.verdict
+
+    @property
+    def rounds(self) -> list[RoundRecord]:
+        return self._job.rounds
+
+    def fail(self, invariant: str, what: object) -> None:
+        raise Violation(f"{invariant}: {what} (seed {self._seed}, at {self._cluster.now:.3f} s)")
+
+    # --- the store ---
+
+    def _see(self, batch: Batch) -> None:
+        if self.is_removed:
+            return
+        for event in batch.events:
+            parts = event.item.key.split("/", 4)
+            if len(parts) == 5:
+                self._job = self._jobs[parts[3]]
+                self._see_event(parts[4], event)
+
+    def _see_event(self, name: str, event: KeyEvent) -> None:
+        job = self._job
+        kind, _, rest = name.partition("/")
+        if event.kind == "delete":
+            if name == "ctl/round":
+                self.fail("S3", "the seal was deleted")
+            if kind == "members":
+                job.present.discard(rest)
+                job.seen_until[rest] = self._cluster.now
+                if self._cluster.storage.has_ended(job.leases[rest]):
+                    job.ended.add(rest)
+                job.depart(rest, self._cluster.now)
+                if job.last is not None:
+                    job.last.lost.add(rest)
+        elif kind == "members":
+            if rest in job.members - job.present:
+                self._cluster.count("re-registration")
+            job.members.add(rest)
+            job.present.add(rest)
+            job.leases[rest] = event.item.lease
+            job.ended.discard(rest)
+            if job.last is not None:
+                job.last.lost.discard(rest)
+        elif kind == "status":
+            self._see_status(rest, event)
+        elif name == "ctl/verdict":
+            self._see_verdict(event)
+        elif name == "ctl/round":
+            self._see_seal(event)
+        elif name == "ctl/stop" and job.last is not None:
+            stop = records.decode(Stop, event.item.value, event.item.key)
+            if stop.round == job.last.seal.round:
+                job.last.stop_revision = event.item.mod_revision
+                job.last.stop, job.last.stopped_at = stop, self._cluster.now
+        elif name.startswith("ctl/drained/"):
+            for member_id in self._cluster.nodes[name.rpartition("/")[2]].member_ids:
+                job.leaving.add(member_id)
+                job.depart(member_id, self._cluster.now)
+        elif name == "ctl/spares":
+            spares = records.decode(Spares, event.item.value, event.item.key)
+            job.listed_spares = spares.member_ids
+            self._cluster.counts["bench"] += any("benched" in reason for reason in spares.reasons)
+        elif name == "ctl/leader":
+            self._cluster.count("takeover of the leader" if event.item.version > 1 else "election")
+
+    def _see_status(self, member_id: str, event: KeyEvent) -> None:
+        status = records.decode(Status, event.item.value, event.item.key)
+        last = self._job.last
+        if last is not None and status.plan_token == last.seal.plan_token:
+            try:
+                last.see(member_id, status, event.item.mod_revision, self._cluster.now)
+            except ValueError as error:
+                self.fail("S4", error)
+        if status.leaving:
+            self._job.leaving.add(member_id)
+            self._job.depart(member_id, self._cluster.now)
+
+    def _see_verdict(self, event: KeyEvent) -> None:
+        job, last = self._job, self._job.last
+        if event.item.version != 1 or job.verdict is not None:
+            self.fail("S3", "the verdict was written twice")
+        verdict = job.verdict = records.decode(Verdict, event.item.value, event.item.key)
+        self._cluster.count(f"verdict: {verdict.kind}")
+        if verdict.round != (last.seal.round if last else 0):
+            self.fail("S4", f"a verdict on round {verdict.round} of {len(job.rounds)}")
+        if verdict.kind == "success":
+            assert last is not None
+            done = {node.processes.finished_as.get(verdict.round) for node in self._cluster.nodes.values()}
+            if not last.active <= done:
+                self.fail("S4", f"success of round {verdict.round} without {len(last.active - done)} of its members")
+        if verdict.failure and last is not None:
+            self._seals.check_failure(verdict, last)
+
+    def _see_seal(self, event: KeyEvent) -> None:
+        job = self._job
+        seal = records.decode(Seal, event.item.value, event.item.key)
+        if seal.round != len(job.rounds) + 1:
+            self.fail("S1", f"round {seal.round} was sealed after round {len(job.rounds)}")
+        if job.verdict is not None:
+            self.fail("S3", f"round {seal.round} was sealed after the verdict")
+        alive = [node.name for node in self._cluster.nodes.values() if self._is_acting(node)]
+        if alive:
+            self.fail("S2", f"round {seal.round} was sealed while processes of an earlier one live on {alive}")
+        if seal.coordinator in job.used_coordinators:
+            self.fail("S8", f"round {seal.round} uses the coordinator {seal.coordinator} again")
+        root = event.item.key.removesuffix("/ctl/round")
+        found = self._cluster.storage.store.get(keys.Keys(root).assignments(seal.round, seal.plan_token), prefix=True)
+        decoded = {item.key: records.decode(Assignment, item.value, item.key) for item in found.items}
+        given = {key.rpartition("/")[2]: assignment.content for key, assignment in decoded.items()}
+        self._seals.check(event.item.value, seal, job, given)
+        now, active = self._cluster.now, set(given)
+        job.rounds.append(RoundRecord(seal, given, set(job.present), active & job.departed, now))
+        job.rounds[-1].lost |= active - job.present
+        job.rounds[-1].known = frozenset(job.members)
+
+    def _is_acting(self, node: Node) -> bool:
+        """Whether processes live there, and the store has not broken its word to them."""
+        lease = self._job.leases.get(node.processes.running_as, 0)
+        return node.processes.may_still_act and not self._cluster.storage.is_excused(lease)
+
+    # --- the agents ---
+
+    def check_start(self, node: Node, started: Running) -> None:
+        job = self._jobs[started.job]
+        if node.running is not None:
+            self.fail("S2", f"{node.name} starts round {started.round} while round {node.running.round} lives")
+        for other in self._cluster.nodes.values():
+            running = other.running
+            if running is None or other is node or not self._is_acting(other):
+                continue
+            if running.job != started.job and not self.is_removed:
+                self.fail("S7", f"{node.name} and {other.name} run two jobs at once")
+            if running.round != started.round:
+                self.fail("S2", f"rounds {started.round} and {running.round} live at once")
+            if running.rank == started.rank:
+                self.fail("S1", f"rank {started.rank} of round {started.round} lives on {other.name} and {node.name}")
+        if self.is_removed:
+            return
+        if started.rank == 0:
+            job.used_coordinators.add(started.coordinator)
+        world = (started.coordinator, started.world_size, started.restart_count)
+        if job.worlds.setdefault(started.round, world) != world:
+            self.fail("S1", f"two views of round {started.round}: {world}, {job.worlds[started.round]}")
+        if started.rank not in range(started.world_size):
+            self.fail("S1", f"rank {started.rank} of {started.world_size}")
+        if started.round > len(job.rounds):
+            self.fail("S10", f"{node.name} starts round {started.round}, which nobody has sealed")
+        if job.rounds[started.round - 1].seal.restart_count != started.restart_count:
+            self.fail("S5", f"{node.name} runs round {started.round} with another restart count than was sealed")
+
+    def check_request(self, node: Node, ask: StoreRequest) -> None:
+        """Every write names what it was decided on, so that it does nothing once that has changed."""
+        if not isinstance(ask.request, Txn) or node.protocol is None:
+            return
+        witness = self._witness(node)
+        if not self.is_removed and self._has_witnesses:
+            self._seals.note(node.name, witness, self._job_of(node), ask.request)
+            self._warrants.check(node, witness, self._job_of(node), ask)
+        self._cluster.count("asked: " + re.sub(r"[0-9a-f]{16}|\d+", "#", ask.why.partition("/")[0]))
+        # A step may end the membership that it has just written for; its last one is then among those registered.
+        ids = (node.protocol.member_id, *node.member_ids[-1:])
+        missing = min((missing_guards(ask.request, each, node.running is not None) for each in ids), key=len)
+        if missing:
+            self.fail("S10", f"{node.name} wants to {ask.why} without naming {sorted(missing)}")
+        if not all(isinstance(operation, Get) for operation in ask.request.failure):
+            self.fail("S10", f"{node.name} writes where its guards do not hold: {ask.why}")
+
+    def check_step(self, node: Node, events: Sequence[events.Event], actions: Sequence[Action]) -> None:
+        """Nobody asks to be woken in the past, nor after its end."""
+        if node.protocol is not None and self._has_witnesses:
+            witness = self._witness(node)
+            witness.take(events, self._cluster.now)
+            witness.note(actions, self._cluster.now)
+            self._seals.proven |= {event.member_id for event in events if isinstance(event, PeerGone)}
+            if not self.is_removed:
+                self._deadlines.check(node, witness, self._job_of(node), events, actions)
+                self._warrants.check_departure(node, witness, actions)
+        if any(isinstance(action, Exit) for action in actions[:-1]):
+            self.fail("L1", f"{node.name} acts after its end: {actions}")
+        has_ended = bool(actions) and isinstance(actions[-1], Exit)
+        wake_at = node.protocol.wake_at if node.protocol is not None else math.inf
+        if wake_at < math.inf and (has_ended or wake_at <= node.clock()):
+            self.fail("L1", f"{node.name} wants to be woken at {wake_at:.3f}, ended: {has_ended}")
+        for action in actions:
+            if isinstance(action, Log) and action.rule:
+                self._cluster.count(action.rule)
+        if any(isinstance(event, PeerGone) for event in events):
+            self._cluster.count("presence proof")
+        if self._cluster.now - self._cluster.storage.away_since > 2.0 and any(
+            isinstance(action, ExtendWatchdog) for action in actions
+        ):
+            self._cluster.count("leash extended in an outage")
+
+    def _witness(self, node: Node) -> Witness:
+        assert node.protocol is not None
+        return self._witnesses.setdefault(node.protocol, Witness(node.name))
+
+    def _job_of(self, node: Node) -> JobRecord:
+        job = node.protocol.join.job if node.protocol is not None else None
+        return self._jobs[job.name if job is not None else ""]
+
+    def check_end(self, node: Node, watched: Sequence[str]) -> None:
+        """Who ends with the job's verdict ends with the same one; others end as they were told, never with success."""
+        assert node.ended is not None
+        verdict, exit_code = node.ended.verdict, node.ended.exit_code
+        if watched:
+            self.fail("S6", f"{node.name} ends and still watches {watched}")
+        if verdict is not None:
+            known = [job.verdict for job in self._jobs.values()]
+            is_known = verdict in known or self.is_removed
+            if not is_known or exit_code != verdict.exit_code:
+                self.fail("S3", f"{node.name} ends with {exit_code}, {verdict}; the store says {known}")
+            return
+        if self._has_witnesses:
+            self._warrants.check_end(node, self._witness(node), self._job_of(node))
+        allowed = {*self._exit_codes, *((143,) if node.is_told_to_leave else ())}
+        if node.name in self._cluster.asked_to_drain:
+            allowed |= {75, 143}
+        if exit_code not in allowed:
+            self.fail("S3", f"{node.name} ends with {exit_code} and without a verdict: {node.ended.reason}")

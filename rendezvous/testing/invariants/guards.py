@@ -1,0 +1,50 @@
+"""What every write to the store has to compare, so that it does nothing once what it was decided on has changed.
+
+One row per kind of key. A request that writes without its guards is a bug even when nothing happens to go wrong:
+its answer may be lost, or it may lie in some queue until the world is another one.
+"""
+
+from __future__ import annotations
+
+from rendezvous.events import Txn
+from rendezvous.stores.contract import Delete, Get, Operation
+
+Guard = tuple[str, str]  # key below the job's, and what of it
+
+
+def missing_guards(request: Txn, member_id: str, is_running: bool) -> set[Guard]:
+    """The guards that this request of `member_id` lacks. `is_running`: processes of a round live there."""
+    named = {(name_of(compare.key), compare.target) for compare in request.compares if compare.relation == "="}
+    wanted: set[Guard] = set()
+    for write in request.success:
+        if not isinstance(write, Get):
+            wanted |= _guards(write, member_id, is_running)
+    return wanted - named
+
+
+def name_of(key: str) -> str:
+    """The key below its job."""
+    return key.split("/", 4)[-1]
+
+
+def _guards(write: Operation, member_id: str, is_running: bool) -> set[Guard]:
+    name, is_delete = name_of(write.key), isinstance(write, Delete)
+    own = f"members/{member_id}"
+    leading = {("ctl/leader", "mod"), (own, "create"), ("ctl/verdict", "create")}
+    if name in ("current", "spec"):
+        return {(name, "mod")}
+    if name == own and not is_delete:
+        joining = {(own, "create"), ("current", "mod"), ("ctl/verdict", "create")}
+        return joining | ({("ctl/round", "mod")} if is_running else set())
+    if name == f"lease/{member_id}":  # it decides nothing: what matters is whether the store knows the lease
+        return set()
+    if name == f"status/{member_id}" and not is_delete:
+        return {(own, "create"), (name, "mod")}
+    if name == "ctl/leader":  # an election, or a takeover: put over what was seen there, by one of the roster
+        return leading | {("ctl/round", "mod"), ("ctl/spares", "mod")}
+    if name == "ctl/verdict":
+        return leading | {("ctl/round", "mod"), ("ctl/stop", "mod")}
+    if name.startswith(("assign/", "status/", "history/")):
+        return leading | {("ctl/round", "mod")}
+    # The seal, the stop, another's membership, the list of spares, a drain, a request of a person.
+    return leading | {(name, "mod")}

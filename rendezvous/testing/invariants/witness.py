@@ -1,0 +1,211 @@
+"""What one simulated agent has been told, has asked for and has said, as somebody sees it who stands beside it.
+
+A model of its own: nothing here asks the agent what it believes, so a mistake in the agent's book-keeping shows as a
+difference. All times are the cluster's. One witness goes with one agent; the next agent on that machine gets another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from rendezvous import events
+from rendezvous.errors import LeaseNotFound
+from rendezvous.events import (
+    Action,
+    Event,
+    KeepAlive,
+    MakePlan,
+    PeerDown,
+    PeerGone,
+    PeerUp,
+    PlanReady,
+    StopRound,
+    StoreOutcomeUnknown,
+    StoreRejected,
+    StoreReply,
+    StoreRequest,
+)
+from rendezvous.stores.contract import Delete, Get, GetResult, KeyValue, Lease, Put, Renewal, TxnResult
+
+LOOK = "see whether a watch has fallen silent"
+
+
+class ToldKeys:
+    """The keys that one agent was told of, by whatever way, newest word first."""
+
+    def __init__(self) -> None:
+        self.items: dict[str, KeyValue] = {}
+        self.seen_at: dict[str, float] = {}  # when it was first told of the key as it now is
+        self.times: dict[str, list[float]] = {}  # of control keys: whenever it was told of the key as it now is
+        self.gone_at: dict[str, float] = {}  # when it was told that the key is no more
+        self._gone: dict[str, int] = {}
+        self._read: dict[str, int] = {}
+
+    def put(self, item: KeyValue, now: float) -> None:
+        known = self.items.get(item.key)
+        read = max((revision for prefix, revision in self._read.items() if item.key.startswith(prefix)), default=0)
+        if item.mod_revision > max(known.mod_revision if known else 0, self._gone.get(item.key, 0), read):
+            self.items[item.key], self.seen_at[item.key] = item, now
+            self.times[item.key] = [now]
+            self.gone_at.pop(item.key, None)
+        elif known is not None and known.mod_revision == item.mod_revision and "/ctl/" in item.key:
+            self.times[item.key].append(now)
+
+    def remove(self, key: str, revision: int, now: float) -> None:
+        self._gone[key] = max(revision, self._gone.get(key, 0))
+        known = self.items.get(key)
+        if known is not None and known.mod_revision <= revision:
+            del self.items[key], self.seen_at[key]
+            self.gone_at[key] = now
+
+    def load(self, get: Get, found: GetResult, now: float) -> None:
+        there = {item.key for item in found.items}
+        if get.prefix:
+            for key in [key for key in self.items if key.startswith(get.key) and key not in there]:
+                self.remove(key, found.revision, now)
+            for item in found.items:
+                self.put(item, now)
+            self._read[get.key] = max(found.revision, self._read.get(get.key, 0))
+            return
+        if not there:
+            self.remove(get.key, found.revision, now)
+        for item in found.items:
+            self.put(item, now)
+
+
+class Witness:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.told = ToldKeys()
+        self.member_id = ""  # after the last step
+        self.was_member = False
+        self.lease: int | None = None
+        self.renewed_at = -math.inf  # when the last lease or renewal that was answered was asked for
+        self.read_at: dict[str, float] = {}  # key -> when the last read of it and all control keys was sent
+        self.held_until = -math.inf  # by the roster's word
+        self.word_at = -math.inf  # when it last said that it cannot reach the store either
+        self.stopped: set[str] = set()  # plan tokens of rounds that it has said to have stopped
+        self.up: dict[str, PeerUp] = {}
+        self.down_since: dict[str, float] = {}
+        self.gone_since: dict[str, float] = {}
+        self.fenced: set[int] = set()  # rounds that it was told to end at once
+        self.left_at = math.inf  # when it was told to leave
+        self.ordered: set[int] = set()  # rounds that it has ordered to stop
+        self.failed: set[int] = set()  # rounds of which a worker here has failed
+        self.failed_late: set[int] = set()  # and those that failed only after that
+        self.unwatched: dict[str, float] = {}  # what it follows whose watch has ended -> since when
+        self.looked_at: dict[str, float] = {}  # what it follows -> when the last read to make sure of it was sent
+        self.has_looked = False  # in this very step
+        self.is_lease_gone = False  # as it was told in this step
+        self.just_read: list[str] = []  # what was read by the answers of this step
+        self.leash_until = math.inf
+        self.revisions: dict[str, int] = {}  # what it has known of control keys
+        self.planned: tuple[int, PlanReady | None] = (0, None)  # the last request for a plan, and its answer
+        self._followed: set[str] = set()
+        self._asked: dict[int, tuple[StoreRequest, float]] = {}
+        self._asked_as: dict[int, str] = {}  # request -> the member id that it was asked under
+
+    def forget(self, now: float) -> None:
+        """The agent has become another member, which knows nothing and waits for nothing."""
+        self.told = ToldKeys()
+        self._asked = {id: (ask, at) for id, (ask, at) in self._asked.items() if at == now}
+        self.unwatched.clear()
+        self.looked_at.clear()
+        self.revisions.clear()
+        self.word_at = self.held_until = -math.inf
+        self.leash_until = math.inf
+
+    def is_asking(self, kind: type) -> bool:
+        return any(isinstance(ask.request, kind) for ask, _ in self._asked.values())
+
+    def is_asking_for(self, words: str) -> bool:
+        return any(words in ask.why for ask, _ in self._asked.values())
+
+    @property
+    def followed(self) -> frozenset[str]:
+        return frozenset(self._followed)
+
+    def take(self, new_events: Iterable[Event], now: float) -> None:
+        self.has_looked = self.is_lease_gone = False
+        self.just_read = []
+        for event in new_events:
+            match event:
+                case StoreReply(id, answer):
+                    ask, sent_at = self._asked.pop(id, (None, now))
+                    if ask is not None:
+                        self._take_answer(ask, sent_at, answer, now)
+                case StoreRejected(id, error):
+                    ask, _ = self._asked.pop(id, (None, now))
+                    is_own = ask is not None and not ask.why.startswith("end the job")
+                    is_own = is_own and self._asked_as[id] == self.member_id  # else it is of a former lease
+                    self.is_lease_gone |= is_own and isinstance(error, LeaseNotFound)
+                case StoreOutcomeUnknown(id):
+                    self._asked.pop(id, None)
+                case events.WatchUpdate(key, batch) if key in self._followed:
+                    for each in batch.events:
+                        if each.kind == "put":
+                            self.told.put(each.item, now)
+                        else:
+                            self.told.remove(each.item.key, each.item.mod_revision, now)
+                case events.WatchLost(key) if key in self._followed:
+                    self.unwatched.setdefault(key, now)
+                case events.LeaveRequest():
+                    self.left_at = min(self.left_at, now)
+                case events.RoundFailed(round):
+                    (self.failed_late if round in self.ordered - self.failed else self.failed).add(round)
+                case PlanReady(id) if id == self.planned[0]:
+                    self.planned = (id, event)
+                case PeerUp(member_id):
+                    self.up[member_id] = event
+                    self.down_since.pop(member_id, None)
+                    self.gone_since.pop(member_id, None)
+                case PeerDown(member_id):
+                    self.down_since[member_id] = now
+                case PeerGone(member_id):
+                    self.gone_since.setdefault(member_id, now)
+
+    def note(self, actions: Iterable[Action], now: float) -> None:
+        for action in actions:
+            match action:
+                case events.StartWatch(key):
+                    self._followed.add(key)
+                    self.unwatched.pop(key, None)
+                case events.StopWatch(key):
+                    self._followed.discard(key)
+                    self.unwatched.pop(key, None)
+                case MakePlan(id):
+                    self.planned = (id, None)
+                case StoreRequest(id):
+                    self._asked[id], self._asked_as[id] = (action, now), self.member_id
+                case StopRound(round, mode):
+                    self.ordered.add(round)
+                    if mode == "fence":
+                        self.fenced.add(round)
+
+    def _take_answer(self, ask: StoreRequest, sent_at: float, answer: events.Answer, now: float) -> None:
+        if isinstance(answer, Lease) or (isinstance(answer, Renewal) and answer.is_confirmed):
+            self.renewed_at = max(self.renewed_at, sent_at)
+        if isinstance(answer, Renewal) and isinstance(ask.request, KeepAlive) and not answer.create_revision:
+            self.told.remove(ask.request.key, answer.revision, now)
+        if not isinstance(answer, TxnResult) or not isinstance(ask.request, events.Txn):
+            return
+        branch = ask.request.success if answer.succeeded else ask.request.failure
+        found = iter(answer.found)
+        names: list[str] = []
+        for operation in branch:
+            match operation:
+                case Put(key, value, lease):
+                    self.told.put(KeyValue(key, value, 0, answer.revision, 0, lease), now)
+                case Delete(key, False):
+                    self.told.remove(key, answer.revision, now)
+                case Get():
+                    self.told.load(operation, next(found), now)
+                    names.append(operation.key)
+        self.just_read += names
+        if ask.why == LOOK or (ask.why.startswith("read ") and ask.why.endswith(" again")):
+            self.has_looked = ask.why == LOOK
+            self.looked_at.update(dict.fromkeys(names, sent_at))
+        if any(name.endswith("/ctl/") for name in names):
+            for name in names:
+                self.read_at[name] = max(sent_at, self.read_at.get(name, -math.inf))
