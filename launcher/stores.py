@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from launcher.credentials import Credentials
 from launcher.errors import TemporaryError, UsageError
 from launcher.options.network import Network
-from rendezvous import keys
+from rendezvous import records
 from rendezvous.errors import SettingsError, StoreError, Unreachable
 from rendezvous.settings import Settings
 from rendezvous.stores.addresses import split_address
@@ -82,7 +82,7 @@ def check(store: EtcdStore, network: Network, run_id: str, *, may_be_away: bool 
     """
     try:
         version = store.connect()
-        store.get(keys.current_key(network.prefix, run_id))
+        store.get(records.current_key(network.prefix, run_id))
     except StoreError as error:
         if may_be_away and isinstance(error, Unreachable):
             return ""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from rendezvous import events, keys
+from rendezvous import events, records
 from rendezvous.cache.watch_cache import WatchCache
 from rendezvous.errors import LeaseNotFound
 from rendezvous.events import (
@@ -232,7 +232,7 @@ class MemberMachine(WatchCache):
         elif not self.leave.leave_before_joining(now):
             self.join.advance(now)
 
-    def _advance_member(self, job: keys.Keys, now: float) -> None:
+    def _advance_member(self, job: records.Keys, now: float) -> None:
         is_key_there = self.cache.get(job.member(self.member_id)) is not None
         if not is_key_there and not self.lease.may_have_ended(now):
             self.leave.handle_fenced(job, now)
@@ -256,7 +256,7 @@ class MemberMachine(WatchCache):
     # --- what the parts tell each other ---
 
     @property
-    def job(self) -> keys.Keys:
+    def job(self) -> records.Keys:
         """The job that this agent is, or is about to be, a member of."""
         assert self.join.job is not None
         return self.join.job

@@ -4,16 +4,18 @@ A record read from the store is checked field by field, because another version 
 written it. Fields that this version does not know survive a rewrite; another record version is refused with
 a sentence, since an upgrade is a new job. Times are never stored: two machines' clocks are not compared, so
 what must be carried from one leader to the next is carried as an age.
+
+`/<prefix>/<run id>/current` names the job key, a random word; everything else lies below it, so that a job
+started again under the same run id meets nothing that the one before left behind.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from rendezvous import checks
 from rendezvous.errors import RecordError
-from rendezvous.values import MISSING, Field, dataclass, field, fields
+from rendezvous.values import MISSING, Field, NamedTuple, dataclass, field, fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -302,12 +304,197 @@ def decode(kind: type[Record], value: bytes, key: str, secret: bytes = b"") -> R
         if item.name == "unknown" or item.name not in content:
             continue
         content_value = content.pop(item.name)
-        if not checks.has_type(str(item.type), content_value):
+        if not has_type(str(item.type), content_value):
             raise RecordError(f"{key}: {item.name} is {content_value!r:.100}, which is no {item.type}")
-        if not checks.is_possible(kind.__name__, item.name, content_value):
+        if not is_possible(kind.__name__, item.name, content_value):
             raise RecordError(f"{key}: {item.name} is {content_value!r:.100}, which cannot be")
         known[item.name] = _freeze(content_value)
     missing = [item.name for item in fields(kind) if _is_required(item) and item.name not in known]
     if missing:
         raise RecordError(f"{key} lacks {', '.join(missing)}")
     return kind(**known, unknown=content)
+
+
+# --- what the fields of a record may hold: types, ranges and words, named as in the annotations ---
+
+ROWS_MAX = 4096
+
+
+def _is_number(value: object) -> bool:
+    """A time in seconds that can be calculated with: JSON can bring infinity, no number, and 400 digits."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2.0**53
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _rows_of(*checks: Callable[[object], bool]) -> Callable[[object], bool]:
+    """The check of a short table whose columns pass `checks`."""
+
+    def is_row(row: object) -> bool:
+        return isinstance(row, list) and len(row) == len(checks) and all(map(_holds, checks, row))
+
+    return lambda value: isinstance(value, list) and len(value) <= ROWS_MAX and all(map(is_row, value))
+
+
+def _holds(check: Callable[[object], bool], value: object) -> bool:
+    return check(value)
+
+
+# Annotations are strings here (from __future__ import annotations), so they can name the check of a field.
+_TYPES: Mapping[str, Callable[[object], bool]] = {
+    "str": _is_text,
+    "int": _is_int,
+    "bool": lambda value: isinstance(value, bool),
+    "float": _is_number,
+    "tuple[str, ...]": lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
+    "tuple[int, ...]": lambda value: isinstance(value, list) and all(map(_is_int, value)),
+    "tuple[float, ...]": lambda value: isinstance(value, list) and all(_is_number(item) for item in value),
+    "tuple[tuple[str, float], ...]": _rows_of(_is_text, _is_number),
+    "tuple[tuple[str, int, float], ...]": _rows_of(_is_text, _is_int, _is_number),
+}
+
+
+_COUNT = range(2**53)
+RANGES: Mapping[str, range] = {
+    "round": _COUNT,
+    "world_size": _COUNT,
+    "node_count": _COUNT,
+    "restart_count": _COUNT,
+    "short_rounds": _COUNT,
+    "provisional_round": _COUNT,
+    "port_taken_rounds": _COUNT,
+    "failed_revision": _COUNT,
+    "saved_count": _COUNT,
+    "rank": range(-1, 2**53),
+    "worker_port": range(2**16),
+    "exit_code": range(-255, 256),
+    "leaving_exit_code": range(-255, 256),
+}
+WORDS: Mapping[str, tuple[str, ...]] = {
+    "Stop.mode": ("kill", "grace"),
+    "Status.outcome": ("", "succeeded", "failed"),
+    "Verdict.kind": ("success", "failure", "stopped"),
+}
+
+
+def has_type(annotation: str, value: object) -> bool:
+    """Whether a value from JSON is of the type that a field is annotated with."""
+    return _TYPES[annotation](value)
+
+
+def is_possible(kind: str, name: str, value: object) -> bool:
+    """Whether a value of the right type can be what this field of this kind of record holds."""
+    allowed = RANGES.get(name) or WORDS.get(f"{kind}.{name}")
+    return allowed is None or value in allowed
+
+
+# --- where records lie ---
+
+
+def current_key(prefix: str, run_id: str) -> str:
+    return f"/{prefix}/{run_id}/current"
+
+
+def node_number_prefix(prefix: str, run_id: str, number: int) -> str:
+    """Below it, each node that is given this number says so before it joins, whatever the job will be."""
+    return f"/{prefix}/{run_id}/numbers/{number}/"
+
+
+class Keys(NamedTuple):
+    """The keys of one job; `root` ends with the job key."""
+
+    root: str
+
+    @property
+    def name(self) -> str:
+        """The job key."""
+        return self.root.rpartition("/")[2]
+
+    @property
+    def spec(self) -> str:
+        return f"{self.root}/spec"
+
+    @property
+    def control(self) -> str:
+        return f"{self.root}/ctl/"
+
+    @property
+    def leader(self) -> str:
+        return f"{self.root}/ctl/leader"
+
+    @property
+    def round(self) -> str:
+        return f"{self.root}/ctl/round"
+
+    @property
+    def stop(self) -> str:
+        return f"{self.root}/ctl/stop"
+
+    @property
+    def verdict(self) -> str:
+        return f"{self.root}/ctl/verdict"
+
+    @property
+    def spares(self) -> str:
+        return f"{self.root}/ctl/spares"
+
+    @property
+    def drains(self) -> str:
+        return f"{self.root}/ctl/drained/"
+
+    @property
+    def commands(self) -> str:
+        return f"{self.root}/ctl/command/"
+
+    @property
+    def history(self) -> str:
+        return f"{self.root}/history/"
+
+    @property
+    def members(self) -> str:
+        return f"{self.root}/members/"
+
+    @property
+    def statuses(self) -> str:
+        return f"{self.root}/status/"
+
+    def member(self, member_id: str) -> str:
+        return self.members + member_id
+
+    def status(self, member_id: str) -> str:
+        return self.statuses + member_id
+
+    def lease(self, member_id: str) -> str:
+        """What is put under this member's lease to see whether that lives; whoever reads it learns nothing."""
+        return f"{self.root}/lease/{member_id}"
+
+    def drain(self, node_name: str) -> str:
+        return self.drains + node_name
+
+    def command(self, token: str) -> str:
+        return self.commands + token
+
+    def round_history(self, round: int) -> str:
+        """What is remembered of a round; numbers are padded, so that rounds sort."""
+        return f"{self.history}{round:08}"
+
+    @property
+    def all_assignments(self) -> str:
+        return f"{self.root}/assign/"
+
+    def assignments(self, round: int, plan_token: str = "") -> str:
+        """The prefix of a round's assignments, or of one plan's."""
+        return f"{self.all_assignments}{round}/" + (f"{plan_token}/" if plan_token else "")
+
+    def assignment(self, round: int, plan_token: str, member_id: str) -> str:
+        return self.assignments(round, plan_token) + member_id
+
+
+def job_keys(prefix: str, run_id: str, job_key: str) -> Keys:
+    return Keys(f"/{prefix}/{run_id}/{job_key}")

@@ -24,7 +24,7 @@ from launcher.console import tell
 from launcher.errors import UsageError
 from launcher.roster.description import read_description
 from launcher.roster.numbering import two_of_one
-from rendezvous import keys, records
+from rendezvous import records
 from rendezvous.errors import RecordError, StoreError
 from rendezvous.records import Member
 from rendezvous.stores.contract import Get, KeyValue, Store
@@ -94,7 +94,7 @@ class _Look:
         self._arrival = arrival
         self._prefix, self._run_id = arrival.network.prefix, run_id
         self._node_rank = node_rank
-        self._coming = keys.node_number_prefix(self._prefix, run_id, node_rank)
+        self._coming = records.node_number_prefix(self._prefix, run_id, node_rank)
         self._before = 0  # the revision at which this node has said that it comes
         self._lease = 0
 
@@ -118,12 +118,12 @@ class _Look:
         """Another node with the number, if there is one; None where the store cannot say."""
         prefix, run_id = self._prefix, self._run_id
         try:
-            reads = (Get(keys.current_key(prefix, run_id)), Get(self._coming, prefix=True))
+            reads = (Get(records.current_key(prefix, run_id)), Get(self._coming, prefix=True))
             current, coming = self._store.txn((), reads).found
             members: tuple[KeyValue, ...] = ()
             is_begun = False
             if current.first is not None:
-                job = keys.job_keys(prefix, run_id, current.first.value.decode(errors="replace"))
+                job = records.job_keys(prefix, run_id, current.first.value.decode(errors="replace"))
                 round, found = self._store.txn((), (Get(job.round), Get(job.members, prefix=True))).found
                 is_begun, members = round.first is not None, found.items
         except StoreError:

@@ -15,7 +15,7 @@ from launcher.overview.reading import find, read
 from launcher.overview.state import Overview, overview
 from launcher.overview.words import headline
 from launcher.preview.words import listed
-from rendezvous import keys
+from rendezvous import records
 from rendezvous.errors import RecordError
 from rendezvous.records import Command, LeaderRecord, Verdict, decode, encode
 from rendezvous.stores.contract import Compare, Delete, Get, KeyValue, Put, Store
@@ -51,7 +51,7 @@ def ask(job: Job, command: Command, token: str, waiting: Waiting, *, may_be_abse
     if before.verdict is None and not may_be_absent:
         _require_node(command, before)
     current = find(job.store, job.prefix, job.run_id)
-    place = keys.job_keys(job.prefix, job.run_id, current.value.decode(errors="replace"))
+    place = records.job_keys(job.prefix, job.run_id, current.value.decode(errors="replace"))
     key = place.command(token)
     _put(job, command, current, place, key)
     while (item := job.store.get(key).first) is not None:
@@ -73,7 +73,7 @@ def ask(job: Job, command: Command, token: str, waiting: Waiting, *, may_be_abse
         waiting.pause(PAUSE_S)
 
 
-def _put(job: Job, command: Command, current: KeyValue, place: keys.Keys, key: str) -> None:
+def _put(job: Job, command: Command, current: KeyValue, place: records.Keys, key: str) -> None:
     """Write the request, unless the job has ended or another has taken its place."""
     guards = (
         Compare(current.key, "mod", "=", current.mod_revision),
@@ -99,7 +99,7 @@ def _answer(item: KeyValue, secret: bytes) -> str:
         return str(error)
 
 
-def _silence(job: Job, command: Command, place: keys.Keys, limit_s: float) -> tuple[str, str]:
+def _silence(job: Job, command: Command, place: records.Keys, limit_s: float) -> tuple[str, str]:
     """Why nothing has happened, and what comes next."""
     item = job.store.get(place.leader).first
     stays = "the request stays, and the next leader does it"

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from rendezvous import keys
-from rendezvous.keys import Keys
+from rendezvous import records
+from rendezvous.records import Keys
 from rendezvous.stores.contract import Compare, Delete, KeyValue, Operation, Store
 
 
@@ -45,7 +45,7 @@ def remove(store: Store, leftover: Leftover) -> bool:
 
 
 def _of_run(prefix: str, run_id: str, items: list[KeyValue], insist: bool) -> Iterator[Leftover]:
-    key = keys.current_key(prefix, run_id)
+    key = records.current_key(prefix, run_id)
     current = next((item for item in items if item.key == key), None)
     by_job: dict[str, list[KeyValue]] = {}
     for item in items:
@@ -56,7 +56,7 @@ def _of_run(prefix: str, run_id: str, items: list[KeyValue], insist: bool) -> It
     if now:
         by_job.setdefault(now, [])
     for job_key in sorted(by_job, key=lambda job_key: (job_key == now, job_key)):
-        job = keys.job_keys(prefix, run_id, job_key)
+        job = records.job_keys(prefix, run_id, job_key)
         guards: list[Compare] = []
         removes: list[Operation] = [Delete(f"{job.root}/", prefix=True)]
         if current is not None and job_key == now:

@@ -25,7 +25,7 @@ from launcher.doctor.findings import Finding, Level
 from launcher.doctor.limited import within
 from launcher.errors import TemporaryError
 from launcher.options.network import Network
-from rendezvous import keys
+from rendezvous import records
 from rendezvous.errors import MeshrunError, StoreError
 from rendezvous.stores.addresses import split_address
 from rendezvous.stores.contract import Compare, Put
@@ -131,7 +131,7 @@ def _who(config: Config, network: Network, is_here: bool) -> str:
 def _ask(config: Config, network: Network, found: Credentials, who: str) -> Reached:
     """Somebody answers: log in, read, and see whether we may write."""
     run_id = config.run_id or "none"
-    key = keys.current_key(network.prefix, run_id)
+    key = records.current_key(network.prefix, run_id)
     store = stores.open_store(network, found)
     try:
         version = stores.check(store, network, run_id)

@@ -10,10 +10,9 @@ from difflib import get_close_matches
 from launcher.errors import UsageError
 from launcher.overview.state import Reading
 from launcher.preview.words import listed
-from rendezvous import keys
+from rendezvous import records
 from rendezvous.errors import LeaseNotFound, RecordError, StoreError
-from rendezvous.keys import Keys
-from rendezvous.records import Seal, decode
+from rendezvous.records import Keys, Seal, decode
 from rendezvous.stores.contract import Get, KeyValue, Store
 
 _ATTEMPTS = 5  # rounds that may be sealed one after the other while we read
@@ -22,7 +21,7 @@ _SUGGESTED_MAX = 4
 
 def find(store: Store, prefix: str, run_id: str) -> KeyValue:
     """The key that names the run's job. Raises UsageError, with the runs that are there, for a name that none has."""
-    item = store.get(keys.current_key(prefix, run_id)).first
+    item = store.get(records.current_key(prefix, run_id)).first
     if item is not None:
         return item
     there = run_ids(store, prefix)
@@ -44,7 +43,7 @@ def read(store: Store, prefix: str, run_id: str, secret: bytes = b"") -> Reading
     """Everything about the run's current job. Raises UsageError if there is none, StoreError."""
     for _ in range(_ATTEMPTS):
         current = find(store, prefix, run_id)
-        job = keys.job_keys(prefix, run_id, current.value.decode(errors="replace"))
+        job = records.job_keys(prefix, run_id, current.value.decode(errors="replace"))
         seal = _seal(store, job, secret)
         prefixes = [job.control, job.members, job.statuses, job.history]
         if seal is not None:

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from launcher.roster.description import Description, Share, read_description, read_share
 from rendezvous.errors import RecordError
-from rendezvous.keys import Keys
 from rendezvous.records import (
     Assignment,
     Command,
     Drain,
+    Keys,
     LeaderRecord,
     Member,
     RoundHistory,

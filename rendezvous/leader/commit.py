@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 
-from rendezvous import keys
+from rendezvous import records
 from rendezvous.events import Candidate, MakePlan, PlanReady, PlanRefused
 from rendezvous.leader import budget
 from rendezvous.leader.decisions import SealRound
@@ -50,7 +50,7 @@ class RoundCommit:
     def __init__(
         self,
         member: MemberMachine,
-        job: keys.Keys,
+        job: records.Keys,
         writer: GuardedWriter,
         sight: ViewBuilder,
         refuse: Callable[[int, str, float], None],

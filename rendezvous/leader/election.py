@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from rendezvous import keys
+from rendezvous import records
 from rendezvous.events import Answer, ConnectTo, PlanReady, PlanRefused, Txn
 from rendezvous.leader.decide import Sizer
 from rendezvous.leader.leader import Leader
@@ -64,7 +64,7 @@ class Election:
         if self.leading is not None:
             self.leading.take_plan(event)
 
-    def make_leader_put(self, job: keys.Keys) -> Put:
+    def make_leader_put(self, job: records.Keys) -> Put:
         """What says that this member leads, on its own lease."""
         member = self._member
         assert member.lease.lease is not None
@@ -73,11 +73,11 @@ class Election:
         )
         return Put(job.leader, member.encode(leader, job.leader), member.lease.lease)
 
-    def read_leader(self, job: keys.Keys) -> LeaderRecord | None:
+    def read_leader(self, job: records.Keys) -> LeaderRecord | None:
         """Who leads, as far as this member knows."""
         return self._member.read(LeaderRecord, job.leader)
 
-    def advance(self, job: keys.Keys, now: float) -> None:
+    def advance(self, job: records.Keys, now: float) -> None:
         member = self._member
         held, leader, seal = member.cache.get(job.leader), self.read_leader(job), member.read(Seal, job.round)
         spares = member.read(Spares, job.spares)
@@ -101,7 +101,7 @@ class Election:
             if not member.has_lost_watch and not member.lease.is_store_away:  # nothing is decided on what may be old
                 self.leading.advance(now)
 
-    def _stop_leading(self, job: keys.Keys, now: float) -> None:
+    def _stop_leading(self, job: records.Keys, now: float) -> None:
         self.note_unaware((), now)
         self._member.unwatch(job.members, job.statuses, job.spec, self._member.join.current_key)
         self.leading = None
@@ -130,7 +130,7 @@ class Election:
 
     # --- the place is free ---
 
-    def _elect(self, job: keys.Keys, seal: Seal | None, now: float) -> None:
+    def _elect(self, job: records.Keys, seal: Seal | None, now: float) -> None:
         """Try to lead when it is this member's turn."""
         if self._campaign_at == math.inf:
             self._campaign_at = now + self._campaign_delay_s(seal)
@@ -158,7 +158,7 @@ class Election:
         """Whom the seal names, without who led last."""
         return [m for m in seal.successors if m != self._connected_to.member_id] if seal is not None else []
 
-    def find_takeover_request(self, job: keys.Keys) -> KeyValue | None:
+    def find_takeover_request(self, job: records.Keys) -> KeyValue | None:
         """The request of somebody who knows that the roster is dead, if there is one."""
         for item in self._member.cache.list_under(job.commands):
             command = self._member.read(Command, item.key)
@@ -166,7 +166,7 @@ class Election:
                 return item
         return None
 
-    def may_lead(self, job: keys.Keys, seal: Seal, now: float) -> bool:
+    def may_lead(self, job: records.Keys, seal: Seal, now: float) -> bool:
         """Whether this agent belongs to the roster, or nobody of it can be running any more."""
         if not self._member.settings.continues_without_store or self._is_in_roster(job, seal):
             return True
@@ -174,7 +174,7 @@ class Election:
             self._takeover = Takeover(self._member, seal)
         return self._takeover.belongs or self._takeover.may_lead(job, now)
 
-    def _is_in_roster(self, job: keys.Keys, seal: Seal) -> bool:
+    def _is_in_roster(self, job: records.Keys, seal: Seal) -> bool:
         """Whether no outage is held out without this agent's word, whatever member it was when it was counted in.
 
         A spare that was lost is taken from the list, and from then on nobody waits for its word.
@@ -182,7 +182,7 @@ class Election:
         spares = self._member.read(Spares, job.spares)
         return seal.plan_token == self._ranked_token or (spares is not None and self._spare_id in spares.member_ids)
 
-    def _campaign(self, job: keys.Keys, order: KeyValue | None, now: float) -> None:
+    def _campaign(self, job: records.Keys, order: KeyValue | None, now: float) -> None:
         consumed: tuple[Operation, ...] = ()
         guards: tuple[Compare, ...] = (Compare(job.leader, "mod", "=", self._member.cache.revision(job.leader)),)
         if order is not None:
@@ -192,7 +192,7 @@ class Election:
 
     # --- the holder is proven gone ---
 
-    def _take_over(self, job: keys.Keys, leader: LeaderRecord, seal: Seal | None, now: float) -> None:
+    def _take_over(self, job: records.Keys, leader: LeaderRecord, seal: Seal | None, now: float) -> None:
         """Take over from a leader of which nothing is left, in the order that the seal names."""
         member = self._member
         gone_since = member.peers.gone_since(leader.member_id, leader.presence_address)
@@ -218,7 +218,7 @@ class Election:
         member.request("campaign", "read the lost leader's key", Txn((), (Get(former),)), on_reply, now)
 
     def _write_leader(
-        self, job: keys.Keys, why: str, guards: tuple[Compare, ...], besides: tuple[Operation, ...], now: float
+        self, job: records.Keys, why: str, guards: tuple[Compare, ...], besides: tuple[Operation, ...], now: float
     ) -> None:
         """Put the leader's key on the own lease, if nothing has changed that this was decided on."""
         member = self._member

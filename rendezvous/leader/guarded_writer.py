@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rendezvous import keys, records
+from rendezvous import records
 from rendezvous.events import Answer, Txn
 from rendezvous.stores.contract import Batch, Compare, Delete, Get, KeyEvent, KeyValue, Operation, Put, TxnResult
 
@@ -24,7 +24,7 @@ class GuardedWriter:
     """`on_doubt` is called when what was decided on is no longer known to be so."""
 
     def __init__(
-        self, member: MemberMachine, job: keys.Keys, leader_revision: int, on_doubt: Callable[[], None]
+        self, member: MemberMachine, job: records.Keys, leader_revision: int, on_doubt: Callable[[], None]
     ) -> None:
         self._member = member
         self._job = job

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Set
 
-from rendezvous import events, keys
+from rendezvous import events, records
 from rendezvous.events import Answer, PlanReady, PlanRefused, Txn
 from rendezvous.leader import decide
 from rendezvous.leader.commit import RoundCommit
@@ -48,7 +48,7 @@ class Leader:
     def __init__(
         self,
         member: MemberMachine,
-        job: keys.Keys,
+        job: records.Keys,
         current: str,
         leader_revision: int,
         sizer: Sizer,

@@ -15,7 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
-from rendezvous import keys
+from rendezvous import records
 from rendezvous.events import Answer, Txn
 from rendezvous.records import Assignment, Member, Seal, Spares
 from rendezvous.stores.contract import Get, KeyValue, TxnResult
@@ -43,7 +43,7 @@ class Takeover:
         self._empty_since = math.inf  # since when the store shows nobody of the roster
         self._nodes: Mapping[str, str] | None = None  # member id -> node, of all with ranks
 
-    def may_lead(self, job: keys.Keys, now: float) -> bool:
+    def may_lead(self, job: records.Keys, now: float) -> bool:
         """Whether nobody of the roster can be running any more; while that is not known, look."""
         settings = self._member.settings
         limit_s = settings.outage_limit_s + settings.lease_ttl_s
@@ -60,7 +60,7 @@ class Takeover:
             self._member.wake_by(self._observe_at)
         return False
 
-    def _observe(self, job: keys.Keys, now: float) -> None:
+    def _observe(self, job: records.Keys, now: float) -> None:
         own_id = self._member.member_id
         assigned = job.assignments(self.seal.round, self.seal.plan_token)
         reads = [Get(job.members, prefix=True), Get(assigned + own_id)]
@@ -93,7 +93,7 @@ class Takeover:
         return assignment.node if assignment is not None else ""
 
     def _take_members(
-        self, job: keys.Keys, members: tuple[KeyValue, ...], nodes: Mapping[str, str], now: float
+        self, job: records.Keys, members: tuple[KeyValue, ...], nodes: Mapping[str, str], now: float
     ) -> None:
         """Start or stop counting the time; or see that on every node of the round a new agent stands."""
         spares = self._member.read(Spares, job.spares)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Set
 
-from rendezvous import keys
+from rendezvous import records
 from rendezvous.leader import budget
 from rendezvous.leader.view import MemberView, StatusView, View
 from rendezvous.records import Assignment, Command, Drain, Member, Seal, Spares, Status, Stop
@@ -33,7 +33,7 @@ class ViewBuilder:
     """`opened_at`: when this member began to lead. `unaware_until`: as in View, of the time before."""
 
     def __init__(
-        self, member: MemberMachine, job: keys.Keys, opened_at: float, unaware_until: Mapping[str, float]
+        self, member: MemberMachine, job: records.Keys, opened_at: float, unaware_until: Mapping[str, float]
     ) -> None:
         self._member = member
         self._job = job

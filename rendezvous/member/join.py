@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 
-from rendezvous import keys, records
+from rendezvous import records
 from rendezvous.errors import RecordError, SettingsError
 from rendezvous.events import Answer, Txn
 from rendezvous.records import Command, Drain, Member, Spec, Verdict
@@ -43,13 +43,13 @@ class Join:
         self._spec = spec
         self._node = node
         self.run_id = run_id
-        self.current_key = keys.current_key(prefix, run_id)
+        self.current_key = records.current_key(prefix, run_id)
         self._prefix = prefix
         self._attempt = int(attempt) if attempt else 0
         self._joined_root = ""  # the job this node has been a member of
         self._since = math.inf
         self._trouble = ""  # what kept this node from joining so far
-        self.job: keys.Keys | None = None
+        self.job: records.Keys | None = None
         self.restart()
 
     def restart(self) -> None:
@@ -119,7 +119,7 @@ class Join:
                 sentence = f"the value of {self.current_key} is no job key, so it was not written by meshrun"
                 self._member.leave.finish(EXIT_REFUSED, sentence, None, now)
                 return False
-            self.job = keys.job_keys(self._prefix, self.run_id, name)
+            self.job = records.job_keys(self._prefix, self.run_id, name)
         if self._joined_root and (self.job is None or self.job.root != self._joined_root):
             self._member.leave.finish(EXIT_TEMPORARY, self.removal_reason, None, now)
             return False
@@ -127,7 +127,7 @@ class Join:
 
     # --- may this agent join? ---
 
-    def _may_join(self, job: keys.Keys | None, now: float) -> bool:
+    def _may_join(self, job: records.Keys | None, now: float) -> bool:
         """Whether nothing stands against it: the job has not ended, and is the one that this agent was started for."""
         assert job is not None
         member = self._member
@@ -165,7 +165,7 @@ class Join:
             return True
         return False
 
-    def is_drained(self, job: keys.Keys) -> bool:
+    def is_drained(self, job: records.Keys) -> bool:
         """Whether this node shall stay away. Not if somebody asks to take that back: a leader has to, perhaps this."""
         member, name = self._member, self._node.node_name
         # By its member id, if another node has the same name.
@@ -174,7 +174,7 @@ class Join:
         requests = (member.read(Command, item.key) for item in member.cache.list_under(job.commands))
         return not any(r is not None and (r.kind, r.target, r.answer) == ("undrain", name, "") for r in requests)
 
-    def _follow_finished_job(self, job: keys.Keys, reason: str, now: float) -> None:
+    def _follow_finished_job(self, job: records.Keys, reason: str, now: float) -> None:
         """Open the next job as soon as nobody of the last is left."""
         member = self._member
 
@@ -197,7 +197,7 @@ class Join:
         """Name a fresh job key, where there is none or where the job before it has ended for good; join and lead it."""
         member = self._member
         name = f"{self._attempt}-{member.make_token()}" if self._attempt else member.make_token()
-        job = keys.job_keys(self._prefix, self.run_id, name)
+        job = records.job_keys(self._prefix, self.run_id, name)
         absent = (job.spec, job.leader, job.round, job.spares)
         writes = (
             Put(self.current_key, name.encode()),
@@ -206,7 +206,7 @@ class Join:
         )
         self._register(job, "open the job", tuple(Compare(key, "mod", "=", 0) for key in absent), writes, now)
 
-    def _register_unseen(self, job: keys.Keys, now: float) -> None:
+    def _register_unseen(self, job: records.Keys, now: float) -> None:
         """Join a job that was not read yet, if it is what is hoped for; else it is read by this."""
         if self._attempt and _attempt_of(job) != self._attempt:
             self._request_about(job, "read the job", (), (), now)
@@ -219,7 +219,7 @@ class Join:
         )
         self._register(job, "register", guards, (), now)
 
-    def _register_seen(self, job: keys.Keys, now: float) -> None:
+    def _register_seen(self, job: records.Keys, now: float) -> None:
         """Join a job that was read and found to be the right one, if it has not changed since."""
         member = self._member
         guards = (Compare(job.spec, "mod", "=", member.cache.revision(job.spec)),)
@@ -228,7 +228,7 @@ class Join:
         self._register(job, "register", guards, writes, now)
 
     def _register(
-        self, job: keys.Keys, why: str, guards: tuple[Compare, ...], writes: tuple[Put, ...], now: float
+        self, job: records.Keys, why: str, guards: tuple[Compare, ...], writes: tuple[Put, ...], now: float
     ) -> None:
         """Put the own key into a job that has not ended, if these guards hold too."""
         member = self._member
@@ -244,7 +244,7 @@ class Join:
         self._request_about(job, why, compares, (own, *writes), now)
 
     def _request_about(
-        self, job: keys.Keys, why: str, compares: tuple[Compare, ...], writes: tuple[Put, ...], now: float
+        self, job: records.Keys, why: str, compares: tuple[Compare, ...], writes: tuple[Put, ...], now: float
     ) -> None:
         """Write if all these hold, and read the job in any case: the own key in it makes a member of this agent."""
         mirror, own_key = self._member.cache, job.member(self._member.member_id)
@@ -285,7 +285,7 @@ class Join:
         return f"run {self.run_id} was removed from the store, or another job was begun under its name"
 
 
-def _attempt_of(job: keys.Keys) -> int:
+def _attempt_of(job: records.Keys) -> int:
     """The number that the job key begins with, 0 if nobody counts."""
     number, dash, _ = job.root.rpartition("/")[2].partition("-")
     return int(number) if dash and number.isdigit() else 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from rendezvous import events, keys
+from rendezvous import events, records
 from rendezvous.events import Answer, Exit, LeaveRequest, StoreRequest, Txn
 from rendezvous.member.join import EXIT_TEMPORARY
 from rendezvous.records import Verdict
@@ -62,7 +62,7 @@ class Leave:
 
     # --- leaving ---
 
-    def announce_departure(self, job: keys.Keys, now: float) -> None:
+    def announce_departure(self, job: records.Keys, now: float) -> None:
         """Leave in good order, if told to: by a signal, or by a drain of this node."""
         if self._leave is None and self._member.join.is_drained(job):
             self.take_request(LeaveRequest(f"node {self._node_name} was drained", EXIT_LEFT), now)
@@ -95,7 +95,7 @@ class Leave:
 
     # --- the end of the job, or of this node's part in it ---
 
-    def follow_verdict(self, job: keys.Keys, now: float) -> bool:
+    def follow_verdict(self, job: records.Keys, now: float) -> bool:
         """Stop what runs and end, if there is a verdict. Whether there is."""
         verdict = self._verdict = self._member.read(Verdict, job.verdict) or self._verdict
         if verdict is None:
@@ -108,7 +108,7 @@ class Leave:
             self._member.wake_by(here.gone_by)
         return True
 
-    def handle_fenced(self, job: keys.Keys, now: float, lost: str = "") -> None:
+    def handle_fenced(self, job: records.Keys, now: float, lost: str = "") -> None:
         """The own key is gone, or the others went on: kill at once, then see whether somebody has removed this node.
 
         A store may end a lease before its time, and takes the key with it: that is the end of a membership like any

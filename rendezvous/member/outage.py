@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Set
 
-from rendezvous import keys
+from rendezvous import records
 from rendezvous.events import SendToPeer
 from rendezvous.peers import messages
 from rendezvous.peers.messages import OutageAck, OutageConfirmed, OutageProbe
@@ -44,7 +44,7 @@ class Outage:
         self._has_noticed = False  # that the round goes on without the store, and said so
         self._is_confirmed = True
 
-    def advance(self, job: keys.Keys, now: float) -> None:
+    def advance(self, job: records.Keys, now: float) -> None:
         """Ask, if this member leads; answer, if it can."""
         member = self._member
         seal = member.read(Seal, job.round)
@@ -68,7 +68,7 @@ class Outage:
 
     # --- the leader's part ---
 
-    def send_probe(self, job: keys.Keys, seal: Seal, active: Set[str], now: float) -> None:
+    def send_probe(self, job: records.Keys, seal: Seal, active: Set[str], now: float) -> None:
         """Begin a beat: all of the roster must answer, but for those of whom nothing is left.
 
         Whose key is gone cannot answer, and no beat holds: its agent may be well, come back as another member, and,
@@ -87,7 +87,7 @@ class Outage:
             member.emit(SendToPeer(member_id, question))
         self.count_acknowledgements(seal.plan_token)
 
-    def _is_surely_gone(self, job: keys.Keys, member_id: str) -> bool:
+    def _is_surely_gone(self, job: records.Keys, member_id: str) -> bool:
         record = self._member.read(Member, job.member(member_id))
         return record is not None and self._member.peers.is_gone(member_id, record.presence_address)
 
@@ -125,7 +125,7 @@ class Outage:
             ):
                 self._member.lease.hold_until(self._acknowledged_at[beat] + self._member.settings.lease_ttl_s)
 
-    def acknowledge(self, job: keys.Keys, seal: Seal, now: float) -> None:
+    def acknowledge(self, job: records.Keys, seal: Seal, now: float) -> None:
         """Give the word that was asked for, as soon as it is true; nobody waits for it when the beat is over."""
         if self._question is None:
             return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from rendezvous import keys
+from rendezvous import records
 from rendezvous.events import (
     Answer,
     CheckpointSaved,
@@ -79,7 +79,7 @@ class LocalRound:
 
     # --- what the job wants ---
 
-    def advance(self, job: keys.Keys, now: float) -> None:
+    def advance(self, job: records.Keys, now: float) -> None:
         """Start what is sealed, stop what is stopped."""
         member = self._member
         seal, stop = member.read(Seal, job.round), member.read(Stop, job.stop)
@@ -115,7 +115,7 @@ class LocalRound:
             return True
         return seal.round == self.alive_round and seal.plan_token != self.status.plan_token
 
-    def _take_up(self, job: keys.Keys, sealed: Seal, answer: Answer, now: float) -> None:
+    def _take_up(self, job: records.Keys, sealed: Seal, answer: Answer, now: float) -> None:
         """Act on the record under the sealed token; no record means no ranks. Start nothing beyond the leash."""
         assert isinstance(answer, TxnResult)
         member = self._member
@@ -164,7 +164,7 @@ class LocalRound:
         """Whether the store has the last status."""
         return self.status == self.status_written
 
-    def write_status(self, job: keys.Keys, now: float) -> None:
+    def write_status(self, job: records.Keys, now: float) -> None:
         member, status = self._member, self.status
         if status == self.status_written or _is_empty(status):
             return

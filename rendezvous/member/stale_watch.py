@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 
-from rendezvous import keys
+from rendezvous import records
 from rendezvous.events import SendToPeer
 from rendezvous.peers import messages
 from rendezvous.peers.messages import KnownRevision
@@ -33,7 +33,7 @@ class StaleWatchDetector:
         self._renewed_count = 0
         self._resync_at = math.inf
 
-    def advance(self, job: keys.Keys, now: float) -> None:
+    def advance(self, job: records.Keys, now: float) -> None:
         """Tell, and look. Only after a renewal: at most once per second or so, when something is sent anyhow."""
         member = self._member
         if member.lease.lease_until == math.inf:
@@ -66,7 +66,7 @@ class StaleWatchDetector:
         settings = self._member.settings
         self._resync_at = after + settings.resync_ttls * settings.lease_ttl_s * (1 - self._member.rng() / 4)
 
-    def _send_revisions(self, job: keys.Keys) -> None:
+    def _send_revisions(self, job: records.Keys) -> None:
         mirror, presence = self._member.cache, self._member.peers
         revision = _revision(self._member, job)
         for member_id in sorted(presence.connected_ids):
@@ -87,7 +87,7 @@ class StaleWatchDetector:
             self._resync(now)
 
 
-def _revision(member: MemberMachine, job: keys.Keys) -> int:
+def _revision(member: MemberMachine, job: records.Keys) -> int:
     """How far the control keys are known that every member acts on."""
     names = (job.leader, job.round, job.stop, job.spares, job.verdict)
     return max(member.cache.revision(name) for name in names)

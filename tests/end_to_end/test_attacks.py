@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from launcher.roster.description import Share, write_share
-from rendezvous import keys
+from rendezvous import records
 from rendezvous.peers.handshake import WIRE_VERSION
 from rendezvous.records import Assignment, Command, Drain, LeaderRecord, Seal, Stop, Verdict, encode
 from rendezvous.stores.addresses import split_address
@@ -217,7 +217,7 @@ def test_with_a_secret_no_order_of_anybody_else_is_obeyed(tmp_path: Path, etcd: 
     with Cluster(tmp_path, *BOTH, etcd=etcd, env=SECRET) as job, closing(client(etcd)) as store:
         job.start(N1, N2)
         job.wait_for_round(1, 2)
-        names = keys.Keys(current(job).rstrip("/"))
+        names = records.Keys(current(job).rstrip("/"))
         sealed = store.get(names.round).first
         assert sealed is not None
         forged = {
@@ -250,7 +250,7 @@ def test_a_share_that_no_leader_wrote_ends_no_agent(tmp_path: Path, etcd: EtcdSe
         )  # fmt: skip
         assignment = Assignment(round=1, plan_token="forged", content=write_share(share), node=f"{N1.name} b")
         seal = Seal(round=1, plan_token="forged", world_size=300, coordinator=f"{ELSEWHERE}:1")
-        names = keys.Keys(root.rstrip("/"))
+        names = records.Keys(root.rstrip("/"))
         own = names.assignment(1, "forged", member.key.rpartition("/")[2])
         store.txn((), (Put(own, encode(assignment)), Put(names.round, encode(seal))))
         job[N1].says("round 1 cannot run here, since no leader wrote this node's assignment: it wants 300 workers")

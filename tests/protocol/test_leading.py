@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rendezvous import keys, records
+from rendezvous import records
 from rendezvous.events import PlanReady
 from rendezvous.leader import commit
 from rendezvous.leader.view_builder import ViewBuilder
@@ -46,10 +46,10 @@ class Job:
         self.run(2.0)
 
     @property
-    def keys(self) -> keys.Keys:
-        current = self.cluster.storage.store.get(keys.current_key(PREFIX, RUN_ID)).first
+    def keys(self) -> records.Keys:
+        current = self.cluster.storage.store.get(records.current_key(PREFIX, RUN_ID)).first
         assert current is not None
-        return keys.job_keys(PREFIX, RUN_ID, current.value.decode())
+        return records.job_keys(PREFIX, RUN_ID, current.value.decode())
 
     def id(self, name: str) -> str:
         protocol = self.cluster.nodes[name].protocol

@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rendezvous import keys, records
+from rendezvous import records
 from rendezvous.events import PeerDown, PeerGone, PeerUp, Start, StoreRequest, Txn
 from rendezvous.records import Assignment, LeaderRecord, Member, Seal, Spares, Spec
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.member_bench import Bench
 
-JOB = keys.job_keys("p", "r", "job")
+JOB = records.job_keys("p", "r", "job")
 L_IS = "10.0.0.9:7000"
 
 
@@ -27,7 +27,7 @@ class Follower(Bench):
         super().__init__(store, **settings)
         self.id = self.protocol.member_id
         self.lease = store.lease_grant(60.0).id
-        self.put(keys.current_key("p", "r"), b"job")
+        self.put(records.current_key("p", "r"), b"job")
         self.record(JOB.spec, Spec(mesh="dp=*", limits="1:1", digest="train.py"))
         for member_id, address in (("L", L_IS), ("S", "10.0.0.8:7000")):
             member = Member(

@@ -30,7 +30,7 @@ from launcher.warden import Exited, Gone, ImageSpec, Spawned, SpawnFailed, Warde
 from launcher.warden.channel import Channel
 from launcher.warden.words import KEEPER_NAME, REPORTS, SUPERVISOR_NAME
 from launcher.worker import SOCKET_VARIABLE
-from rendezvous import keys, records
+from rendezvous import records
 from rendezvous.events import Exit, StartRound, StopRound
 from rendezvous.peers import messages
 from rendezvous.peers.handshake import Handshake, Identity
@@ -81,10 +81,10 @@ def stored_records() -> Iterator[str]:
 
 
 def store_keys() -> Iterator[str]:
-    job = keys.job_keys("prefix", "run", "job")
-    yield f"current {keys.current_key('prefix', 'run')}"
-    yield f"numbers {keys.node_number_prefix('prefix', 'run', 3)}"
-    for name in sorted(name for name, one in vars(keys.Keys).items() if isinstance(one, property)):
+    job = records.job_keys("prefix", "run", "job")
+    yield f"current {records.current_key('prefix', 'run')}"
+    yield f"numbers {records.node_number_prefix('prefix', 'run', 3)}"
+    for name in sorted(name for name, one in vars(records.Keys).items() if isinstance(one, property)):
         yield f"{name} {getattr(job, name)}"
     for method, arguments in (
         (job.member, ("m",)), (job.status, ("m",)), (job.lease, ("m",)), (job.drain, ("n",)), (job.command, ("t",)),

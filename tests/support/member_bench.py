@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from rendezvous import events, keys
+from rendezvous import events, records
 from rendezvous.driver.driver import execute_request
 from rendezvous.errors import StoreError
 from rendezvous.events import (
@@ -74,10 +74,10 @@ class Bench:
         )
 
     @property
-    def job(self) -> keys.Keys:
-        current = self.store.get(keys.current_key("p", "r")).first
+    def job(self) -> records.Keys:
+        current = self.store.get(records.current_key("p", "r")).first
         assert current is not None
-        return keys.job_keys("p", "r", current.value.decode())
+        return records.job_keys("p", "r", current.value.decode())
 
     def step(self, event: Event) -> list[Action]:
         """One event, and nothing is answered. Watches follow the member's wishes at once."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from launcher.overview import reading
 from launcher.overview.state import Overview, overview
 from launcher.roster.description import Description, Share, describe, write_share
-from rendezvous import keys
+from rendezvous import records
 from rendezvous.records import (
     AnyRecord,
     Assignment,
@@ -33,9 +33,9 @@ class StoredJob:
 
     def __init__(self, store: Store, run_id: str = "exp-41", job_key: str = "0a1b", secret: bytes = b"") -> None:
         self.store, self.run_id, self.secret = store, run_id, secret
-        self.keys = keys.job_keys(PREFIX, run_id, job_key)
+        self.keys = records.job_keys(PREFIX, run_id, job_key)
         self.leases: dict[int, int] = {}
-        store.put(keys.current_key(PREFIX, run_id), job_key.encode())
+        store.put(records.current_key(PREFIX, run_id), job_key.encode())
         self.put(self.keys.spec, Spec(mesh="dp=*,tp=2", limits="", digest=""))
 
     def put(self, key: str, record: AnyRecord, lease: int = 0) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from launcher.control.cleaning import leftovers, remove
-from rendezvous import keys
+from rendezvous import records
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.stored_job import PREFIX, StoredJob
 
@@ -98,7 +98,7 @@ def test_an_older_job_with_a_member_stays(store: MemoryStore) -> None:
 def test_a_job_that_was_begun_anew_meanwhile_stays(store: MemoryStore) -> None:
     finished(store, "exp-41")
     (found,) = leftovers(store, PREFIX, "exp-41")
-    store.put(keys.current_key(PREFIX, "exp-41"), b"k2")
+    store.put(records.current_key(PREFIX, "exp-41"), b"k2")
     before = there(store)
     assert not remove(store, found)
     assert there(store) == before

@@ -20,19 +20,19 @@ from launcher.errors import TemporaryError, UsageError
 from launcher.networked import NetworkedMembership
 from launcher.options.network import Network
 from launcher.roster.description import Description, describe
-from rendezvous import keys, records
+from rendezvous import records
 from rendezvous.records import Member
 from rendezvous.settings import Settings
 from rendezvous.stores.memory.store import MemoryStore
 from rendezvous.stores.server.listen import PortTaken
 
-JOB = keys.job_keys("meshrun", "run7", "abc")
+JOB = records.job_keys("meshrun", "run7", "abc")
 
 
 @pytest.fixture
 def store() -> MemoryStore:
     made = MemoryStore(clock=lambda: 0.0, threaded=False)
-    made.put(keys.current_key("meshrun", "run7"), b"abc")
+    made.put(records.current_key("meshrun", "run7"), b"abc")
     return made
 
 
@@ -177,7 +177,7 @@ def test_who_said_that_it_comes_and_has_died_is_waited_for(
     store: MemoryStore, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look(store, "h3", 1)
-    coming = keys.node_number_prefix("meshrun", "run7", 1)
+    coming = records.node_number_prefix("meshrun", "run7", 1)
     monkeypatch.setattr("launcher.arrival.namesakes.time.sleep", lambda _: store.delete(coming, prefix=True))
     look(store, "h4", 1, lease_ttl_s=59)
     assert said == ["h4 and h3 are both given --node-rank 1: waiting up to 60 s for h3 to go"]

@@ -10,7 +10,7 @@ from launcher.errors import UsageError
 from launcher.overview import watching
 from launcher.overview.state import Overview
 from launcher.overview.watching import Log, Screen, follow
-from rendezvous import keys
+from rendezvous import records
 from rendezvous.errors import Compacted, StoreError
 from rendezvous.stores.contract import Batch, Compare, Operation, TxnResult, Watch
 from rendezvous.stores.memory.store import MemoryStore
@@ -111,7 +111,7 @@ def test_another_job_under_the_same_name_is_followed(job: StoredJob) -> None:
 
 
 def test_a_run_that_is_removed_ends_it_with_an_error(job: StoredJob) -> None:
-    _, display = script(lambda: job.store.delete(keys.current_key(PREFIX, job.run_id)))
+    _, display = script(lambda: job.store.delete(records.current_key(PREFIX, job.run_id)))
     with pytest.raises(UsageError, match="run exp-41 is not there"):
         follow(job.store, PREFIX, job.run_id, b"", display)
 

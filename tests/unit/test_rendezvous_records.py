@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rendezvous import records
-from rendezvous.checks import RANGES, WORDS
 from rendezvous.errors import RecordError
 from rendezvous.records import (
+    RANGES,
+    WORDS,
     Assignment,
     Command,
     Drain,

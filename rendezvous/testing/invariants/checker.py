@@ -15,7 +15,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 
-from rendezvous import events, keys, records
+from rendezvous import events, records
 from rendezvous.events import Action, Exit, ExtendWatchdog, Log, PeerGone, StoreRequest, Txn
 from rendezvous.machine import MemberMachine
 from rendezvous.records import Assignment, Seal, Spares, Status, Stop, Verdict
@@ -184,7 +184,9 @@ class Checker:
         if seal.coordinator in job.used_coordinators:
             self.fail("S8", f"round {seal.round} uses the coordinator {seal.coordinator} again")
         root = event.item.key.removesuffix("/ctl/round")
-        found = self._cluster.storage.store.get(keys.Keys(root).assignments(seal.round, seal.plan_token), prefix=True)
+        found = self._cluster.storage.store.get(
+            records.Keys(root).assignments(seal.round, seal.plan_token), prefix=True
+        )
         decoded = {item.key: records.decode(Assignment, item.value, item.key) for item in found.items}
         given = {key.rpartition("/")[2]: assignment.content for key, assignment in decoded.items()}
         self._seals.check(event.item.value, seal, job, given)

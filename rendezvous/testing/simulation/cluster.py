@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
 
-from rendezvous import keys, records
+from rendezvous import records
 from rendezvous.events import Action, Event, StoreRequest
 from rendezvous.records import Command
 from rendezvous.settings import Settings
@@ -148,7 +148,7 @@ class Cluster:
     def ask(self, kind: str, target: str = "") -> None:
         """What `meshctl` does: leave a request for whoever leads, and ask again while it cannot reach the store."""
         store = self.storage.store
-        current = store.get(keys.current_key(PREFIX, RUN_ID)).first
+        current = store.get(records.current_key(PREFIX, RUN_ID)).first
         if self.storage.is_away or current is None:
             self.later(1.0, self.ask, kind, target)
             return
@@ -156,7 +156,7 @@ class Cluster:
         self.count(f"asked to {kind}")
         if kind == "drain":
             self.asked_to_drain.add(target)
-        job = keys.job_keys(PREFIX, RUN_ID, current.value.decode())
+        job = records.job_keys(PREFIX, RUN_ID, current.value.decode())
         key = job.command(f"{self.random.getrandbits(64):016x}")
         store.put(key, records.encode(Command(kind=kind, target=target, by="somebody"), key, self.secret))
         self.storage.deliver()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rendezvous import keys, records
+from rendezvous import records
 from rendezvous.errors import StoreError
 from rendezvous.events import (
     Action,
@@ -281,7 +281,7 @@ class Node:
             case SendToPeer(member_id, text) if self.presence is not None:
                 self.presence.send(member_id, text)
             case StartRound():
-                found = cluster.storage.store.get(keys.current_key(PREFIX, RUN_ID)).first
+                found = cluster.storage.store.get(records.current_key(PREFIX, RUN_ID)).first
                 job = found.value.decode() if found else ""
                 self.processes.start(action, job, self.protocol.member_id if self.protocol else "")
             case StopRound():

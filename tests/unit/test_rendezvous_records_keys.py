@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rendezvous import keys
+from rendezvous import records
 
 
 def test_every_key_of_a_job_lies_below_its_root_in_a_place_of_its_own() -> None:
-    job = keys.job_keys("meshrun", "run", "3f")
+    job = records.job_keys("meshrun", "run", "3f")
     places = [
         job.spec,
         job.leader,
@@ -21,11 +21,11 @@ def test_every_key_of_a_job_lies_below_its_root_in_a_place_of_its_own() -> None:
     ]
     assert len(set(places)) == len(places)
     assert all(place.startswith("/meshrun/run/3f/") for place in places)
-    assert keys.current_key("meshrun", "run") == "/meshrun/run/current"
+    assert records.current_key("meshrun", "run") == "/meshrun/run/current"
 
 
 def test_a_prefix_covers_what_belongs_to_it_and_nothing_else() -> None:
-    job = keys.job_keys("meshrun", "run", "3f")
+    job = records.job_keys("meshrun", "run", "3f")
     for prefix, inside, outside in [
         (job.control, (job.leader, job.round, job.stop, job.verdict), (job.spec, job.member("m"))),
         (job.members, (job.member("m"),), (job.status("m"),)),
