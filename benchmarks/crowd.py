@@ -29,7 +29,7 @@ from benchmarks.shared import Crowd, CrowdPresence, SharedStore, boot_time
 from launcher import roster
 from launcher.mesh import Axis, Mesh
 from launcher.placement import Costs, Limits
-from launcher.roster.description import Description, describe
+from launcher.roster.description import Description, encode_description
 from rendezvous.driver.driver import Driver
 from rendezvous.events import Event, Exit, RoundStopped, Start, StartRound, StopRound
 from rendezvous.machine import MemberMachine
@@ -83,7 +83,7 @@ class Agent:
         self.is_dead = False
         self._has_joined = False
         limits = Limits(nodes_min=1, nodes_max=options.members)
-        self.planner = roster.RosterPlanner(MESH, limits, Costs())
+        self.planner = roster.PlannerAdapter(MESH, limits, Costs())
         self.listener = bind(HOST, (0,))
         self.address = f"{HOST}:{self.listener.getsockname()[1]}"
         node = description(number, max(2, options.members // 32))
@@ -92,11 +92,11 @@ class Agent:
             spec=SPEC,
             node_name=node.name,
             boot_id=node.machine,
-            description=describe(node),
+            description=encode_description(node),
             worker_port=20_000 + number % 10_000,
             prefix=PREFIX,
             run_id=options.run_id,
-            sizer=self.planner.size,
+            sizer=self.planner.compute_size,
             rng=random.Random(f"{options.run_id} {number}").random,
             presence_address=self.address,
         )
@@ -111,7 +111,7 @@ class Agent:
         for action in self.driver.run():
             match action:
                 case StartRound(round, _, world_size, _, assignment):
-                    ranks = len(roster.read_share(assignment).ranks)
+                    ranks = len(roster.decode_assignment(assignment).ranks)
                     say("started", self.number, moment(), round, world_size if ranks == SLOTS else -1)
                 case StopRound(round, _, _):
                     self.driver.submit(RoundStopped(round, 20_000 + self.number % 10_000))
@@ -152,7 +152,7 @@ class Own:
             silence_s=self._settings.silence_s,
         )
         agent.driver = Driver(
-            protocol=agent.protocol,
+            machine=agent.protocol,
             store=EtcdStore([self._options.endpoint], call_limit_s=self._settings.call_limit_s),
             planner=agent.planner.plan,
             clock=boot_time,
@@ -190,7 +190,7 @@ class Shared:
         agent = Agent(number, self._options, self._settings, lambda: self._wake(number))
         presence = CrowdPresence(self._crowd, agent.listener, agent.address, agent.submit)
         agent.driver = Driver(
-            protocol=agent.protocol,
+            machine=agent.protocol,
             store=self._store,
             planner=agent.planner.plan,
             clock=boot_time,

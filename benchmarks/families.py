@@ -22,7 +22,7 @@ from launcher import mesh as meshes
 from launcher import traffic
 from launcher.mesh import Mesh
 from launcher.node import Node
-from launcher.placement import Costs, Limits, Whole
+from launcher.placement import AllOrNothing, Costs, Limits
 
 REPLACED = 0.05  # share of nodes whose address is a late one
 
@@ -105,7 +105,7 @@ def instance(
     weights: str = "",
     tolls: Mapping[str, int | float] | None = None,
     indices: Sequence[int] | None = None,
-    whole: Whole | None = None,
+    whole: AllOrNothing | None = None,
     within: Mapping[str, str] | None = None,
     unit: int | None = None,
     is_contiguous: bool = True,
@@ -128,9 +128,13 @@ def instance(
         for order, position in enumerate(arrivals)
     ]
     limits = Limits(
-        levels=tuple(levels.split("/")), unit=unit, within=within or {}, whole=whole, is_contiguous=is_contiguous
+        levels=tuple(levels.split("/")),
+        block_size=unit,
+        within=within or {},
+        all_or_nothing=whole,
+        is_contiguous=is_contiguous,
     )
-    costs = Costs(traffic=traffic.parse(weights, grid) if weights else None, tolls=tolls or {})
+    costs = Costs(traffic=traffic.parse(weights, grid) if weights else None, level_costs=tolls or {})
     return Instance(name, tuple(nodes), grid, limits, costs)
 
 
@@ -173,7 +177,7 @@ def tpu(chance: random.Random, name: str, count: int, mesh: str, weights: str, b
             if host != missing and len(places) < count:
                 places.append(((f"z{building // 4 + 1}", f"b{building}", f"s{slice_count}"), 4))
                 indices.append(host)
-    whole = Whole(level="slice", hosts=4)
+    whole = AllOrNothing(level="slice", hosts=4)
     return instance(
         chance, name, places, mesh, "zone/building/slice", weights=weights, indices=indices, whole=whole, unit=4
     )

@@ -45,7 +45,9 @@ def groups(instance: Instance, shape: Sequence[int], axes: Iterable[str]) -> Int
 
 def edges(instance: Instance, shape: Sequence[int]) -> Edges:
     """All traffic of a world of this shape."""
-    talks = instance.costs.traffic if instance.costs.traffic is not None else traffic.usual(instance.mesh)
+    talks = (
+        instance.costs.traffic if instance.costs.traffic is not None else traffic.make_default_traffic(instance.mesh)
+    )
     found: list[tuple[Ints, Ints, Fraction]] = []
     for one in talks:
         rows = groups(instance, shape, one.axes)
@@ -72,14 +74,16 @@ def edges(instance: Instance, shape: Sequence[int]) -> Edges:
 
 def domains(instance: Instance) -> tuple[dict[str, int], Ints]:
     """Node id -> column, and for every level, the host's last, the node's domain in that column."""
-    tree = topology.tree(instance.nodes, instance.limits.levels)
+    tree = topology.build_tree(instance.nodes, instance.limits.levels)
     rows = [*tree.domains, range(len(tree.nodes))]
     return {node.id: column for column, node in enumerate(tree.nodes)}, np.array(rows, dtype=np.int64)
 
 
 def tolls(instance: Instance) -> list[Fraction]:
     """Of every level from the outermost, the host's last."""
-    return [Fraction(str(toll)) for toll in topology.tolls_of(instance.limits.levels, instance.costs.tolls)]
+    return [
+        Fraction(str(toll)) for toll in topology.resolve_level_costs(instance.limits.levels, instance.costs.level_costs)
+    ]
 
 
 def cost(instance: Instance, shape: Sequence[int], ranks: Mapping[str, Sequence[int]]) -> Fraction:
@@ -104,8 +108,8 @@ def as_plan(shape: Sequence[int], ranks: Mapping[str, Sequence[int]]) -> Plan:
 
 def unit_of(instance: Instance) -> int:
     """Ranks that must stay on one node: those of the innermost axes that fit the most common node, or a part of one."""
-    if instance.limits.unit is not None:
-        return instance.limits.unit
+    if instance.limits.block_size is not None:
+        return instance.limits.block_size
     counts = [node.slot_count for node in instance.nodes]
     slots = max(set(counts), key=lambda count: (counts.count(count) * count, count))
     unit = 1
@@ -139,12 +143,12 @@ def fault(instance: Instance, plan: Plan) -> str | None:
         places = labels[[*limits.levels, topology.HOST].index(level)][columns[groups(instance, plan.shape, (axis,))]]
         if (places != places[:, :1]).any():
             return f"a group of {axis} lies in several domains of {level}"
-    return _fault_of_whole(instance, plan) if limits.whole else None
+    return _fault_of_whole(instance, plan) if limits.all_or_nothing else None
 
 
 def _fault_of_whole(instance: Instance, plan: Plan) -> str | None:
-    assert instance.limits.whole is not None
-    depth = instance.limits.levels.index(instance.limits.whole.level) + 1
+    assert instance.limits.all_or_nothing is not None
+    depth = instance.limits.levels.index(instance.limits.all_or_nothing.level) + 1
     slices: dict[object, list[Node]] = {}
     for node in instance.nodes:
         if node.id in plan.ranks:
@@ -152,7 +156,7 @@ def _fault_of_whole(instance: Instance, plan: Plan) -> str | None:
     for path, hosts in slices.items():
         hosts.sort(key=lambda node: node.index or 0)
         held = [rank for host in hosts for rank in plan.ranks[host.id]]
-        if len(hosts) != instance.limits.whole.hosts:
+        if len(hosts) != instance.limits.all_or_nothing.hosts:
             return f"{path} is used in part"
         if held[0] % len(held) or held != list(range(held[0], held[0] + len(held))):
             return f"the ranks of {path} do not follow its hosts"
@@ -167,7 +171,7 @@ BASELINES: dict[str, Callable[[Sequence[Node]], list[Node]]] = {
     "join order": lambda nodes: sorted(nodes, key=lambda node: node.order),
     "address as text": lambda nodes: sorted(nodes, key=lambda node: node.address),
     "address as number": lambda nodes: sorted(nodes, key=_numbers),
-    "path": topology.in_order,
+    "path": topology.sort_nodes,
 }
 
 
@@ -177,7 +181,7 @@ def laid_out(instance: Instance, shape: Sequence[int], order: Sequence[Node]) ->
     Domains that are used whole come whole, each where its first node stands, without those that miss a host.
     """
     unit, world = unit_of(instance), math.prod(shape)
-    whole = instance.limits.whole
+    whole = instance.limits.all_or_nothing
     if whole is not None:
         depth = instance.limits.levels.index(whole.level) + 1
         slices: dict[object, list[Node]] = {}

@@ -70,15 +70,15 @@ class Puzzle(NamedTuple):
 def puzzle(instance: Instance, shape: tuple[int, ...]) -> Puzzle:
     """Cut the nodes into pieces and the ranks into blocks, as large as they are moved together anyway."""
     unit = judge.unit_of(instance)
-    ordered = topology.in_order(instance.nodes)
+    ordered = topology.sort_nodes(instance.nodes)
     pieces = [Piece((node,), node.slot_count // unit) for node in ordered if node.slot_count >= unit]
     block, is_even = unit, True
-    if instance.limits.whole is not None:
-        depth = instance.limits.levels.index(instance.limits.whole.level) + 1
+    if instance.limits.all_or_nothing is not None:
+        depth = instance.limits.levels.index(instance.limits.all_or_nothing.level) + 1
         slices: dict[object, list[Node]] = {}
         for node in ordered:
             slices.setdefault(node.path[:depth], []).append(node)
-        complete = [hosts for hosts in slices.values() if len(hosts) == instance.limits.whole.hosts]
+        complete = [hosts for hosts in slices.values() if len(hosts) == instance.limits.all_or_nothing.hosts]
         pieces = [Piece(tuple(sorted(hosts, key=lambda node: node.index or 0)), 1) for hosts in complete]
         block = unit * sum(node.slot_count // unit for node in complete[0])
     elif not instance.limits.is_contiguous:
@@ -306,11 +306,11 @@ class Search:
 def fingerprint(instance: Instance) -> str:
     """Tells a changed instance apart from the one that a record is about."""
     limits, costs = instance.limits, instance.costs
-    nodes = [(node.id, node.slot_count, node.path, node.index) for node in topology.in_order(instance.nodes)]
-    whole = None if limits.whole is None else (limits.whole.level, limits.whole.hosts)
-    valid = (limits.levels, limits.unit, sorted(limits.within.items()), whole, limits.is_contiguous)
+    nodes = [(node.id, node.slot_count, node.path, node.index) for node in topology.sort_nodes(instance.nodes)]
+    whole = None if limits.all_or_nothing is None else (limits.all_or_nothing.level, limits.all_or_nothing.hosts)
+    valid = (limits.levels, limits.block_size, sorted(limits.within.items()), whole, limits.is_contiguous)
     talks = None if costs.traffic is None else [(one.axes, one.kind, one.weight) for one in costs.traffic]
-    told = repr((nodes, str(instance.mesh), valid, talks, sorted(costs.tolls.items())))
+    told = repr((nodes, str(instance.mesh), valid, talks, sorted(costs.level_costs.items())))
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 

@@ -36,7 +36,7 @@ def ours() -> Prepare:
     from launcher import roster
     from launcher.mesh import Axis, Mesh
     from launcher.placement import Costs, Limits
-    from launcher.roster.description import Description, describe
+    from launcher.roster.description import Description, encode_description
     from rendezvous.driver.driver import Driver
     from rendezvous.events import Exit, Start, StartRound
     from rendezvous.machine import MemberMachine
@@ -51,7 +51,7 @@ def ours() -> Prepare:
         settings = Settings(lease_ttl_s=options.lease_ttl_s)
 
         def member(number: int, wakeup: threading.Event) -> Driver:
-            planner = roster.RosterPlanner(mesh, limits, Costs())
+            planner = roster.PlannerAdapter(mesh, limits, Costs())
             listener = bind("127.0.0.1", (0,))
             address = f"127.0.0.1:{listener.getsockname()[1]}"
             description = Description(slot_count=8, address="127.0.0.1", role="default", name=f"node{number}")
@@ -60,11 +60,11 @@ def ours() -> Prepare:
                 spec=Spec(mesh=str(mesh), limits="", digest=""),
                 node_name=f"node{number}",
                 boot_id="",
-                description=describe(description),
+                description=encode_description(description),
                 worker_port=20_000 + number,
                 prefix="meshrun",
                 run_id=options.run_id,
-                sizer=planner.size,
+                sizer=planner.compute_size,
                 rng=random.Random(f"{options.run_id} {number}").random,
                 presence_address=address,
             )
@@ -77,7 +77,7 @@ def ours() -> Prepare:
                 silence_s=settings.silence_s,
             )
             driver = Driver(
-                protocol=protocol,
+                machine=protocol,
                 store=EtcdStore([options.endpoint], call_limit_s=settings.call_limit_s),
                 planner=planner.plan,
                 clock=now,

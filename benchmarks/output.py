@@ -63,7 +63,7 @@ def pump(command: list[str], log_dir: str) -> None:
     """Stand in for the agent: eight writers on the output thread."""
     from launcher.output.layout import LogLayout
     from launcher.output.pump import OutputPump
-    from launcher.output.streams import line_prefix
+    from launcher.output.streams import format_line_prefix
 
     layout = LogLayout(log_dir=log_dir, run_id="benchmark")
     output = OutputPump(warn=lambda sentence: print(sentence, file=sys.stderr))
@@ -73,8 +73,8 @@ def pump(command: list[str], log_dir: str) -> None:
             stream="stdout",
             local_rank=rank,
             rank=rank,
-            path=layout.stream_file(1, 0, rank, "stdout"),
-            prefix=line_prefix(role="default", local_rank=rank, rank=rank),
+            path=layout.make_stream_path(1, 0, rank, "stdout"),
+            prefix=format_line_prefix(role="default", local_rank=rank, rank=rank),
         )
         environment = {**os.environ, "RANK": str(rank)}
         # Each in its own session, as under both launchers: a kernel with autogroups shares CPUs among sessions.

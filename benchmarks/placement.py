@@ -29,7 +29,7 @@ from benchmarks.families import Instance, cases, dgx, families, irregular, regul
 from benchmarks.planner_tables import CPU_GOAL_S, MEAN_GOAL, PEAK_GOAL_MIB, WORST_GOAL
 from launcher import mesh as meshes
 from launcher.node import Node
-from launcher.placement import Costs, Limits, Plan, feasibility, plan
+from launcher.placement import Costs, Limits, Plan, assess_feasibility, plan
 
 SIZES = (64, 512, 4_096, 16_384)
 PARTS = ("cases", "optima", "quality", "stability", "time")
@@ -177,7 +177,7 @@ def losses() -> Iterator[Line]:
     question = hall._replace(mesh=meshes.parse("pp=8,dp=61,tp=8"))
     yield _loss("one of 512, with spares", question)
     thirty_two = regular("loss/32", (8, 8, 8, 8), "pp=4,dp=*,tp=8", "")
-    costs = Costs(tolls={"spine": 4, "leaf": 2, "host": 1})
+    costs = Costs(level_costs={"spine": 4, "leaf": 2, "host": 1})
     yield _loss("one of 32, none spare", thirty_two._replace(costs=costs))
 
 
@@ -237,7 +237,7 @@ def hall(size: int, kind: str) -> Instance:
 
 
 def timed(size: int, kind: str) -> Line:
-    """In this process: CPU seconds from the text of a cluster file to the plan, of `feasibility`, and the peak.
+    """In this process: CPU seconds from the text of a cluster file to the plan, of `assess_feasibility`, and the peak.
 
     numpy is imported by then; what the planner itself imports when it is first called counts.
     """
@@ -254,7 +254,7 @@ def timed(size: int, kind: str) -> Line:
     built = time.process_time()
     answer = plan(nodes, mesh, limits, costs, None)
     planned = time.process_time()
-    feasibility(nodes, mesh, limits)
+    assess_feasibility(nodes, mesh, limits)
     quick = time.process_time()
     for entry in Path("/proc/self/status").read_text().splitlines():
         if entry.startswith("VmHWM:"):

@@ -30,10 +30,10 @@ import grpc
 from rendezvous.errors import Compacted, StoreError
 from rendezvous.events import Event as ProtocolEvent
 from rendezvous.events import PeerDown, PeerGone, PeerMessage, PeerUp
-from rendezvous.peers.connection import BEAT, BYE, Ending, PeerConnection, find_dial_failure
+from rendezvous.peers.connection import BYE, HEARTBEAT, ConnectionEnd, PeerConnection, find_dial_failure
 from rendezvous.peers.connections import PeerConnections
 from rendezvous.peers.dialer import Dialer
-from rendezvous.peers.handshake import NONCE_BYTES, Handshake, HandshakeError, Identity
+from rendezvous.peers.handshake import NONCE_BYTES, Handshake, HandshakeError, PeerIdentity
 from rendezvous.stores import wire
 from rendezvous.stores.contract import Batch, KeyEvent, Watch
 from rendezvous.stores.etcd.store import EtcdStore
@@ -206,18 +206,18 @@ class CrowdPresence:
         self._listener = listener
         self._address = address
         self._submit = submit
-        self._own: Identity | None = None
+        self._own: PeerIdentity | None = None
         self._connection: PeerConnection | None = None
         self._is_closed = False
         self._leading: PeerConnections | None = None
         self._dialling = Dialer(
-            address, take=self._take_dial, tell_proven=self._tell_proven, order=crowd.order, clock=crowd.clock
+            address, on_dial=self._take_dial, report_gone=self._tell_proven, call_soon=crowd.order, clock=crowd.clock
         )
 
     # --- from the driver ---
 
     def set_identity(self, job: str, member_id: str) -> None:
-        self._crowd.order(self._appear, Identity(job, member_id, self._address))
+        self._crowd.order(self._appear, PeerIdentity(job, member_id, self._address))
 
     def connect_to(self, member_id: str, address: str) -> None:
         self._crowd.order(self._attend, member_id, address)
@@ -247,16 +247,16 @@ class CrowdPresence:
 
     # --- in the crowd's thread ---
 
-    def _appear(self, own: Identity) -> None:
+    def _appear(self, own: PeerIdentity) -> None:
         self._own = own
         if self._connection is not None:
-            self._end(self._connection, Ending(False, "another member"))
+            self._end(self._connection, ConnectionEnd(False, "another member"))
 
     def _attend(self, member_id: str, address: str) -> None:
         left = self._dialling.connect_to(member_id, address)
         if left is not None:
             left.send(BYE, self._crowd.clock())
-            self._end(left, Ending(False, "it is not needed any more"))
+            self._end(left, ConnectionEnd(False, "it is not needed any more"))
         self._crowd.dialling.add(self._dialling)
 
     def _tell_proven(self, member_id: str) -> None:
@@ -271,23 +271,23 @@ class CrowdPresence:
         if self._leading is not None:
             self._leading.close()
 
-    def _take_dial(self, connection: PeerConnection, ending: Ending | None) -> None:
-        self._crowd.selector.register(connection.end, selectors.EVENT_WRITE, (self, connection))
+    def _take_dial(self, connection: PeerConnection, ending: ConnectionEnd | None) -> None:
+        self._crowd.selector.register(connection.sock, selectors.EVENT_WRITE, (self, connection))
         if ending is not None:
             self._end(connection, ending)
 
     def serve(self, connection: PeerConnection, mask: int) -> None:
         if connection.is_over or self._is_closed:
             return
-        ending: Ending | None = None
+        ending: ConnectionEnd | None = None
         if connection.is_connecting:
-            ending = find_dial_failure(connection.end)
+            ending = find_dial_failure(connection.sock)
             if ending is None:
                 connection.is_connecting = False
                 assert self._own is not None
                 nonce = os.urandom(NONCE_BYTES)
-                connection.greeting = Handshake(self._own, expected=connection.expected, secret=b"", nonce=nonce)
-                for words in connection.greeting.open():
+                connection.handshake = Handshake(self._own, expected=connection.expected, secret=b"", nonce=nonce)
+                for words in connection.handshake.open():
                     ending = ending or connection.send(words, self._crowd.clock())
         elif mask & selectors.EVENT_READ:
             messages, ending = connection.receive(self._crowd.clock())
@@ -299,28 +299,28 @@ class CrowdPresence:
             self._end(connection, ending)
         elif not connection.is_over:
             wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.is_waiting else 0)
-            if self._crowd.selector.get_key(connection.end).events != wanted:
-                self._crowd.selector.modify(connection.end, wanted, (self, connection))
+            if self._crowd.selector.get_key(connection.sock).events != wanted:
+                self._crowd.selector.modify(connection.sock, wanted, (self, connection))
 
-    def _take(self, connection: PeerConnection, words: list[object]) -> Ending | None:
+    def _take(self, connection: PeerConnection, words: list[object]) -> ConnectionEnd | None:
         if connection.peer is not None:
             match words:
                 case ["tell", str(text)]:
                     self._submit(PeerMessage(connection.peer.member_id, text))
                 case ["bye"]:
-                    return Ending(True, "it has said goodbye", is_farewell=True)
+                    return ConnectionEnd(True, "it has said goodbye", is_farewell=True)
             return None
-        assert connection.greeting is not None
+        assert connection.handshake is not None
         try:
-            answers = connection.greeting.take(words)
+            answers = connection.handshake.take(words)
         except HandshakeError as error:
-            return Ending(False, str(error))
+            return ConnectionEnd(False, str(error))
         for answer in answers:
             ending = connection.send(answer, self._crowd.clock())
             if ending is not None:
                 return ending
-        if connection.greeting.is_done:
-            peer = connection.peer = connection.greeting.peer
+        if connection.handshake.is_done:
+            peer = connection.peer = connection.handshake.peer
             connection.is_provable, _ = self._dialling.handle_arrival(connection, peer.member_id, peer.address)
             self._connection = connection
             self._crowd.has_connected(self)
@@ -333,9 +333,9 @@ class CrowdPresence:
         if connection is None or self._is_closed:
             return False
         if now - connection.heard_at > self._crowd.silence_s:
-            self._end(connection, Ending(False, "nothing was heard"))
+            self._end(connection, ConnectionEnd(False, "nothing was heard"))
         elif now - connection.sent_at >= self._crowd.silence_s / BEATS_PER_SILENCE / 2:
-            self._send(BEAT)
+            self._send(HEARTBEAT)
         return self._connection is not None
 
     def _send(self, words: list[object]) -> None:
@@ -344,7 +344,7 @@ class CrowdPresence:
             if ending is not None:
                 self._end(self._connection, ending)
 
-    def _end(self, connection: PeerConnection, ending: Ending) -> None:
+    def _end(self, connection: PeerConnection, ending: ConnectionEnd) -> None:
         if connection.is_over:
             return
         self._hang_up(connection)
@@ -358,8 +358,8 @@ class CrowdPresence:
         self._crowd.dialling.add(self._dialling)
 
     def _hang_up(self, connection: PeerConnection) -> None:
-        self._crowd.selector.unregister(connection.end)
-        connection.end.close()
+        self._crowd.selector.unregister(connection.sock)
+        connection.sock.close()
 
 
 def boot_time() -> float:

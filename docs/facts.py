@@ -13,10 +13,10 @@ from itertools import groupby
 from pathlib import Path
 
 from launcher.devices.rules import RULES
-from launcher.environments.meanings import MEANINGS
+from launcher.environments.meanings import VARIABLE_DESCRIPTIONS
 from launcher.locality import LEVELS, keys
-from launcher.locality.gather import BUILT_IN, LIMIT_S, WEAK
-from launcher.locality.signs import SIGNS
+from launcher.locality.gather import BUILT_IN, INFORMATIONAL, LIMIT_S
+from launcher.locality.signs import CLOUD_SIGNATURES
 
 WORKERS = """\
 # Worker variables
@@ -103,9 +103,11 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def workers() -> str:
     """The page of worker variables."""
     found = [WORKERS]
-    for framework in dict.fromkeys(meaning.framework for meaning in MEANINGS):
+    for framework in dict.fromkeys(meaning.framework for meaning in VARIABLE_DESCRIPTIONS):
         rows = (
-            (f"`{one.variable}`", one.says, one.readers, one.source) for one in MEANINGS if one.framework == framework
+            (f"`{one.variable}`", one.description, one.readers, one.source)
+            for one in VARIABLE_DESCRIPTIONS
+            if one.framework == framework
         )
         found.append(f"## {FRAMEWORKS.get(framework, framework)}\n\n")
         found.append(table(("variable", "value", "read by", "source"), rows))
@@ -117,7 +119,7 @@ def devices() -> str:
     found = [DEVICES]
     for kind, rules in groupby(RULES, lambda rule: rule.kind):
         found.append(f"## {KINDS.get(kind, kind)}\n\n")
-        rows = ((rule.subject, rule.says, rule.source, rule.mark) for rule in rules)
+        rows = ((rule.subject, rule.answer, rule.source, rule.evidence) for rule in rules)
         found.append(table(("", "rule", "source", "how sure"), rows))
     return "".join(found).rstrip("\n") + "\n"
 
@@ -125,19 +127,19 @@ def devices() -> str:
 def locality() -> str:
     """The page of locality."""
     found = [LOCALITY, table(("source", "what it is"), ((f"`{name}`", _purpose(name)) for name in BUILT_IN))]
-    weak = " and ".join(f"`{name}`" for name in WEAK)
+    weak = " and ".join(f"`{name}`" for name in INFORMATIONAL)
     found.append(f"Beside them there are {weak}: {_lowered(_purpose('hints'))}\n\n")
     found.append(f"## Signs of clouds\n\nA metadata server is asked only where the firmware says so.\n\n{_signs()}")
     for source in dict.fromkeys(key.source for key in keys.KEYS):
         found.append(f"## Keys of {source}\n\n")
-        found.extend(map(_family, keys.families(source)))
+        found.extend(map(_family, keys.list_families(source)))
     found.append("## Known, and not read\n\n")
-    found.append(table(("where", "what it has", "why not"), keys.ELSEWHERE))
+    found.append(table(("where", "what it has", "why not"), keys.UNREAD_SOURCES))
     return "".join(found).rstrip("\n") + "\n"
 
 
 def _signs() -> str:
-    rows = ((f"`{sign.cloud}`", f"`/{sign.file}`", f"`{sign.text}`", sign.citation) for sign in SIGNS)
+    rows = ((f"`{sign.cloud}`", f"`/{sign.file}`", f"`{sign.text}`", sign.citation) for sign in CLOUD_SIGNATURES)
     return table(("source", "file", "begins with", "says"), rows)
 
 
@@ -146,7 +148,7 @@ def _family(family: Sequence[keys.Key]) -> str:
     first = family[0]
     rows = ((f"`{key.name}`", _level(key), f"`{key.example}`") for key in family)
     return (
-        f"**{first.family}**: set by {first.set_by}; needs {first.needs}. {first.sureness.capitalize()}: "
+        f"**{first.family}**: set by {first.set_by}; needs {first.needs}. {first.confidence.capitalize()}: "
         f"{first.citation}.\n\n{table(('key', 'level', 'example'), rows)}"
     )
 

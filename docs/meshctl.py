@@ -25,7 +25,7 @@ WIDTH = 80
 
 def page() -> str:
     """The whole page."""
-    group = ctl.commands()
+    group = ctl.make_commands()
     sections = [_section(group.commands[name], f"meshctl {name}", f"## {name}\n\n") for name in sorted(group.commands)]
     return "\n".join((HEAD, _section(group, "meshctl", ""), *sections))
 

@@ -17,27 +17,27 @@ from functools import partial
 from launcher import lifecycle
 from launcher import mesh as meshes
 from launcher.config import Config
-from launcher.console import tell
-from launcher.conversation import Conversation
-from launcher.errors import EXIT_USAGE, shortage_hint
-from launcher.health import Entry
-from launcher.membership import join, now, settings
+from launcher.console import log
+from launcher.conversation import WorkerChannel
+from launcher.errors import EXIT_USAGE, find_shortage_hint
+from launcher.health import NodeReady
+from launcher.membership import join, make_settings, read_clock
 from launcher.output.layout import LogLayout
-from launcher.reporting.failures import Failures, spawn_exit_code
-from launcher.reporting.narrator import Narrator, pids, recorder
-from launcher.warden import Exited, Gone, LeashExpired, Report, Spawned, SpawnFailed, Warden, WardenLost
-from launcher.workers import WorkerMaker
+from launcher.reporting.failures import Failures, find_spawn_exit_code
+from launcher.reporting.narrator import RoundLog, format_pids, make_recorder
+from launcher.warden import Exited, Report, RoundSwept, Spawned, SpawnFailed, Supervisor, SupervisorLost, WorkersFenced
+from launcher.workers import WorkerSpecBuilder
 from launcher.workers.master_port import MasterPort
 from rendezvous import events
 from rendezvous.errors import RecordError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.arrival import Arrival
-    from launcher.board import Board
+    from launcher.arrival import Startup
+    from launcher.board import SharedPage
     from launcher.errors import UsageError
-    from launcher.preloading import Image
-    from launcher.roster.description import Share
+    from launcher.preloading import ForkServerClient
+    from launcher.roster.description import NodeAssignment
 
 SWEEP_LIMIT_S = 10.0  # a killed process may hang in a driver; after this the agent ends and says so
 STUCK_LIMIT_S = 3.0  # killed processes that are still there are named
@@ -49,48 +49,50 @@ class Agent:
     def __init__(
         self,
         config: Config,
-        warden: Warden,
+        supervisor: Supervisor,
         layout: LogLayout,
-        arrival: Arrival | None,
-        entry: Entry,
-        board: Board | None,
-        image: Image | None = None,
+        startup: Startup | None,
+        node_ready: NodeReady,
+        shared_page: SharedPage | None,
+        fork_server: ForkServerClient | None = None,
     ) -> None:
         self._config = config
-        self._warden = warden
-        self._image = image
+        self._supervisor = supervisor
+        self._fork_server = fork_server
         self._layout = layout
-        self._host = arrival.name if arrival else config.node_name or os.uname().nodename
-        slots, self._reason, self._departure, self._wakeup = entry
-        mesh = config.mesh or meshes.DEFAULT
-        if arrival is None:
+        self._host = startup.name if startup else config.node_name or os.uname().nodename
+        slots, self._reason, self._termination, self._wakeup = node_ready
+        mesh = config.mesh or meshes.DEFAULT_MESH
+        if startup is None:
             meshes.require_fit(mesh, len(slots))
         self._port = MasterPort(config.master_port, config.worker_port_range)
-        self._maker = WorkerMaker(
+        self._maker = WorkerSpecBuilder(
             config=config,
             mesh=mesh,
             slots=slots,
             host=self._host,
             layout=layout,
             parent=os.environ,
-            board=board,
+            shared_page=shared_page,
         )
-        self._maker.add(arrival.place.environment if arrival else {})
+        self._maker.add_variables(startup.node_lock.environment if startup else {})
         if os.environ.get("TORCHELASTIC_ENABLE_FILE_TIMER") == "1":
             from launcher.workers import timers
 
-            self._maker.add(timers.watch(warden.pid, os.environ.get("TORCHELASTIC_TIMER_FILE")))
-        self._record = recorder(config, self._host, layout.run_id, self._maker.error_file)
-        self._settings = settings(config, heeds_stop=not self._maker.is_jax)
-        hears_saves = arrival is not None and self._settings.growth == "checkpoint"  # only a job that may grow
-        self._conversation = Conversation(board, warden, config.heartbeat_timeout_s, hears_saves=hears_saves)
-        self._maker.add(self._conversation.environment)
-        self._narrator = Narrator(is_alone=arrival is None, max_restarts=config.max_restarts)
+            self._maker.add_variables(timers.start_listening(supervisor.pid, os.environ.get("TORCHELASTIC_TIMER_FILE")))
+        self._record = make_recorder(config, self._host, layout.run_id, self._maker.find_error_file)
+        self._settings = make_settings(config, handles_sigterm=not self._maker.is_jax)
+        hears_saves = startup is not None and self._settings.growth == "checkpoint"  # only a job that may grow
+        self._worker_channel = WorkerChannel(
+            shared_page, supervisor, config.heartbeat_timeout_s, receives_saves=hears_saves
+        )
+        self._maker.add_variables(self._worker_channel.environment)
+        self._round_log = RoundLog(is_standalone=startup is None, max_restarts=config.max_restarts)
         self._membership = join(
             config,
             self._settings,
             mesh,
-            arrival,
+            startup,
             slot_count=len(slots),
             run_id=layout.run_id,
             node_name=self._host,
@@ -99,31 +101,31 @@ class Agent:
             devices=[device for slot in slots for device in slot.devices],
         )
         self._driver = self._membership.driver
-        self._pump = self._maker.new_pump()
-        self._failures = Failures(self._host, self._pump, aborts_echo=self._maker.is_jax)
+        self._pump = self._maker.make_pump()
+        self._failures = Failures(self._host, self._pump, aborts_are_secondary=self._maker.is_jax)
 
         self._round: lifecycle.Round | None = None
-        self._share: Share | None = None  # of the round that is or was
-        self._end: events.Exit | None = None
-        self._lost = ""  # why the warden is gone
-        self._refusal: UsageError | None = None  # why there is no image
+        self._assignment: NodeAssignment | None = None  # of the round that is or was
+        self._exit: events.Exit | None = None
+        self._loss_reason = ""  # why the warden is gone
+        self._fork_server_error: UsageError | None = None  # why there is no image
         self._stuck_at = math.inf  # when a sweep has taken so long that it is explained
         self._poll = select.poll()
 
     def run(self) -> int:
-        tell(self._reason)
-        for remark in self._maker.remarks():
-            tell(remark)
+        log(self._reason)
+        for remark in self._maker.list_remarks():
+            log(remark)
         self._poll.register(self._wakeup, select.POLLIN)
-        self._poll.register(self._warden, select.POLLIN)
-        self._conversation.register(self._poll)
+        self._poll.register(self._supervisor, select.POLLIN)
+        self._worker_channel.register(self._poll)
         self._driver.submit(events.Start())
         try:
-            while self._end is None:
-                self._turn()
-                if self._end is None:
+            while self._exit is None:
+                self._run_once()
+                if self._exit is None:
                     self._wait()
-            return self._finish(self._end)
+            return self._finish(self._exit)
         finally:
             self._membership.close()
             if self._pump is not None:
@@ -132,34 +134,39 @@ class Agent:
     def _wait(self) -> None:
         """Until something happens."""
         if self._round is None:
-            self._narrator.waits(now())
-        talk_at = self._conversation.wake_at
-        mind_at = self._narrator.wake_at if self._round is None else min(self._round.wake_at, talk_at)
-        wake_at = min(self._driver.wake_at, mind_at, self._stuck_at, self._departure.wake_at, self._warden.late_at)
-        if self._image is not None:
-            wake_at = min(wake_at, self._image.wake_at)
-        self._poll.poll(math.ceil(min(max(0.0, wake_at - now()), _POLL_LIMIT_S) * 1000))
+            self._round_log.log_waiting(read_clock())
+        talk_at = self._worker_channel.wake_at
+        mind_at = self._round_log.wake_at if self._round is None else min(self._round.wake_at, talk_at)
+        wake_at = min(
+            self._driver.wake_at, mind_at, self._stuck_at, self._termination.wake_at, self._supervisor.reports_due_at
+        )
+        if self._fork_server is not None:
+            wake_at = min(wake_at, self._fork_server.wake_at)
+        self._poll.poll(math.ceil(min(max(0.0, wake_at - read_clock()), _POLL_LIMIT_S) * 1000))
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         """Everything that has happened since the last time."""
         for signum in self._wakeup.take():
             self._take_signal(signum)
-        if leave := self._departure.looked(now()):
+        if leave := self._termination.check_file(read_clock()):
             self._leave(leave)
-        for round in self._conversation.saved():
+        for round in self._worker_channel.take_saved_rounds():
             self._driver.submit(events.CheckpointSaved(round))
-        for report in self._warden.reports() if not self._lost else ():
+        for report in self._supervisor.read_reports() if not self._loss_reason else ():
             self._take_report(report)
         if self._round is not None:
-            for local_rank, pid, sentence in self._conversation.lost(self._round, now()):
-                self._take_end(self._round, local_rank, pid, -signal.SIGKILL, time.time(), sentence)
-        if self._round is not None and now() >= self._round.wake_at:
-            self._do(self._round, self._round.passed(now()))
-        if self._image is not None and now() >= self._image.wake_at:
-            self._image.late(now())
-        if now() >= self._stuck_at:
+            for local_rank, pid, sentence in self._worker_channel.check_heartbeats(self._round, read_clock()):
+                self._take_exit(self._round, local_rank, pid, -signal.SIGKILL, time.time(), sentence)
+        if self._round is not None and read_clock() >= self._round.wake_at:
+            self._carry_out_all(self._round, self._round.advance(read_clock()))
+        if self._fork_server is not None and read_clock() >= self._fork_server.wake_at:
+            self._fork_server.report_delay(read_clock())
+        if read_clock() >= self._stuck_at:
             self._stuck_at = math.inf
-            tell(f"not everything is gone {STUCK_LIMIT_S:g} s after SIGKILL: waiting for {self._warden.still_there()}")
+            log(
+                f"not everything is gone {STUCK_LIMIT_S:g} s after SIGKILL: waiting for "
+                f"{self._supervisor.describe_remaining()}"
+            )
         # Looped, because what is done here (a spawn that fails, a round with nothing left) may go straight back.
         while actions := self._driver.run():
             for action in actions:
@@ -174,119 +181,121 @@ class Agent:
                 self._start(action)
             case events.StopRound(round, mode, reason):
                 if self._round is not None and self._round.round == round:
-                    self._narrator.ends(round, reason)
+                    self._round_log.log_end(round, reason)
                     self._stop(self._round, mode)
             case events.ExtendWatchdog(until):
-                self._warden.extend_leash(until)
+                self._supervisor.extend_watchdog(until)
             case events.Log(sentence, is_remark):
-                self._narrator.note(sentence, is_remark=is_remark)
+                self._round_log.note(sentence, is_remark=is_remark)
             case events.Exit():
-                self._end = action
+                self._exit = action
 
     def _start(self, start: events.StartRound) -> None:
         try:
-            share = self._maker.read(start.assignment)
+            share = self._maker.read_assignment(start.assignment)
         except RecordError as error:
             self._refuse(start.round, error)
             return
-        self._narrator.begins(start, share)
-        self._failures.begin(start.round, share, partial(self._maker.error_file, start.round, start.restart_count))
-        self._round, self._share = lifecycle.Round(start.round, len(share.ranks)), share
-        self._conversation.begin(len(share.ranks), now())
-        specs = self._maker.make(start.round, start.restart_count, share, self._pump)
-        self._warden.spawn(start.round, specs)
-        if self._image is not None:
-            self._image.awaited(now())
+        self._round_log.log_start(start, share)
+        self._failures.begin(start.round, share, partial(self._maker.find_error_file, start.round, start.restart_count))
+        self._round, self._assignment = lifecycle.Round(start.round, len(share.ranks)), share
+        self._worker_channel.begin(len(share.ranks), read_clock())
+        specs = self._maker.make_specs(start.round, start.restart_count, share, self._pump)
+        self._supervisor.spawn(start.round, specs)
+        if self._fork_server is not None:
+            self._fork_server.expect_workers(read_clock())
 
     def _refuse(self, round: int, error: RecordError) -> None:
         """Run nothing of it. Others wait for this node's ranks, so it has failed, and the leader seals another one."""
-        tell(f"round {round} cannot run here, since no leader wrote this node's assignment: {error}")
-        self._round, self._share = lifecycle.Round(round, 0), None
+        log(f"round {round} cannot run here, since no leader wrote this node's assignment: {error}")
+        self._round, self._assignment = lifecycle.Round(round, 0), None
         self._driver.submit(events.RoundFailed(round, 1, False, ""))
 
     def _stop(self, round: lifecycle.Round, mode: str) -> None:
-        if mode == "fence" or self._refusal is not None:
-            self._do(round, round.kill())
+        if mode == "fence" or self._fork_server_error is not None:
+            self._carry_out_all(round, round.kill())
             return
-        signum = self._departure.signum if mode == "grace" and self._departure.signum else signal.SIGTERM
-        grace_s = self._settings.grace_s(mode)
+        signum = self._termination.signum if mode == "grace" and self._termination.signum else signal.SIGTERM
+        grace_s = self._settings.get_grace_s(mode)
         if mode == "grace":
-            self._conversation.ask_to_stop(round.round)
-        self._do(round, round.stop(signum, grace_s, now()))
+            self._worker_channel.request_stop(round.round)
+        self._carry_out_all(round, round.stop(signum, grace_s, read_clock()))
         if mode == "grace" and grace_s > 0 and round.live:
-            tell(f"{signal.Signals(signum).name} is passed to the workers, which have {grace_s:g} s")
+            log(f"{signal.Signals(signum).name} is passed to the workers, which have {grace_s:g} s")
 
     # --- what the warden says ---
 
     def _take_report(self, report: Report) -> None:
         self._record(report)
-        if self._image is not None and (refusal := self._image.take(report, now())):
-            self._take_refusal(refusal)
+        if self._fork_server is not None and (refusal := self._fork_server.take(report, read_clock())):
+            self._take_fork_server_error(refusal)
         round = self._round
         match report:
             case Spawned(_, local_rank, pid):
-                self._conversation.began(local_rank, pid)
+                self._worker_channel.add_worker(local_rank, pid)
             case Exited(number, local_rank, pid, exit_code, at):
                 if round is not None and round.round == number and local_rank in round.live:
-                    self._take_end(round, local_rank, pid, exit_code, at, self._conversation.sentence(local_rank))
+                    self._take_exit(round, local_rank, pid, exit_code, at, self._worker_channel.explain_end(local_rank))
             case SpawnFailed(number, local_rank, sentence, error_number):
                 if round is not None and round.round == number:
-                    hint = shortage_hint(error_number)
+                    hint = find_shortage_hint(error_number)
                     sentence = f"{sentence} ({hint})" if hint else sentence
-                    self._take_end(round, local_rank, 0, spawn_exit_code(error_number), time.time(), sentence)
-            case Gone(number):
+                    self._take_exit(round, local_rank, 0, find_spawn_exit_code(error_number), time.time(), sentence)
+            case RoundSwept(number):
                 if round is not None and round.round == number:
-                    self._do(round, round.gone())
-            case LeashExpired():
-                tell("the leash has run out: this node could not renew its membership, so its workers were killed")
+                    self._carry_out_all(round, round.take_gone())
+            case WorkersFenced():
+                log("the leash has run out: this node could not renew its membership, so its workers were killed")
                 self._driver.submit(events.WatchdogExpired())
-            case WardenLost(sentence, exit_code):
-                self._take_loss(sentence, exit_code)
+            case SupervisorLost(sentence, exit_code):
+                self._take_supervisor_loss(sentence, exit_code)
 
-    def _take_end(
+    def _take_exit(
         self, round: lifecycle.Round, local_rank: int, pid: int, exit_code: int, at: float, sentence: str | None
     ) -> None:
         # A worker that ends because it was told to has not failed.
         has_failed = exit_code != 0 and not round.is_stopping
         is_echo = has_failed and self._failures.note(local_rank, pid, exit_code, at, sentence)
-        self._do(round, round.ended(lifecycle.End(local_rank, exit_code, is_echo), now()))
+        self._carry_out_all(round, round.take_exit(lifecycle.WorkerExit(local_rank, exit_code, is_echo), read_clock()))
 
-    def _take_loss(self, sentence: str, exit_code: int) -> None:
+    def _take_supervisor_loss(self, sentence: str, exit_code: int) -> None:
         """The warden is gone, and the kernel kills its workers. See that all are, then leave the job."""
-        self._lost = sentence
-        self._poll.unregister(self._warden)
-        left = self._warden.kill_orphans(SWEEP_LIMIT_S)
-        tell(f"{sentence}; its workers were killed" + (f", but {pids(left)} would not go" if left else ""))
+        self._loss_reason = sentence
+        self._poll.unregister(self._supervisor)
+        left = self._supervisor.kill_orphans(SWEEP_LIMIT_S)
+        log(f"{sentence}; its workers were killed" + (f", but {format_pids(left)} would not go" if left else ""))
         self._stuck_at = math.inf
         self._driver.submit(events.LeaveRequest(sentence, exit_code))
         if self._round is not None:
-            self._do(self._round, self._round.gone())
+            self._carry_out_all(self._round, self._round.take_gone())
 
-    def _take_refusal(self, refusal: UsageError) -> None:
+    def _take_fork_server_error(self, error: UsageError) -> None:
         """There will be no image, and no worker without it: leave the job."""
-        self._refusal = refusal
-        self._leave(events.LeaveRequest(str(refusal), EXIT_USAGE))
+        self._fork_server_error = error
+        self._leave(events.LeaveRequest(str(error), EXIT_USAGE))
 
     # --- what the round wants ---
 
-    def _do(self, round: lifecycle.Round, actions: list[lifecycle.Action]) -> None:
+    def _carry_out_all(self, round: lifecycle.Round, actions: list[lifecycle.RoundAction]) -> None:
         for action in actions:
             match action:
-                case lifecycle.Signal(signum):
-                    self._conversation.signal(round, signum)
-                case lifecycle.Sweep():
-                    self._warden.sweep(round.round)
-                    self._stuck_at = now() + STUCK_LIMIT_S
-                case lifecycle.TellSucceeded():
+                case lifecycle.SignalWorkers(signum):
+                    self._worker_channel.signal_workers(round, signum)
+                case lifecycle.SweepRound():
+                    self._supervisor.sweep(round.round)
+                    self._stuck_at = read_clock() + STUCK_LIMIT_S
+                case lifecycle.ReportSucceeded():
                     self._driver.submit(events.RoundSucceeded(round.round))
-                case lifecycle.TellFailed(cause):
-                    exit_code, text, rank = self._failures.blame(cause.local_rank)
-                    taken = self._share is not None and self._port.is_taken(self._share)
-                    self._driver.submit(events.RoundFailed(round.round, exit_code, cause.is_echo, text, rank, taken))
-                case lifecycle.TellStopped():
-                    self._tell_stopped(round)
+                case lifecycle.ReportFailed(cause):
+                    exit_code, text, rank = self._failures.set_root_cause(cause.local_rank)
+                    taken = self._assignment is not None and self._port.is_taken(self._assignment)
+                    self._driver.submit(
+                        events.RoundFailed(round.round, exit_code, cause.is_secondary, text, rank, taken)
+                    )
+                case lifecycle.ReportStopped():
+                    self._report_stopped(round)
 
-    def _tell_stopped(self, round: lifecycle.Round) -> None:
+    def _report_stopped(self, round: lifecycle.Round) -> None:
         self._failures.settle()
         self._round, self._stuck_at = None, math.inf
         self._port.renew()
@@ -296,25 +305,25 @@ class Agent:
 
     def _take_signal(self, signum: int) -> None:
         if signum == signal.SIGCHLD:
-            self._warden.reap()
-        elif leave := self._departure.told(signum):
+            self._supervisor.reap()
+        elif leave := self._termination.take_signal(signum):
             self._leave(leave)
         elif signum == signal.SIGINT and self._round is not None and self._round.live:
-            self._do(self._round, self._round.kill())
-            tell("SIGINT: no more waiting, the workers are killed")
+            self._carry_out_all(self._round, self._round.kill())
+            log("SIGINT: no more waiting, the workers are killed")
 
     def _leave(self, leave: events.LeaveRequest) -> None:
-        self._narrator.leaves()
+        self._round_log.set_leaving()
         self._driver.submit(leave)
 
     def _finish(self, end: events.Exit) -> int:
         """Leave nothing behind, then say how it ended."""
-        if self._round is not None and not self._lost:
-            self._warden.sweep(self._round.round)
-        self._warden.close(SWEEP_LIMIT_S)
+        if self._round is not None and not self._loss_reason:
+            self._supervisor.sweep(self._round.round)
+        self._supervisor.close(SWEEP_LIMIT_S)
         if self._pump is not None:
             self._pump.drain(DRAIN_LIMIT_S)  # what it could not write it says itself when it is closed
-        if self._refusal is not None and (end.verdict is None or end.verdict.kind != "failure"):
-            raise self._refusal
-        self._failures.tell_end(end, self._config.script, self._lost)
+        if self._fork_server_error is not None and (end.verdict is None or end.verdict.kind != "failure"):
+            raise self._fork_server_error
+        self._failures.report_end(end, self._config.script, self._loss_reason)
         return end.exit_code

@@ -21,88 +21,88 @@ from collections.abc import Sequence
 
 VARIABLE = "LAUNCHER_BOARD"
 """Descriptor, device, inode, and the worker's line: a worker that finds another file there leaves it alone."""
-LINE = 64
-NUMBER = 8
+LINE_SIZE = 64
+NUMBER_SIZE = 8
 STOPPED_ROUND = 0
-TIMEOUT_MS = NUMBER
-BEATS = 0
-ASKED_ROUND = NUMBER
-_NUMBER = 111
+TIMEOUT_MS = NUMBER_SIZE
+HEARTBEAT_COUNT = 0
+POLLED_ROUND = NUMBER_SIZE
+_DESCRIPTOR = 111
 _NAME = "meshrun-board"
 
 
-class Board:
+class SharedPage:
     """The agent's end."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self._count = 0
+        self._worker_count = 0
         found = os.fstat(descriptor)
-        self._where = f"{descriptor}:{found.st_dev}:{found.st_ino}"
+        self._location = f"{descriptor}:{found.st_dev}:{found.st_ino}"
 
     def begin(self, worker_count: int, timeout_s: float | None) -> None:
         """A round is about to start on this node, and no worker of an earlier one is left. Raises OSError."""
-        self._count = worker_count
-        if LINE * (1 + worker_count) > os.fstat(self.descriptor).st_size:
-            os.ftruncate(self.descriptor, LINE * (1 + worker_count))
-        os.pwrite(self.descriptor, bytes(LINE * worker_count), LINE)
+        self._worker_count = worker_count
+        if LINE_SIZE * (1 + worker_count) > os.fstat(self.descriptor).st_size:
+            os.ftruncate(self.descriptor, LINE_SIZE * (1 + worker_count))
+        os.pwrite(self.descriptor, bytes(LINE_SIZE * worker_count), LINE_SIZE)
         self._write(TIMEOUT_MS, round((timeout_s or 0) * 1000))
 
-    def environment(self, index: int) -> dict[str, str]:
+    def list_variables(self, index: int) -> dict[str, str]:
         """What the worker at this place on the node needs to find its line."""
-        return {VARIABLE: f"{self._where}:{1 + index}"}
+        return {VARIABLE: f"{self._location}:{1 + index}"}
 
-    def stop(self, round: int) -> None:
+    def request_stop(self, round: int) -> None:
         """The workers of this round, and of any before, are asked to stop."""
         self._write(STOPPED_ROUND, round)
 
-    def beats(self) -> list[int]:
+    def read_heartbeats(self) -> list[int]:
         """How often each worker has beaten."""
-        return self._column(BEATS)
+        return self._read_column(HEARTBEAT_COUNT)
 
-    def askers(self, round: int) -> frozenset[int]:
+    def list_stop_pollers(self, round: int) -> frozenset[int]:
         """The workers that have asked in this round whether to stop."""
-        return frozenset(index for index, asked in enumerate(self._column(ASKED_ROUND)) if asked == round)
+        return frozenset(index for index, asked in enumerate(self._read_column(POLLED_ROUND)) if asked == round)
 
     def _write(self, offset: int, number: int) -> None:
-        os.pwrite(self.descriptor, number.to_bytes(NUMBER, sys.byteorder), offset)
+        os.pwrite(self.descriptor, number.to_bytes(NUMBER_SIZE, sys.byteorder), offset)
 
-    def _column(self, offset: int) -> list[int]:
-        lines = os.pread(self.descriptor, LINE * self._count, LINE)
-        starts = range(offset, LINE * self._count, LINE)
-        return [int.from_bytes(lines[start : start + NUMBER], sys.byteorder) for start in starts]
+    def _read_column(self, offset: int) -> list[int]:
+        lines = os.pread(self.descriptor, LINE_SIZE * self._worker_count, LINE_SIZE)
+        starts = range(offset, LINE_SIZE * self._worker_count, LINE_SIZE)
+        return [int.from_bytes(lines[start : start + NUMBER_SIZE], sys.byteorder) for start in starts]
 
 
-def make() -> Board | None:
+def make() -> SharedPage | None:
     """A board for the processes that are forked from here on; None where the kernel gives none."""
     try:
-        return Board(_moved_away(_file_without_name()))
+        return SharedPage(_move_descriptor(_make_memory_file()))
     except OSError:
         return None
 
 
-def _file_without_name() -> int:
+def _make_memory_file() -> int:
     """Raises OSError."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create(_NAME)
     # A Python that was built for C libraries before glibc 2.27, as uv's and conda's are; the library here may be newer.
     from launcher.warden import kernel
 
-    return kernel.memory_file(_NAME)
+    return kernel.make_memory_file(_NAME)
 
 
-def _moved_away(descriptor: int) -> int:
+def _move_descriptor(descriptor: int) -> int:
     """The same file under a number that no shell script between agent and worker uses for a redirection."""
-    if os.path.exists(f"/proc/self/fd/{_NUMBER}"):
+    if os.path.exists(f"/proc/self/fd/{_DESCRIPTOR}"):
         return descriptor
     try:
-        os.dup2(descriptor, _NUMBER, inheritable=False)
+        os.dup2(descriptor, _DESCRIPTOR, inheritable=False)
     except OSError:  # so few files may be open
         return descriptor
     os.close(descriptor)
-    return _NUMBER
+    return _DESCRIPTOR
 
 
-def kept(board: Board | None) -> Sequence[int]:
+def list_inherited_fds(shared_page: SharedPage | None) -> Sequence[int]:
     """What the warden is to keep open."""
-    return () if board is None else (board.descriptor,)
+    return () if shared_page is None else (shared_page.descriptor,)

@@ -15,11 +15,11 @@ TYPE_CHECKING = False  # typing's constant without importing typing; type checke
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from launcher.arrival import Arrival
-    from launcher.board import Board
+    from launcher.arrival import Startup
+    from launcher.board import SharedPage
     from launcher.config import Config
-    from launcher.options import Words
-    from launcher.warden import Warden
+    from launcher.options import ParsedArgs
+    from launcher.warden import Supervisor
     from rendezvous.errors import MeshrunError
 
 PROGRAM = "meshrun"
@@ -51,8 +51,8 @@ def _run(argv: Sequence[str]) -> int:
     from launcher import options
 
     words = options.parse(argv)
-    if words.asks:
-        return _answer(words)
+    if words.action:
+        return _print_info(words)
     config = _resolve(words, os.environ)
 
     from launcher import files
@@ -60,31 +60,31 @@ def _run(argv: Sequence[str]) -> int:
     files.check(config)
     files.require_proc()
 
-    from launcher.board import kept, make
-    from launcher.warden import Warden
+    from launcher.board import list_inherited_fds, make
+    from launcher.warden import Supervisor
 
     arrival = None
     if config.network is not None:
         import gc
 
-        from launcher.arrival import arrive
+        from launcher.arrival import start_up
 
         gc.enable()
-        _tell(config)  # before a wait, which they may explain
-        arrival = arrive(config, config.network, os.environ)
+        _log_notes(config)  # before a wait, which they may explain
+        arrival = start_up(config, config.network, os.environ)
     try:
         board = make()
-        keep = (*kept(board), *(arrival.keep if arrival else ()))
-        warden = Warden.fork(keep, arrival.place.group if arrival else "")
-        return _launch(config, warden, arrival, board)
+        keep = (*list_inherited_fds(board), *(arrival.inherited_fds if arrival else ()))
+        warden = Supervisor.fork(keep, arrival.node_lock.group if arrival else "")
+        return _run_agent(config, warden, arrival, board)
     finally:
         if arrival is not None:
-            arrival.place.leave()
+            arrival.node_lock.release()
 
 
-def _launch(config: Config, warden: Warden, arrival: Arrival | None, board: Board | None) -> int:
+def _run_agent(config: Config, supervisor: Supervisor, startup: Startup | None, shared_page: SharedPage | None) -> int:
     """Run the agent, beside its warden."""
-    if arrival is not None:
+    if startup is not None:
         from launcher.arrival.limits import raise_descriptor_limit
 
         raise_descriptor_limit()
@@ -95,16 +95,16 @@ def _launch(config: Config, warden: Warden, arrival: Arrival | None, board: Boar
 
     gc.freeze()
     gc.enable()
-    if arrival is None:
-        _tell(config)
-    return stay.run(config, warden, arrival, board)
+    if startup is None:
+        _log_notes(config)
+    return stay.run(config, supervisor, startup, shared_page)
 
 
-def _tell(config: Config) -> None:
-    from launcher.console import tell
+def _log_notes(config: Config) -> None:
+    from launcher.console import log
 
     for note in config.notes:
-        tell(note)
+        log(note)
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
@@ -114,23 +114,23 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
     return _resolve(options.parse(argv), environ)
 
 
-def _resolve(words: Words, environ: Mapping[str, str]) -> Config:
+def _resolve(args: ParsedArgs, environ: Mapping[str, str]) -> Config:
     from launcher import config
 
-    return config.resolve(words, environ, environ.get("PYTHON_EXEC") or sys.executable, os.uname().nodename)
+    return config.resolve(args, environ, environ.get("PYTHON_EXEC") or sys.executable, os.uname().nodename)
 
 
-def _answer(words: Words) -> int:
-    from launcher.console import show
+def _print_info(args: ParsedArgs) -> int:
+    from launcher.console import write_stdout
 
-    if words.asks == "version":
+    if args.action == "version":
         from launcher import __version__
 
-        show(f"{PROGRAM} {__version__}")
+        write_stdout(f"{PROGRAM} {__version__}")
     else:
         from launcher import help
 
-        show(help.page(words.topic))
+        write_stdout(help.render_help(args.topic))
     return 0
 
 
@@ -139,39 +139,41 @@ def report(error: Exception, program: str) -> int:
     import errno
 
     from launcher import __version__
-    from launcher.console import say
-    from launcher.errors import EXIT_BUG, EXIT_TEMPORARY, EXIT_USAGE, shortage_hint
+    from launcher.console import write_stderr
+    from launcher.errors import EXIT_BUG, EXIT_TEMPORARY, EXIT_USAGE, find_shortage_hint
     from rendezvous.errors import MeshrunError, SettingsError, StoreError
 
     if isinstance(error, MeshrunError):
         exit_code = int(getattr(error, "exit_code", EXIT_TEMPORARY if isinstance(error, StoreError) else 1))
         if isinstance(error, SettingsError):
             exit_code = EXIT_USAGE
-        if not _leave(error, exit_code):
-            say(f"{program}: error: {error}")
+        if not _pass_to_parent(error, exit_code):
+            write_stderr(f"{program}: error: {error}")
             if error.hint:
-                say(f"hint: {error.hint}")
+                write_stderr(f"hint: {error.hint}")
         return exit_code
     if str(error) == "can't start new thread":  # Python's word for EAGAIN
         error = OSError(errno.EAGAIN, str(error))
-    if isinstance(error, OSError) and (shortage := shortage_hint(error.errno)):
-        say(f"{program}: error: this machine gives too little to run: {error.strerror}\nhint: {shortage}")
+    if isinstance(error, OSError) and (shortage := find_shortage_hint(error.errno)):
+        write_stderr(f"{program}: error: this machine gives too little to run: {error.strerror}\nhint: {shortage}")
         return EXIT_TEMPORARY
 
     import traceback
 
     python = ".".join(map(str, sys.version_info[:3]))
-    say(f"{program}: error: {type(error).__name__} where none should be: a bug in meshrun, not in your job")
-    say(f"hint: please report it with the command line and all that follows; meshrun {__version__}, Python {python}")
-    say("".join(traceback.format_exception(error)).rstrip())
+    write_stderr(f"{program}: error: {type(error).__name__} where none should be: a bug in meshrun, not in your job")
+    write_stderr(
+        f"hint: please report it with the command line and all that follows; meshrun {__version__}, Python {python}"
+    )
+    write_stderr("".join(traceback.format_exception(error)).rstrip())
     return EXIT_BUG
 
 
-def _leave(error: MeshrunError, exit_code: int) -> bool:
+def _pass_to_parent(error: MeshrunError, exit_code: int) -> bool:
     """Leave the error for the program that started this one, if it has asked for that."""
     from launcher.reporting import ending
 
-    return ending.write(ending.Ended(exit_code=exit_code, reason=str(error), hint=error.hint))
+    return ending.write(ending.RunOutcome(exit_code=exit_code, reason=str(error), hint=error.hint))
 
 
 def protect_imports() -> None:

@@ -15,15 +15,30 @@ from collections.abc import Mapping
 from launcher import mesh as meshes
 from launcher.errors import UsageError
 from launcher.mesh import Mesh
-from launcher.options import DEMANDS, Given, Words, gather, sharing
-from launcher.options.legacy import unread_variables, wants_local_rank
-from launcher.options.meeting import is_local, meet, node_range, require_one
-from launcher.options.network import Network
-from launcher.options.reading import count, flag, host, node_name, one_of, ports, printable, seconds, short
-from launcher.options.redirects import Streams, local_ranks, streams, texts
-from launcher.options.sharing import devices_per_worker, health_check, numa_binding, worker_count
-from launcher.options.signals import preemption_signal, signals_to_handle
-from launcher.options.terms import TERMS, Term, lease_ttl, terms, terms_alone
+from launcher.options import PLACEMENT_OPTIONS, ParsedArgs, Value, resolve_values, sharing
+from launcher.options.legacy import list_unread_variables, needs_local_rank
+from launcher.options.meeting import is_local_endpoint, parse_node_range, require_one_node, resolve_rendezvous
+from launcher.options.network import StoreConfig
+from launcher.options.reading import (
+    make_choice_parser,
+    parse_count,
+    parse_flag,
+    parse_host,
+    parse_node_name,
+    parse_port_range,
+    parse_printable,
+    parse_seconds,
+    parse_short_text,
+)
+from launcher.options.redirects import Streams, parse_local_ranks, parse_streams, parse_texts
+from launcher.options.sharing import (
+    parse_devices_per_worker,
+    parse_health_check,
+    parse_numa_binding,
+    parse_worker_count,
+)
+from launcher.options.signals import parse_preemption_signal, parse_signals
+from launcher.options.terms import SETTINGS_OPTIONS, Setting, parse_lease_ttl, parse_settings, parse_standalone_settings
 from rendezvous.values import dataclass
 
 TYPE_CHECKING = False
@@ -31,13 +46,13 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from launcher.options.sharing import NumaMode
-    from launcher.options.standing import Standing
+    from launcher.options.standing import LocalityFields
     from launcher.options.warm import Warm
 
     LaunchMode = Literal["script", "module", "program", "path"]
 
 # Without any of these there is no job controller to look for.
-CONTROLLED = (
+SCHEDULER_VARIABLES = (
     "JAX_COORDINATOR_ADDRESS", "JOB_COMPLETION_INDEX", "LWS_GROUP_SIZE", "PET_NNODES", "PROCESS_ID", "SLURM_JOB_ID",
     "VC_TASK_INDEX", "WORLD_SIZE",
 )  # fmt: skip
@@ -70,8 +85,8 @@ class Config:
     devices_per_worker: int | Literal["all"] | None
     devices: sharing.DeviceRequest | None = None
     mesh: Mesh | None
-    demands: Mapping[str, str]
-    terms: Mapping[str, Term]
+    placement_options: Mapping[str, str]
+    settings: Mapping[str, Setting]
     preload: tuple[str, ...] = ()
     standby: int = 0
     max_restarts: int = 0
@@ -97,7 +112,7 @@ class Config:
     rdzv_backend: str
     rdzv_endpoint: str | None
     rdzv_conf: Mapping[str, str]
-    network: Network | None = None
+    network: StoreConfig | None = None
     attempt: int | None = None
     node_name: str | None = None
     locality: tuple[tuple[str, str], ...] = ()
@@ -140,115 +155,119 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "use-env": (),
     "rdzv-prefix": ("network",),
     "store-port": (),
-    **{name: (name,) for name in (*DEMANDS, *TERMS)},
+    **{name: (name,) for name in (*PLACEMENT_OPTIONS, *SETTINGS_OPTIONS)},
 }
 
 
-def resolve(words: Words, environ: Mapping[str, str], python: str, hostname: str = "") -> Config:
+def resolve(args: ParsedArgs, environ: Mapping[str, str], python: str, hostname: str = "") -> Config:
     """The Config that these words mean in this environment. Raises UsageError for what cannot work.
 
     `python`: the interpreter for the workers. `hostname`: this node's, which a job controller may have chosen.
     """
-    given, note, missing = gather(words.values, environ), "", ""
-    if not environ.keys().isdisjoint(CONTROLLED):
+    given, note, missing = resolve_values(args.values, environ), "", ""
+    if not environ.keys().isdisjoint(SCHEDULER_VARIABLES):
         from launcher import controllers  # one machine seldom has one
 
-        gathered = controllers.gather(words.values, environ, hostname)
-        given, note, missing = gathered.given, gathered.note, gathered.missing
-    if words.script is None:
+        gathered = controllers.resolve(args.values, environ, hostname)
+        given, note, missing = gathered.values, gathered.note, gathered.missing
+    if args.script is None:
         raise UsageError("no script given", "meshrun [options] SCRIPT [arguments of the script]; meshrun -h explains")
-    notes = [*filter(None, [note]), *unread_variables(environ)]
-    launch_mode, launch_origin = _launch_mode(given, notes)
-    workers = worker_count(given["nproc-per-node"])
-    mesh = _mesh(given["mesh"])
-    nodes_min, nodes_max = node_range(given["nnodes"], has_mesh=mesh is not None)
+    notes = [*filter(None, [note]), *list_unread_variables(environ)]
+    launch_mode, launch_origin = _choose_launch_mode(given, notes)
+    workers = parse_worker_count(given["nproc-per-node"])
+    mesh = _parse_mesh(given["mesh"])
+    nodes_min, nodes_max = parse_node_range(given["nnodes"], has_mesh=mesh is not None)
     if missing and nodes_min > 1:
         raise UsageError(f"{given['nnodes']}: the nodes need a place to meet", missing)
     if not given["monitor-interval"].is_default:
         notes.append(f"{given['monitor-interval']} has no effect: nothing polls, a worker's end is seen at once")
-    meeting = meet(
-        given, notes, standalone=flag(given["standalone"]), nodes=(nodes_min, nodes_max),
-        is_alone=nodes_max == 1 or is_local(given["rdzv-endpoint"], nodes_min),
+    meeting = resolve_rendezvous(
+        given, notes, standalone=parse_flag(given["standalone"]), nodes=(nodes_min, nodes_max),
+        is_alone=nodes_max == 1 or is_local_endpoint(given["rdzv-endpoint"], nodes_min),
     )  # fmt: skip
     if meeting.network is None:
-        nodes_max = require_one(given, notes, nodes_min, nodes_max)
+        nodes_max = require_one_node(given, notes, nodes_min, nodes_max)
         if mesh is not None and isinstance(workers, int):
             meshes.require_fit(mesh, workers)
     elif meeting.node_count:
         nodes_min = nodes_max = meeting.node_count
     return Config(
-        script=words.script,
-        script_args=words.script_args,
+        script=args.script,
+        script_args=args.script_args,
         launch_mode=launch_mode,
         nodes_min=nodes_min,
         nodes_max=nodes_max,
         worker_count=workers,
-        devices_per_worker=devices_per_worker(given["devices-per-worker"]),
-        devices=sharing.devices(given),
+        devices_per_worker=parse_devices_per_worker(given["devices-per-worker"]),
+        devices=sharing.parse_devices(given),
         mesh=mesh,
-        demands={name: given[name].text for name in DEMANDS if not given[name].is_default},
-        terms=terms(given, meeting.conf, (nodes_min, nodes_max)) if meeting.network else terms_alone(given),
-        **_warm(given, notes, environ, launch_mode, is_alone=meeting.network is None),
-        max_restarts=count(given["max-restarts"]),
-        monitor_interval_s=seconds(given["monitor-interval"]),
-        role=short(given["role"]),
+        placement_options={name: given[name].text for name in PLACEMENT_OPTIONS if not given[name].is_default},
+        settings=parse_settings(given, meeting.conf, (nodes_min, nodes_max))
+        if meeting.network
+        else parse_standalone_settings(given),
+        **_resolve_warm_start(given, notes, environ, launch_mode, is_alone=meeting.network is None),
+        max_restarts=parse_count(given["max-restarts"]),
+        monitor_interval_s=parse_seconds(given["monitor-interval"]),
+        role=parse_short_text(given["role"]),
         log_dir=given["log-dir"].text_if_given,
-        redirects=streams(given["redirects"]),
-        tee=streams(given["tee"]),
-        local_ranks_filter=local_ranks(given["local-ranks-filter"]),
-        duplicate_stdout_filters=texts(given["duplicate-stdout-filters"]),
-        duplicate_stderr_filters=texts(given["duplicate-stderr-filters"]),
-        logs_specs=None if given["logs-specs"].text == "default" else printable(given["logs-specs"]),
-        event_log_handler=printable(given["event-log-handler"]),
-        shutdown_timeout_s=seconds(given["shutdown-timeout"]),
-        signals_to_handle=signals_to_handle(given["signals-to-handle"], notes),
-        framework=printable(given["framework"]) or "auto",
-        device_binding=one_of("local-rank", "visible")(given["device-binding"]),
-        virtual_local_rank=flag(given["virtual-local-rank"]),
-        legacy_local_rank=wants_local_rank(given, notes),
-        numa_binding=numa_binding(given["numa-binding"]),
+        redirects=parse_streams(given["redirects"]),
+        tee=parse_streams(given["tee"]),
+        local_ranks_filter=parse_local_ranks(given["local-ranks-filter"]),
+        duplicate_stdout_filters=parse_texts(given["duplicate-stdout-filters"]),
+        duplicate_stderr_filters=parse_texts(given["duplicate-stderr-filters"]),
+        logs_specs=None if given["logs-specs"].text == "default" else parse_printable(given["logs-specs"]),
+        event_log_handler=parse_printable(given["event-log-handler"]),
+        shutdown_timeout_s=parse_seconds(given["shutdown-timeout"]),
+        signals_to_handle=parse_signals(given["signals-to-handle"], notes),
+        framework=parse_printable(given["framework"]) or "auto",
+        device_binding=make_choice_parser("local-rank", "visible")(given["device-binding"]),
+        virtual_local_rank=parse_flag(given["virtual-local-rank"]),
+        legacy_local_rank=needs_local_rank(given, notes),
+        numa_binding=parse_numa_binding(given["numa-binding"]),
         run_id=meeting.run_id,
         standalone=meeting.standalone,
         rdzv_backend=meeting.backend,
         rdzv_endpoint=meeting.endpoint,
         rdzv_conf=meeting.conf,
         network=meeting.network,
-        attempt=None if given["attempt"].is_default else count(given["attempt"]),
-        node_name=None if given["node-name"].is_default else node_name(given["node-name"]),
-        **_standing(given, notes, is_alone=meeting.network is None),
+        attempt=None if given["attempt"].is_default else parse_count(given["attempt"]),
+        node_name=None if given["node-name"].is_default else parse_node_name(given["node-name"]),
+        **_parse_locality(given, notes, is_alone=meeting.network is None),
         node_rank=meeting.node_rank,
         master_addr=meeting.master_addr,
         master_port=meeting.master_port,
-        local_addr=None if given["local-addr"].is_default else host(given["local-addr"], given["local-addr"].text),
+        local_addr=None
+        if given["local-addr"].is_default
+        else parse_host(given["local-addr"], given["local-addr"].text),
         interface=given["interface"].text_if_given,
-        port_range=ports(given["port-range"]),
-        worker_port_range=ports(given["worker-port-range"]),
-        preemption_signal=preemption_signal(given["preemption-signal"]),
+        port_range=parse_port_range(given["port-range"]),
+        worker_port_range=parse_port_range(given["worker-port-range"]),
+        preemption_signal=parse_preemption_signal(given["preemption-signal"]),
         preemption_file=given["preemption-file"].text_if_given,
-        lease_ttl_s=lease_ttl(given["lease-ttl"]),
+        lease_ttl_s=parse_lease_ttl(given["lease-ttl"]),
         heartbeat_timeout_s=None
         if given["heartbeat-timeout"].is_default
-        else seconds(given["heartbeat-timeout"]) or None,
-        health_check=health_check(given, notes),
-        health_timeout_s=seconds(given["health-timeout"]),
+        else parse_seconds(given["heartbeat-timeout"]) or None,
+        health_check=parse_health_check(given, notes),
+        health_timeout_s=parse_seconds(given["health-timeout"]),
         python=python,
         notes=tuple(notes),
-        origins=_origins(given, launch_origin),
+        origins=_list_origins(given, launch_origin),
     )
 
 
-def _origins(given: Mapping[str, Given], launch_origin: str) -> dict[str, str]:
+def _list_origins(values: Mapping[str, Value], launch_origin: str) -> dict[str, str]:
     origins = {"launch_mode": launch_origin}
-    for option, value in given.items():
+    for option, value in values.items():
         origins.update(dict.fromkeys(_FIELDS.get(option, (option.replace("-", "_"),)), value.origin))
     return origins
 
 
-def _launch_mode(given: Mapping[str, Given], notes: list[str]) -> tuple[LaunchMode, str]:
+def _choose_launch_mode(values: Mapping[str, Value], notes: list[str]) -> tuple[LaunchMode, str]:
     """What the script is, and where that was said. torchrun's order: --run-path wins over the other two."""
-    module, program, path = given["module"], given["no-python"], given["run-path"]
-    is_module, is_program = flag(module), flag(program)
-    if flag(path):
+    module, program, path = values["module"], values["no-python"], values["run-path"]
+    is_module, is_program = parse_flag(module), parse_flag(program)
+    if parse_flag(path):
         notes.extend(
             f"{other} has no effect beside {path}"
             for other, is_given in ((module, is_module), (program, is_program))
@@ -262,32 +281,39 @@ def _launch_mode(given: Mapping[str, Given], notes: list[str]) -> tuple[LaunchMo
     return ("program", program.origin) if is_program else ("script", "default")
 
 
-def _mesh(given: Given) -> Mesh | None:
-    if given.is_default:
+def _parse_mesh(value: Value) -> Mesh | None:
+    if value.is_default:
         return None
     try:
-        return meshes.parse(given.text)
+        return meshes.parse(value.text)
     except UsageError as error:
-        if given.is_flag:
+        if value.is_flag:
             raise
-        raise UsageError(f"{given.origin}: {error}", error.hint) from None
+        raise UsageError(f"{value.origin}: {error}", error.hint) from None
 
 
-def _warm(
-    given: Mapping[str, Given], notes: list[str], environ: Mapping[str, str], launch_mode: LaunchMode, *, is_alone: bool
+def _resolve_warm_start(
+    values: Mapping[str, Value],
+    notes: list[str],
+    environ: Mapping[str, str],
+    launch_mode: LaunchMode,
+    *,
+    is_alone: bool,
 ) -> Warm:
     """Which workers start warm; by default none do."""
-    if given["preload"].is_default and given["standby"].is_default:
+    if values["preload"].is_default and values["standby"].is_default:
         return {}
-    from launcher.options.warm import CALL_VARIABLE, warm
+    from launcher.options.warm import CALL_VARIABLE, resolve_warm_start
 
-    return warm(given, notes, is_python=launch_mode != "program" or CALL_VARIABLE in environ, is_alone=is_alone)
+    return resolve_warm_start(
+        values, notes, is_python=launch_mode != "program" or CALL_VARIABLE in environ, is_alone=is_alone
+    )
 
 
-def _standing(given: Mapping[str, Given], notes: list[str], *, is_alone: bool) -> Standing:
+def _parse_locality(values: Mapping[str, Value], notes: list[str], *, is_alone: bool) -> LocalityFields:
     """Where this node stands; few say so."""
-    if all(value.is_default for name, value in given.items() if name.startswith("locality")):
+    if all(value.is_default for name, value in values.items() if name.startswith("locality")):
         return {}
-    from launcher.options.standing import standing
+    from launcher.options.standing import parse_locality_options
 
-    return standing(given, notes, is_alone=is_alone)
+    return parse_locality_options(values, notes, is_alone=is_alone)

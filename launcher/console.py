@@ -20,51 +20,51 @@ import time
 
 PROGRAM = "meshrun"
 PATIENCE_S = 1.0
-KEPT_MAX = 64 * 1024
+BUFFER_MAX = 64 * 1024
 """Bytes that wait for a reader; what comes then is dropped. A pipe holds as much."""
 
 _is_unread = False
-_kept: list[memoryview] = []
-_writing = _thread.allocate_lock()  # threads have remarks, too
-_WRITTEN_OUT = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
+_buffer: list[memoryview] = []
+_lock = _thread.allocate_lock()  # threads have remarks, too
+_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
 
 
-def say(text: str, *, patience_s: float = 0.0) -> None:
+def write_stderr(text: str, *, patience_s: float = 0.0) -> None:
     """Write `text`, of one line or several, to stderr in one piece if there is room for it, or keep it for later.
 
     `patience_s`: how long it is worth waiting for a reader who has not read before.
     """
-    with _writing:
-        if sum(map(len, _kept)) < KEPT_MAX:
-            _kept.append(memoryview(_bytes(f"{text}\n")))
-        _write_kept(patience_s if _is_unread else max(PATIENCE_S, patience_s))
+    with _lock:
+        if sum(map(len, _buffer)) < BUFFER_MAX:
+            _buffer.append(memoryview(_encode(f"{text}\n")))
+        _flush(patience_s if _is_unread else max(PATIENCE_S, patience_s))
 
 
 def finish() -> None:
     """Call it at the end: what is kept has its last chance."""
-    with _writing:
-        _write_kept(PATIENCE_S)
+    with _lock:
+        _flush(PATIENCE_S)
 
 
-def _write_kept(limit_s: float) -> None:
+def _flush(limit_s: float) -> None:
     global _is_unread
     until, left_s = time.monotonic() + limit_s, limit_s
     poll = select.poll()
     poll.register(2, select.POLLOUT)
     try:
-        while _kept and poll.poll(max(0.0, left_s) * 1000):
+        while _buffer and poll.poll(max(0.0, left_s) * 1000):
             try:
-                _kept[0] = _kept[0][_write(_kept[0][: select.PIPE_BUF]) :]
+                _buffer[0] = _buffer[0][_write(_buffer[0][: select.PIPE_BUF]) :]
             except BlockingIOError:  # somebody else has taken the room
                 if left_s <= 0:
                     break
                 time.sleep(0.001)
-            if not _kept[0]:
-                del _kept[0]
+            if not _buffer[0]:
+                del _buffer[0]
             left_s = until - time.monotonic()
     except OSError:  # stderr has gone
-        _kept.clear()
-    _is_unread = bool(_kept)
+        _buffer.clear()
+    _is_unread = bool(_buffer)
 
 
 def _write(data: memoryview) -> int:
@@ -105,27 +105,27 @@ def _splice(data: memoryview) -> int:
         os.close(write_end)
 
 
-def tell(sentence: str) -> None:
+def log(sentence: str) -> None:
     """One line in the name of the program; more, from another node perhaps, would be taken for other lines of ours."""
-    say(f"{PROGRAM}: " + sentence.replace("\n", "\\n"))
+    write_stderr(f"{PROGRAM}: " + sentence.replace("\n", "\\n"))
 
 
-def show(text: str) -> None:
+def write_stdout(text: str) -> None:
     """Write what was asked for to stdout, all of it. A reader who has gone has what they wanted.
 
     Raises LauncherError.
     """
-    data = memoryview(_bytes(f"{text}\n"))
+    data = memoryview(_encode(f"{text}\n"))
     try:
         while data:
             data = data[os.write(1, data) :]
     except BrokenPipeError:
         return
     except OSError as error:
-        from launcher.errors import LauncherError, shortage_hint
+        from launcher.errors import LauncherError, find_shortage_hint
 
-        raise LauncherError(f"cannot write to stdout: {error.strerror}", shortage_hint(error.errno)) from None
+        raise LauncherError(f"cannot write to stdout: {error.strerror}", find_shortage_hint(error.errno)) from None
 
 
-def _bytes(text: str) -> bytes:
-    return text.translate(_WRITTEN_OUT).encode(errors="backslashreplace")
+def _encode(text: str) -> bytes:
+    return text.translate(_ESCAPES).encode(errors="backslashreplace")

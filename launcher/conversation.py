@@ -16,112 +16,117 @@ import select
 import signal
 from collections.abc import Collection, Mapping
 
-from launcher.board import Board
+from launcher.board import SharedPage
 from launcher.errors import UsageError
 from launcher.lifecycle import Round
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.heartbeats import Heartbeats
-    from launcher.warden import Warden
-    from launcher.workers.hearing import Hearing
+    from launcher.warden import Supervisor
+    from launcher.workers.hearing import CheckpointSocket
 
 ABORT_GRACE_S = 3.0
 """From SIGABRT, on which a silent worker prints its stacks, to SIGKILL; then it has failed even if it is not gone."""
 
 
-class Conversation:
+class WorkerChannel:
     """`board` None: this kernel has none. Raises UsageError if heartbeats were asked for then.
 
     `hears_saves`: whether to listen for workers that have saved. `environment`: what every worker needs to know.
     """
 
     def __init__(
-        self, board: Board | None, warden: Warden, heartbeat_timeout_s: float | None, *, hears_saves: bool = False
+        self,
+        shared_page: SharedPage | None,
+        supervisor: Supervisor,
+        heartbeat_timeout_s: float | None,
+        *,
+        receives_saves: bool = False,
     ) -> None:
-        if heartbeat_timeout_s is not None and board is None:
+        if heartbeat_timeout_s is not None and shared_page is None:
             raise UsageError("--heartbeat-timeout: workers cannot be heard here, since memfd_create fails")
-        self._board = board
-        self._warden = warden
+        self._shared_page = shared_page
+        self._supervisor = supervisor
         self._timeout_s = heartbeat_timeout_s
-        self._hearing: Hearing | None = None
+        self._checkpoint_socket: CheckpointSocket | None = None
         self.environment: Mapping[str, str] = {}
-        if hears_saves:
-            from launcher.workers.hearing import Hearing
+        if receives_saves:
+            from launcher.workers.hearing import CheckpointSocket
 
-            self._hearing = Hearing()
-            self.environment = self._hearing.environment
+            self._checkpoint_socket = CheckpointSocket()
+            self.environment = self._checkpoint_socket.environment
         self._heartbeats: Heartbeats | None = None
         self._pids: dict[int, int] = {}
-        self._asked_to_stop = 0
-        self._silent: dict[int, float] = {}  # local rank -> when it is killed, infinite once it has been
+        self._stop_round = 0
+        self._unresponsive: dict[int, float] = {}  # local rank -> when it is killed, infinite once it has been
 
     def register(self, poll: select.poll) -> None:
         """Have the agent's loop wake when a worker has something to say."""
-        if self._hearing is not None:
-            poll.register(self._hearing, select.POLLIN)
+        if self._checkpoint_socket is not None:
+            poll.register(self._checkpoint_socket, select.POLLIN)
 
-    def saved(self) -> list[int]:
+    def take_saved_rounds(self) -> list[int]:
         """The rounds of which workers have said that a checkpoint is saved."""
-        return self._hearing.take() if self._hearing is not None else []
+        return self._checkpoint_socket.take() if self._checkpoint_socket is not None else []
 
     @property
     def wake_at(self) -> float:
         """When to call `lost`."""
         if self._heartbeats is None:
             return math.inf
-        return min((self._heartbeats.wake_at, *self._silent.values()))
+        return min((self._heartbeats.wake_at, *self._unresponsive.values()))
 
     def begin(self, worker_count: int, now: float) -> None:
         """A round is about to start."""
-        self._pids, self._silent = {}, {}
+        self._pids, self._unresponsive = {}, {}
         if self._timeout_s is not None:
             from launcher.heartbeats import Heartbeats
 
             self._heartbeats = Heartbeats(self._timeout_s, now)
-        if self._board is not None:
-            self._board.begin(worker_count, self._timeout_s)
+        if self._shared_page is not None:
+            self._shared_page.begin(worker_count, self._timeout_s)
 
-    def began(self, local_rank: int, pid: int) -> None:
+    def add_worker(self, local_rank: int, pid: int) -> None:
         """A worker runs."""
         self._pids[local_rank] = pid
 
-    def ask_to_stop(self, round: int) -> None:
+    def request_stop(self, round: int) -> None:
         """The workers of this round may save, and should end."""
-        self._asked_to_stop = round
-        if self._board is not None:
-            self._board.stop(round)
+        self._stop_round = round
+        if self._shared_page is not None:
+            self._shared_page.request_stop(round)
 
-    def signal(self, round: Round, signum: int) -> None:
+    def signal_workers(self, round: Round, signum: int) -> None:
         """Send the signal of a stop to the workers that it is meant for."""
-        is_asked = self._board is not None and round.round == self._asked_to_stop
-        askers = self._board.askers(round.round) if self._board is not None and is_asked else ()
+        is_asked = self._shared_page is not None and round.round == self._stop_round
+        askers = self._shared_page.list_stop_pollers(round.round) if self._shared_page is not None and is_asked else ()
         spared = {rank for rank in askers if signum == signal.SIGINT or not self._has_handler(rank, signum)}
-        self._warden.signal(round.round, signum, sorted(round.live - spared) if spared else None)
+        self._supervisor.signal(round.round, signum, sorted(round.live - spared) if spared else None)
 
-    def lost(self, round: Round, now: float) -> list[tuple[int, int, str]]:
+    def check_heartbeats(self, round: Round, now: float) -> list[tuple[int, int, str]]:
         """Look for silent workers, and send SIGABRT to them. Who is still there `ABORT_GRACE_S` later is lost: its
         local rank, its pid, and a sentence why.
 
         Workers that have been told to end may be silent: they save, and their time is limited anyway.
         """
-        if self._board is None or self._heartbeats is None:
+        if self._shared_page is None or self._heartbeats is None:
             return []
         live: Collection[int] = () if round.is_stopping else round.live
         if now >= self._heartbeats.wake_at:
-            silent = self._heartbeats.looked(self._board.beats(), live, now)
-            self._silent.update(dict.fromkeys(silent, now + ABORT_GRACE_S))
+            silent = self._heartbeats.observe(self._shared_page.read_heartbeats(), live, now)
+            self._unresponsive.update(dict.fromkeys(silent, now + ABORT_GRACE_S))
             if silent:
-                self._warden.signal(round.round, signal.SIGABRT, silent)
-        stuck = [rank for rank, at in self._silent.items() if at <= now and rank in live]
+                self._supervisor.signal(round.round, signal.SIGABRT, silent)
+        stuck = [rank for rank, at in self._unresponsive.items() if at <= now and rank in live]
         if stuck:
-            self._warden.signal(round.round, signal.SIGKILL, stuck)
-        self._silent.update((rank, math.inf) for rank, at in self._silent.items() if at <= now)
-        return [(rank, self._pids.get(rank, 0), self.sentence(rank) or "") for rank in stuck]
+            self._supervisor.signal(round.round, signal.SIGKILL, stuck)
+        self._unresponsive.update((rank, math.inf) for rank, at in self._unresponsive.items() if at <= now)
+        return [(rank, self._pids.get(rank, 0), self.explain_end(rank) or "") for rank in stuck]
 
-    def sentence(self, local_rank: int) -> str | None:
+    def explain_end(self, local_rank: int) -> str | None:
         """Why we have ended this worker; None if we have not."""
-        return f"no heartbeat for {self._timeout_s:g} s" if local_rank in self._silent else None
+        return f"no heartbeat for {self._timeout_s:g} s" if local_rank in self._unresponsive else None
 
     def _has_handler(self, local_rank: int, signum: int) -> bool:
         """Whether the worker's process catches the signal."""

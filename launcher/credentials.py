@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from launcher.errors import UsageError
-from launcher.options.network import Network
+from launcher.options.network import StoreConfig
 from rendezvous.values import NamedTuple
 
 _FILE_BYTES_MAX = 4096
@@ -27,14 +27,14 @@ class Credentials(NamedTuple):
     secret: bytes = b""
 
 
-def read(network: Network, environ: Mapping[str, str]) -> Credentials:
+def read(network: StoreConfig, environ: Mapping[str, str]) -> Credentials:
     """Look the credentials up. Raises UsageError for a file that cannot be read, or half of a pair."""
-    secret = _value("LAUNCHER_JOB_SECRET", environ).encode()
-    token = _value("LAUNCHER_STORE_TOKEN", environ)
-    user = network.user or _value("LAUNCHER_ETCD_USER", environ)
-    password = _value("LAUNCHER_ETCD_PASSWORD", environ)
+    secret = _read_value("LAUNCHER_JOB_SECRET", environ).encode()
+    token = _read_value("LAUNCHER_STORE_TOKEN", environ)
+    user = network.user or _read_value("LAUNCHER_ETCD_USER", environ)
+    password = _read_value("LAUNCHER_ETCD_PASSWORD", environ)
     if not password and network.password_file is not None:
-        password = _content("password_file", network.password_file)
+        password = _read_file("password_file", network.password_file)
     if network.backend == "served":
         return Credentials("", "", token, secret)
     if user and not password:
@@ -49,19 +49,19 @@ def read(network: Network, environ: Mapping[str, str]) -> Credentials:
     return Credentials(user, password, "", secret)
 
 
-def given(environ: Mapping[str, str]) -> dict[str, str]:
+def find_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Which of them are set, and by which variable, for people: name -> variable, without the values."""
     return {name: variable for name in NAMES for variable in (name, f"{name}_FILE") if environ.get(variable)}
 
 
-def _value(name: str, environ: Mapping[str, str]) -> str:
+def _read_value(name: str, environ: Mapping[str, str]) -> str:
     text, path = environ.get(name, ""), environ.get(f"{name}_FILE", "")
     if text and path:
         raise UsageError(f"{name} and {name}_FILE are both set", f"unset {name}, which is easier to read for others")
-    return _content(f"{name}_FILE", path) if path else text
+    return _read_file(f"{name}_FILE", path) if path else text
 
 
-def _content(origin: str, path: str) -> str:
+def _read_file(origin: str, path: str) -> str:
     """The file's one line."""
     try:
         with open(path, "rb") as file:

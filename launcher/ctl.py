@@ -28,25 +28,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     cli.protect_imports()
     import click
 
-    from launcher.console import say
+    from launcher.console import write_stderr
 
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        code = commands().main(args=words or ["--help"], prog_name=PROGRAM, standalone_mode=False)
+        code = make_commands().main(args=words or ["--help"], prog_name=PROGRAM, standalone_mode=False)
     except click.Abort:
         return 130
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         asked = context.command_path if context else PROGRAM
         lists = "the commands" if asked == PROGRAM else "its options"
-        say(f"{PROGRAM}: error: {error.format_message()}\nhint: {asked} --help lists {lists}")
+        write_stderr(f"{PROGRAM}: error: {error.format_message()}\nhint: {asked} --help lists {lists}")
         return 2
     except Exception as error:
         return cli.report(error, PROGRAM)
     return code if isinstance(code, int) else 0
 
 
-def commands() -> Group:
+def make_commands() -> Group:
     """Every command of meshctl; its help makes a page of the documentation."""
     import click
 
@@ -74,39 +74,39 @@ def commands() -> Group:
         import json
 
         from launcher import doctor as examination
-        from launcher.console import show
+        from launcher.console import write_stdout
 
-        found = examination.examine(words, os.environ, examination.Asked(rank=rank, node_count=nodes))
-        show(json.dumps(found, indent=2) if as_json else examination.text(found))
+        found = examination.examine(words, os.environ, examination.ExaminationRequest(rank=rank, node_count=nodes))
+        write_stdout(json.dumps(found, indent=2) if as_json else examination.render_text(found))
         return 0 if found["verdict"]["would_start"] else 1
 
     from launcher.control import commands as asking
 
-    meshctl.add_command(_plan_command())
+    meshctl.add_command(_make_plan_command())
     asking.add_to(meshctl)
     return meshctl
 
 
-def _plan_command() -> Command:
+def _make_plan_command() -> Command:
     import click
 
-    def wish(name: str, metavar: str, help: str) -> Callable[[_Function], _Function]:
+    def add_option(name: str, metavar: str, help: str) -> Callable[[_Function], _Function]:
         return click.option(f"--{name}", metavar=metavar, help=help)
 
     @click.command(short_help="Show who would get which ranks, and what it would cost.", epilog=_PLAN_EXAMPLES)
     @click.argument("cluster", required=False)
     @click.option("--cluster", "named", metavar="CLUSTER", help="The same, as an option.")
-    @wish("mesh", "AXIS=SIZE,...", "The grid of ranks, outermost axis first; one axis may be *. Default: dp=*.")
-    @wish("nnodes", "N|MIN:MAX", "How many nodes may be active.")
-    @wish("elastic", "MIN:MAX", "Sizes of the axis that is *; either end may be left out.")
-    @wish("dp-min", "N", "The least size of the axis that is *.")
-    @wish("dp-max", "N", "The largest size of the axis that is *.")
-    @wish("traffic", "AXIS=WEIGHT,...", "How much axes talk, e.g. tp=100,dp=10,pp=3; kinds: pp=3:line.")
-    @wish("tolls", "LEVEL=TOLL,...", "What a hop costs that leaves a domain, e.g. pod=4,leaf=2,host=1.")
-    @wish("unit", "N", "Consecutive ranks that stay on one node.")
-    @wish("within", "AXIS=LEVEL,...", "Keep the groups of an axis inside a domain, e.g. tp=host.")
-    @wish("whole", "LEVEL[:HOSTS]", "Use domains of a level entirely or not at all, e.g. slice:4.")
-    @wish("move-cost", "COST", "Of a rank that moves. Default: moving all is worth 5 % of the plan.")
+    @add_option("mesh", "AXIS=SIZE,...", "The grid of ranks, outermost axis first; one axis may be *. Default: dp=*.")
+    @add_option("nnodes", "N|MIN:MAX", "How many nodes may be active.")
+    @add_option("elastic", "MIN:MAX", "Sizes of the axis that is *; either end may be left out.")
+    @add_option("dp-min", "N", "The least size of the axis that is *.")
+    @add_option("dp-max", "N", "The largest size of the axis that is *.")
+    @add_option("traffic", "AXIS=WEIGHT,...", "How much axes talk, e.g. tp=100,dp=10,pp=3; kinds: pp=3:line.")
+    @add_option("tolls", "LEVEL=TOLL,...", "What a hop costs that leaves a domain, e.g. pod=4,leaf=2,host=1.")
+    @add_option("unit", "N", "Consecutive ranks that stay on one node.")
+    @add_option("within", "AXIS=LEVEL,...", "Keep the groups of an axis inside a domain, e.g. tp=host.")
+    @add_option("whole", "LEVEL[:HOSTS]", "Use domains of a level entirely or not at all, e.g. slice:4.")
+    @add_option("move-cost", "COST", "Of a rank that moves. Default: moving all is worth 5 % of the plan.")
     @click.option("--contiguous/--no-contiguous", default=None, help="Whether a node's ranks are consecutive.")
     @click.option("--levels", metavar="LEVEL,...", help="Names of the levels of the nodes' paths, outermost first.")
     @click.option("--previous", metavar="FILE", help="The plan before: an answer of --json.")
@@ -136,7 +136,9 @@ def _plan_command() -> Command:
         own = {key: given.pop(key) for key in kept}
         is_contiguous = given.pop("contiguous")
         wishes = {key.replace("_", "-"): text for key, text in given.items() if text}
-        request = command.Request(cluster=cluster or named or "", wishes=wishes, is_contiguous=is_contiguous, **own)
+        request = command.PlanRequest(
+            cluster=cluster or named or "", options=wishes, is_contiguous=is_contiguous, **own
+        )
         return command.run(request)
 
     return plan

@@ -17,7 +17,7 @@ from rendezvous.events import LeaveRequest
 FILE_INTERVAL_S = 1.0  # preemptions are announced some 30 s ahead
 
 
-class Departure:
+class Termination:
     """`signum`: what workers are sent when this node goes; None until it is told to."""
 
     def __init__(self, config: Config) -> None:
@@ -25,42 +25,45 @@ class Departure:
         self._file = config.preemption_file
         self._file_at = 0.0 if self._file else math.inf
         self._preemption = signal.Signals[config.preemption_signal] if config.preemption_signal else None
-        self._names = [*_passed_on(config), *([config.preemption_signal] if config.preemption_signal else [])]
+        self._signal_names = [
+            *_list_forwarded_signals(config),
+            *([config.preemption_signal] if config.preemption_signal else []),
+        ]
 
     @property
     def signals(self) -> Sequence[str]:
         """The signals that the agent must take."""
-        return self._names
+        return self._signal_names
 
     @property
     def wake_at(self) -> float:
         """When to look for the file again."""
         return self._file_at
 
-    def told(self, signum: int) -> LeaveRequest | None:
+    def take_signal(self, signum: int) -> LeaveRequest | None:
         """A signal has come; what it means, None if this node was told to go before."""
         if self.signum is not None:
             return None
         name = signal.Signals(signum).name
         if signum == self._preemption:
-            return self._go(signal.SIGTERM, f"{name} announces a preemption", 128 + signum)
-        return self._go(signum, f"stopped by {name}", 128 + signum)
+            return self._terminate(signal.SIGTERM, f"{name} announces a preemption", 128 + signum)
+        return self._terminate(signum, f"stopped by {name}", 128 + signum)
 
-    def looked(self, now: float) -> LeaveRequest | None:
+    def check_file(self, now: float) -> LeaveRequest | None:
         """Time has passed; whether the file is there now."""
         if now < self._file_at or self._file is None:
             return None
         self._file_at = now + FILE_INTERVAL_S
         if self.signum is not None or not os.path.exists(self._file):
             return None
-        return self._go(signal.SIGTERM, f"{self._file} announces a preemption", 128 + signal.SIGTERM)
+        return self._terminate(signal.SIGTERM, f"{self._file} announces a preemption", 128 + signal.SIGTERM)
 
-    def _go(self, signum: int, reason: str, exit_code: int) -> LeaveRequest:
+    def _terminate(self, signum: int, reason: str, exit_code: int) -> LeaveRequest:
         self.signum, self._file_at = signum, math.inf
         return LeaveRequest(reason, exit_code)
 
 
-def _passed_on(config: Config) -> Sequence[str]:
+def _list_forwarded_signals(config: Config) -> Sequence[str]:
     """What --signals-to-handle says; by default not a SIGHUP that is ignored already, for that is what nohup is for."""
     names = config.signals_to_handle
     if config.origins["signals_to_handle"] == "default" and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:

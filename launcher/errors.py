@@ -23,7 +23,7 @@ _SHORTAGES = {
 }
 
 
-def shortage_hint(error_number: int | None) -> str | None:
+def find_shortage_hint(error_number: int | None) -> str | None:
     """Where to look if a system call failed with this errno for want of something; None if that was not the reason."""
     return _SHORTAGES.get(error_number or 0)
 
@@ -48,7 +48,7 @@ class UnfitError(TemporaryError):
     """This node lacks what it needs before it may join, and may have it later: it says so and looks again."""
 
 
-class LeftEarly(LauncherError):
+class EarlyExitError(LauncherError):
     """This node was told to go before it had joined, or could not go on; `exit_code` is the agent's."""
 
     def __init__(self, sentence: str, exit_code: int) -> None:

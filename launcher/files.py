@@ -11,7 +11,7 @@ import stat
 
 from launcher.config import Config
 from launcher.errors import TemporaryError, UsageError
-from launcher.options import did_you_mean, shown
+from launcher.options import sanitize, suggest
 
 _MOUNT_PROC = "mount -t proc proc /proc mounts it; unshare has --mount-proc for that"
 _STDIN = ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
@@ -22,7 +22,7 @@ def check(config: Config) -> None:
     if not config.script:
         raise UsageError("the script's name is empty", "is a variable of the shell empty?")
     if config.script == "-":
-        raise _from_stdin()
+        raise _make_stdin_error()
     if config.launch_mode == "module":
         _check_module(config.script, config.origins["launch_mode"])
     elif config.launch_mode != "program":
@@ -30,7 +30,7 @@ def check(config: Config) -> None:
     if config.logs_specs is not None:
         from launcher.output import plugin
 
-        plugin.find(config.logs_specs, config.origins["logs_specs"])
+        plugin.find_entry_point(config.logs_specs, config.origins["logs_specs"])
     elif config.log_dir not in (None, os.devnull):
         _check_log_dir(config.log_dir)
 
@@ -47,13 +47,13 @@ def require_proc() -> None:
         )
 
 
-def _from_stdin() -> UsageError:
+def _make_stdin_error() -> UsageError:
     return UsageError("the script cannot come from stdin, every worker has to read it", "give the name of a file")
 
 
 def _check_module(name: str, origin: str) -> None:
     if "/" in name or (name.endswith(".py") and os.path.isfile(name)):
-        raise UsageError(f"{origin} takes the name of a module, {shown(name)} is a file", f"leave out {origin}")
+        raise UsageError(f"{origin} takes the name of a module, {sanitize(name)} is a file", f"leave out {origin}")
 
 
 def _check_script(script: str) -> None:
@@ -61,28 +61,32 @@ def _check_script(script: str) -> None:
         mode = os.stat(script).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             if script in _STDIN:
-                raise _from_stdin()
-            raise UsageError(f"script {shown(script)} is neither a file nor a directory", "every worker has to read it")
+                raise _make_stdin_error()
+            raise UsageError(
+                f"script {sanitize(script)} is neither a file nor a directory", "every worker has to read it"
+            )
         os.close(os.open(script, os.O_RDONLY))
     except FileNotFoundError:
-        raise UsageError(f"script {shown(script)} does not exist", _where_else(script)) from None
+        raise UsageError(f"script {sanitize(script)} does not exist", _suggest_script(script)) from None
     except OSError as error:
-        raise UsageError(f"script {shown(script)} cannot be read: {error.strerror}") from None
+        raise UsageError(f"script {sanitize(script)} cannot be read: {error.strerror}") from None
     if stat.S_ISDIR(mode):
         if not any(os.path.isfile(os.path.join(script, name)) for name in ("__main__.py", "__main__.pyc")):
-            raise UsageError(f"{shown(script)} is a directory without __main__.py", "give the name of a script in it")
+            raise UsageError(
+                f"{sanitize(script)} is a directory without __main__.py", "give the name of a script in it"
+            )
     elif _is_zip_without_main(script):
-        raise UsageError(f"{shown(script)} is a zip file without __main__.py")
+        raise UsageError(f"{sanitize(script)} is a zip file without __main__.py")
 
 
-def _where_else(script: str) -> str:
+def _suggest_script(script: str) -> str:
     directory, name = os.path.split(script)
     try:
         present = os.listdir(directory or ".")
     except OSError:
-        return f"there is no directory {shown(directory)}"
+        return f"there is no directory {sanitize(directory)}"
     # The ending alone makes two names of scripts alike.
-    question = did_you_mean(name, {entry: os.path.join(directory, entry) for entry in present}, likeness=0.8)
+    question = suggest(name, {entry: os.path.join(directory, entry) for entry in present}, similarity=0.8)
     if question:
         return question
     try:
@@ -104,10 +108,10 @@ def _check_log_dir(directory: str) -> None:
     try:
         os.makedirs(directory, exist_ok=True)
     except FileExistsError:
-        raise UsageError(f"log directory {shown(directory)} is not a directory") from None
+        raise UsageError(f"log directory {sanitize(directory)} is not a directory") from None
     except OSError as error:
-        raise UsageError(f"log directory {shown(directory)} cannot be made: {error.strerror}") from None
+        raise UsageError(f"log directory {sanitize(directory)} cannot be made: {error.strerror}") from None
     except RecursionError:  # makedirs calls itself for every level
-        raise UsageError(f"log directory {shown(directory)} cannot be made: it has too many levels") from None
+        raise UsageError(f"log directory {sanitize(directory)} cannot be made: it has too many levels") from None
     if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
-        raise UsageError(f"log directory {shown(directory)} is not writable")
+        raise UsageError(f"log directory {sanitize(directory)} is not writable")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-LOOKS = 8
+CHECKS_PER_TIMEOUT = 8
 """Looks within a time-out: a worker is found out after at most a quarter more than the time-out."""
 
 
@@ -19,24 +19,24 @@ class Heartbeats:
 
     def __init__(self, timeout_s: float, now: float) -> None:
         self._timeout_s = timeout_s
-        self._looked_at = now
-        self._seen: list[int] = []
+        self._observed_at = now
+        self._counts: list[int] = []
         self._silence_s: list[float] = []
 
     @property
     def wake_at(self) -> float:
         """When to look next."""
-        return self._looked_at + self._timeout_s / LOOKS
+        return self._observed_at + self._timeout_s / CHECKS_PER_TIMEOUT
 
-    def looked(self, beats: Sequence[int], live: Collection[int], now: float) -> list[int]:
+    def observe(self, counts: Sequence[int], live: Collection[int], now: float) -> list[int]:
         """How often each worker has beaten by now; whose silence has lasted for the time-out, each told once."""
-        passed_s = min(now - self._looked_at, 2 * self._timeout_s / LOOKS)
-        self._looked_at = now
-        self._seen += [0] * (len(beats) - len(self._seen))
-        self._silence_s += [0.0] * (len(beats) - len(self._silence_s))
+        passed_s = min(now - self._observed_at, 2 * self._timeout_s / CHECKS_PER_TIMEOUT)
+        self._observed_at = now
+        self._counts += [0] * (len(counts) - len(self._counts))
+        self._silence_s += [0.0] * (len(counts) - len(self._silence_s))
         silent = []
-        for index, count in enumerate(beats):
-            is_new, self._seen[index] = count != self._seen[index], count
+        for index, count in enumerate(counts):
+            is_new, self._counts[index] = count != self._counts[index], count
             if is_new or not count or index not in live:
                 self._silence_s[index] = 0.0
                 continue

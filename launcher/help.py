@@ -24,7 +24,7 @@ _INTRO = (
 )
 
 
-def page(topic: str = "") -> str:
+def render_help(topic: str = "") -> str:
     """The help as text: everything, or only the group called `topic`."""
     from click import HelpFormatter
 
@@ -36,12 +36,12 @@ def page(topic: str = "") -> str:
     for group, title in GROUPS.items():
         if topic in ("", group):
             with formatter.section(f"{title} (-h {group})"):
-                for option in _options(group):
-                    _write(formatter, option)
+                for option in _list_options(group):
+                    _write_option(formatter, option)
     return formatter.getvalue().strip("\n")
 
 
-def _write(formatter: HelpFormatter, option: Option) -> None:
+def _write_option(formatter: HelpFormatter, option: Option) -> None:
     """The option as it is typed, then what it does and what holds without it, then its variables."""
     formatter.write_text(" ".join(filter(None, (f"{option.short}," * bool(option.short), option.flag, option.metavar))))
     what = option.help + f" [default: {option.default}]" * (bool(option.default) and option.kind != "flag")
@@ -55,11 +55,11 @@ def _write(formatter: HelpFormatter, option: Option) -> None:
     formatter.dedent()
 
 
-def _options(group: str) -> list[Option]:
+def _list_options(group: str) -> list[Option]:
     return [option for option in TABLE if option.group == group]
 
 
-def reference() -> str:
+def render_reference() -> str:
     """The reference page of the documentation, in Markdown."""
     lines = [
         "# Options",
@@ -72,19 +72,19 @@ def reference() -> str:
     ]
     for group, title in GROUPS.items():
         lines += ["", f"## {title}", "", "| option | default | variables | |", "|---|---|---|---|"]
-        for option in _options(group):
+        for option in _list_options(group):
             typed = " or ".join(f"`{spelling}`" for spelling in option.spellings)
             if option.metavar:
                 # A | inside a cell means different things to different readers of Markdown.
                 typed += f" `{option.metavar.replace('|', ' or ')}`"
             variables = ", ".join(f"`{variable}`" for variable in option.variables)
-            lines.append(f"| {typed} | {_escaped(option.default)} | {variables} | {_escaped(option.help)} |")
+            lines.append(f"| {typed} | {_escape(option.default)} | {variables} | {_escape(option.help)} |")
     return "\n".join(lines) + "\n"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("*", "\\*")
 
 
 if __name__ == "__main__":
-    sys.stdout.write(reference())
+    sys.stdout.write(render_reference())

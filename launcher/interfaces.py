@@ -15,12 +15,12 @@ _SIOCGIFADDR = 0x8915  # include/uapi/linux/sockios.h
 _IF_INET6 = "/proc/net/if_inet6"  # one address a line: address, index, prefix length, scope, flags, name
 
 
-def addresses_of(name: str) -> list[str]:
+def list_addresses(name: str) -> list[str]:
     """All addresses of a network interface, IPv4 before IPv6; none if there is no such interface."""
-    return [*_four(name), *_six(name)]
+    return [*_list_ipv4(name), *_list_ipv6(name)]
 
 
-def _four(name: str) -> Iterator[str]:
+def _list_ipv4(name: str) -> Iterator[str]:
     import fcntl
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked, contextlib.suppress(OSError):
@@ -28,7 +28,7 @@ def _four(name: str) -> Iterator[str]:
         yield socket.inet_ntoa(found[20:24])
 
 
-def _six(name: str) -> Iterator[str]:
+def _list_ipv6(name: str) -> Iterator[str]:
     with contextlib.suppress(OSError), open(_IF_INET6) as file:
         lines = [line.split() for line in file]
         for digits, *_, found in sorted(lines, key=lambda fields: fields[3]):  # global scope is 00, link-local 20

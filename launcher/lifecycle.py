@@ -16,43 +16,43 @@ import math
 
 from rendezvous.values import NamedTuple
 
-ECHO_WINDOW_S = 0.5
+SECONDARY_WINDOW_S = 0.5
 """How long a failure that looks like a lost peer waits for a better one on this node."""
 
 
-class End(NamedTuple):
+class WorkerExit(NamedTuple):
     """How one worker ended: `exit_code` is negative for a signal; `is_echo`: it looks like the loss of a peer."""
 
     local_rank: int
     exit_code: int
-    is_echo: bool
+    is_secondary: bool
 
 
-class Signal(NamedTuple):
+class SignalWorkers(NamedTuple):
     """Send this signal to every worker of the round."""
 
     signum: int
 
 
-class Sweep(NamedTuple):
+class SweepRound(NamedTuple):
     """Kill what is left of the round, and wait until nothing is."""
 
 
-class TellSucceeded(NamedTuple):
+class ReportSucceeded(NamedTuple):
     pass
 
 
-class TellFailed(NamedTuple):
+class ReportFailed(NamedTuple):
     """The first failure on this node."""
 
-    cause: End
+    cause: WorkerExit
 
 
-class TellStopped(NamedTuple):
+class ReportStopped(NamedTuple):
     """Nothing of the round is left."""
 
 
-Action = Signal | Sweep | TellSucceeded | TellFailed | TellStopped
+RoundAction = SignalWorkers | SweepRound | ReportSucceeded | ReportFailed | ReportStopped
 
 
 class Round:
@@ -61,73 +61,75 @@ class Round:
     def __init__(self, round: int, worker_count: int) -> None:
         self.round = round
         self.live = set(range(worker_count))
-        self.failures: list[End] = []  # before any stop, in the order in which they were seen
+        self.failures: list[WorkerExit] = []  # before any stop, in the order in which they were seen
         self.wake_at = math.inf
         self.is_gone = False
         self.is_stopping = False
         self._is_sweeping = False
-        self._is_told = False
-        self._tell_at = math.inf
+        self._is_reported = False
+        self._report_at = math.inf
 
-    def ended(self, end: End, now: float) -> list[Action]:
+    def take_exit(self, worker_exit: WorkerExit, now: float) -> list[RoundAction]:
         """A worker has ended, or could not be started."""
-        self.live.discard(end.local_rank)
+        self.live.discard(worker_exit.local_rank)
         if self._is_sweeping:
             return []
         if self.is_stopping:
             return [] if self.live else self._sweep()
-        if end.exit_code != 0:
-            self.failures.append(end)
-            self._tell_at = min(self._tell_at, now + ECHO_WINDOW_S) if end.is_echo and self.live else now
+        if worker_exit.exit_code != 0:
+            self.failures.append(worker_exit)
+            self._report_at = (
+                min(self._report_at, now + SECONDARY_WINDOW_S) if worker_exit.is_secondary and self.live else now
+            )
         elif not self.live and not self.failures:
-            self._is_told = True
-            return [TellSucceeded()]
-        return self.passed(now)
+            self._is_reported = True
+            return [ReportSucceeded()]
+        return self.advance(now)
 
-    def stop(self, signum: int, grace_s: float, now: float) -> list[Action]:
+    def stop(self, signum: int, grace_s: float, now: float) -> list[RoundAction]:
         """End the round: the signal now, SIGKILL after `grace_s`. A later stop can only shorten the grace."""
         if self._is_sweeping:
             return []
-        told = [] if self.is_stopping else self._tell()
+        told = [] if self.is_stopping else self._report_failure()
         is_first, self.is_stopping = not self.is_stopping, True
         self.wake_at = now + grace_s if is_first else min(self.wake_at, now + grace_s)
         if not self.live or grace_s <= 0:
             return [*told, *self._sweep()]
-        return [*told, Signal(signum)] if is_first else told
+        return [*told, SignalWorkers(signum)] if is_first else told
 
-    def kill(self) -> list[Action]:
+    def kill(self) -> list[RoundAction]:
         """End the round without a signal that workers could act on."""
         self.is_stopping = True
         return [] if self._is_sweeping else self._sweep()
 
-    def passed(self, now: float) -> list[Action]:
+    def advance(self, now: float) -> list[RoundAction]:
         """Time has passed: `wake_at` may have been reached."""
-        actions: list[Action] = []
-        if now >= self._tell_at:
-            actions += self._tell()
+        actions: list[RoundAction] = []
+        if now >= self._report_at:
+            actions += self._report_failure()
         if self.is_stopping and not self._is_sweeping and now >= self.wake_at:
             actions += self._sweep()
         if not self.is_stopping:
-            self.wake_at = self._tell_at
+            self.wake_at = self._report_at
         return actions
 
-    def gone(self) -> list[Action]:
+    def take_gone(self) -> list[RoundAction]:
         """Nothing of the round is left."""
         if self.is_gone:
             return []
         self.is_gone = True
         self.live.clear()
         self.wake_at = math.inf
-        return [TellStopped()]
+        return [ReportStopped()]
 
-    def _tell(self) -> list[Action]:
-        self._tell_at = math.inf
-        if self._is_told or not self.failures:
+    def _report_failure(self) -> list[RoundAction]:
+        self._report_at = math.inf
+        if self._is_reported or not self.failures:
             return []
-        self._is_told = True
-        return [TellFailed(min(self.failures, key=lambda end: end.is_echo))]
+        self._is_reported = True
+        return [ReportFailed(min(self.failures, key=lambda end: end.is_secondary))]
 
-    def _sweep(self) -> list[Action]:
+    def _sweep(self) -> list[RoundAction]:
         self._is_sweeping = True
         self.wake_at = math.inf
-        return [Sweep()]
+        return [SweepRound()]

@@ -13,14 +13,14 @@ import time
 from collections.abc import Callable, Sequence
 
 from launcher.config import Config
-from launcher.console import tell
+from launcher.console import log
 from launcher.errors import UsageError
 from launcher.mesh import Mesh
 from launcher.node import Device, Node
-from launcher.placement import Costs, Limits, feasibility
-from launcher.roster import RosterPlanner
-from launcher.roster.demand import limits_and_costs, written
-from launcher.roster.description import Description, describe
+from launcher.placement import Costs, Limits, assess_feasibility
+from launcher.roster import PlannerAdapter
+from launcher.roster.demand import format_options, parse_limits_and_costs
+from launcher.roster.description import Description, encode_description
 from launcher.topology import HOST
 from rendezvous.driver.driver import Driver
 from rendezvous.errors import SettingsError
@@ -32,12 +32,12 @@ from rendezvous.values import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.arrival import Arrival
+    from launcher.arrival import Startup
 
 PREFIX = "meshrun"
 
 
-def settings(config: Config, *, heeds_stop: bool = True) -> Settings:
+def make_settings(config: Config, *, handles_sigterm: bool = True) -> Settings:
     """The agreement's limits for this run. Raises UsageError for those that cannot be, such as too short a lease.
 
     `heeds_stop`: a SIGTERM ends workers. Where it does not, as under JAX, nobody waits for that when a round has
@@ -49,37 +49,44 @@ def settings(config: Config, *, heeds_stop: bool = True) -> Settings:
             lease_ttl_s=no_lease if config.lease_ttl_s is None else config.lease_ttl_s,
             max_restarts=config.max_restarts,
             shutdown_timeout_s=config.shutdown_timeout_s,
-            restart_grace_s=min(Settings.restart_grace_s, config.shutdown_timeout_s) if heeds_stop else 0.0,
-            **config.terms,  # type: ignore[arg-type]  # `terms` has read each by its field's type
+            restart_grace_s=min(Settings.restart_grace_s, config.shutdown_timeout_s) if handles_sigterm else 0.0,
+            **config.settings,  # type: ignore[arg-type]  # `terms` has read each by its field's type
         )
     except SettingsError as error:
         raise UsageError(f"{config.origins['lease_ttl_s']}: {error}", error.hint) from None
 
 
-def demands(config: Config, mesh: Mesh, levels: Sequence[str] = ()) -> tuple[Limits, Costs]:
+def resolve_limits(config: Config, mesh: Mesh, levels: Sequence[str] = ()) -> tuple[Limits, Costs]:
     """What is asked of the placement. `levels`: those that may be asked for. Raises UsageError if it cannot be read."""
-    variables = {name: config.origins[name] for name in config.demands if not config.origins[name].startswith("--")}
-    limits, costs = limits_and_costs(
-        config.demands, mesh, levels=levels, nodes_min=config.nodes_min, nodes_max=config.nodes_max, variables=variables
+    variables = {
+        name: config.origins[name] for name in config.placement_options if not config.origins[name].startswith("--")
+    }
+    limits, costs = parse_limits_and_costs(
+        config.placement_options,
+        mesh,
+        levels=levels,
+        nodes_min=config.nodes_min,
+        nodes_max=config.nodes_max,
+        variables=variables,
     )
-    if not levels and (unknown := [level for level in costs.tolls if level != HOST]):
-        tell(f"{config.origins['tolls']}: nobody pays for {', '.join(unknown)}: one machine knows no such level")
+    if not levels and (unknown := [level for level in costs.level_costs if level != HOST]):
+        log(f"{config.origins['tolls']}: nobody pays for {', '.join(unknown)}: one machine knows no such level")
     return limits, costs
 
 
-def require_one(mesh: Mesh, limits: Limits, slot_count: int) -> None:
+def require_feasible_alone(mesh: Mesh, limits: Limits, slot_count: int) -> None:
     """One machine is all there will be: nobody needs to wait for others that could make it possible.
 
     Raises UsageError if its slots do not make a world.
     """
-    world = feasibility([Node(id="this", slot_count=slot_count)], mesh, limits)
+    world = assess_feasibility([Node(id="this", slot_count=slot_count)], mesh, limits)
     if not world.world_size:
         raise UsageError(world.reason)
     if world.world_size < slot_count:
-        tell(world.reason)
+        log(world.reason)
 
 
-def require_possible(config: Config, mesh: Mesh, limits: Limits, slot_count: int) -> None:
+def require_feasible(config: Config, mesh: Mesh, limits: Limits, slot_count: int) -> None:
     """Raise UsageError for what no number of nodes like this one could ever form: nobody should wait for it.
 
     Only where the user has said how many workers a node has. A count that was found may differ elsewhere, or here
@@ -88,14 +95,14 @@ def require_possible(config: Config, mesh: Mesh, limits: Limits, slot_count: int
     """
     if not isinstance(config.worker_count, int):
         return
-    least = mesh.replica_size * (limits.elastic_min if mesh.elastic else 1)
+    least = mesh.replica_size * (limits.elastic_min if mesh.elastic_axis else 1)
     count = max(
         limits.nodes_min, 2 * -(-least // slot_count) + 1
     )  # a unit that fits leaves less than half a node empty
     count = count if limits.nodes_max is None else min(count, limits.nodes_max)
     within = {axis: level for axis, level in limits.within.items() if level == HOST}
     alike = [Node(id=str(index), slot_count=slot_count) for index in range(count)]
-    world = feasibility(alike, mesh, replace(limits, levels=(), within=within, whole=None))
+    world = assess_feasibility(alike, mesh, replace(limits, levels=(), within=within, all_or_nothing=None))
     if not world.world_size:
         nodes = "any number of nodes" if count != limits.nodes_max else f"{count} node{'s' * (count > 1)}"
         raise UsageError(
@@ -117,9 +124,9 @@ class Membership:
 
 def join(
     config: Config,
-    limits: Settings,
+    settings: Settings,
     mesh: Mesh,
-    arrival: Arrival | None,
+    startup: Startup | None,
     *,
     slot_count: int,
     run_id: str,
@@ -134,23 +141,23 @@ def join(
 
     Raises UsageError for what cannot be asked of the nodes that there are, TemporaryError when the store fails.
     """
-    if arrival is not None:
-        from launcher.networked import NetworkedMembership
+    if startup is not None:
+        from launcher.networked import ClusterMembership
 
-        return NetworkedMembership(
+        return ClusterMembership(
             config,
-            limits,
+            settings,
             mesh,
-            arrival,
+            startup,
             slot_count=slot_count,
             run_id=run_id,
             worker_port=worker_port,
             wake=wake,
             devices=devices,
         )
-    asked = demands(config, mesh)
-    require_one(mesh, asked[0], slot_count)
-    planner = RosterPlanner(mesh, *asked)
+    asked = resolve_limits(config, mesh)
+    require_feasible_alone(mesh, asked[0], slot_count)
+    planner = PlannerAdapter(mesh, *asked)
     description = Description(
         slot_count=slot_count,
         address=config.master_addr or config.local_addr or "127.0.0.1",
@@ -158,28 +165,28 @@ def join(
         master_port=config.master_port or 0,
     )
     protocol = MemberMachine(
-        settings=limits,
+        settings=settings,
         # Nobody else reads the store of one machine, so nothing has to be compared with other agents.
-        spec=Spec(mesh=str(mesh), limits=written(*asked), digest=""),
+        spec=Spec(mesh=str(mesh), limits=format_options(*asked), digest=""),
         node_name=node_name,
         boot_id="",
-        description=describe(description),
+        description=encode_description(description),
         worker_port=worker_port,
         prefix=PREFIX,
         run_id=run_id,
-        sizer=planner.size,
-        rng=chance,
+        sizer=planner.compute_size,
+        rng=draw_random,
     )
-    store = MemoryStore(clock=now)
-    driver = Driver(protocol=protocol, store=store, planner=planner.plan, clock=now, wake=wake, is_local=True)
-    return Membership(driver, limits.call_limit_s)
+    store = MemoryStore(clock=read_clock)
+    driver = Driver(machine=protocol, store=store, planner=planner.plan, clock=read_clock, wake=wake, is_local=True)
+    return Membership(driver, settings.call_limit_s)
 
 
-def now() -> float:
+def read_clock() -> float:
     """Seconds that also pass while the machine sleeps; never compared with another machine's."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def chance() -> float:
+def draw_random() -> float:
     """A random number in [0, 1)."""
     return int.from_bytes(os.urandom(6), "big") / 2**48

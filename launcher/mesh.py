@@ -25,7 +25,7 @@ class Mesh:
     axes: tuple[Axis, ...]
 
     @property
-    def elastic(self) -> Axis | None:
+    def elastic_axis(self) -> Axis | None:
         return next((axis for axis in self.axes if axis.size is None), None)
 
     @property
@@ -33,14 +33,14 @@ class Mesh:
         """Ranks in one step of the elastic axis; the whole world when no axis is elastic."""
         return math.prod(axis.size for axis in self.axes if axis.size is not None)
 
-    def shape(self, world_size: int) -> tuple[int, ...]:
+    def resolve_shape(self, world_size: int) -> tuple[int, ...]:
         """The size of every axis in a world of `world_size` ranks. Raises ValueError if it does not divide."""
         elastic_size, rest = divmod(world_size, self.replica_size)
-        if rest or elastic_size < 1 or (self.elastic is None and elastic_size != 1):
+        if rest or elastic_size < 1 or (self.elastic_axis is None and elastic_size != 1):
             raise ValueError(f"mesh {self} does not make a world of {world_size} ranks")
         return tuple(axis.size if axis.size is not None else elastic_size for axis in self.axes)
 
-    def coordinates(self, rank: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def find_coordinates(self, rank: int, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Where `rank` stands in a grid of `shape`."""
         coordinates: list[int] = []
         for size in reversed(shape):
@@ -52,7 +52,7 @@ class Mesh:
         return ",".join(f"{axis.name}={'*' if axis.size is None else axis.size}" for axis in self.axes)
 
 
-DEFAULT = Mesh(axes=(Axis(name="dp", size=None),))
+DEFAULT_MESH = Mesh(axes=(Axis(name="dp", size=None),))
 """Where --mesh is not given."""
 
 
@@ -84,7 +84,7 @@ def parse(text: str) -> Mesh:
 def require_fit(mesh: Mesh, worker_count: int) -> None:
     """Raise UsageError unless `worker_count` workers, on all nodes together, fill the grid without a rest."""
     size = mesh.replica_size
-    if mesh.elastic is None and worker_count != size:
+    if mesh.elastic_axis is None and worker_count != size:
         raise UsageError(f"mesh {mesh} needs {size} workers, not {worker_count}", "one axis may be *")
     if worker_count % size:
         raise UsageError(f"mesh {mesh} needs a multiple of {size} workers, not {worker_count}")

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from launcher.errors import UsageError
-from launcher.options import did_you_mean
+from launcher.options import suggest
 from rendezvous.values import NamedTuple
 
 Answer = TypeVar("Answer")
@@ -45,20 +45,20 @@ def load(group: str, name: str, asked_by: str, *, built_in: Iterable[str] = (), 
     try:
         offered = entry_points(group=group)
     except Exception as error:  # a file entry_points.txt of any package that is no such file
-        raise UsageError(f"{asked_by}: what is installed cannot be read: {_said(error)}") from error
+        raise UsageError(f"{asked_by}: what is installed cannot be read: {_describe_error(error)}") from error
     found = {point.value: point for point in offered if point.name == name}
     if not found:
-        hint = _others(name, {*built_in, *offered.names}, otherwise)
+        hint = _suggest_names(name, {*built_in, *offered.names}, otherwise)
         raise UsageError(f"{asked_by}: no installed package has a plug-in {name} ({group})", hint)
     if len(found) > 1:
-        packages = sorted(_package(point) for point in found.values())
+        packages = sorted(_describe_package(point) for point in found.values())
         raise UsageError(f"{asked_by}: {len(found)} plug-ins are called {name}: of {' and of '.join(packages)}")
     (point,) = found.values()
-    plugin = Plugin(name, _package(point), None)
+    plugin = Plugin(name, _describe_package(point), None)
     try:
         return plugin._replace(value=point.load()())
     except Exception as error:
-        raise UsageError(f"{plugin} cannot be loaded: {_said(error)}") from error
+        raise UsageError(f"{plugin} cannot be loaded: {_describe_error(error)}") from error
     except SystemExit as error:
         raise UsageError(f"{plugin} cannot be loaded: it exits with {error.code}") from error
 
@@ -74,28 +74,28 @@ def ask(plugin: Plugin, method: str, kind: type[Answer], *arguments: object) -> 
     try:
         answer = call(*arguments)
     except Exception as error:
-        raise UsageError(f"{plugin} failed: {_said(error)}") from error
+        raise UsageError(f"{plugin} failed: {_describe_error(error)}") from error
     except SystemExit as error:
         raise UsageError(f"{plugin} failed: it exits with {error.code}") from error
     if not isinstance(answer, kind):
-        raise UsageError(f"{plugin}: {method}() returned {_described(answer)}, not {_an(kind.__name__)}")
+        raise UsageError(f"{plugin}: {method}() returned {_describe_answer(answer)}, not {_add_article(kind.__name__)}")
     return answer
 
 
-def _package(point: Any) -> str:
+def _describe_package(point: Any) -> str:
     distribution = point.dist
     return f"{distribution.name} {distribution.version}" if distribution is not None else "an unknown package"
 
 
-def _others(name: str, known: Iterable[str], otherwise: str) -> str:
+def _suggest_names(name: str, known: Iterable[str], otherwise: str) -> str:
     names = sorted(known)
-    if question := did_you_mean(name, {each: each for each in names}):
+    if question := suggest(name, {each: each for each in names}):
         return question
     words = f"there are: {', '.join(names)}" if names else "install the package that has it, for the agent's Python"
     return "; ".join(filter(None, (words, otherwise)))
 
 
-def _said(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """The error in one line."""
     try:
         text = " ".join(str(error).split())
@@ -104,9 +104,9 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {text[:_TEXT_MAX]}" if text else type(error).__name__
 
 
-def _described(answer: object) -> str:
-    return "nothing" if answer is None else _an(type(answer).__name__)
+def _describe_answer(answer: object) -> str:
+    return "nothing" if answer is None else _add_article(type(answer).__name__)
 
 
-def _an(noun: str) -> str:
+def _add_article(noun: str) -> str:
     return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"

@@ -13,53 +13,62 @@ import os
 from collections.abc import Mapping, Sequence
 
 from launcher.config import Config
-from launcher.console import tell
+from launcher.console import log
 from launcher.errors import UsageError
 from launcher.node import Slot
-from launcher.warden import ForkServerLost, Gone, Preloaded, Preloading, PreloadRefused, Report, Spawned, Warden
+from launcher.warden import (
+    ForkServerLost,
+    Preloaded,
+    Preloading,
+    PreloadRefused,
+    Report,
+    RoundSwept,
+    Spawned,
+    Supervisor,
+)
 
-PATIENCE_S = 10.0  # a round that waits for the import for so long says so
+WAIT_NOTICE_S = 10.0  # a round that waits for the import for so long says so
 
 
-class Image:
+class ForkServerClient:
     """The preloaded image of this node."""
 
-    def __init__(self, config: Config, warden: Warden, mark: Mapping[str, str] | None = None) -> None:
+    def __init__(self, config: Config, supervisor: Supervisor, process_marker: Mapping[str, str] | None = None) -> None:
         """`mark`: by what is in their environment the next agent finds processes that this one has left."""
         self._config = config
-        self._warden = warden
-        self._mark = mark or {}
-        self._is_ordered = False
+        self._supervisor = supervisor
+        self._process_marker = process_marker or {}
+        self._is_started = False
         self._importing_since: float | None = None
         self._is_ready = False
         self.wake_at = math.inf
         """When to call `late`."""
 
-    def order(self, slots: Sequence[Slot] = ()) -> None:
+    def start(self, slots: Sequence[Slot] = ()) -> None:
         """Have it made, unless it is: for these slots, or for what is known of them before devices are looked at.
 
         Raises UsageError if workers cannot be bound to CPUs.
         """
-        if self._is_ordered:
+        if self._is_started:
             return
-        from launcher.workers.image import foreseen, image
+        from launcher.workers.image import make_fork_server_spec, predict_slots
 
-        if known := slots or foreseen(self._config, os.environ):
-            self._is_ordered = True
-            spec = image(self._config, known, os.environ)
-            self._warden.preload(spec._replace(env={**spec.env, **self._mark}))
+        if known := slots or predict_slots(self._config, os.environ):
+            self._is_started = True
+            spec = make_fork_server_spec(self._config, known, os.environ)
+            self._supervisor.preload(spec._replace(env={**spec.env, **self._process_marker}))
 
-    def awaited(self, now: float) -> None:
+    def expect_workers(self, now: float) -> None:
         """Workers are about to be forked from it."""
         if not self._is_ready:
-            self.wake_at = now + PATIENCE_S
+            self.wake_at = now + WAIT_NOTICE_S
 
-    def late(self, now: float) -> None:
+    def report_delay(self, now: float) -> None:
         """`wake_at` was reached: workers wait. Say for what."""
         self.wake_at = math.inf
-        so_far_s = PATIENCE_S if self._importing_since is None else now - self._importing_since
-        what = f"the import of {self._names()} (--preload)" if self._config.preload else "a Python (--standby)"
-        tell(f"the workers wait for {what}, which has taken {so_far_s:.0f} s so far")
+        so_far_s = WAIT_NOTICE_S if self._importing_since is None else now - self._importing_since
+        what = f"the import of {self._format_modules()} (--preload)" if self._config.preload else "a Python (--standby)"
+        log(f"the workers wait for {what}, which has taken {so_far_s:.0f} s so far")
 
     def take(self, report: Report, now: float) -> UsageError | None:
         """Hear of a report of the warden's. The error if this node cannot stay: its image cannot be made."""
@@ -70,18 +79,21 @@ class Image:
                 self._is_ready, self.wake_at = True, math.inf
                 if self._config.preload:
                     them = "them" if len(self._config.preload) > 1 else "it"
-                    tell(f"preloaded {self._names()} in {seconds:.1f} s; workers are forked with {them} in memory")
+                    log(
+                        f"preloaded {self._format_modules()} in {seconds:.1f} s; workers are forked with {them} in "
+                        "memory"
+                    )
                 for remark in remarks:
-                    tell(remark)
+                    log(remark)
             case PreloadRefused(sentence, hint):
                 return UsageError(sentence, hint)
             case ForkServerLost(sentence):
                 self._is_ready = False
-                tell(sentence)
-            case Spawned() | Gone():
+                log(sentence)
+            case Spawned() | RoundSwept():
                 self.wake_at = math.inf
         return None
 
-    def _names(self) -> str:
+    def _format_modules(self) -> str:
         *names, last = self._config.preload
         return f"{', '.join(names)} and {last}" if names else last

@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 
 from launcher.config import Config
-from launcher.health import enter
+from launcher.health import wait_until_ready
 from launcher.output.layout import LogLayout
-from launcher.warden import Warden
+from launcher.warden import Supervisor
 
 TYPE_CHECKING = False
 SWEEP_LIMIT_S = 10.0  # as the agent's
 if TYPE_CHECKING:
-    from launcher.arrival import Arrival
-    from launcher.board import Board
+    from launcher.arrival import Startup
+    from launcher.board import SharedPage
 
 
-def run(config: Config, warden: Warden, arrival: Arrival | None = None, board: Board | None = None) -> int:
+def run(
+    config: Config, supervisor: Supervisor, startup: Startup | None = None, shared_page: SharedPage | None = None
+) -> int:
     """Run the job on this node and return the exit code. Raises UsageError for what cannot be started.
 
     `arrival`: what was done before the warden's fork so that this node can be one of several. `board`: made then, too.
@@ -26,20 +28,20 @@ def run(config: Config, warden: Warden, arrival: Arrival | None = None, board: B
     image = None
     try:
         if config.preload or config.standby:
-            from launcher.preloading import Image
+            from launcher.preloading import ForkServerClient
 
-            image = Image(config, warden, arrival.place.environment if arrival else None)
-            image.order()
-        entry = enter(config, warden, arrival, image)
+            image = ForkServerClient(config, supervisor, startup.node_lock.environment if startup else None)
+            image.start()
+        entry = wait_until_ready(config, supervisor, startup, image)
         log_dir = os.devnull if config.logs_specs else config.log_dir  # a plug-in makes its own
         layout = LogLayout(log_dir=log_dir, run_id=config.run_id or os.urandom(8).hex())
         from launcher.agent import Agent  # and all that it stands on: an import that is ordered goes on meanwhile
 
-        exit_code = Agent(config, warden, layout, arrival, entry, board, image).run()
+        exit_code = Agent(config, supervisor, layout, startup, entry, shared_page, image).run()
     except KeyboardInterrupt:  # SIGINT, where --signals-to-handle leaves it out
         exit_code = 130
     finally:
-        warden.close(SWEEP_LIMIT_S)
+        supervisor.close(SWEEP_LIMIT_S)
         if layout is not None:
             layout.remove_if_unused(has_succeeded=exit_code == 0)
     return exit_code

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from launcher.credentials import Credentials
 from launcher.errors import TemporaryError, UsageError
-from launcher.options.network import Network
+from launcher.options.network import StoreConfig
 from rendezvous import records
 from rendezvous.errors import SettingsError, StoreError, Unreachable
 from rendezvous.settings import Settings
@@ -45,7 +45,7 @@ def require_h2() -> None:
         )
 
 
-def open_store(network: Network, credentials: Credentials, limits: Settings | None = None) -> EtcdStore:
+def open_store(network: StoreConfig, credentials: Credentials, limits: Settings | None = None) -> EtcdStore:
     """A client of the store; nobody is contacted yet. Raises UsageError for files that cannot be used.
 
     Without `limits`, for a person who keeps no lease, a read is waited for as long as a write: the store may be slow.
@@ -74,7 +74,7 @@ def open_store(network: Network, credentials: Credentials, limits: Settings | No
         raise UsageError(str(error), error.hint) from None
 
 
-def check(store: EtcdStore, network: Network, run_id: str, *, may_be_away: bool = False) -> str:
+def check(store: EtcdStore, network: StoreConfig, run_id: str, *, may_be_unreachable: bool = False) -> str:
     """Log in and read where the run lies, so that a mistake costs a second; the server's version, for people.
 
     Raises TemporaryError with what stands in the way. `may_be_away`: that nobody can be reached is no mistake, and
@@ -82,9 +82,9 @@ def check(store: EtcdStore, network: Network, run_id: str, *, may_be_away: bool 
     """
     try:
         version = store.connect()
-        store.get(records.current_key(network.prefix, run_id))
+        store.get(records.make_current_key(network.prefix, run_id))
     except StoreError as error:
-        if may_be_away and isinstance(error, Unreachable):
+        if may_be_unreachable and isinstance(error, Unreachable):
             return ""
         raise TemporaryError(str(error), error.hint) from None
     return version
@@ -97,7 +97,7 @@ def may_end_leases_early(version: str) -> bool:
     return bool(version) and store.may_end_leases_early(version)
 
 
-def serve(network: Network, hosts: Sequence[str], credentials: Credentials) -> StoreServer:
+def serve(network: StoreConfig, hosts: Sequence[str], credentials: Credentials) -> StoreServer:
     """Serve the job's store at these addresses of this node and the port of its endpoint, until it is closed.
 
     Raises PortTaken, and TemporaryError where it cannot be for another reason.

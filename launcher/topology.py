@@ -23,32 +23,32 @@ HOST = "host"
 # At most 18 digits at a time: nobody counts further, and Python refuses to read numbers of thousands of digits.
 _NUMBER = re.compile(r"([0-9]{1,18})")
 
-Natural = tuple[str | int, ...]
-PathKey = tuple[tuple[int, Natural, str], ...]
+NaturalKey = tuple[str | int, ...]
+PathKey = tuple[tuple[int, NaturalKey, str], ...]
 
 
-def natural(text: str) -> Natural:
+def make_natural_key(text: str) -> NaturalKey:
     """A sort key in which runs of digits count as numbers: "10.0.0.9" before "10.0.0.10"."""
     return tuple(int(piece) if index % 2 else piece for index, piece in enumerate(_NUMBER.split(text)))
 
 
-def in_order(nodes: Iterable[Node]) -> list[Node]:
+def sort_nodes(nodes: Iterable[Node]) -> list[Node]:
     """The nodes by locality path, an unknown level after every known one, then natural name, then arrival."""
     keys: dict[tuple[str | None, ...], PathKey] = {}  # a path is read once, not for each of its nodes
 
-    def key(node: Node) -> tuple[PathKey, Natural, int, str]:
+    def make_key(node: Node) -> tuple[PathKey, NaturalKey, int, str]:
         if node.path not in keys:
-            keys[node.path] = _path_key(node.path)
-        return keys[node.path], natural(node.id), node.order, node.id
+            keys[node.path] = _make_path_key(node.path)
+        return keys[node.path], make_natural_key(node.id), node.order, node.id
 
-    return sorted(nodes, key=key)
+    return sorted(nodes, key=make_key)
 
 
-def _path_key(path: tuple[str | None, ...]) -> PathKey:
-    unknown: tuple[int, Natural, str] = (1, (), "")
+def _make_path_key(path: tuple[str | None, ...]) -> PathKey:
+    unknown: tuple[int, NaturalKey, str] = (1, (), "")
     # A name behind its natural form keeps the nodes of "leaf1" and "leaf01" apart. The closing `unknown` puts a path
     # that ends early after one that goes on.
-    return (*(unknown if domain is None else (0, natural(domain), domain) for domain in path), unknown)
+    return (*(unknown if domain is None else (0, make_natural_key(domain), domain) for domain in path), unknown)
 
 
 class Tree(NamedTuple):
@@ -65,9 +65,9 @@ class Tree(NamedTuple):
     names: tuple[tuple[str, ...], ...]
 
 
-def tree(nodes: Iterable[Node], levels: Sequence[str] = ()) -> Tree:
+def build_tree(nodes: Iterable[Node], levels: Sequence[str] = ()) -> Tree:
     """The tree that the nodes' paths describe. Levels without a name in `levels` are called "level 1" and so on."""
-    ordered = tuple(in_order(nodes))
+    ordered = tuple(sort_nodes(nodes))
     depth = max([len(levels), *(len(node.path) for node in ordered)])
     numbers: list[dict[object, int]] = [{} for _ in range(depth)]
     names: list[list[str]] = [[] for _ in range(depth)]
@@ -77,7 +77,7 @@ def tree(nodes: Iterable[Node], levels: Sequence[str] = ()) -> Tree:
             for own in domains:  # neighbours in the innermost domain are so in all others
                 own.append(own[-1])
             continue
-        for level, key in enumerate(_domain_keys(node, depth)):
+        for level, key in enumerate(_list_domain_keys(node, depth)):
             known = numbers[level]
             number = known.setdefault(key, len(known))
             if number == len(names[level]):
@@ -87,7 +87,7 @@ def tree(nodes: Iterable[Node], levels: Sequence[str] = ()) -> Tree:
     return Tree(ordered, called, tuple(map(tuple, domains)), tuple(map(tuple, names)))
 
 
-def _domain_keys(node: Node, depth: int) -> list[tuple[str | None, ...]]:
+def _list_domain_keys(node: Node, depth: int) -> list[tuple[str | None, ...]]:
     """For every level what tells the node's domain apart: the path down to it, or as far as something is known."""
     path = (*node.path, *(None,) * (depth - len(node.path)))
     keys: list[tuple[str | None, ...]] = []
@@ -98,13 +98,13 @@ def _domain_keys(node: Node, depth: int) -> list[tuple[str | None, ...]]:
     return keys
 
 
-def usual_tolls(levels: Sequence[str]) -> dict[str, int | float]:
+def make_default_level_costs(levels: Sequence[str]) -> dict[str, int | float]:
     """Tolls when nobody gives any: 1 to leave the host, 2 for the innermost level, twice as much per level outwards."""
     tolls: dict[str, int | float] = {level: 2 ** (len(levels) - index) for index, level in enumerate(levels)}
     return {**tolls, HOST: 1}
 
 
-def tolls_of(levels: Sequence[str], given: Mapping[str, int | float]) -> tuple[int | float, ...]:
+def resolve_level_costs(levels: Sequence[str], given: Mapping[str, int | float]) -> tuple[int | float, ...]:
     """The toll of every level, outermost first, the host's last; what is not `given` has its usual toll."""
-    tolls = {**usual_tolls(levels), **given}
+    tolls = {**make_default_level_costs(levels), **given}
     return tuple(tolls[level] for level in (*levels, HOST))

@@ -42,15 +42,21 @@ class Communicator:
         return "+".join(self.axes)
 
 
-class Usual(NamedTuple):
+class DefaultTraffic(NamedTuple):
     kind: Kind
     weight: int
 
 
 # What axes of these names usually carry, relative to each other, and other frameworks' names for the same:
 # Megatron-LM, torchtitan, DeepSpeed, accelerate, MaxText.
-_TP, _CP, _EP, _DP, _PP = Usual("ring", 100), Usual("ring", 30), Usual("all", 20), Usual("ring", 10), Usual("line", 3)
-USUAL: dict[str, Usual] = {
+_TP, _CP, _EP, _DP, _PP = (
+    DefaultTraffic("ring", 100),
+    DefaultTraffic("ring", 30),
+    DefaultTraffic("all", 20),
+    DefaultTraffic("ring", 10),
+    DefaultTraffic("line", 3),
+)
+DEFAULTS: dict[str, DefaultTraffic] = {
     **dict.fromkeys(("tp", "etp", "model", "tensor", "tensor_sequence"), _TP),
     **dict.fromkeys(("cp", "sp", "context", "sequence"), _CP),
     **dict.fromkeys(("ep", "expert"), _EP),
@@ -59,14 +65,14 @@ USUAL: dict[str, Usual] = {
 }
 
 
-def usual(mesh: Mesh) -> tuple[Communicator, ...]:
+def make_default_traffic(mesh: Mesh) -> tuple[Communicator, ...]:
     """One communicator per axis; an axis of an unknown name talks like dp."""
-    rules = ((axis.name, _usual(axis.name)) for axis in mesh.axes)
+    rules = ((axis.name, _find_default(axis.name)) for axis in mesh.axes)
     return tuple(Communicator(axes=(name,), kind=rule.kind, weight=rule.weight) for name, rule in rules)
 
 
-def _usual(axis: str) -> Usual:
-    return USUAL.get(axis.lower(), _DP)
+def _find_default(axis: str) -> DefaultTraffic:
+    return DEFAULTS.get(axis.lower(), _DP)
 
 
 def parse(text: str, mesh: Mesh) -> tuple[Communicator, ...]:
@@ -92,22 +98,22 @@ def parse(text: str, mesh: Mesh) -> tuple[Communicator, ...]:
         if len(set(axes)) < len(axes):
             raise UsageError(f"{what}: {name!r} names an axis twice")
         weight, colon, word = (piece.strip() for piece in rest.partition(":"))
-        kind = next((kind for kind in KINDS if kind == word), None) if colon else _usual(axes[-1]).kind
+        kind = next((kind for kind in KINDS if kind == word), None) if colon else _find_default(axes[-1]).kind
         if kind is None:
             raise UsageError(f"{what}: {word!r} is no kind of traffic", f"the kinds are {', '.join(KINDS)}")
         key = tuple(sorted(place[axis] for axis in axes)), KINDS.index(kind)
         if key in found:
             raise UsageError(f"{what} names {name} twice")
-        weight_found = number(weight, f"{what}: the weight of {name}")
+        weight_found = parse_number(weight, f"{what}: the weight of {name}")
         found[key] = Communicator(axes=tuple(sorted(axes, key=place.__getitem__)), kind=kind, weight=weight_found)
     named = {axis for one in found.values() for axis in one.axes}
-    for one in usual(mesh):
+    for one in make_default_traffic(mesh):
         if one.axes[0] not in named:
             found[(place[one.axes[0]],), KINDS.index(one.kind)] = one
     return tuple(found[key] for key in sorted(found))
 
 
-def number(text: str, what: str) -> int | float:
+def parse_number(text: str, what: str) -> int | float:
     """A weight, toll or cost: 0 to 1e9 with at most 6 decimals. Raises UsageError, calling it `what`."""
     try:
         found = float(text)
@@ -120,7 +126,7 @@ def number(text: str, what: str) -> int | float:
     return int(found) if found == int(found) else found
 
 
-def in_integers(numbers: Sequence[int | float]) -> tuple[tuple[int, ...], int]:
+def scale_to_integers(numbers: Sequence[int | float]) -> tuple[tuple[int, ...], int]:
     """The numbers times the smallest power of ten that makes integers of all of them, and that power."""
     finest = 10**DECIMALS_MAX
     parts = [round(each * finest) for each in numbers]  # integers from here on: what rounding left would count

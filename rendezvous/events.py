@@ -40,7 +40,7 @@ Request = Grant | KeepAlive | Revoke | Txn
 Answer = Lease | Renewal | TxnResult | None
 
 
-def request_kind(request: Request) -> str:
+def get_request_kind(request: Request) -> str:
     """What a request is for: "renew", "read" or "write"."""
     match request:
         case KeepAlive():
@@ -243,7 +243,7 @@ class StopWatch(NamedTuple):
     key: str
 
 
-class Candidate(NamedTuple):
+class RosterMember(NamedTuple):
     """A member as the planner sees it: `worker_port` is what it offers for this round, `order` its create revision."""
 
     member_id: str
@@ -257,7 +257,7 @@ class MakePlan(NamedTuple):
 
     id: int
     round: int
-    roster: tuple[Candidate, ...]
+    roster: tuple[RosterMember, ...]
     previous: Mapping[str, str]
     names: Mapping[str, str] = {}  # of the nodes in `previous`, also of those that are gone
 

@@ -7,10 +7,10 @@ known of the store and asks for the next thing that is missing. A lost answer, a
 then nothing special: the store is read again and the comparison repeated. Every write is guarded by the revision
 of what it replaces and by the member's own key.
 
-Each part of the agreement has its place: `joining` (find the job, register), `leash` (lease, leash, registering
-again), `local_round` (start, stop, status), `election` (who leads) and with it `leading` (what a leader does),
-`outage` (the store is away), `tidings` (a silent watch), `farewell` (leaving, the verdict, the end); `attendance`
-is who is connected. What they share is `following` (the known part of the store) and `lanes` (requests).
+Each part of the agreement has its place. In `member`: `join` (find the job, register), `lease` (lease, watchdog,
+registering again), `round` (start, stop, status), `outage` (the store is away), `stale_watch`, `leave` (leaving, the
+verdict, the end). In `leader`: `election` (who leads) and `leader` (what the leader does). `peers.liveness` is who is
+connected; what all of them share is `cache`: the known part of the store, and requests.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class MemberMachine(WatchCache):
     @property
     def is_leader(self) -> bool:
         """Whether this member leads, as far as it knows."""
-        return self.election.leading is not None
+        return self.election.leader is not None
 
     def step(self, event: Event, now: float) -> list[Action]:
         """`steps` of one event."""
@@ -178,7 +178,9 @@ class MemberMachine(WatchCache):
                 self._take_peer_message(member_id, text, now)
             case WatchdogExpired():
                 if self.lease.lease is not None:
-                    self.emit(StoreRequest(self.next_id(), "give the lease back", events.Revoke(self.lease.lease)))
+                    self.emit(
+                        StoreRequest(self.make_request_id(), "give the lease back", events.Revoke(self.lease.lease))
+                    )
                 self.lapse(now)
             case LeaveRequest():
                 self.leave.take_request(event, now)
@@ -193,12 +195,12 @@ class MemberMachine(WatchCache):
                 event, StoreReply
             ) or is_lease_gone else self.lease.note_failed_renewal()
         if lane == "join" and not isinstance(event, StoreReply):
-            self.join.note_trouble(
+            self.join.note_problem(
                 str(event.error) if isinstance(event, StoreRejected) else "the store does not answer"
             )
         # In the leader's lane it is the verdict's lease.
-        if is_lease_gone and lane == "lead" and self.election.leading is not None:
-            self.election.leading.lose_verdict_lease()
+        if is_lease_gone and lane == "lead" and self.election.leader is not None:
+            self.election.leader.lose_verdict_lease()
         if is_lease_gone and lane != "lead" and not self.lease.handle_end(now):
             is_early = now < self.lease.lease_until
             self.lapse(now, "the store has ended its lease early" if is_early else "", is_early=is_early)
@@ -233,7 +235,7 @@ class MemberMachine(WatchCache):
             self.join.advance(now)
 
     def _advance_member(self, job: records.Keys, now: float) -> None:
-        is_key_there = self.cache.get(job.member(self.member_id)) is not None
+        is_key_there = self.cache.get(job.make_member_key(self.member_id)) is not None
         if not is_key_there and not self.lease.may_have_ended(now):
             self.leave.handle_fenced(job, now)
             return

@@ -333,7 +333,7 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _rows_of(*checks: Callable[[object], bool]) -> Callable[[object], bool]:
+def _make_rows_check(*checks: Callable[[object], bool]) -> Callable[[object], bool]:
     """The check of a short table whose columns pass `checks`."""
 
     def is_row(row: object) -> bool:
@@ -355,8 +355,8 @@ _TYPES: Mapping[str, Callable[[object], bool]] = {
     "tuple[str, ...]": lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
     "tuple[int, ...]": lambda value: isinstance(value, list) and all(map(_is_int, value)),
     "tuple[float, ...]": lambda value: isinstance(value, list) and all(_is_number(item) for item in value),
-    "tuple[tuple[str, float], ...]": _rows_of(_is_text, _is_number),
-    "tuple[tuple[str, int, float], ...]": _rows_of(_is_text, _is_int, _is_number),
+    "tuple[tuple[str, float], ...]": _make_rows_check(_is_text, _is_number),
+    "tuple[tuple[str, int, float], ...]": _make_rows_check(_is_text, _is_int, _is_number),
 }
 
 
@@ -376,7 +376,7 @@ RANGES: Mapping[str, range] = {
     "exit_code": range(-255, 256),
     "leaving_exit_code": range(-255, 256),
 }
-WORDS: Mapping[str, tuple[str, ...]] = {
+ALLOWED_VALUES: Mapping[str, tuple[str, ...]] = {
     "Stop.mode": ("kill", "grace"),
     "Status.outcome": ("", "succeeded", "failed"),
     "Verdict.kind": ("success", "failure", "stopped"),
@@ -390,18 +390,18 @@ def has_type(annotation: str, value: object) -> bool:
 
 def is_possible(kind: str, name: str, value: object) -> bool:
     """Whether a value of the right type can be what this field of this kind of record holds."""
-    allowed = RANGES.get(name) or WORDS.get(f"{kind}.{name}")
+    allowed = RANGES.get(name) or ALLOWED_VALUES.get(f"{kind}.{name}")
     return allowed is None or value in allowed
 
 
 # --- where records lie ---
 
 
-def current_key(prefix: str, run_id: str) -> str:
+def make_current_key(prefix: str, run_id: str) -> str:
     return f"/{prefix}/{run_id}/current"
 
 
-def node_number_prefix(prefix: str, run_id: str, number: int) -> str:
+def make_node_number_prefix(prefix: str, run_id: str, number: int) -> str:
     """Below it, each node that is given this number says so before it joins, whatever the job will be."""
     return f"/{prefix}/{run_id}/numbers/{number}/"
 
@@ -464,23 +464,23 @@ class Keys(NamedTuple):
     def statuses(self) -> str:
         return f"{self.root}/status/"
 
-    def member(self, member_id: str) -> str:
+    def make_member_key(self, member_id: str) -> str:
         return self.members + member_id
 
-    def status(self, member_id: str) -> str:
+    def make_status_key(self, member_id: str) -> str:
         return self.statuses + member_id
 
-    def lease(self, member_id: str) -> str:
+    def make_lease_key(self, member_id: str) -> str:
         """What is put under this member's lease to see whether that lives; whoever reads it learns nothing."""
         return f"{self.root}/lease/{member_id}"
 
-    def drain(self, node_name: str) -> str:
+    def make_drain_key(self, node_name: str) -> str:
         return self.drains + node_name
 
-    def command(self, token: str) -> str:
+    def make_command_key(self, token: str) -> str:
         return self.commands + token
 
-    def round_history(self, round: int) -> str:
+    def make_history_key(self, round: int) -> str:
         """What is remembered of a round; numbers are padded, so that rounds sort."""
         return f"{self.history}{round:08}"
 
@@ -488,13 +488,13 @@ class Keys(NamedTuple):
     def all_assignments(self) -> str:
         return f"{self.root}/assign/"
 
-    def assignments(self, round: int, plan_token: str = "") -> str:
+    def make_assignments_prefix(self, round: int, plan_token: str = "") -> str:
         """The prefix of a round's assignments, or of one plan's."""
         return f"{self.all_assignments}{round}/" + (f"{plan_token}/" if plan_token else "")
 
-    def assignment(self, round: int, plan_token: str, member_id: str) -> str:
-        return self.assignments(round, plan_token) + member_id
+    def make_assignment_key(self, round: int, plan_token: str, member_id: str) -> str:
+        return self.make_assignments_prefix(round, plan_token) + member_id
 
 
-def job_keys(prefix: str, run_id: str, job_key: str) -> Keys:
+def make_job_keys(prefix: str, run_id: str, job_key: str) -> Keys:
     return Keys(f"/{prefix}/{run_id}/{job_key}")

@@ -155,25 +155,25 @@ class Settings:
     def view_s(self) -> float:
         return self.view_ttls * self.lease_ttl_s
 
-    def grace_s(self, mode: str) -> float:
+    def get_grace_s(self, mode: str) -> float:
         """From the stop signal to KILL in a stop of this mode: "kill", "grace" or "fence"."""
         return {"kill": self.restart_grace_s, "grace": self.shutdown_timeout_s}.get(mode, 0.0)
 
-    def gone_within_s(self, mode: str) -> float:
+    def compute_gone_within_s(self, mode: str) -> float:
         """From a stop to the time when a member that has not stopped is given up.
 
         Not before its last look at the store is too old: a node that hears nothing of the stop, though it renews its
         lease, has killed its workers by then.
         """
         view_s = self.view_s if self.lease_ttl_s < math.inf else 0.0
-        return max(self.grace_s(mode) + self.stop_limit_s, view_s)
+        return max(self.get_grace_s(mode) + self.stop_limit_s, view_s)
 
-    def retry_s(self, unanswered: int) -> float:
+    def compute_retry_s(self, unanswered: int) -> float:
         """The pause after so many writes in a row that were not answered."""
         doublings = min(unanswered - 1, 60)
         return float(min(self.retry_delay_s * 2.0**doublings, max(self.retry_delay_s, self.retry_delay_max_s)))
 
-    def backoff_s(self, short_rounds: int) -> float:
+    def compute_backoff_s(self, short_rounds: int) -> float:
         """The pause before the round after `short_rounds` short ones in a row."""
         if short_rounds < 2:
             return 0.0

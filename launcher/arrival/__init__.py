@@ -18,15 +18,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from launcher import credentials, stores
-from launcher.arrival.addresses import is_here, is_in_digits, is_known, own_address, serving_addresses
+from launcher.arrival.addresses import find_own_address, find_serving_addresses, is_here, is_numeric, is_resolvable
 from launcher.arrival.limits import require_timer
-from launcher.arrival.predecessors import Place, take_place
+from launcher.arrival.predecessors import NodeLock, take_node_lock
 from launcher.arrival.probe import probe
 from launcher.config import Config
-from launcher.console import tell
+from launcher.console import log
 from launcher.credentials import Credentials
 from launcher.errors import TemporaryError, UsageError
-from launcher.options.network import Network
+from launcher.options.network import StoreConfig
 from launcher.warden import open_standard_streams
 from rendezvous.errors import MeshrunError
 from rendezvous.peers import connections
@@ -36,10 +36,10 @@ from rendezvous.values import NamedTuple, replace
 
 PAUSE_S = 0.25  # between two looks at a store that is not there yet
 STALE_S = 30.0  # a name may go on meaning the machine that had it before for so long: the usual life of such an answer
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
-class Arrival(NamedTuple):
+class Startup(NamedTuple):
     """`address`: where others reach this node, and its workers each other. `serves_at`: the addresses of this node at
     which it is to serve the store, none if that is somewhere else.
 
@@ -47,12 +47,12 @@ class Arrival(NamedTuple):
     for this boot of the machine.
     """
 
-    network: Network
+    network: StoreConfig
     credentials: Credentials
     name: str
     boot_id: str
     address: str
-    place: Place
+    node_lock: NodeLock
     listener: socket.socket
     serves_at: tuple[str, ...]
 
@@ -61,71 +61,71 @@ class Arrival(NamedTuple):
         return join_address(self.address, self.listener.getsockname()[1])
 
     @property
-    def keep(self) -> tuple[int, ...]:
+    def inherited_fds(self) -> tuple[int, ...]:
         """Descriptors that keeper, warden and workers hold too."""
-        return (self.listener.fileno(), self.place.lock)
+        return (self.listener.fileno(), self.node_lock.descriptor)
 
 
-def arrive(config: Config, network: Network, environ: Mapping[str, str]) -> Arrival:
+def start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) -> Startup:
     """Raises UsageError for what nobody can mend by waiting, TemporaryError when the store does not come in time."""
     open_standard_streams()  # or the listener might land on one of them, and not with the workers
-    with _signals_end_it():
-        return _arrive(config, network, environ)
+    with _end_on_signal():
+        return _start_up(config, network, environ)
 
 
-def _arrive(config: Config, network: Network, environ: Mapping[str, str]) -> Arrival:
+def _start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) -> Startup:
     stores.require_grpc()
     require_timer()
     found = credentials.read(network, environ)
     if config.locality_file is not None:  # whether this node is in it is seen later, with its address
-        from launcher.locality.explicit import text_of
+        from launcher.locality.explicit import read_file
 
-        text_of(config.locality_file)
-    limit_s = float(config.terms.get("start_timeout_s", Settings.start_timeout_s))
+        read_file(config.locality_file)
+    limit_s = float(config.settings.get("start_timeout_s", Settings.start_timeout_s))
     serves_at = _find_store(config, network, limit_s)
     if serves_at:
         stores.require_h2()
     if serves_at and not is_here(network.endpoints[0]):
         _, port = split_address(network.endpoints[0])  # the others come by another way
         network = replace(network, endpoints=(join_address(serves_at[0], port),))
-    address = own_address(local_addr=config.local_addr, interface=config.interface, endpoints=network.endpoints)
+    address = find_own_address(local_addr=config.local_addr, interface=config.interface, endpoints=network.endpoints)
     name = config.node_name or os.uname().nodename
     run = config.run_id or "none"
     # Runs in a store that agents serve seldom have names of their own: there the store tells them apart.
     run = f"{run} at {network.endpoints[0]}" if network.backend == "served" else run
-    place = take_place(run, name, environ)
+    place = take_node_lock(run, name, environ)
     try:
         require_master_port(config)
         listener = listen(config, address)
     except MeshrunError:
-        place.leave()
+        place.release()
         raise
-    return Arrival(
+    return Startup(
         network=network,
         credentials=found,
         name=name,
-        boot_id=boot_id(),
+        boot_id=read_boot_id(),
         address=address,
-        place=place,
+        node_lock=place,
         listener=listener,
         serves_at=serves_at,
     )
 
 
 @contextmanager
-def _signals_end_it() -> Iterator[None]:
+def _end_on_signal() -> Iterator[None]:
     """Let the kernel end this process: Python would wait for a name to be looked up before it saw a Ctrl-C.
 
     For process 1 of a container the kernel drops what is not handled.
     """
 
-    def end(signum: int, frame: object) -> None:
+    def exit_process(signum: int, frame: object) -> None:
         os._exit(128 + signum)
 
-    before = {signum: signal.getsignal(signum) for signum in _ENDING}
+    before = {signum: signal.getsignal(signum) for signum in _END_SIGNALS}
     for signum, disposition in before.items():
         if disposition is not signal.SIG_IGN:
-            signal.signal(signum, end if os.getpid() == 1 else signal.SIG_DFL)
+            signal.signal(signum, exit_process if os.getpid() == 1 else signal.SIG_DFL)
     try:
         yield
     finally:
@@ -133,7 +133,7 @@ def _signals_end_it() -> Iterator[None]:
             signal.signal(signum, disposition)
 
 
-def _find_store(config: Config, network: Network, limit_s: float) -> tuple[str, ...]:
+def _find_store(config: Config, network: StoreConfig, limit_s: float) -> tuple[str, ...]:
     """Wait for the store; or, if it is this node's to serve and nobody does, where to serve it."""
     host = split_address(network.endpoints[0])[0]
     if network.backend == "etcd":
@@ -142,7 +142,7 @@ def _find_store(config: Config, network: Network, limit_s: float) -> tuple[str, 
     if config.node_rank is not None:
         whose = "the agent of node rank 0 serves it"
         hint = f"{whose}: it must run, with the same --master-addr and --master-port"
-    elif _is_named_by_controller(config, network):
+    elif _is_named_by_scheduler(config, network):
         whose = "the agent of node 0 serves it"
         hint = f"{config.origins['rdzv_endpoint']} names it, and it has to run; --standalone runs this node alone"
     elif network.is_host is False:
@@ -153,7 +153,7 @@ def _find_store(config: Config, network: Network, limit_s: float) -> tuple[str, 
             f"{host} is no address of this node, and as far as can be seen here none of a node that came; see is_host"
         )
     if network.is_host is False:
-        wait_for_store(network, limit_s, whose=whose, hint=hint)
+        wait_for_store(network, limit_s, server_note=whose, hint=hint)
         return ()
     if network.is_host:
         whose = f"this node is to serve it once {host} is an address of its own"
@@ -161,27 +161,27 @@ def _find_store(config: Config, network: Network, limit_s: float) -> tuple[str, 
 
     def claim() -> tuple[str, ...]:
         try:
-            return own_site(config, network)
+            return choose_serving_addresses(config, network)
         except UsageError:
-            if is_in_digits(host) or time.monotonic() >= believed_until:
+            if is_numeric(host) or time.monotonic() >= believed_until:
                 raise
             return ()
 
     is_sole = bool(network.is_host) and config.node_rank is None
-    return wait_for_store(network, limit_s, whose=whose, hint=hint, claim=claim, is_sole=is_sole)
+    return wait_for_store(network, limit_s, server_note=whose, hint=hint, claim=claim, is_sole=is_sole)
 
 
-def own_site(config: Config, network: Network) -> tuple[str, ...]:
+def choose_serving_addresses(config: Config, network: StoreConfig) -> tuple[str, ...]:
     """Where this node would serve the store: it is the one that is named, or that was told to. Raises UsageError."""
     endpoint = network.endpoints[0]
-    if at := serving_addresses(endpoint, local_addr=config.local_addr, interface=config.interface):
+    if at := find_serving_addresses(endpoint, local_addr=config.local_addr, interface=config.interface):
         return at
-    if not network.is_host or not is_known(endpoint):
+    if not network.is_host or not is_resolvable(endpoint):
         return ()
     if config.local_addr is not None or config.interface is not None:
-        return (own_address(local_addr=config.local_addr, interface=config.interface, endpoints=()),)
+        return (find_own_address(local_addr=config.local_addr, interface=config.interface, endpoints=()),)
     host = split_address(endpoint)[0]
-    if _is_named_by_controller(config, network):
+    if _is_named_by_scheduler(config, network):
         raise UsageError(
             f"{config.origins['rdzv_endpoint']} calls this node {host}, and no address of it goes by that name",
             "--local-addr says where others reach this one, --rdzv-endpoint where else to meet",
@@ -197,16 +197,16 @@ def own_site(config: Config, network: Network) -> tuple[str, ...]:
     )
 
 
-def _is_named_by_controller(config: Config, network: Network) -> bool:
+def _is_named_by_scheduler(config: Config, network: StoreConfig) -> bool:
     """Whether nobody has said who serves the store, but the environment of a job controller."""
     return config.node_rank is None and network.is_host is not None and "is_host" not in config.rdzv_conf
 
 
 def wait_for_store(
-    network: Network,
+    network: StoreConfig,
     limit_s: float,
     *,
-    whose: str = "",
+    server_note: str = "",
     hint: str = "--rdzv-endpoint names the store, --start-timeout is how long it is waited for",
     claim: Callable[[], tuple[str, ...]] = tuple,
     is_sole: bool = False,
@@ -236,7 +236,7 @@ def wait_for_store(
             raise TemporaryError(sentence, finding.hint or hint)
         if finding.sentence != said:
             said = finding.sentence
-            tell(f"waiting up to {limit_s:g} s for the store: " + "; ".join(filter(None, (said, whose))))
+            log(f"waiting up to {limit_s:g} s for the store: " + "; ".join(filter(None, (said, server_note))))
         time.sleep(PAUSE_S)
 
 
@@ -268,7 +268,7 @@ def listen(config: Config, address: str) -> socket.socket:
         raise TemporaryError(f"cannot listen on {address}: {error.strerror}") from None
 
 
-def boot_id() -> str:
+def read_boot_id() -> str:
     """The kernel's name for this boot of the machine, "" where it has none."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:

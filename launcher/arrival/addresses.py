@@ -16,16 +16,16 @@ import socket
 from collections.abc import Sequence
 
 from launcher.errors import UsageError
-from launcher.interfaces import addresses_of
+from launcher.interfaces import list_addresses
 from rendezvous.stores.addresses import is_local_only, split_address
 
 LOOPBACK = "127.0.0.1"
-_LOOPBACK_NAMES = ("localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback")
+_LOOPBACK_HOSTS = ("localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback")
 # Of networks for documentation (RFC 5737, RFC 3849): the way there is the way to anywhere, and nothing is sent.
-_FAR = ("192.0.2.1:9", "[2001:db8::1]:9")
+_DOCUMENTATION_ENDPOINTS = ("192.0.2.1:9", "[2001:db8::1]:9")
 
 
-def own_address(*, local_addr: str | None, interface: str | None, endpoints: Sequence[str]) -> str:
+def find_own_address(*, local_addr: str | None, interface: str | None, endpoints: Sequence[str]) -> str:
     """An address of this node for the others, in digits: the one given, or the interface's first that others can use,
     or the one from which the first of the store's `endpoints` (HOST:PORT) that has a route is reached, or loopback.
 
@@ -33,13 +33,13 @@ def own_address(*, local_addr: str | None, interface: str | None, endpoints: Seq
     on another host.
     """
     if local_addr is not None:
-        address, what = _in_digits(local_addr), f"--local-addr {local_addr}"
+        address, what = _resolve_host(local_addr), f"--local-addr {local_addr}"
     elif interface is not None:
-        address, what = address_of_interface(interface), f"--interface {interface}"
+        address, what = find_interface_address(interface), f"--interface {interface}"
     else:
-        address = next(filter(None, map(source_address, endpoints)), LOOPBACK)
+        address = next(filter(None, map(find_source_address, endpoints)), LOOPBACK)
         if is_local_only(address) and any(map(_is_own_name, endpoints)):
-            address = main_address() or address
+            address = find_main_address() or address
         what = f"the way to the store at {', '.join(endpoints)}"
     if is_local_only(address):
         elsewhere = [endpoint for endpoint in endpoints if not is_here(endpoint)]
@@ -51,60 +51,66 @@ def own_address(*, local_addr: str | None, interface: str | None, endpoints: Seq
     return address
 
 
-def source_address(endpoint: str) -> str:
+def find_source_address(endpoint: str) -> str:
     """The address from which packets to HOST:PORT leave this node; "" if there is no such host or no route."""
-    for family, place in _places(endpoint):
+    for family, place in _resolve_endpoint(endpoint):
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asked:
             asked.connect(place)
             return str(asked.getsockname()[0])
     return ""
 
 
-def serving_addresses(endpoint: str, *, local_addr: str | None, interface: str | None) -> tuple[str, ...]:
+def find_serving_addresses(endpoint: str, *, local_addr: str | None, interface: str | None) -> tuple[str, ...]:
     """The addresses of this node, in digits, that HOST of HOST:PORT stands for; none if it is on another.
 
     If these are of use to this node alone, though a name by which others mean it, the one that they can use too.
     Raises UsageError for an unknown name or interface.
     """
-    found = tuple(dict.fromkeys(str(place[0]) for family, place in _places(endpoint) if _is_own(family, place[0])))
+    found = tuple(
+        dict.fromkeys(str(place[0]) for family, place in _resolve_endpoint(endpoint) if _is_own(family, place[0]))
+    )
     if not found or not _is_own_name(endpoint):
         return found
     if local_addr is not None or interface is not None:
-        other = own_address(local_addr=local_addr, interface=interface, endpoints=())
+        other = find_own_address(local_addr=local_addr, interface=interface, endpoints=())
     else:
-        other = main_address()
+        other = find_main_address()
     return tuple(dict.fromkeys((*found, *filter(None, (other,)))))
 
 
 def _is_own_name(endpoint: str) -> bool:
     """Whether HOST is a name by which others mean this node, and stands for loopback addresses here."""
     host = split_address(endpoint)[0]
-    found = [str(place[0]) for _, place in _places(endpoint)]
-    is_meant = host in found or host.partition(".")[0] in _LOOPBACK_NAMES
+    found = [str(place[0]) for _, place in _resolve_endpoint(endpoint)]
+    is_meant = host in found or host.partition(".")[0] in _LOOPBACK_HOSTS
     return bool(found) and not is_meant and all(map(is_local_only, found))
 
 
-def main_address() -> str:
+def find_main_address() -> str:
     """The address from which this node speaks to the world at large, or else its first that others can use; or ""."""
     interfaces = [name for _, name in socket.if_nameindex()]
-    others = (address for name in interfaces for address in addresses_of(name))
-    usable = (address for address in (*map(source_address, _FAR), *others) if address and not is_local_only(address))
+    others = (address for name in interfaces for address in list_addresses(name))
+    usable = (
+        address
+        for address in (*map(find_source_address, _DOCUMENTATION_ENDPOINTS), *others)
+        if address and not is_local_only(address)
+    )
     return next(usable, "")
 
 
-def is_known(endpoint: str) -> bool:
+def is_resolvable(endpoint: str) -> bool:
     """Whether HOST stands for an address."""
-    return bool(_places(endpoint))
+    return bool(_resolve_endpoint(endpoint))
 
 
-def is_in_digits(host: str) -> bool:
+def is_numeric(host: str) -> bool:
     """Whether this is an address and no name, so that it will never mean anything else."""
     return ":" in host or host.replace(".", "").isdigit()
 
 
 def is_here(endpoint: str) -> bool:
     """Whether HOST:PORT is on this node; an unknown host is not."""
-    return any(_is_own(family, place[0]) for family, place in _places(endpoint))
+    return any(_is_own(family, place[0]) for family, place in _resolve_endpoint(endpoint))
 
 
 def _is_own(family: int, address: str) -> bool:
@@ -114,19 +120,19 @@ def _is_own(family: int, address: str) -> bool:
     return False
 
 
-def address_of_interface(name: str) -> str:
+def find_interface_address(name: str) -> str:
     """The first address of a network interface that others can use, IPv4 before IPv6; else its first of all.
 
     Raises UsageError.
     """
-    found = addresses_of(name)
+    found = list_addresses(name)
     if not found:
         names = ", ".join(known for _, known in socket.if_nameindex())
         raise UsageError(f"--interface {name}: there is no such interface with an address", f"there are {names}")
     return next((address for address in found if not is_local_only(address)), found[0])
 
 
-def _in_digits(host: str) -> str:
+def _resolve_host(host: str) -> str:
     """The address that a name stands for. Raises UsageError."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -136,7 +142,7 @@ def _in_digits(host: str) -> str:
     return next((address for address in addresses if is_here(f"[{address}]:1")), addresses[0])
 
 
-def _places(endpoint: str) -> list[tuple[int, tuple[str, int]]]:
+def _resolve_endpoint(endpoint: str) -> list[tuple[int, tuple[str, int]]]:
     host, port = split_address(endpoint)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)

@@ -18,7 +18,7 @@ _OLD_S = 60.0  # a keeper joins a new group within milliseconds; a run that neve
 
 def make_path(name: str) -> str:
     """The directory for a new group of this process's own; "" where none may be made."""
-    here = directory(_read("/proc/self/mountinfo"), _read("/proc/self/cgroup"))
+    here = find_directory(_read("/proc/self/mountinfo"), _read("/proc/self/cgroup"))
     return os.path.join(here, f"{_PREFIX}{name}-{os.urandom(4).hex()}") if here and _is_delegated(here) else ""
 
 
@@ -40,7 +40,7 @@ def make(path: str) -> bool:
     return False
 
 
-def members(path: str) -> list[int]:
+def list_members(path: str) -> list[int]:
     """The processes in a group and in those within: a worker may have made one. None if there is no group."""
     if not os.path.basename(path).startswith(_PREFIX):  # it was read from a file
         return []
@@ -49,7 +49,7 @@ def members(path: str) -> list[int]:
 
 def clear(path: str, spared: set[int]) -> list[int]:
     """Kill who is in the group, and what they fork meanwhile; who still was, if none of them is to be spared."""
-    left = members(path)
+    left = list_members(path)
     if spared.intersection(left):
         return []
     if left:
@@ -61,13 +61,13 @@ def clear(path: str, spared: set[int]) -> list[int]:
 
 def remove(path: str) -> None:
     """Take the group away, and those within, if nobody is in any of them."""
-    if os.path.basename(path).startswith(_PREFIX) and not members(path):
+    if os.path.basename(path).startswith(_PREFIX) and not list_members(path):
         for folder, _, _ in os.walk(path, topdown=False):
             with suppress(OSError):
                 os.rmdir(folder)
 
 
-def directory(mounts: str, groups: str) -> str:
+def find_directory(mounts: str, groups: str) -> str:
     """Where a process is in the hierarchy of version 2, by its /proc/PID/mountinfo and cgroup; "" if it is not.
 
     A path with "/.." begins outside of the cgroup namespace, as where a container sees the host's tree: a process that

@@ -19,56 +19,56 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NamedTuple
 
-from launcher.arrival import Arrival
-from launcher.console import tell
+from launcher.arrival import Startup
+from launcher.console import log
 from launcher.errors import UsageError
-from launcher.roster.description import read_description
-from launcher.roster.numbering import two_of_one
+from launcher.roster.description import decode_description
+from launcher.roster.numbering import describe_duplicate_rank
 from rendezvous import records
 from rendezvous.errors import RecordError, StoreError
 from rendezvous.records import Member
 from rendezvous.stores.contract import Get, KeyValue, Store
 
 PAUSE_S = 0.25
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
-class _Holder(NamedTuple):
+class _RankHolder(NamedTuple):
     """Another node that has the number; `is_begun`: in a job whose first round is sealed."""
 
     name: str
     is_begun: bool
 
 
-def require_own_number(store: Store, arrival: Arrival, run_id: str, node_rank: int, *, lease_ttl_s: float) -> None:
+def require_unique_rank(store: Store, startup: Startup, run_id: str, node_rank: int, *, lease_ttl_s: float) -> None:
     """Raise UsageError, with both names, if another node has this number and keeps it for longer than a lease lives.
 
     A signal ends the wait: whoever takes it will leave anyway.
     """
     patience_s = lease_ttl_s + 1
     deadline, said = time.monotonic() + patience_s, False
-    look = _Look(store, arrival, run_id, node_rank)
+    look = _RankClaims(store, startup, run_id, node_rank)
     look.announce(lease_ttl_s)
-    with _noticed() as signals:
-        while not signals and (other := look.holder()):
-            sentence = two_of_one(arrival.name, other.name, node_rank)
+    with _record_signals() as signals:
+        while not signals and (other := look.find_holder()):
+            sentence = describe_duplicate_rank(startup.name, other.name, node_rank)
             if other.is_begun:
-                tell(f"{sentence}: {arrival.name} stands by until {other.name} is gone")
+                log(f"{sentence}: {startup.name} stands by until {other.name} is gone")
                 return
             if time.monotonic() >= deadline:
                 look.withdraw()
                 raise UsageError(sentence, "each node has a number of its own, from 0")
             if not said:
                 said = True
-                tell(f"{sentence}: waiting up to {patience_s:g} s for {other.name} to go")
+                log(f"{sentence}: waiting up to {patience_s:g} s for {other.name} to go")
             time.sleep(PAUSE_S)
 
 
 @contextmanager
-def _noticed() -> Iterator[list[int]]:
+def _record_signals() -> Iterator[list[int]]:
     """The signals that come meanwhile; who takes them is told as ever."""
     found: list[int] = []
-    before = {signum: signal.getsignal(signum) for signum in _ENDING}
+    before = {signum: signal.getsignal(signum) for signum in _END_SIGNALS}
 
     def note(signum: int, frame: FrameType | None) -> None:
         found.append(signum)
@@ -86,26 +86,26 @@ def _noticed() -> Iterator[list[int]]:
             signal.signal(signum, before[signum])
 
 
-class _Look:
+class _RankClaims:
     """At the members of the run's job, and at who has said before this node that it comes."""
 
-    def __init__(self, store: Store, arrival: Arrival, run_id: str, node_rank: int) -> None:
+    def __init__(self, store: Store, startup: Startup, run_id: str, node_rank: int) -> None:
         self._store = store
-        self._arrival = arrival
-        self._prefix, self._run_id = arrival.network.prefix, run_id
+        self._startup = startup
+        self._prefix, self._run_id = startup.network.prefix, run_id
         self._node_rank = node_rank
-        self._coming = records.node_number_prefix(self._prefix, run_id, node_rank)
-        self._before = 0  # the revision at which this node has said that it comes
+        self._claim_prefix = records.make_node_number_prefix(self._prefix, run_id, node_rank)
+        self._claim_revision = 0  # the revision at which this node has said that it comes
         self._lease = 0
 
     def announce(self, ttl_s: float) -> None:
         """Say that this node comes; where the store is away nothing is said, and whoever joins waits for it."""
-        arrival, key = self._arrival, self._coming + os.urandom(8).hex()
+        arrival, key = self._startup, self._claim_prefix + os.urandom(8).hex()
         own = Member(member_id="", node_name=arrival.name, boot_id=arrival.boot_id, description="")
         value = records.encode(own, key, arrival.credentials.secret)
         try:
             self._lease = self._store.lease_grant(ttl_s).id
-            self._before = self._store.put(key, value, lease=self._lease)
+            self._claim_revision = self._store.put(key, value, lease=self._lease)
         except StoreError:
             return
 
@@ -114,41 +114,41 @@ class _Look:
         with suppress(StoreError):
             self._store.lease_revoke(self._lease)
 
-    def holder(self) -> _Holder | None:
+    def find_holder(self) -> _RankHolder | None:
         """Another node with the number, if there is one; None where the store cannot say."""
         prefix, run_id = self._prefix, self._run_id
         try:
-            reads = (Get(records.current_key(prefix, run_id)), Get(self._coming, prefix=True))
+            reads = (Get(records.make_current_key(prefix, run_id)), Get(self._claim_prefix, prefix=True))
             current, coming = self._store.txn((), reads).found
             members: tuple[KeyValue, ...] = ()
             is_begun = False
             if current.first is not None:
-                job = records.job_keys(prefix, run_id, current.first.value.decode(errors="replace"))
+                job = records.make_job_keys(prefix, run_id, current.first.value.decode(errors="replace"))
                 round, found = self._store.txn((), (Get(job.round), Get(job.members, prefix=True))).found
                 is_begun, members = round.first is not None, found.items
         except StoreError:
             return None
         for item in members:
-            member = self._read(item)
-            if member is not None and self._has_number(member):
-                return _Holder(member.node_name, is_begun)
+            member = self._decode_other(item)
+            if member is not None and self._has_rank(member):
+                return _RankHolder(member.node_name, is_begun)
         for item in coming.items:
-            member = self._read(item)
-            if member is not None and item.create_revision < self._before:
-                return _Holder(member.node_name, is_begun)
+            member = self._decode_other(item)
+            if member is not None and item.create_revision < self._claim_revision:
+                return _RankHolder(member.node_name, is_begun)
         return None
 
-    def _read(self, item: KeyValue) -> Member | None:
+    def _decode_other(self, item: KeyValue) -> Member | None:
         """Another node, from what it has written."""
         try:
-            member = records.decode(Member, item.value, item.key, self._arrival.credentials.secret)
+            member = records.decode(Member, item.value, item.key, self._startup.credentials.secret)
         except RecordError:
             return None
-        is_this = (member.node_name, member.boot_id) == (self._arrival.name, self._arrival.boot_id)
+        is_this = (member.node_name, member.boot_id) == (self._startup.name, self._startup.boot_id)
         return None if is_this else member
 
-    def _has_number(self, member: Member) -> bool:
+    def _has_rank(self, member: Member) -> bool:
         try:
-            return read_description(member.description).node_rank == self._node_rank
+            return decode_description(member.description).node_rank == self._node_rank
         except RecordError:
             return False

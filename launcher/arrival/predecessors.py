@@ -29,8 +29,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from launcher.arrival import control_group
-from launcher.console import tell
-from launcher.errors import TemporaryError, UsageError, shortage_hint
+from launcher.console import log
+from launcher.errors import TemporaryError, UsageError, find_shortage_hint
 from launcher.warden.pidfds import kill_exactly
 from launcher.warden.words import KEEPER_NAME
 from rendezvous.errors import MeshrunError
@@ -38,30 +38,30 @@ from rendezvous.values import NamedTuple
 
 LIMIT_S = 10.0
 """Killed processes are gone in milliseconds; one that hangs in a driver for longer needs a person, or another node."""
-LOOK_AGAIN_S = 0.05
+RETRY_S = 0.05
 PATIENCE_S = 0.2
 """Who has just locked the file writes its name there next; until then it looks like a lock that no agent holds."""
 KEEPER_LIMIT_S = 5.0
 """A keeper needs milliseconds, or 3 s where a process hangs in a driver; one that was stopped goes on by a signal."""
-MARK = "LAUNCHER_PLACE"
-_NAME_SIZE = 64  # of an agent in the file
-_VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS")
+LOCK_VARIABLE = "LAUNCHER_PLACE"
+_OWNER_SIZE = 64  # of an agent in the file
+_VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS")
 
 
-class Place(NamedTuple):
+class NodeLock(NamedTuple):
     """`lock` is to be kept open by the agent and inherited by keeper, warden and workers; `environment` is for workers.
 
     `group`: the control group for the keeper and all below it, "" if there is none.
     """
 
     path: str
-    lock: int
+    descriptor: int
     environment: Mapping[str, str]
     group: str = ""
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Give the place up, and take the file away if nobody else holds it, as a process may that cannot be ended."""
-        os.close(self.lock)
+        os.close(self.descriptor)
         control_group.remove(self.group)
         with suppress(OSError):
             lock = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -73,17 +73,17 @@ class Place(NamedTuple):
                 os.close(lock)
 
 
-def take_place(
+def take_node_lock(
     run_id: str, node_name: str, environ: Mapping[str, str], *, limit_s: float = LIMIT_S, folder: str = ""
-) -> Place:
+) -> NodeLock:
     """Clear away what an earlier life of this run has left here, and take its place; call before the warden's fork.
 
     `folder`: where the locks lie, by default a directory of this user's. Raises TemporaryError with the pids of those
     who are still there after `limit_s`, and UsageError when there is no directory that is this user's alone.
     """
-    name = _digest("\0".join((run_id, node_name, *(environ.get(variable, "") for variable in _VISIBLE))))
-    path = _place_for(f"{name}.lock", [folder] if folder else _folders())
-    spared = _line_of(os.getpid())
+    name = _hash_text("\0".join((run_id, node_name, *(environ.get(variable, "") for variable in _VISIBLE_DEVICES))))
+    path = _find_lock_path(f"{name}.lock", [folder] if folder else _list_lock_dirs())
+    spared = _list_ancestors(os.getpid())
     began = time.monotonic()
     deadline, agentless_since, has_told = began + limit_s, math.inf, False
     refused: dict[int, str] = {}
@@ -91,15 +91,15 @@ def take_place(
     try:
         while True:
             lock = _lock(path) if lock is None else lock
-            agent = _agent(path) if lock is None else ""
-            holders = _leftovers(name, path if lock is None else "", spared)
+            agent = _read_agent_pid(path) if lock is None else ""
+            holders = _list_leftovers(name, path if lock is None else "", spared)
             if lock is not None and not holders:
-                holders = control_group.clear(os.fsdecode(_read(path)[_NAME_SIZE:]), spared)
+                holders = control_group.clear(os.fsdecode(_read(path)[_OWNER_SIZE:]), spared)
             if lock is not None and not holders:
-                return Place(path, lock, {MARK: f"{name}-{os.urandom(8).hex()}"}, _new_group(lock, name))
+                return NodeLock(path, lock, {LOCK_VARIABLE: f"{name}-{os.urandom(8).hex()}"}, _make_group(lock, name))
             now = time.monotonic()
             if now >= deadline:
-                raise _refusal(run_id, node_name, agent, holders, refused, limit_s)
+                raise _make_refusal(run_id, node_name, agent, holders, refused, limit_s)
             agentless_since = math.inf if agent else min(agentless_since, now)
             if lock is not None or now >= agentless_since + PATIENCE_S:
                 refused = {}
@@ -111,15 +111,15 @@ def take_place(
                         refused[pid] = _kill(pid, name, "" if lock is not None else path)
             elif agent and not has_told:
                 has_told = True
-                tell(f"agent {agent} of run {run_id} is here as {node_name}: waiting up to {limit_s:g} s for its end")
-            time.sleep(LOOK_AGAIN_S)
+                log(f"agent {agent} of run {run_id} is here as {node_name}: waiting up to {limit_s:g} s for its end")
+            time.sleep(RETRY_S)
     except BaseException:
         if lock is not None:
             os.close(lock)
         raise
 
 
-def _refusal(
+def _make_refusal(
     run_id: str, node_name: str, agent: str, holders: list[int], refused: Mapping[int, str], limit_s: float
 ) -> MeshrunError:
     """`refused`: why a process could not be killed, "" for one that was."""
@@ -143,50 +143,50 @@ def _refusal(
     )
 
 
-def _new_group(lock: int, name: str) -> str:
+def _make_group(lock: int, name: str) -> str:
     """A group for what this agent will start, noted before it is made; "" if none can be made."""
     group = control_group.make_path(name)
-    os.ftruncate(lock, _NAME_SIZE)
-    os.pwrite(lock, os.fsencode(group), _NAME_SIZE)
+    os.ftruncate(lock, _OWNER_SIZE)
+    os.pwrite(lock, os.fsencode(group), _OWNER_SIZE)
     return group if group and control_group.make(group) else ""
 
 
 # --- the lock ---
 
 
-def _folders() -> list[str]:
+def _list_lock_dirs() -> list[str]:
     """Where locks may lie. All agents of a user on a host have to come to the same one, whatever their environment."""
     uid = os.geteuid()
     # The last two cannot be made by others first; but they are root's alone, or go when the user logs out.
     return [f"/tmp/meshrun-{uid}", f"/dev/shm/meshrun-{uid}", f"/run/meshrun-{uid}", f"/run/user/{uid}/meshrun"]
 
 
-def _place_for(file: str, folders: list[str]) -> str:
+def _find_lock_path(file: str, folders: list[str]) -> str:
     """The path of the lock: where an agent has left the file, or else in the first directory that can be used.
 
     Raises UsageError, or TemporaryError if all that is missing is space.
     """
     for folder in folders:
         path = os.path.join(folder, file)
-        if os.path.lexists(path) and not _fault(folder):
+        if os.path.lexists(path) and not _find_fault(folder):
             return path
     faults: list[tuple[str, int]] = []
     for folder in folders:
-        fault = _fault(folder)
+        fault = _find_fault(folder)
         if not fault:
             if faults:
-                tell(f"the lock of this node lies in {folder}: {'; '.join(sentence for sentence, _ in faults)}")
+                log(f"the lock of this node lies in {folder}: {'; '.join(sentence for sentence, _ in faults)}")
             return os.path.join(folder, file)
         faults.append(fault)
     sentence = f"there is no place for this node's lock: {'; '.join(sentence for sentence, _ in faults)}"
-    if hint := next(filter(None, (shortage_hint(number) for _, number in faults)), None):
+    if hint := next(filter(None, (find_shortage_hint(number) for _, number in faults)), None):
         raise TemporaryError(sentence, hint)
     raise UsageError(
         sentence, "mount a /tmp that can be written, such as a tmpfs or an emptyDir; root can remove what is another's"
     )
 
 
-def _fault(folder: str) -> tuple[str, int] | None:
+def _find_fault(folder: str) -> tuple[str, int] | None:
     """Why nothing can be locked there, and the errno; made if need be. Others may write beside it: it must be ours."""
     try:
         with suppress(FileExistsError):
@@ -211,7 +211,7 @@ def _lock(path: str) -> int | None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_at(path, lock):
-                os.pwrite(lock, f"{os.getpid()} {_start_time(os.getpid())}\n".encode().ljust(_NAME_SIZE), 0)
+                os.pwrite(lock, f"{os.getpid()} {_read_start_time(os.getpid())}\n".encode().ljust(_OWNER_SIZE), 0)
                 return lock
         except BlockingIOError:
             pass
@@ -219,7 +219,7 @@ def _lock(path: str) -> int | None:
             os.close(lock)
             raise
     except OSError as error:
-        raise _unusable(path, error) from None
+        raise _make_lock_error(path, error) from None
     os.close(lock)
     return None
 
@@ -232,22 +232,22 @@ def _is_at(path: str, lock: int) -> bool:
         return False
 
 
-def _unusable(path: str, error: OSError) -> MeshrunError:
+def _make_lock_error(path: str, error: OSError) -> MeshrunError:
     return TemporaryError(
-        f"cannot lock this node's place in the run with {path}: {error.strerror}", shortage_hint(error.errno)
+        f"cannot lock this node's place in the run with {path}: {error.strerror}", find_shortage_hint(error.errno)
     )
 
 
-def _agent(path: str) -> str:
+def _read_agent_pid(path: str) -> str:
     """The pid of the agent that has locked the file, if it is still the same process; else ""."""
-    words = _read(path)[:_NAME_SIZE].split()
+    words = _read(path)[:_OWNER_SIZE].split()
     if len(words) != 2 or not words[0].isdigit():
         return ""  # it is about to write it, or was killed before: it has started nothing then
-    is_same = _start_time(int(words[0])) == words[1].decode(errors="replace")
+    is_same = _read_start_time(int(words[0])) == words[1].decode(errors="replace")
     return words[0].decode() if is_same else ""
 
 
-def _start_time(pid: int) -> str:
+def _read_start_time(pid: int) -> str:
     """When the process began, in the kernel's ticks; "" if it has ended. Tells apart two that share a pid."""
     fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return fields[19].decode() if fields and fields[0] not in (b"Z", b"X") else ""
@@ -256,23 +256,23 @@ def _start_time(pid: int) -> str:
 # --- who is left ---
 
 
-def _leftovers(name: str, path: str, spared: set[int]) -> list[int]:
+def _list_leftovers(name: str, path: str, spared: set[int]) -> list[int]:
     """This user's processes that carry the mark of this place, or that have the locked file open (if it is given)."""
-    return [pid for pid in _own_processes() if pid not in spared and _is_leftover(pid, name, path)]
+    return [pid for pid in _list_own_processes() if pid not in spared and _is_leftover(pid, name, path)]
 
 
 def _is_leftover(pid: int, name: str, path: str) -> bool:
-    mark = f"{MARK}={name}-".encode()
+    mark = f"{LOCK_VARIABLE}={name}-".encode()
     environment = _read(f"/proc/{pid}/environ")
     is_marked = mark in environment and any(entry.startswith(mark) for entry in environment.split(b"\0"))
-    return bool(_start_time(pid)) and (is_marked or (bool(path) and _has_open(pid, path)))
+    return bool(_read_start_time(pid)) and (is_marked or (bool(path) and _has_open(pid, path)))
 
 
 def _is_keeper(pid: int) -> bool:
     return _read(f"/proc/{pid}/comm").strip() == KEEPER_NAME.encode()
 
 
-def _own_processes() -> Iterator[int]:
+def _list_own_processes() -> Iterator[int]:
     for number in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):
             if os.stat(f"/proc/{number}").st_uid == os.geteuid():
@@ -287,7 +287,7 @@ def _has_open(pid: int, path: str) -> bool:
     return False
 
 
-def _line_of(pid: int) -> set[int]:
+def _list_ancestors(pid: int) -> set[int]:
     """A process and all it descends from: an agent may have been started by what carries the mark."""
     line: set[int] = set()
     while pid > 0 and pid not in line:
@@ -314,7 +314,7 @@ def _read(path: str) -> bytes:
         return b""
 
 
-def _digest(text: str) -> str:
+def _hash_text(text: str) -> str:
     import hashlib
 
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]

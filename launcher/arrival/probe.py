@@ -13,7 +13,7 @@ import socket
 from typing import TYPE_CHECKING, Literal
 
 from launcher.errors import UsageError
-from launcher.options.network import Network
+from launcher.options.network import StoreConfig
 from rendezvous.stores.addresses import split_address
 from rendezvous.values import NamedTuple
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 LIMIT_S = 2.0  # for each step: a connection in a data centre takes milliseconds
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # RFC 9113 3.4: empty settings
-_SETTINGS = 4
+_SETTINGS_FRAME = 4
 _PORT_HINT = "etcd's usual port is 2379"
 _OTHER_PORT_HINT = "something else has the port: give all nodes another"
 _TLS_HINT = "write etcds:// in front of it, or protocol=https into --rdzv-conf"
 _PLAIN_HINT = "write etcd:// in front of it, without protocol=https and certificates"
 
 
-class Finding(NamedTuple):
+class ProbeResult(NamedTuple):
     """`sentence` is "" if all is well."""
 
     kind: Literal["good", "absent", "wrong"]
@@ -37,12 +37,12 @@ class Finding(NamedTuple):
     hint: str | None = None
 
 
-def probe(network: Network) -> Finding:
+def probe(network: StoreConfig) -> ProbeResult:
     """The best that is found at any of the endpoints: one good server is enough. Raises UsageError for bad files."""
-    context = _context(network) if network.uses_tls else None
+    context = _make_context(network) if network.uses_tls else None
     found = []
     for endpoint in network.endpoints:
-        finding = _probe(endpoint, context, network)
+        finding = _probe_endpoint(endpoint, context, network)
         if finding.kind == "good":
             return finding
         found.append(finding)
@@ -50,90 +50,94 @@ def probe(network: Network) -> Finding:
     return next((finding for finding in found if finding.kind == "absent"), found[0])
 
 
-def _probe(endpoint: str, context: ssl.SSLContext | None, network: Network) -> Finding:
+def _probe_endpoint(endpoint: str, context: ssl.SSLContext | None, network: StoreConfig) -> ProbeResult:
     host, port = split_address(endpoint)
     try:
         connection = socket.create_connection((host, port), LIMIT_S)
     except UnicodeError:
-        return Finding("wrong", f"{endpoint} cannot be a place: {host[:80]!r} is no name of a host")
+        return ProbeResult("wrong", f"{endpoint} cannot be a place: {host[:80]!r} is no name of a host")
     except socket.gaierror as error:
-        return Finding("absent", f"{endpoint} cannot be found: {error.strerror}")
+        return ProbeResult("absent", f"{endpoint} cannot be found: {error.strerror}")
     except TimeoutError:
-        return Finding("absent", f"{endpoint} does not answer")
+        return ProbeResult("absent", f"{endpoint} does not answer")
     except OSError as error:
-        return Finding("absent", f"{endpoint} cannot be reached: {error.strerror or error}")
+        return ProbeResult("absent", f"{endpoint} cannot be reached: {error.strerror or error}")
     with connection:
         try:
             if network.backend == "served":
-                return _plain(endpoint, connection, (host, port), "a job's store", _OTHER_PORT_HINT, _OTHER_PORT_HINT)
+                return _probe_plain(
+                    endpoint, connection, (host, port), "a job's store", _OTHER_PORT_HINT, _OTHER_PORT_HINT
+                )
             if context is None:
-                return _plain(endpoint, connection, (host, port), "an etcd", _PORT_HINT, _TLS_HINT)
-            return _encrypted(endpoint, connection, context, (host, port), network.cert_file is not None)
+                return _probe_plain(endpoint, connection, (host, port), "an etcd", _PORT_HINT, _TLS_HINT)
+            return _probe_tls(endpoint, connection, context, (host, port), network.cert_file is not None)
         except TimeoutError:
-            return Finding("absent", f"{endpoint} accepts connections and does not answer")
+            return ProbeResult("absent", f"{endpoint} accepts connections and does not answer")
         except OSError as error:
-            return Finding("absent", f"{endpoint} ended the connection: {error.strerror or error}")
+            return ProbeResult("absent", f"{endpoint} ended the connection: {error.strerror or error}")
 
 
-def _plain(
+def _probe_plain(
     endpoint: str, connection: socket.socket, address: tuple[str, int], wanted: str, hint: str, tls_hint: str
-) -> Finding:
+) -> ProbeResult:
     reply = b""
     with contextlib.suppress(ConnectionError):
-        reply = _greet(connection)
+        reply = _send_preface(connection)
     if _is_settings(reply):
-        return Finding("good")
+        return ProbeResult("good")
     if reply.startswith((b"HTTP/", b"<")):  # the latter is the body alone, which old servers send a stranger
-        return Finding("wrong", f"{endpoint} is a web server, not {wanted}", hint)
-    if _speaks_tls(address):
-        return Finding("wrong", f"{endpoint} speaks TLS, and is named without", tls_hint)
+        return ProbeResult("wrong", f"{endpoint} is a web server, not {wanted}", hint)
+    if _is_tls(address):
+        return ProbeResult("wrong", f"{endpoint} speaks TLS, and is named without", tls_hint)
     if not reply:
-        return Finding("absent", f"{endpoint} ended the connection")
-    return Finding("wrong", f"{endpoint} is not {wanted}: it answers {reply[:16]!r}", hint)
+        return ProbeResult("absent", f"{endpoint} ended the connection")
+    return ProbeResult("wrong", f"{endpoint} is not {wanted}: it answers {reply[:16]!r}", hint)
 
 
-def _encrypted(
+def _probe_tls(
     endpoint: str,
     connection: socket.socket,
     context: ssl.SSLContext,
     address: tuple[str, int],
     has_certificate: bool,
-) -> Finding:
+) -> ProbeResult:
     import ssl
 
     try:
         with context.wrap_socket(connection, server_hostname=address[0]) as encrypted:
-            reply = _greet(encrypted)
+            reply = _send_preface(encrypted)
     except ssl.SSLCertVerificationError as error:
         reason = error.verify_message.rstrip(".").lower()
-        return Finding(
+        return ProbeResult(
             "wrong", f"the certificate of {endpoint} is refused: {reason}", "cacert=FILE in --rdzv-conf names its root"
         )
     except ssl.SSLError as error:
         if error.reason == "WRONG_VERSION_NUMBER":
-            return Finding("wrong", f"{endpoint} does not speak TLS", _PLAIN_HINT)
+            return ProbeResult("wrong", f"{endpoint} does not speak TLS", _PLAIN_HINT)
         if "ALERT" in (error.reason or ""):
             what = "this node's certificate" if has_certificate else "a client without a certificate"
-            return Finding("wrong", f"{endpoint} refuses {what}: {_words(error)}", "cert=FILE,key=FILE in --rdzv-conf")
-        return _silent(endpoint, f"ended the TLS connection: {_words(error)}", address)
+            return ProbeResult(
+                "wrong", f"{endpoint} refuses {what}: {_format_error(error)}", "cert=FILE,key=FILE in --rdzv-conf"
+            )
+        return _explain_no_answer(endpoint, f"ended the TLS connection: {_format_error(error)}", address)
     except TimeoutError:
-        return _silent(endpoint, "accepts connections and does not answer", address)
+        return _explain_no_answer(endpoint, "accepts connections and does not answer", address)
     except ConnectionError as error:
-        return _silent(endpoint, f"ended the TLS connection: {error.strerror or error}", address)
+        return _explain_no_answer(endpoint, f"ended the TLS connection: {error.strerror or error}", address)
     if _is_settings(reply):
-        return Finding("good")
-    return Finding("wrong", f"{endpoint} speaks TLS and is not an etcd", _PORT_HINT)
+        return ProbeResult("good")
+    return ProbeResult("wrong", f"{endpoint} speaks TLS and is not an etcd", _PORT_HINT)
 
 
-def _silent(endpoint: str, what: str, address: tuple[str, int]) -> Finding:
+def _explain_no_answer(endpoint: str, what: str, address: tuple[str, int]) -> ProbeResult:
     """Nothing came back over TLS: perhaps something does without."""
     with contextlib.suppress(OSError), socket.create_connection(address, LIMIT_S) as connection:
-        if _greet(connection):
-            return Finding("wrong", f"{endpoint} does not speak TLS", _PLAIN_HINT)
-    return Finding("absent", f"{endpoint} {what}")
+        if _send_preface(connection):
+            return ProbeResult("wrong", f"{endpoint} does not speak TLS", _PLAIN_HINT)
+    return ProbeResult("absent", f"{endpoint} {what}")
 
 
-def _greet(connection: socket.socket) -> bytes:
+def _send_preface(connection: socket.socket) -> bytes:
     """Say what an HTTP/2 client says first; the first bytes of the answer."""
     connection.settimeout(LIMIT_S)
     connection.sendall(_PREFACE)
@@ -145,10 +149,10 @@ def _greet(connection: socket.socket) -> bytes:
 
 def _is_settings(reply: bytes) -> bool:
     """A frame header is 3 bytes of length, one of type, one of flags, four of stream, which is 0 for settings."""
-    return len(reply) >= 9 and reply[3] == _SETTINGS and reply[5:9] == bytes(4)
+    return len(reply) >= 9 and reply[3] == _SETTINGS_FRAME and reply[5:9] == bytes(4)
 
 
-def _speaks_tls(address: tuple[str, int]) -> bool:
+def _is_tls(address: tuple[str, int]) -> bool:
     import ssl
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # nothing is said over it, so nobody has to be believed
@@ -163,7 +167,7 @@ def _speaks_tls(address: tuple[str, int]) -> bool:
         return False
 
 
-def _context(network: Network) -> ssl.SSLContext:
+def _make_context(network: StoreConfig) -> ssl.SSLContext:
     import ssl
 
     files = {"cacert": network.ca_file, "cert": network.cert_file, "key": network.key_file}
@@ -172,7 +176,7 @@ def _context(network: Network) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=network.ca_file)
         if network.cert_file is not None:
-            context.load_cert_chain(network.cert_file, network.key_file, password=_no_password)
+            context.load_cert_chain(network.cert_file, network.key_file, password=_refuse_password)
     except (ssl.SSLError, ValueError) as error:
         named = ", ".join(str(path) for path in files.values() if path is not None)
         raise UsageError(f"{named}: no certificates and keys in PEM form that fit each other ({error})") from None
@@ -188,10 +192,10 @@ def _require_readable(name: str, path: str | None) -> None:
         raise UsageError(f"{name}={path} cannot be read: {error.strerror}") from None
 
 
-def _no_password() -> str:
+def _refuse_password() -> str:
     """Called for a key with a password: asking on the terminal is no answer for an agent."""
     raise ValueError("the key has a password")
 
 
-def _words(error: ssl.SSLError) -> str:
+def _format_error(error: ssl.SSLError) -> str:
     return (error.reason or str(error)).lower().replace("_", " ")

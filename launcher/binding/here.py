@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
-from launcher.binding import FLAG, Binding, bind, homes, sentence, sysfs
+from launcher.binding import FLAG, CpuBinding, bind, describe_bindings, list_numa_nodes, sysfs
 from launcher.node import Slot
 from rendezvous.values import NamedTuple
 
@@ -19,39 +19,39 @@ if TYPE_CHECKING:
     from launcher.options.sharing import NumaMode
 
 
-class Bound(NamedTuple):
+class NodeBinding(NamedTuple):
     """By local rank, and what to say of it at the start."""
 
-    bindings: tuple[Binding, ...]
+    bindings: tuple[CpuBinding, ...]
     remarks: tuple[str, ...]
 
 
-def bound(mode: NumaMode, slots: Sequence[Slot]) -> Bound:
+def bind_node(mode: NumaMode, slots: Sequence[Slot]) -> NodeBinding:
     """The CPUs of every worker. Raises UsageError if they cannot be bound."""
     allowed = frozenset(os.sched_getaffinity(0))
-    bindings = bind(mode, sysfs.read(allowed), allowed, homes(slots))
-    remarks = [sentence(mode, bindings)]
-    if refusal := _refusal({binding.memory for binding in bindings if binding.memory}):
+    bindings = bind(mode, sysfs.read_topology(allowed), allowed, list_numa_nodes(slots))
+    remarks = [describe_bindings(mode, bindings)]
+    if refusal := _explain_refusal({binding.memory for binding in bindings if binding.memory}):
         bindings = tuple(binding._replace(memory=()) for binding in bindings)
         remarks.append(f"{FLAG}: workers take memory as Linux does by default: {refusal}")
-    return Bound(bindings, tuple(remarks))
+    return NodeBinding(bindings, tuple(remarks))
 
 
-def _refusal(wanted: Iterable[tuple[int, ...]]) -> str:
+def _explain_refusal(node_sets: Iterable[tuple[int, ...]]) -> str:
     """Why such policies are not set; empty if they can be. This thread's own is as before."""
-    wanted = sorted(wanted)
-    if not wanted:
+    node_sets = sorted(node_sets)
+    if not node_sets:
         return ""
     from launcher.warden import memory
 
     try:
-        if memory.policy()[0] != memory.DEFAULT:
+        if memory.read_policy()[0] != memory.DEFAULT:
             return "the agent has a memory policy of its own, which they inherit"
         try:
-            for nodes in wanted:
-                memory.prefer(nodes)
+            for nodes in node_sets:
+                memory.prefer_nodes(nodes)
         finally:
-            memory.forget()
+            memory.reset_policy()
     except OSError as error:
         return f"the kernel refuses a memory policy ({error.strerror}); a container needs CAP_SYS_NICE for one"
     return ""

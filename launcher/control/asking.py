@@ -11,19 +11,19 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from launcher.errors import TemporaryError, UsageError
-from launcher.overview.reading import find, read
-from launcher.overview.state import Overview, overview
-from launcher.overview.words import headline
-from launcher.preview.words import listed
+from launcher.overview.reading import find_run, read_job
+from launcher.overview.state import Overview, build_overview
+from launcher.overview.words import format_headline
+from launcher.preview.words import format_list
 from rendezvous import records
 from rendezvous.errors import RecordError
 from rendezvous.records import Command, LeaderRecord, Verdict, decode, encode
 from rendezvous.stores.contract import Compare, Delete, Get, KeyValue, Put, Store
 
-PAUSE_S = 0.1  # between two looks; one small read each
+POLL_INTERVAL_S = 0.1  # between two looks; one small read each
 
 
-class Job(NamedTuple):
+class JobHandle(NamedTuple):
     """Where the run is, and with what its records are signed."""
 
     store: Store
@@ -32,30 +32,32 @@ class Job(NamedTuple):
     secret: bytes
 
 
-class Waiting(NamedTuple):
+class WaitPolicy(NamedTuple):
     """The clock that a wait goes by: `pause` returns after so many seconds, `limit_s` is when the wait ends."""
 
     clock: Callable[[], float]
-    pause: Callable[[float], object]
+    sleep: Callable[[float], object]
     limit_s: float
 
 
-def ask(job: Job, command: Command, token: str, waiting: Waiting, *, may_be_absent: bool = False) -> str:
+def submit_request(
+    job: JobHandle, command: Command, request_id: str, wait: WaitPolicy, *, may_be_absent: bool = False
+) -> str:
     """Have the leader do it; what the job does then, as a sentence.
 
     `token` names the request; `may_be_absent`: the node to drain need not be there. Raises UsageError for what cannot
     be, with the leader's reason if it is its word, and TemporaryError when there is no answer within the limit.
     """
-    deadline = waiting.clock() + waiting.limit_s
-    before = overview(read(job.store, job.prefix, job.run_id, job.secret), job.secret)
+    deadline = wait.clock() + wait.limit_s
+    before = build_overview(read_job(job.store, job.prefix, job.run_id, job.secret), job.secret)
     if before.verdict is None and not may_be_absent:
         _require_node(command, before)
-    current = find(job.store, job.prefix, job.run_id)
-    place = records.job_keys(job.prefix, job.run_id, current.value.decode(errors="replace"))
-    key = place.command(token)
-    _put(job, command, current, place, key)
+    current = find_run(job.store, job.prefix, job.run_id)
+    place = records.make_job_keys(job.prefix, job.run_id, current.value.decode(errors="replace"))
+    key = place.make_command_key(request_id)
+    _write_request(job, command, current, place, key)
     while (item := job.store.get(key).first) is not None:
-        answer = _answer(item, job.secret)
+        answer = _decode_answer(item, job.secret)
         if answer:
             # Whoever takes over finds the request, and says that there is a leader now.
             is_done = command.kind == "takeover" and not before.leader
@@ -63,23 +65,23 @@ def ask(job: Job, command: Command, token: str, waiting: Waiting, *, may_be_abse
             if not is_done:
                 raise UsageError(f"run {job.run_id}: {answer}")
             break
-        if waiting.clock() >= deadline:
-            raise TemporaryError(*_silence(job, command, place, waiting.limit_s))
-        waiting.pause(PAUSE_S)
+        if wait.clock() >= deadline:
+            raise TemporaryError(*_explain_timeout(job, command, place, wait.limit_s))
+        wait.sleep(POLL_INTERVAL_S)
     while True:
-        seen = overview(read(job.store, job.prefix, job.run_id, job.secret), job.secret)
-        if _has_happened(command, seen) or waiting.clock() >= deadline:
-            return _told(command, seen)
-        waiting.pause(PAUSE_S)
+        seen = build_overview(read_job(job.store, job.prefix, job.run_id, job.secret), job.secret)
+        if _has_happened(command, seen) or wait.clock() >= deadline:
+            return _describe_outcome(command, seen)
+        wait.sleep(POLL_INTERVAL_S)
 
 
-def _put(job: Job, command: Command, current: KeyValue, place: records.Keys, key: str) -> None:
+def _write_request(job: JobHandle, command: Command, current: KeyValue, keys: records.Keys, key: str) -> None:
     """Write the request, unless the job has ended or another has taken its place."""
     guards = (
         Compare(current.key, "mod", "=", current.mod_revision),
-        Compare(place.verdict, "create", "=", 0),
+        Compare(keys.verdict, "create", "=", 0),
     )
-    answer = job.store.txn(guards, (Put(key, encode(command, key, job.secret)),), (Get(place.verdict),))
+    answer = job.store.txn(guards, (Put(key, encode(command, key, job.secret)),), (Get(keys.verdict),))
     if answer.succeeded:
         return
     item = answer.found[0].first
@@ -92,16 +94,16 @@ def _put(job: Job, command: Command, current: KeyValue, place: records.Keys, key
     raise UsageError(f"run {job.run_id} has already ended: {reason}")
 
 
-def _answer(item: KeyValue, secret: bytes) -> str:
+def _decode_answer(item: KeyValue, secret: bytes) -> str:
     try:
         return decode(Command, item.value, item.key, secret).answer
     except RecordError as error:
         return str(error)
 
 
-def _silence(job: Job, command: Command, place: records.Keys, limit_s: float) -> tuple[str, str]:
+def _explain_timeout(job: JobHandle, command: Command, keys: records.Keys, limit_s: float) -> tuple[str, str]:
     """Why nothing has happened, and what comes next."""
-    item = job.store.get(place.leader).first
+    item = job.store.get(keys.leader).first
     stays = "the request stays, and the next leader does it"
     if item is None:
         return f"run {job.run_id} has had no leader for {limit_s:g} s, so nobody could {command.kind}", stays
@@ -112,40 +114,40 @@ def _silence(job: Job, command: Command, place: records.Keys, limit_s: float) ->
     return f"{name} leads run {job.run_id} and has not answered for {limit_s:g} s", stays
 
 
-def _require_node(command: Command, seen: Overview) -> None:
+def _require_node(command: Command, overview: Overview) -> None:
     """Refuse the name of a node that is not there: most such names are misspelt."""
     if command.kind not in ("drain", "undrain"):
         return
     if command.kind == "undrain":
-        there, amiss = sorted(seen.drained), f"{command.target} is not drained in run {seen.run_id}"
+        there, amiss = sorted(overview.drained), f"{command.target} is not drained in run {overview.run_id}"
     else:
-        there = sorted({name for node in seen.nodes for name in (node.name, node.member_id)})
-        amiss = f"run {seen.run_id} has no node {command.target}"
+        there = sorted({name for node in overview.nodes for name in (node.name, node.member_id)})
+        amiss = f"run {overview.run_id} has no node {command.target}"
     if command.target in there:
         return
     close = get_close_matches(command.target, there, n=4, cutoff=0.5)
     if close:
-        raise UsageError(amiss, f"did you mean {listed(close)}?")
-    names = sorted({node.name for node in seen.nodes}) if command.kind == "drain" else there
-    raise UsageError(amiss, f"there: {listed(names, 4)}" if names else None)
+        raise UsageError(amiss, f"did you mean {format_list(close)}?")
+    names = sorted({node.name for node in overview.nodes}) if command.kind == "drain" else there
+    raise UsageError(amiss, f"there: {format_list(names, 4)}" if names else None)
 
 
-def _has_happened(command: Command, seen: Overview) -> bool:
-    nodes = [node for node in seen.nodes if command.target in (node.name, node.member_id)]
+def _has_happened(command: Command, overview: Overview) -> bool:
+    nodes = [node for node in overview.nodes if command.target in (node.name, node.member_id)]
     return {
-        "stop": seen.verdict is not None,
+        "stop": overview.verdict is not None,
         "drain": not any(node.ranks or node.state == "leaving" for node in nodes),
-        "undrain": command.target not in seen.drained,
-        "takeover": bool(seen.leader),
+        "undrain": command.target not in overview.drained,
+        "takeover": bool(overview.leader),
     }.get(command.kind, True)
 
 
-def _told(command: Command, seen: Overview) -> str:
+def _describe_outcome(command: Command, overview: Overview) -> str:
     """What was done, and what the job does now."""
     done = {
-        "stop": f"run {seen.run_id} is told to stop",
+        "stop": f"run {overview.run_id} is told to stop",
         "drain": f"{command.target} is drained, and cannot come back before meshctl undrain",
         "undrain": f"{command.target} may join again",
-        "takeover": f"{seen.leader or 'nobody yet'} leads run {seen.run_id}",
+        "takeover": f"{overview.leader or 'nobody yet'} leads run {overview.run_id}",
     }.get(command.kind, command.kind)
-    return f"{done}; {headline(seen)}"
+    return f"{done}; {format_headline(overview)}"

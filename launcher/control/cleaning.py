@@ -22,12 +22,12 @@ class Leftover(NamedTuple):
     run_id: str
     job: Keys
     key_count: int
-    keeps: str
+    keep_reason: str
     guards: tuple[Compare, ...]
-    removes: tuple[Operation, ...]
+    deletes: tuple[Operation, ...]
 
 
-def leftovers(store: Store, prefix: str, run_id: str | None, *, insist: bool = False) -> list[Leftover]:
+def find_leftovers(store: Store, prefix: str, run_id: str | None, *, insist: bool = False) -> list[Leftover]:
     """Every job of a run, or of all runs, and what would become of it. `insist`: see above."""
     start = f"/{prefix}/" if run_id is None else f"/{prefix}/{run_id}/"
     items = store.get(start, prefix=True).items
@@ -36,16 +36,16 @@ def leftovers(store: Store, prefix: str, run_id: str | None, *, insist: bool = F
         name, slash, _ = item.key.removeprefix(f"/{prefix}/").partition("/")
         if slash:
             runs.setdefault(name, []).append(item)
-    return [leftover for name in sorted(runs) for leftover in _of_run(prefix, name, runs[name], insist)]
+    return [leftover for name in sorted(runs) for leftover in _find_in_run(prefix, name, runs[name], insist)]
 
 
 def remove(store: Store, leftover: Leftover) -> bool:
     """Delete it in one transaction; False if it has changed since it was looked at, and is left alone."""
-    return store.txn(leftover.guards, leftover.removes).succeeded
+    return store.txn(leftover.guards, leftover.deletes).succeeded
 
 
-def _of_run(prefix: str, run_id: str, items: list[KeyValue], insist: bool) -> Iterator[Leftover]:
-    key = records.current_key(prefix, run_id)
+def _find_in_run(prefix: str, run_id: str, items: list[KeyValue], insist: bool) -> Iterator[Leftover]:
+    key = records.make_current_key(prefix, run_id)
     current = next((item for item in items if item.key == key), None)
     by_job: dict[str, list[KeyValue]] = {}
     for item in items:
@@ -56,7 +56,7 @@ def _of_run(prefix: str, run_id: str, items: list[KeyValue], insist: bool) -> It
     if now:
         by_job.setdefault(now, [])
     for job_key in sorted(by_job, key=lambda job_key: (job_key == now, job_key)):
-        job = records.job_keys(prefix, run_id, job_key)
+        job = records.make_job_keys(prefix, run_id, job_key)
         guards: list[Compare] = []
         removes: list[Operation] = [Delete(f"{job.root}/", prefix=True)]
         if current is not None and job_key == now:
@@ -68,11 +68,11 @@ def _of_run(prefix: str, run_id: str, items: list[KeyValue], insist: bool) -> It
                 Compare(job.leader, "create", "=", 0),
             ]
             removes.append(Delete(key))
-        keeps = _keeps(job, by_job[job_key], job_key == now, insist)
+        keeps = _find_keep_reason(job, by_job[job_key], job_key == now, insist)
         yield Leftover(run_id, job, len(by_job[job_key]), keeps, tuple(guards), tuple(removes))
 
 
-def _keeps(job: Keys, items: list[KeyValue], is_current: bool, insist: bool) -> str:
+def _find_keep_reason(job: Keys, items: list[KeyValue], is_current: bool, insist: bool) -> str:
     """Why this job stays; empty if it can go."""
     members = sum(1 for item in items if item.key.startswith(job.members))
     if members:

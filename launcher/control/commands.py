@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from launcher.console import say, show
+from launcher.console import write_stderr, write_stdout
 from launcher.errors import UsageError
 from launcher.options import BY_NAME
 
 if TYPE_CHECKING:
-    from launcher.control.opening import Opened
+    from launcher.control.opening import StoreSession
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_OPTIONS = {
+_STORE_OPTIONS = {
     "rdzv-endpoint": ("HOST[:PORT],...", "The store; etcds:// in front for TLS."),
     "rdzv-backend": ("etcd|c10d", "c10d: a store that an agent of the run serves. Default: etcd."),
     "rdzv-prefix": ("PREFIX", f"Where in the store the runs lie. Default: {BY_NAME['rdzv-prefix'].default}."),
@@ -36,21 +36,21 @@ def add_to(group: click.Group) -> None:
         group.add_command(command)
 
 
-def _in_store(function: _Function) -> _Function:
+def _add_store_options(function: _Function) -> _Function:
     """The options that name the store, as one argument `store`: option -> text."""
 
-    def wrapped(**given: Any) -> Any:
-        values = {name: text for name in _OPTIONS if (text := given.pop(name.replace("-", "_"))) is not None}
+    def call_with_store(**given: Any) -> Any:
+        values = {name: text for name in _STORE_OPTIONS if (text := given.pop(name.replace("-", "_"))) is not None}
         return function(store=values, **given)
 
-    wrapped.__doc__ = function.__doc__
-    for name, (metavar, help) in reversed(_OPTIONS.items()):
+    call_with_store.__doc__ = function.__doc__
+    for name, (metavar, help) in reversed(_STORE_OPTIONS.items()):
         flag, variable = BY_NAME[name].flag, BY_NAME[name].variables[0]
-        wrapped = click.option(flag, metavar=metavar, help=f"{help} [{variable}]")(wrapped)
-    return wrapped  # type: ignore[return-value]
+        call_with_store = click.option(flag, metavar=metavar, help=f"{help} [{variable}]")(call_with_store)
+    return call_with_store  # type: ignore[return-value]
 
 
-_timeout = click.option(
+_timeout_option = click.option(
     "--timeout", "timeout_s", type=click.FloatRange(0), default=TIMEOUT_S, show_default=True, metavar="SECONDS",
     help="How long to wait for it to happen.",
 )  # fmt: skip
@@ -61,7 +61,7 @@ _timeout = click.option(
 @click.option("--watch", is_flag=True, help="Go on until the job ends: redrawn in a terminal, else a line per change.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs; with --watch one per change.")
 @click.option("--nodes", "all_nodes", is_flag=True, help="A line for every node, however many there are.")
-@_in_store
+@_add_store_options
 def _status(store: Mapping[str, str], run_id: str, watch: bool, as_json: bool, all_nodes: bool) -> int:
     """Show a run: its round, its nodes, and how it came to this.
 
@@ -69,51 +69,51 @@ def _status(store: Mapping[str, str], run_id: str, watch: bool, as_json: bool, a
     """
     from launcher.overview import command
 
-    with _opened(store, run_id) as opened:
+    with _open_session(store, run_id) as opened:
         return command.run(opened, run_id, watch=watch, as_json=as_json, all_nodes=all_nodes)
 
 
 @click.command("stop", short_help="Stop a run on all nodes.")
 @click.argument("run_id")
-@_timeout
-@_in_store
+@_timeout_option
+@_add_store_options
 def _stop(store: Mapping[str, str], run_id: str, timeout_s: float) -> int:
     """Stop a run on all nodes.
 
     Workers get the stop signal and the full grace, and every agent ends with exit code 143.
     """
-    return _ask("stop", store, run_id, timeout_s)
+    return _submit_request("stop", store, run_id, timeout_s)
 
 
 @click.command("drain", short_help="Take a node out of a run, and keep it out.")
 @click.argument("run_id")
 @click.argument("node")
 @click.option("--absent", is_flag=True, help="NODE need not be there: it may not join.")
-@_timeout
-@_in_store
+@_timeout_option
+@_add_store_options
 def _drain(store: Mapping[str, str], run_id: str, node: str, absent: bool, timeout_s: float) -> int:
     """Take a node out of a run, and keep it out until undrain.
 
     Workers get the stop signal and the full grace, then the others go on without the node. NODE is its name, or its
     member id where two nodes have one name.
     """
-    return _ask("drain", store, run_id, timeout_s, node, may_be_absent=absent)
+    return _submit_request("drain", store, run_id, timeout_s, node, may_be_absent=absent)
 
 
 @click.command("undrain", short_help="Let a drained node join again.")
 @click.argument("run_id")
 @click.argument("node")
-@_timeout
-@_in_store
+@_timeout_option
+@_add_store_options
 def _undrain(store: Mapping[str, str], run_id: str, node: str, timeout_s: float) -> int:
     """Let a drained node join again. Its agent has to be started anew if it has ended."""
-    return _ask("undrain", store, run_id, timeout_s, node)
+    return _submit_request("undrain", store, run_id, timeout_s, node)
 
 
 @click.command("takeover", short_help="Let newcomers lead a run whose nodes are all lost.")
 @click.argument("run_id")
-@_timeout
-@_in_store
+@_timeout_option
+@_add_store_options
 def _takeover(store: Mapping[str, str], run_id: str, timeout_s: float) -> int:
     """Let newcomers lead a run whose nodes are all lost.
 
@@ -121,7 +121,7 @@ def _takeover(store: Mapping[str, str], run_id: str, timeout_s: float) -> int:
     they are gone for good, newcomers wait for a long time to be sure. This says that it is so. Two worlds may train at
     once if it is not.
     """
-    return _ask("takeover", store, run_id, timeout_s)
+    return _submit_request("takeover", store, run_id, timeout_s)
 
 
 @click.command("clean", short_help="Remove what finished jobs have left in the store.")
@@ -129,7 +129,7 @@ def _takeover(store: Mapping[str, str], run_id: str, timeout_s: float) -> int:
 @click.option("--all", "every", is_flag=True, help="Of all runs under the prefix.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @click.option("--insist", is_flag=True, help="Also a job of RUN_ID without a verdict and without members.")
-@_in_store
+@_add_store_options
 def _clean(store: Mapping[str, str], run_id: str | None, every: bool, dry_run: bool, insist: bool) -> int:
     """Remove what finished jobs have left in the store.
 
@@ -141,27 +141,27 @@ def _clean(store: Mapping[str, str], run_id: str | None, every: bool, dry_run: b
         raise UsageError("name a run, or give --all", "meshctl clean RUN_ID, or meshctl clean --all")
     if insist and every:
         raise UsageError("--insist is for one run, not for all of them")
-    with _opened(store, run_id) as opened:
+    with _open_session(store, run_id) as opened:
         return sweeping.run(opened, run_id, dry_run=dry_run, insist=insist)
 
 
-def _ask(
+def _submit_request(
     kind: str, store: Mapping[str, str], run_id: str, timeout_s: float, target: str = "", *, may_be_absent: bool = False
 ) -> int:
     import secrets
 
-    from launcher.control.asking import Job, Waiting, ask
+    from launcher.control.asking import JobHandle, WaitPolicy, submit_request
     from rendezvous.records import Command
 
-    with _opened(store, run_id) as opened:
-        job = Job(opened.store, opened.prefix, run_id, opened.secret)
-        command = Command(kind=kind, target=target, by=_who())
-        waiting = Waiting(time.monotonic, time.sleep, timeout_s)
-        show(ask(job, command, secrets.token_hex(8), waiting, may_be_absent=may_be_absent))
+    with _open_session(store, run_id) as opened:
+        job = JobHandle(opened.store, opened.prefix, run_id, opened.secret)
+        command = Command(kind=kind, target=target, by=_describe_user())
+        waiting = WaitPolicy(time.monotonic, time.sleep, timeout_s)
+        write_stdout(submit_request(job, command, secrets.token_hex(8), waiting, may_be_absent=may_be_absent))
     return 0
 
 
-def _who() -> str:
+def _describe_user() -> str:
     import getpass
 
     try:
@@ -172,14 +172,14 @@ def _who() -> str:
 
 
 @contextmanager
-def _opened(store: Mapping[str, str], run_id: str | None) -> Iterator[Opened]:
+def _open_session(store: Mapping[str, str], run_id: str | None) -> Iterator[StoreSession]:
     """The store that the options name, for the length of a command; what there is to be said of them is said."""
-    from launcher.control.opening import opened
+    from launcher.control.opening import open_session
 
-    found = opened(store, run_id, os.environ)
+    found = open_session(store, run_id, os.environ)
     try:
         for note in found.notes:
-            say(f"meshctl: {note}")
+            write_stderr(f"meshctl: {note}")
         yield found
     finally:
         found.store.close()

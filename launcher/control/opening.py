@@ -18,7 +18,7 @@ from rendezvous.stores.contract import Store
 _ANY_RUN = "any"
 
 
-class Opened(NamedTuple):
+class StoreSession(NamedTuple):
     """The store, where in it the runs lie, and with what their records are signed; `notes` are for people."""
 
     store: Store
@@ -27,18 +27,18 @@ class Opened(NamedTuple):
     notes: tuple[str, ...]
 
 
-def opened(values: Mapping[str, str], run_id: str | None, environ: Mapping[str, str]) -> Opened:
+def open_session(values: Mapping[str, str], run_id: str | None, environ: Mapping[str, str]) -> StoreSession:
     """Connect as these options say: name of an option -> its text. Raises UsageError and TemporaryError."""
     words = {"rdzv-id": _ANY_RUN if run_id is None else run_id, **values}
-    given = options.gather(words, environ)
+    given = options.resolve_values(words, environ)
     if given["rdzv-backend"].is_default:
-        given = options.gather({**words, "rdzv-backend": "etcd"}, environ)
+        given = options.resolve_values({**words, "rdzv-backend": "etcd"}, environ)
     if given["rdzv-endpoint"].is_default:
         raise UsageError("no store is named", "--rdzv-endpoint HOST:PORT, or the variable LAUNCHER_RDZV_ENDPOINT")
-    reading.name(given["rdzv-id"])
-    conf = network.read_conf(given["rdzv-conf"])
-    notes = network.remarks(given["rdzv-conf"], conf, " here", ())
-    found = network.network(given, conf, is_alone=False, notes=notes)
+    reading.parse_name(given["rdzv-id"])
+    conf = network.parse_conf(given["rdzv-conf"])
+    notes = network.list_conf_remarks(given["rdzv-conf"], conf, " here", ())
+    found = network.resolve_network(given, conf, is_alone=False, notes=notes)
     if found is None:
         raise UsageError(f"{given['rdzv-backend']}: jobs that meet there have no store", "--rdzv-backend etcd or c10d")
     secrets = credentials.read(found, environ)
@@ -53,4 +53,4 @@ def opened(values: Mapping[str, str], run_id: str | None, environ: Mapping[str, 
     except BaseException:
         store.close()
         raise
-    return Opened(store, found.prefix, secrets.secret, tuple(notes))
+    return StoreSession(store, found.prefix, secrets.secret, tuple(notes))

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from launcher.console import show
-from launcher.control.cleaning import Leftover, leftovers, remove
-from launcher.control.opening import Opened
-from launcher.overview.reading import find
-from launcher.preview.words import count
+from launcher.console import write_stdout
+from launcher.control.cleaning import Leftover, find_leftovers, remove
+from launcher.control.opening import StoreSession
+from launcher.overview.reading import find_run
+from launcher.preview.words import format_count
 
 
-def run(opened: Opened, run_id: str | None, *, dry_run: bool, insist: bool) -> int:
+def run(session: StoreSession, run_id: str | None, *, dry_run: bool, insist: bool) -> int:
     """Remove what can go of a run, or of all. Raises UsageError for a run that is not there."""
-    found = leftovers(opened.store, opened.prefix, run_id, insist=insist)
+    found = find_leftovers(session.store, session.prefix, run_id, insist=insist)
     if run_id is not None and not found:
-        find(opened.store, opened.prefix, run_id)
-    lines = [_line(opened, leftover, dry_run) for leftover in found]
-    show("\n".join(lines) if lines else f"nothing is under /{opened.prefix}/")
+        find_run(session.store, session.prefix, run_id)
+    lines = [_remove_leftover(session, leftover, dry_run) for leftover in found]
+    write_stdout("\n".join(lines) if lines else f"nothing is under /{session.prefix}/")
     return 0
 
 
-def _line(opened: Opened, leftover: Leftover, dry_run: bool) -> str:
+def _remove_leftover(session: StoreSession, leftover: Leftover, dry_run: bool) -> str:
     what = f"run {leftover.run_id}, job {leftover.job.root.rpartition('/')[2]}"
-    if leftover.keeps:
-        return f"kept: {what}: {leftover.keeps}"
-    if not dry_run and not remove(opened.store, leftover):
+    if leftover.keep_reason:
+        return f"kept: {what}: {leftover.keep_reason}"
+    if not dry_run and not remove(session.store, leftover):
         return f"kept: {what}: it has changed meanwhile"
-    return f"{'would remove' if dry_run else 'removed'}: {what}, {count(leftover.key_count, 'key')}"
+    return f"{'would remove' if dry_run else 'removed'}: {what}, {format_count(leftover.key_count, 'key')}"

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from launcher import options
-from launcher.options import Detected, Given
+from launcher.options import DetectedValue, Value
 
 # File of a controller, and variables that are all there where it is. The first that makes something of them counts.
 KNOWN_BY: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -32,7 +32,7 @@ KNOWN_BY: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 
 # Whoever finds one of these was started by another launcher or a server inside the job, not by the controller.
-_BETWEEN = {
+_NESTED_LAUNCHERS = {
     "TORCHELASTIC_RUN_ID": "a worker of a launcher",
     "OMPI_COMM_WORLD_RANK": "a task of mpirun",
     "MPI_LOCALRANKID": "a task of mpiexec",
@@ -53,48 +53,48 @@ class Detection(NamedTuple):
     controller: str
     known_by: tuple[str, ...]
     reason: str
-    values: Mapping[str, Detected] = {}
+    values: Mapping[str, DetectedValue] = {}
     missing: str = ""
-    is_told: bool = False
+    must_report: bool = False
 
 
-def node_of(index: int, count: int, first: str) -> str:
+def describe_node(index: int, count: int, first: str) -> str:
     """What this node is, for `reason`."""
     return f"this is node {index} of {count}" + (f", and node 0 is {first}" if index else "")
 
 
-class Gathered(NamedTuple):
+class ResolvedOptions(NamedTuple):
     """The options, with what the environment says in its place. `unused`: of that, option -> why it is not used.
 
     `note` is for people, "" if there is nothing to be said. `missing`: what they have to tell a job of several nodes.
     """
 
-    given: dict[str, Given]
+    values: dict[str, Value]
     detection: Detection | None
     unused: Mapping[str, str]
     note: str = ""
     missing: str = ""
 
 
-def gather(values: Mapping[str, str], environ: Mapping[str, str], hostname: str = "") -> Gathered:
+def resolve(values: Mapping[str, str], environ: Mapping[str, str], hostname: str = "") -> ResolvedOptions:
     """`options.gather`, and between what people give and the defaults what the controller says. Raises UsageError."""
-    given = options.gather(values, environ)
+    given = options.resolve_values(values, environ)
     found = detect(environ, hostname)
     if found is None:
-        return Gathered(given, None, {})
+        return ResolvedOptions(given, None, {})
     if not found.values:
-        is_told = found.is_told and given["nnodes"].is_default and given["standalone"].text != "1"
-        return Gathered(given, found, {}, f"{found.controller}: {found.reason}" if is_told else "")
+        is_told = found.must_report and given["nnodes"].is_default and given["standalone"].text != "1"
+        return ResolvedOptions(given, found, {}, f"{found.controller}: {found.reason}" if is_told else "")
 
-    from launcher.controllers.fitting import NO_PLACE, fit
+    from launcher.controllers.fitting import NO_MASTER_ADDRESS, merge_detected
 
-    fitting = fit(found.values, given)
-    return Gathered(
-        options.gather(values, environ, fitting.values),
+    fitting = merge_detected(found.values, given)
+    return ResolvedOptions(
+        options.resolve_values(values, environ, fitting.values),
         found,
         fitting.unused,
         f"{found.controller}: {found.reason}" if "nnodes" in fitting.values else "",
-        found.missing if NO_PLACE in fitting.unused.values() else "",
+        found.missing if NO_MASTER_ADDRESS in fitting.unused.values() else "",
     )
 
 
@@ -102,23 +102,25 @@ def detect(environ: Mapping[str, str], hostname: str = "") -> Detection | None:
     """The controller that started this command; None if the environment knows of none. `hostname`: this node's."""
     for name, variables in KNOWN_BY:
         if all(environ.get(variable) for variable in variables):
-            found = _ask(name, variables, environ, hostname)
+            found = _detect_with(name, variables, environ, hostname)
             if found is not None:
-                found = _unless_between(found, environ)
+                found = _reject_nested(found, environ)
                 # Both hold what stands in variables, which may be anything.
-                return found._replace(controller=options.shown(found.controller), reason=options.shown(found.reason))
+                return found._replace(
+                    controller=options.sanitize(found.controller), reason=options.sanitize(found.reason)
+                )
     return None
 
 
-def _unless_between(found: Detection, environ: Mapping[str, str]) -> Detection:
-    between = next((variable for variable in _BETWEEN if environ.get(variable)), "")
+def _reject_nested(found: Detection, environ: Mapping[str, str]) -> Detection:
+    between = next((variable for variable in _NESTED_LAUNCHERS if environ.get(variable)), "")
     if not found.values or not between:
         return found
-    reason = f"{between} is set: this is {_BETWEEN[between]}, which is not what the controller started"
+    reason = f"{between} is set: this is {_NESTED_LAUNCHERS[between]}, which is not what the controller started"
     return Detection(controller=found.controller, known_by=found.known_by, reason=reason)
 
 
-def _ask(name: str, variables: tuple[str, ...], environ: Mapping[str, str], hostname: str) -> Detection | None:
+def _detect_with(name: str, variables: tuple[str, ...], environ: Mapping[str, str], hostname: str) -> Detection | None:
     if name == "slurm":
         from launcher.controllers import slurm
 

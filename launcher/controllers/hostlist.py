@@ -11,13 +11,13 @@ from collections.abc import Iterator
 _WIDTH_MAX = 18  # digits of a number; more is no number of a host
 
 
-def hosts(text: str) -> Iterator[str]:
+def expand_hostlist(text: str) -> Iterator[str]:
     """The names in order, one by one, as they may be very many. Raises ValueError when it gets to what is none."""
-    for part in _parts(text):
-        yield from _expanded(part)
+    for part in _split_parts(text):
+        yield from _expand_part(part)
 
 
-def _parts(text: str) -> Iterator[str]:
+def _split_parts(text: str) -> Iterator[str]:
     """What stands between the commas that are in no bracket."""
     start, is_inside = 0, False
     for at, letter in enumerate(text):
@@ -33,7 +33,7 @@ def _parts(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def _expanded(part: str) -> Iterator[str]:
+def _expand_part(part: str) -> Iterator[str]:
     head, bracket, rest = part.partition("[")
     if not bracket:
         if not head.strip() or not head.isprintable():
@@ -41,14 +41,14 @@ def _expanded(part: str) -> Iterator[str]:
         yield head.strip()
         return
     numbers, _, tail = rest.partition("]")
-    for number in _numbers(numbers):
+    for number in _expand_numbers(numbers):
         if "[" in tail:
-            yield from (f"{head}{number}{end}" for end in _expanded(tail))
+            yield from (f"{head}{number}{end}" for end in _expand_part(tail))
         else:
             yield f"{head}{number}{tail}".strip()
 
 
-def _numbers(text: str) -> Iterator[str]:
+def _expand_numbers(text: str) -> Iterator[str]:
     """What a bracket stands for: "08-10,12" is 08, 09, 10, 12."""
     for item in text.split(","):
         low, dash, high = item.partition("-")

@@ -9,24 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from launcher.controllers import Detection
-from launcher.options import Detected
-from launcher.options.reading import whole_number
+from launcher.options import DetectedValue
+from launcher.options.reading import parse_integer
 
 
 def detect(environ: Mapping[str, str], hostname: str) -> Detection:
     """`hostname`: a pod of an Indexed Job is called after it and its index."""
     known_by = ("JOB_COMPLETION_INDEX",)
     text = environ["JOB_COMPLETION_INDEX"]
-    index = whole_number(text)
+    index = parse_integer(text)
     if index is None or index < 0:
         reason = f"JOB_COMPLETION_INDEX={text} is no index"
-        return Detection(controller="Indexed Job", known_by=known_by, reason=reason, is_told=True)
+        return Detection(controller="Indexed Job", known_by=known_by, reason=reason, must_report=True)
     pod = hostname.partition(".")[0]
     first = f"{pod.removesuffix(text)}0" if pod.endswith(f"-{text}") else "POD-0"
     return Detection(
         controller="Indexed Job",
         known_by=known_by,
         reason=f"this is pod {index}; no variable says how many there are and where they meet",
-        values={"node-rank": Detected(str(index), "JOB_COMPLETION_INDEX")},
+        values={"node-rank": DetectedValue(str(index), "JOB_COMPLETION_INDEX")},
         missing=f"this pod of an Indexed Job has node rank {index}: --master-addr {first}.SERVICE names the first one",
     )

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from launcher.controllers import Detection, node_of
-from launcher.options import Detected
+from launcher.controllers import Detection, describe_node
+from launcher.options import DetectedValue
 from launcher.options.network import SERVED_PORT
-from launcher.options.reading import is_host, whole_number
+from launcher.options.reading import is_host, parse_integer
 from rendezvous.stores.addresses import join_address
 
 
-class _Names(NamedTuple):
+class _VariableNames(NamedTuple):
     controller: str
     count_name: str
     index_name: str
@@ -27,10 +27,10 @@ class _Names(NamedTuple):
 _PODS = {
     names.index_name: names
     for names in (
-        _Names("LeaderWorkerSet", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX", "LWS_LEADER_ADDRESS"),
-        _Names("Kubeflow JAXJob", "NUM_PROCESSES", "PROCESS_ID", "COORDINATOR_ADDRESS"),
-        _Names("Kubeflow Trainer (JAX)", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_COORDINATOR_ADDRESS"),
-        _Names("xpk", "NNODES", "NODE_RANK", "JAX_COORDINATOR_ADDRESS"),
+        _VariableNames("LeaderWorkerSet", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX", "LWS_LEADER_ADDRESS"),
+        _VariableNames("Kubeflow JAXJob", "NUM_PROCESSES", "PROCESS_ID", "COORDINATOR_ADDRESS"),
+        _VariableNames("Kubeflow Trainer (JAX)", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_COORDINATOR_ADDRESS"),
+        _VariableNames("xpk", "NNODES", "NODE_RANK", "JAX_COORDINATOR_ADDRESS"),
     )
 }
 
@@ -39,10 +39,10 @@ def detect(environ: Mapping[str, str], known_by: tuple[str, ...]) -> Detection:
     """What these variables, all of which are there, say."""
     names = next(_PODS[name] for name in known_by if name in _PODS)
     host = environ[names.address_name].partition(":")[0]
-    return group(environ, known_by, *names, host, SERVED_PORT)
+    return detect_group(environ, known_by, *names, host, SERVED_PORT)
 
 
-def group(
+def detect_group(
     environ: Mapping[str, str],
     known_by: tuple[str, ...],
     controller: str,
@@ -53,22 +53,22 @@ def group(
     port: int,
 ) -> Detection:
     """So many pods, the first of which, `host`, is to serve the store on `port`; the run is called after it."""
-    count, index = whole_number(environ[count_name]), whole_number(environ[index_name])
+    count, index = parse_integer(environ[count_name]), parse_integer(environ[index_name])
     if count is None or index is None or not 0 <= index < count or not is_host(host):
         found = ", ".join(f"{name}={environ[name]!r}" for name in (count_name, index_name, address_name))
         reason = f"its variables cannot be read: {found}"
-        return Detection(controller=controller, known_by=known_by, reason=reason, is_told=True)
+        return Detection(controller=controller, known_by=known_by, reason=reason, must_report=True)
     if count == 1:
         return Detection(controller=controller, known_by=known_by, reason="it has one pod")
     return Detection(
         controller=controller,
         known_by=known_by,
-        reason=node_of(index, count, host),
+        reason=describe_node(index, count, host),
         values={
-            "nnodes": Detected(str(count), count_name),
-            "node-rank": Detected(str(index), index_name),
-            "rdzv-backend": Detected("c10d", address_name),
-            "rdzv-endpoint": Detected(join_address(host, port), address_name),
-            "rdzv-id": Detected(host, address_name),
+            "nnodes": DetectedValue(str(count), count_name),
+            "node-rank": DetectedValue(str(index), index_name),
+            "rdzv-backend": DetectedValue("c10d", address_name),
+            "rdzv-endpoint": DetectedValue(join_address(host, port), address_name),
+            "rdzv-id": DetectedValue(host, address_name),
         },
     )

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import islice
 
-from launcher.controllers import Detection, node_of
-from launcher.controllers.hostlist import hosts
-from launcher.options import Detected
-from launcher.options.reading import is_host, whole_number
+from launcher.controllers import Detection, describe_node
+from launcher.controllers.hostlist import expand_hostlist
+from launcher.options import DetectedValue
+from launcher.options.reading import is_host, parse_integer
 
 # Below the ports that the kernel hands out, 32768 and up, and away from torchrun's 29400 and 29500.
 _PORT_FIRST, _PORT_COUNT = 20480, 8192
@@ -33,75 +33,81 @@ def detect(environ: Mapping[str, str]) -> Detection:
     job = environ["SLURM_JOB_ID"]
     missing = [name for name in _STEP if not environ.get(name)]
     if missing:
-        return _unused(f"Slurm job {job}", ("SLURM_JOB_ID",), f"no {missing[0]}: srun has not started this command")
-    step_id, rank, count = (whole_number(environ[name]) for name in _STEP[:3])
+        return _make_unused(
+            f"Slurm job {job}", ("SLURM_JOB_ID",), f"no {missing[0]}: srun has not started this command"
+        )
+    step_id, rank, count = (parse_integer(environ[name]) for name in _STEP[:3])
     controller = f"Slurm step {job}.{environ['SLURM_STEP_ID']}"
     if step_id is None or step_id < 0 or rank is None or rank < 0 or count is None or count < 1:
         found = ", ".join(f"{name}={environ[name]!r}" for name in _STEP[:3])
-        return _unused(controller, _STEP, f"its variables cannot be read: {found}")
+        return _make_unused(controller, _STEP, f"its variables cannot be read: {found}")
     if step_id > _STEP_MAX or environ.get("SLURM_PTY_PORT"):
-        return _unused(controller, _STEP, "it is interactive: a command in it runs once")
+        return _make_unused(controller, _STEP, "it is interactive: a command in it runs once")
     if count == 1:
-        return _unused(controller, _STEP, "it has one node")
-    if whole_number(environ.get("SLURM_HET_SIZE", "1")) != 1:
-        return _unused(controller, _STEP, "the job is heterogeneous: say --nnodes and --rdzv-endpoint", is_told=True)
-    tasks = _most_tasks(environ, count)
+        return _make_unused(controller, _STEP, "it has one node")
+    if parse_integer(environ.get("SLURM_HET_SIZE", "1")) != 1:
+        return _make_unused(
+            controller, _STEP, "the job is heterogeneous: say --nnodes and --rdzv-endpoint", must_report=True
+        )
+    tasks = _count_max_tasks(environ, count)
     if tasks is None:
-        return _unused(controller, _STEP, "nothing says how many tasks a node has")
+        return _make_unused(controller, _STEP, "nothing says how many tasks a node has")
     if tasks > 1:
         reason = f"it has {tasks} tasks on a node, and each runs alone: {_HINT}"
-        return _unused(controller, _STEP, reason, is_told=True)
-    return _step(environ, controller, job, step_id, rank, count)
+        return _make_unused(controller, _STEP, reason, must_report=True)
+    return _detect_step(environ, controller, job, step_id, rank, count)
 
 
-def _step(environ: Mapping[str, str], controller: str, job: str, step_id: int, rank: int, count: int) -> Detection:
+def _detect_step(
+    environ: Mapping[str, str], controller: str, job: str, step_id: int, rank: int, count: int
+) -> Detection:
     nodes = environ["SLURM_STEP_NODELIST"]
     try:
-        first = next(hosts(nodes))
+        first = next(expand_hostlist(nodes))
     except ValueError as error:
-        return _unused(controller, _STEP, f"SLURM_STEP_NODELIST cannot be read: {error}", is_told=True)
+        return _make_unused(controller, _STEP, f"SLURM_STEP_NODELIST cannot be read: {error}", must_report=True)
     if not is_host(first):
-        return _unused(controller, _STEP, f"SLURM_STEP_NODELIST begins with {first!r}, no host", is_told=True)
-    if not _is_of(environ.get("SLURM_JOB_NODELIST", ""), first):  # sbatch hands on what it finds around itself
+        return _make_unused(controller, _STEP, f"SLURM_STEP_NODELIST begins with {first!r}, no host", must_report=True)
+    if not _has_host(environ.get("SLURM_JOB_NODELIST", ""), first):  # sbatch hands on what it finds around itself
         reason = f"{first} is not one of the job's nodes: its variables are left from another job"
-        return _unused(controller, _STEP, reason)
+        return _make_unused(controller, _STEP, reason)
     here = environ.get("SLURMD_NODENAME", "")
     if rank >= count or (here and (here == first) != (rank == 0)):
         reason = f"task {rank} of {count} is on {here or 'this node'}, and the first node of {nodes} is {first}"
-        return _unused(controller, _STEP, f"{reason}: say --nnodes and --rdzv-endpoint", is_told=True)
-    number = whole_number(job) or 0
+        return _make_unused(controller, _STEP, f"{reason}: say --nnodes and --rdzv-endpoint", must_report=True)
+    number = parse_integer(job) or 0
     port = _PORT_FIRST + (number * 31 + step_id) % _PORT_COUNT
     return Detection(
         controller=controller,
         known_by=_STEP,
-        reason=node_of(rank, count, first),
+        reason=describe_node(rank, count, first),
         values={
-            "nnodes": Detected(str(count), "SLURM_STEP_NUM_NODES"),
-            "node-rank": Detected(str(rank), "SLURM_PROCID"),
-            "rdzv-backend": Detected("c10d", "SLURM_STEP_NODELIST"),
-            "rdzv-endpoint": Detected(f"{first}:{port}", "SLURM_STEP_NODELIST"),
-            "rdzv-id": Detected(f"{job}.{step_id}", "SLURM_STEP_ID"),
+            "nnodes": DetectedValue(str(count), "SLURM_STEP_NUM_NODES"),
+            "node-rank": DetectedValue(str(rank), "SLURM_PROCID"),
+            "rdzv-backend": DetectedValue("c10d", "SLURM_STEP_NODELIST"),
+            "rdzv-endpoint": DetectedValue(f"{first}:{port}", "SLURM_STEP_NODELIST"),
+            "rdzv-id": DetectedValue(f"{job}.{step_id}", "SLURM_STEP_ID"),
         },
     )
 
 
-def _is_of(nodes: str, name: str) -> bool:
+def _has_host(nodes: str, name: str) -> bool:
     """Whether the list has this host, as far as it can be read."""
     try:
-        return not nodes or name in islice(hosts(nodes), _NODES_MAX)
+        return not nodes or name in islice(expand_hostlist(nodes), _NODES_MAX)
     except ValueError:
         return True
 
 
-def _most_tasks(environ: Mapping[str, str], node_count: int) -> int | None:
+def _count_max_tasks(environ: Mapping[str, str], node_count: int) -> int | None:
     """How many tasks the fullest node of the step has; None if no variable says."""
     text = environ.get("SLURM_STEP_TASKS_PER_NODE", "")  # 2(x3),1
-    counts = [whole_number(part.partition("(")[0]) for part in text.split(",")] if text else []
+    counts = [parse_integer(part.partition("(")[0]) for part in text.split(",")] if text else []
     if counts and None not in counts:
         return max(count for count in counts if count is not None)
-    total = whole_number(environ.get("SLURM_STEP_NUM_TASKS") or environ.get("SLURM_NTASKS") or "")
+    total = parse_integer(environ.get("SLURM_STEP_NUM_TASKS") or environ.get("SLURM_NTASKS") or "")
     return None if total is None else -(-total // node_count)
 
 
-def _unused(controller: str, known_by: tuple[str, ...], reason: str, *, is_told: bool = False) -> Detection:
-    return Detection(controller=controller, known_by=known_by, reason=reason, is_told=is_told)
+def _make_unused(controller: str, known_by: tuple[str, ...], reason: str, *, must_report: bool = False) -> Detection:
+    return Detection(controller=controller, known_by=known_by, reason=reason, must_report=must_report)

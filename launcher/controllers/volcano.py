@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from launcher.controllers import Detection
-from launcher.controllers.pods import group
-from launcher.options.reading import whole_number
+from launcher.controllers.pods import detect_group
+from launcher.options.reading import parse_integer
 
 _INDEX_ONLY = ("VC_TASK_INDEX",)
 
@@ -20,10 +20,10 @@ def detect(environ: Mapping[str, str], known_by: tuple[str, ...]) -> Detection |
     if known_by == _INDEX_ONLY:
         reason = "VC_TASK_INDEX counts the pods of one task only; the plug-in pytorch says what a job has to know"
         return Detection(controller="Volcano", known_by=known_by, reason=reason)
-    host, port = environ["MASTER_ADDR"], whole_number(environ["MASTER_PORT"])
+    host, port = environ["MASTER_ADDR"], parse_integer(environ["MASTER_PORT"])
     lists = sorted(name for name in environ if name.startswith("VC_") and name.endswith("_HOSTS"))
     list_name = next((name for name in lists if host in environ[name].split(",")), "")
     if not list_name or port is None or not 0 < port < 65536:
         return None
     # The port that Volcano has opened is free: every round has a MASTER_PORT of its own.
-    return group(environ, (*known_by, list_name), "Volcano", "WORLD_SIZE", "RANK", "MASTER_ADDR", host, port)
+    return detect_group(environ, (*known_by, list_name), "Volcano", "WORLD_SIZE", "RANK", "MASTER_ADDR", host, port)

@@ -27,10 +27,10 @@ class Inventory(NamedTuple):
     devices: tuple[Device, ...]
     reason: str
     mistake: str = ""
-    silent: int = 0
+    unresponsive_count: int = 0
 
     @property
-    def on_one_line(self) -> Inventory:
+    def single_line(self) -> Inventory:
         """The same for a sentence: values of variables may hold line breaks, and so may what a plug-in says."""
         return self._replace(reason=self.reason.replace("\n", "\\n"), mistake=self.mistake.replace("\n", "\\n"))
 
@@ -41,42 +41,46 @@ class Detector(Protocol):
     def detect(self, environ: Mapping[str, str]) -> Inventory: ...
 
 
-class Kind(NamedTuple):
+class DeviceKind(NamedTuple):
     """What is built in about one kind. `noun`: one of them, as people call it. `variable`: makes devices visible.
 
-    `signs`: files, one of which its driver leaves, and `words`: variables, one of which is set where it is; without
+    `driver_paths`: files, one of which its driver leaves; `variables`, one of which is set where it is; without
     any of these nobody looks further.
     """
 
     noun: str
     variable: str
-    signs: tuple[str, ...]
-    words: tuple[str, ...] = ()
+    driver_paths: tuple[str, ...]
+    variables: tuple[str, ...] = ()
 
 
-KINDS: Mapping[str, Kind] = {
-    "nvidia": Kind("NVIDIA GPU", "CUDA_VISIBLE_DEVICES", ("/proc/driver/nvidia", "/dev/nvidiactl")),
-    "amd": Kind("AMD GPU", "HIP_VISIBLE_DEVICES", ("/dev/kfd", "/sys/class/kfd")),
-    "intel": Kind("Intel GPU", "ZE_AFFINITY_MASK", ("/sys/bus/pci/drivers/xe", "/sys/bus/pci/drivers/i915")),
-    "tpu": Kind(
+KINDS: Mapping[str, DeviceKind] = {
+    "nvidia": DeviceKind("NVIDIA GPU", "CUDA_VISIBLE_DEVICES", ("/proc/driver/nvidia", "/dev/nvidiactl")),
+    "amd": DeviceKind("AMD GPU", "HIP_VISIBLE_DEVICES", ("/dev/kfd", "/sys/class/kfd")),
+    "intel": DeviceKind("Intel GPU", "ZE_AFFINITY_MASK", ("/sys/bus/pci/drivers/xe", "/sys/bus/pci/drivers/i915")),
+    "tpu": DeviceKind(
         "TPU chip", "TPU_VISIBLE_CHIPS", ("/dev/accel0", "/dev/vfio"), ("TPU_ACCELERATOR_TYPE", "TPU_WORKER_ID")
     ),
 }
 """In the order in which they are looked for. CPUs are not among them: they are what is left."""
 
 # Types of device that torch counts under names of its own.
-_OF_TORCH = {"xpu": "ZE_AFFINITY_MASK", "npu": "ASCEND_RT_VISIBLE_DEVICES", "hpu": "HABANA_VISIBLE_MODULES"}
+_TORCH_VISIBLE_VARIABLES = {
+    "xpu": "ZE_AFFINITY_MASK",
+    "npu": "ASCEND_RT_VISIBLE_DEVICES",
+    "hpu": "HABANA_VISIBLE_MODULES",
+}
 
 
-def visible_variable(kind: str, environ: Mapping[str, str]) -> str | None:
+def find_visible_variable(kind: str, environ: Mapping[str, str]) -> str | None:
     """The variable that chooses among devices of this kind; None where there is none, or nobody has named it.
 
     A kind of a plug-in or of --visible-env has its variable at the device itself (`Device.variable`).
     """
-    return KINDS[kind].variable if kind in KINDS else _OF_TORCH.get(kind)
+    return KINDS[kind].variable if kind in KINDS else _TORCH_VISIBLE_VARIABLES.get(kind)
 
 
-def visible(devices: Sequence[Device], environ: Mapping[str, str]) -> tuple[str, str] | None:
+def format_visible_variable(devices: Sequence[Device], environ: Mapping[str, str]) -> tuple[str, str] | None:
     """The variable, and its value, with which a worker sees these devices and no others.
 
     `devices` are of one kind. `environ`: what the worker inherits. None where nothing can be said: no devices, or a
@@ -84,5 +88,5 @@ def visible(devices: Sequence[Device], environ: Mapping[str, str]) -> tuple[str,
     """
     if not devices:
         return None
-    variable = devices[0].variable or visible_variable(devices[0].kind, environ)
+    variable = devices[0].variable or find_visible_variable(devices[0].kind, environ)
     return (variable, ",".join(device.visible for device in devices)) if variable else None

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 
 from launcher.devices import Inventory
-from launcher.devices.sysfs import may_open, numbered, path
+from launcher.devices.sysfs import list_numbers, may_open, resolve_path
 from launcher.node import Device
 
 _NUMBER = re.compile("[0-9]{1,9}")
@@ -27,15 +27,15 @@ class Detector:
         self._root = root
 
     def detect(self, environ: Mapping[str, str]) -> Inventory:
-        there = numbered(path(self._root, "/dev"), "davinci")
-        files = [number for number in there if may_open(path(self._root, f"/dev/davinci{number}"))]
+        there = list_numbers(resolve_path(self._root, "/dev"), "davinci")
+        files = [number for number in there if may_open(resolve_path(self._root, f"/dev/davinci{number}"))]
         if not files:
             return Inventory((), "no /dev/davinciN that may be opened here")
         chosen, mistake = list(range(len(files))), ""
         reason = f"{len(files)} found in /dev"
         asked = environ.get(self.variable)
         if asked is not None:
-            chosen, mistake = _chosen(self.variable, asked, len(files))
+            chosen, mistake = _apply_visible(self.variable, asked, len(files))
             reason += f", {len(chosen)} left by {self.variable}={asked}" + (f", {mistake}" if mistake else "")
         devices = tuple(
             Device(kind=self.kind, index=index, id=f"davinci{files[number]}", visible=str(number))
@@ -44,13 +44,13 @@ class Detector:
         return Inventory(devices, reason, mistake)
 
 
-def _chosen(variable: str, asked: str, count: int) -> tuple[list[int], str]:
+def _apply_visible(variable: str, value: str, count: int) -> tuple[list[int], str]:
     """The numbers that are read, and what is wrong about the others."""
     chosen: list[int] = []
-    for entry in asked.split(",") if asked else ():
+    for entry in value.split(",") if value else ():
         if not _NUMBER.fullmatch(entry) or int(entry) >= count:
-            return chosen, f"{variable}={asked}: {entry!r} is none of 0 to {count - 1}, and what follows is not read"
+            return chosen, f"{variable}={value}: {entry!r} is none of 0 to {count - 1}, and what follows is not read"
         if chosen and int(entry) <= chosen[-1]:
-            return chosen, f"{variable}={asked}: {entry} does not follow {chosen[-1]}, and must"
+            return chosen, f"{variable}={value}: {entry} does not follow {chosen[-1]}, and must"
         chosen.append(int(entry))
     return chosen, ""

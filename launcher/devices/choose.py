@@ -26,30 +26,30 @@ if TYPE_CHECKING:
     from launcher.options.sharing import DeviceRequest
 
 FLAG = "--nproc-per-node"
-GPUS = ("nvidia", "amd")  # what torchrun's word gpu means: torch.cuda, on either
-NO_SIGN = "no sign of a GPU or TPU"
-_COUNTED = (None, "auto", "gpu")  # the devices say how many workers there are
+GPU_KINDS = ("nvidia", "amd")  # what torchrun's word gpu means: torch.cuda, on either
+NO_CANDIDATES = "no sign of a GPU or TPU"
+_COUNTS_FROM_DEVICES = (None, "auto", "gpu")  # the devices say how many workers there are
 
 
-def node_slots(config: Config, environ: Mapping[str, str]) -> tuple[tuple[Slot, ...], str]:
+def make_node_slots(config: Config, environ: Mapping[str, str]) -> tuple[tuple[Slot, ...], str]:
     """The slots of this node under these options, and a sentence that says why there are so many.
 
-    Raises UsageError as `worker_devices` does.
+    Raises UsageError as `assign_devices` does.
     """
-    return worker_devices(
+    return assign_devices(
         config.worker_count, config.devices_per_worker, environ, python=config.python, request=config.devices,
-        each_its_own=config.device_binding == "visible", framework=config.framework,
+        isolates_workers=config.device_binding == "visible", framework=config.framework,
     )  # fmt: skip
 
 
-def worker_devices(
+def assign_devices(
     worker_count: int | str | None,
     devices_per_worker: int | Literal["all"] | None,
     environ: Mapping[str, str],
     *,
     python: str = "python3",
     request: DeviceRequest | None = None,
-    each_its_own: bool = False,
+    isolates_workers: bool = False,
     framework: str = "torch",
     accelerators: Sequence[Detector] | None = None,
     cpu: Detector | None = None,
@@ -62,65 +62,69 @@ def worker_devices(
     or are of two kinds.
     """
 
-    def width(inventory: Inventory) -> int | Literal["all"]:
-        return devices_per_worker or _usual_width(inventory.devices, framework, python, environ)
+    def find_width(inventory: Inventory) -> int | Literal["all"]:
+        return devices_per_worker or _choose_width(inventory.devices, framework, python, environ)
 
     if request is not None:
         if request.kind == "cpu" and not request.variable:
             worker_count = request.number if worker_count is None else worker_count
             cpus = (cpu or CpuDetector()).detect(environ)
-            return _on_cpus(worker_count, devices_per_worker, cpus, cpus.reason, is_wanted=True)
+            return _assign_cpus(worker_count, devices_per_worker, cpus, cpus.reason, is_requested=True)
         from launcher.devices import named
 
-        inventory = named.inventory(request, environ, each_its_own=each_its_own, detectors=accelerators)
-        return _share_accelerators(worker_count, width(inventory), inventory)
+        inventory = named.detect_requested(request, environ, isolates_workers=isolates_workers, detectors=accelerators)
+        return _assign_accelerators(worker_count, find_width(inventory), inventory)
     if isinstance(worker_count, str) and worker_count not in ("auto", "gpu", "cpu"):
         from launcher.devices.from_torch import Detector as TorchDetector
 
-        inventory = find(accelerators or (TorchDetector(worker_count, python),), environ)
+        inventory = find_devices(accelerators or (TorchDetector(worker_count, python),), environ)
         if not inventory.devices:
             raise UsageError(f"{FLAG}={worker_count}: {inventory.reason}", f"say {FLAG}=cpu, auto or a number")
-        return _share_accelerators(worker_count, width(inventory), inventory)
+        return _assign_accelerators(worker_count, find_width(inventory), inventory)
     if worker_count == "cpu":
         inventory = Inventory((), "not looked for")
     else:
-        kinds = GPUS if worker_count == "gpu" else tuple(KINDS)
-        inventory = find(likely(kinds, environ, each_its_own) if accelerators is None else accelerators, environ)
-    if inventory.silent and worker_count in _COUNTED:
-        raise mute(inventory)
+        kinds = GPU_KINDS if worker_count == "gpu" else tuple(KINDS)
+        inventory = find_devices(
+            list_candidates(kinds, environ, isolates_workers) if accelerators is None else accelerators, environ
+        )
+    if inventory.unresponsive_count and worker_count in _COUNTS_FROM_DEVICES:
+        raise make_unresponsive_error(inventory)
     if inventory.devices:
-        return _share_accelerators(worker_count, width(inventory), inventory)
-    if inventory.mistake and worker_count in _COUNTED:
+        return _assign_accelerators(worker_count, find_width(inventory), inventory)
+    if inventory.mistake and worker_count in _COUNTS_FROM_DEVICES:
         raise UsageError(inventory.mistake, f"{FLAG}=cpu runs on the CPU whatever it says")
     if worker_count == "gpu":
         raise UsageError(f"{FLAG}=gpu, but no GPU was found: {inventory.reason}", f"say {FLAG}=cpu, auto or a number")
-    return _on_cpus(worker_count, devices_per_worker, (cpu or CpuDetector()).detect(environ), inventory.reason)
+    return _assign_cpus(worker_count, devices_per_worker, (cpu or CpuDetector()).detect(environ), inventory.reason)
 
 
-def likely(kinds: Iterable[str], environ: Mapping[str, str], each_its_own: bool = False) -> tuple[Detector, ...]:
+def list_candidates(
+    kinds: Iterable[str], environ: Mapping[str, str], isolates_workers: bool = False
+) -> tuple[Detector, ...]:
     """The detectors of those kinds of which this machine shows a sign: a file of the driver, or a variable."""
     return tuple(
-        detector(kind, each_its_own=each_its_own)
+        make_detector(kind, isolates_workers=isolates_workers)
         for kind in kinds
-        if any(map(os.path.exists, KINDS[kind].signs)) or any(word in environ for word in KINDS[kind].words)
+        if any(map(os.path.exists, KINDS[kind].driver_paths)) or any(word in environ for word in KINDS[kind].variables)
     )
 
 
-def detector(kind: str, *, is_asked_for: bool = False, each_its_own: bool = False) -> Detector:
+def make_detector(kind: str, *, is_requested: bool = False, isolates_workers: bool = False) -> Detector:
     """The detector of a built-in kind. `is_asked_for`: by name, so that graphics inside a CPU counts, too."""
     match kind:
         case "nvidia":
             from launcher.devices.nvidia import Detector as NvidiaDetector
 
-            return NvidiaDetector(each_its_own=each_its_own)
+            return NvidiaDetector(isolates_workers=isolates_workers)
         case "amd":
             from launcher.devices.amd import Detector as AmdDetector
 
-            return AmdDetector(with_integrated=is_asked_for)
+            return AmdDetector(with_integrated=is_requested)
         case "intel":
             from launcher.devices.intel import Detector as IntelDetector
 
-            return IntelDetector(with_integrated=is_asked_for)
+            return IntelDetector(with_integrated=is_requested)
         case "tpu":
             from launcher.devices.tpu import Detector as TpuDetector
 
@@ -128,27 +132,29 @@ def detector(kind: str, *, is_asked_for: bool = False, each_its_own: bool = Fals
     return CpuDetector()
 
 
-def find(detectors: Sequence[Detector], environ: Mapping[str, str]) -> Inventory:
+def find_devices(detectors: Sequence[Detector], environ: Mapping[str, str]) -> Inventory:
     """What the one detector that finds something found; else what each of them said.
 
     Raises UsageError if two kinds of devices are found.
     """
-    inventories = [detector.detect(environ).on_one_line for detector in detectors]
+    inventories = [detector.detect(environ).single_line for detector in detectors]
     found = [inventory for inventory in inventories if inventory.devices]
     if len(found) > 1:
-        these = " and ".join(f"{_some(inventory.devices, brand=True)} ({inventory.reason})" for inventory in found)
+        these = " and ".join(
+            f"{_describe_devices(inventory.devices, with_vendor=True)} ({inventory.reason})" for inventory in found
+        )
         flags = " or ".join(f"--devices {inventory.devices[0].kind}" for inventory in found)
         raise UsageError(f"this node has {these}, and a job runs on one kind of them", f"{flags} says which")
     if found:
         return found[0]
     mistakes = [inventory.mistake for inventory in inventories if inventory.mistake]
-    reason = "; ".join(inventory.reason for inventory in inventories) or NO_SIGN
-    return Inventory((), reason, "; ".join(mistakes), sum(inventory.silent for inventory in inventories))
+    reason = "; ".join(inventory.reason for inventory in inventories) or NO_CANDIDATES
+    return Inventory((), reason, "; ".join(mistakes), sum(inventory.unresponsive_count for inventory in inventories))
 
 
-def mute(inventory: Inventory) -> UnfitError:
+def make_unresponsive_error(inventory: Inventory) -> UnfitError:
     """What to say where the devices are to be counted and some of them do not answer: their number is not known."""
-    silent, found = inventory.silent, len(inventory.devices)
+    silent, found = inventory.unresponsive_count, len(inventory.devices)
     verb = "does" if silent == 1 else "do"
     # A variable that wants one of them has hidden others behind it: then nobody can say of how many.
     these = f"{silent} device{'s' * (silent > 1)}" if inventory.mistake else f"{silent} of {silent + found} devices"
@@ -158,39 +164,45 @@ def mute(inventory: Inventory) -> UnfitError:
     )
 
 
-def _on_cpus(
+def _assign_cpus(
     worker_count: int | str | None,
     devices_per_worker: int | Literal["all"] | None,
     cpus: Inventory,
     reason: str,
-    is_wanted: bool = False,
+    is_requested: bool = False,
 ) -> tuple[tuple[Slot, ...], str]:
     """Workers on the CPU. `reason`: what is known of accelerators, or, where the CPU `is_wanted`, of CPUs."""
-    why = "the CPU is asked for" if is_wanted else f"no accelerator was found: {reason}"
+    why = "the CPU is asked for" if is_requested else f"no accelerator was found: {reason}"
     if devices_per_worker not in (None, 1, "all"):
         raise UsageError(f"--devices-per-worker is {devices_per_worker}, but {why}")
     if worker_count is None:
-        return _one_each(1, cpus.devices), f"1 worker on the CPU ({why.replace('was found', 'found')})"
+        return _make_slots(1, cpus.devices), f"1 worker on the CPU ({why.replace('was found', 'found')})"
     if isinstance(worker_count, int):
-        return _one_each(worker_count, cpus.devices), f"{_workers(worker_count)} on the CPU, as asked ({reason})"
+        return _make_slots(
+            worker_count, cpus.devices
+        ), f"{_format_worker_count(worker_count)} on the CPU, as asked ({reason})"
     if devices_per_worker == "all":
-        return (Slot(index=0, devices=cpus.devices),), f"1 worker on {_some(cpus.devices)} ({cpus.reason})"
-    found = _one_each(len(cpus.devices), cpus.devices)
-    return found, f"{_workers(len(found))}, one per CPU ({cpus.reason})"
+        return (Slot(index=0, devices=cpus.devices),), f"1 worker on {_describe_devices(cpus.devices)} ({cpus.reason})"
+    found = _make_slots(len(cpus.devices), cpus.devices)
+    return found, f"{_format_worker_count(len(found))}, one per CPU ({cpus.reason})"
 
 
-def _share_accelerators(
+def _assign_accelerators(
     worker_count: int | str | None, devices_per_worker: int | Literal["all"], inventory: Inventory
 ) -> tuple[tuple[Slot, ...], str]:
     devices, reason = inventory.devices, inventory.reason
-    name = _name(devices)
+    name = _describe_kind(devices)
     can_share = devices[0].kind != "tpu"  # libtpu takes its chips for one process
     if isinstance(worker_count, int):
         width = len(devices) // worker_count if devices_per_worker == "all" else devices_per_worker
         if width == 1 and worker_count > len(devices) and can_share:
             # torchrun starts them too; how they share is theirs to know.
-            shared = _one_each(worker_count, devices)
-            return shared, f"{_workers(worker_count)} as asked, more than the {_some(devices)} they share ({reason})"
+            shared = _make_slots(worker_count, devices)
+            return (
+                shared,
+                f"{_format_worker_count(worker_count)} as asked, more than the {_describe_devices(devices)} they "
+                f"share ({reason})",
+            )
     else:
         width = len(devices) if devices_per_worker == "all" else devices_per_worker
         worker_count = len(devices) // width
@@ -198,7 +210,8 @@ def _share_accelerators(
     if not 0 < used <= len(devices):
         asked, each_one = max(worker_count, 1), max(width, 1)
         raise UsageError(
-            f"{_workers(asked)} with {each_one} {name}{'s' * (each_one > 1)} each: {asked * each_one} {name}s are "
+            f"{_format_worker_count(asked)} with {each_one} {name}{'s' * (each_one > 1)} each: {asked * each_one} "
+            f"{name}s are "
             f"needed, {len(devices)} are present ({reason})",
             f"{FLAG}={max(asked, 2)} alone, without --devices-per-worker, lets workers share devices"
             if can_share
@@ -208,39 +221,39 @@ def _share_accelerators(
         Slot(index=index, devices=devices[index * width : (index + 1) * width]) for index in range(worker_count)
     )
     each = f", one per {name}" if width == 1 else f" with {width} {name}s each"
-    rest = "" if used == len(devices) else f", on {used} of {_some(devices)}"
-    return found, f"{_workers(worker_count)}{each}{rest} ({reason})"
+    rest = "" if used == len(devices) else f", on {used} of {_describe_devices(devices)}"
+    return found, f"{_format_worker_count(worker_count)}{each}{rest} ({reason})"
 
 
-def _usual_width(
+def _choose_width(
     devices: Sequence[Device], framework: str, python: str, environ: Mapping[str, str]
 ) -> int | Literal["all"]:
     """One device for a worker; for JAX on TPUs all chips of the host, which is how JAX is run there."""
     if devices[0].kind == "tpu":
-        from launcher.environments.choice import choose
+        from launcher.environments.choice import choose_environments
 
-        if "jax" in choose(framework, devices, python, environ).names:
+        if "jax" in choose_environments(framework, devices, python, environ).names:
             return "all"
     return 1
 
 
-def _one_each(count: int, devices: Sequence[Device]) -> tuple[Slot, ...]:
+def _make_slots(count: int, devices: Sequence[Device]) -> tuple[Slot, ...]:
     """`count` slots of one device; beyond the last device they start again at the first."""
     return tuple(Slot(index=index, devices=(devices[index % len(devices)],)) for index in range(count))
 
 
-def _name(devices: Sequence[Device], brand: bool = False) -> str:
+def _describe_kind(devices: Sequence[Device], with_vendor: bool = False) -> str:
     """What people call one of these: "GPU", or "NVIDIA GPU" where it must be told from others."""
     kind = devices[0].kind
     if kind not in KINDS:
         return "CPU" if kind == "cpu" else kind
     noun = KINDS[kind].noun
-    return noun if brand else noun.replace("NVIDIA ", "").replace("AMD ", "").replace("Intel ", "")
+    return noun if with_vendor else noun.replace("NVIDIA ", "").replace("AMD ", "").replace("Intel ", "")
 
 
-def _some(devices: Sequence[Device], brand: bool = False) -> str:
-    return f"{len(devices)} {_name(devices, brand)}{'s' * (len(devices) > 1)}"
+def _describe_devices(devices: Sequence[Device], with_vendor: bool = False) -> str:
+    return f"{len(devices)} {_describe_kind(devices, with_vendor)}{'s' * (len(devices) > 1)}"
 
 
-def _workers(count: int) -> str:
+def _format_worker_count(count: int) -> str:
     return "1 worker" if count == 1 else f"{count} workers"

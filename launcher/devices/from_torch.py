@@ -12,14 +12,14 @@ import os
 from collections.abc import Mapping, Sequence
 
 from launcher.credentials import PRIVATE
-from launcher.devices import Inventory, visible_variable
+from launcher.devices import Inventory, find_visible_variable
 from launcher.node import Device
 
 LIMIT_S = 120.0  # importing torch from a network file system takes its time
 
 # Prints one line of JSON: how many devices, or why there are none. "" first on the path is the current directory, where
 # a file of the user's may be called as one of Python's own.
-_QUESTION = """
+_SCRIPT = """
 import sys
 kind, sys.path[:] = sys.argv[1], [entry for entry in sys.path if entry]
 import json
@@ -44,15 +44,15 @@ answer(module.device_count(), f"torch {torch.__version__}")
 class Detector:
     """`kind`: the type of device, as torch calls it; `python`: the interpreter of the workers."""
 
-    def __init__(self, kind: str, python: str, *, question: str = _QUESTION, limit_s: float = LIMIT_S) -> None:
+    def __init__(self, kind: str, python: str, *, script: str = _SCRIPT, limit_s: float = LIMIT_S) -> None:
         self.kind = kind
-        self._command = (python, "-c", question, kind)
+        self._command = (python, "-c", script, kind)
         self._limit_s = limit_s
 
     def detect(self, environ: Mapping[str, str]) -> Inventory:
-        count, reason = _ask(self._command, environ, self._limit_s)
+        count, reason = _count_by_torch(self._command, environ, self._limit_s)
         # What torch counts is what the kind's variable has left, if it is set: entry by entry.
-        given = environ.get(visible_variable(self.kind, environ) or "", "")
+        given = environ.get(find_visible_variable(self.kind, environ) or "", "")
         entries = [entry.strip() for entry in given.split(",")]
         if len(entries) != count or not given:
             entries = [str(index) for index in range(count)]
@@ -63,7 +63,7 @@ class Detector:
         return Inventory(devices, f"{count} found by {reason}" if count else reason)
 
 
-def _ask(command: Sequence[str], environ: Mapping[str, str], limit_s: float) -> tuple[int, str]:
+def _count_by_torch(command: Sequence[str], environ: Mapping[str, str], limit_s: float) -> tuple[int, str]:
     import subprocess
 
     try:

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from launcher.devices import Inventory
-from launcher.devices.sysfs import may_open, number, numbered, path
+from launcher.devices.sysfs import list_numbers, may_open, read_number, resolve_path
 from launcher.node import Device
 
-_BOARD = 8
+_BOARD_SIZE = 8
 
 
 class Detector:
@@ -28,14 +28,14 @@ class Detector:
         self._root = root
 
     def detect(self, environ: Mapping[str, str]) -> Inventory:
-        there = numbered(path(self._root, "/dev/accel"), "accel_controlD")
-        files = [index for index in there if may_open(path(self._root, f"/dev/accel/accel{index}"))]
+        there = list_numbers(resolve_path(self._root, "/dev/accel"), "accel_controlD")
+        files = [index for index in there if may_open(resolve_path(self._root, f"/dev/accel/accel{index}"))]
         if not files:
             reason = "no /dev/accel/accel_controlDN with an accelN that may be opened here"
             return Inventory((), reason)
-        modules = {index: self._module(index) for index in files}
+        modules = {index: self._read_module(index) for index in files}
         if None in modules.values():
-            if len(files) != _BOARD:
+            if len(files) != _BOARD_SIZE:
                 reason = f"{len(files)} found in /dev/accel, but their module ids cannot be read"
                 return Inventory((), reason)
             modules = {index: index for index in files}
@@ -52,15 +52,15 @@ class Detector:
         devices = tuple(
             Device(
                 kind=self.kind, index=place, id=f"accel{index}", visible=str(modules[index]),
-                numa_node=self._numa_node(index),
+                numa_node=self._read_numa_node(index),
             )
             for place, index in enumerate(chosen)
         )  # fmt: skip
         return Inventory(devices, f"{reason}, {mistake}" if mistake else reason, mistake)
 
-    def _module(self, index: int) -> int | None:
-        return number(path(self._root, f"/sys/class/accel/accel{index}/device/module_id"))
+    def _read_module(self, index: int) -> int | None:
+        return read_number(resolve_path(self._root, f"/sys/class/accel/accel{index}/device/module_id"))
 
-    def _numa_node(self, index: int) -> int | None:
-        node = number(path(self._root, f"/sys/class/accel/accel{index}/device/numa_node"))
+    def _read_numa_node(self, index: int) -> int | None:
+        node = read_number(resolve_path(self._root, f"/sys/class/accel/accel{index}/device/numa_node"))
         return node if node is not None and node >= 0 else None

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from launcher.devices import KINDS, Inventory
-from launcher.devices.sysfs import listed, may_open, numa_node, numbered, path, text
+from launcher.devices.sysfs import list_names, list_numbers, may_open, read_numa_node, read_text, resolve_path
 from launcher.node import Device
 
 MASK = "ZE_AFFINITY_MASK"
@@ -30,17 +30,17 @@ _INTEGRATED = re.compile(r"0000:00:02\.[0-7]")
 _ENTRY = re.compile(r"([0-9]+)(?:\.([0-9]+))?")
 
 
-class Gpu(NamedTuple):
+class IntelGpu(NamedTuple):
     address: str
     tiles: int
     numa_node: int | None
     model: str
 
 
-class Part(NamedTuple):
+class ZeDevice(NamedTuple):
     """What Level Zero calls a device: `entry` selects it in the mask. `tile` None: the whole GPU."""
 
-    gpu: Gpu
+    gpu: IntelGpu
     entry: str
     tile: int | None
 
@@ -57,62 +57,66 @@ class Detector:
     def detect(self, environ: Mapping[str, str]) -> Inventory:
         addresses = {
             address
-            for driver in KINDS[self.kind].signs
-            for address in listed(path(self._root, driver))
+            for driver in KINDS[self.kind].driver_paths
+            for address in list_names(resolve_path(self._root, driver))
             if self._is_display(address)
         }
         discrete = sorted(address for address in addresses if not _INTEGRATED.fullmatch(address))
         taken = sorted(addresses) if self._with_integrated else discrete
-        gpus = [self._gpu(address) for address in taken if self._may_open(address)]
+        gpus = [self._read_gpu(address) for address in taken if self._may_open(address)]
         reasons = [f"{len(gpus)} found by Intel's drivers"]
         if len(gpus) < len(taken):
             reasons.append(f"{len(taken) - len(gpus)} may not be opened here")
         if len(taken) < len(addresses):
             reasons.append("graphics inside a CPU left out")
         is_composite = environ.get(HIERARCHY, "").upper() == "COMPOSITE"
-        parts, mistake = _masked(environ.get(MASK, ""), gpus, is_composite)
+        parts, mistake = _apply_mask(environ.get(MASK, ""), gpus, is_composite)
         if any(gpu.tiles > 1 for gpu in gpus):
             reasons.append(f"{sum(gpu.tiles for gpu in gpus)} tiles" + (" (COMPOSITE)" if is_composite else ""))
         if environ.get(MASK) and gpus:
             reasons.append(f"{len(parts)} left by {MASK}={environ[MASK]}")
         reasons += filter(None, [mistake])
-        devices = tuple(self._device(index, part) for index, part in enumerate(parts))
+        devices = tuple(self._make_device(index, part) for index, part in enumerate(parts))
         return Inventory(devices, ", ".join(reasons) if addresses else "no Intel GPU", mistake)
 
-    def _device(self, index: int, part: Part) -> Device:
+    def _make_device(self, index: int, part: ZeDevice) -> Device:
         gpu = part.gpu
         id = f"pci-{gpu.address}" + (f"/tile{part.tile}" if part.tile is not None and gpu.tiles > 1 else "")
         return Device(
             kind=self.kind, index=index, id=id, visible=part.entry, numa_node=gpu.numa_node, model=gpu.model
         )  # fmt: skip
 
-    def _folder(self, address: str) -> str:
-        return path(self._root, f"/sys/bus/pci/devices/{address}")
+    def _resolve_folder(self, address: str) -> str:
+        return resolve_path(self._root, f"/sys/bus/pci/devices/{address}")
 
     def _is_display(self, address: str) -> bool:
-        folder = self._folder(address)
-        return text(f"{folder}/vendor") == _PCI_VENDOR and text(f"{folder}/class").startswith(_PCI_CLASS_DISPLAY)
+        folder = self._resolve_folder(address)
+        return read_text(f"{folder}/vendor") == _PCI_VENDOR and read_text(f"{folder}/class").startswith(
+            _PCI_CLASS_DISPLAY
+        )
 
     def _may_open(self, address: str) -> bool:
-        nodes = numbered(f"{self._folder(address)}/drm", "renderD")
-        return any(may_open(path(self._root, f"/dev/dri/renderD{node}")) for node in nodes)
+        nodes = list_numbers(f"{self._resolve_folder(address)}/drm", "renderD")
+        return any(may_open(resolve_path(self._root, f"/dev/dri/renderD{node}")) for node in nodes)
 
-    def _gpu(self, address: str) -> Gpu:
-        folder = self._folder(address)
-        tiles = len(numbered(folder, "tile"))  # xe; i915 has a folder gt for each
-        for card in numbered(f"{folder}/drm", "card"):
-            tiles = tiles or len(numbered(f"{folder}/drm/card{card}/gt", "gt"))
-        device = text(f"{folder}/device").removeprefix("0x")
-        return Gpu(address, max(1, tiles), numa_node(self._root, address), f"Intel {device}" if device else "")
+    def _read_gpu(self, address: str) -> IntelGpu:
+        folder = self._resolve_folder(address)
+        tiles = len(list_numbers(folder, "tile"))  # xe; i915 has a folder gt for each
+        for card in list_numbers(f"{folder}/drm", "card"):
+            tiles = tiles or len(list_numbers(f"{folder}/drm/card{card}/gt", "gt"))
+        device = read_text(f"{folder}/device").removeprefix("0x")
+        return IntelGpu(
+            address, max(1, tiles), read_numa_node(self._root, address), f"Intel {device}" if device else ""
+        )
 
 
-def _masked(mask: str, gpus: Sequence[Gpu], is_composite: bool) -> tuple[list[Part], str]:
+def _apply_mask(mask: str, gpus: Sequence[IntelGpu], is_composite: bool) -> tuple[list[ZeDevice], str]:
     """The devices that the mask leaves, in the driver's order, and what is wrong about it."""
     if is_composite:
-        every = [Part(gpu, str(index), None) for index, gpu in enumerate(gpus)]
+        every = [ZeDevice(gpu, str(index), None) for index, gpu in enumerate(gpus)]
     else:
         tiles = [(gpu, tile) for gpu in gpus for tile in range(gpu.tiles)]
-        every = [Part(gpu, str(index), tile) for index, (gpu, tile) in enumerate(tiles)]
+        every = [ZeDevice(gpu, str(index), tile) for index, (gpu, tile) in enumerate(tiles)]
     if mask in ("", "default"):
         return every, ""
     asked: dict[int, set[int] | None] = {}  # tiles of a device, None: all of it
@@ -126,7 +130,7 @@ def _masked(mask: str, gpus: Sequence[Gpu], is_composite: bool) -> tuple[list[Pa
             asked[index] = None
         elif (tiles_asked := asked.setdefault(index, set())) is not None:
             tiles_asked.add(int(tile))
-    parts = [_chosen(every[index], asked[index]) for index in sorted(asked)]
+    parts = [_select_tiles(every[index], asked[index]) for index in sorted(asked)]
     if not unknown:
         return parts, ""
     them = f"{', '.join(map(repr, unknown))} name{'s' * (len(unknown) == 1)} no device"
@@ -135,9 +139,9 @@ def _masked(mask: str, gpus: Sequence[Gpu], is_composite: bool) -> tuple[list[Pa
     return parts, f"{MASK}={mask}: {them}"
 
 
-def _chosen(part: Part, tiles: set[int] | None) -> Part:
+def _select_tiles(part: ZeDevice, tiles: set[int] | None) -> ZeDevice:
     """A device of which the mask may have named some tiles only."""
     if tiles is None:
         return part
     entry = ",".join(f"{part.entry}.{tile}" for tile in sorted(tiles))
-    return Part(part.gpu, entry, min(tiles) if len(tiles) == 1 else None)
+    return ZeDevice(part.gpu, entry, min(tiles) if len(tiles) == 1 else None)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from launcher.devices import KINDS, Detector, Inventory
 from launcher.errors import UnfitError, UsageError
 from launcher.node import Device
-from launcher.options import shown
+from launcher.options import sanitize
 
 if TYPE_CHECKING:
     from launcher.options.sharing import DeviceRequest
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 GROUP = "meshrun.devices"
 
 
-def inventory(
+def detect_requested(
     request: DeviceRequest,
     environ: Mapping[str, str],
     *,
-    each_its_own: bool = False,
+    isolates_workers: bool = False,
     detectors: Sequence[Detector] | None = None,
 ) -> Inventory:
     """The devices that were asked for; at least one. `detectors` are for tests.
@@ -34,23 +34,23 @@ def inventory(
     Raises UsageError if none is there, or nobody knows them, and UnfitError if some are missing or do not answer.
     """
     if request.variable:
-        return _believed(request, environ)
+        return _make_declared(request, environ)
     if detectors is not None:
         found = detectors[0].detect(environ)
     elif request.kind in KINDS:
-        from launcher.devices.choose import detector
+        from launcher.devices.choose import make_detector
 
-        found = detector(request.kind, is_asked_for=True, each_its_own=each_its_own).detect(environ)
+        found = make_detector(request.kind, is_requested=True, isolates_workers=isolates_workers).detect(environ)
     else:
-        found = _from_plugin(request, environ)
-    found = found.on_one_line
+        found = _detect_by_plugin(request, environ)
+    found = found.single_line
     count, reason = request.number, found.reason
     if request.shape:
-        count, reason = _tpu_chips(request, found, environ)
-    if found.silent and (count is None or not found.devices):
-        from launcher.devices.choose import mute
+        count, reason = _count_tpu_chips(request, found, environ)
+    if found.unresponsive_count and (count is None or not found.devices):
+        from launcher.devices.choose import make_unresponsive_error
 
-        raise mute(found)
+        raise make_unresponsive_error(found)
     if not found.devices:
         hint = "with --visible-env VARIABLE a number of them is believed, and nothing is looked for"
         hint = "`meshctl doctor` shows what was looked at" if request.kind in KINDS else hint
@@ -62,12 +62,12 @@ def inventory(
     return found._replace(devices=found.devices[:count], reason=reason)
 
 
-def _believed(request: DeviceRequest, environ: Mapping[str, str]) -> Inventory:
+def _make_declared(request: DeviceRequest, environ: Mapping[str, str]) -> Inventory:
     """As many as were said. Where the variable is set already, its entries are what this node was given."""
     count = request.number or 0
     given = environ.get(request.variable, "").strip()
     entries = [entry.strip() for entry in given.split(",")] if given else [str(index) for index in range(count)]
-    given = f"{request.variable}={shown(given)}"
+    given = f"{request.variable}={sanitize(given)}"
     if len(entries) < count:
         raise UsageError(f"{request}: {count} are asked for, and {given} has {len(entries)}")
     if "" in entries or len(set(entries)) < len(entries):
@@ -82,7 +82,7 @@ def _believed(request: DeviceRequest, environ: Mapping[str, str]) -> Inventory:
     return Inventory(devices, f"as --devices says, by {request.variable}")
 
 
-def _tpu_chips(request: DeviceRequest, found: Inventory, environ: Mapping[str, str]) -> tuple[int, str]:
+def _count_tpu_chips(request: DeviceRequest, found: Inventory, environ: Mapping[str, str]) -> tuple[int, str]:
     """How many chips this host has in a slice of the type, and the reason with that.
 
     Raises UsageError if the slice that this host is in has another number of hosts.
@@ -93,20 +93,20 @@ def _tpu_chips(request: DeviceRequest, found: Inventory, environ: Mapping[str, s
         slice = tpu_types.parse(request.shape, len(found.devices) or None)
     except UsageError as error:
         raise UsageError(f"{request}: {error}", error.hint) from None
-    identity, said = tpu_slice.read(environ)
+    identity, said = tpu_slice.read_identity(environ)
     if identity is not None and identity.host_count != slice.hosts:
         raise UsageError(f"{request}: {slice.hosts} hosts have such a slice, and this is one of {said}")
-    return slice.chips_per_host, f"{slice.words}; {found.reason}"
+    return slice.chips_per_host, f"{slice.description}; {found.reason}"
 
 
-def _from_plugin(request: DeviceRequest, environ: Mapping[str, str]) -> Inventory:
+def _detect_by_plugin(request: DeviceRequest, environ: Mapping[str, str]) -> Inventory:
     from launcher import plugins
 
     believed = "with --visible-env VARIABLE a number of any devices is believed"
     plugin = plugins.load(GROUP, request.kind, str(request), built_in=KINDS, otherwise=believed)
     found = plugins.ask(plugin, "detect", Inventory, environ)
     variable = getattr(plugin.value, "variable", "")
-    problem = _nonsense(found, variable)
+    problem = _find_problem(found, variable)
     if problem:
         raise UsageError(f"{plugin}: detect() returned {problem}")
     return found._replace(
@@ -114,7 +114,7 @@ def _from_plugin(request: DeviceRequest, environ: Mapping[str, str]) -> Inventor
     )
 
 
-def _nonsense(found: Inventory, variable: object) -> str:
+def _find_problem(found: Inventory, variable: object) -> str:
     """What is wrong with a plug-in's answer; "" if nothing is."""
     if not isinstance(found.devices, tuple) or not all(isinstance(device, Device) for device in found.devices):
         return "an Inventory whose devices are not a tuple of Device"

@@ -14,14 +14,14 @@ import re
 from collections.abc import Mapping
 
 from launcher.devices import Inventory
-from launcher.devices.sysfs import may_open, number, numbered, path, text
+from launcher.devices.sysfs import list_numbers, may_open, read_number, read_text, resolve_path
 from launcher.node import Device
 
 _SYSFS = "/sys/devices/virtual/neuron_device"
 LOGICAL = "NEURON_LOGICAL_NC_CONFIG"
 _NUMBER = re.compile(r"[0-9]{1,9}")
-_SIZES = ("1", "2")
-_IN_PAIRS = ("Trainium2", "Trainium3")
+_LOGICAL_SIZES = ("1", "2")
+_PAIRED_MODELS = ("Trainium2", "Trainium3")
 
 
 class Detector:
@@ -34,14 +34,14 @@ class Detector:
         self._root = root
 
     def detect(self, environ: Mapping[str, str]) -> Inventory:
-        there = numbered(path(self._root, "/dev"), "neuron")
-        chips = [chip for chip in there if may_open(path(self._root, f"/dev/neuron{chip}"))]
+        there = list_numbers(resolve_path(self._root, "/dev"), "neuron")
+        chips = [chip for chip in there if may_open(resolve_path(self._root, f"/dev/neuron{chip}"))]
         if not chips:
             return Inventory((), "no /dev/neuronN that may be opened here")
-        models = {chip: text(f"{self._folder(chip)}/info/architecture/device_name") for chip in chips}
+        models = {chip: read_text(f"{self._resolve_folder(chip)}/info/architecture/device_name") for chip in chips}
         joined = environ.get(LOGICAL, "")
-        each = int(joined) if joined in _SIZES else 2 if models[chips[0]] in _IN_PAIRS else 1
-        cores = [(chip, core) for chip in chips for core in range(self._cores(chip) // each)]
+        each = int(joined) if joined in _LOGICAL_SIZES else 2 if models[chips[0]] in _PAIRED_MODELS else 1
+        cores = [(chip, core) for chip in chips for core in range(self._count_cores(chip) // each)]
         reason = f"{len(chips)} chip{'s' * (len(chips) > 1)} found in /dev, {len(cores)} cores"
         reason += f" of {each} physical ones each" if each > 1 else ""
         if not cores:
@@ -49,7 +49,7 @@ class Detector:
         chosen, mistake = list(range(len(cores))), ""
         asked = environ.get(self.variable)
         if asked is not None:
-            chosen, mistake = _chosen(self.variable, asked, len(cores))
+            chosen, mistake = _apply_visible(self.variable, asked, len(cores))
             reason += f", {len(chosen)} left by {self.variable}={asked}" + (f", {mistake}" if mistake else "")
         devices = tuple(
             Device(
@@ -60,23 +60,23 @@ class Detector:
         )  # fmt: skip
         return Inventory(devices, reason, mistake)
 
-    def _cores(self, chip: int) -> int:
-        folder = self._folder(chip)
-        return number(f"{folder}/core_count") or len(numbered(folder, "neuron_core"))
+    def _count_cores(self, chip: int) -> int:
+        folder = self._resolve_folder(chip)
+        return read_number(f"{folder}/core_count") or len(list_numbers(folder, "neuron_core"))
 
-    def _folder(self, chip: int) -> str:
-        return path(self._root, f"{_SYSFS}/neuron{chip}")
+    def _resolve_folder(self, chip: int) -> str:
+        return resolve_path(self._root, f"{_SYSFS}/neuron{chip}")
 
 
-def _chosen(variable: str, asked: str, count: int) -> tuple[list[int], str]:
+def _apply_visible(variable: str, value: str, count: int) -> tuple[list[int], str]:
     """The cores that a list of numbers and ranges names, each once, and what is wrong about it."""
     chosen: list[int] = []
-    for part in asked.split(",") if asked else ():
+    for part in value.split(",") if value else ():
         first, dash, last = part.strip().partition("-")
         if not (_NUMBER.fullmatch(first) and (_NUMBER.fullmatch(last) or not dash)):
-            return chosen, f"{variable}={asked}: {part!r} is neither a core nor a range of cores"
+            return chosen, f"{variable}={value}: {part!r} is neither a core nor a range of cores"
         cores = range(int(first), int(last or first) + 1)
         if not cores or cores[-1] >= count:
-            return chosen, f"{variable}={asked}: {part.strip()} is not within the cores, 0 to {count - 1}"
+            return chosen, f"{variable}={value}: {part.strip()} is not within the cores, 0 to {count - 1}"
         chosen += [core for core in cores if core not in chosen]
     return chosen, ""

@@ -18,12 +18,20 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from launcher.devices import KINDS, Inventory
-from launcher.devices.cuda_visible import VARIABLE, Choice, Chosen, Gpu, choose, hides_all, is_mig
-from launcher.devices.sysfs import listed, may_open, numa_node, numbered, path, text
+from launcher.devices.cuda_visible import (
+    VARIABLE,
+    CudaDevice,
+    CudaSelection,
+    NvidiaGpu,
+    apply_visible,
+    hides_all,
+    is_mig,
+)
+from launcher.devices.sysfs import list_names, list_numbers, may_open, read_numa_node, read_text, resolve_path
 from launcher.node import Device
 
 if TYPE_CHECKING:
-    from launcher.devices.nvml import Found
+    from launcher.devices.nvml import NvidiaInventory
 
 _PCI_VENDOR = "0x10de"
 _PCI_CLASS_DISPLAY = "0x03"  # VGA and 3D controllers; the same vendor's audio and bridge functions have others
@@ -38,13 +46,13 @@ class Detector:
 
     kind = "nvidia"
 
-    def __init__(self, *, root: str = "/", nvml: Any = None, each_its_own: bool = False) -> None:
+    def __init__(self, *, root: str = "/", nvml: Any = None, isolates_workers: bool = False) -> None:
         self._root = root
         self._nvml = nvml
-        self._each_its_own = each_its_own
+        self._isolates_workers = isolates_workers
 
     def detect(self, environ: Mapping[str, str]) -> Inventory:
-        if not any(os.path.exists(path(self._root, sign)) for sign in KINDS[self.kind].signs):
+        if not any(os.path.exists(resolve_path(self._root, sign)) for sign in KINDS[self.kind].driver_paths):
             return Inventory((), "no NVIDIA driver")
         asked = environ.get(VARIABLE)
         if asked is not None and hides_all(asked):
@@ -52,108 +60,112 @@ class Detector:
         from launcher.devices import nvml  # only where there is a driver
 
         try:
-            found = nvml.read(self._root, self._nvml) or self._from_proc() or self._from_pci()
-        except nvml.DriverHangs:
+            found = nvml.query_gpus(self._root, self._nvml) or self._read_proc() or self._read_pci()
+        except nvml.DriverTimeoutError:
             reason = f"NVML has not answered for {nvml.LIMIT_S:g} s"
-            return Inventory((), reason, silent=max(1, len(self._device_nodes() or ())))
+            return Inventory((), reason, unresponsive_count=max(1, len(self._list_device_nodes() or ())))
         reasons = [f"{len(found.gpus)} found by {found.source}"]
-        if found.silent:
-            reasons.append(f"{found.silent} more {'does' if found.silent == 1 else 'do'} not answer")
-        if found.empty:
-            reasons.append(f"{found.empty} more with MIG on and no instance")
+        if found.unresponsive_count:
+            reasons.append(
+                f"{found.unresponsive_count} more {'does' if found.unresponsive_count == 1 else 'do'} not answer"
+            )
+        if found.empty_mig_count:
+            reasons.append(f"{found.empty_mig_count} more with MIG on and no instance")
         if asked is None:
-            choice, remark = _all(found, self._each_its_own)
+            choice, remark = _select_all(found, self._isolates_workers)
         else:
-            choice = choose(asked, found.gpus, each_its_own=self._each_its_own)
+            choice = apply_visible(asked, found.gpus, isolates_workers=self._isolates_workers)
             named = asked.count(",") + 1 if is_mig(asked) else len(choice.devices)
-            choice = choice if self._each_its_own else _as_cuda(choice)
+            choice = choice if self._isolates_workers else _limit_to_process(choice)
             remark = choice.mistake or f"{len(choice.devices)} left by {VARIABLE}={asked}"
             if not choice.mistake and len(choice.devices) < named:
                 remark += ": CUDA gives a process one MIG instance, and nothing else"
         reasons += filter(None, [remark])
-        devices = tuple(self._device(index, chosen) for index, chosen in enumerate(choice.devices))
+        devices = tuple(self._make_device(index, chosen) for index, chosen in enumerate(choice.devices))
         # A list of the user's says which are wanted; if some of these are not found, it may be the silent ones.
-        missed = found.silent if asked is None or choice.mistake else 0
+        missed = found.unresponsive_count if asked is None or choice.mistake else 0
         return Inventory(devices, ", ".join(reasons), choice.mistake, missed)
 
-    def _device(self, index: int, chosen: Chosen) -> Device:
-        gpu = chosen.gpu or Gpu(0, chosen.id)
+    def _make_device(self, index: int, chosen: CudaDevice) -> Device:
+        gpu = chosen.gpu or NvidiaGpu(0, chosen.id)
         return Device(
             kind=self.kind, index=index, id=chosen.id, visible=chosen.entry,
             numa_node=gpu.numa_node, domain=gpu.domain, model=gpu.model,
         )  # fmt: skip
 
-    def _from_proc(self) -> Found | None:
+    def _read_proc(self) -> NvidiaInventory | None:
         """What the driver says of itself: one folder per GPU, named by PCI address, which is also NVML's order."""
-        from launcher.devices.nvml import Found
+        from launcher.devices.nvml import NvidiaInventory
 
-        nodes = self._device_nodes()
-        gpus: list[Gpu] = []
-        for address in listed(path(self._root, _PROC)):
-            lines = text(path(self._root, f"{_PROC}/{address}/information")).splitlines()
+        nodes = self._list_device_nodes()
+        gpus: list[NvidiaGpu] = []
+        for address in list_names(resolve_path(self._root, _PROC)):
+            lines = read_text(resolve_path(self._root, f"{_PROC}/{address}/information")).splitlines()
             fields = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
             minor = fields.get("Device Minor", "")
             # A container or batch system may grant fewer than are listed; the others are somebody else's.
             if nodes is None or minor in nodes:
                 uuid = fields.get("GPU UUID", "")
                 uuid = uuid if uuid.startswith("GPU-") and "?" not in uuid else f"pci-{address}"
-                home = numa_node(self._root, address)
-                gpus.append(Gpu(len(gpus), uuid, numa_node=home, model=fields.get("Model", "")))
-        return Found(tuple(gpus), "/proc/driver/nvidia") if gpus else None
+                home = read_numa_node(self._root, address)
+                gpus.append(NvidiaGpu(len(gpus), uuid, numa_node=home, model=fields.get("Model", "")))
+        return NvidiaInventory(tuple(gpus), "/proc/driver/nvidia") if gpus else None
 
-    def _from_pci(self) -> Found:
+    def _read_pci(self) -> NvidiaInventory:
         """What is on the PCI bus, at most as many as we may open: the bus shows everybody all of them."""
-        from launcher.devices.nvml import Found
+        from launcher.devices.nvml import NvidiaInventory
 
-        folder = path(self._root, "/sys/bus/pci/devices")
+        folder = resolve_path(self._root, "/sys/bus/pci/devices")
         addresses = [
             address
-            for address in listed(folder)
-            if text(f"{folder}/{address}/vendor") == _PCI_VENDOR
-            and text(f"{folder}/{address}/class").startswith(_PCI_CLASS_DISPLAY)
+            for address in list_names(folder)
+            if read_text(f"{folder}/{address}/vendor") == _PCI_VENDOR
+            and read_text(f"{folder}/{address}/class").startswith(_PCI_CLASS_DISPLAY)
         ]
-        nodes = self._device_nodes()
+        nodes = self._list_device_nodes()
         if nodes is not None:
             del addresses[len(nodes) :]
         gpus = (
-            Gpu(ordinal, f"pci-{address}", numa_node=numa_node(self._root, address))
+            NvidiaGpu(ordinal, f"pci-{address}", numa_node=read_numa_node(self._root, address))
             for ordinal, address in enumerate(addresses)
         )
-        return Found(tuple(gpus), "the PCI bus")
+        return NvidiaInventory(tuple(gpus), "the PCI bus")
 
-    def _device_nodes(self) -> set[str] | None:
+    def _list_device_nodes(self) -> set[str] | None:
         """The numbers N of the /dev/nvidiaN that we may open; None where the driver has not made any yet."""
-        numbers = numbered(path(self._root, "/dev"), "nvidia")
+        numbers = list_numbers(resolve_path(self._root, "/dev"), "nvidia")
         if not numbers:
             return None
-        return {str(number) for number in numbers if may_open(path(self._root, f"/dev/nvidia{number}"))}
+        return {str(number) for number in numbers if may_open(resolve_path(self._root, f"/dev/nvidia{number}"))}
 
 
-def _all(found: Found, each_its_own: bool) -> tuple[Choice, str]:
+def _select_all(found: NvidiaInventory, isolates_workers: bool) -> tuple[CudaSelection, str]:
     """The devices where no variable chooses among them, and a remark.
 
     Whether CUDA counts a silent GPU is not documented, and it numbers different models by speed unless told
     otherwise; then ids are the only sure names.
     """
-    are_sure = not found.silent and not found.empty and len({gpu.model for gpu in found.gpus}) <= 1
-    count = sum(len(gpu.migs) for gpu in found.gpus)
+    are_sure = (
+        not found.unresponsive_count and not found.empty_mig_count and len({gpu.model for gpu in found.gpus}) <= 1
+    )
+    count = sum(len(gpu.mig_ids) for gpu in found.gpus)
     if not count:
-        return Choice(tuple(_whole(gpu, are_sure) for gpu in found.gpus)), ""
-    parts = Choice(tuple(chosen for gpu in found.gpus for chosen in _parts(gpu)))
-    if each_its_own:
+        return CudaSelection(tuple(_make_gpu_device(gpu, are_sure) for gpu in found.gpus)), ""
+    parts = CudaSelection(tuple(chosen for gpu in found.gpus for chosen in _make_mig_devices(gpu)))
+    if isolates_workers:
         return parts, f"{count} MIG instances among them"
-    return _as_cuda(parts), f"with {count} MIG instances: CUDA gives a process one, and nothing else"
+    return _limit_to_process(parts), f"with {count} MIG instances: CUDA gives a process one, and nothing else"
 
 
-def _as_cuda(choice: Choice) -> Choice:
+def _limit_to_process(choice: CudaSelection) -> CudaSelection:
     """What of these CUDA shows to one process: all whole GPUs, or the first that is a MIG instance or divided."""
-    first = next((chosen for chosen in choice.devices if chosen.gpu and chosen.gpu.migs), None)
+    first = next((chosen for chosen in choice.devices if chosen.gpu and chosen.gpu.mig_ids), None)
     return choice._replace(devices=(first,)) if first else choice
 
 
-def _whole(gpu: Gpu, is_ordinal_sure: bool) -> Chosen:
-    return Chosen(gpu.uuid, str(gpu.ordinal) if is_ordinal_sure else gpu.uuid, gpu)
+def _make_gpu_device(gpu: NvidiaGpu, is_ordinal_sure: bool) -> CudaDevice:
+    return CudaDevice(gpu.uuid, str(gpu.ordinal) if is_ordinal_sure else gpu.uuid, gpu)
 
 
-def _parts(gpu: Gpu) -> Sequence[Chosen]:
-    return [Chosen(mig, mig, gpu) for mig in gpu.migs] or [_whole(gpu, False)]
+def _make_mig_devices(gpu: NvidiaGpu) -> Sequence[CudaDevice]:
+    return [CudaDevice(mig, mig, gpu) for mig in gpu.mig_ids] or [_make_gpu_device(gpu, False)]

@@ -20,7 +20,7 @@ import threading
 from typing import Any, NamedTuple
 
 from launcher.devices import sysfs
-from launcher.devices.cuda_visible import Gpu
+from launcher.devices.cuda_visible import NvidiaGpu
 
 _COMPLETED = 3  # NVML_GPU_FABRIC_STATE_COMPLETED
 _NO_PERMISSION = 4  # NVML_ERROR_NO_PERMISSION
@@ -28,61 +28,61 @@ LIMIT_S = 30.0  # a healthy driver answers within seconds, also where it has to 
 _STRUCTS = ("c_nvmlGpuFabricInfo_v3_t", "c_nvmlGpuFabricInfo_v2_t")
 
 
-class Found(NamedTuple):
+class NvidiaInventory(NamedTuple):
     """`source`: who was asked. `silent`: how many more GPUs the driver lists that do not answer, and `empty`: that have
     MIG on and no instance.
     """
 
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[NvidiaGpu, ...]
     source: str
-    silent: int = 0
-    empty: int = 0
+    unresponsive_count: int = 0
+    empty_mig_count: int = 0
 
 
-class DriverHangs(Exception):
+class DriverTimeoutError(Exception):
     """NVML has not answered."""
 
 
-_asking: threading.Thread | None = None  # while the driver hangs nobody else asks
+_query_thread: threading.Thread | None = None  # while the driver hangs nobody else asks
 
 
-def read(root: str, module: Any = None) -> Found | None:
+def query_gpus(root: str, module: Any = None) -> NvidiaInventory | None:
     """What NVML lists; None if its Python module or the driver's library is missing or refuses.
 
     `module` stands in for nvidia-ml-py's, for tests; `root` is where /sys hangs. Raises DriverHangs after LIMIT_S.
     """
-    global _asking
+    global _query_thread
     if module is None:
         try:
             module = __import__("pynvml")  # by name: the distribution nvidia-ml-py is optional and untyped
         except ImportError:
             return None
-    answers: list[Found | Exception | None] = []
+    answers: list[NvidiaInventory | Exception | None] = []
 
-    def ask() -> None:
+    def query() -> None:
         try:
-            answers.append(_ask(module, root))
+            answers.append(_query_driver(module, root))
         except Exception as error:
             answers.append(error)
 
-    if _asking is None or not _asking.is_alive():
-        _asking = threading.Thread(target=ask, daemon=True, name="NVML")
-        _asking.start()
-    _asking.join(LIMIT_S)
+    if _query_thread is None or not _query_thread.is_alive():
+        _query_thread = threading.Thread(target=query, daemon=True, name="NVML")
+        _query_thread.start()
+    _query_thread.join(LIMIT_S)
     if not answers:
-        raise DriverHangs
+        raise DriverTimeoutError
     if isinstance(answers[0], Exception):
         raise answers[0]
     return answers[0]
 
 
-def _ask(module: Any, root: str) -> Found | None:
+def _query_driver(module: Any, root: str) -> NvidiaInventory | None:
     try:
         module.nvmlInit()
     except module.NVMLError:
         return None
     try:
-        return _found(module, root)
+        return _list_gpus(module, root)
     except module.NVMLError:
         return None
     finally:
@@ -90,37 +90,37 @@ def _ask(module: Any, root: str) -> Found | None:
             module.nvmlShutdown()
 
 
-def _found(module: Any, root: str) -> Found:
+def _list_gpus(module: Any, root: str) -> NvidiaInventory:
     """The GPUs that may be opened, numbered among themselves."""
-    gpus: list[Gpu] = []
+    gpus: list[NvidiaGpu] = []
     silent = empty = 0
     for place in range(module.nvmlDeviceGetCount()):
         try:
             handle = module.nvmlDeviceGetHandleByIndex(place)
-            uuid = _decoded(module.nvmlDeviceGetUUID(handle))
+            uuid = _decode(module.nvmlDeviceGetUUID(handle))
         except module.NVMLError as error:
             silent += getattr(error, "value", None) != _NO_PERMISSION
             continue
-        migs = _migs(module, handle)
+        migs = _list_mig_ids(module, handle)
         if migs == ():
             empty += 1
         else:
-            gpus.append(_gpu(module, handle, len(gpus) + silent + empty, uuid, migs or (), root))
-    return Found(tuple(gpus), "NVML", silent, empty)
+            gpus.append(_read_gpu(module, handle, len(gpus) + silent + empty, uuid, migs or (), root))
+    return NvidiaInventory(tuple(gpus), "NVML", silent, empty)
 
 
-def _gpu(module: Any, handle: Any, ordinal: int, uuid: str, migs: tuple[str, ...], root: str) -> Gpu:
-    return Gpu(
+def _read_gpu(module: Any, handle: Any, ordinal: int, uuid: str, mig_ids: tuple[str, ...], root: str) -> NvidiaGpu:
+    return NvidiaGpu(
         ordinal=ordinal,
         uuid=uuid,
-        migs=migs,
-        numa_node=_numa_node(module, handle, root),
-        domain=_domain(module, handle),
-        model=_model(module, handle),
+        mig_ids=mig_ids,
+        numa_node=_read_numa_node(module, handle, root),
+        domain=_read_domain(module, handle),
+        model=_read_model(module, handle),
     )
 
 
-def _migs(module: Any, handle: Any) -> tuple[str, ...] | None:
+def _list_mig_ids(module: Any, handle: Any) -> tuple[str, ...] | None:
     """The ids of a GPU's MIG instances; None where it is not divided."""
     try:
         if not module.nvmlDeviceGetMigMode(handle)[0]:
@@ -128,37 +128,37 @@ def _migs(module: Any, handle: Any) -> tuple[str, ...] | None:
         places = range(module.nvmlDeviceGetMaxMigDeviceCount(handle))
     except module.NVMLError:
         return None
-    return tuple(mig for mig in (_mig_at(module, handle, place) for place in places) if mig)
+    return tuple(mig for mig in (_read_mig_id(module, handle, place) for place in places) if mig)
 
 
-def _mig_at(module: Any, handle: Any, place: int) -> str | None:
+def _read_mig_id(module: Any, handle: Any, index: int) -> str | None:
     try:
-        return _decoded(module.nvmlDeviceGetUUID(module.nvmlDeviceGetMigDeviceHandleByIndex(handle, place)))
+        return _decode(module.nvmlDeviceGetUUID(module.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)))
     except module.NVMLError:
         return None  # places may be empty
 
 
-def _numa_node(module: Any, handle: Any, root: str) -> int | None:
+def _read_numa_node(module: Any, handle: Any, root: str) -> int | None:
     """Of the GPU's place on the PCI bus.
 
     nvmlDeviceGetNumaNodeId is another thing: the node that the GPU's own memory is, on machines where it is one.
     """
     try:
-        domain, _, place = _decoded(module.nvmlDeviceGetPciInfo(handle).busId).partition(":")
+        domain, _, place = _decode(module.nvmlDeviceGetPciInfo(handle).busId).partition(":")
     except module.NVMLError:
         return None
     # NVML writes the domain with eight digits, the kernel with four or as many more as it needs.
-    return sysfs.numa_node(root, f"{domain.lstrip('0').zfill(4)}:{place}")
+    return sysfs.read_numa_node(root, f"{domain.lstrip('0').zfill(4)}:{place}")
 
 
-def _model(module: Any, handle: Any) -> str:
+def _read_model(module: Any, handle: Any) -> str:
     try:
-        return _decoded(module.nvmlDeviceGetName(handle))
+        return _decode(module.nvmlDeviceGetName(handle))
     except module.NVMLError:
         return ""
 
 
-def _domain(module: Any, handle: Any) -> str:
+def _read_domain(module: Any, handle: Any) -> str:
     """The NVLink domain and the GPU's partition of it, "<clusterUuid>.<cliqueId>"; "" if it is in none."""
     from ctypes import byref  # which nvidia-ml-py has loaded anyway
 
@@ -178,6 +178,6 @@ def _domain(module: Any, handle: Any) -> str:
     return ""
 
 
-def _decoded(value: str | bytes) -> str:
+def _decode(value: str | bytes) -> str:
     """Older releases of nvidia-ml-py give bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value

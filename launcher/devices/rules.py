@@ -18,9 +18,9 @@ from launcher.devices.intel import HIERARCHY, MASK
 from launcher.devices.neuron import LOGICAL
 from launcher.devices.neuron import Detector as Neuron
 from launcher.devices.tpu import VISIBLE, VISIBLE_PATHS
-from launcher.devices.tpu_types import MODELS, Model
+from launcher.devices.tpu_types import MODELS, TpuModel
 
-Mark = Literal["tried", "read", "documented"]
+Evidence = Literal["tried", "read", "documented"]
 
 
 class Rule(NamedTuple):
@@ -28,17 +28,17 @@ class Rule(NamedTuple):
 
     kind: str
     subject: str
-    says: str
+    answer: str
     source: str
-    mark: Mark
+    evidence: Evidence
 
 
-def _sign(kind: str, source: str, mark: Mark = "documented") -> Rule:
+def _make_detection_rule(kind: str, source: str, evidence: Evidence = "documented") -> Rule:
     """What a machine must show before anything else of a kind is looked at."""
     known = KINDS[kind]
-    files = ", ".join(f"`{file}`" for file in known.signs)
-    words = ", ".join(f"`{word}`" for word in known.words)
-    return Rule(kind, "sign", f"one of {files}" + (f", or a variable: {words}" if words else ""), source, mark)
+    files = ", ".join(f"`{file}`" for file in known.driver_paths)
+    words = ", ".join(f"`{word}`" for word in known.variables)
+    return Rule(kind, "sign", f"one of {files}" + (f", or a variable: {words}" if words else ""), source, evidence)
 
 
 _CUDA_GUIDE = "CUDA programming guide, environment variables"
@@ -60,11 +60,11 @@ _NEURON = "AWS Neuron documentation, Neuron Runtime configuration"
 _CANN = "CANN, Environment variables; ray, accelerators/npu.py"
 
 
-def _tpu_type(model: Model) -> Rule:
+def _make_tpu_type_rule(model: TpuModel) -> Rule:
     """What a type of this model stands for."""
     each = f"{model.cores_per_chip} to a chip" if model.is_by_core else "of one TensorCore"
     sizes = " or ".join(filter(None, (", ".join(map(str, model.host_chips[:-1])), str(model.host_chips[-1]))))
-    says = f"`{model.names[0]}-N`: N {model.counted}, {each}; a host has {sizes} chips"
+    says = f"`{model.names[0]}-N`: N {model.counted_unit}, {each}; a host has {sizes} chips"
     says += ", in slices of several hosts 4" if len(model.host_chips) > 1 else ""
     says += f"; {'a grid' if model.sides else 'a box'} of chips; {', '.join(model.pci_ids)} on the PCI bus"
     says += f"; GKE: `{model.gke_label}`" if model.gke_label else ""
@@ -72,7 +72,7 @@ def _tpu_type(model: Model) -> Rule:
 
 
 RULES: tuple[Rule, ...] = (
-    _sign("nvidia", _NVIDIA_FILES),
+    _make_detection_rule("nvidia", _NVIDIA_FILES),
     Rule("nvidia", "found by", "NVML through nvidia-ml-py, in PCI order", _NVML, "read"),
     Rule("nvidia", "found by", "else `/proc/driver/nvidia/gpus/*/information`, as far as `/dev/nvidiaN` may be opened",
          _NVIDIA_FILES, "documented"),
@@ -97,7 +97,7 @@ RULES: tuple[Rule, ...] = (
          "nvidia-ml-py 13.615; k8s-device-plugin, internal/lm/imex.go; XLA", "read"),
     Rule("nvidia", "shown by", f"`{KINDS['nvidia'].variable}`: the entry that was given, else the number; the id where "
          "GPUs are silent or of several models, as CUDA orders by speed", _CUDA_GUIDE, "documented"),
-    _sign("amd", _KFD, "read"),
+    _make_detection_rule("amd", _KFD, "read"),
     Rule("amd", "found by", "`/sys/class/kfd/kfd/topology/nodes/*/properties` with `simd_count` above 0, as far as "
          "they can be read; `/dev/kfd` and `/dev/dri/renderDN` must be open to us", f"{_KFD}; JAX, hardware_utils.py",
          "read"),
@@ -111,7 +111,7 @@ RULES: tuple[Rule, ...] = (
     Rule("amd", "NUMA node", "of the GPU's PCI address", _SYSFS, "documented"),
     Rule("amd", "domain", "XGMI: `hive_id` of the properties, where it is not 0", _KFD, "read"),
     Rule("amd", "shown by", f"`{KINDS['amd'].variable}`, counted within what `{ROCR}` leaves", _CLR, "read"),
-    _sign("intel", _SYSFS),
+    _make_detection_rule("intel", _SYSFS),
     Rule("intel", "found by", "the PCI bus: driver xe or i915, vendor 0x8086, class 0x03, and a `/dev/dri/renderDN` "
          "that may be opened", _SYSFS, "documented"),
     Rule("intel", "left out", "graphics inside a CPU, which is at 0000:00:02, unless asked for by `--devices intel`",
@@ -121,7 +121,7 @@ RULES: tuple[Rule, ...] = (
          "execution_environment.cpp", "read"),
     Rule("intel", "NUMA node", "of the GPU's PCI address", _SYSFS, "documented"),
     Rule("intel", "shown by", f"`{KINDS['intel'].variable}`", _ZE, "documented"),
-    _sign("tpu", _TPU, "read"),
+    _make_detection_rule("tpu", _TPU, "read"),
     Rule("tpu", "found by", "`/dev/accelN` (not the folder `/dev/accel`), else `/dev/vfio/N` with devices of vendor "
          "0x1ae0 in its IOMMU group that are no network card or disk; as far as we may open them, which is not tried: "
          "a chip that is in use answers \"busy\"", _TPU, "read"),
@@ -129,7 +129,7 @@ RULES: tuple[Rule, ...] = (
          "chips, and not with `TPU_SKIP_MDS_QUERY`", _TPU, "read"),
     Rule("tpu", "chosen by", "the first of " + ", ".join(f"`{name}`" for name in (*VISIBLE, VISIBLE_PATHS))
          + "; a chip that is not there, or is named twice, ends the start", _TPU, "read"),
-    *map(_tpu_type, MODELS),
+    *map(_make_tpu_type_rule, MODELS),
     Rule("tpu", "NUMA node", "of the chip's PCI address", _SYSFS, "documented"),
     Rule("tpu", "shown by", f"`{KINDS['tpu'].variable}`", _TPU, "read"),
     Rule("cpu", "found by", "the CPUs that this process may run on", "sched_getaffinity(2)", "tried"),

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 
 
-def path(root: str, absolute: str) -> str:
+def resolve_path(root: str, absolute: str) -> str:
     """Where a file that is usually at `absolute` is under this root."""
     return os.path.join(root, absolute.lstrip("/"))
 
 
-def listed(folder: str) -> list[str]:
+def list_names(folder: str) -> list[str]:
     """The names in a folder, sorted; none if it cannot be read."""
     try:
         return sorted(os.listdir(folder))
@@ -21,7 +21,7 @@ def listed(folder: str) -> list[str]:
         return []
 
 
-def text(file: str) -> str:
+def read_text(file: str) -> str:
     """The file's text without white space around it; "" if it cannot be read."""
     try:
         with open(file, errors="replace") as opened:
@@ -30,17 +30,17 @@ def text(file: str) -> str:
         return ""
 
 
-def number(file: str) -> int | None:
+def read_number(file: str) -> int | None:
     """The whole number in a file, which may be written as 0x..; None if there is none."""
     try:
-        return int(text(file), 0)
+        return int(read_text(file), 0)
     except ValueError:
         return None
 
 
-def numa_node(root: str, address: str) -> int | None:
+def read_numa_node(root: str, address: str) -> int | None:
     """The NUMA node of a device on the PCI bus. The kernel writes -1 where the firmware does not say: None."""
-    node = number(path(root, f"/sys/bus/pci/devices/{address.lower()}/numa_node"))
+    node = read_number(resolve_path(root, f"/sys/bus/pci/devices/{address.lower()}/numa_node"))
     return node if node is not None and node >= 0 else None
 
 
@@ -49,7 +49,7 @@ def may_open(file: str) -> bool:
     return os.access(file, os.R_OK | os.W_OK)
 
 
-def numbered(folder: str, prefix: str) -> list[int]:
+def list_numbers(folder: str, prefix: str) -> list[int]:
     """The N of the names prefixN in a folder, in order."""
-    names = (name.removeprefix(prefix) for name in listed(folder) if name.startswith(prefix))
+    names = (name.removeprefix(prefix) for name in list_names(folder) if name.startswith(prefix))
     return sorted(int(name) for name in names if name.isascii() and name.isdigit())

@@ -26,7 +26,7 @@ _ATTRIBUTES = "/computeMetadata/v1/instance/attributes/"
 _ANSWER_MAX = 1 << 20  # the hosts of the largest slices
 _FLAVOR = "Metadata-Flavor"
 # Of the attribute tpu-env, which has lines such as HOST_BOUNDS: '2,2,1'. Those of _SAME have the variable's name.
-_NAMES = {
+_VARIABLES_BY_KEY = {
     "ACCELERATOR_TYPE": "TPU_ACCELERATOR_TYPE",
     "CHIPS_PER_HOST_BOUNDS": "TPU_CHIPS_PER_HOST_BOUNDS",
     "HOST_BOUNDS": "TPU_HOST_BOUNDS",
@@ -34,9 +34,9 @@ _NAMES = {
     "TOPOLOGY": "TPU_TOPOLOGY",
     "WORKER_ID": "TPU_WORKER_ID",
 }
-_SAME = ("TPU_", "MEGASCALE_")
+_VARIABLE_PREFIXES = ("TPU_", "MEGASCALE_")
 # Attributes of their own, for what tpu-env lacks.
-_OTHERS = {
+_VARIABLES_BY_ATTRIBUTE = {
     "worker-network-endpoints": "TPU_WORKER_HOSTNAMES",
     "agent-worker-number": "TPU_WORKER_ID",
     "accelerator-type": "TPU_ACCELERATOR_TYPE",
@@ -44,59 +44,61 @@ _OTHERS = {
 }
 
 
-class Answer(NamedTuple):
+class TpuMetadata(NamedTuple):
     """`variables`: as GKE would have set them; none if the server knows nothing of a TPU. `reason`: a sentence."""
 
     variables: Mapping[str, str]
     reason: str
 
 
-_answers: dict[tuple[str, int], Answer] = {}  # what is said of a machine holds while it is up
+_cache: dict[tuple[str, int], TpuMetadata] = {}  # what is said of a machine holds while it is up
 
 
-def ask(environ: Mapping[str, str], address: tuple[str, int] = ADDRESS, limit_s: float | None = None) -> Answer:
+def fetch_metadata(
+    environ: Mapping[str, str], address: tuple[str, int] = ADDRESS, limit_s: float | None = None
+) -> TpuMetadata:
     """What the metadata server says, asked once, within `limit_s` or LIMIT_S. Only where a chip was found."""
     if environ.get(SKIP):
-        return Answer({}, f"{SKIP}={environ[SKIP]}: the metadata server is not asked")
-    if address not in _answers:
-        _answers[address] = _ask(address, LIMIT_S if limit_s is None else limit_s)
-    return _answers[address]
+        return TpuMetadata({}, f"{SKIP}={environ[SKIP]}: the metadata server is not asked")
+    if address not in _cache:
+        _cache[address] = _fetch_metadata(address, LIMIT_S if limit_s is None else limit_s)
+    return _cache[address]
 
 
-def with_answers(environ: Mapping[str, str], address: tuple[str, int] = ADDRESS) -> Mapping[str, str]:
+def merge_metadata(environ: Mapping[str, str], address: tuple[str, int] = ADDRESS) -> Mapping[str, str]:
     """These variables, and beneath them what the metadata server has answered before; nobody is asked."""
-    known = _answers.get(address)
+    known = _cache.get(address)
     return {**known.variables, **environ} if known and not environ.get(SKIP) else environ
 
 
-def _ask(address: tuple[str, int], limit_s: float) -> Answer:
+def _fetch_metadata(address: tuple[str, int], limit_s: float) -> TpuMetadata:
     from launcher.locality.metadata import NoAnswer, Server
 
     server = Server(address, limit_s)
     try:
-        variables = _tpu_env(_get(server, "tpu-env"))
-        for attribute, name in _OTHERS.items():
-            text = "" if name in variables else _get(server, attribute).strip()
+        variables = _parse_tpu_env(_fetch_attribute(server, "tpu-env"))
+        for attribute, name in _VARIABLES_BY_ATTRIBUTE.items():
+            text = "" if name in variables else _fetch_attribute(server, attribute).strip()
             if text and text.isprintable():
                 variables[name] = text
     except NoAnswer as error:
-        return Answer({}, f"the metadata server {error}")
-    return Answer(variables, "by the metadata server" if variables else "the metadata server knows of no TPU")
+        return TpuMetadata({}, f"the metadata server {error}")
+    return TpuMetadata(variables, "by the metadata server" if variables else "the metadata server knows of no TPU")
 
 
-def _tpu_env(text: str) -> dict[str, str]:
+def _parse_tpu_env(text: str) -> dict[str, str]:
     """Flat YAML: a name, a colon and a value that may be quoted, one a line."""
     variables = {}
     for line in text.splitlines():
         key, _, value = line.partition(":")
-        name = _NAMES.get(key.strip(), key.strip())
+        name = _VARIABLES_BY_KEY.get(key.strip(), key.strip())
         value = value.strip().strip("'\"")
-        if value and value.isprintable() and name.startswith(_SAME):
+        if value and value.isprintable() and name.startswith(_VARIABLE_PREFIXES):
             variables[name] = value
     return variables
 
 
-def _get(server: Server, attribute: str) -> str:
+def _fetch_attribute(server: Server, attribute: str) -> str:
     """One attribute; "" where there is no such. Raises NoAnswer."""
     from launcher.locality.metadata import NoAnswer
 

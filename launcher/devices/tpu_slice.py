@@ -22,7 +22,7 @@ HOSTNAMES = "TPU_WORKER_HOSTNAMES"
 TYPE = "TPU_ACCELERATOR_TYPE"
 HOST_BOUNDS = "TPU_HOST_BOUNDS"
 PROCESS_BOUNDS = "TPU_PROCESS_BOUNDS"  # the newer name of the same
-SIGNS = (WORKER_ID, HOSTNAMES)
+IDENTITY_VARIABLES = (WORKER_ID, HOSTNAMES)
 """Without one of these, nothing says which slice this is."""
 
 _HOSTS_MAX = 10_000
@@ -30,7 +30,7 @@ _NAME_MAX = 255
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})  # what GKE writes where a slice is one host
 
 
-class Identity(NamedTuple):
+class SliceIdentity(NamedTuple):
     """`name` is the same on all hosts of a slice, and "" only where a slice of one host has none.
 
     `hostnames`: in the order of worker ids, none where nobody lists them. `slice_id` and `slice_count`: what the
@@ -55,46 +55,46 @@ class Identity(NamedTuple):
             if self.hostnames[0][start:end] == "0":
                 pattern = f"{self.hostnames[0][:start]}{{}}{self.hostnames[0][end:]}"
                 if len(pattern) <= _NAME_MAX and all(
-                    host_name(pattern, index) == name for index, name in enumerate(self.hostnames)
+                    format_host_name(pattern, index) == name for index, name in enumerate(self.hostnames)
                 ):
                     return pattern
         return ""
 
 
-def host_name(pattern: str, worker_id: int) -> str:
+def format_host_name(pattern: str, worker_id: int) -> str:
     return pattern.replace("{}", str(worker_id), 1)
 
 
-def identity(environ: Mapping[str, str]) -> Identity | None:
+def find_identity(environ: Mapping[str, str]) -> SliceIdentity | None:
     """Where this host stands; None where nothing says so, or what is said cannot be."""
-    return read(environ)[0]
+    return read_identity(environ)[0]
 
 
-def read(environ: Mapping[str, str]) -> tuple[Identity | None, str]:
+def read_identity(environ: Mapping[str, str]) -> tuple[SliceIdentity | None, str]:
     """Where this host stands, and in a sentence where that is from, or why it is not known."""
-    if not any(environ.get(name) for name in SIGNS):
+    if not any(environ.get(name) for name in IDENTITY_VARIABLES):
         return None, f"neither {WORKER_ID} nor {HOSTNAMES} is set"
     try:
-        return _read(environ)
+        return _parse_identity(environ)
     except UsageError as error:
         return None, str(error)
 
 
-def _read(environ: Mapping[str, str]) -> tuple[Identity, str]:
-    hostnames = _hostnames(environ.get(HOSTNAMES, ""))
-    host_count, counted_by = (len(hostnames), HOSTNAMES) if hostnames else _host_count(environ)
+def _parse_identity(environ: Mapping[str, str]) -> tuple[SliceIdentity, str]:
+    hostnames = _parse_hostnames(environ.get(HOSTNAMES, ""))
+    host_count, counted_by = (len(hostnames), HOSTNAMES) if hostnames else _count_hosts(environ)
     variable = WORKER_ID if environ.get(WORKER_ID) or host_count == 1 else "JOB_COMPLETION_INDEX"
     if not environ.get(variable) and host_count > 1:
         raise UsageError(f"{counted_by} says that the slice has {host_count} hosts, and no {WORKER_ID} which this is")
-    worker_id = _number(environ, variable, 0)
+    worker_id = _parse_number(environ, variable, 0)
     if worker_id >= host_count:
         raise UsageError(f"{variable}={worker_id} is not below the {host_count} of {counted_by}")
-    slice_count = max(1, _number(environ, "MEGASCALE_NUM_SLICES", 1))
-    slice_id = _number(environ, "MEGASCALE_SLICE_ID", 0)
+    slice_count = max(1, _parse_number(environ, "MEGASCALE_NUM_SLICES", 1))
+    slice_id = _parse_number(environ, "MEGASCALE_SLICE_ID", 0)
     if slice_id >= slice_count:
         raise UsageError(f"MEGASCALE_SLICE_ID={slice_id} is not below MEGASCALE_NUM_SLICES={slice_count}")
-    found = Identity(
-        name=_name(environ, hostnames, host_count),
+    found = SliceIdentity(
+        name=_find_name(environ, hostnames, host_count),
         worker_id=worker_id,
         host_count=host_count,
         hostnames=hostnames,
@@ -104,7 +104,7 @@ def _read(environ: Mapping[str, str]) -> tuple[Identity, str]:
     return found, f"{host_count} by {counted_by}, {variable} {worker_id}"
 
 
-def _name(environ: Mapping[str, str], hostnames: tuple[str, ...], host_count: int) -> str:
+def _find_name(environ: Mapping[str, str], hostnames: tuple[str, ...], host_count: int) -> str:
     """The first host's name tells slices apart wherever hosts are listed; TPU_NAME may be that of all of a job."""
     names = [environ.get("HOSTNAME", "")] if host_count == 1 else [*hostnames[:1]]
     names.append(environ.get("TPU_NAME", ""))
@@ -116,7 +116,7 @@ def _name(environ: Mapping[str, str], hostnames: tuple[str, ...], host_count: in
     return name[:_NAME_MAX]
 
 
-def _hostnames(text: str) -> tuple[str, ...]:
+def _parse_hostnames(text: str) -> tuple[str, ...]:
     """NAME,NAME,... or, as metadata servers have written it, NAME:ID:ADDRESS,..."""
     names = [part.strip() for part in text.split(",")] if text.strip() else []
     parts = [name.split(":") for name in names]
@@ -135,7 +135,7 @@ def _hostnames(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _host_count(environ: Mapping[str, str]) -> tuple[int, str]:
+def _count_hosts(environ: Mapping[str, str]) -> tuple[int, str]:
     """How many hosts the slice has, where they are not listed, and which variable says so."""
     for variable in (HOST_BOUNDS, PROCESS_BOUNDS):
         sides = environ.get(variable, "").split(",")
@@ -146,7 +146,7 @@ def _host_count(environ: Mapping[str, str]) -> tuple[int, str]:
     raise UsageError(f"{WORKER_ID}={environ.get(WORKER_ID)}, but nothing says how many hosts the slice has")
 
 
-def _number(environ: Mapping[str, str], variable: str, default: int) -> int:
+def _parse_number(environ: Mapping[str, str], variable: str, default: int) -> int:
     text = environ.get(variable, "").strip()
     if not text:
         return default  # JAX also reads an empty MEGASCALE_ variable as "one slice"

@@ -26,7 +26,7 @@ _CUBE = 4  # 3-D slices of 64 chips and more are cubes of 4x4x4, put together
 _SUGGESTIONS = 6
 
 
-class Model(NamedTuple):
+class TpuModel(NamedTuple):
     """One version of the hardware. `names`: what a type of it begins with, the vendor's own name first.
 
     `cores_per_chip`: TensorCores; `is_by_core`: whether the number in a type counts them. `devices_per_chip`: as JAX
@@ -47,30 +47,30 @@ class Model(NamedTuple):
     gke_label: str
 
     @property
-    def counted(self) -> str:
+    def counted_unit(self) -> str:
         return "TensorCores" if self.is_by_core else "chips"
 
-    def number(self, chips: int) -> int:
+    def count_units(self, chips: int) -> int:
         """What the type of a slice with so many chips has after the dash."""
         return chips * (self.cores_per_chip if self.is_by_core else 1)
 
 
-class Slice(NamedTuple):
+class SliceType(NamedTuple):
     """What a type stands for. `topology`: chips along each dimension; None where several are offered under the name."""
 
     name: str
-    model: Model
+    model: TpuModel
     chips: int
     hosts: int
     chips_per_host: int
     topology: tuple[int, ...] | None
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """ "v4-16: 2 hosts of 4 chips, 2x2x2" """
         hosts = f"{self.hosts} host{'s' * (self.hosts > 1)}"
         chips = f"{self.chips_per_host} chip{'s' * (self.chips_per_host > 1)}"
-        return f"{self.name}: {hosts} of {chips}" + (f", {grid(self.topology)}" if self.topology else "")
+        return f"{self.name}: {hosts} of {chips}" + (f", {format_grid(self.topology)}" if self.topology else "")
 
 
 _V2_SIDES = ((2, 2), (4, 4), (8, 8), (8, 16), (16, 16))
@@ -78,13 +78,13 @@ _V3_SIDES = ((2, 2), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16), (16, 32), (32, 3
 _E_SIDES = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
 
 MODELS = (
-    Model("v2", ("v2",), 2, True, 2, (4,), _V2_SIDES, 256, ("0x0027",), ""),
-    Model("v3", ("v3",), 2, True, 2, (4,), _V3_SIDES, 1024, ("0x0027",), ""),
-    Model("v4", ("v4",), 2, True, 1, (4,), (), 4096, ("0x005e",), "tpu-v4-podslice"),
-    Model("v5p", ("v5p",), 2, True, 1, (4,), (), 8960, ("0x0062",), "tpu-v5p-slice"),
-    Model("v5e", ("v5litepod", "v5e"), 1, False, 1, (1, 4, 8), _E_SIDES, 256, ("0x0063",), "tpu-v5-lite-podslice"),
-    Model("v6e", ("v6e",), 1, False, 1, (1, 4, 8), _E_SIDES, 256, ("0x006f",), "tpu-v6e-slice"),
-    Model("tpu7x", ("tpu7x", "v7x"), 2, True, 2, (1, 4), (), 9216, ("0x0076",), "tpu7x"),
+    TpuModel("v2", ("v2",), 2, True, 2, (4,), _V2_SIDES, 256, ("0x0027",), ""),
+    TpuModel("v3", ("v3",), 2, True, 2, (4,), _V3_SIDES, 1024, ("0x0027",), ""),
+    TpuModel("v4", ("v4",), 2, True, 1, (4,), (), 4096, ("0x005e",), "tpu-v4-podslice"),
+    TpuModel("v5p", ("v5p",), 2, True, 1, (4,), (), 8960, ("0x0062",), "tpu-v5p-slice"),
+    TpuModel("v5e", ("v5litepod", "v5e"), 1, False, 1, (1, 4, 8), _E_SIDES, 256, ("0x0063",), "tpu-v5-lite-podslice"),
+    TpuModel("v6e", ("v6e",), 1, False, 1, (1, 4, 8), _E_SIDES, 256, ("0x006f",), "tpu-v6e-slice"),
+    TpuModel("tpu7x", ("tpu7x", "v7x"), 2, True, 2, (1, 4), (), 9216, ("0x0076",), "tpu7x"),
 )
 """Every model that Google offers, or has offered, oldest first."""
 
@@ -92,7 +92,7 @@ PCI_VENDOR = "0x1ae0"  # Google; its virtual network cards have it too, so a chi
 TEST_PCI_ID = "0x0056"  # a chip without a public name, which JAX and torch_xla count
 
 
-def parse(text: str, host_chips: int | None = None) -> Slice:
+def parse(text: str, host_chips: int | None = None) -> SliceType:
     """What this type stands for. `host_chips`: how many chips this machine has, if that is known.
 
     It matters where a slice of 8 chips may be one machine or two. Raises UsageError for a text that is no type.
@@ -100,44 +100,46 @@ def parse(text: str, host_chips: int | None = None) -> Slice:
     prefix, dash, rest = text.strip().partition("-")
     model = next((model for model in MODELS if prefix in model.names), None)
     if model is None:
-        raise UsageError(f"{text!r} begins with the name of no TPU that is known", _nearest_model(text.strip()))
+        raise UsageError(f"{text!r} begins with the name of no TPU that is known", _suggest_models(text.strip()))
     if not dash or not rest:
-        raise UsageError(f"{text!r} does not say how many {model.counted}", f"write it like {_type(model, 16)}")
-    shape = topology(rest)
+        raise UsageError(
+            f"{text!r} does not say how many {model.counted_unit}", f"write it like {_format_type(model, 16)}"
+        )
+    shape = parse_topology(rest)
     if shape is not None:
         chips = math.prod(shape)
-        if shape not in _shapes(model, chips):
-            raise UsageError(f"{text!r}: {rest} is no topology of {model.name}", _nearest_slices(model, chips))
+        if shape not in _list_shapes(model, chips):
+            raise UsageError(f"{text!r}: {rest} is no topology of {model.name}", _suggest_slices(model, chips))
     elif not (rest.isascii() and rest.isdigit() and len(rest) <= 6 and int(rest)):
-        example = f"write it like {_type(model, 16)}"
-        raise UsageError(f"{text!r}: {rest!r} is neither a number of {model.counted} nor a topology", example)
+        example = f"write it like {_format_type(model, 16)}"
+        raise UsageError(f"{text!r}: {rest!r} is neither a number of {model.counted_unit} nor a topology", example)
     else:
-        number, each = int(rest), model.number(1)
+        number, each = int(rest), model.count_units(1)
         chips = number // each
-        shapes = list(_shapes(model, chips)) if number % each == 0 else []
+        shapes = list(_list_shapes(model, chips)) if number % each == 0 else []
         if not shapes:
-            counted = f"{number} {model.counted}" + (f", {each} to a chip," if model.is_by_core else "")
+            counted = f"{number} {model.counted_unit}" + (f", {each} to a chip," if model.is_by_core else "")
             raise UsageError(
-                f"{text!r}: {counted} make no {model.name} slice", _nearest_slices(model, max(1, number // each))
+                f"{text!r}: {counted} make no {model.name} slice", _suggest_slices(model, max(1, number // each))
             )
         shape = shapes[0] if len(shapes) == 1 else None
-    hosts, chips_per_host = _split(model, chips, host_chips)
-    return Slice(text.strip(), model, chips, hosts, chips_per_host, shape)
+    hosts, chips_per_host = _split_hosts(model, chips, host_chips)
+    return SliceType(text.strip(), model, chips, hosts, chips_per_host, shape)
 
 
-def by_pci_id(device: str) -> str:
+def find_by_pci_id(device: str) -> str:
     """The model with this PCI id; two models share one. "" for an id that is no TPU's."""
     if device == TEST_PCI_ID:
         return "TPU"
     return "/".join(model.name for model in MODELS if device in model.pci_ids)
 
 
-def grid(topology: Sequence[int]) -> str:
+def format_grid(topology: Sequence[int]) -> str:
     """ "2x2x4" """
     return "x".join(map(str, topology))
 
 
-def topology(text: str) -> tuple[int, ...] | None:
+def parse_topology(text: str) -> tuple[int, ...] | None:
     """What "4x4" or "2x2x4" says; None for a text that is no such thing."""
     sides = text.split("x")
     return tuple(map(int, sides)) if len(sides) in (2, 3) and all(map(is_side, sides)) else None
@@ -148,12 +150,12 @@ def is_side(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 5 and int(text) > 0
 
 
-def bounds(topology: Sequence[int]) -> str:
+def format_bounds(topology: Sequence[int]) -> str:
     """libtpu's way to write a box: three numbers, "4,4,1"."""
     return ",".join(map(str, (*topology, 1, 1)[:3]))
 
 
-def host_bounds(topology: Sequence[int], chips_per_host: int) -> tuple[int, ...] | None:
+def compute_host_bounds(topology: Sequence[int], chips_per_host: int) -> tuple[int, ...] | None:
     """How the hosts of a slice of several lie in its grid: each is a box of 2x2 chips. None where they do not fit."""
     box = (2, 2, 1) if chips_per_host == CHIPS_PER_HOST else (*topology, 1, 1)[:3]
     sides = (*topology, 1, 1)[:3]
@@ -162,14 +164,14 @@ def host_bounds(topology: Sequence[int], chips_per_host: int) -> tuple[int, ...]
     return tuple(side // part for side, part in zip(sides, box, strict=True))
 
 
-def _split(model: Model, chips: int, host_chips: int | None) -> tuple[int, int]:
+def _split_hosts(model: TpuModel, chips: int, host_chips: int | None) -> tuple[int, int]:
     """Hosts, and chips of each. A machine of 8 chips is offered by itself, and so are two of 4 (on GKE)."""
     if chips in model.host_chips and (host_chips is None or host_chips >= chips or chips < CHIPS_PER_HOST):
         return 1, chips
     return max(1, chips // CHIPS_PER_HOST), min(chips, CHIPS_PER_HOST)
 
 
-def _shapes(model: Model, chips: int) -> Iterator[tuple[int, ...]]:
+def _list_shapes(model: TpuModel, chips: int) -> Iterator[tuple[int, ...]]:
     """The grids that are offered of so many chips, smaller sides first."""
     if model.sides:
         yield from (sides for sides in model.sides if math.prod(sides) == chips)
@@ -187,18 +189,18 @@ def _shapes(model: Model, chips: int) -> Iterator[tuple[int, ...]]:
                         yield first * _CUBE, second * _CUBE, cubes // (first * second) * _CUBE
 
 
-def _counts(model: Model) -> Iterator[int]:
+def _list_chip_counts(model: TpuModel) -> Iterator[int]:
     """How many chips slices of this model have."""
     sizes = (1, 4, 8, 16, 32, *range(64, model.chips_max + 1, 64))
-    return (chips for chips in sizes if any(True for _ in _shapes(model, chips)))
+    return (chips for chips in sizes if any(True for _ in _list_shapes(model, chips)))
 
 
-def _nearest_slices(model: Model, chips: int) -> str:
-    nearest = sorted(sorted(_counts(model), key=lambda each: abs(each - chips))[:_SUGGESTIONS])
-    return f"near it: {', '.join(_type(model, each) for each in nearest)}"
+def _suggest_slices(model: TpuModel, chips: int) -> str:
+    nearest = sorted(sorted(_list_chip_counts(model), key=lambda each: abs(each - chips))[:_SUGGESTIONS])
+    return f"near it: {', '.join(_format_type(model, each) for each in nearest)}"
 
 
-def _nearest_model(text: str) -> str:
+def _suggest_models(text: str) -> str:
     """The types that may have been meant, else one of each: for "V5E-16", "v5lite-16", "v6-8", "tpu-v4-16"."""
     word, _, number = text.lower().removeprefix("tpu-").partition("-")
     close = [
@@ -207,10 +209,10 @@ def _nearest_model(text: str) -> str:
         if any(name.startswith(word) or word.startswith(name) for name in model.names) and word not in ("", "v", "tpu")
     ]
     if not close:
-        return f"known: {', '.join(_type(model, 16) for model in MODELS)}"
-    meant = [f"{model.names[0]}-{number if number.isdigit() else model.number(16)}" for model in close]
+        return f"known: {', '.join(_format_type(model, 16) for model in MODELS)}"
+    meant = [f"{model.names[0]}-{number if number.isdigit() else model.count_units(16)}" for model in close]
     return f"did you mean {' or '.join(meant)}?"
 
 
-def _type(model: Model, chips: int) -> str:
-    return f"{model.names[0]}-{model.number(chips)}"
+def _format_type(model: TpuModel, chips: int) -> str:
+    return f"{model.names[0]}-{model.count_units(chips)}"

@@ -11,7 +11,7 @@ into one object and `words` into text.
 from __future__ import annotations
 
 from launcher.doctor.document import examine
-from launcher.doctor.look import Asked
-from launcher.doctor.words import text
+from launcher.doctor.look import ExaminationRequest
+from launcher.doctor.words import render_text
 
-__all__ = ["Asked", "examine", "text"]
+__all__ = ["ExaminationRequest", "examine", "render_text"]

@@ -6,15 +6,15 @@ from typing import NamedTuple
 
 from launcher.config import Config
 from launcher.doctor.findings import Finding
-from launcher.doctor.limited import within
+from launcher.doctor.limited import call_with_timeout
 from launcher.errors import LauncherError, UsageError
-from launcher.options.network import Network
+from launcher.options.network import StoreConfig
 from rendezvous.stores.addresses import is_local_only, join_address, split_address
 
 LIMIT_S = 10.0
 
 
-class Advertised(NamedTuple):
+class AdvertisedAddress(NamedTuple):
     """`address`: "" where there is none. `findings`: what would stop a job."""
 
     address: str
@@ -22,33 +22,41 @@ class Advertised(NamedTuple):
     findings: tuple[Finding, ...] = ()
 
 
-def advertised(config: Config) -> Advertised:
+def find_advertised_address(config: Config) -> AdvertisedAddress:
     """What a run would tell the others; name servers have LIMIT_S seconds to say where the store is."""
     network = config.network
     if network is not None:
         late = f"the way to the store at {', '.join(network.endpoints)} was not found within {LIMIT_S:g} s"
-        return within(LIMIT_S, lambda: _found(config, network), lambda: _none(late, "do the name servers answer?"))
+        return call_with_timeout(
+            LIMIT_S,
+            lambda: _find_network_address(config, network),
+            lambda: _make_failure(late, "do the name servers answer?"),
+        )
     if config.master_addr is not None:
-        return Advertised(config.master_addr, f"{config.origins['master_addr']} says so, on one node")
+        return AdvertisedAddress(config.master_addr, f"{config.origins['master_addr']} says so, on one node")
     if config.local_addr is not None:
-        return Advertised(config.local_addr, f"{config.origins['local_addr']} says so, on one node")
-    return Advertised("127.0.0.1", "one node needs no other")
+        return AdvertisedAddress(config.local_addr, f"{config.origins['local_addr']} says so, on one node")
+    return AdvertisedAddress("127.0.0.1", "one node needs no other")
 
 
-def _found(config: Config, network: Network) -> Advertised:
+def _find_network_address(config: Config, network: StoreConfig) -> AdvertisedAddress:
     from launcher.arrival import listen, require_master_port
-    from launcher.arrival.addresses import is_known, own_address, serving_addresses  # with all that several nodes need
+    from launcher.arrival.addresses import (
+        find_own_address,
+        find_serving_addresses,
+        is_resolvable,
+    )  # with all that several nodes need
 
     store = ", ".join(network.endpoints)
-    if config.local_addr is None and config.interface is None and not any(map(is_known, network.endpoints)):
-        return Advertised("", f"not to be told while {store} cannot be found")
+    if config.local_addr is None and config.interface is None and not any(map(is_resolvable, network.endpoints)):
+        return AdvertisedAddress("", f"not to be told while {store} cannot be found")
     try:
-        serves = serving_addresses(network.endpoints[0], local_addr=config.local_addr, interface=config.interface)
+        serves = find_serving_addresses(network.endpoints[0], local_addr=config.local_addr, interface=config.interface)
         port = split_address(network.endpoints[0])[1]
         endpoints = (join_address(serves[0], port),) if serves else network.endpoints
-        address = own_address(local_addr=config.local_addr, interface=config.interface, endpoints=endpoints)
+        address = find_own_address(local_addr=config.local_addr, interface=config.interface, endpoints=endpoints)
     except UsageError as error:
-        return _none(str(error), error.hint)
+        return _make_failure(str(error), error.hint)
     if config.local_addr is not None:
         reason = f"{config.origins['local_addr']} says so"
     elif config.interface is not None:
@@ -60,15 +68,15 @@ def _found(config: Config, network: Network) -> Advertised:
     try:
         listen(config, address).close()
     except LauncherError as error:
-        return _none(str(error), error.hint)
+        return _make_failure(str(error), error.hint)
     try:
         require_master_port(config)
     except LauncherError as error:
         finding = Finding("master-port", "stop", str(error), "workers would not find each other", error.hint or "")
-        return Advertised(address, reason, (finding,))
-    return Advertised(address, reason)
+        return AdvertisedAddress(address, reason, (finding,))
+    return AdvertisedAddress(address, reason)
 
 
-def _none(sentence: str, hint: str | None) -> Advertised:
+def _make_failure(sentence: str, hint: str | None) -> AdvertisedAddress:
     finding = Finding("address", "stop", sentence, "no other node would reach this one", hint or "")
-    return Advertised("", sentence, (finding,))
+    return AdvertisedAddress("", sentence, (finding,))

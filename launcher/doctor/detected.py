@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import files
 from launcher.config import Config
-from launcher.devices import KINDS, Inventory, choose, named, visible_variable
-from launcher.doctor.findings import Finding, Level
+from launcher.devices import KINDS, Inventory, choose, find_visible_variable, named
+from launcher.doctor.findings import Finding, Severity
 from launcher.environments import choice
 from launcher.errors import LauncherError, UsageError
 from launcher.node import Slot
-from launcher.options import shown
+from launcher.options import sanitize
 
 if TYPE_CHECKING:
     from launcher.locality.gather import Locality
@@ -29,7 +29,7 @@ NO_SCRIPT = "SCRIPT"
 FRAMEWORKS = ("torch", "jax", "torch_xla")
 
 
-def devices(config: Config, environ: Mapping[str, str]) -> list[dict[str, Any]]:
+def examine_devices(config: Config, environ: Mapping[str, str]) -> list[dict[str, Any]]:
     """Every kind of device: what there is, how that is known, or why there is none; CPUs last.
 
     A kind that is not built in is there if --devices names it.
@@ -38,20 +38,22 @@ def devices(config: Config, environ: Mapping[str, str]) -> list[dict[str, Any]]:
     kinds: list[tuple[str, Callable[[], Inventory]]] = [
         (
             kind,
-            lambda kind=kind: choose.detector(  # type: ignore[misc]
-                kind, is_asked_for=request is not None and request.kind == kind, each_its_own=each_its_own
+            lambda kind=kind: choose.make_detector(  # type: ignore[misc]
+                kind, is_requested=request is not None and request.kind == kind, isolates_workers=each_its_own
             ).detect(environ),
         )
         for kind in (*KINDS, "cpu")
     ]
     if request is not None and request.kind not in (*KINDS, "cpu"):
-        kinds.insert(-1, (request.kind, lambda: named.inventory(request, environ, each_its_own=each_its_own)))
-    return [_kind(kind, detect, environ) for kind, detect in kinds]
+        kinds.insert(
+            -1, (request.kind, lambda: named.detect_requested(request, environ, isolates_workers=each_its_own))
+        )
+    return [_examine_kind(kind, detect, environ) for kind, detect in kinds]
 
 
-def _kind(kind: str, detect: Callable[[], Inventory], environ: Mapping[str, str]) -> dict[str, Any]:
+def _examine_kind(kind: str, detect_inventory: Callable[[], Inventory], environ: Mapping[str, str]) -> dict[str, Any]:
     try:
-        inventory = detect()
+        inventory = detect_inventory()
     except LauncherError as error:
         inventory = Inventory((), str(error))
     except Exception as error:
@@ -62,8 +64,10 @@ def _kind(kind: str, detect: Callable[[], Inventory], environ: Mapping[str, str]
         "count": len(found),
         "reason": inventory.reason,
         "mistake": inventory.mistake,
-        "silent": inventory.silent,
-        "visible_by": next((device.variable for device in found if device.variable), visible_variable(kind, environ)),
+        "silent": inventory.unresponsive_count,
+        "visible_by": next(
+            (device.variable for device in found if device.variable), find_visible_variable(kind, environ)
+        ),
         "ids": [device.id for device in found],
         "devices": [
             {
@@ -78,7 +82,7 @@ def _kind(kind: str, detect: Callable[[], Inventory], environ: Mapping[str, str]
     }
 
 
-def device_findings(kinds: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+def check_devices(kinds: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     """What is amiss with them, beside what keeps workers from starting."""
     for kind in kinds:
         if kind["silent"]:
@@ -93,43 +97,43 @@ def device_findings(kinds: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
             yield Finding("devices", "hurt", kind["mistake"], "fewer devices are used than there are", "mend it")
 
 
-def tpu_slice(environ: Mapping[str, str], stands: Locality | None) -> dict[str, Any] | None:
+def examine_tpu_slice(environ: Mapping[str, str], locality: Locality | None) -> dict[str, Any] | None:
     """What is known of the slice of TPUs that this host is in; None where nothing says that it is in one."""
     from launcher.devices import tpu_slice
 
-    found = stands.identity if stands is not None else None
-    if found is None and not any(environ.get(name) for name in tpu_slice.SIGNS):
+    found = locality.identity if locality is not None else None
+    if found is None and not any(environ.get(name) for name in tpu_slice.IDENTITY_VARIABLES):
         return None
-    reason = next((one.reason for one in stands.looked if one.source == "slice"), "") if stands is not None else ""
+    reason = next((one.reason for one in locality.results if one.source == "slice"), "") if locality is not None else ""
     if found is None:
-        found, why = tpu_slice.read(environ)
+        found, why = tpu_slice.read_identity(environ)
         reason = reason or why
     if found is None:
         return {"name": "", "reason": reason}
     return {**found._asdict(), "hostnames": list(found.hostnames), "reason": reason}
 
 
-def framework(config: Config, slots: Sequence[Slot], environ: Mapping[str, str]) -> dict[str, Any]:
+def choose_framework(config: Config, slots: Sequence[Slot], environ: Mapping[str, str]) -> dict[str, Any]:
     """What workers are told of, and why."""
-    found = choice.choose(
+    found = choice.choose_environments(
         config.framework, [device for slot in slots for device in slot.devices], config.python, environ
     )
     reason = found.reason or "workers get torchrun's variables: nothing speaks for another framework"
     return {"names": list(found.names), "reason": reason}
 
 
-def frameworks(config: Config, environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+def list_frameworks(config: Config, environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """What the workers' Python could import, as far as can be seen without starting it, and which version."""
     return {
         name: {
-            "found": choice.imports(name, config.python, environ),
-            "version": version(name) if config.python == sys.executable else None,
+            "found": choice.has_package(name, config.python, environ),
+            "version": find_version(name) if config.python == sys.executable else None,
         }
         for name in FRAMEWORKS
     }
 
 
-def locality(
+def examine_locality(
     config: Config, slots: Sequence[Slot], environ: Mapping[str, str], names: Sequence[str]
 ) -> tuple[Locality | None, dict[str, Any], list[Finding]]:
     """Where this node stands in the network; the same with who was asked, to be shown; what would stop a job."""
@@ -138,13 +142,13 @@ def locality(
     found = [device for slot in slots for device in slot.devices]
     asked = config if config.network is not None else replace(config, locality_command=None)  # as in a run: see notes
     try:
-        stands = gather.gather(asked, environ, names=names, devices=found, is_thorough=True)
+        stands = gather.resolve_locality(asked, environ, names=names, devices=found, is_thorough=True)
     except LauncherError as error:
         reason = str(error)
         empty = {"levels": [], "reason": reason, "looked": [], "no_sign_of": [], "remarks": []}
-        level: Level = "stop" if config.network is not None else "note"  # one machine asks nobody
+        level: Severity = "stop" if config.network is not None else "note"  # one machine asks nobody
         return None, empty, [Finding("locality", level, reason, "", error.hint or "")]
-    looked = [{"source": one.source, "reason": one.reason, "levels": len(one.levels)} for one in stands.looked]
+    looked = [{"source": one.source, "reason": one.reason, "levels": len(one.levels)} for one in stands.results]
     answered = {one["source"] for one in looked}
     shown = {
         "levels": [level._asdict() for level in stands.levels],
@@ -156,7 +160,7 @@ def locality(
     return stands, shown, []
 
 
-def version(distribution: str) -> str | None:
+def find_version(distribution: str) -> str | None:
     """What is installed for the agent's Python; no framework is imported for that."""
     from importlib import metadata
 
@@ -166,7 +170,7 @@ def version(distribution: str) -> str | None:
         return None
 
 
-def script(config: Config) -> Iterator[Finding]:
+def check_script(config: Config) -> Iterator[Finding]:
     """What a run would say of the files that it is given."""
     try:
         files.check(replace(config, log_dir=None))  # which would be made
@@ -174,7 +178,7 @@ def script(config: Config) -> Iterator[Finding]:
         yield Finding("script", "stop", str(error), "", error.hint or "")
 
 
-def interpreter(config: Config, environ: Mapping[str, str]) -> Iterator[Finding]:
+def check_interpreter(config: Config, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Whether what the workers are started with is there: their Python, or the program."""
     path = environ.get("PATH", os.defpath)
     if config.launch_mode != "program":
@@ -184,4 +188,4 @@ def interpreter(config: Config, environ: Mapping[str, str]) -> Iterator[Finding]
             )
     elif config.script != NO_SCRIPT and shutil.which(config.script, path=path) is None:
         remedy = "is it executable? a program that is here, and not in PATH, is written ./PROGRAM"
-        yield Finding("script", "stop", f"the program {shown(config.script)} cannot be run", "", remedy)
+        yield Finding("script", "stop", f"the program {sanitize(config.script)} cannot be run", "", remedy)

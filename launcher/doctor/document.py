@@ -14,15 +14,17 @@ from typing import Any
 from launcher import __version__, config, controllers, credentials, options
 from launcher.config import Config
 from launcher.doctor import detected
-from launcher.doctor.findings import Finding, in_order, verdict, would_start
-from launcher.doctor.look import Asked, Look
-from launcher.doctor.machine import Bound, Limit, Machine, Space
+from launcher.doctor.findings import Finding, can_start, describe_verdict, sort_findings
+from launcher.doctor.look import Examination, ExaminationRequest
+from launcher.doctor.machine import CgroupLimit, DiskSpace, MachineInfo, ResourceLimit
 
 VERSION = 1
-_NOTHING = Asked()
+_DEFAULT_REQUEST = ExaminationRequest()
 
 
-def examine(argv: Sequence[str], environ: Mapping[str, str], asked: Asked = _NOTHING) -> dict[str, Any]:
+def examine(
+    argv: Sequence[str], environ: Mapping[str, str], request: ExaminationRequest = _DEFAULT_REQUEST
+) -> dict[str, Any]:
     """What a run with these words would work with, as values for JSON. Raises UsageError as the run would.
 
     The script may be missing from `argv`.
@@ -31,38 +33,40 @@ def examine(argv: Sequence[str], environ: Mapping[str, str], asked: Asked = _NOT
     python = environ.get("PYTHON_EXEC") or sys.executable
     hostname = os.uname().nodename
     resolved = config.resolve(words._replace(script=words.script or detected.NO_SCRIPT), environ, python, hostname)
-    gathered = controllers.gather(words.values, environ, hostname)
-    look = Look(resolved, environ, hostname, asked)
+    gathered = controllers.resolve(words.values, environ, hostname)
+    look = Examination(resolved, environ, hostname, request)
     if words.script is not None:
-        look.findings += detected.script(resolved)
+        look.findings += detected.check_script(resolved)
     found = {
         "version": VERSION,
         "meshrun": __version__,
         "python": {"version": ".".join(map(str, sys.version_info[:3])), "agent": sys.executable, "workers": python},
-        "torch": detected.version("torch"),
+        "torch": detected.find_version("torch"),
         "workers": {"count": len(look.slots), "reason": look.reason},
         "devices": look.devices,
-        "tpu_slice": detected.tpu_slice(environ, look.stands),
-        "frameworks": detected.frameworks(resolved, environ),
+        "tpu_slice": detected.examine_tpu_slice(environ, look.found_locality),
+        "frameworks": detected.list_frameworks(resolved, environ),
         "framework": look.framework,
         "locality": look.locality,
         "network": look.network,
-        "controller": _controller(gathered),
-        "options": dict(_options(gathered, resolved, hostname)),
-        "secrets": credentials.given(environ),
-        "machine": _machine(look.machine),
+        "controller": _describe_scheduler(gathered),
+        "options": dict(_describe_options(gathered, resolved, hostname)),
+        "secrets": credentials.find_variables(environ),
+        "machine": _describe_machine(look.machine),
         "store": look.store,
         "environment": look.environment,
         "notes": list(resolved.notes),
     }
     look.findings += [Finding("options", "note", note) for note in resolved.notes]
-    findings = in_order(look.findings)
+    findings = sort_findings(look.findings)
     found["findings"] = [finding._asdict() for finding in findings]
-    found["verdict"] = {"would_start": would_start(findings), "sentence": verdict(findings)}
+    found["verdict"] = {"would_start": can_start(findings), "sentence": describe_verdict(findings)}
     return found
 
 
-def _options(gathered: controllers.Gathered, resolved: Config, hostname: str) -> Iterator[tuple[str, dict[str, str]]]:
+def _describe_options(
+    gathered: controllers.ResolvedOptions, resolved: Config, hostname: str
+) -> Iterator[tuple[str, dict[str, str]]]:
     """Every option; a default that depends on others as it is here."""
     means = {
         "rdzv-id": resolved.run_id or "random",
@@ -70,12 +74,12 @@ def _options(gathered: controllers.Gathered, resolved: Config, hostname: str) ->
         "node-name": hostname,
         "master-port": str(resolved.master_port or "a fresh one for every round"),
     }
-    for name, value in gathered.given.items():
+    for name, value in gathered.values.items():
         text = means.get(name, value.text) if value.is_default else value.text
         yield name, {"value": text, "origin": value.origin}
 
 
-def _controller(gathered: controllers.Gathered) -> dict[str, Any] | None:
+def _describe_scheduler(gathered: controllers.ResolvedOptions) -> dict[str, Any] | None:
     """Which job controller the environment speaks of, by what it is known, what it says, and what is made of that."""
     found = gathered.detection
     if found is None:
@@ -87,25 +91,25 @@ def _controller(gathered: controllers.Gathered) -> dict[str, Any] | None:
     return {"name": found.controller, "known_by": list(found.known_by), "reason": found.reason, "says": says}
 
 
-def _machine(machine: Machine) -> dict[str, Any]:
+def _describe_machine(machine: MachineInfo) -> dict[str, Any]:
     """What the checks have looked at."""
 
-    def values(found: Bound | Space | Limit | None) -> dict[str, Any] | None:
+    def to_json(found: CgroupLimit | DiskSpace | ResourceLimit | None) -> dict[str, Any] | None:
         return None if found is None else found._asdict()
 
     return {
         "cpus": machine.cpu_count,
-        "cpu_quota": values(machine.cpu_quota),
+        "cpu_quota": to_json(machine.cpu_quota),
         "memory": machine.memory,
-        "memory_limit": values(machine.memory_limit),
+        "memory_limit": to_json(machine.memory_limit),
         "oom_groups": list(machine.oom_groups),
         "numa_nodes": [{"node": node, "cpus": cpus} for node, cpus in machine.numa_nodes.items()],
-        "shared_memory": values(machine.shared_memory),
-        "logs": values(machine.logs),
+        "shared_memory": to_json(machine.shared_memory),
+        "logs": to_json(machine.logs),
         "limits": {
-            "open_files": values(machine.open_files),
-            "user_processes": values(machine.user_processes),
-            "locked_memory": values(machine.locked_memory),
-            "processes": values(machine.process_limit),
+            "open_files": to_json(machine.open_files),
+            "user_processes": to_json(machine.user_processes),
+            "locked_memory": to_json(machine.locked_memory),
+            "processes": to_json(machine.process_limit),
         },
     }

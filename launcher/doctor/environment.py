@@ -20,11 +20,11 @@ from launcher.mesh import Axis, Mesh
 from launcher.node import Slot
 from launcher.options.redirects import Streams
 from launcher.worker.talking import SOCKET_VARIABLE
-from launcher.workers import WorkerMaker
+from launcher.workers import WorkerSpecBuilder
 
 if TYPE_CHECKING:
     from launcher.locality.gather import Locality
-    from launcher.roster.description import Share
+    from launcher.roster.description import NodeAssignment
 
 NODES_MAX = 4096  # the planner takes seconds beyond
 MASKED = "(not shown)"
@@ -32,22 +32,22 @@ MASKED = "(not shown)"
 _SECRET_WORDS = ("PASSWORD", "PASSWD", "SECRET", "TOKEN", "CREDENTIAL", "API_KEY", "ACCESS_KEY", "PRIVATE_KEY")
 _PORT = 65431  # stands for a port that is drawn for each round
 _ADDRESS = "address-of-node-0.invalid"
-_RUN = "run-id.invalid"
+_RUN_ID = "run-id.invalid"
 _DEFAULT_MESH = Mesh(axes=(Axis(name="dp", size=None),))
 
 
-class World(NamedTuple):
+class PlannedWorld(NamedTuple):
     """What `node_count` nodes like this one would run: a share for each that has ranks, in the order of ranks."""
 
     node_count: int
-    shares: tuple[Share, ...]
+    shares: tuple[NodeAssignment, ...]
 
     @property
     def size(self) -> int:
         return self.shares[0].world_size
 
 
-class Shown(NamedTuple):
+class EnvironmentChanges(NamedTuple):
     """`changed`: name -> what the agent has, and what the worker gets. `unset`: what the worker does not inherit."""
 
     rank: int
@@ -58,71 +58,73 @@ class Shown(NamedTuple):
     unset: tuple[str, ...]
 
 
-def node_count(config: Config, asked: int | None) -> int:
+def choose_node_count(config: Config, requested: int | None) -> int:
     """How many nodes there would be: as many as `asked`, else the most that there may be, else the least."""
-    count = asked
+    count = requested
     if count is None:
         count = 1 if config.network is None else config.nodes_max or config.nodes_min
-    if asked is not None and not 1 <= count <= NODES_MAX:
+    if requested is not None and not 1 <= count <= NODES_MAX:
         raise UsageError(f"--nodes {count}: from 1 to {NODES_MAX} can be shown")
     return count
 
 
-def world(config: Config, slots: Sequence[Slot], count: int, stands: Locality | None = None) -> World:
+def plan_world(config: Config, slots: Sequence[Slot], count: int, locality: Locality | None = None) -> PlannedWorld:
     """What so many nodes like this one would run. `stands`: where it stands; of a TPU slice they are all the hosts, and
     those of further slices. Raises UsageError where they do not make a world.
     """
     from launcher.locality import LEVELS
-    from launcher.roster import RosterPlanner
-    from launcher.roster.demand import limits_and_costs
-    from launcher.roster.description import read_share
-    from rendezvous.events import Candidate, MakePlan, PlanRefused
+    from launcher.roster import PlannerAdapter
+    from launcher.roster.demand import parse_limits_and_costs
+    from launcher.roster.description import decode_assignment
+    from rendezvous.events import MakePlan, PlanRefused, RosterMember
 
-    place = stands.place if stands is not None and config.network is not None else ()
+    place = locality.path if locality is not None and config.network is not None else ()
     levels = tuple(dict.fromkeys((*LEVELS, *(level for level, _ in place)))) if config.network is not None else ()
     mesh = config.mesh or _DEFAULT_MESH
-    asked = limits_and_costs(
-        config.demands,
+    asked = parse_limits_and_costs(
+        config.placement_options,
         mesh,
         levels=levels,
         nodes_min=min(config.nodes_min, count),
         nodes_max=count if config.network is None else config.nodes_max,
     )
-    planner = RosterPlanner(mesh, *asked, node_count=count if config.node_rank is not None else 0)
+    planner = PlannerAdapter(mesh, *asked, node_count=count if config.node_rank is not None else 0)
     roster = tuple(
-        Candidate(f"m{index}", _description(config, len(slots), index, count, place, stands), _PORT, index + 1)
+        RosterMember(f"m{index}", _describe_node(config, len(slots), index, count, place, locality), _PORT, index + 1)
         for index in range(count)
     )
     planned = planner.plan(MakePlan(1, 1, roster, {}))
     if isinstance(planned, PlanRefused):
         raise UsageError(planned.reason)
-    shares = [read_share(text) for text in planned.assignments.values()]
-    return World(count, tuple(sorted(shares, key=lambda share: share.group_rank)))
+    shares = [decode_assignment(text) for text in planned.assignments.values()]
+    return PlannedWorld(count, tuple(sorted(shares, key=lambda share: share.group_rank)))
 
 
-def place_of(rank: int, found: World) -> Share:
+def find_share(rank: int, world: PlannedWorld) -> NodeAssignment:
     """The share with this rank. Raises UsageError for a rank that nobody has."""
-    for share in found.shares:
+    for share in world.shares:
         if rank in share.ranks:
             return share
-    many = "1 node" if found.node_count == 1 else f"{found.node_count} nodes"
+    many = "1 node" if world.node_count == 1 else f"{world.node_count} nodes"
     raise UsageError(
-        f"--env {rank}: on {many} like this one the ranks are 0 to {found.size - 1}", "--nodes N shows more nodes"
+        f"--env {rank}: on {many} like this one the ranks are 0 to {world.size - 1}", "--nodes N shows more nodes"
     )
 
 
-def shown(config: Config, maker: WorkerMaker, share: Share, rank: int, environ: Mapping[str, str]) -> Shown:
+def compare_environment(
+    config: Config, maker: WorkerSpecBuilder, share: NodeAssignment, rank: int, environ: Mapping[str, str]
+) -> EnvironmentChanges:
     """What the worker of this rank would get. Raises UsageError as in a run."""
     local_rank = share.ranks.index(rank)
-    spec = maker.make(1, 0, share, None)[local_rank]
-    after = {name: _written(config, value) for name, value in sorted(spec.env.items())}
-    return Shown(
+    spec = maker.make_specs(1, 0, share, None)[local_rank]
+    after = {name: _insert_placeholders(config, value) for name, value in sorted(spec.env.items())}
+    return EnvironmentChanges(
         rank=rank,
         local_rank=local_rank,
         node_index=share.group_rank,
-        added={name: masked(name, value) for name, value in after.items() if name not in environ},
+        added={name: mask(name, value) for name, value in after.items() if name not in environ},
         changed={
-            name: (masked(name, environ[name]), masked(name, value))
+            name: (mask(name, environ[name]), mask(name, value))
             for name, value in after.items()
             if name in environ and environ[name] != value
         },
@@ -130,41 +132,45 @@ def shown(config: Config, maker: WorkerMaker, share: Share, rank: int, environ: 
     )
 
 
-def maker(config: Config, slots: Sequence[Slot], environ: Mapping[str, str], host: str) -> WorkerMaker:
+def make_worker_maker(
+    config: Config, slots: Sequence[Slot], environ: Mapping[str, str], host: str
+) -> WorkerSpecBuilder:
     """What would make the workers, without streams and directories. Raises UsageError as in a run."""
     quiet = dataclasses.replace(
         config, redirects=Streams(), tee=Streams(), local_ranks_filter=None, logs_specs=None,
         duplicate_stdout_filters=(), duplicate_stderr_filters=(),
     )  # fmt: skip
     mesh = config.mesh or _DEFAULT_MESH
-    layout: Any = _Layout(config)
-    board: Any = _Board()
-    made = WorkerMaker(config=quiet, mesh=mesh, slots=slots, host=host, layout=layout, parent=environ, board=board)
-    made.add(_of_the_run(config, environ))
+    layout: Any = _PlaceholderLayout(config)
+    board: Any = _PlaceholderPage()
+    made = WorkerSpecBuilder(
+        config=quiet, mesh=mesh, slots=slots, host=host, layout=layout, parent=environ, shared_page=board
+    )
+    made.add_variables(_list_run_variables(config, environ))
     return made
 
 
-def masked(name: str, value: str) -> str:
+def mask(name: str, value: str) -> str:
     """The value, unless the name says that it is secret."""
     is_secret = name in PRIVATE or any(word in name.upper() for word in _SECRET_WORDS)
     return MASKED if is_secret and value else value
 
 
-def _description(
+def _describe_node(
     config: Config,
     slot_count: int,
     index: int,
     count: int,
     place: Sequence[tuple[str, str]],
-    stands: Locality | None,
+    locality: Locality | None,
 ) -> str:
     """What the node of this index would say of itself."""
-    from launcher.roster.description import Description, describe
+    from launcher.roster.description import Description, encode_description
 
     own = config.master_addr or config.local_addr or "127.0.0.1"
-    identity = stands.identity if stands is not None and config.network is not None else None
+    identity = locality.identity if locality is not None and config.network is not None else None
     hosts = identity.host_count if identity is not None else 1
-    return describe(
+    return encode_description(
         Description(
             slot_count=slot_count,
             address=own if count == 1 else _ADDRESS,
@@ -185,51 +191,51 @@ def _description(
     )
 
 
-def _of_the_run(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
+def _list_run_variables(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
     """What the agent adds for every worker, whatever its rank."""
     found = {}
     if environ.get("TORCHELASTIC_ENABLE_FILE_TIMER") == "1":
         found["TORCHELASTIC_TIMER_FILE"] = environ.get("TORCHELASTIC_TIMER_FILE") or "<pipe of the agent>"
     if config.network is not None:
-        from launcher.arrival.predecessors import MARK
+        from launcher.arrival.predecessors import LOCK_VARIABLE
 
-        found[MARK] = "<mark of this run on this node>"
-        if config.terms.get("growth") == "checkpoint":
+        found[LOCK_VARIABLE] = "<mark of this run on this node>"
+        if config.settings.get("growth") == "checkpoint":
             found[SOCKET_VARIABLE] = "<socket of the agent>"
     return found
 
 
-def _written(config: Config, value: str) -> str:
+def _insert_placeholders(config: Config, value: str) -> str:
     """The value with what only a run knows in angle brackets."""
-    value = value.replace(_ADDRESS, "<address of node 0>").replace(_RUN, "<run id>")
+    value = value.replace(_ADDRESS, "<address of node 0>").replace(_RUN_ID, "<run id>")
     return value.replace(str(_PORT), "<free port>") if config.master_port is None else value
 
 
-class _Layout:
+class _PlaceholderLayout:
     """Stands in for the directories of a run's logs, none of which is made."""
 
     keeps_files = True
     is_temporary = True
 
     def __init__(self, config: Config) -> None:
-        self.run_id = config.run_id or _RUN
+        self.run_id = config.run_id or _RUN_ID
         self.keeps_files = config.log_dir != os.devnull
         self.root = f"{os.path.abspath(config.log_dir) if config.log_dir else '<temporary directory>'}"
         if config.log_dir:
             self.root += f"/{self.run_id}_<random>"
 
-    def error_file(self, round: int, restart_count: int, local_rank: int) -> str:
+    def make_error_path(self, round: int, restart_count: int, local_rank: int) -> str:
         return f"{self.root}/attempt_{restart_count}/{local_rank}/error.json" if self.keeps_files else ""
 
-    def stream_file(self, round: int, restart_count: int, local_rank: int, stream: str) -> str | None:
+    def make_stream_path(self, round: int, restart_count: int, local_rank: int, stream: str) -> str | None:
         return None
 
-    def filter_file(self, round: int, restart_count: int, stream: str) -> str | None:
+    def make_filter_path(self, round: int, restart_count: int, stream: str) -> str | None:
         return None
 
 
-class _Board:
+class _PlaceholderPage:
     """Stands in for the page of memory that agent and workers share."""
 
-    def environment(self, index: int) -> dict[str, str]:
+    def list_variables(self, index: int) -> dict[str, str]:
         return {BOARD: f"<what the agent has opened>:{1 + index}"}

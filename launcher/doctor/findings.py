@@ -10,39 +10,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-Level = Literal["stop", "hurt", "note"]
-WORDS: dict[Level, str] = {"stop": "would stop a job", "hurt": "may hurt", "note": "note"}
+Severity = Literal["stop", "hurt", "note"]
+LEVEL_LABELS: dict[Severity, str] = {"stop": "would stop a job", "hurt": "may hurt", "note": "note"}
 
 
 class Finding(NamedTuple):
     """`check` names what was looked at, for programs. `harm` and `remedy` are empty where `seen` says it all."""
 
     check: str
-    level: Level
+    level: Severity
     seen: str
     harm: str = ""
     remedy: str = ""
 
 
-def in_order(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+def sort_findings(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """The worst first; within a level as they were found."""
-    levels = list(WORDS)
+    levels = list(LEVEL_LABELS)
     return tuple(sorted(findings, key=lambda finding: levels.index(finding.level)))
 
 
-def would_start(findings: Sequence[Finding]) -> bool:
+def can_start(findings: Sequence[Finding]) -> bool:
     return not any(finding.level == "stop" for finding in findings)
 
 
-def verdict(findings: Sequence[Finding]) -> str:
+def describe_verdict(findings: Sequence[Finding]) -> str:
     """All of them in one short sentence."""
     stops, hurts = (sum(1 for finding in findings if finding.level == level) for level in ("stop", "hurt"))
     if stops:
-        return f"{_things(stops)} would stop a job here" + (f", {hurts} may hurt it" if hurts else "")
+        return f"{_format_count(stops)} would stop a job here" + (f", {hurts} may hurt it" if hurts else "")
     if hurts:
-        return f"a job would start here; {_things(hurts)} may hurt it"
+        return f"a job would start here; {_format_count(hurts)} may hurt it"
     return "a job would start here, and nothing was seen that would hurt it"
 
 
-def _things(count: int) -> str:
+def _format_count(count: int) -> str:
     return "1 thing" if count == 1 else f"{count} things"

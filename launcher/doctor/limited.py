@@ -9,13 +9,13 @@ from typing import TypeVar
 _Answer = TypeVar("_Answer")
 
 
-def within(limit_s: float, ask: Callable[[], _Answer], otherwise: Callable[[], _Answer]) -> _Answer:
+def call_with_timeout(limit_s: float, call: Callable[[], _Answer], fallback: Callable[[], _Answer]) -> _Answer:
     """What `ask` gives, in a thread of its own, if it does so within `limit_s` seconds; else what `otherwise` gives.
 
     `ask` must not raise. A thread that is not waited for ends with the process.
     """
     answers: list[_Answer] = []
-    asking = threading.Thread(target=lambda: answers.append(ask()), daemon=True, name="doctor")
+    asking = threading.Thread(target=lambda: answers.append(call()), daemon=True, name="doctor")
     asking.start()
     asking.join(limit_s)
-    return answers[0] if answers else otherwise()
+    return answers[0] if answers else fallback()

@@ -13,58 +13,58 @@ from launcher import mesh as meshes
 from launcher.config import Config
 from launcher.devices import choose
 from launcher.doctor import addresses, detected, environment, reading, resources, surroundings
-from launcher.doctor.findings import Finding, Level
-from launcher.doctor.machine import Run
+from launcher.doctor.findings import Finding, Severity
+from launcher.doctor.machine import PlannedRun
 from launcher.errors import LauncherError, UsageError
 from launcher.node import Slot
 
 
-class Asked(NamedTuple):
+class ExaminationRequest(NamedTuple):
     """`rank`: whose environment is wanted, None for nobody's. `node_count` None: as many as the options say."""
 
     rank: int | None = None
     node_count: int | None = None
 
 
-class Look:
+class Examination:
     """`findings`: what is amiss. The other fields and the methods give parts of the document."""
 
-    def __init__(self, config: Config, environ: Mapping[str, str], hostname: str, asked: Asked) -> None:
+    def __init__(self, config: Config, environ: Mapping[str, str], hostname: str, request: ExaminationRequest) -> None:
         self._config = config
         self._environ = environ
         self._hostname = hostname
-        self._asked = asked
+        self._request = request
         self.findings: list[Finding] = []
-        self.slots, self.reason = self._workers()
-        self.framework = detected.framework(config, self.slots, environ)
-        self.machine = reading.read(environ, config.log_dir)
-        self.devices = self._devices()
-        self.network = self._network()
-        self.locality = self._locality()
-        self._node_count, self._world = self._plan()
-        self.findings += detected.interpreter(config, environ)
-        self._agree()
-        self.environment = self._environment()
-        self._check()
-        self.store = self._store()
+        self.slots, self.reason = self._examine_workers()
+        self.framework = detected.choose_framework(config, self.slots, environ)
+        self.machine = reading.read_machine(environ, config.log_dir)
+        self.devices = self._examine_devices()
+        self.network = self._examine_network()
+        self.locality = self._examine_locality()
+        self._node_count, self._world = self._plan_world()
+        self.findings += detected.check_interpreter(config, environ)
+        self._check_settings()
+        self.environment = self._examine_environment()
+        self._run_checks()
+        self.store = self._examine_store()
 
-    def _workers(self) -> tuple[tuple[Slot, ...], str]:
+    def _examine_workers(self) -> tuple[tuple[Slot, ...], str]:
         """The workers there would be and why, or why there can be none."""
         try:
-            return choose.node_slots(self._config, self._environ)
+            return choose.make_node_slots(self._config, self._environ)
         except LauncherError as error:
-            self._stop("workers", error)
+            self._add_stop("workers", error)
             return (), str(error)
 
-    def _devices(self) -> list[dict[str, Any]]:
-        kinds = detected.devices(self._config, self._environ)
+    def _examine_devices(self) -> list[dict[str, Any]]:
+        kinds = detected.examine_devices(self._config, self._environ)
         if self.slots:  # else what is amiss has been said
-            self.findings += detected.device_findings(kinds)
+            self.findings += detected.check_devices(kinds)
         return kinds
 
-    def _network(self) -> dict[str, Any]:
+    def _examine_network(self) -> dict[str, Any]:
         """The interfaces, the address that others would be told, and why that one."""
-        address, reason, findings = addresses.advertised(self._config)
+        address, reason, findings = addresses.find_advertised_address(self._config)
         self.findings += findings
         return {
             "interfaces": [
@@ -75,55 +75,57 @@ class Look:
             "reason": reason,
         }
 
-    def _locality(self) -> dict[str, Any]:
+    def _examine_locality(self) -> dict[str, Any]:
         names = filter(None, (self._config.node_name, self._hostname, self.network["address"]))
-        self.stands, shown, findings = detected.locality(self._config, self.slots, self._environ, tuple(names))
+        self.found_locality, shown, findings = detected.examine_locality(
+            self._config, self.slots, self._environ, tuple(names)
+        )
         self.findings += findings
         return shown
 
-    def _plan(self) -> tuple[int, environment.World | None]:
+    def _plan_world(self) -> tuple[int, environment.PlannedWorld | None]:
         """How many nodes there would be, and what they would run; None where that is nothing."""
-        config, count = self._config, environment.node_count(self._config, self._asked.node_count)
+        config, count = self._config, environment.choose_node_count(self._config, self._request.node_count)
         if not self.slots:
             return count, None
         try:
             if config.network is None and config.mesh is not None:
                 meshes.require_fit(config.mesh, len(self.slots))
-            return count, environment.world(config, self.slots, count, self.stands)
+            return count, environment.plan_world(config, self.slots, count, self.found_locality)
         except UsageError as error:
             many = "" if count == 1 else f"{count} nodes like this one: "
             may_grow = config.network is not None and config.nodes_max is None
-            level: Level = "note" if may_grow and self._asked.node_count is None else "stop"
+            level: Severity = "note" if may_grow and self._request.node_count is None else "stop"
             self.findings.append(Finding("placement", level, f"{many}{error}", "", error.hint or ""))
             return count, None
 
-    def _agree(self) -> None:
+    def _check_settings(self) -> None:
         """Whether the agreement's limits can be kept together."""
-        from launcher.membership import settings
+        from launcher.membership import make_settings
 
         try:
-            settings(self._config)
+            make_settings(self._config)
         except UsageError as error:
-            self._stop("options", error)
+            self._add_stop("options", error)
 
-    def _environment(self) -> dict[str, Any] | None:
+    def _examine_environment(self) -> dict[str, Any] | None:
         """What the worker of the rank that was asked for would get; that of rank 0 is tried if none was.
 
         Raises UsageError for a rank that nobody has.
         """
         if self._world is None:
             return None
-        rank = self._asked.rank or 0
-        share = environment.place_of(rank, self._world)
+        rank = self._request.rank or 0
+        share = environment.find_share(rank, self._world)
         try:
-            maker = environment.maker(self._config, self.slots, self._environ, self._hostname)
-            shown = environment.shown(self._config, maker, share, rank, self._environ)
+            maker = environment.make_worker_maker(self._config, self.slots, self._environ, self._hostname)
+            shown = environment.compare_environment(self._config, maker, share, rank, self._environ)
         except LauncherError as error:
-            self._stop("workers", error)
+            self._add_stop("workers", error)
             return None
-        remarks = [remark for remark in maker.remarks() if remark != self.framework["reason"]]
+        remarks = [remark for remark in maker.list_remarks() if remark != self.framework["reason"]]
         self.findings += [Finding("start", "note", remark) for remark in remarks]
-        if self._asked.rank is None:
+        if self._request.rank is None:
             return None
         return {
             "rank": shown.rank,
@@ -136,8 +138,8 @@ class Look:
             "unset": list(shown.unset),
         }
 
-    def _check(self) -> None:
-        run = Run(
+    def _run_checks(self) -> None:
+        run = PlannedRun(
             worker_count=len(self.slots),
             accelerators=frozenset(device.kind for slot in self.slots for device in slot.devices) - {"cpu"},
             node_count=self._node_count,
@@ -152,14 +154,14 @@ class Look:
             seen = f"{self._config.origins['health_check']} is not run by this command"
             self.findings.append(Finding("health-check", "note", seen, "a node that fails it does not join"))
 
-    def _store(self) -> dict[str, Any] | None:
+    def _examine_store(self) -> dict[str, Any] | None:
         """What the store says where there is one in the network."""
         network = self._config.network
         if network is None:
             return None
         from launcher.doctor import store
 
-        reached = store.reach(self._config, network, self._environ)
+        reached = store.check_store(self._config, network, self._environ)
         self.findings += reached.findings
         return {
             "kind": network.backend,
@@ -173,5 +175,5 @@ class Look:
             "seconds": reached.seconds,
         }
 
-    def _stop(self, check: str, error: LauncherError) -> None:
+    def _add_stop(self, check: str, error: LauncherError) -> None:
         self.findings.append(Finding(check, "stop", str(error), "", error.hint or ""))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
-class Bound(NamedTuple):
+class CgroupLimit(NamedTuple):
     """A limit of a cgroup: `most` of something, of which `used` are taken. `origin`: the file that says so."""
 
     most: float
@@ -18,7 +18,7 @@ class Bound(NamedTuple):
     origin: str
 
 
-class Space(NamedTuple):
+class DiskSpace(NamedTuple):
     """A directory on a file system. `inodes_free` None: it does not count them. `amiss`: why nobody can write there."""
 
     path: str
@@ -28,17 +28,17 @@ class Space(NamedTuple):
     amiss: str = ""
 
 
-class Limit(NamedTuple):
+class ResourceLimit(NamedTuple):
     """A limit of processes; None is none."""
 
     soft: int | None
     hard: int | None
 
 
-_NONE = Limit(None, None)
+_UNLIMITED = ResourceLimit(None, None)
 
 
-class Interface(NamedTuple):
+class NetworkInterface(NamedTuple):
     """A network interface. `speed_mbit` None: its driver does not say."""
 
     name: str
@@ -49,7 +49,7 @@ class Interface(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class MachineInfo:
     """What this process may use, and what is around it. None or empty: the kernel does not say.
 
     `cpu_count`: the CPUs of its affinity set; `cpu_quota`, in CPUs, `memory_limit`, in bytes, and `process_limit`: the
@@ -60,26 +60,26 @@ class Machine:
     """
 
     cpu_count: int = 1
-    cpu_quota: Bound | None = None
+    cpu_quota: CgroupLimit | None = None
     memory: int | None = None
-    memory_limit: Bound | None = None
+    memory_limit: CgroupLimit | None = None
     oom_groups: tuple[str, ...] = ()
-    process_limit: Bound | None = None
-    shared_memory: Space | None = None
-    logs: Space | None = None
-    open_files: Limit = _NONE
-    user_processes: Limit = _NONE
-    locked_memory: Limit = _NONE
+    process_limit: CgroupLimit | None = None
+    shared_memory: DiskSpace | None = None
+    logs: DiskSpace | None = None
+    open_files: ResourceLimit = _UNLIMITED
+    user_processes: ResourceLimit = _UNLIMITED
+    locked_memory: ResourceLimit = _UNLIMITED
     may_lock: bool = False
     rdma_devices: tuple[str, ...] = ()
-    listening: frozenset[int] = frozenset()
+    listening_ports: frozenset[int] = frozenset()
     numa_nodes: Mapping[int, str] = field(default_factory=dict)
     balances_numa: bool = False
-    interfaces: tuple[Interface, ...] = ()
+    interfaces: tuple[NetworkInterface, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class PlannedRun:
     """What would run here. `worker_count` 0: none could start. `accelerators`: kinds of device that workers get.
 
     `node_count`: how many nodes there may be, as far as that is known. `frameworks`: what workers are told about, jax

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.doctor.findings import Finding
-from launcher.doctor.machine import Bound, Machine, Run, Space
-from launcher.doctor.sizes import bytes_words, number
+from launcher.doctor.machine import CgroupLimit, DiskSpace, MachineInfo, PlannedRun
+from launcher.doctor.sizes import format_bytes, format_number
 
 MIB = 1 << 20
 SHARED_MEMORY_SMALL = 64 * MIB
@@ -24,20 +24,20 @@ MEMORY_PER_WORKER = 1024 * MIB
 LOCKED_MEMORY_SMALL = 1024 * MIB
 LAUNCHER_PROCESSES = 3  # agent, keeper and warden
 THREADS_PER_WORKER = 64  # a worker of torch has threads for autograd, for every data loader, for NCCL
-FILES_LEAST = {False: 9, True: 28}  # with one worker (measured); True: with all that it takes to meet other nodes
+FILES_MIN = {False: 9, True: 28}  # with one worker (measured); True: with all that it takes to meet other nodes
 FILES_OF_AGENT = 64
 FILES_PER_WORKER = 6  # two pipes and two log files, and for a moment the pipes' other ends
 FILES_OF_WORKER = 1024  # the usual soft limit
-LOGS_FULL, LOGS_FULL_PART = 16 * MIB, 0.01  # a node with less does not join, see launcher.health
+LOGS_FULL, LOGS_FULL_FRACTION = 16 * MIB, 0.01  # a node with less does not join, see launcher.health
 LOGS_NEARLY_FULL = 100 * MIB
-LOGS_NEARLY_FULL_PART = 0.05
+LOGS_NEARLY_FULL_FRACTION = 0.05
 
 
-def shared_memory(machine: Machine, run: Run) -> Iterator[Finding]:
+def check_shared_memory(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
     space = machine.shared_memory
     if space is None:
         return
-    size, free = bytes_words(space.size), bytes_words(space.free)
+    size, free = format_bytes(space.size), format_bytes(space.free)
     if space.amiss:
         yield Finding("shared-memory", "hurt", f"/dev/shm cannot be used: {space.amiss}", _SHARED_HARM, _SHARED_REMEDY)
     elif space.size <= SHARED_MEMORY_SMALL:
@@ -59,7 +59,7 @@ _SHARED_REMEDY = (
 )
 
 
-def killed_together(machine: Machine, run: Run) -> Iterator[Finding]:
+def check_oom_group(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
     for path in machine.oom_groups[:1]:
         yield Finding(
             "oom-group",
@@ -71,13 +71,13 @@ def killed_together(machine: Machine, run: Run) -> Iterator[Finding]:
         )
 
 
-def cpus(machine: Machine, run: Run) -> Iterator[Finding]:
+def check_cpus(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
     quota, workers = machine.cpu_quota, run.worker_count
     if quota is not None and quota.most < workers:
         yield Finding(
             "cpu-quota",
             "hurt",
-            f"a quota of {number(quota.most)} CPUs for {_workers(workers)}, in {quota.origin}",
+            f"a quota of {format_number(quota.most)} CPUs for {_format_workers(workers)}, in {quota.origin}",
             "the kernel stops all of them for the rest of each period once it is used up, and peers wait for them",
             "give the container at least one CPU per worker, better several",
         )
@@ -85,13 +85,13 @@ def cpus(machine: Machine, run: Run) -> Iterator[Finding]:
         yield Finding(
             "cpus",
             "hurt",
-            f"this process may run on {number(machine.cpu_count)} CPUs, for {_workers(workers)}",
+            f"this process may run on {format_number(machine.cpu_count)} CPUs, for {_format_workers(workers)}",
             "workers take turns, and all wait for the slowest",
             "give the job more CPUs, or start fewer workers",
         )
 
 
-def memory(machine: Machine, run: Run) -> Iterator[Finding]:
+def check_memory(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
     limit, workers = machine.memory_limit, run.worker_count
     if limit is None or not workers:
         return
@@ -100,47 +100,53 @@ def memory(machine: Machine, run: Run) -> Iterator[Finding]:
         yield Finding(
             "memory-limit",
             "hurt",
-            f"of {bytes_words(limit.most)} of memory {bytes_words(limit.most - limit.used)} are left, "
-            f"{bytes_words(each)} per worker, in {limit.origin}",
+            f"of {format_bytes(limit.most)} of memory {format_bytes(limit.most - limit.used)} are left, "
+            f"{format_bytes(each)} per worker, in {limit.origin}",
             "a process that has imported torch takes 220 MB before its first tensor; what is over the limit is killed",
             "raise the container's memory limit, or start fewer workers",
         )
 
 
-def processes(machine: Machine, run: Run) -> Iterator[Finding]:
+def check_processes(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
     limit = machine.process_limit
     if limit is not None:
-        yield from _few_processes("process-limit", limit, limit.origin, run, "raise the container's limit of pids")
+        yield from _check_process_limit(
+            "process-limit", limit, limit.origin, run, "raise the container's limit of pids"
+        )
     soft = machine.user_processes.soft
     if soft is not None:
-        bound = Bound(soft, 0, "ulimit -u")
-        yield from _few_processes("user-processes", bound, "ulimit -u", run, "raise ulimit -u")
+        bound = CgroupLimit(soft, 0, "ulimit -u")
+        yield from _check_process_limit("user-processes", bound, "ulimit -u", run, "raise ulimit -u")
 
 
-def _few_processes(check: str, limit: Bound, where: str, run: Run, remedy: str) -> Iterator[Finding]:
+def _check_process_limit(
+    check: str, limit: CgroupLimit, origin: str, run: PlannedRun, remedy: str
+) -> Iterator[Finding]:
     left, workers = int(limit.most - limit.used), run.worker_count
     if left < workers + LAUNCHER_PROCESSES:
-        wanted = f"{_workers(workers)} and the launcher's {LAUNCHER_PROCESSES} are wanted"
-        seen = f"{max(left, 0)} more processes may be started, in {where}; {wanted}"
+        wanted = f"{_format_workers(workers)} and the launcher's {LAUNCHER_PROCESSES} are wanted"
+        seen = f"{max(left, 0)} more processes may be started, in {origin}; {wanted}"
         yield Finding(check, "stop", seen, "not all of them can be started", remedy)
     elif left < workers * THREADS_PER_WORKER:
         yield Finding(
             check,
             "hurt",
-            f"{number(left)} more processes and threads may be started, in {where}, for {_workers(workers)}",
+            f"{format_number(left)} more processes and threads may be started, in {origin}, for "
+            f"{_format_workers(workers)}",
             "a worker may have many threads: data loaders, autograd, NCCL; one that gets none dies",
             remedy,
         )
 
 
-def open_files(machine: Machine, run: Run) -> Iterator[Finding]:
+def check_open_files(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
     soft, hard = machine.open_files
     wanted = FILES_OF_AGENT + FILES_PER_WORKER * run.worker_count + run.node_count
     if hard is not None and hard < wanted:
         yield Finding(
             "open-files",
-            "stop" if hard < FILES_LEAST[run.node_count > 1] else "hurt",
-            f"at most {number(hard)} files may be open (ulimit -Hn), and the agent may need {number(wanted)}",
+            "stop" if hard < FILES_MIN[run.node_count > 1] else "hurt",
+            f"at most {format_number(hard)} files may be open (ulimit -Hn), and the agent may need "
+            f"{format_number(wanted)}",
             f"it has up to {FILES_PER_WORKER} for each worker, as with --tee, and as the leader one for each node",
             "raise ulimit -n",
         )
@@ -148,26 +154,26 @@ def open_files(machine: Machine, run: Run) -> Iterator[Finding]:
         yield Finding(
             "open-files",
             "hurt",
-            f"a worker may have {number(soft)} files open (ulimit -n)",
+            f"a worker may have {format_number(soft)} files open (ulimit -n)",
             "data loaders pass tensors as open files; 'Too many open files' ends one",
             f"ulimit -n {hard or 65536}",
         )
 
 
-def locked_memory(machine: Machine, run: Run) -> Iterator[Finding]:
+def check_locked_memory(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
     soft = machine.locked_memory.soft
     if not machine.rdma_devices or machine.may_lock or soft is None or soft >= LOCKED_MEMORY_SMALL:
         return
     yield Finding(
         "locked-memory",
         "hurt",
-        f"{bytes_words(soft)} of memory may be locked (ulimit -l), and {', '.join(machine.rdma_devices)} is there",
+        f"{format_bytes(soft)} of memory may be locked (ulimit -l), and {', '.join(machine.rdma_devices)} is there",
         "InfiniBand and its like lock what they send and receive; NCCL fails with 'Cannot allocate memory'",
         "docker run --ulimit memlock=-1; Slurm: PropagateResourceLimitsExcept=MEMLOCK; systemd: LimitMEMLOCK=infinity",
     )
 
 
-def logs(machine: Machine, run: Run) -> Iterator[Finding]:
+def check_log_space(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
     space = machine.logs
     if space is None:
         return
@@ -177,25 +183,25 @@ def logs(machine: Machine, run: Run) -> Iterator[Finding]:
             "logs", "stop", f"{space.path} cannot be written: {space.amiss}", "log files lie there", elsewhere
         )
     elif _is_full(space):
-        seen = f"{space.path} is full: {bytes_words(space.free)} are free"
+        seen = f"{space.path} is full: {format_bytes(space.free)} are free"
         if space.inodes_free == 0:
             seen = f"{space.path} is full: no more files can be made there"
         yield Finding("logs", "stop", seen, "a run makes a directory for its logs there", elsewhere)
-    elif space.free < min(LOGS_NEARLY_FULL, space.size * LOGS_NEARLY_FULL_PART):
+    elif space.free < min(LOGS_NEARLY_FULL, space.size * LOGS_NEARLY_FULL_FRACTION):
         yield Finding(
             "logs",
             "hurt",
-            f"{space.path} is nearly full: {bytes_words(space.free)} of {bytes_words(space.size)} are free",
+            f"{space.path} is nearly full: {format_bytes(space.free)} of {format_bytes(space.size)} are free",
             "log files lie there, and what does not fit is lost",
             f"make room, or {elsewhere}",
         )
 
 
-def _is_full(space: Space) -> bool:
-    return space.free < min(LOGS_FULL, space.size * LOGS_FULL_PART) or space.inodes_free == 0
+def _is_full(space: DiskSpace) -> bool:
+    return space.free < min(LOGS_FULL, space.size * LOGS_FULL_FRACTION) or space.inodes_free == 0
 
 
-def numa(machine: Machine, run: Run) -> Iterator[Finding]:
+def check_numa_balancing(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
     """Linux, Documentation/admin-guide/sysctl/kernel.rst, numa_balancing: for bound work it should be off."""
     if machine.balances_numa and len(machine.numa_nodes) > 1 and run.is_bound:
         yield Finding(
@@ -207,8 +213,18 @@ def numa(machine: Machine, run: Run) -> Iterator[Finding]:
         )
 
 
-def _workers(count: int) -> str:
+def _format_workers(count: int) -> str:
     return "1 worker" if count == 1 else f"{count} workers"
 
 
-CHECKS = (shared_memory, killed_together, cpus, memory, processes, open_files, locked_memory, logs, numa)
+CHECKS = (
+    check_shared_memory,
+    check_oom_group,
+    check_cpus,
+    check_memory,
+    check_processes,
+    check_open_files,
+    check_locked_memory,
+    check_log_space,
+    check_numa_balancing,
+)

@@ -15,25 +15,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from launcher import credentials, stores
-from launcher.arrival import own_site
-from launcher.arrival.addresses import is_known
-from launcher.arrival.probe import Finding as Look
+from launcher.arrival import choose_serving_addresses
+from launcher.arrival.addresses import is_resolvable
+from launcher.arrival.probe import ProbeResult as Look
 from launcher.arrival.probe import probe
 from launcher.config import Config
 from launcher.credentials import Credentials
-from launcher.doctor.findings import Finding, Level
-from launcher.doctor.limited import within
+from launcher.doctor.findings import Finding, Severity
+from launcher.doctor.limited import call_with_timeout
 from launcher.errors import TemporaryError
-from launcher.options.network import Network
+from launcher.options.network import StoreConfig
 from rendezvous import records
 from rendezvous.errors import MeshrunError, StoreError
 from rendezvous.stores.addresses import split_address
 from rendezvous.stores.contract import Compare, Put
 
-LIMIT_S = 10.0
+STORE_LIMIT_S = 10.0
 """For all of it: each step has limits of its own, but there may be many endpoints."""
-OLD_LIMIT_S = 2.0
-_OLDEST = "3.4"
+VERSION_LIMIT_S = 2.0
+_VERSION_MIN = "3.4"
 _NO_SECRET = Finding(
     "secret",
     "note",
@@ -44,7 +44,7 @@ _NO_SECRET = Finding(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reached:
+class StoreCheck:
     """`state`: "answers", "refuses", "absent", or "here" where this node would serve it. `served_by`: who does, or
     would; "" for etcd. `version` and `rights` are empty where they are not known.
     """
@@ -58,64 +58,66 @@ class Reached:
     findings: tuple[Finding, ...] = ()
 
 
-def reach(config: Config, network: Network, environ: Mapping[str, str], limit_s: float = LIMIT_S) -> Reached:
+def check_store(
+    config: Config, network: StoreConfig, environ: Mapping[str, str], limit_s: float = STORE_LIMIT_S
+) -> StoreCheck:
     """Ask, for at most `limit_s` seconds. Raises nothing."""
     began = time.monotonic()
 
-    def ask() -> Reached:
+    def ask() -> StoreCheck:
         try:
-            return _reach(config, network, environ)
+            return _check_store(config, network, environ)
         except MeshrunError as error:
-            return _amiss("refuses", str(error), error.hint)
+            return _make_failure("refuses", str(error), error.hint)
 
     late = f"{', '.join(network.endpoints)} did not answer within {limit_s:g} s"
-    found = within(limit_s, ask, lambda: _amiss("absent", late, None))
+    found = call_with_timeout(limit_s, ask, lambda: _make_failure("absent", late, None))
     return replace(found, seconds=round(time.monotonic() - began, 3))
 
 
-def _reach(config: Config, network: Network, environ: Mapping[str, str]) -> Reached:
+def _check_store(config: Config, network: StoreConfig, environ: Mapping[str, str]) -> StoreCheck:
     stores.require_grpc()
     found = credentials.read(network, environ)
     look = probe(network)
     if network.backend == "served":
-        return _reach_served(config, network, found, look)
+        return _check_served(config, network, found, look)
     if look.kind == "good":
-        return _ask(config, network, found, "")
-    if "is a web server" in look.sentence and (old := _old_version(network)):
+        return _check_access(config, network, found, "")
+    if "is a web server" in look.sentence and (old := _read_old_version(network)):
         sentence = f"{network.endpoints[0]} is etcd {old}, which speaks version 2 of its language alone"
-        return _amiss("refuses", sentence, f"etcd {_OLDEST} or later is needed")
+        return _make_failure("refuses", sentence, f"etcd {_VERSION_MIN} or later is needed")
     hint = look.hint or "--rdzv-endpoint names the store; is it there, and does a firewall let this node in?"
-    return _amiss("refuses" if look.kind == "wrong" else "absent", look.sentence, hint)
+    return _make_failure("refuses" if look.kind == "wrong" else "absent", look.sentence, hint)
 
 
-def _reach_served(config: Config, network: Network, found: Credentials, look: Look) -> Reached:
+def _check_served(config: Config, network: StoreConfig, login: Credentials, probed: Look) -> StoreCheck:
     endpoint = network.endpoints[0]
-    if look.kind == "wrong":
-        return _amiss("refuses", look.sentence, look.hint)
-    here = own_site(config, network) if network.is_host is not False else ()
-    who = _who(config, network, bool(here))
-    if look.kind == "good":
-        return _ask(config, network, found, who)
+    if probed.kind == "wrong":
+        return _make_failure("refuses", probed.sentence, probed.hint)
+    here = choose_serving_addresses(config, network) if network.is_host is not False else ()
+    who = _describe_server(config, network, bool(here))
+    if probed.kind == "good":
+        return _check_access(config, network, login, who)
     if here:
         stores.require_h2()
         sentence = f"nobody serves it now; this node would, at {', '.join(here)}"
-        if amiss := _cannot_listen(here[0], endpoint):
-            return _amiss("refuses", f"this node is to serve the store, and cannot: {amiss}", None, who)
-        return Reached(state="here", sentence=sentence, served_by=who)
-    level: Level = "note" if is_known(endpoint) else "hurt"
+        if amiss := _check_listen(here[0], endpoint):
+            return _make_failure("refuses", f"this node is to serve the store, and cannot: {amiss}", None, who)
+        return StoreCheck(state="here", sentence=sentence, served_by=who)
+    level: Severity = "note" if is_resolvable(endpoint) else "hurt"
     finding = Finding(
         "store",
         level,
-        f"{look.sentence}; {who} is to serve the store",
+        f"{probed.sentence}; {who} is to serve the store",
         "agents wait for it at the start, for --start-timeout",
         "" if level == "note" else "is the name right, and known to this node?",
     )
-    return Reached(state="absent", sentence=look.sentence, served_by=who, findings=(finding,))
+    return StoreCheck(state="absent", sentence=probed.sentence, served_by=who, findings=(finding,))
 
 
-def _who(config: Config, network: Network, is_here: bool) -> str:
+def _describe_server(config: Config, network: StoreConfig, is_local: bool) -> str:
     """Whose agent serves the store, for people."""
-    if is_here:
+    if is_local:
         return "this node"
     if network.is_host and config.node_rank is None:
         return f"this node, once {split_address(network.endpoints[0])[0]} is an address of its own"
@@ -128,39 +130,41 @@ def _who(config: Config, network: Network, is_here: bool) -> str:
     return f"the agent of the node that is called {split_address(network.endpoints[0])[0]}"
 
 
-def _ask(config: Config, network: Network, found: Credentials, who: str) -> Reached:
+def _check_access(config: Config, network: StoreConfig, login: Credentials, served_by: str) -> StoreCheck:
     """Somebody answers: log in, read, and see whether we may write."""
     run_id = config.run_id or "none"
-    key = records.current_key(network.prefix, run_id)
-    store = stores.open_store(network, found)
+    key = records.make_current_key(network.prefix, run_id)
+    store = stores.open_store(network, login)
     try:
         version = stores.check(store, network, run_id)
         try:
             store.txn([Compare(key, "version", "<", 0)], [Put(key, b"")])
         except StoreError as error:
-            return _amiss("refuses", f"{error}", error.hint or "grant it read and write below the prefix", who)
+            return _make_failure(
+                "refuses", f"{error}", error.hint or "grant it read and write below the prefix", served_by
+            )
     except TemporaryError as error:
-        return _amiss("refuses", str(error), error.hint, who)
+        return _make_failure("refuses", str(error), error.hint, served_by)
     finally:
         store.close()
     name = f"etcd {version}" if network.backend == "etcd" else "a job's store"
-    rights = f"may read and write {key}" + (f" as user {found.user}" if found.user else "")
-    return Reached(
+    rights = f"may read and write {key}" + (f" as user {login.user}" if login.user else "")
+    return StoreCheck(
         state="answers",
         sentence=f"{name} answers, {rights}",
-        served_by=who,
+        served_by=served_by,
         version=version,
         rights=rights,
-        findings=() if found.secret or network.backend == "served" else (_NO_SECRET,),
+        findings=() if login.secret or network.backend == "served" else (_NO_SECRET,),
     )
 
 
-def _amiss(state: str, sentence: str, hint: str | None, who: str = "") -> Reached:
+def _make_failure(state: str, sentence: str, hint: str | None, served_by: str = "") -> StoreCheck:
     finding = Finding("store", "stop", sentence, "no node could join the job", hint or "")
-    return Reached(state=state, sentence=sentence, served_by=who, findings=(finding,))
+    return StoreCheck(state=state, sentence=sentence, served_by=served_by, findings=(finding,))
 
 
-def _cannot_listen(address: str, endpoint: str) -> str:
+def _check_listen(address: str, endpoint: str) -> str:
     """Why a server could not have this address and port; "" if it could."""
     import socket
 
@@ -174,7 +178,7 @@ def _cannot_listen(address: str, endpoint: str) -> str:
     return ""
 
 
-def _old_version(network: Network) -> str:
+def _read_old_version(network: StoreConfig) -> str:
     """The version of an etcd from before gRPC, "" if it is something else."""
     import http.client
     import json
@@ -182,7 +186,7 @@ def _old_version(network: Network) -> str:
 
     host, port = split_address(network.endpoints[0])
     kind = http.client.HTTPSConnection if network.uses_tls else http.client.HTTPConnection
-    connection = kind(host, port, timeout=OLD_LIMIT_S)
+    connection = kind(host, port, timeout=VERSION_LIMIT_S)
     try:
         connection.request("GET", "/version")
         answer = json.loads(connection.getresponse().read(4096))

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.doctor.findings import Finding
-from launcher.doctor.machine import Machine, Run
-from launcher.doctor.sizes import number
+from launcher.doctor.machine import MachineInfo, PlannedRun
+from launcher.doctor.sizes import format_number
 
 POD_GRACE = "LAUNCHER_POD_GRACE"
 """Nothing in a pod says what its terminationGracePeriodSeconds is; whoever writes the one may write the other."""
-POD_GRACE_USUAL_S = 30.0
+POD_GRACE_DEFAULT_S = 30.0
 POD_GRACE_MARGIN_S = 15.0  # for what comes after the workers: their last words, the store, the runtime's own steps
 IN_KUBERNETES = "KUBERNETES_SERVICE_HOST"
 
@@ -32,10 +32,10 @@ _SIDECAR_HARM = (
 )
 
 
-def sidecar(machine: Machine, run: Run) -> Iterator[Finding]:
+def check_sidecar(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
     for name, ports, prefixes, remedy in _SIDECARS:
         variables = sorted(variable for variable in run.environ if variable.startswith(prefixes))
-        if machine.listening.issuperset(ports):
+        if machine.listening_ports.issuperset(ports):
             sign = f"it listens on ports {' and '.join(map(str, ports))}"
         elif variables:
             sign = f"{variables[0]} is set"
@@ -44,7 +44,7 @@ def sidecar(machine: Machine, run: Run) -> Iterator[Finding]:
         yield Finding("sidecar", "hurt", f"a proxy of {name} is in this pod: {sign}", _SIDECAR_HARM, remedy)
 
 
-def proxy_variables(machine: Machine, run: Run) -> Iterator[Finding]:
+def check_proxy_variables(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
     """JAX warns of such variables (jax/_src/distributed.py, 0.10.2)."""
     found = sorted(name for name, value in run.environ.items() if name.lower().endswith("_proxy") and value)
     if all(name.lower() == "no_proxy" for name in found):
@@ -60,16 +60,17 @@ def proxy_variables(machine: Machine, run: Run) -> Iterator[Finding]:
     )
 
 
-def pod_grace(machine: Machine, run: Run) -> Iterator[Finding]:
+def check_pod_grace(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
     ours, text = run.shutdown_timeout_s, run.environ.get(POD_GRACE, "")
     if not text:
-        if run.environ.get(IN_KUBERNETES) and ours + POD_GRACE_MARGIN_S > POD_GRACE_USUAL_S:
+        if run.environ.get(IN_KUBERNETES) and ours + POD_GRACE_MARGIN_S > POD_GRACE_DEFAULT_S:
             yield Finding(
                 "pod-grace",
                 "note",
-                f"this is a pod, and nothing in it says what its grace is; {number(POD_GRACE_USUAL_S)} s are usual",
-                f"workers have {number(ours)} s to stop (--shutdown-timeout), if the pod is not killed before",
-                f"terminationGracePeriodSeconds: {number(ours + POD_GRACE_MARGIN_S)} in the pod; say so to this "
+                f"this is a pod, and nothing in it says what its grace is; {format_number(POD_GRACE_DEFAULT_S)} s "
+                "are usual",
+                f"workers have {format_number(ours)} s to stop (--shutdown-timeout), if the pod is not killed before",
+                f"terminationGracePeriodSeconds: {format_number(ours + POD_GRACE_MARGIN_S)} in the pod; say so to this "
                 f"command by {POD_GRACE}",
             )
         return
@@ -83,11 +84,12 @@ def pod_grace(machine: Machine, run: Run) -> Iterator[Finding]:
         yield Finding(
             "pod-grace",
             "hurt" if grace_s <= ours else "note",
-            f"the pod has {number(grace_s)} s to stop ({POD_GRACE}), "
-            f"workers have {number(ours)} s (--shutdown-timeout)",
+            f"the pod has {format_number(grace_s)} s to stop ({POD_GRACE}), "
+            f"workers have {format_number(ours)} s (--shutdown-timeout)",
             f"the pod is killed {late}: a checkpoint may be half written, and nobody says why the node has gone",
-            f"terminationGracePeriodSeconds: {number(ours + POD_GRACE_MARGIN_S)}, or a shorter --shutdown-timeout",
+            f"terminationGracePeriodSeconds: {format_number(ours + POD_GRACE_MARGIN_S)}, or a shorter "
+            "--shutdown-timeout",
         )
 
 
-CHECKS = (sidecar, proxy_variables, pod_grace)
+CHECKS = (check_sidecar, check_proxy_variables, check_pod_grace)

@@ -9,7 +9,7 @@ from rendezvous.values import Protocol, dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class WorkerAssignment:
     """One worker's place in one round. Ranks and sizes as torchrun names them; `group` is the node.
 
     `mesh_*` run from the outermost axis to the innermost; `mesh_groups` are the groups over several axes that were
@@ -45,7 +45,7 @@ class Place:
 class Environment(Protocol):
     name: str
 
-    def variables(self, place: Place, parent: Mapping[str, str]) -> dict[str, str]:
+    def variables(self, assignment: WorkerAssignment, parent: Mapping[str, str]) -> dict[str, str]:
         """What to add to, or overwrite in, the parent's environment for this worker."""
 
     def remarks(self, slots: Sequence[Slot], parent: Mapping[str, str], has_other_nodes: bool) -> list[str]:

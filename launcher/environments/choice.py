@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from launcher.config import Config
 
 
-class Choice(NamedTuple):
+class EnvironmentChoice(NamedTuple):
     """The environments that make up the workers', in order; each may overwrite what those before it said.
 
     `reason` is a sentence for the start, "" where the answer is torchrun's plain variables.
@@ -31,34 +31,38 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose(
+def choose_environments(
     framework: str,
     devices: Sequence[Device],
     python: str,
     environ: Mapping[str, str],
     *,
     can_import: Callable[[str], bool | None] | None = None,
-) -> Choice:
+) -> EnvironmentChoice:
     """What --framework means here. `python`: the workers'. `can_import` is for tests."""
     tpu: tuple[str, ...] = ("tpu",) if any(device.kind == "tpu" for device in devices) else ()
     if framework != "auto":
         own = () if framework == "torch" else (framework,)
-        return Choice(("torch", *own, *tpu), f"workers get the variables of {framework}, as asked" if own else "")
-    finds = can_import or (lambda name: imports(name, python, environ))
+        return EnvironmentChoice(
+            ("torch", *own, *tpu), f"workers get the variables of {framework}, as asked" if own else ""
+        )
+    finds = can_import or (lambda name: has_package(name, python, environ))
     if tpu:
         if finds("torch_xla"):
-            return Choice(("torch", "xla", *tpu), "workers get the variables of torch_xla: there are TPU chips")
+            return EnvironmentChoice(
+                ("torch", "xla", *tpu), "workers get the variables of torch_xla: there are TPU chips"
+            )
         if finds("jax"):
-            return Choice(
+            return EnvironmentChoice(
                 ("torch", "jax", *tpu), "workers get the variables of JAX: there are TPU chips, and no torch_xla"
             )
-        return Choice(("torch", *tpu), "")
+        return EnvironmentChoice(("torch", *tpu), "")
     if finds("torch") is False and finds("jax"):
-        return Choice(("torch", "jax"), "workers get the variables of JAX: Python finds jax and no torch")
-    return Choice(("torch",), "")
+        return EnvironmentChoice(("torch", "jax"), "workers get the variables of JAX: Python finds jax and no torch")
+    return EnvironmentChoice(("torch",), "")
 
 
-def made(choice: Choice, config: Config, environ: Mapping[str, str]) -> tuple[Environment, ...]:
+def make_environments(choice: EnvironmentChoice, config: Config, environ: Mapping[str, str]) -> tuple[Environment, ...]:
     """The environments of this choice, in order. Raises UsageError for a name that nobody has."""
     from launcher.environments.torch import TorchEnvironment
 
@@ -75,7 +79,7 @@ def made(choice: Choice, config: Config, environ: Mapping[str, str]) -> tuple[En
 
             found.append(
                 JaxEnvironment(
-                    with_mpi=mpi_in_use(config.python, environ),
+                    mpi_reason=detect_mpi(config.python, environ),
                     device_binding=binding,
                     virtual_local_rank=is_virtual,
                 )
@@ -85,27 +89,27 @@ def made(choice: Choice, config: Config, environ: Mapping[str, str]) -> tuple[En
 
             found.append(tpu.TpuEnvironment() if name == "tpu" else tpu.XlaEnvironment())
         else:
-            from launcher.environments.offered import OfferedEnvironment
+            from launcher.environments.offered import PluginEnvironment
 
-            found.append(OfferedEnvironment(name, f"--framework {name}"))
+            found.append(PluginEnvironment(name, f"--framework {name}"))
     return tuple(found)
 
 
-def mpi_in_use(python: str, environ: Mapping[str, str]) -> str:
+def detect_mpi(python: str, environ: Mapping[str, str]) -> str:
     """Why workers may use MPI, in words; "" if nothing says so.
 
     That a script will import mpi4py cannot be known, only that it can.
     """
     if environ.get("JAX_CPU_COLLECTIVES_IMPLEMENTATION") == "mpi":
         return "JAX_CPU_COLLECTIVES_IMPLEMENTATION is mpi"
-    return "mpi4py is installed" if imports("mpi4py", python, environ) else ""
+    return "mpi4py is installed" if has_package("mpi4py", python, environ) else ""
 
 
-def imports(name: str, python: str, environ: Mapping[str, str]) -> bool | None:
+def has_package(name: str, python: str, environ: Mapping[str, str]) -> bool | None:
     """Whether the workers' Python finds this package; None if nobody can see what that Python would find."""
     if python == sys.executable:
-        return _finds(name)
-    folders = _folders(python, environ)
+        return _has_own_package(name)
+    folders = _list_package_folders(python, environ)
     if not folders:
         return None
     return any(
@@ -114,7 +118,7 @@ def imports(name: str, python: str, environ: Mapping[str, str]) -> bool | None:
     )
 
 
-def _finds(name: str) -> bool:
+def _has_own_package(name: str) -> bool:
     """As importlib.util.find_spec, which would have to be imported; a directory without code in it is no package."""
     for finder in sys.meta_path:
         try:
@@ -126,7 +130,7 @@ def _finds(name: str) -> bool:
     return False
 
 
-def _folders(python: str, environ: Mapping[str, str]) -> list[str]:
+def _list_package_folders(python: str, environ: Mapping[str, str]) -> list[str]:
     """Where a Python has its packages, as far as files say; empty if this looks like no Python's home."""
     import glob
     import shutil

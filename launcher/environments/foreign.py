@@ -44,16 +44,16 @@ _NAMES = frozenset(
 _PROCESS_NUMBERS = frozenset({"JAX_PROCESS_ID", "NODE_RANK", "PROCESS_ID"})
 
 
-def step_variables(parent: Iterable[str]) -> tuple[str, ...]:
+def list_step_variables(parent: Iterable[str]) -> tuple[str, ...]:
     """Of the names in `parent`, those that belong to a foreign launcher's step and are to be unset; sorted."""
     names = frozenset(parent)
     unset = {name for name in names if name in _NAMES or name.startswith(_PREFIXES)}
     if not names.isdisjoint(_PROCESS_NUMBERS):
-        unset |= _process_variables(names)
+        unset |= _list_process_variables(names)
     return tuple(sorted(unset))
 
 
-def _process_variables(names: frozenset[str]) -> set[str]:
+def _list_process_variables(names: frozenset[str]) -> set[str]:
     """Those of controllers that number processes. What describes the pod itself workers may ask for."""
     from launcher.controllers import KNOWN_BY  # only where such a variable is
 

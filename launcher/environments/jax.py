@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from launcher.environments import Place
-from launcher.environments.sight import sight
+from launcher.environments import WorkerAssignment
+from launcher.environments.sight import resolve_visible_devices
 from launcher.node import Slot
 
 COORDINATOR, BIND = "JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS"
 LOCAL_DEVICES = "JAX_LOCAL_DEVICE_IDS"
-_NUMBERED = ("nvidia", "amd")  # JAX_LOCAL_DEVICE_IDS is about these
+_GPU_KINDS = ("nvidia", "amd")  # JAX_LOCAL_DEVICE_IDS is about these
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
 
 
@@ -30,41 +30,41 @@ class JaxEnvironment:
     name = "jax"
 
     def __init__(
-        self, *, with_mpi: str = "", device_binding: str = "local-rank", virtual_local_rank: bool = False
+        self, *, mpi_reason: str = "", device_binding: str = "local-rank", virtual_local_rank: bool = False
     ) -> None:
-        self._with_mpi = with_mpi
+        self._mpi_reason = mpi_reason
         self._binding = device_binding
         self._is_virtual = virtual_local_rank
 
-    def variables(self, place: Place, parent: Mapping[str, str]) -> dict[str, str]:
+    def variables(self, assignment: WorkerAssignment, parent: Mapping[str, str]) -> dict[str, str]:
         """What to add to, or overwrite in, the parent's environment for this worker."""
-        address = f"[{place.master_addr}]" if ":" in place.master_addr else place.master_addr
-        variables = {COORDINATOR: f"{address}:{place.master_port}"}
-        if bind := _bind_host(place.master_addr, parent):
-            variables[BIND] = f"{bind}:{place.master_port}"
-        devices = place.slot.devices
+        address = f"[{assignment.master_addr}]" if ":" in assignment.master_addr else assignment.master_addr
+        variables = {COORDINATOR: f"{address}:{assignment.master_port}"}
+        if bind := _choose_bind_host(assignment.master_addr, parent):
+            variables[BIND] = f"{bind}:{assignment.master_port}"
+        devices = assignment.slot.devices
         kind = devices[0].kind if devices else ""
-        if kind == "tpu" and place.local_world_size == 1:
+        if kind == "tpu" and assignment.local_world_size == 1:
             return variables
-        seen = sight(place, parent, binding=self._binding, is_virtual=self._is_virtual)
-        if kind in _NUMBERED:
+        seen = resolve_visible_devices(assignment, parent, binding=self._binding, is_virtual=self._is_virtual)
+        if kind in _GPU_KINDS:
             ids = [str(number if seen.variables else device.index) for number, device in enumerate(devices)]
-            given = parent.get(LOCAL_DEVICES, "") if place.local_world_size == 1 else ""
+            given = parent.get(LOCAL_DEVICES, "") if assignment.local_world_size == 1 else ""
             if not given or (seen.variables and not set(given.split(",")) <= set(ids)):
                 variables[LOCAL_DEVICES] = ",".join(ids)
-        if not self._with_mpi:
+        if not self._mpi_reason:
             variables["OMPI_MCA_orte_hnp_uri"] = "meshrun"  # that it is there is all that counts beside the address
-            variables["OMPI_COMM_WORLD_SIZE"] = str(place.world_size)
-            variables["OMPI_COMM_WORLD_RANK"] = str(place.rank)
+            variables["OMPI_COMM_WORLD_SIZE"] = str(assignment.world_size)
+            variables["OMPI_COMM_WORLD_RANK"] = str(assignment.rank)
             variables["OMPI_COMM_WORLD_LOCAL_RANK"] = str(seen.local_rank)
         return variables
 
     def remarks(self, slots: Sequence[Slot], parent: Mapping[str, str], has_other_nodes: bool) -> list[str]:
         """What does not work as it usually does, and what does instead."""
         sentences = []
-        if self._with_mpi:
+        if self._mpi_reason:
             sentences.append(
-                f"{self._with_mpi}, so workers get no OMPI_ variables, and jax.distributed.initialize() needs "
+                f"{self._mpi_reason}, so workers get no OMPI_ variables, and jax.distributed.initialize() needs "
                 "arguments: launcher.worker.init_jax() gives them"
             )
         proxies = sorted(name for name in parent if name.lower() in _PROXIES and parent[name])
@@ -76,7 +76,7 @@ class JaxEnvironment:
         return sentences
 
 
-def _bind_host(master_addr: str, parent: Mapping[str, str]) -> str:
+def _choose_bind_host(master_addr: str, parent: Mapping[str, str]) -> str:
     """Where rank 0 shall listen; "" leaves JAX its default, which is everywhere.
 
     An address that is no loopback may not be this machine's own: there may be a name or a translated address in

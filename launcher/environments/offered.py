@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from launcher import plugins
-from launcher.environments import Place
+from launcher.environments import WorkerAssignment
 from launcher.errors import UsageError
 from launcher.node import Slot
 
 GROUP = "meshrun.environments"
 
 
-class OfferedEnvironment:
+class PluginEnvironment:
     """Raises UsageError if there is no such plug-in; `asked_by`: the option that named it."""
 
-    def __init__(self, name: str, asked_by: str) -> None:
+    def __init__(self, name: str, requested_by: str) -> None:
         self.name = name
-        self._plugin = plugins.load(GROUP, name, asked_by, built_in=("auto", "torch", "jax", "xla"))
+        self._plugin = plugins.load(GROUP, name, requested_by, built_in=("auto", "torch", "jax", "xla"))
 
-    def variables(self, place: Place, parent: Mapping[str, str]) -> dict[str, str]:
+    def variables(self, assignment: WorkerAssignment, parent: Mapping[str, str]) -> dict[str, str]:
         """What the plug-in says. Raises UsageError if it fails, or gives what cannot be in an environment."""
-        found = plugins.ask(self._plugin, "variables", dict, place, dict(parent))
+        found = plugins.ask(self._plugin, "variables", dict, assignment, dict(parent))
         for name, value in found.items():
             if not (isinstance(name, str) and isinstance(value, str)) or not name or {"=", "\0"} & {*name}:
                 raise UsageError(f"{self._plugin}: {name!r}: {value!r} is no variable and its text")

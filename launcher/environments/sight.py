@@ -17,42 +17,44 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from launcher.devices import visible
-from launcher.environments import Place
+from launcher.devices import format_visible_variable
+from launcher.environments import WorkerAssignment
 from launcher.errors import UsageError
 from rendezvous.values import NamedTuple
 
 LOCAL_RANK = "LAUNCHER_LOCAL_RANK"
 """Tells the workers of a node apart where LOCAL_RANK does not."""
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_CUDA_VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-class Sight(NamedTuple):
+class VisibleDevices(NamedTuple):
     """`variables` are empty where the worker sees what the agent sees."""
 
     local_rank: int
     variables: dict[str, str]
 
 
-def sight(place: Place, parent: Mapping[str, str], *, binding: str = "local-rank", is_virtual: bool = False) -> Sight:
+def resolve_visible_devices(
+    assignment: WorkerAssignment, parent: Mapping[str, str], *, binding: str = "local-rank", is_virtual: bool = False
+) -> VisibleDevices:
     """What this worker sees. `binding` and `is_virtual`: --device-binding and --virtual-local-rank.
 
     Raises UsageError if --virtual-local-rank finds no entry for the worker in CUDA_VISIBLE_DEVICES.
     """
-    devices = place.slot.devices
-    own = visible(devices, parent) if devices and devices[0].kind != "tpu" else None
+    devices = assignment.slot.devices
+    own = format_visible_variable(devices, parent) if devices and devices[0].kind != "tpu" else None
     if own is not None and (binding == "visible" or len(devices) > 1):
         if binding == "visible":
-            return Sight(0, {own[0]: own[1], LOCAL_RANK: str(place.local_rank)})
-        return Sight(0 if is_virtual else place.local_rank, {own[0]: own[1]})
+            return VisibleDevices(0, {own[0]: own[1], LOCAL_RANK: str(assignment.local_rank)})
+        return VisibleDevices(0 if is_virtual else assignment.local_rank, {own[0]: own[1]})
     if not is_virtual:
-        return Sight(place.local_rank, {})
-    if _VISIBLE not in parent:
-        return Sight(0, {_VISIBLE: str(place.local_rank)})
-    entries = parent[_VISIBLE].split(",")
-    if place.local_rank >= len(entries):
+        return VisibleDevices(assignment.local_rank, {})
+    if _CUDA_VISIBLE not in parent:
+        return VisibleDevices(0, {_CUDA_VISIBLE: str(assignment.local_rank)})
+    entries = parent[_CUDA_VISIBLE].split(",")
+    if assignment.local_rank >= len(entries):
         raise UsageError(
-            f"--virtual-local-rank gives each worker one entry of {_VISIBLE}={parent[_VISIBLE]}, "
-            f"and local rank {place.local_rank} finds none"
+            f"--virtual-local-rank gives each worker one entry of {_CUDA_VISIBLE}={parent[_CUDA_VISIBLE]}, "
+            f"and local rank {assignment.local_rank} finds none"
         )
-    return Sight(0, {_VISIBLE: entries[place.local_rank].strip()})
+    return VisibleDevices(0, {_CUDA_VISIBLE: entries[assignment.local_rank].strip()})

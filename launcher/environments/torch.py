@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from launcher.environments import Place
-from launcher.environments.sight import sight
+from launcher.environments import WorkerAssignment
+from launcher.environments.sight import resolve_visible_devices
 from launcher.node import Slot
 
 SIGNALS_TO_HANDLE = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")  # torchrun's default
@@ -40,38 +40,38 @@ class TorchEnvironment:
         self._binding = device_binding
         self._signals = ",".join(signals_to_handle)
 
-    def variables(self, place: Place, parent: Mapping[str, str]) -> dict[str, str]:
+    def variables(self, assignment: WorkerAssignment, parent: Mapping[str, str]) -> dict[str, str]:
         """What to add to, or overwrite in, the parent's environment for this worker.
 
         Raises UsageError if --virtual-local-rank finds no entry for the worker in CUDA_VISIBLE_DEVICES.
         """
-        seen = sight(place, parent, binding=self._binding, is_virtual=self._is_virtual)
+        seen = resolve_visible_devices(assignment, parent, binding=self._binding, is_virtual=self._is_virtual)
         variables = {
-            "RANK": str(place.rank),
-            "WORLD_SIZE": str(place.world_size),
+            "RANK": str(assignment.rank),
+            "WORLD_SIZE": str(assignment.world_size),
             "LOCAL_RANK": str(seen.local_rank),
-            "LOCAL_WORLD_SIZE": str(place.local_world_size),
-            "GROUP_RANK": str(place.group_rank),
-            "GROUP_WORLD_SIZE": str(place.group_world_size),
-            "ROLE_NAME": place.role,
-            "ROLE_RANK": str(place.role_rank),
-            "ROLE_WORLD_SIZE": str(place.role_world_size),
-            "MASTER_ADDR": place.master_addr,
-            "MASTER_PORT": str(place.master_port),
-            "TORCHELASTIC_RUN_ID": place.run_id,
-            "TORCHELASTIC_RESTART_COUNT": str(place.restart_count),
-            "TORCHELASTIC_MAX_RESTARTS": str(place.max_restarts),
+            "LOCAL_WORLD_SIZE": str(assignment.local_world_size),
+            "GROUP_RANK": str(assignment.group_rank),
+            "GROUP_WORLD_SIZE": str(assignment.group_world_size),
+            "ROLE_NAME": assignment.role,
+            "ROLE_RANK": str(assignment.role_rank),
+            "ROLE_WORLD_SIZE": str(assignment.role_world_size),
+            "MASTER_ADDR": assignment.master_addr,
+            "MASTER_PORT": str(assignment.master_port),
+            "TORCHELASTIC_RUN_ID": assignment.run_id,
+            "TORCHELASTIC_RESTART_COUNT": str(assignment.restart_count),
+            "TORCHELASTIC_MAX_RESTARTS": str(assignment.max_restarts),
             "TORCHELASTIC_USE_AGENT_STORE": "False",
-            "TORCHELASTIC_ERROR_FILE": place.error_file,
+            "TORCHELASTIC_ERROR_FILE": assignment.error_file,
             "TORCHELASTIC_SIGNALS_TO_HANDLE": self._signals,
             # Without it a rank whose peer died waits in a collective for ever.
             "TORCH_NCCL_ASYNC_ERROR_HANDLING": parent.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
-            "LAUNCHER_ROUND": str(place.round),
-            **_mesh(place),
-            **_devices(place.slot),
+            "LAUNCHER_ROUND": str(assignment.round),
+            **_make_mesh_variables(assignment),
+            **_make_device_variables(assignment.slot),
             **seen.variables,
         }
-        if "OMP_NUM_THREADS" not in parent and place.local_world_size > 1:
+        if "OMP_NUM_THREADS" not in parent and assignment.local_world_size > 1:
             variables["OMP_NUM_THREADS"] = "1"  # else every worker starts one thread per CPU
         return variables
 
@@ -90,19 +90,19 @@ class TorchEnvironment:
         return []
 
 
-def _devices(slot: Slot) -> dict[str, str]:
+def _make_device_variables(slot: Slot) -> dict[str, str]:
     """Whose workers they are: `launcher.worker` tells a framework so."""
     return {"LAUNCHER_WORKER_DEVICES": f"{slot.devices[0].kind}:{len(slot.devices)}"} if slot.devices else {}
 
 
-def _mesh(place: Place) -> dict[str, str]:
+def _make_mesh_variables(assignment: WorkerAssignment) -> dict[str, str]:
     variables = {
-        "MESH_AXES": ",".join(place.mesh_axes),
-        "MESH_SHAPE": ",".join(map(str, place.mesh_shape)),
-        "MESH_COORDS": ",".join(map(str, place.mesh_coordinates)),
-        "MESH_GROUPS": ",".join((*place.mesh_axes, *place.mesh_groups)),
+        "MESH_AXES": ",".join(assignment.mesh_axes),
+        "MESH_SHAPE": ",".join(map(str, assignment.mesh_shape)),
+        "MESH_COORDS": ",".join(map(str, assignment.mesh_coordinates)),
+        "MESH_GROUPS": ",".join((*assignment.mesh_axes, *assignment.mesh_groups)),
     }
-    for axis, size, rank in zip(place.mesh_axes, place.mesh_shape, place.mesh_coordinates, strict=True):
+    for axis, size, rank in zip(assignment.mesh_axes, assignment.mesh_shape, assignment.mesh_coordinates, strict=True):
         variables[f"MESH_{axis.upper()}_RANK"] = str(rank)
         variables[f"MESH_{axis.upper()}_SIZE"] = str(size)
     return variables

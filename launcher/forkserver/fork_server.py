@@ -14,16 +14,16 @@ from __future__ import annotations
 import os
 import sys
 
-ROOM = os.path.dirname(os.path.abspath(__file__))
-HOOK = os.path.join(ROOM, "hook")
+PACKAGE_DIRECTORY = os.path.dirname(os.path.abspath(__file__))
+HOOK_DIRECTORY = os.path.join(PACKAGE_DIRECTORY, "hook")
 SOCKET_VARIABLE = "LAUNCHER_FORK_SERVER"  # the number of the descriptor; for the hook, with what it puts in order
-_BEGINNINGS = {"script": (), "module": ("-m",), "code": ("-c",)}
+_PYTHON_OPTIONS = {"script": (), "module": ("-m",), "code": ("-c",)}
 
 
 def main() -> None:
     """Become the worker's command, or tell the warden why not."""
     number = int(os.environ[SOCKET_VARIABLE])
-    problem = _problem()
+    problem = _find_problem()
     if problem:
         _refuse(number, *problem)
         return
@@ -31,12 +31,12 @@ def main() -> None:
     python_and_flags = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv)]
     environment = dict(os.environ)
     path = environment.get("PYTHONPATH")
-    environment["PYTHONPATH"] = f"{HOOK}{os.pathsep}{path}" if path else HOOK
+    environment["PYTHONPATH"] = f"{HOOK_DIRECTORY}{os.pathsep}{path}" if path else HOOK_DIRECTORY
     environment[SOCKET_VARIABLE] = f"{number}:{os.getpid()}:{'' if path is None else 'set'}:{how}:{len(words)}"
-    os.execve(sys.executable, [*python_and_flags, *_BEGINNINGS[how], *words], environment)
+    os.execve(sys.executable, [*python_and_flags, *_PYTHON_OPTIONS[how], *words], environment)
 
 
-def _problem() -> tuple[str, str] | None:
+def _find_problem() -> tuple[str, str] | None:
     """Why this Python would not load the hook: sentence and hint."""
     if not hasattr(sys, "orig_argv"):
         version = sys.version.split()[0]
@@ -49,16 +49,19 @@ def _problem() -> tuple[str, str] | None:
                 f"--preload: {sys.executable} is started with {name}, so workers cannot be forked from it",
                 "let the program that PYTHON_EXEC names start Python without that, or leave out --preload",
             )
-    if os.pathsep in HOOK:
-        return f"--preload: meshrun is installed in {ROOM}, which PYTHONPATH cannot name", "leave out --preload"
-    if not os.path.exists(os.path.join(HOOK, "sitecustomize.py")):
-        return f"--preload: {HOOK}/sitecustomize.py is missing", "install meshrun again"
+    if os.pathsep in HOOK_DIRECTORY:
+        return (
+            f"--preload: meshrun is installed in {PACKAGE_DIRECTORY}, which PYTHONPATH cannot name",
+            "leave out --preload",
+        )
+    if not os.path.exists(os.path.join(HOOK_DIRECTORY, "sitecustomize.py")):
+        return f"--preload: {HOOK_DIRECTORY}/sitecustomize.py is missing", "install meshrun again"
     return None
 
 
 def _refuse(number: int, sentence: str, hint: str) -> None:
     # Its own directory, which Python has put there, holds names that are no modules of their own.
-    sys.path[0 : not getattr(sys.flags, "safe_path", False)] = [os.path.dirname(os.path.dirname(ROOM))]
+    sys.path[0 : not getattr(sys.flags, "safe_path", False)] = [os.path.dirname(os.path.dirname(PACKAGE_DIRECTORY))]
     from launcher.forkserver.wire import Wire
 
     Wire(number).send(["refused", sentence, hint])

@@ -10,7 +10,7 @@ import os
 import sys
 
 
-def refresh() -> None:
+def reseed() -> None:
     """Make anew what must not be alike in two processes."""
     process = sys.modules.get("multiprocessing.process")
     if process is not None:

@@ -13,8 +13,8 @@ import sys
 from _signal import SIG_DFL, SIGINT, signal  # type: ignore[import-not-found]
 
 from launcher.forkserver import leavings
-from launcher.forkserver.leavings import Refused
-from launcher.forkserver.watching import Watch
+from launcher.forkserver.leavings import PreloadError
+from launcher.forkserver.watching import EnvReadRecorder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def import_all(modules: list[str], directory: str | None, fork: Callable[[], int
 
     `directory`: what Python will put first on the path for the script, None for nothing.
     """
-    leavings.look_before(fork)
+    leavings.check_before_import(fork)
     if directory is not None:
         sys.path.insert(0, directory)
     # Nearly all that an import makes stays; to look through it again and again costs a sixth of the import of torch.
@@ -50,11 +50,11 @@ def import_all(modules: list[str], directory: str | None, fork: Callable[[], int
 
 def _import_one(module: str, fork: Callable[[], int]) -> tuple[list[str], bool]:
     """Import one. Returns remarks, and whether it left files open."""
-    children = leavings.children()
-    files = leavings.open_files()
-    place = _place()
+    children = leavings.list_children()
+    files = leavings.list_open_files()
+    place = _read_cwd()
     own = os.getpid()
-    watch = Watch()
+    watch = EnvReadRecorder()
     try:
         with watch:
             __import__(module)
@@ -62,45 +62,47 @@ def _import_one(module: str, fork: Callable[[], int]) -> tuple[list[str], bool]:
         signal(SIGINT, SIG_DFL)
         os.kill(own, SIGINT)
     except SystemExit as leaving:
-        raise Refused(f"importing {module} called sys.exit({leaving.code!r})", _leave_out(module)) from None
+        raise PreloadError(f"importing {module} called sys.exit({leaving.code!r})", _make_hint(module)) from None
     except BaseException as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
             where = f"workers are run by {sys.executable}, which finds no such module"
-            raise Refused(f"there is no module {error.name}", where) from None
-        trace = _own_line_skipped(error.__traceback__)
+            raise PreloadError(f"there is no module {error.name}", where) from None
+        trace = _skip_own_frames(error.__traceback__)
         sys.excepthook(type(error), error.with_traceback(trace), trace)
-        raise Refused(f"importing {module} raised {_said(error)}", _leave_out(module)) from None
+        raise PreloadError(f"importing {module} raised {_format_error(error)}", _make_hint(module)) from None
     finally:
         if os.getpid() != own:  # the import has forked, and the child comes out of it, too
             os._exit(1)
-    leavings.look(module, children, fork)
+    leavings.check_import(module, children, fork)
     remarks = []
-    for reader, names in watch.read.items():
+    for reader, names in watch.reads_by_module.items():
         by = "" if reader == module else f" ({reader})"
         remarks.append(
-            f"importing {module}{by} read {_listed(names)}, which no process has before its round: it saw none"
+            f"importing {module}{by} read {_format_names(names)}, which no process has before its round: it saw none"
         )
-    if place and _place() != place:
-        remarks.append(f"importing {module} changed the directory to {_place()}: workers start in {place} all the same")
+    if place and _read_cwd() != place:
+        remarks.append(
+            f"importing {module} changed the directory to {_read_cwd()}: workers start in {place} all the same"
+        )
         os.chdir(place)
-    opened = leavings.left_open(files)
+    opened = leavings.list_opened_files(files)
     if opened:
-        remarks.append(f"importing {module} left {_listed(opened)} open: all workers share it")
+        remarks.append(f"importing {module} left {_format_names(opened)} open: all workers share it")
     return remarks, bool(opened)
 
 
-def _leave_out(module: str) -> str:
+def _make_hint(module: str) -> str:
     return f"leave {module} out of --preload"
 
 
-def _place() -> str:
+def _read_cwd() -> str:
     try:
         return os.getcwd()
     except OSError:  # removed
         return ""
 
 
-def _said(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     """The first line of what the last line of its traceback says."""
     try:
         text = str(error).partition("\n")[0][:200]
@@ -109,13 +111,13 @@ def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _own_line_skipped(trace: TracebackType | None) -> TracebackType | None:
+def _skip_own_frames(trace: TracebackType | None) -> TracebackType | None:
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     return trace
 
 
-def _listed(names: list[str]) -> str:
+def _format_names(names: list[str]) -> str:
     names = list(dict.fromkeys(names))
     if len(names) > 4:
         names = [*names[:3], f"{len(names) - 3} more"]

@@ -33,9 +33,9 @@ from errno import EAGAIN
 
 from launcher.forkserver import linux
 from launcher.forkserver.importing import import_all
-from launcher.forkserver.leavings import Refused
+from launcher.forkserver.leavings import PreloadError
 from launcher.forkserver.wire import Wire
-from launcher.forkserver.worker import Image, become, park
+from launcher.forkserver.worker import StartupSnapshot, become_worker, wait_for_spec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,20 +45,20 @@ _AS_MAIN = "/launcher/workers/as_main.py"
 _IGNORED_BY_PYTHON = (SIGPIPE, SIGXFSZ)  # and stay so
 
 
-def serve(number: int, how: str, word_count: int) -> None:
+def serve(number: int, launch_mode: str, argument_count: int) -> None:
     """Serve over the descriptor `number`. Returns in a worker that is to run its script, and only there."""
     os.set_inheritable(number, False)
     wire = Wire(number)
-    head = len(sys.orig_argv) - word_count
-    image = Image(how=how, words=sys.orig_argv[head:], environment=dict(os.environ))
+    head = len(sys.orig_argv) - argument_count
+    image = StartupSnapshot(launch_mode=launch_mode, arguments=sys.orig_argv[head:], environment=dict(os.environ))
     order = wire.receive(wait=True)
     if order is None:
         os._exit(0)
     (_, modules, warden_pid, _), _ = order
     start = time.monotonic()
     try:
-        remarks = import_all(modules, _directory(image), _fork)
-    except Refused as refused:
+        remarks = import_all(modules, _find_script_directory(image), _fork)
+    except PreloadError as refused:
         linux.flush_c_streams()
         wire.send(["refused", f"--preload: {refused.sentence}", refused.hint])
         os._exit(0)
@@ -67,18 +67,18 @@ def serve(number: int, how: str, word_count: int) -> None:
     # only such things can be reached from is not written.
     gc.freeze()
     atexit.register(gc.unfreeze)
-    signals = _settle_signals()
+    signals = _reset_signals()
     wire.send(["ready", time.monotonic() - start, remarks])
-    end, go_between = _forked(wire)
-    order = park(end, go_between, warden_pid)
-    become(end, image, *order, signals=signals)
+    end, go_between = _serve_forks(wire)
+    order = wait_for_spec(end, go_between, warden_pid)
+    become_worker(end, image, *order, signals=signals)
 
 
-def _directory(image: Image) -> str | None:
+def _find_script_directory(startup: StartupSnapshot) -> str | None:
     """What Python puts first on the path before it runs the script."""
     if getattr(sys.flags, "safe_path", False):
         return None
-    how, words = image.how, image.words
+    how, words = startup.launch_mode, startup.arguments
     if words[0].endswith(_AS_MAIN):  # JAX's workers: what that runs in turn
         how, *words = words[1:]
     if how in ("code", "path"):
@@ -91,7 +91,7 @@ def _directory(image: Image) -> str | None:
     return os.path.dirname(os.path.realpath(script))
 
 
-def _settle_signals() -> tuple[dict[int, Any], set[int]]:
+def _reset_signals() -> tuple[dict[int, Any], set[int]]:
     """Die of a signal as a program without Python does, from now on. Returns what a worker puts back."""
     fixed = (*_IGNORED_BY_PYTHON, SIGKILL, SIGSTOP)
     handlers = {number: getsignal(number) for number in valid_signals() if number not in fixed}
@@ -103,7 +103,7 @@ def _settle_signals() -> tuple[dict[int, Any], set[int]]:
     return handlers, mask
 
 
-def _forked(wire: Wire) -> tuple[Wire, int]:
+def _serve_forks(wire: Wire) -> tuple[Wire, int]:
     """Fork for every order, until the warden's end closes. Returns in a worker: its own wire, and who forked it."""
     own_pid = os.getpid()
     while True:
@@ -117,7 +117,7 @@ def _forked(wire: Wire) -> tuple[Wire, int]:
         try:
             pid = _fork()
         except OSError as error:
-            _answer(ends, error)
+            _report_failure(ends, error)
             continue
         if pid == 0:
             # If the warden is killed the fork server dies, and a go-between that stands still goes with it.
@@ -138,7 +138,7 @@ def _fork_each(ends: list[int]) -> tuple[Wire, int]:
         try:
             pid = _fork()
         except OSError as error:
-            _answer([end], error)
+            _report_failure([end], error)
             continue
         if pid == 0:
             for other in ends[place + 1 :]:
@@ -148,7 +148,7 @@ def _fork_each(ends: list[int]) -> tuple[Wire, int]:
     os._exit(0)
 
 
-def _answer(ends: list[int], error: OSError) -> None:
+def _report_failure(ends: list[int], error: OSError) -> None:
     number = error.errno or EAGAIN
     for end in ends:
         wire = Wire(end)

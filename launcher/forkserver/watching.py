@@ -12,7 +12,7 @@ import re
 import sys
 
 # What `launcher/environments` gives to workers one by one or round by round; a test compares.
-OF_A_WORKER = re.compile(
+WORKER_VARIABLES = re.compile(
     r"""(?:
     RANK|LOCAL_RANK|GROUP_RANK|ROLE_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_WORLD_SIZE|ROLE_WORLD_SIZE
     |MASTER_ADDR|MASTER_PORT|TORCHELASTIC_RESTART_COUNT|TORCHELASTIC_ERROR_FILE
@@ -29,29 +29,29 @@ OF_A_WORKER = re.compile(
 )
 
 
-class Watch:
+class EnvReadRecorder:
     """Within it, notes who reads which of these variables. `read`: module to names, in order."""
 
     def __init__(self) -> None:
-        self.read: dict[str, list[str]] = {}
+        self.reads_by_module: dict[str, list[str]] = {}
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> EnvReadRecorder:
         self._environ, self._encode = os.environ, os.environ.encodekey
-        self._environ.encodekey = self._noted
+        self._environ.encodekey = self._record_read
         return self
 
     def __exit__(self, *error: object) -> None:
         self._environ.encodekey = self._encode
 
-    def _noted(self, name: str) -> str:
-        if isinstance(name, str) and OF_A_WORKER.match(name):
-            reader = _reader()
-            if reader and name not in self.read.setdefault(reader, []):
-                self.read[reader].append(name)
+    def _record_read(self, name: str) -> str:
+        if isinstance(name, str) and WORKER_VARIABLES.match(name):
+            reader = _find_reader()
+            if reader and name not in self.reads_by_module.setdefault(reader, []):
+                self.reads_by_module[reader].append(name)
         return self._encode(name)
 
 
-def _reader() -> str:
+def _find_reader() -> str:
     """The module that asks; empty if it writes."""
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_globals.get("__name__") in ("os", "_collections_abc", "collections.abc"):

@@ -26,21 +26,21 @@ class Wire:
 
     def __init__(self, descriptor: int) -> None:
         os.set_blocking(descriptor, True)
-        self._end = socket(fileno=descriptor)
+        self._socket = socket(fileno=descriptor)
         self._data = b""
         self._descriptors: list[int] = []
-        self.ended = False
+        self.has_ended = False
 
     def fileno(self) -> int:
-        return self._end.fileno()
+        return self._socket.fileno()
 
     def send(self, message: list[object]) -> None:
         """Write a message. One that nobody will read is dropped."""
         text = json.dumps(message).encode("ascii")
         try:
-            self._end.sendall(len(text).to_bytes(4, "big") + b"\0" + text)
+            self._socket.sendall(len(text).to_bytes(4, "big") + b"\0" + text)
         except (BrokenPipeError, ConnectionResetError):
-            self.ended = True
+            self.has_ended = True
 
     def receive(self, *, wait: bool) -> tuple[list[Any], list[int]] | None:
         """The next message and its descriptors, close-on-exec; None at the end, or if there is none and no `wait`."""
@@ -52,13 +52,15 @@ class Wire:
                 text, self._data = self._data[_HEAD_SIZE:end], self._data[end:]
                 given, self._descriptors = self._descriptors[:count], self._descriptors[count:]
                 return json.loads(text), given
-            if self.ended or not self._read(wait):
+            if self.has_ended or not self._read(wait):
                 return None
 
     def _read(self, wait: bool) -> bool:
         flags = MSG_CMSG_CLOEXEC | (0 if wait else MSG_DONTWAIT)
         try:
-            data, ancillary, _, _ = self._end.recvmsg(_READ_SIZE, CMSG_SPACE(_DESCRIPTOR_LIMIT * _NUMBER_SIZE), flags)
+            data, ancillary, _, _ = self._socket.recvmsg(
+                _READ_SIZE, CMSG_SPACE(_DESCRIPTOR_LIMIT * _NUMBER_SIZE), flags
+            )
         except BlockingIOError:
             return False
         except ConnectionResetError:  # closed with something of ours unread
@@ -67,9 +69,9 @@ class Wire:
             if (level, kind) == (SOL_SOCKET, SCM_RIGHTS):
                 numbers = (packed[at : at + _NUMBER_SIZE] for at in range(0, len(packed), _NUMBER_SIZE))
                 self._descriptors += [int.from_bytes(number, sys.byteorder) for number in numbers]
-        self.ended = not data
+        self.has_ended = not data
         self._data += data
         return bool(data)
 
     def close(self) -> None:
-        self._end.close()
+        self._socket.close()

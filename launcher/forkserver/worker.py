@@ -19,7 +19,7 @@ from _signal import SIG_SETMASK, SIGKILL, pthread_sigmask, signal  # type: ignor
 from errno import EINVAL
 
 from launcher.forkserver import linux
-from launcher.forkserver.fresh import refresh
+from launcher.forkserver.fresh import reseed
 from launcher.forkserver.wire import Wire
 
 TYPE_CHECKING = False
@@ -29,35 +29,40 @@ if TYPE_CHECKING:
 _ADOPTION_INTERVAL_S = 0.0005
 
 
-class Image:
+class StartupSnapshot:
     """What the fork server was started as, before anything was imported."""
 
-    def __init__(self, *, how: str, words: list[str], environment: dict[str, str]) -> None:
-        self.how = how
-        self.words = words
+    def __init__(self, *, launch_mode: str, arguments: list[str], environment: dict[str, str]) -> None:
+        self.launch_mode = launch_mode
+        self.arguments = arguments
         self.environment = environment
 
 
-def park(wire: Wire, go_between: int, warden_pid: int) -> tuple[list[Any], list[int]]:
+def wait_for_spec(wire: Wire, intermediate_pid: int, supervisor_pid: int) -> tuple[list[Any], list[int]]:
     """Wait for what this process is to be; its spec and descriptors. Exits if nobody wants it any more."""
     os.setsid()
-    while os.getppid() == go_between:  # it forks the others yet
+    while os.getppid() == intermediate_pid:  # it forks the others yet
         time.sleep(_ADOPTION_INTERVAL_S)
-    if os.getppid() != warden_pid:
+    if os.getppid() != supervisor_pid:
         os._exit(127)
     linux.signal_on_parent_death(SIGKILL)
-    if os.getppid() != warden_pid:  # the warden died before the line above
+    if os.getppid() != supervisor_pid:  # the warden died before the line above
         os._exit(127)
     wire.send(["born", os.getpid()])
-    refresh()
+    reseed()
     order = wire.receive(wait=True)
     if order is None:
         os._exit(0)
     return order
 
 
-def become(
-    wire: Wire, image: Image, spec: list[Any], descriptors: list[int], *, signals: tuple[dict[int, Any], set[int]]
+def become_worker(
+    wire: Wire,
+    startup: StartupSnapshot,
+    spec: list[Any],
+    descriptors: list[int],
+    *,
+    signals: tuple[dict[int, Any], set[int]],
 ) -> None:
     """Be the worker of this spec, as far as that comes before its script; or say why not, and exit."""
     local_rank, _, variables, _, has_stdout, has_stderr, affinity, memory, (how, *words) = spec
@@ -74,10 +79,10 @@ def become(
         if memory:
             linux.prefer_memory(memory)  # the agent has tried it; far from its memory a worker is slow and not wrong
         attempt = f"cannot run {words[0][:200]!r}"
-        if (how, words[0]) != (image.how, image.words[0]):
-            raise ValueError(f"the fork server was started for {image.words[0][:200]!r}")
-        _set_words(image, words)
-        _set_environment(image, variables)
+        if (how, words[0]) != (startup.launch_mode, startup.arguments[0]):
+            raise ValueError(f"the fork server was started for {startup.arguments[0][:200]!r}")
+        _set_arguments(startup, words)
+        _set_environment(startup, variables)
         handlers, mask = signals
         for number, handler in handlers.items():
             signal(number, handler)
@@ -113,17 +118,17 @@ def _redirect(source: int, target: int, stream: Any) -> None:
         stream.__init__(raw, encoding, errors, "\n", line_buffering, write_through)  # type: ignore[misc]
 
 
-def _set_words(image: Image, words: list[str]) -> None:
+def _set_arguments(startup: StartupSnapshot, arguments: list[str]) -> None:
     """Words that only this worker has, as `--local-rank=3`; what an import has made of the others stays."""
-    if words != image.words:
-        sys.orig_argv[len(sys.orig_argv) - len(image.words) :] = words
-        sys.argv[1:] = words[1:]
+    if arguments != startup.arguments:
+        sys.orig_argv[len(sys.orig_argv) - len(startup.arguments) :] = arguments
+        sys.argv[1:] = arguments[1:]
 
 
-def _set_environment(image: Image, variables: dict[str, str]) -> None:
+def _set_environment(startup: StartupSnapshot, variables: dict[str, str]) -> None:
     """What an exec would give; and over it what an import has changed, unless it would have seen another value here."""
     given = dict(variables)
-    before, now = image.environment, dict(os.environ)
+    before, now = startup.environment, dict(os.environ)
     for name in {**before, **now}:
         if before.get(name) != now.get(name) and before.get(name) == given.get(name):
             if name in now:

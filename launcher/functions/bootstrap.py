@@ -23,49 +23,49 @@ def main() -> int:
     import faulthandler
 
     from launcher.errors import LauncherError
-    from launcher.functions.failed import noted
-    from launcher.functions.payload import VARIABLE, Call
+    from launcher.functions.failed import add_hint
+    from launcher.functions.payload import CALL_VARIABLE, FunctionCall
 
     faulthandler.enable()  # a crash in native code says where the Python code was
     round, rank = int(os.environ["LAUNCHER_ROUND"]), int(os.environ["RANK"])  # before the user's code may change them
     error_file = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
-    call = Call(os.environ.pop(VARIABLE))
+    call = FunctionCall(os.environ.pop(CALL_VARIABLE))
     try:
         function, args = call.read()
         try:
             result = function(*args)
         except SystemExit as leaving:
             if leaving.code not in (None, 0):
-                _leave_if_others_wait(leaving.code)
+                _exit_if_others_wait(leaving.code)
                 raise
             result = None
-        call.keep_result(round, rank, result)
+        call.write_result(round, rank, result)
     except Exception as error:
         if isinstance(error, LauncherError):
-            noted(error)
-        trace = _own_lines_skipped(error.__traceback__)
-        _leave_error_file(error_file, error, trace)
-        call.keep_exception(round, rank, error)
+            add_hint(error)
+        trace = _skip_own_frames(error.__traceback__)
+        _write_error_file(error_file, error, trace)
+        call.write_exception(round, rank, error)
         sys.excepthook(type(error), error.with_traceback(trace), trace)
-        _leave_if_others_wait(1)
+        _exit_if_others_wait(1)
         return 1
     return 0
 
 
-def _leave_if_others_wait(code: int | str) -> None:
+def _exit_if_others_wait(code: int | str) -> None:
     """End this process, if it is one of several of JAX: at its usual end they would wait for each other."""
     distributed = sys.modules.get("jax._src.distributed")
     if getattr(getattr(distributed, "global_state", None), "client", None) is None:
         return
-    from launcher.workers.as_main import exit_code, leave
+    from launcher.workers.as_main import compute_exit_code, exit_process
 
     if not isinstance(code, int):
         print(code, file=sys.stderr)
-    if exit_code(code):
-        leave(exit_code(code))
+    if compute_exit_code(code):
+        exit_process(compute_exit_code(code))
 
 
-def _own_lines_skipped(trace: TracebackType | None) -> TracebackType | None:
+def _skip_own_frames(trace: TracebackType | None) -> TracebackType | None:
     """The traceback from where the user's code begins, be that the function or the script that is imported first."""
     import runpy
     from multiprocessing import spawn
@@ -79,7 +79,7 @@ def _own_lines_skipped(trace: TracebackType | None) -> TracebackType | None:
     return trace
 
 
-def _leave_error_file(path: str, error: BaseException, trace: TracebackType | None) -> None:
+def _write_error_file(path: str, error: BaseException, trace: TracebackType | None) -> None:
     """What torch's `record` would have written; where it has, with more knowledge than we have, it stays."""
     if not path or os.path.exists(path):
         return
@@ -87,11 +87,11 @@ def _leave_error_file(path: str, error: BaseException, trace: TracebackType | No
     import time
     import traceback
 
-    from launcher.functions.pickling import said
+    from launcher.functions.pickling import format_error
 
     content = {
         "message": {
-            "message": said(error),
+            "message": format_error(error),
             "extraInfo": {
                 "py_callstack": "".join(traceback.format_exception(type(error), error, trace)),
                 "timestamp": str(int(time.time())),

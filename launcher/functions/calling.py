@@ -17,9 +17,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from launcher.environments.foreign import END_FILE
-from launcher.errors import EXIT_TEMPORARY, EXIT_USAGE, LauncherError, TemporaryError, UsageError, shortage_hint
+from launcher.errors import EXIT_TEMPORARY, EXIT_USAGE, LauncherError, TemporaryError, UsageError, find_shortage_hint
 from launcher.functions import keywords, payload, pickling, running
-from launcher.functions.failed import Ending, WorkerFailed, noted
+from launcher.functions.failed import JobFailure, WorkerFailed, add_hint
 from launcher.functions.keywords import OptionValue
 from launcher.options import BY_NAME
 from launcher.reporting import ending
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_ROOT_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _ERRORS: Mapping[int, type[LauncherError]] = {EXIT_USAGE: UsageError, EXIT_TEMPORARY: TemporaryError}
 # What gives log files a reader. Where none of these is set, what lies beside them is this call's alone.
-_KEPT = ("log_dir", "redirects", "tee", "duplicate_stdout_filters", "duplicate_stderr_filters", "logs_specs")
+_LOG_OPTIONS = ("log_dir", "redirects", "tee", "duplicate_stdout_filters", "duplicate_stderr_filters", "logs_specs")
 
 
 @overload
@@ -85,7 +85,7 @@ def launch(  # type: ignore[misc]  # mypy does not see that any arguments may be
     as KeyboardInterrupt or a SIGTERM, stops all workers first.
     """
     if payload.is_importing():
-        raise noted(
+        raise add_hint(
             UsageError(
                 "launch was called while a worker imports the script that it is called in",
                 'put the call below `if __name__ == "__main__":`, where only the first process gets to',
@@ -97,13 +97,13 @@ def launch(  # type: ignore[misc]  # mypy does not see that any arguments may be
         directory = tempfile.mkdtemp(prefix="meshrun_")
     except OSError as error:
         sentence = f"no directory can be made for the call and its results: {error.strerror}"
-        raise noted(
-            UsageError(sentence, shortage_hint(error.errno) or "set TMPDIR to one that can be written")
+        raise add_hint(
+            UsageError(sentence, find_shortage_hint(error.errno) or "set TMPDIR to one that can be written")
         ) from None
     try:
         return _launch(directory, fn, args, env or {}, {"nproc_per_node": nproc, "mesh": mesh, **options})
     except MeshrunError as error:
-        noted(error)
+        add_hint(error)
         raise
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -118,51 +118,53 @@ def _launch(
 ) -> dict[int, Any]:
     if callable(fn):
         # The name is for `ps`, and for nodes to see that they run the same; it is not what is run.
-        title = pickling.name_of(fn)
-        program = [word.replace("$", "$$") for word in (*_python("bootstrap"), title)]  # no ${local_rank} of a user's
+        title = pickling.format_name(fn)
+        program = [
+            word.replace("$", "$$") for word in (*_make_python_command("bootstrap"), title)
+        ]  # no ${local_rank} of a user's
     elif isinstance(fn, str):
-        title, program = fn, [*map(_word, (fn, *args))]
+        title, program = fn, [*map(_format_argument, (fn, *args))]
     else:
         raise UsageError(f"launch runs a function, or a program by its name, and not a {type(fn).__name__}")
-    environment = _environment(env, keywords.silenced(options))
+    environment = _make_environment(env, keywords.list_suppressed_variables(options))
     if callable(fn):
-        environment[payload.VARIABLE] = directory
-    job = [*keywords.words(options), "--no-python", "--", *program]
-    is_private = _check(job, environment)
-    call = payload.Call(directory)
+        environment[payload.CALL_VARIABLE] = directory
+    job = [*keywords.format_arguments(options), "--no-python", "--", *program]
+    is_private = _check_job(job, environment)
+    call = payload.FunctionCall(directory)
     if callable(fn):
         call.write(fn, args)
     if is_private:
         job.insert(0, f"--log-dir={directory}/logs")
     file = os.path.join(directory, "end.json")
     environment[END_FILE] = file
-    exit_code = running.run([*_python("agent"), str(os.getpid()), directory, *job], environment)
+    exit_code = running.run([*_make_python_command("agent"), str(os.getpid()), directory, *job], environment)
     end = ending.read(file)
     if end is None:
         raise LauncherError(f"the launcher of {title} ended with exit code {exit_code}; stderr may say why")
     # Not the exit code that was waited for: a caller's own handler of SIGCHLD may have taken it.
     if end.exit_code == 0:
-        return {rank: call.result(end.round, rank) if callable(fn) else None for rank in end.ranks}
+        return {rank: call.read_result(end.round, rank) if callable(fn) else None for rank in end.ranks}
     if not end.failures:
         raise _ERRORS.get(end.exit_code, LauncherError)(end.reason, end.hint)
     failures = end.failures
     if is_private:  # their files are about to be removed
         failures = tuple(replace(failure, error_file=None) for failure in failures)
     raise WorkerFailed(
-        Ending(title=title, failures=failures, outcome=end.reason, is_order_known=end.is_order_known)
-    ) from call.exception(end.round, failures[0].rank)
+        JobFailure(title=title, failures=failures, outcome=end.reason, is_order_known=end.is_order_known)
+    ) from call.read_exception(end.round, failures[0].rank)
 
 
-def _check(job: Sequence[str], environment: Mapping[str, str]) -> bool:
+def _check_job(job: Sequence[str], environment: Mapping[str, str]) -> bool:
     """Raise UsageError for options that cannot work; whether nobody has asked for log files."""
     from launcher import cli, files
 
     config = cli.parse(job, environment)
     files.check(config)
-    return all(config.origins.get(field, "default") == "default" for field in _KEPT)
+    return all(config.origins.get(field, "default") == "default" for field in _LOG_OPTIONS)
 
 
-def _environment(changes: Mapping[str, str | None], silenced: Collection[str]) -> dict[str, str]:
+def _make_environment(changes: Mapping[str, str | None], suppressed: Collection[str]) -> dict[str, str]:
     """The caller's, for the agent and its workers, with the changes asked for.
 
     A caller that is itself a worker starts a job that has nothing to do with the one around it.
@@ -171,7 +173,7 @@ def _environment(changes: Mapping[str, str | None], silenced: Collection[str]) -
     if "TORCHELASTIC_RUN_ID" in os.environ:
         around = {SOCKET_VARIABLE, *(variable for option in BY_NAME.values() for variable in option.variables)}
     # An error file of the caller's is for the caller's own failure, which this job's need not become.
-    unset = {"TORCHELASTIC_ERROR_FILE", END_FILE, *silenced, *around}
+    unset = {"TORCHELASTIC_ERROR_FILE", END_FILE, *suppressed, *around}
     found = {name: value for name, value in os.environ.items() if name not in unset}
     for name, value in changes.items():
         if value is None:
@@ -183,17 +185,20 @@ def _environment(changes: Mapping[str, str | None], silenced: Collection[str]) -
     return found
 
 
-def _python(module: str) -> list[str]:
+def _make_python_command(module: str) -> list[str]:
     """The beginning of a command that runs `main` of a module of this room, in a Python like this one."""
     if not sys.executable:
         raise UsageError("sys.executable is empty: launch does not know which Python to start")
     # By path: found where the caller found it, be it installed or not.
-    start = f"import sys; sys.path.insert(0, {_HOME!r}); from launcher.functions.{module} import main; sys.exit(main())"
+    start = (
+        f"import sys; sys.path.insert(0, {_ROOT_DIRECTORY!r}); from launcher.functions.{module} import main; "
+        "sys.exit(main())"
+    )
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return [sys.executable, *flags, "-u", "-c", start]
 
 
-def _word(value: object) -> str:
+def _format_argument(value: object) -> str:
     if not isinstance(value, (str, int, float, os.PathLike)) or isinstance(value, bool):
         raise UsageError(f"a program takes words, and {value!r} is a {type(value).__name__}")
     word = os.fsdecode(value) if isinstance(value, os.PathLike) else str(value)

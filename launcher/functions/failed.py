@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 # What Python writes between an exception and the one that came of it.
 _CHAINED = re.compile(r"\n\n(?:The above exception was the direct|During handling of the above exception,)[^\n]+:\n\n")
-_SAID_MAX = 200  # characters of an exception in the sentence; the box below has more
+_MESSAGE_MAX = 200  # characters of an exception in the sentence; the box below has more
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
+class JobFailure:
     """How a job failed. `title`: what ran. `failures`: not empty, the root cause first; the others are of any node,
     of the job's last round. `outcome`: what the launcher made of it. `is_order_known`: False if another failure came
     so close, on another host, that it may have been first.
@@ -40,37 +40,39 @@ class WorkerFailed(LauncherError):
     `failures` has all that is known of this worker and the others, `outcome` says why there was no restart.
     """
 
-    def __init__(self, ending: Ending) -> None:
+    def __init__(self, failure: JobFailure) -> None:
         from launcher.reporting import report
 
-        root = ending.failures[0]
-        box = report.render(ending.title, ending.failures, outcome=ending.outcome, is_order_known=ending.is_order_known)
-        super().__init__(f"{ending.title}: rank {root.rank} on {root.host} {_how(root)}\n{box}")
-        self._ending = ending
+        root = failure.failures[0]
+        box = report.render(
+            failure.title, failure.failures, outcome=failure.outcome, is_order_known=failure.is_order_known
+        )
+        super().__init__(f"{failure.title}: rank {root.rank} on {root.host} {_describe_failure(root)}\n{box}")
+        self._failure = failure
         self.rank = root.rank
         self.local_rank = root.local_rank
         self.host = root.host
         self.pid = root.pid
         self.exit_code = root.exit_code
         self.traceback = root.message
-        self.failures = ending.failures
-        self.outcome = ending.outcome
+        self.failures = failure.failures
+        self.outcome = failure.outcome
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._ending,)
+        return type(self), (self._failure,)
 
 
-def _how(failure: WorkerFailure) -> str:
+def _describe_failure(failure: WorkerFailure) -> str:
     if failure.exit_code < 0:
         from launcher.reporting import report
 
-        name = report.signal_name(failure.exit_code) or f"signal {-failure.exit_code}"
+        name = report.find_signal_name(failure.exit_code) or f"signal {-failure.exit_code}"
         return f"was ended by {name}"
-    said = failure.sentence or _exception(failure.message or "")
-    return f"failed with exit code {failure.exit_code}" + (f": {said[:_SAID_MAX]}" if said else "")
+    said = failure.sentence or _find_exception_line(failure.message or "")
+    return f"failed with exit code {failure.exit_code}" + (f": {said[:_MESSAGE_MAX]}" if said else "")
 
 
-def _exception(traceback: str) -> str:
+def _find_exception_line(traceback: str) -> str:
     """The line that names the exception: the first one behind the last frame of the last of a chain."""
     lines = _CHAINED.split(traceback.strip())[-1].split("\n")
     if lines[0].strip().startswith("+ Exception Group"):  # what it holds is drawn below it, further in
@@ -79,7 +81,7 @@ def _exception(traceback: str) -> str:
     return lines[frames[-1] + 1] if frames and frames[-1] + 1 < len(lines) else lines[0]
 
 
-def noted(error: MeshrunError) -> MeshrunError:
+def add_hint(error: MeshrunError) -> MeshrunError:
     """The error with its hint where Python shows it, below the sentence."""
     note = f"hint: {error.hint}"
     if error.hint and note not in (*getattr(error, "__notes__", ()), *str(error).split("\n")):

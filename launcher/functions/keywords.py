@@ -9,38 +9,38 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from launcher.errors import UsageError
-from launcher.options import BY_NAME, Option, did_you_mean
+from launcher.options import BY_NAME, Option, suggest
 
-Simple = str | int | float
-OptionValue = Simple | Sequence[Simple] | Mapping[str, Simple] | Mapping[int, Simple] | None
+Scalar = str | int | float
+OptionValue = Scalar | Sequence[Scalar] | Mapping[str, Scalar] | Mapping[int, Scalar] | None
 """What an option takes: a text or number; True or False for a flag; a sequence for several values or FIRST:LAST; a
 mapping for pairs; None for not given."""
 
 _SCRIPT_MODES = ("module", "no-python", "run-path", "legacy-local-rank")
 
 
-def words(options: Mapping[str, OptionValue]) -> list[str]:
+def format_arguments(options: Mapping[str, OptionValue]) -> list[str]:
     """The words of a command line that say the same. Raises UsageError for what is no option of a launch."""
     found = []
     for keyword, value in options.items():
-        option = _option(keyword)
+        option = _find_option(keyword)
         if value is None:
             continue
         if option.kind == "flag":
             if _is_set(option, value):
                 found.append(option.flag)
         else:
-            found.append(f"{option.flag}={_text(option, value)}")
+            found.append(f"{option.flag}={_format_value(option, value)}")
     return found
 
 
-def silenced(options: Mapping[str, OptionValue]) -> set[str]:
+def list_suppressed_variables(options: Mapping[str, OptionValue]) -> set[str]:
     """The variables that must not speak: those of flags that were given as False, and of what a script is."""
     flags = [name.replace("_", "-") for name, value in options.items() if value is False]
     return {variable for name in (*flags, *_SCRIPT_MODES) for variable in BY_NAME[name].variables}
 
 
-def _option(keyword: str) -> Option:
+def _find_option(keyword: str) -> Option:
     name = keyword.replace("_", "-")
     if name in _SCRIPT_MODES:
         raise UsageError(f"{keyword} is about scripts, and launch runs a function or a program")
@@ -49,7 +49,7 @@ def _option(keyword: str) -> Option:
         keywords = {one.name: one.name.replace("-", "_") for one in BY_NAME.values() if one.kind != "ask"}
         raise UsageError(
             f"launch has no option {keyword}",
-            did_you_mean(name, keywords)
+            suggest(name, keywords)
             or "options are those of the command; what the function takes by name goes into functools.partial",
         )
     return option
@@ -58,24 +58,24 @@ def _option(keyword: str) -> Option:
 def _is_set(option: Option, value: OptionValue) -> bool:
     if isinstance(value, int) and value in (0, 1):  # True and False are whole numbers to Python
         return bool(value)
-    raise UsageError(f"{_keyword(option)}={value!r} is neither True nor False")
+    raise UsageError(f"{_format_keyword(option)}={value!r} is neither True nor False")
 
 
-def _text(option: Option, value: OptionValue) -> str:
+def _format_value(option: Option, value: OptionValue) -> str:
     """A value as the command line has it; the option's own words for its value say what stands between the parts."""
     if isinstance(value, Mapping):
         if "," not in option.metavar:
-            raise UsageError(f"{_keyword(option)} takes one value, not a {type(value).__name__}")
+            raise UsageError(f"{_format_keyword(option)} takes one value, not a {type(value).__name__}")
         between = "=" if "=" in option.metavar else ":"
         return ",".join(f"{key}{between}{part}" for key, part in value.items())
     if isinstance(value, (str, int, float)):
         return str(value)
     if not isinstance(value, Sequence) or not all(isinstance(part, (str, int, float)) for part in value):
-        raise UsageError(f"{_keyword(option)} takes texts and numbers, not a {type(value).__name__}")
+        raise UsageError(f"{_format_keyword(option)} takes texts and numbers, not a {type(value).__name__}")
     if "," not in option.metavar and ":" not in option.metavar:
-        raise UsageError(f"{_keyword(option)} takes one value, not a {type(value).__name__}")
+        raise UsageError(f"{_format_keyword(option)} takes one value, not a {type(value).__name__}")
     return ("," if "," in option.metavar else ":").join(map(str, value))
 
 
-def _keyword(option: Option) -> str:
+def _format_keyword(option: Option) -> str:
     return option.name.replace("-", "_")

@@ -24,14 +24,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, TextIO
 
 _CHUNK_SIZE = 64 * 1024
-_LOOK_S = 0.1  # how often to look whether the agent still lives, if somebody else keeps its pipes open
+_POLL_INTERVAL_S = 0.1  # how often to look whether the agent still lives, if somebody else keeps its pipes open
 
 
 def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run the command and return its exit code. If the wait for it is broken off, by Ctrl-C or another exception, it is
     told to stop with all its workers, and the exception goes on when it has.
     """
-    outputs = _Output("stdout"), _Output("stderr")
+    outputs = _OutputForwarder("stdout"), _OutputForwarder("stderr")
     process = subprocess.Popen(
         command,
         env=environment,
@@ -40,7 +40,7 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
         stderr=outputs[1].target,
         start_new_session=True,
     )
-    with process, _termination_as_exit():
+    with process, _exit_on_termination():
         outputs[0].source, outputs[1].source = process.stdout, process.stderr
         try:
             return _wait(process, outputs)
@@ -50,24 +50,24 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 @contextlib.contextmanager
-def _termination_as_exit() -> Iterator[None]:
+def _exit_on_termination() -> Iterator[None]:
     """Make SIGTERM raise SystemExit, once, where nobody else has a use for it."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
 
-    def leave(signum: int, _: object) -> None:
+    def exit_process(signum: int, _: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise SystemExit(128 + signum)
 
-    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGTERM, exit_process)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-class _Output:
+class _OutputForwarder:
     """One stream of the agent: `target` for the process, `source` to read from, `stream` to write to."""
 
     def __init__(self, name: str) -> None:
@@ -78,9 +78,9 @@ class _Output:
         if self.stream is not None:
             with contextlib.suppress(OSError, ValueError):  # what was printed before stands before
                 self.stream.flush()
-            self.target = _descriptor(self.stream)
+            self.target = _find_descriptor(self.stream)
 
-    def move(self) -> bool:
+    def forward(self) -> bool:
         """Pass on what is there; False at the end."""
         assert self.source is not None
         data = os.read(self.source.fileno(), _CHUNK_SIZE)
@@ -93,7 +93,7 @@ class _Output:
         return bool(data)
 
 
-def _descriptor(stream: TextIO) -> int:
+def _find_descriptor(stream: TextIO) -> int:
     """The stream's file, or PIPE for one that is no file or, as in some notebooks, claims another's."""
     if isinstance(stream, io.TextIOWrapper):
         with contextlib.suppress(OSError, ValueError):
@@ -101,23 +101,23 @@ def _descriptor(stream: TextIO) -> int:
     return subprocess.PIPE
 
 
-def _wait(process: subprocess.Popen[bytes], outputs: Sequence[_Output]) -> int:
+def _wait(process: subprocess.Popen[bytes], outputs: Sequence[_OutputForwarder]) -> int:
     open_outputs = {output.source.fileno(): output for output in outputs if output.source is not None}
     poll = select.poll()
     for descriptor in open_outputs:
         poll.register(descriptor, select.POLLIN)
     while open_outputs:
-        ready = poll.poll(_LOOK_S * 1000)
+        ready = poll.poll(_POLL_INTERVAL_S * 1000)
         if not ready and process.poll() is not None:
             break
         for descriptor, _ in ready:
-            if not open_outputs[descriptor].move():
+            if not open_outputs[descriptor].forward():
                 poll.unregister(descriptor)
                 del open_outputs[descriptor]
     return process.wait()
 
 
-def _stop(process: subprocess.Popen[bytes], outputs: Sequence[_Output], first: signal.Signals) -> None:
+def _stop(process: subprocess.Popen[bytes], outputs: Sequence[_OutputForwarder], first: signal.Signals) -> None:
     """Wait until all is gone; each further Ctrl-C makes it shorter."""
     for signum in (first, signal.SIGINT, signal.SIGKILL):  # with grace, without, and without the agent's help
         process.send_signal(signum)

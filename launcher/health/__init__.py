@@ -13,67 +13,73 @@ from __future__ import annotations
 import os
 
 from launcher.config import Config
-from launcher.departure import Departure
-from launcher.devices.choose import node_slots
+from launcher.departure import Termination
+from launcher.devices.choose import make_node_slots
 from launcher.errors import UnfitError
 from launcher.node import Slot
-from launcher.options import shown
+from launcher.options import sanitize
 from launcher.wakeup import Wakeup
 from rendezvous.values import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.arrival import Arrival
-    from launcher.preloading import Image
-    from launcher.warden import Warden
+    from launcher.arrival import Startup
+    from launcher.preloading import ForkServerClient
+    from launcher.warden import Supervisor
 
-ROOM_BYTES = 16 << 20
+FREE_BYTES_MIN = 16 << 20
 """With less left a log disk is full: a worker's traceback, its last lines and a page of anything else still fit."""
-ROOM_PART = 0.01  # a small disk is full later
+FREE_FRACTION_MIN = 0.01  # a small disk is full later
 
 
-class Entry(NamedTuple):
+class NodeReady(NamedTuple):
     """A fit node: its slots, why there are so many, and what has listened for signals since before it was looked at."""
 
     slots: tuple[Slot, ...]
     reason: str
-    departure: Departure
+    termination: Termination
     wakeup: Wakeup
 
 
-def enter(config: Config, warden: Warden, arrival: Arrival | None = None, image: Image | None = None) -> Entry:
+def wait_until_ready(
+    config: Config, supervisor: Supervisor, startup: Startup | None = None, fork_server: ForkServerClient | None = None
+) -> NodeReady:
     """Return once this node is fit to join. The image, if there is to be one, is ordered once the devices are known.
 
     Raises UsageError for what no waiting mends, TemporaryError if it is not fit in time, and LeftEarly if this node is
     told to go meanwhile.
     """
-    departure = Departure(config)
+    departure = Termination(config)
     wakeup = Wakeup([*departure.signals, "SIGCHLD"])
 
-    def look() -> tuple[tuple[Slot, ...], str]:
-        require_room(config)
-        slots, reason = node_slots(config, os.environ)
-        if image is not None:
-            image.order(slots)
+    def examine() -> tuple[tuple[Slot, ...], str]:
+        require_log_space(config)
+        slots, reason = make_node_slots(config, os.environ)
+        if fork_server is not None:
+            fork_server.start(slots)
         return slots, reason
 
     if config.health_check is None:
         try:
-            return Entry(*look(), departure, wakeup)
+            return NodeReady(*examine(), departure, wakeup)
         except UnfitError:
             pass  # it is looked at again
-    from launcher.health.waiting import Gate
+    from launcher.health.waiting import HealthGate
 
-    place = arrival.place.environment if arrival else {}
-    return Entry(*Gate(config, warden, departure, wakeup, place, image).passed(look), departure, wakeup)
+    place = startup.node_lock.environment if startup else {}
+    return NodeReady(
+        *HealthGate(config, supervisor, departure, wakeup, place, fork_server).wait_until_fit(examine),
+        departure,
+        wakeup,
+    )
 
 
-def require_room(config: Config) -> None:
+def require_log_space(config: Config) -> None:
     """Raise UnfitError if what is to be kept of this job has no place: the directory that was named for its logs."""
     directory = config.log_dir
     if not directory or directory == os.devnull or config.logs_specs is not None:
         return
-    name = f"log directory {shown(directory)}"
+    name = f"log directory {sanitize(directory)}"
     try:
         disk = os.statvfs(directory)
     except OSError as error:
@@ -83,7 +89,7 @@ def require_room(config: Config) -> None:
     is_root = os.geteuid() == 0  # a part of many disks is kept for root
     free = (disk.f_bfree if is_root else disk.f_bavail) * disk.f_frsize
     files = disk.f_ffree if is_root else disk.f_favail
-    if free < min(ROOM_BYTES, disk.f_blocks * disk.f_frsize * ROOM_PART):
+    if free < min(FREE_BYTES_MIN, disk.f_blocks * disk.f_frsize * FREE_FRACTION_MIN):
         raise UnfitError(f"{name} is on a full disk: {free / (1 << 20):.1f} MiB are free", "see df -h")
     if disk.f_files and not files:  # some file systems do not count
         raise UnfitError(f"{name} is on a disk where no more files can be made", "see df -i")

@@ -9,18 +9,18 @@ from __future__ import annotations
 from rendezvous.settings import Settings
 
 
-class Pauses:
+class Backoff:
     """Of one node that began to look at `now`, and may go on for `limit_s`."""
 
     def __init__(self, limit_s: float, now: float) -> None:
         self.limit_s = limit_s
-        self._until = now + limit_s
+        self._deadline = now + limit_s
         self._next_s = Settings.backoff_first_s
 
-    def after(self, now: float) -> float | None:
+    def take_pause(self, now: float) -> float | None:
         """How long to wait after a look that failed; None for no more. The last look is when the time has passed."""
-        if now >= self._until:
+        if now >= self._deadline:
             return None
-        pause_s = min(self._next_s, self._until - now)
+        pause_s = min(self._next_s, self._deadline - now)
         self._next_s = min(2 * self._next_s, Settings.backoff_max_s)
         return pause_s

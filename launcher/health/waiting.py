@@ -15,19 +15,19 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from launcher.config import Config
-from launcher.console import PROGRAM, say, tell
+from launcher.console import PROGRAM, log, write_stderr
 from launcher.credentials import PRIVATE
-from launcher.departure import Departure
-from launcher.environments.foreign import step_variables
-from launcher.errors import LeftEarly, TemporaryError, UnfitError
-from launcher.health.pauses import Pauses
-from launcher.membership import now
+from launcher.departure import Termination
+from launcher.environments.foreign import list_step_variables
+from launcher.errors import EarlyExitError, TemporaryError, UnfitError
+from launcher.health.pauses import Backoff
+from launcher.membership import read_clock
 from launcher.wakeup import Wakeup
-from launcher.warden import Exited, Gone, Report, SpawnFailed, Warden, WardenLost, WorkerSpec
+from launcher.warden import Exited, Report, RoundSwept, SpawnFailed, Supervisor, SupervisorLost, WorkerSpec
 from rendezvous.settings import Settings
 
 if TYPE_CHECKING:
-    from launcher.preloading import Image
+    from launcher.preloading import ForkServerClient
 
 TAIL_LINES = 10
 LINE_CHARACTERS = 300
@@ -36,10 +36,10 @@ _TAIL_BYTES = 8192
 _READ_BYTES = 1 << 16
 _POLL_LIMIT_S = 86400.0  # poll() counts milliseconds in 31 bits
 
-Found = TypeVar("Found")
+_Examined = TypeVar("_Examined")
 
 
-class Gate:
+class HealthGate:
     """What stands between this node and its job. `variables`: added to the check's environment. `image`: what is
     imported meanwhile, if anything is.
     """
@@ -47,31 +47,31 @@ class Gate:
     def __init__(
         self,
         config: Config,
-        warden: Warden,
-        departure: Departure,
+        supervisor: Supervisor,
+        termination: Termination,
         wakeup: Wakeup,
         variables: Mapping[str, str],
-        image: Image | None = None,
+        fork_server: ForkServerClient | None = None,
     ) -> None:
         self._command = config.health_check
         self._origin = config.origins["health_check"]
         self._timeout_s = config.health_timeout_s
-        self._warden = warden
-        self._departure = departure
+        self._supervisor = supervisor
+        self._termination = termination
         self._wakeup = wakeup
         self._variables = variables
-        self._image = image
-        limit_s = float(config.terms.get("start_timeout_s", Settings.start_timeout_s))
-        self._pauses = Pauses(limit_s, now())
-        self._said = ""
-        self._number = 1  # rounds count from 1 upwards, checks from 0 downwards
-        self._left = False  # something of the last check has not been seen to be gone
+        self._fork_server = fork_server
+        limit_s = float(config.settings.get("start_timeout_s", Settings.start_timeout_s))
+        self._backoff = Backoff(limit_s, read_clock())
+        self._last_reason = ""
+        self._check_number = 1  # rounds count from 1 upwards, checks from 0 downwards
+        self._needs_sweep = False  # something of the last check has not been seen to be gone
         self._poll = select.poll()
         self._poll.register(wakeup, select.POLLIN)
-        self._poll.register(warden, select.POLLIN)
+        self._poll.register(supervisor, select.POLLIN)
 
-    def passed(self, look: Callable[[], Found]) -> Found:
-        """What `look` gives, once it raises no UnfitError and the check passes.
+    def wait_until_fit(self, examine: Callable[[], _Examined]) -> _Examined:
+        """What `examine` gives, once it raises no UnfitError and the check passes.
 
         Raises TemporaryError when that takes too long, LeftEarly when this node is told to go, UsageError if there
         can be no image.
@@ -80,39 +80,43 @@ class Gate:
         while True:
             try:
                 if self._command is not None:  # first: it has a limit, while a driver that hangs holds us in `look`
-                    passed = self._check(self._command)
-                found = look()
+                    passed = self._run_check(self._command)
+                found = examine()
                 break
             except UnfitError as error:
-                self._refuse(error)
+                self._wait_for_retry(error)
         if passed:
-            tell(passed)
-        if self._said:
-            tell("this node is fit now")
+            log(passed)
+        if self._last_reason:
+            log("this node is fit now")
         return found
 
-    def _refuse(self, error: UnfitError) -> None:
+    def _wait_for_retry(self, error: UnfitError) -> None:
         """Say why, and wait for the next look."""
-        pause_s = self._pauses.after(now())
-        limit_s = self._pauses.limit_s
+        pause_s = self._backoff.take_pause(read_clock())
+        limit_s = self._backoff.limit_s
         if pause_s is None:
             hint = error.hint or "--start-timeout is how long it looks again"
             raise TemporaryError(f"this node was not fit to join within {limit_s:g} s: {error}", hint)
-        if str(error) != self._said:
+        if str(error) != self._last_reason:
             hint = f"\nhint: {error.hint}" if error.hint else ""
-            again = "" if self._said else f"\n{PROGRAM}: it looks again, with pauses of 1 s to 60 s, for {limit_s:g} s"
-            self._said = str(error)
-            say(f"{PROGRAM}: this node does not join yet: {error}{hint}{again}")
-        until = now() + pause_s
-        while now() < until:
-            self._wait(until)
+            again = (
+                ""
+                if self._last_reason
+                else f"\n{PROGRAM}: it looks again, with pauses of 1 s to 60 s, for {limit_s:g} s"
+            )
+            self._last_reason = str(error)
+            write_stderr(f"{PROGRAM}: this node does not join yet: {error}{hint}{again}")
+        until = read_clock() + pause_s
+        while read_clock() < until:
+            self._wait_for_reports(until)
 
     # --- the check ---
 
-    def _check(self, command: str) -> str:
+    def _run_check(self, command: str) -> str:
         """Run it; a sentence for the start. Raises UnfitError if it fails."""
-        self._see_it_gone()
-        self._number -= 1
+        self._wait_for_sweep()
+        self._check_number -= 1
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(read_end, False)
         kept_end = os.dup(write_end)  # a check that closes its output has not ended, and must not keep us busy
@@ -120,73 +124,77 @@ class Gate:
             local_rank=0,
             argv=("/bin/sh", "-c", f"exec </dev/null; {command}"),
             env=self._variables,
-            unset=(*step_variables(os.environ), *sorted(PRIVATE.intersection(os.environ))),
+            unset=(*list_step_variables(os.environ), *sorted(PRIVATE.intersection(os.environ))),
             stdout=write_end,
             stderr=write_end,
         )
-        start, tail = now(), bytearray()
-        self._left = True
-        self._warden.spawn(self._number, [spec])
+        start, tail = read_clock(), bytearray()
+        self._needs_sweep = True
+        self._supervisor.spawn(self._check_number, [spec])
         try:
-            end = self._end_of_check(read_end, tail, start + self._timeout_s)
-            self._warden.sweep(self._number)
-            self._see_it_gone()
-            _read(read_end, tail)
+            end = self._wait_for_check(read_end, tail, start + self._timeout_s)
+            self._supervisor.sweep(self._check_number)
+            self._wait_for_sweep()
+            _read_output(read_end, tail)
         finally:
             os.close(read_end)
             os.close(kept_end)
         if end:
-            raise UnfitError(f"{self._origin} {end}{_last_lines(tail)}")
-        return f"{self._origin} passed after {now() - start:.2g} s"
+            raise UnfitError(f"{self._origin} {end}{_format_last_lines(tail)}")
+        return f"{self._origin} passed after {read_clock() - start:.2g} s"
 
-    def _end_of_check(self, read_end: int, tail: bytearray, until: float) -> str:
+    def _wait_for_check(self, read_end: int, tail: bytearray, until: float) -> str:
         """How it failed, as the end of a sentence; empty if it has not."""
         self._poll.register(read_end, select.POLLIN)
         try:
-            while now() < until:
-                for report in self._wait(until):
+            while read_clock() < until:
+                for report in self._wait_for_reports(until):
                     match report:
-                        case Exited(self._number, _, _, exit_code):
-                            return _ending(exit_code)
-                        case SpawnFailed(self._number, _, _, error_number):
+                        case Exited(self._check_number, _, _, exit_code):
+                            return _describe_exit(exit_code)
+                        case SpawnFailed(self._check_number, _, _, error_number):
                             return f"cannot be started: {os.strerror(error_number)}"
-                _read(read_end, tail)
+                _read_output(read_end, tail)
         finally:
             self._poll.unregister(read_end)
         return f"had not ended after {self._timeout_s:g} s and was killed"
 
-    def _see_it_gone(self) -> None:
+    def _wait_for_sweep(self) -> None:
         """Wait until nothing is left of the last check. Raises UnfitError for what does not go."""
-        until = now() + SWEEP_LIMIT_S
-        while self._left:
-            if now() >= until:
-                raise UnfitError(f"{self._origin} cannot be killed: {self._warden.still_there()} is still there")
-            self._left = not any(isinstance(one, Gone) and one.round == self._number for one in self._wait(until))
+        until = read_clock() + SWEEP_LIMIT_S
+        while self._needs_sweep:
+            if read_clock() >= until:
+                raise UnfitError(
+                    f"{self._origin} cannot be killed: {self._supervisor.describe_remaining()} is still there"
+                )
+            self._needs_sweep = not any(
+                isinstance(one, RoundSwept) and one.round == self._check_number for one in self._wait_for_reports(until)
+            )
 
     # --- what else may happen ---
 
-    def _wait(self, until: float) -> list[Report]:
+    def _wait_for_reports(self, until: float) -> list[Report]:
         """Until something happens, or this time; what the warden says."""
-        wake_at = min(until, self._departure.wake_at)
-        self._poll.poll(math.ceil(min(max(0.0, wake_at - now()), _POLL_LIMIT_S) * 1000))
+        wake_at = min(until, self._termination.wake_at)
+        self._poll.poll(math.ceil(min(max(0.0, wake_at - read_clock()), _POLL_LIMIT_S) * 1000))
         for signum in self._wakeup.take():
             if signum == signal.SIGCHLD:
-                self._warden.reap()
-            elif leave := self._departure.told(signum):
-                raise LeftEarly(f"{leave.reason} before this node had joined", leave.exit_code)
-        if leave := self._departure.looked(now()):
-            raise LeftEarly(f"{leave.reason}, and this node had not joined yet", leave.exit_code)
-        reports = self._warden.reports()
+                self._supervisor.reap()
+            elif leave := self._termination.take_signal(signum):
+                raise EarlyExitError(f"{leave.reason} before this node had joined", leave.exit_code)
+        if leave := self._termination.check_file(read_clock()):
+            raise EarlyExitError(f"{leave.reason}, and this node had not joined yet", leave.exit_code)
+        reports = self._supervisor.read_reports()
         for report in reports:
-            if isinstance(report, WardenLost):
-                self._warden.kill_orphans(SWEEP_LIMIT_S)
-                raise LeftEarly(report.sentence, report.exit_code)
-            if self._image is not None and (refusal := self._image.take(report, now())):
+            if isinstance(report, SupervisorLost):
+                self._supervisor.kill_orphans(SWEEP_LIMIT_S)
+                raise EarlyExitError(report.sentence, report.exit_code)
+            if self._fork_server is not None and (refusal := self._fork_server.take(report, read_clock())):
                 raise refusal
         return reports
 
 
-def _read(read_end: int, tail: bytearray) -> None:
+def _read_output(read_end: int, tail: bytearray) -> None:
     """Take what the check has printed; the end of it is kept."""
     try:
         tail += os.read(read_end, _READ_BYTES)
@@ -195,13 +203,13 @@ def _read(read_end: int, tail: bytearray) -> None:
     del tail[:-_TAIL_BYTES]
 
 
-def _ending(exit_code: int) -> str:
+def _describe_exit(exit_code: int) -> str:
     if exit_code < 0:
         return f"was killed by {signal.Signals(-exit_code).name}"
     return f"exited with code {exit_code}" if exit_code else ""
 
 
-def _last_lines(tail: bytearray) -> str:
+def _format_last_lines(tail: bytearray) -> str:
     lines = [line.rstrip() for line in tail.decode(errors="backslashreplace").replace("\r", "\n").split("\n")]
     lines = [line for line in lines if line][-TAIL_LINES:]
     if not lines:

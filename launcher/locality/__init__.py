@@ -65,6 +65,6 @@ def is_text(text: object) -> bool:
     return isinstance(text, str) and 0 < len(text) <= TEXT_MAX and text.isprintable() and not text.isspace()
 
 
-def is_own(name: object) -> bool:
+def is_level_name(name: object) -> bool:
     """Whether it can be the name of a level, which "host" cannot: that is a node itself."""
     return is_text(name) and name != HOST

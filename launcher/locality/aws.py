@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from launcher.locality.cloud import CloudSource
-from launcher.locality.metadata import NoAnswer, Server, word
+from launcher.locality.metadata import NoAnswer, Server, strip_text
 
 _OFF = "AWS_EC2_METADATA_DISABLED"  # Amazon's own libraries heed it
 _TOKEN = "X-aws-ec2-metadata-token"
-_PLACES = ("placement/region", "placement/availability-zone")
+_LOCATION_KEYS = ("placement/region", "placement/availability-zone")
 _GROUP, _PARTITION = "placement/group-name", "placement/partition-number"
-_ELSEWHERE = (
+_NO_SWITCHES = (
     "it knows no switches: `aws ec2 describe-instance-topology` and the node labels "
     "topology.k8s.aws/network-node-layer-N name them"
 )
@@ -27,24 +27,26 @@ _ELSEWHERE = (
 
 class Source(CloudSource):
     name = "aws"
-    called = "IMDSv2"
+    server_name = "IMDSv2"
 
-    def refusal(self, environ: Mapping[str, str]) -> str:
+    def explain_skip(self, environ: Mapping[str, str]) -> str:
         return f"{_OFF} is set" if environ.get(_OFF, "").lower() == "true" else ""
 
     def ask(self, server: Server, values: dict[str, str]) -> str:
-        headers = {_TOKEN: _token(server)}
-        for key in _PLACES:
-            values[key] = _value(server, headers, key)
-        return _ELSEWHERE + _placement(_value(server, headers, _GROUP), _value(server, headers, _PARTITION))
+        headers = {_TOKEN: _fetch_token(server)}
+        for key in _LOCATION_KEYS:
+            values[key] = _read_value(server, headers, key)
+        return _NO_SWITCHES + _describe_placement(
+            _read_value(server, headers, _GROUP), _read_value(server, headers, _PARTITION)
+        )
 
 
-def _token(server: Server) -> str:
+def _fetch_token(server: Server) -> str:
     try:
         answer = server.ask("/latest/api/token", {f"{_TOKEN}-ttl-seconds": "60"}, method="PUT")
     except NoAnswer as error:
         raise NoAnswer(f"{error}; in a container its hop limit must be 2 or more") from None
-    token = word(answer.text)
+    token = strip_text(answer.text)
     if answer.status != 200:
         off = ": it is turned off for this machine" if answer.status == 403 else ""
         raise NoAnswer(f"gives no token, it answers {answer.status}{off}")
@@ -53,15 +55,15 @@ def _token(server: Server) -> str:
     return token
 
 
-def _value(server: Server, headers: Mapping[str, str], key: str) -> str:
+def _read_value(server: Server, headers: Mapping[str, str], key: str) -> str:
     """What a key holds; empty if there is none, as for machines in no placement group."""
     answer = server.ask(f"/latest/meta-data/{key}", headers)
     if answer.status not in (200, 404):
         raise NoAnswer(f"answers {answer.status} to {key}")
-    return word(answer.text) if answer.status == 200 else ""
+    return strip_text(answer.text) if answer.status == 200 else ""
 
 
-def _placement(group: str, partition: str) -> str:
+def _describe_placement(group: str, partition: str) -> str:
     group = group if group.isprintable() else ""
     partition = f", partition {partition}" if partition.isdecimal() else ""
     return f"; the placement group {group[:60]}{partition} says what was asked for, not what is near" if group else ""

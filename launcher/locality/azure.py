@@ -17,7 +17,7 @@ from typing import Any
 
 from launcher.locality import is_text
 from launcher.locality.cloud import CloudSource
-from launcher.locality.metadata import NoAnswer, Server, fields, word
+from launcher.locality.metadata import NoAnswer, Server, parse_object, strip_text
 
 _PATH = "/metadata/instance/compute?format=json&api-version="
 _VERSIONS = ("2025-11-11", "2021-12-13")
@@ -35,38 +35,38 @@ class Source(CloudSource):
     name = "azure"
 
     def ask(self, server: Server, values: dict[str, str]) -> str:
-        values.update(_values(_compute(server)))
+        values.update(_extract_values(_read_compute(server)))
         if any(values.get(key) for key in (*_IDS, f"tagsList: {_TAG}")):
             return ""
         return "no interconnect group: this machine has no InfiniBand, or is in none"
 
-    def beside(self) -> str:
-        host = physical_host(os.path.join(self._root, _POOL))
+    def describe_host(self) -> str:
+        host = read_physical_host(os.path.join(self._root, _POOL))
         return host and f"its physical host is {host}"
 
 
-def _compute(server: Server) -> dict[str, Any]:
+def _read_compute(server: Server) -> dict[str, Any]:
     for version in _VERSIONS:
         answer = server.ask(_PATH + version, {"Metadata": "true"}, size_max=_SIZE_MAX)
         if answer.status == 200:
-            return fields(answer.text)
+            return parse_object(answer.text)
         if answer.status != 400:  # 400: a version that it does not know
             break
     raise NoAnswer(f"answers {answer.status}")
 
 
-def _values(compute: Mapping[str, Any]) -> dict[str, str]:
-    location, zone = word(compute.get("location")).lower(), word(compute.get("zone"))
+def _extract_values(compute: Mapping[str, Any]) -> dict[str, str]:
+    location, zone = strip_text(compute.get("location")).lower(), strip_text(compute.get("zone"))
     values = {"location": location, "zone": f"{location}-{zone}" if location and zone else ""}
-    values.update({key: word(compute.get(key)) for key in _IDS})
+    values.update({key: strip_text(compute.get(key)) for key in _IDS})
     tags = compute.get("tagsList")
     for tag in tags if isinstance(tags, list) else ():
         if isinstance(tag, dict) and tag.get("name") == _TAG:
-            values.setdefault(f"tagsList: {_TAG}", word(tag.get("value")))
+            values.setdefault(f"tagsList: {_TAG}", strip_text(tag.get("value")))
     return values
 
 
-def physical_host(path: str) -> str:
+def read_physical_host(path: str) -> str:
     """The name of the machine under this one, as Hyper-V wrote it to a file of records; empty if it did not."""
     try:
         with open(path, "rb") as file:

@@ -15,7 +15,7 @@ class CloudSource:
     """`root`: where /sys hangs, and `address`: the server's, for tests."""
 
     name = ""
-    called = "metadata server"
+    server_name = "metadata server"
     """How the server is called beside what it told."""
 
     def __init__(self, *, root: str = "/", address: tuple[str, int] = LINK_LOCAL) -> None:
@@ -23,29 +23,31 @@ class CloudSource:
         self._address = address
 
     def is_likely(self, environ: Mapping[str, str]) -> bool:
-        return bool(signs.sign_of(self.name, self._root))
+        return bool(signs.find_cloud_signature(self.name, self._root))
 
     def look(self, environ: Mapping[str, str], limit_s: float) -> Hints:
-        from launcher.locality.levels import taken
+        from launcher.locality.levels import derive_levels
 
-        if refusal := self.refusal(environ):
+        if refusal := self.explain_skip(environ):
             return Hints((), refusal)
         values: dict[str, str] = {}
         try:
             told = self.ask(Server(self._address, min(limit_s, LIMIT_S)), values)
         except NoAnswer as error:
             told = f"the metadata server {error}"
-        levels, remarks = taken(self.name, values)
-        return Hints(levels, "; ".join(filter(None, (self.called if levels else "", told, self.beside(), *remarks))))
+        levels, remarks = derive_levels(self.name, values)
+        return Hints(
+            levels, "; ".join(filter(None, (self.server_name if levels else "", told, self.describe_host(), *remarks)))
+        )
 
     def ask(self, server: Server, values: dict[str, str]) -> str:
         """Fill in key -> what it holds; what else is to be told. Raises NoAnswer, and what is filled in counts."""
         raise NotImplementedError
 
-    def refusal(self, environ: Mapping[str, str]) -> str:
+    def explain_skip(self, environ: Mapping[str, str]) -> str:
         """Why the server is not to be asked, if that is so."""
         return ""
 
-    def beside(self) -> str:
+    def describe_host(self) -> str:
         """What is known without the server."""
         return ""

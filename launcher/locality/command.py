@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 LIMIT_S = 10.0  # scontrol and kubectl answer within one, a busy controller within several
 _OUTPUT_MAX = 4096  # bytes; the longest path is no longer
-_NOT_RUN = (126, 127)  # the shell's codes for what it cannot run or find
-_SHOWN = 60
+_NOT_RUN_CODES = (126, 127)  # the shell's codes for what it cannot run or find
+_SHOWN_MAX = 60
 
 
-def output(command: str, environ: Mapping[str, str], asked_by: str, limit_s: float = LIMIT_S) -> str:
+def read_output(command: str, environ: Mapping[str, str], asked_by: str, limit_s: float = LIMIT_S) -> str:
     """The one line that the command prints, or "" if it prints nothing. `asked_by`: the option that gave it.
 
     Raises UsageError for what cannot be run or prints something else, TemporaryError for what fails or takes longer.
     """
     import subprocess
 
-    what = f"{asked_by} {_short(command)}"
+    what = f"{asked_by} {_shorten(command)}"
     process = subprocess.Popen(
         ["/bin/sh", "-c", command],
         stdin=subprocess.DEVNULL,
@@ -48,13 +48,13 @@ def output(command: str, environ: Mapping[str, str], asked_by: str, limit_s: flo
             raise UsageError(f"{what} prints more than {_OUTPUT_MAX} bytes", "one line like zone=a,spine=s1,leaf=l3")
         exit_code = process.wait()
     finally:
-        _end(process)
-    if exit_code in _NOT_RUN:
-        raise UsageError(f"{what} cannot be run{_last_words(said)}")
+        _kill_process(process)
+    if exit_code in _NOT_RUN_CODES:
+        raise UsageError(f"{what} cannot be run{_format_last_line(said)}")
     if exit_code:
-        code = f"exit code {exit_code}" if exit_code > 0 else f"signal {_signal(-exit_code)}"
-        raise TemporaryError(f"{what} has failed with {code}{_last_words(said)}")
-    return _line(printed, what)
+        code = f"exit code {exit_code}" if exit_code > 0 else f"signal {_format_signal(-exit_code)}"
+        raise TemporaryError(f"{what} has failed with {code}{_format_last_line(said)}")
+    return _decode_line(printed, what)
 
 
 def _read(process: Popen[bytes], limit_s: float) -> tuple[bytes | None, bytes]:
@@ -88,7 +88,7 @@ def _read(process: Popen[bytes], limit_s: float) -> tuple[bytes | None, bytes]:
     return found[process.stdout], found[process.stderr]
 
 
-def _end(process: Popen[bytes]) -> None:
+def _kill_process(process: Popen[bytes]) -> None:
     """Nothing of the command is left, also not what it has started."""
     from contextlib import suppress
 
@@ -100,7 +100,7 @@ def _end(process: Popen[bytes]) -> None:
             stream.close()
 
 
-def _line(printed: bytes, what: str) -> str:
+def _decode_line(printed: bytes, what: str) -> str:
     try:
         text = printed.decode().strip()
     except UnicodeDecodeError:
@@ -108,23 +108,23 @@ def _line(printed: bytes, what: str) -> str:
     if "\n" in text:
         raise UsageError(f"{what} prints {len(text.splitlines())} lines, one is expected")
     if not text.isprintable():
-        raise UsageError(f"{what} prints {_short(ascii(text))}, which is no text to read")
+        raise UsageError(f"{what} prints {_shorten(ascii(text))}, which is no text to read")
     return text
 
 
-def _signal(number: int) -> str:
+def _format_signal(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:  # a real-time signal
         return str(number)
 
 
-def _last_words(said: bytes) -> str:
-    lines = said.decode(errors="replace").split("\n")
+def _format_last_line(stderr: bytes) -> str:
+    lines = stderr.decode(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return f": {_short(''.join(letter for letter in last if letter.isprintable()), 200)}" if last else ""
+    return f": {_shorten(''.join(letter for letter in last if letter.isprintable()), 200)}" if last else ""
 
 
-def _short(text: str, most: int = _SHOWN) -> str:
+def _shorten(text: str, most: int = _SHOWN_MAX) -> str:
     text = text if text.isprintable() else repr(text)
     return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -22,44 +22,44 @@ from collections.abc import Mapping, Sequence
 from launcher.config import Config
 from launcher.errors import UsageError
 from launcher.locality import Level
-from launcher.locality.merge import Looked
-from launcher.locality.texts import EXAMPLE, Path, read_path
-from launcher.options import shown
+from launcher.locality.merge import SourceResult
+from launcher.locality.texts import EXAMPLE, LevelPath, parse_path
+from launcher.options import sanitize
 
 OTHERS = "*"
 _FILE_MAX = 32 << 20  # bytes: half a million nodes
 
 
-def explicit(config: Config, environ: Mapping[str, str], names: Sequence[str]) -> list[Looked]:
+def read_explicit(config: Config, environ: Mapping[str, str], names: Sequence[str]) -> list[SourceResult]:
     """What the user says, in the order in which it counts. `names`: this node's names and its address.
 
     Raises UsageError and TemporaryError.
     """
     found = []
     if config.locality:
-        found.append(_looked(config.origins["locality"], config.locality, "it was given"))
+        found.append(_make_result(config.origins["locality"], config.locality, "it was given"))
     if config.locality_file is not None:
-        path, key = in_file(config.locality_file, names)
+        path, key = find_in_file(config.locality_file, names)
         origin = f"{config.locality_file}, {'all others' if key == OTHERS else key}"
-        found.append(_looked(config.origins["locality_file"], path, f"the line of {key}", origin))
+        found.append(_make_result(config.origins["locality_file"], path, f"the line of {key}", origin))
     if config.locality_command is not None:
-        from launcher.locality.command import output
+        from launcher.locality.command import read_output
 
         origin = config.origins["locality_command"]
-        printed = output(config.locality_command, _without_secrets(environ), origin)
-        path = read_path(printed, f"what {origin} prints, {shown(printed)}") if printed else ()
+        printed = read_output(config.locality_command, _remove_secrets(environ), origin)
+        path = parse_path(printed, f"what {origin} prints, {sanitize(printed)}") if printed else ()
         reason = "it was printed" if printed else "the command printed nothing"
-        found.append(_looked(config.origins["locality_command"], path, reason))
+        found.append(_make_result(config.origins["locality_command"], path, reason))
     return found
 
 
-def in_file(file: str, names: Sequence[str]) -> tuple[Path, str]:
+def find_in_file(file: str, names: Sequence[str]) -> tuple[LevelPath, str]:
     """This node's path in the file, and the name that it was found by. Raises UsageError."""
-    wanted = _also_short(names)
+    wanted = _add_short_names(names)
     bare = {name for name in names if name and "." not in name and ":" not in name}  # it may stand there with a domain
     lines: list[tuple[int, str, str]] = []  # number, name, path
     others: tuple[int, str, str] | None = None
-    for number, line in enumerate(text_of(file).splitlines(), 1):
+    for number, line in enumerate(read_file(file).splitlines(), 1):
         words = line.split(None, 1)
         if not words or words[0][0] == "#":
             continue
@@ -72,46 +72,46 @@ def in_file(file: str, names: Sequence[str]) -> tuple[Path, str]:
         lines = [others]
     if not lines:
         raise UsageError(
-            f"locality file {shown(file)} has no line for this node, {shown(' or '.join(wanted))}",
+            f"locality file {sanitize(file)} has no line for this node, {sanitize(' or '.join(wanted))}",
             "a line that begins with * is for all nodes that have none",
         )
-    paths = [_path(text, f"{shown(file)}, line {number}") for number, _, text in lines]
+    paths = [_parse_line(text, f"{sanitize(file)}, line {number}") for number, _, text in lines]
     number, name, _ = lines[0]
     for path, (other_number, other_name, _) in zip(paths, lines, strict=True):
         if path != paths[0]:
             raise UsageError(
-                f"locality file {shown(file)} has two lines for this node that differ: "
-                f"{shown(name)} in line {number}, {shown(other_name)} in line {other_number}"
+                f"locality file {sanitize(file)} has two lines for this node that differ: "
+                f"{sanitize(name)} in line {number}, {sanitize(other_name)} in line {other_number}"
             )
     return paths[0], name
 
 
-def _path(text: str, what: str) -> Path:
+def _parse_line(text: str, what: str) -> LevelPath:
     """The path behind a host; none means that nothing is known of it."""
     text = text.partition("#")[0].strip()
-    return read_path(text, what) if text else ()
+    return parse_path(text, what) if text else ()
 
 
-def text_of(file: str) -> str:
+def read_file(file: str) -> str:
     """What the file holds. Raises UsageError if it cannot be read or is no text."""
     try:
         with open(file, "rb") as opened:
             content = opened.read(_FILE_MAX + 1)
     except OSError as error:
-        raise UsageError(f"locality file {shown(file)} cannot be read: {error.strerror}") from None
+        raise UsageError(f"locality file {sanitize(file)} cannot be read: {error.strerror}") from None
     if len(content) > _FILE_MAX:
-        raise UsageError(f"locality file {shown(file)} has more than {_FILE_MAX >> 20} MiB")
+        raise UsageError(f"locality file {sanitize(file)} has more than {_FILE_MAX >> 20} MiB")
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise UsageError(f"locality file {shown(file)} is not text in UTF-8, in line {line}", EXAMPLE) from None
+        raise UsageError(f"locality file {sanitize(file)} is not text in UTF-8, in line {line}", EXAMPLE) from None
     if "\0" in text:
-        raise UsageError(f"locality file {shown(file)} is not text", f"a line is a host and its place: {EXAMPLE}")
+        raise UsageError(f"locality file {sanitize(file)} is not text", f"a line is a host and its place: {EXAMPLE}")
     return text
 
 
-def _also_short(names: Sequence[str]) -> list[str]:
+def _add_short_names(names: Sequence[str]) -> list[str]:
     """The names, and those of hosts without their domain; in order, each once."""
     found: list[str] = []
     for name in names:
@@ -120,11 +120,11 @@ def _also_short(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(filter(None, found)))
 
 
-def _looked(source: str, path: Path, reason: str, origin: str = "") -> Looked:
-    return Looked(source, tuple(Level(level, domain, origin or source) for level, domain in path), reason)
+def _make_result(source: str, path: LevelPath, reason: str, origin: str = "") -> SourceResult:
+    return SourceResult(source, tuple(Level(level, domain, origin or source) for level, domain in path), reason)
 
 
-def _without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+def _remove_secrets(environ: Mapping[str, str]) -> dict[str, str]:
     from launcher.credentials import PRIVATE
 
     return {name: text for name, text in environ.items() if name not in PRIVATE}

@@ -9,7 +9,7 @@ node's labels have the place then.
 from __future__ import annotations
 
 from launcher.locality.cloud import CloudSource
-from launcher.locality.metadata import Answer, NoAnswer, Server, fields, word
+from launcher.locality.metadata import HttpResponse, NoAnswer, Server, parse_object, strip_text
 
 _FLAVOR = "Metadata-Flavor"
 _PATH = "/computeMetadata/v1/"
@@ -21,40 +21,40 @@ class Source(CloudSource):
     name = "gce"
 
     def ask(self, server: Server, values: dict[str, str]) -> str:
-        _zone(server, values)
-        if _topology(server, values) or _host(server, values):
+        _read_zone(server, values)
+        if _read_topology(server, values) or _read_host(server, values):
             return ""
         return "no physical_host: this machine has no such place, or GKE hides it and the node's labels have it"
 
 
-def _zone(server: Server, values: dict[str, str]) -> None:
+def _read_zone(server: Server, values: dict[str, str]) -> None:
     answer = _ask(server, _ZONE)
-    zone = word(answer.text).rpartition("/")[2] if answer.status == 200 else ""
+    zone = strip_text(answer.text).rpartition("/")[2] if answer.status == 200 else ""
     if zone:
         values[_ZONE] = zone
         values[f"{_ZONE}: before the last dash"] = zone.rpartition("-")[0]
 
 
-def _topology(server: Server, values: dict[str, str]) -> bool:
+def _read_topology(server: Server, values: dict[str, str]) -> bool:
     answer = _ask(server, _TOPOLOGY)
     if answer.status != 200:
         return False
-    found = fields(answer.text)
-    parts = {f"{_TOPOLOGY}: {part}": word(found.get(part)) for part in ("cluster", "block", "subblock")}
+    found = parse_object(answer.text)
+    parts = {f"{_TOPOLOGY}: {part}": strip_text(found.get(part)) for part in ("cluster", "block", "subblock")}
     values.update(parts)
     return any(parts.values())
 
 
-def _host(server: Server, values: dict[str, str]) -> bool:
+def _read_host(server: Server, values: dict[str, str]) -> bool:
     answer = _ask(server, _HOST)
-    parts = word(answer.text).strip("/").split("/")
+    parts = strip_text(answer.text).strip("/").split("/")
     if answer.status != 200 or len(parts) != 3:
         return False
     values[f"{_HOST}: first part"], values[f"{_HOST}: second part"] = parts[:2]
     return True
 
 
-def _ask(server: Server, key: str) -> Answer:
+def _ask(server: Server, key: str) -> HttpResponse:
     """The answer of Google's server, which says that it is: whoever else stands there does not."""
     answer = server.ask(_PATH + key, {_FLAVOR: "Google"})
     if answer.headers.get(_FLAVOR.lower()) != "Google":

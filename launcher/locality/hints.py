@@ -19,7 +19,7 @@ _ADAPTERS_MAX = 16
 _FIRMWARE = ("sys_vendor", "product_name", "chassis_asset_tag", "chassis_serial")
 
 
-class Infiniband:
+class InfinibandSource:
     """`root`: where /sys hangs, for tests."""
 
     name = "infiniband"
@@ -31,24 +31,24 @@ class Infiniband:
         return os.path.isdir(self._folder)
 
     def look(self, environ: Mapping[str, str], limit_s: float) -> Hints:
-        names = _entries(self._folder)
+        names = _list_entries(self._folder)
         if not names:
             return Hints((), "no adapter is here")
-        told = [self._adapter(name) for name in names[:_ADAPTERS_MAX]]
+        told = [self._describe_adapter(name) for name in names[:_ADAPTERS_MAX]]
         more = [f"and {len(names) - _ADAPTERS_MAX} more"] if names[_ADAPTERS_MAX:] else []
         return Hints((), "; ".join(("GUIDs name adapters, not switches", *told, *more)))
 
-    def _adapter(self, name: str) -> str:
+    def _describe_adapter(self, name: str) -> str:
         folder = os.path.join(self._folder, name)
-        words = [name, _value(folder, "node_guid")]
-        for port in _entries(os.path.join(folder, "ports"))[:_ADAPTERS_MAX]:
+        words = [name, _read_value(folder, "node_guid")]
+        for port in _list_entries(os.path.join(folder, "ports"))[:_ADAPTERS_MAX]:
             at = os.path.join(folder, "ports", port)
-            state = _value(at, "state").partition(":")[2].strip().lower()
-            words.append(f"port {port} {_value(at, 'link_layer')} {state}".rstrip())
+            state = _read_value(at, "state").partition(":")[2].strip().lower()
+            words.append(f"port {port} {_read_value(at, 'link_layer')} {state}".rstrip())
         return " ".join(filter(None, words))
 
 
-class Firmware:
+class FirmwareSource:
     """`root`: where /sys hangs, for tests."""
 
     name = "firmware"
@@ -60,19 +60,19 @@ class Firmware:
         return os.path.isdir(self._folder)
 
     def look(self, environ: Mapping[str, str], limit_s: float) -> Hints:
-        values = {name: _value(self._folder, name) for name in _FIRMWARE}
+        values = {name: _read_value(self._folder, name) for name in _FIRMWARE}
         told = ", ".join(f"{name} {value}" for name, value in values.items() if value)
         return Hints((), f"{told}; that names no place in the network" if told else "it says nothing that may be read")
 
 
-def _entries(folder: str) -> list[str]:
+def _list_entries(folder: str) -> list[str]:
     try:
         return sorted(name for name in os.listdir(folder) if name.isprintable())
     except OSError:
         return []
 
 
-def _value(folder: str, name: str) -> str:
+def _read_value(folder: str, name: str) -> str:
     """The file's one line, "" where it may not be read or holds something else."""
     try:
         with open(os.path.join(folder, name), "rb") as file:

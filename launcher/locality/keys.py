@@ -26,7 +26,7 @@ FROM_LAST = "leaf, spine, core, tier-3 to tier-9, from the last part to the firs
 DOCUMENTED: Final = "documented"
 IN_SOURCE: Final = "read in its source"
 SECOND_HAND: Final = "second-hand"
-Sureness = Literal["documented", "read in its source", "second-hand"]
+Confidence = Literal["documented", "read in its source", "second-hand"]
 
 
 class Key(NamedTuple):
@@ -42,23 +42,23 @@ class Key(NamedTuple):
     example: str
     set_by: str
     needs: str
-    sureness: Sureness
+    confidence: Confidence
     citation: str
     note: str = ""
 
 
-def _family(
+def _make_family(
     source: str,
     family: str,
     set_by: str,
     needs: str,
-    sureness: Sureness,
+    confidence: Confidence,
     citation: str,
     *rows: tuple[str, str, str] | tuple[str, str, str, str],
 ) -> tuple[Key, ...]:
     """Rows are name, level, example and perhaps a note."""
     return tuple(
-        Key(source, family, row[0], row[1], row[2], set_by, needs, sureness, citation, *row[3:]) for row in rows
+        Key(source, family, row[0], row[1], row[2], set_by, needs, confidence, citation, *row[3:]) for row in rows
     )
 
 
@@ -72,7 +72,7 @@ _XPK = "github.com/AI-Hypercomputer/xpk"
 
 KEYS: tuple[Key, ...] = (
     # Kubernetes: labels of nodes
-    *_family(
+    *_make_family(
         "kubernetes", "zones", "the cloud's controller, kubelet",
         "`get` on nodes; PodTopologyLabels copies zone and region to the pod", DOCUMENTED,
         "kubernetes.io/docs/reference/labels-annotations-taints",
@@ -81,25 +81,25 @@ KEYS: tuple[Key, ...] = (
          "a bare number on a machine of Azure's is a fault domain, and not used"),
         ("kubernetes.io/hostname", "", "node-7", "the node itself"),
     ),
-    *_family(
+    *_make_family(
         "kubernetes", "zones of 1.33", "the alpha of PodTopologyLabels in Kubernetes 1.33", "nothing", IN_SOURCE,
         "github.com/kubernetes/kubernetes plugin/pkg/admission/podtopologylabels",
         ("topology.k8s.io/region", "region", "us-central1"),
         ("topology.k8s.io/zone", "zone", "us-central1-a"),
     ),
-    *_family(
+    *_make_family(
         "kubernetes", "gpu", "NVIDIA GPU Feature Discovery", _LABEL, IN_SOURCE,
         "github.com/NVIDIA/k8s-device-plugin",
         ("nvidia.com/gpu.clique", "nvl", "7b968a6d-0000-4000-8000-5c1f2e3d4a5b.1", "cluster UUID and clique, as NVML"),
     ),
-    *_family(
+    *_make_family(
         "kubernetes", "topograph 1", "topograph from 1.0.0 on", _LABEL, IN_SOURCE, _TOPOGRAPH,
         ("fabric.topograph.run/tier-N", FROM_NEAR, "sw-103", "0 is the switch next to the node"),
         ("accelerator.topograph.run/domain", "nvl", "nvl1",
          "as far as the provider knows: on Google's machines the sub-block, with NVLink between nodes or without"),
         ("accelerator.topograph.run/sub-domain", "", "nvl1.rack01", "within the domain"),
     ),
-    *_family(
+    *_make_family(
         "kubernetes", "topograph 0", "topograph before 1.0.0", _LABEL, IN_SOURCE, _TOPOGRAPH,
         ("network.topology.nvidia.com/leaf", "leaf", "leaf-1", "0.3 to 0.5"),
         ("network.topology.nvidia.com/block", "leaf", "block-1", "0.1"),
@@ -108,14 +108,14 @@ KEYS: tuple[Key, ...] = (
         ("network.topology.nvidia.com/datacenter", "core", "dc-1", "0.1"),
         ("network.topology.nvidia.com/accelerator", "nvl", "nvl1"),
     ),
-    *_family(
+    *_make_family(
         "kubernetes", "gce", "GKE", _LABEL, DOCUMENTED,
         "cloud.google.com/ai-hypercomputer/docs/workloads/schedule-gke-workloads-tas",
         ("cloud.google.com/gce-topology-subblock", "leaf", "5f3b0e6c"),
         ("cloud.google.com/gce-topology-block", "spine", "9d1c77aa"),
         ("cloud.google.com/gce-topology-host", "", "a3e49b12", "the physical host"),
     ),
-    *_family(
+    *_make_family(
         "kubernetes", "tpu", "GKE", _LABEL, IN_SOURCE, _XPK,
         ("cloud.google.com/gke-nodepool", "slice", "pool-v6e",
          "a pool of several TPU hosts is one slice: only beside a gke-tpu-topology of more than 8 chips, and not where "
@@ -126,19 +126,19 @@ KEYS: tuple[Key, ...] = (
          "an annotation of pods: the shape of a slice made of partitions"),
         ("cloud.google.com/gke-tpu-partition-4x4x4-id", "", "p-12", "a part of a larger slice"),
     ),
-    *_family(
+    *_make_family(
         "kubernetes", "aws", "the AWS cloud controller, on hpc, trn and p instances", _LABEL, IN_SOURCE,
         "github.com/kubernetes/cloud-provider-aws pkg/providers/v1/instances_v2.go",
         ("topology.k8s.aws/network-node-layer-N", FROM_FAR, "nn-67ec43a6722b34afb", "layer 1 is the farthest"),
         ("topology.k8s.aws/zone-id", "", "usw2-az1", "the same zone under the name that all accounts share"),
     ),
-    *_family(
+    *_make_family(
         "kubernetes", "aws ultraserver", "AWS Node Feature Discovery; HyperPod", _LABEL, SECOND_HAND, _TOPOGRAPH,
         ("topology.k8s.aws/ultraserver-id", "nvl", "us-0a1b2c3d"),
         ("topology.k8s.aws/capacity-block-id", "", "cr-0a1b2c3d",
          "what was reserved together: one UltraServer, or any number of other machines"),
     ),
-    *_family(
+    *_make_family(
         "kubernetes", "azure", "the Azure cloud provider", _LABEL, IN_SOURCE,
         "github.com/kubernetes-sigs/cloud-provider-azure pkg/consts, pkg/provider",
         ("topology.kubernetes.azure.com/interconnect-subgroup", "leaf", "0f0ba375-aaf1-4ac8-a579-a3b180d47de5",
@@ -147,13 +147,13 @@ KEYS: tuple[Key, ...] = (
          "where InfiniBand reaches; older releases write the subgroup here too"),
         ("topology.kubernetes.azure.com/sub-fault-domain", "", "1", "what fails together, not what is near"),
     ),
-    *_family(
+    *_make_family(
         "kubernetes", "azure samples", "sample labelers, not AKS itself", _LABEL, IN_SOURCE,
         "github.com/Azure/ai-infrastructure-on-azure",
         ("ib/torset", "leaf", "torset-03"),
         ("hyperv/PhysicalHostName", "", "BN4PEPF000012A7", "the physical host"),
     ),
-    *_family(
+    *_make_family(
         "kubernetes", "oci rdma", "OKE, the labeler of oci-hpc-oke", _LABEL, IN_SOURCE, _OKE,
         ("oci.oraclecloud.com/rdma.local_block_id", "leaf", "q2xsn4ibrza",
          "the last 11 characters of the OCID; no-imds-data where nothing is known"),
@@ -161,14 +161,14 @@ KEYS: tuple[Key, ...] = (
         ("oci.oraclecloud.com/rdma.hpc_island_id", "core", "3fj6q5lpw2a"),
         ("oci.oraclecloud.com/rdma.host_id", "", "x4t7jz6e5na", "the physical host"),
     ),
-    *_family(
+    *_make_family(
         "kubernetes", "oci host", "OKE, the labeler of oci-hpc-oke", _LABEL, IN_SOURCE, _OKE,
         ("oci.oraclecloud.com/host.gpu_memory_fabric_id", "nvl", "pvtkj3zctga"),
         ("oci.oraclecloud.com/host.network_block_id", "spine", "7vx2mhqk3ta"),
         ("oci.oraclecloud.com/host.rack_id", "leaf", "k2d3xw5q7ra"),
         ("oci.oraclecloud.com/host.tray_index", "", "13", "the place within the NVLink domain"),
     ),
-    *_family(
+    *_make_family(
         "kubernetes", "volcano", "whoever set up Volcano's discovery by labels", _LABEL, IN_SOURCE,
         "github.com/volcano-sh/volcano docs/design, the sample configuration",
         ("volcano.sh/tor", "leaf", "tor-3"),
@@ -176,7 +176,7 @@ KEYS: tuple[Key, ...] = (
         ("volcano.sh/hypercluster", "core", "hc-0"),
     ),
     # Slurm: what stands in SLURM_TOPOLOGY_ADDR, by the word in SLURM_TOPOLOGY_ADDR_PATTERN
-    *_family(
+    *_make_family(
         "slurm", "slurm", "slurmstepd, in every task", "nothing", IN_SOURCE,
         "github.com/SchedMD/slurm src/plugins/topology; srun(1) promises them for topology/tree",
         ("switch", FROM_LAST, "s0",
@@ -186,7 +186,7 @@ KEYS: tuple[Key, ...] = (
         ("node", "", "tux1", "the node itself; all there is under topology/flat"),
     ),
     # What clouds tell a machine of itself
-    *_family(
+    *_make_family(
         "aws", "aws", "EC2", f"{_HEADER} (IMDSv2); from a container a hop limit of 2", DOCUMENTED,
         "docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-categories.html",
         ("placement/region", "region", "us-west-2"),
@@ -195,7 +195,7 @@ KEYS: tuple[Key, ...] = (
         ("placement/group-name", "", "train-pg", "what was asked of EC2, not where it is"),
         ("placement/partition-number", "", "2", "what fails together, not what is near"),
     ),
-    *_family(
+    *_make_family(
         "gce", "gce", "Compute Engine", _HEADER, SECOND_HAND,
         "github.com/allenai/OLMo-core; no page of Google's",
         ("instance/attributes/physical_host_topology: subblock", "leaf", "5f3b0e6c"),
@@ -203,32 +203,32 @@ KEYS: tuple[Key, ...] = (
         ("instance/attributes/physical_host_topology: cluster", "core", "us-central1-c1"),
         ("instance/attributes/physical_host_topology: host", "", "a3e49b12", "the physical host"),
     ),
-    *_family(
+    *_make_family(
         "gce", "gce host", "Compute Engine", _HEADER, IN_SOURCE,
         "github.com/kubernetes-sigs/dranet; github.com/GoogleCloudPlatform/cluster-toolkit",
         ("instance/attributes/physical_host: second part", "leaf", "/9d1c77aa/5f3b0e6c/a3e49b12",
          "block, sub-block, host; an older script calls them cluster, rack, host"),
         ("instance/attributes/physical_host: first part", "spine", "/9d1c77aa/5f3b0e6c/a3e49b12"),
     ),
-    *_family(
+    *_make_family(
         "gce", "gce zones", "Compute Engine", _HEADER, DOCUMENTED,
         "cloud.google.com/compute/docs/metadata/predefined-metadata-keys",
         ("instance/zone", "zone", "projects/415/zones/us-central1-a"),
         ("instance/zone: before the last dash", "region", "us-central1"),
     ),
-    *_family(
+    *_make_family(
         "azure", "azure", "Azure, with api-version 2025-11-11", _HEADER, IN_SOURCE,
         "github.com/kubernetes-sigs/cloud-provider-azure pkg/provider; github.com/kubernetes-sigs/dranet",
         ("interconnectSubgroupId", "leaf", "0f0ba375-aaf1-4ac8-a579-a3b180d47de5",
          "one interconnect block, inside of which there is NVLink (dranet, #235)"),
         ("interconnectGroupId", "spine", "2deed8b4-d1e9-42be-a40a-9882201aa9f5", "where InfiniBand reaches"),
     ),
-    *_family(
+    *_make_family(
         "azure", "azure tag", "Azure", _HEADER, IN_SOURCE,
         "github.com/kubernetes-sigs/cloud-provider-azure pkg/provider",
         ("tagsList: Platform_Interconnect_Group", "leaf", "group-123", "stands for a subgroup where ids are missing"),
     ),
-    *_family(
+    *_make_family(
         "azure", "azure zones", "Azure", _HEADER, DOCUMENTED,
         "learn.microsoft.com/azure/virtual-machines/instance-metadata-service",
         ("location", "region", "eastus"),
@@ -237,12 +237,12 @@ KEYS: tuple[Key, ...] = (
         ("platformUpdateDomain", "", "0", "what is updated together"),
         ("placementGroupId", "", "c6c749e8-a38b-470e-8c94-2a7d00001bf0", "what was asked of Azure, not where it is"),
     ),
-    *_family(
+    *_make_family(
         "azure", "azure host", "Hyper-V", "the file of the machine, in a container by hostPath", IN_SOURCE,
         "github.com/Azure/ai-infrastructure-on-azure",
         ("/var/lib/hyperv/.kvp_pool_3: PhysicalHostName", "", "BN4PEPF000012A7", "the physical host"),
     ),
-    *_family(
+    *_make_family(
         "oci", "oci rdma", "OCI, where capacity topology is on", _HEADER, IN_SOURCE,
         "github.com/NVIDIA/topograph, its provider for OCI; github.com/kubernetes-sigs/dranet",
         ("rdmaTopologyData: customerLocalBlock", "leaf", "ocid1.computelocalblock.oc1.iad.anu…7",
@@ -252,12 +252,12 @@ KEYS: tuple[Key, ...] = (
         ("rdmaTopologyData: customerGpuMemoryFabric", "nvl", "ocid1.computegpumemoryfabric.oc1.iad.anu…a"),
         ("rdmaTopologyData: customerHostId", "", "ocid1.computebaremetalhost.oc1.iad.anu…c", "the physical host"),
     ),
-    *_family(
+    *_make_family(
         "oci", "oci host", "OCI", _HEADER, IN_SOURCE, "github.com/kubernetes-sigs/dranet",
         ("host: networkBlockId", "spine", "ocid1.computenetworkblock.oc1.iad.anu…k", _NO_RDMA),
         ("host: rackId", "leaf", "k2d3xw5q7ra", _NO_RDMA),
     ),
-    *_family(
+    *_make_family(
         "oci", "oci zones", "OCI", _HEADER, DOCUMENTED,
         "docs.oracle.com/iaas/Content/Compute/Tasks/gettingmetadata.htm",
         ("instance/canonicalRegionName", "region", "us-phoenix-1"),
@@ -266,7 +266,7 @@ KEYS: tuple[Key, ...] = (
 )  # fmt: skip
 
 
-class Elsewhere(NamedTuple):
+class UnreadSource(NamedTuple):
     """What is known to say where a node stands, and is not read; `why`."""
 
     where: str
@@ -274,24 +274,24 @@ class Elsewhere(NamedTuple):
     why: str
 
 
-ELSEWHERE: tuple[Elsewhere, ...] = (
-    Elsewhere("EC2 DescribeInstanceTopology", "network nodes, capacity block", _CLOUD_API),
-    Elsewhere("GCE instances.get", "resourceStatus.physicalHostTopology", _CLOUD_API),
-    Elsewhere("OCI ListComputeHosts", "blocks, rack", _CLOUD_API),
-    Elsewhere("Nebius API", "Status.InfinibandTopologyPath", "needs the cloud's API and a token"),
-    Elsewhere("ResourceSlices of dranet", "block, sub-block, rack of a device", "needs `list` on all of them"),
-    Elsewhere("scontrol show topology", "Slurm's whole tree", "SLURM_TOPOLOGY_ADDR says the same of this node"),
-    Elsewhere("ibnetdiscover", "the InfiniBand switches", "needs root on the device"),
-    Elsewhere("LLDP", "the switch next to the node", "needs lldpd's socket or raw sockets"),
+UNREAD_SOURCES: tuple[UnreadSource, ...] = (
+    UnreadSource("EC2 DescribeInstanceTopology", "network nodes, capacity block", _CLOUD_API),
+    UnreadSource("GCE instances.get", "resourceStatus.physicalHostTopology", _CLOUD_API),
+    UnreadSource("OCI ListComputeHosts", "blocks, rack", _CLOUD_API),
+    UnreadSource("Nebius API", "Status.InfinibandTopologyPath", "needs the cloud's API and a token"),
+    UnreadSource("ResourceSlices of dranet", "block, sub-block, rack of a device", "needs `list` on all of them"),
+    UnreadSource("scontrol show topology", "Slurm's whole tree", "SLURM_TOPOLOGY_ADDR says the same of this node"),
+    UnreadSource("ibnetdiscover", "the InfiniBand switches", "needs root on the device"),
+    UnreadSource("LLDP", "the switch next to the node", "needs lldpd's socket or raw sockets"),
 )  # fmt: skip
 
 
-def of(source: str) -> tuple[Key, ...]:
+def list_keys(source: str) -> tuple[Key, ...]:
     """The keys that one source reads, the most trusted family first."""
     return tuple(key for key in KEYS if key.source == source)
 
 
-def level_of(source: str, name: str) -> str:
+def find_level(source: str, name: str) -> str:
     """The level that a key gives; empty for one that gives none. Raises KeyError for a key that is not in the table."""
     for key in KEYS:
         if key.source == source and key.name == name:
@@ -299,9 +299,9 @@ def level_of(source: str, name: str) -> str:
     raise KeyError(f"{source} reads no {name}")
 
 
-def families(source: str) -> Sequence[tuple[Key, ...]]:
+def list_families(source: str) -> Sequence[tuple[Key, ...]]:
     """The keys of one source by family, the most trusted first."""
     found: dict[str, list[Key]] = {}
-    for key in of(source):
+    for key in list_keys(source):
         found.setdefault(key.family, []).append(key)
     return [tuple(keys) for keys in found.values()]

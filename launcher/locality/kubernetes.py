@@ -37,30 +37,30 @@ class Source:
     def look(self, environ: Mapping[str, str], limit_s: float) -> Hints:
         from launcher.devices import tpu_slice
         from launcher.locality.keys import TIERS
-        from launcher.locality.levels import in_order
+        from launcher.locality.levels import sort_levels
         from launcher.locality.metadata import NoAnswer
-        from launcher.locality.node_object import node_labels
+        from launcher.locality.node_object import read_node_labels
 
         found: dict[str, Level] = {}
         told: list[str] = []
-        for name, text in self._handed_in(environ):
-            told.append(_take(name, text, found))
+        for name, text in self._read_label_texts(environ):
+            told.append(_merge_text(name, text, found))
         if not any(level in TIERS for level in found):
             try:
-                labels = node_labels(environ, limit_s, self._root)
-                told.append(_merge("node label", labels, found))
+                labels = read_node_labels(environ, limit_s, self._root)
+                told.append(_merge_labels("node label", labels, found))
             except NoAnswer as error:
                 told.append(str(error))
-        if any(environ.get(name) for name in tpu_slice.SIGNS):
+        if any(environ.get(name) for name in tpu_slice.IDENTITY_VARIABLES):
             found.pop("slice", None)  # these tell it themselves; the pool has another name, which would be a conflict
         zone = found.get("zone")
-        if zone and zone.domain.isdecimal() and signs.sign_of("azure", self._root):
+        if zone and zone.domain.isdecimal() and signs.find_cloud_signature("azure", self._root):
             # Where Azure has no zones, its cloud provider writes the fault domain there (cloud-provider-azure, #10222).
             del found["zone"]
             told.append(f"zone {zone.domain} is none, but a fault domain of Azure's")
-        return Hints(in_order(found.values()), "; ".join(told))
+        return Hints(sort_levels(found.values()), "; ".join(told))
 
-    def _handed_in(self, environ: Mapping[str, str]) -> Iterator[tuple[str, str | OSError]]:
+    def _read_label_texts(self, environ: Mapping[str, str]) -> Iterator[tuple[str, str | OSError]]:
         """Name and text of what holds labels."""
         if environ.get(LABELS):
             yield LABELS, environ[LABELS]
@@ -69,10 +69,10 @@ class Source:
         files = [os.path.join(path, file) for file in _PODINFO_FILES] if os.path.isdir(path) else [named]
         for file in files:
             if file and (file == named or os.path.exists(file)):
-                yield file, _content(file)
+                yield file, _read_file(file)
 
 
-def _content(path: str) -> str | OSError:
+def _read_file(path: str) -> str | OSError:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(_FILE_MAX)
@@ -80,22 +80,22 @@ def _content(path: str) -> str | OSError:
         return error
 
 
-def _take(name: str, text: str | OSError, found: dict[str, Level]) -> str:
+def _merge_text(name: str, text: str | OSError, found: dict[str, Level]) -> str:
     """Add the levels that a text of labels names, and say what came of it."""
-    from launcher.locality.labels import Unreadable, read_text
+    from launcher.locality.labels import LabelsError, parse_labels
 
     if isinstance(text, OSError):
         return f"{name} cannot be read: {text.strerror}"
     try:
-        return _merge(f"{name}:", read_text(text), found)
-    except Unreadable as error:
+        return _merge_labels(f"{name}:", parse_labels(text), found)
+    except LabelsError as error:
         return f"{name}: {error}"
 
 
-def _merge(what: str, labels: Mapping[str, str], found: dict[str, Level]) -> str:
-    from launcher.locality.levels import taken
+def _merge_labels(what: str, labels: Mapping[str, str], found: dict[str, Level]) -> str:
+    from launcher.locality.levels import derive_levels
 
-    levels, remarks = taken("kubernetes", labels, what)
+    levels, remarks = derive_levels("kubernetes", labels, what)
     for level in levels:
         found.setdefault(level.name, level)
     called = what.removesuffix(":") if what.endswith(":") else f"{what}s"

@@ -17,61 +17,61 @@ _LETTERS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v
 _COUNT_MAX = 10_000
 
 
-class Unreadable(ValueError):
+class LabelsError(ValueError):
     """The text is in none of these forms; the message is a clause that says where."""
 
 
-def read_text(text: str) -> dict[str, str]:
+def parse_labels(text: str) -> dict[str, str]:
     """Labels by key; of a key that is there twice the last. Raises Unreadable."""
     if text.lstrip().startswith("{"):
-        return _of_json(text)
+        return _parse_json(text)
     found: dict[str, str] = {}
     for line in text.splitlines():
-        _read_line(line.strip(), found)
+        _parse_line(line.strip(), found)
         if len(found) > _COUNT_MAX:
-            raise Unreadable(f"more than {_COUNT_MAX} labels")
+            raise LabelsError(f"more than {_COUNT_MAX} labels")
     return found
 
 
-def _read_line(line: str, found: dict[str, str]) -> None:
+def _parse_line(line: str, found: dict[str, str]) -> None:
     at = 0  # what has been read is not cut off: a line may be long
     while at < len(line):
         key = _KEY.match(line, at)
         if not key or not key[1].strip():
-            raise Unreadable(f"{line[at : at + 60]!r} is not KEY=VALUE")
+            raise LabelsError(f"{line[at : at + 60]!r} is not KEY=VALUE")
         if line.startswith('"', key.end()):
             quoted = _QUOTED.match(line, key.end())
             if not quoted:
-                raise Unreadable(f"{line[at : at + 60]!r} ends within a value")
-            value, at = _unquoted(quoted[0].rstrip(", ")), quoted.end()
+                raise LabelsError(f"{line[at : at + 60]!r} ends within a value")
+            value, at = _unquote(quoted[0].rstrip(", ")), quoted.end()
         else:
             comma = line.find(",", key.end())
             value, at = line[key.end() : comma if comma >= 0 else None], comma + 1 if comma >= 0 else len(line)
             if "$(" in value:  # what Kubernetes leaves of a variable that was not defined before
-                raise Unreadable(f"{value[:60]} was not replaced: that variable must be defined before this one")
+                raise LabelsError(f"{value[:60]} was not replaced: that variable must be defined before this one")
         found[key[1].strip()] = value.strip()
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     """What Go's strconv.Quote made of a string, undone."""
 
-    def letter(match: re.Match[str]) -> str:
+    def decode_escape(match: re.Match[str]) -> str:
         code = match[1] or match[2] or match[3]
         if code is None:
             return _LETTERS.get(match[4], match[4])
         number = int(code, 16)
         return chr(number) if number < 0x110000 and not 0xD800 <= number < 0xE000 else "\ufffd"
 
-    return _ESCAPE.sub(letter, text[1:-1])
+    return _ESCAPE.sub(decode_escape, text[1:-1])
 
 
-def _of_json(text: str) -> dict[str, str]:
+def _parse_json(text: str) -> dict[str, str]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        raise Unreadable("it begins like JSON and is none") from None
+        raise LabelsError("it begins like JSON and is none") from None
     metadata = found.get("metadata")
     labels = metadata.get("labels", {}) if isinstance(metadata, dict) else found
     if not isinstance(labels, dict):
-        raise Unreadable("its labels are no JSON object")
+        raise LabelsError("its labels are no JSON object")
     return {key: value for key, value in labels.items() if isinstance(value, str)}

@@ -13,52 +13,56 @@ from math import prod
 from typing import NamedTuple
 
 from launcher.locality import LEVELS, Level, is_text
-from launcher.locality.keys import FROM_FAR, FROM_NEAR, TIERS, Key, families
+from launcher.locality.keys import FROM_FAR, FROM_NEAR, TIERS, Key, list_families
 
 _TPU_POOL, _TPU_SHAPE = "cloud.google.com/gke-nodepool", "cloud.google.com/gke-tpu-topology"
 _TPU_PARTS = ("cloud.google.com/gke-tpu-partition-", "cloud.google.com/gke-tpu-slice")
 _HOST_CHIPS_MAX = 8  # a slice of more chips than any host has is of several hosts
 # What is written where nothing is known; all nodes that carry it would seem to stand at one place. The first is that of
 # OKE's labeler (oracle-quickstart/oci-hpc-oke, labeler-configmap.yaml).
-_NOTHINGS = frozenset({"no-imds-data", "unknown", "none", "null", "n/a", "undefined"})
+_PLACEHOLDERS = frozenset({"no-imds-data", "unknown", "none", "null", "n/a", "undefined"})
 _LAYERS = (3, 4)  # AWS names so many layers; from fewer it cannot be told which is the leaf
 
 
-class Taken(NamedTuple):
+class KeyLevels(NamedTuple):
     """`levels`: outermost first; `remarks`: what was there and could not be used, as clauses."""
 
     levels: tuple[Level, ...]
     remarks: tuple[str, ...]
 
 
-def taken(source: str, values: Mapping[str, str], what: str = "") -> Taken:
+def derive_levels(source: str, values: Mapping[str, str], what: str = "") -> KeyLevels:
     """The levels that `values`, by key, stand for. `what`: what a key is, for the origin, like "node label"."""
     found: dict[str, Level] = {}
     remarks: list[str] = []
     tree: str | None = None
-    for keys in families(source):
+    for keys in list_families(source):
         family = keys[0].family
-        for level, (domain, name) in _of_family(keys, values, remarks).items():
+        for level, (domain, name) in _derive_family_levels(keys, values, remarks).items():
             if level in TIERS:
                 tree = tree or family
                 if tree != family:
                     continue
             found.setdefault(level, Level(level, domain, f"{what} {name}".lstrip()))
-    return Taken(in_order(found.values()), tuple(dict.fromkeys(remarks)))
+    return KeyLevels(sort_levels(found.values()), tuple(dict.fromkeys(remarks)))
 
 
-def in_order(levels: Iterable[Level]) -> tuple[Level, ...]:
+def sort_levels(levels: Iterable[Level]) -> tuple[Level, ...]:
     """The same levels, outermost first."""
     return tuple(sorted(levels, key=lambda level: LEVELS.index(level.name)))
 
 
-def _of_family(keys: Iterable[Key], values: Mapping[str, str], remarks: list[str]) -> dict[str, tuple[str, str]]:
+def _derive_family_levels(
+    keys: Iterable[Key], values: Mapping[str, str], remarks: list[str]
+) -> dict[str, tuple[str, str]]:
     """Level -> its domain, and the key that said so."""
     found: dict[str, tuple[str, str]] = {}
     for key in keys:
         if key.level in (FROM_NEAR, FROM_FAR):
-            numbered = _numbered(key.name.removesuffix("N"), values, remarks)
-            tiers = _from_near(numbered, remarks) if key.level == FROM_NEAR else _from_far(numbered, remarks)
+            numbered = _find_numbered_keys(key.name.removesuffix("N"), values, remarks)
+            tiers = (
+                _assign_from_near(numbered, remarks) if key.level == FROM_NEAR else _assign_from_far(numbered, remarks)
+            )
             for level, name in tiers.items():
                 found.setdefault(level, (values[name], name))
         elif key.level and key.name in values and _is_usable(key.name, values, remarks):
@@ -71,7 +75,7 @@ def _is_usable(name: str, values: Mapping[str, str], remarks: list[str]) -> bool
         if values[name]:  # an empty label is how Kubernetes says: there is none
             remarks.append(f"{name} is no name")
         return False
-    if values[name].lower() in _NOTHINGS:
+    if values[name].lower() in _PLACEHOLDERS:
         remarks.append(f"{name} is {values[name]}")
         return False
     return name != _TPU_POOL or _is_slice(values)
@@ -87,7 +91,7 @@ def _is_slice(values: Mapping[str, str]) -> bool:
     return prod(int(side) for side in sides) > _HOST_CHIPS_MAX
 
 
-def _numbered(prefix: str, values: Mapping[str, str], remarks: list[str]) -> dict[int, str]:
+def _find_numbered_keys(prefix: str, values: Mapping[str, str], remarks: list[str]) -> dict[int, str]:
     """Number -> key, for the keys that are `prefix` and a number."""
     found: dict[int, str] = {}
     for name in values:
@@ -98,7 +102,7 @@ def _numbered(prefix: str, values: Mapping[str, str], remarks: list[str]) -> dic
     return found
 
 
-def _from_near(numbered: Mapping[int, str], remarks: list[str]) -> dict[str, str]:
+def _assign_from_near(numbered: Mapping[int, str], remarks: list[str]) -> dict[str, str]:
     """Level -> key; 0 is the switch next to the node."""
     for number, name in sorted(numbered.items()):
         if number >= len(TIERS):
@@ -106,7 +110,7 @@ def _from_near(numbered: Mapping[int, str], remarks: list[str]) -> dict[str, str
     return {TIERS[number]: name for number, name in numbered.items() if number < len(TIERS)}
 
 
-def _from_far(numbered: Mapping[int, str], remarks: list[str]) -> dict[str, str]:
+def _assign_from_far(numbered: Mapping[int, str], remarks: list[str]) -> dict[str, str]:
     """Level -> key; 1 is the farthest, and the highest is the switch next to the node."""
     if not numbered:
         return {}

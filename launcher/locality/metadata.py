@@ -36,7 +36,7 @@ class NoAnswer(Exception):
     """The server gave nothing that can be used; the message is a clause that says what it did."""
 
 
-class Answer(NamedTuple):
+class HttpResponse(NamedTuple):
     """`headers`: by lower-case name."""
 
     status: int
@@ -50,18 +50,20 @@ class Server:
     def __init__(self, address: tuple[str, int], limit_s: float, tls: ssl.SSLContext | None = None) -> None:
         self._address = address
         self._limit_s = limit_s
-        self._until = time.monotonic() + limit_s
+        self._deadline = time.monotonic() + limit_s
         self._tls = tls
 
-    def ask(self, path: str, headers: Mapping[str, str], *, method: str = "GET", size_max: int = SIZE_MAX) -> Answer:
+    def ask(
+        self, path: str, headers: Mapping[str, str], *, method: str = "GET", size_max: int = SIZE_MAX
+    ) -> HttpResponse:
         """What it answers, whatever the status; path and headers must be ASCII. Raises NoAnswer."""
         from http.client import HTTPException
 
         try:
-            with self._connected() as connection:
-                connection.settimeout(self.left_s())
-                connection.sendall(self._question(method, path, headers))
-                return self._answer(connection, method, size_max)
+            with self._connect() as connection:
+                connection.settimeout(self.require_remaining_s())
+                connection.sendall(self._encode_request(method, path, headers))
+                return self._read_response(connection, method, size_max)
         except TimeoutError:
             raise NoAnswer(f"does not answer within {self._limit_s:g} s") from None
         except ConnectionRefusedError:
@@ -69,31 +71,31 @@ class Server:
         except HTTPException:
             raise NoAnswer("answers with something that is no HTTP") from None
         except OSError as error:
-            raise NoAnswer(f"cannot be asked: {_words(error)}") from None
+            raise NoAnswer(f"cannot be asked: {_describe_error(error)}") from None
         except UnicodeDecodeError:
             raise NoAnswer("answers with something that is no text") from None
 
-    def left_s(self) -> float:
+    def require_remaining_s(self) -> float:
         """The seconds that are left, more than 0. Raises TimeoutError."""
-        left_s = self._until - time.monotonic()
+        left_s = self._deadline - time.monotonic()
         if left_s <= 0:
             raise TimeoutError
         return left_s
 
-    def _connected(self) -> socket.socket:
+    def _connect(self) -> socket.socket:
         import socket
 
-        plain = socket.create_connection(self._address, self.left_s())
+        plain = socket.create_connection(self._address, self.require_remaining_s())
         if self._tls is None:
             return plain
         try:
-            plain.settimeout(self.left_s())
+            plain.settimeout(self.require_remaining_s())
             return self._tls.wrap_socket(plain, server_hostname=self._address[0])
         except BaseException:
             plain.close()
             raise
 
-    def _question(self, method: str, path: str, headers: Mapping[str, str]) -> bytes:
+    def _encode_request(self, method: str, path: str, headers: Mapping[str, str]) -> bytes:
         host = self._address[0]
         lines = [f"{method} {path} HTTP/1.1", f"Host: {f'[{host}]' if ':' in host else host}", "Connection: close"]
         if method != "GET":
@@ -101,10 +103,10 @@ class Server:
         lines += (f"{name}: {value}" for name, value in headers.items())
         return "\r\n".join((*lines, "", "")).encode("ascii")
 
-    def _answer(self, connection: socket.socket, method: str, size_max: int) -> Answer:
+    def _read_response(self, connection: socket.socket, method: str, size_max: int) -> HttpResponse:
         from http.client import HTTPResponse
 
-        readable: Any = _Readable(connection, self, _HEAD_MAX + size_max)
+        readable: Any = _LimitedReader(connection, self, _HEAD_MAX + size_max)
         response = HTTPResponse(readable, method=method)
         try:
             response.begin()
@@ -116,16 +118,16 @@ class Server:
             raise NoAnswer(f"answers with more than {size_max >> 10} KiB")
         if response.length:
             raise NoAnswer("breaks off within its answer")
-        return Answer(response.status, content.decode(), headers)
+        return HttpResponse(response.status, content.decode(), headers)
 
 
-class _Readable(io.RawIOBase):
+class _LimitedReader(io.RawIOBase):
     """The connection as HTTPResponse reads it: every wait within the server's limit, and not without end."""
 
     def __init__(self, connection: socket.socket, server: Server, size_max: int) -> None:
         self._connection = connection
         self._server = server
-        self._left = size_max
+        self._bytes_left = size_max
 
     def makefile(self, mode: str) -> io.BufferedReader:
         return io.BufferedReader(self)
@@ -134,15 +136,15 @@ class _Readable(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        if not self._left:
+        if not self._bytes_left:
             raise NoAnswer("answers without end")
-        self._connection.settimeout(self._server.left_s())
-        count = self._connection.recv_into(memoryview(buffer)[: self._left])
-        self._left -= count
+        self._connection.settimeout(self._server.require_remaining_s())
+        count = self._connection.recv_into(memoryview(buffer)[: self._bytes_left])
+        self._bytes_left -= count
         return count
 
 
-def fields(text: str) -> dict[str, Any]:
+def parse_object(text: str) -> dict[str, Any]:
     """The object that a server's JSON is. Raises NoAnswer."""
     import json
 
@@ -155,12 +157,12 @@ def fields(text: str) -> dict[str, Any]:
     return found
 
 
-def word(value: object) -> str:
+def strip_text(value: object) -> str:
     """A value as a server gave it, without what is around it; empty if it is no text."""
     return value.strip() if isinstance(value, str) else ""
 
 
-def _words(error: OSError) -> str:
+def _describe_error(error: OSError) -> str:
     """What went wrong, without the library's numbers."""
     said: str = getattr(error, "verify_message", "") or error.strerror or str(error) or type(error).__name__
     return said

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from launcher.locality.metadata import NoAnswer, Server, fields
+from launcher.locality.metadata import NoAnswer, Server, parse_object
 from launcher.locality.signs import ACCOUNT, SERVICE_HOST
 
 if TYPE_CHECKING:
@@ -29,12 +29,12 @@ LIMIT_S = 1.5
 _PORTS = ("KUBERNETES_SERVICE_PORT_HTTPS", "KUBERNETES_SERVICE_PORT")
 _ACCEPT = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 _NODE = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
-_WHO = re.compile(r"system:serviceaccount:[a-z0-9.:-]{1,320}")
+_ACCOUNT_NAME = re.compile(r"system:serviceaccount:[a-z0-9.:-]{1,320}")
 _SIZE_MAX = 4 << 20
 _TOKEN_MAX = 1 << 16
 
 
-def node_labels(environ: Mapping[str, str], limit_s: float, root: str = "/") -> dict[str, str]:
+def read_node_labels(environ: Mapping[str, str], limit_s: float, root: str = "/") -> dict[str, str]:
     """The labels by key. `root`: where /var hangs, for tests. Raises NoAnswer with a whole clause."""
     account = os.path.join(root, ACCOUNT)
     node = next((environ[name] for name in NODE_NAMES if environ.get(name)), "")
@@ -42,16 +42,16 @@ def node_labels(environ: Mapping[str, str], limit_s: float, root: str = "/") -> 
         raise NoAnswer(f"{NODE_NAMES[0]} is not set from spec.nodeName, so the node's labels cannot be asked for")
     if not _NODE.fullmatch(node):
         raise NoAnswer(f"{node[:60]!r} is no name of a Kubernetes node")
-    host, port = _address(environ)
-    token = _token(f"{account}/token")
-    tls = _trusting(f"{account}/ca.crt")
+    host, port = _find_address(environ)
+    token = _read_token(f"{account}/token")
+    tls = _make_tls_context(f"{account}/ca.crt")
     try:
         answer = Server((host, port), min(limit_s, LIMIT_S), tls).ask(
             f"/api/v1/nodes/{node}", {"Authorization": f"Bearer {token}", "Accept": _ACCEPT}, size_max=_SIZE_MAX
         )
         if answer.status != 200:
-            raise NoAnswer(_refused(answer.status, answer.text, node))
-        metadata = fields(answer.text).get("metadata")
+            raise NoAnswer(_describe_refusal(answer.status, answer.text, node))
+        metadata = parse_object(answer.text).get("metadata")
     except NoAnswer as error:
         raise NoAnswer(f"the API server {error}") from None
     labels = metadata.get("labels") if isinstance(metadata, dict) else None
@@ -59,7 +59,7 @@ def node_labels(environ: Mapping[str, str], limit_s: float, root: str = "/") -> 
     return {name: value for name, value in labels.items() if isinstance(value, str)}
 
 
-def _address(environ: Mapping[str, str]) -> tuple[str, int]:
+def _find_address(environ: Mapping[str, str]) -> tuple[str, int]:
     host = environ.get(SERVICE_HOST, "")
     port = next((environ[name] for name in _PORTS if environ.get(name)), "443")
     if not (host.isascii() and host.isprintable() and host and " " not in host):
@@ -69,7 +69,7 @@ def _address(environ: Mapping[str, str]) -> tuple[str, int]:
     return host, int(port)
 
 
-def _token(path: str) -> str:
+def _read_token(path: str) -> str:
     try:
         with open(path, encoding="ascii", errors="replace") as file:
             token = file.read(_TOKEN_MAX).strip()
@@ -81,7 +81,7 @@ def _token(path: str) -> str:
     return token
 
 
-def _trusting(authority: str) -> ssl.SSLContext:
+def _make_tls_context(authority: str) -> ssl.SSLContext:
     """TLS that trusts the cluster's authority, and no other.
 
     Python 3.13 asks more of certificates than Kubernetes does (VERIFY_X509_STRICT): authorities of many clusters, those
@@ -97,11 +97,11 @@ def _trusting(authority: str) -> ssl.SSLContext:
     return trusting
 
 
-def _refused(status: int, text: str, node: str) -> str:
+def _describe_refusal(status: int, text: str, node: str) -> str:
     if status == 401:
         return "does not accept the token of the pod's service account"
     if status == 403:
-        who = _WHO.search(text)
+        who = _ACCOUNT_NAME.search(text)
         return f"does not let {who[0] if who else 'this pod'} read its node: a ClusterRole with {RULE} is missing"
     if status == 404:
         return f"knows no node {node}: {NODE_NAMES[0]} must be spec.nodeName"

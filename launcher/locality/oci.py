@@ -8,13 +8,13 @@ keep of them, and are kept here too, so that a node that reads labels and one th
 from __future__ import annotations
 
 from launcher.locality.cloud import CloudSource
-from launcher.locality.metadata import Answer, NoAnswer, Server, fields, word
+from launcher.locality.metadata import HttpResponse, NoAnswer, Server, parse_object, strip_text
 
 _PATH = "/opc/v2/"
 _REGION, _DOMAIN = "instance/canonicalRegionName", "instance/availabilityDomain"
 _RDMA = ("customerLocalBlock", "customerNetworkBlock", "customerHPCIslandId", "customerGpuMemoryFabric")
 _HOST = ("networkBlockId", "rackId")
-_KEPT = 11
+_SUFFIX_LENGTH = 11
 
 
 class Source(CloudSource):
@@ -24,25 +24,25 @@ class Source(CloudSource):
         for key in (_REGION, _DOMAIN):
             answer = _ask(server, key)
             if answer.status == 200:
-                values[key] = word(answer.text).rpartition(":")[2]
-        if _blocks(server, values, "host/rdmaTopologyData", "rdmaTopologyData", _RDMA):
+                values[key] = strip_text(answer.text).rpartition(":")[2]
+        if _read_blocks(server, values, "host/rdmaTopologyData", "rdmaTopologyData", _RDMA):
             return ""
-        if _blocks(server, values, "host/", "host", _HOST):
+        if _read_blocks(server, values, "host/", "host", _HOST):
             return ""
         return "no rdmaTopologyData: this machine has no RDMA network, or its tenancy no capacity topology"
 
 
-def _blocks(server: Server, values: dict[str, str], path: str, called: str, keys: tuple[str, ...]) -> bool:
+def _read_blocks(server: Server, values: dict[str, str], path: str, prefix: str, keys: tuple[str, ...]) -> bool:
     answer = _ask(server, path)
     if answer.status != 200:
         return False
-    found = fields(answer.text)
-    blocks = {f"{called}: {key}": word(found.get(key)).rpartition(".")[2][-_KEPT:] for key in keys}
+    found = parse_object(answer.text)
+    blocks = {f"{prefix}: {key}": strip_text(found.get(key)).rpartition(".")[2][-_SUFFIX_LENGTH:] for key in keys}
     values.update(blocks)
     return any(blocks.values())
 
 
-def _ask(server: Server, path: str) -> Answer:
+def _ask(server: Server, path: str) -> HttpResponse:
     answer = server.ask(_PATH + path, {"Authorization": "Bearer Oracle"})
     if answer.status not in (200, 404):
         raise NoAnswer(f"answers {answer.status} to {path}")

@@ -21,39 +21,43 @@ _RANKS = {name: rank for rank, name in enumerate(LEVELS)}
 _OWN_RANK = _RANKS["leaf"] + 0.5  # where a level stands of which nothing is known
 
 
-class Order(NamedTuple):
+class LevelOrder(NamedTuple):
     """`levels`: every name once, outermost first; `remarks`: where the lists contradict each other."""
 
     levels: tuple[str, ...]
     remarks: tuple[str, ...]
 
 
-def order(lists: Mapping[tuple[str, ...], int]) -> Order:
+def order_levels(lists: Mapping[tuple[str, ...], int]) -> LevelOrder:
     """One order for the names of all lists; `lists`: a list of names, outermost first -> how often it was given."""
     names = {name for one in lists for name in one}
     if names <= _RANKS.keys():
         levels = tuple(sorted(names, key=_RANKS.__getitem__))
-        return Order(levels, tuple(_disordered(one) for one in sorted(lists) if _places(one) != sorted(_places(one))))
+        return LevelOrder(
+            levels,
+            tuple(_describe_disorder(one) for one in sorted(lists) if _list_ranks(one) != sorted(_list_ranks(one))),
+        )
     votes: dict[tuple[str, str], int] = {}
     for one, count in lists.items():
         for index, outer in enumerate(one):
             for inner in one[index + 1 :]:
                 if not (outer in _RANKS and inner in _RANKS):
                     votes[outer, inner] = votes.get((outer, inner), 0) + count
-    inside = _known(names)
+    inside = _build_nesting(names)
     remarks: list[str] = []
     for outer, inner in sorted(votes, key=lambda pair: (-votes[pair], pair)):
-        if _reaches(inside, inner, outer):
+        if _can_reach(inside, inner, outer):
             remarks.append(
-                f"{outer} is taken to be inside {inner}, though {_count(votes[outer, inner])} it the other way round"
+                f"{outer} is taken to be inside {inner}, though {_format_votes(votes[outer, inner])} it the other "
+                "way round"
             )
         else:
             inside[outer].add(inner)
-    disordered = [_disordered(one) for one in sorted(lists) if _places(one) != sorted(_places(one))]
-    return Order(tuple(_lined_up(inside)), (*disordered, *remarks))
+    disordered = [_describe_disorder(one) for one in sorted(lists) if _list_ranks(one) != sorted(_list_ranks(one))]
+    return LevelOrder(tuple(_sort_topologically(inside)), (*disordered, *remarks))
 
 
-def _known(names: Iterable[str]) -> dict[str, set[str]]:
+def _build_nesting(names: Iterable[str]) -> dict[str, set[str]]:
     """Name -> the names that are inside it, as far as `LEVELS` says; only the next one, the rest follows."""
     inside: dict[str, set[str]] = {name: set() for name in names}
     known = sorted((name for name in inside if name in _RANKS), key=_RANKS.__getitem__)
@@ -62,21 +66,21 @@ def _known(names: Iterable[str]) -> dict[str, set[str]]:
     return inside
 
 
-def _places(names: Iterable[str]) -> list[int]:
+def _list_ranks(names: Iterable[str]) -> list[int]:
     return [_RANKS[name] for name in names if name in _RANKS]
 
 
-def _disordered(names: Iterable[str]) -> str:
+def _describe_disorder(names: Iterable[str]) -> str:
     known = [name for name in names if name in _RANKS]
     usual = sorted(known, key=_RANKS.__getitem__)
     return f"levels are given as {', '.join(known)}, and taken as {', '.join(usual)}"
 
 
-def _count(votes: int) -> str:
+def _format_votes(votes: int) -> str:
     return "1 has" if votes == 1 else f"{votes} have"
 
 
-def _reaches(inside: Mapping[str, set[str]], start: str, goal: str) -> bool:
+def _can_reach(inside: Mapping[str, set[str]], start: str, goal: str) -> bool:
     seen, left = {start}, [start]
     while left:
         name = left.pop()
@@ -87,7 +91,7 @@ def _reaches(inside: Mapping[str, set[str]], start: str, goal: str) -> bool:
     return False
 
 
-def _lined_up(inside: Mapping[str, set[str]]) -> list[str]:
+def _sort_topologically(inside: Mapping[str, set[str]]) -> list[str]:
     """Every name before those inside it; of several that may come next, the one that is usually outermost."""
     outside = dict.fromkeys(inside, 0)
     for names in inside.values():
@@ -96,7 +100,7 @@ def _lined_up(inside: Mapping[str, set[str]]) -> list[str]:
     ready = [name for name, count in outside.items() if not count]
     found: list[str] = []
     while ready:
-        ready.sort(key=lambda name: (_rank(inside, name), name), reverse=True)
+        ready.sort(key=lambda name: (_find_rank(inside, name), name), reverse=True)
         found.append(name := ready.pop())
         for inner in inside[name]:
             outside[inner] -= 1
@@ -105,7 +109,7 @@ def _lined_up(inside: Mapping[str, set[str]]) -> list[str]:
     return found
 
 
-def _rank(inside: Mapping[str, set[str]], name: str) -> float:
+def _find_rank(inside: Mapping[str, set[str]], name: str) -> float:
     """A level of somebody's own that is outside a known one comes directly before that."""
     if name in _RANKS:
         return _RANKS[name]

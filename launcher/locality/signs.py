@@ -17,7 +17,7 @@ from rendezvous.values import NamedTuple
 _SIZE_MAX = 256
 
 
-class Sign(NamedTuple):
+class CloudSignature(NamedTuple):
     """`file` begins with `text` on the machines of `cloud`, says `citation`."""
 
     cloud: str
@@ -36,19 +36,19 @@ _DMI = "sys/class/dmi/id"
 _EC2 = "docs.aws.amazon.com/AWSEC2/latest/UserGuide/identify_ec2_instances.html"
 _CLOUD_INIT = "github.com/canonical/cloud-init tools/ds-identify"
 
-SIGNS: tuple[Sign, ...] = (
-    Sign("aws", f"{_DMI}/sys_vendor", "Amazon EC2", _EC2),
-    Sign("aws", "sys/hypervisor/uuid", "ec2", _EC2),
-    Sign("gce", f"{_DMI}/product_name", "Google", "github.com/googleapis/google-auth-library-python"),
-    Sign("azure", f"{_DMI}/chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77", _CLOUD_INIT),
-    Sign("oci", f"{_DMI}/chassis_asset_tag", "OracleCloud.com", _CLOUD_INIT),
+CLOUD_SIGNATURES: tuple[CloudSignature, ...] = (
+    CloudSignature("aws", f"{_DMI}/sys_vendor", "Amazon EC2", _EC2),
+    CloudSignature("aws", "sys/hypervisor/uuid", "ec2", _EC2),
+    CloudSignature("gce", f"{_DMI}/product_name", "Google", "github.com/googleapis/google-auth-library-python"),
+    CloudSignature("azure", f"{_DMI}/chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77", _CLOUD_INIT),
+    CloudSignature("oci", f"{_DMI}/chassis_asset_tag", "OracleCloud.com", _CLOUD_INIT),
 )  # fmt: skip
 
 
-def sign_of(cloud: str, root: str = "/") -> str:
+def find_cloud_signature(cloud: str, root: str = "/") -> str:
     """What says that this machine is in that cloud, as words; empty if nothing does. `root`: where /sys hangs."""
-    for sign in SIGNS:
-        if sign.cloud == cloud and _beginning(os.path.join(root, sign.file)).startswith(sign.text):
+    for sign in CLOUD_SIGNATURES:
+        if sign.cloud == cloud and _read_start(os.path.join(root, sign.file)).startswith(sign.text):
             return f"/{sign.file} begins with {sign.text}"
     return ""
 
@@ -58,7 +58,7 @@ def is_pod(environ: Mapping[str, str], root: str = "/") -> bool:
     return bool(environ.get(SERVICE_HOST)) or os.path.isdir(os.path.join(root, ACCOUNT))
 
 
-def _beginning(path: str) -> str:
+def _read_start(path: str) -> str:
     try:
         with open(path, encoding="ascii", errors="replace") as file:
             return file.read(_SIZE_MAX)

@@ -22,22 +22,22 @@ class Source:
 
     def __init__(self, devices: Sequence[Device] = ()) -> None:
         self._devices = devices
-        self.identity: tpu_slice.Identity | None = None
+        self.identity: tpu_slice.SliceIdentity | None = None
 
     def is_likely(self, environ: Mapping[str, str]) -> bool:
         if self._devices and self._devices[0].kind != "tpu":
             return False
-        return bool(self._devices) or any(environ.get(name) for name in tpu_slice.SIGNS)
+        return bool(self._devices) or any(environ.get(name) for name in tpu_slice.IDENTITY_VARIABLES)
 
     def look(self, environ: Mapping[str, str], limit_s: float) -> Hints:
         origin = tpu_slice.HOSTNAMES
-        found, reason = tpu_slice.read(environ)
-        if found is None and self._devices and not any(environ.get(name) for name in tpu_slice.SIGNS):
+        found, reason = tpu_slice.read_identity(environ)
+        if found is None and self._devices and not any(environ.get(name) for name in tpu_slice.IDENTITY_VARIABLES):
             from launcher.devices import tpu_metadata
 
-            answer = tpu_metadata.ask(environ, limit_s=min(limit_s, tpu_metadata.LIMIT_S))
+            answer = tpu_metadata.fetch_metadata(environ, limit_s=min(limit_s, tpu_metadata.LIMIT_S))
             if answer.variables:
-                found, reason = tpu_slice.read({**environ, **answer.variables})
+                found, reason = tpu_slice.read_identity({**environ, **answer.variables})
                 origin = f"{origin} {answer.reason}"
             else:
                 reason = f"{reason}; {answer.reason}"

@@ -36,21 +36,21 @@ class Source:
         if not kinds:
             return Hints((), f"{PATTERN}=node: this cluster's network is not described to Slurm (topology/flat)")
         if set(kinds) == {"switch"} or kinds == ["block"]:
-            return _placed(address, kinds, environ.get(_NODE, ""))
+            return _parse_address(address, kinds, environ.get(_NODE, ""))
         return Hints((), f"{PATTERN}={pattern} is neither a tree nor a block: it names no domains")
 
 
-def _placed(address: str, kinds: list[str], node: str) -> Hints:
-    from launcher.locality.keys import TIERS, level_of
-    from launcher.locality.levels import in_order
+def _parse_address(address: str, kinds: list[str], node: str) -> Hints:
+    from launcher.locality.keys import TIERS, find_level
+    from launcher.locality.levels import sort_levels
 
-    parts = _parts(address, len(kinds), node)
+    parts = _split_address(address, len(kinds), node)
     if parts is None:
         return Hints((), f"{ADDRESS}={address} does not fit {'.'.join((*kinds, 'node'))}")
     if node and parts[-1] != node:
         return Hints((), f"{ADDRESS}={address} is about another node than {node}: variables of another task")
     if kinds == ["block"]:
-        tiers: tuple[str, ...] = (level_of("slurm", "block"),)
+        tiers: tuple[str, ...] = (find_level("slurm", "block"),)
     else:
         tiers = TIERS[: len(kinds)][::-1]
     places = parts[:-1][-len(TIERS) :]  # of a deeper tree the outermost are left out
@@ -59,10 +59,10 @@ def _placed(address: str, kinds: list[str], node: str) -> Hints:
     ]
     if not levels:
         return Hints((), f"{ADDRESS}={address} names no {kinds[0]}")
-    return Hints(in_order(levels), f"{ADDRESS}={address}")
+    return Hints(sort_levels(levels), f"{ADDRESS}={address}")
 
 
-def _parts(address: str, count: int, node: str) -> list[str] | None:
+def _split_address(address: str, count: int, node: str) -> list[str] | None:
     """As many switches as there should be, and the node, whose name may have dots of its own; None if it fits not."""
     if node and address.endswith(f".{node}"):
         parts = [*address.removesuffix(f".{node}").split("."), node]

@@ -14,24 +14,28 @@ from launcher.locality import HOST, LEVELS, LEVELS_MAX, TEXT_MAX, is_text
 
 EXAMPLE = "write it like zone=a,spine=s1,leaf=l3, outermost level first"
 
-Path = tuple[tuple[str, str], ...]
+LevelPath = tuple[tuple[str, str], ...]
 
 
-def read_path(text: str, what: str) -> Path:
+def parse_path(text: str, what: str) -> LevelPath:
     """The levels and domains that a text names. `what`: how messages call the text. Raises UsageError."""
     found: dict[str, str] = {}
     for part in text.split(","):
         level, equals, domain = (piece.strip() for piece in part.partition("="))
         if not (level and equals and domain):
-            raise UsageError(f"{what}: {_shown(part.strip())} is not LEVEL=DOMAIN", EXAMPLE)
-        if not is_level(level):
-            raise UsageError(f"{what}: {_shown(level)} is no name of a level", "letters, digits, - and _")
+            raise UsageError(f"{what}: {_shorten(part.strip())} is not LEVEL=DOMAIN", EXAMPLE)
+        if not is_level_identifier(level):
+            raise UsageError(f"{what}: {_shorten(level)} is no name of a level", "letters, digits, - and _")
         if level == HOST:
             raise UsageError(f"{what} names {HOST!r}, which is the node itself", "leave it out")
         if not is_text(domain):
-            raise UsageError(f"{what}: the domain {_shown(domain)} has more than {TEXT_MAX} or unprintable characters")
+            raise UsageError(
+                f"{what}: the domain {_shorten(domain)} has more than {TEXT_MAX} or unprintable characters"
+            )
         if level in found:
-            raise UsageError(f"{what} names the level {level} twice, as {_shown(found[level])} and {_shown(domain)}")
+            raise UsageError(
+                f"{what} names the level {level} twice, as {_shorten(found[level])} and {_shorten(domain)}"
+            )
         found[level] = domain
     if len(found) > LEVELS_MAX:
         raise UsageError(f"{what} has {len(found)} levels, {LEVELS_MAX} are the most")
@@ -39,7 +43,7 @@ def read_path(text: str, what: str) -> Path:
     return tuple(found.items())
 
 
-def is_level(name: str) -> bool:
+def is_level_identifier(name: str) -> bool:
     """Whether it can stand in options such as --within tp=NAME."""
     return name.isascii() and name.replace("-", "").replace("_", "").isalnum() and name[0].isalnum() and len(name) <= 63
 
@@ -54,6 +58,6 @@ def _require_order(names: Iterable[str], what: str) -> None:
             )
 
 
-def _shown(text: str) -> str:
+def _shorten(text: str) -> str:
     short = text if len(text) <= 40 else f"{text[:37]}..."
     return repr(short)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from launcher.errors import UsageError
-from launcher.options.table import BY_NAME, BY_SHORT, DEMANDS, GROUPS, TABLE, Option
+from launcher.options.table import BY_NAME, BY_SHORT, GROUPS, PLACEMENT_OPTIONS, TABLE, Option
 from rendezvous.values import NamedTuple
 
 TYPE_CHECKING = False
@@ -19,33 +19,33 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BY_NAME",
-    "DEMANDS",
     "GROUPS",
+    "PLACEMENT_OPTIONS",
     "TABLE",
-    "Detected",
-    "Given",
+    "DetectedValue",
     "Option",
-    "Words",
-    "did_you_mean",
-    "find",
-    "gather",
+    "ParsedArgs",
+    "Value",
+    "find_option",
     "parse",
-    "shown",
+    "resolve_values",
+    "sanitize",
+    "suggest",
 ]
 
 
 TEXT_MAX = 4096  # characters of a value: the longest path, and more than any list that somebody has written
-_SHOWN_MAX = 300
+_SANITIZED_MAX = 300
 
 
-def shown(text: str) -> str:
+def sanitize(text: str) -> str:
     """The text as a sentence can hold it: on one line, without what a terminal would obey, and not too long."""
-    if len(text) > _SHOWN_MAX:
-        return f"{shown(text[: _SHOWN_MAX // 2])}... ({len(text)} characters)"
+    if len(text) > _SANITIZED_MAX:
+        return f"{sanitize(text[: _SANITIZED_MAX // 2])}... ({len(text)} characters)"
     return repr(text) if text and (not text.isprintable() or text.isspace()) else text
 
 
-class Words(NamedTuple):
+class ParsedArgs(NamedTuple):
     """A command line taken apart. `values`: option name -> the text given, "1" for a flag.
 
     `asks` is "help" (perhaps with the group in `topic`) or "version" when nothing is to be run.
@@ -54,11 +54,11 @@ class Words(NamedTuple):
     values: Mapping[str, str]
     script: str | None = None
     script_args: tuple[str, ...] = ()
-    asks: Literal["", "help", "version"] = ""
+    action: Literal["", "help", "version"] = ""
     topic: str = ""
 
 
-def parse(words: Sequence[str]) -> Words:
+def parse(argv: Sequence[str]) -> ParsedArgs:
     """Take a command line apart, by argparse's rules. Raises UsageError for what no option can mean.
 
     Options end at the first word that is none: the script. All that follows is the script's, untouched. One `--`
@@ -68,57 +68,57 @@ def parse(words: Sequence[str]) -> Words:
     values: dict[str, str] = {}
     at = 0
     is_dashed = False
-    while at < len(words) and _looks_like_flag(words[at]):
-        word = words[at]
+    while at < len(argv) and _is_flag(argv[at]):
+        word = argv[at]
         at += 1
         if word == "--":
             is_dashed = True
             break
-        for option, attached in _options_in(word):
+        for option, attached in _split_options(word):
             if option.kind == "ask":
-                topic = attached or (words[at] if at < len(words) else "")
+                topic = attached or (argv[at] if at < len(argv) else "")
                 asks: Literal["help", "version"] = "help" if option.name == "help" else "version"
-                return Words(values, asks=asks, topic=topic if topic in GROUPS else "")
+                return ParsedArgs(values, action=asks, topic=topic if topic in GROUPS else "")
             if option.kind == "flag":
                 values[option.name] = "1"
             elif attached is not None:
                 values[option.name] = attached
-            elif at < len(words) and _can_be_value(words[at]):
-                values[option.name] = words[at]
+            elif at < len(argv) and _can_be_value(argv[at]):
+                values[option.name] = argv[at]
                 at += 1
             else:
                 raise UsageError(f"{option.flag} needs a value", f"{option.flag} {option.metavar}")
-    if at == len(words):
-        return Words(values)
-    script, *rest = words[at:]
+    if at == len(argv):
+        return ParsedArgs(values)
+    script, *rest = argv[at:]
     if rest[:1] == ["--"] and not is_dashed:
         del rest[0]
-    return Words(values, script=script, script_args=tuple(rest))
+    return ParsedArgs(values, script=script, script_args=tuple(rest))
 
 
-def _looks_like_flag(word: str) -> bool:
+def _is_flag(word: str) -> bool:
     return len(word) > 1 and word[0] == "-"
 
 
 def _can_be_value(word: str) -> bool:
     """Whether the word after an option is its value: argparse's rule, by which -1 and "-a b" are values."""
-    return not _looks_like_flag(word) or word[1:].replace(".", "", 1).isdigit() or " " in word
+    return not _is_flag(word) or word[1:].replace(".", "", 1).isdigit() or " " in word
 
 
-def _options_in(word: str) -> Iterable[tuple[Option, str | None]]:
+def _split_options(word: str) -> Iterable[tuple[Option, str | None]]:
     """The options of one word, each with the value attached to it: --tee=3, -t3, -t=3, or several as in -mt3."""
     if word.startswith("--"):
         name, equals, attached = word.partition("=")
-        option = find(name)
+        option = find_option(name)
         if equals and not option.takes_value and option.name != "help":
-            raise UsageError(f"{option.flag} is a flag and takes no value, {shown(word)} gives it one")
+            raise UsageError(f"{option.flag} is a flag and takes no value, {sanitize(word)} gives it one")
         yield option, attached if equals else None
         return
     rest = word[1:]
     while rest:
         letter, rest = f"-{rest[0]}", rest[1:]
         if letter not in BY_SHORT:
-            raise _unknown(word)
+            raise _make_unknown_error(word)
         option = BY_SHORT[letter]
         if not option.takes_value:
             yield option, None
@@ -127,7 +127,7 @@ def _options_in(word: str) -> Iterable[tuple[Option, str | None]]:
         return
 
 
-def find(spelling: str) -> Option:
+def find_option(spelling: str) -> Option:
     """The option that `spelling` (--name, --na_me or the start of one) means. Raises UsageError for none or several.
 
     torchrun's own names are tried first, so that a prefix which is complete there means the same here.
@@ -141,43 +141,43 @@ def find(spelling: str) -> Option:
             if len(found) == 1:
                 return found[0]
             if found:
-                raise UsageError(f"{shown(spelling)} could mean {' or '.join(option.flag for option in found)}")
-    raise _unknown(spelling)
+                raise UsageError(f"{sanitize(spelling)} could mean {' or '.join(option.flag for option in found)}")
+    raise _make_unknown_error(spelling)
 
 
-def _unknown(word: str) -> UsageError:
+def _make_unknown_error(word: str) -> UsageError:
     spelling = word.partition("=")[0]
     names = {option.name: option.flag for option in TABLE}
     return UsageError(
-        f"unknown option {shown(spelling)}",
-        did_you_mean(spelling.lstrip("-").replace("_", "-"), names)
+        f"unknown option {sanitize(spelling)}",
+        suggest(spelling.lstrip("-").replace("_", "-"), names)
         or "meshrun -h lists the options; options of the script stand behind its name",
     )
 
 
-def did_you_mean(word: str, known: Mapping[str, str], likeness: float = 0.7) -> str:
+def suggest(word: str, known: Mapping[str, str], similarity: float = 0.7) -> str:
     """The question after a misspelt word, or "" if nothing is near. `known`: what it may be -> how to write that.
 
     `likeness` runs from 0 to 1, the same word; 0.7 takes --mehs for --mesh.
     """
     from difflib import get_close_matches  # only on the way to an error
 
-    close = get_close_matches(word, known, n=1, cutoff=likeness)
+    close = get_close_matches(word, known, n=1, cutoff=similarity)
     if not close:
         # The beginning of a name is a name too, and may be misspelt: --npoc for --nproc-per-node.
         beginnings = {name[: len(word) + 1]: name for name in known}
-        close = [beginnings[start] for start in get_close_matches(word, beginnings, n=1, cutoff=likeness)]
+        close = [beginnings[start] for start in get_close_matches(word, beginnings, n=1, cutoff=similarity)]
     return f"did you mean {known[close[0]]}?" if close else ""
 
 
-class Detected(NamedTuple):
+class DetectedValue(NamedTuple):
     """What the environment of a job controller says for an option, and the variable that it was read from."""
 
     text: str
     origin: str
 
 
-class Given(NamedTuple):
+class Value(NamedTuple):
     """An option's text and where it was found: its flag, a variable, or "default" (then the text is not used).
 
     `is_detected`: nobody gave it; a job controller's variable, `origin`, says so.
@@ -202,7 +202,7 @@ class Given(NamedTuple):
 
     def __str__(self) -> str:
         """How the user wrote it, for messages."""
-        text = shown(self.text)
+        text = sanitize(self.text)
         if self.is_detected:
             return f"{self.option.flag} {text} (from {self.origin})"
         if self.is_flag:
@@ -210,29 +210,31 @@ class Given(NamedTuple):
         return f"{self.origin}={text}"
 
 
-def gather(
-    values: Mapping[str, str], environ: Mapping[str, str], detected: Mapping[str, Detected] | None = None
-) -> dict[str, Given]:
+def resolve_values(
+    flags: Mapping[str, str], environ: Mapping[str, str], detected: Mapping[str, DetectedValue] | None = None
+) -> dict[str, Value]:
     """Where each option's value comes from: the command line, LAUNCHER_*, PET_*, `detected`, else its default.
 
     `detected`: name of an option -> what a job controller's environment says. An empty text counts as not given.
     Raises UsageError for a text of more than TEXT_MAX characters.
     """
     return {
-        option.name: _given(option, values, environ, (detected or {}).get(option.name))
+        option.name: _resolve_value(option, flags, environ, (detected or {}).get(option.name))
         for option in TABLE
         if option.kind != "ask"
     }
 
 
-def _given(option: Option, values: Mapping[str, str], environ: Mapping[str, str], detected: Detected | None) -> Given:
-    candidates = [(option.flag, values.get(option.name)), *((name, environ.get(name)) for name in option.variables)]
+def _resolve_value(
+    option: Option, flags: Mapping[str, str], environ: Mapping[str, str], detected: DetectedValue | None
+) -> Value:
+    candidates = [(option.flag, flags.get(option.name)), *((name, environ.get(name)) for name in option.variables)]
     for origin, text in candidates:
         if text is None or (text == "" and option.kind == "text"):
             continue
         if len(text) > TEXT_MAX:
             raise UsageError(f"{origin} has {len(text)} characters, {TEXT_MAX} is the most that is read")
-        return Given(option, text, origin)
+        return Value(option, text, origin)
     if detected is not None:
-        return Given(option, detected.text, detected.origin, is_detected=True)
-    return Given(option, option.default, "default")
+        return Value(option, detected.text, detected.origin, is_detected=True)
+    return Value(option, option.default, "default")

@@ -14,16 +14,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from launcher.errors import UsageError
-from launcher.options import Given, did_you_mean
-from launcher.options.network import IGNORED, KNOWN, Network, network, read_conf, remarks
-from launcher.options.reading import address, count, host, name, port, whole_number
-from launcher.options.terms import without_effect_alone
+from launcher.options import Value, suggest
+from launcher.options.network import (
+    IGNORED_KEYS,
+    KNOWN_KEYS,
+    StoreConfig,
+    list_conf_remarks,
+    parse_conf,
+    resolve_network,
+)
+from launcher.options.reading import parse_address, parse_count, parse_host, parse_integer, parse_name, parse_port
+from launcher.options.terms import list_cluster_options
 from rendezvous.values import NamedTuple
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-class Meeting(NamedTuple):
+class RendezvousOptions(NamedTuple):
     """The fields of `Config` that these options make. `network` None: one machine.
 
     `node_rank` None: the rounds say who is who. `node_count` 0: these options do not say how many nodes take part.
@@ -33,7 +40,7 @@ class Meeting(NamedTuple):
     backend: str
     endpoint: str | None
     conf: Mapping[str, str]
-    network: Network | None
+    network: StoreConfig | None
     run_id: str | None
     master_addr: str | None
     master_port: int | None
@@ -41,100 +48,102 @@ class Meeting(NamedTuple):
     node_count: int = 0
 
 
-def node_range(given: Given, *, has_mesh: bool) -> tuple[int, int | None]:
+def parse_node_range(value: Value, *, has_mesh: bool) -> tuple[int, int | None]:
     """N, MIN:MAX or MIN:. Not given: one node; with a mesh, whose size is what counts, any number that fits it.
 
     Raises UsageError.
     """
-    if given.is_default:
+    if value.is_default:
         return 1, None if has_mesh else 1
-    first, colon, last = (part.strip() for part in given.text.partition(":"))
-    least, most = whole_number(first), whole_number(last if colon else first)
+    first, colon, last = (part.strip() for part in value.text.partition(":"))
+    least, most = parse_integer(first), parse_integer(last if colon else first)
     if least is None or (most is None and not (colon and not last)):
-        raise UsageError(f"{given} is neither a number of nodes nor MIN:MAX", "on one machine leave it out")
+        raise UsageError(f"{value} is neither a number of nodes nor MIN:MAX", "on one machine leave it out")
     if least < 1:
-        raise UsageError(f"{given}: at least 1 node is needed")
+        raise UsageError(f"{value}: at least 1 node is needed")
     if most is not None and least > most:
-        raise UsageError(f"{given}: the least, {least}, is more than the most, {most}")
+        raise UsageError(f"{value}: the least, {least}, is more than the most, {most}")
     return least, most
 
 
-def is_local(endpoint: Given, least: int) -> bool:
+def is_local_endpoint(endpoint: Value, nodes_min: int) -> bool:
     """torchrun's habit on one machine, where that is enough: an endpoint whose port nobody else can know."""
-    return least == 1 and endpoint.text.endswith(":0")
+    return nodes_min == 1 and endpoint.text.endswith(":0")
 
 
-def require_one(given: Mapping[str, Given], notes: list[str], least: int, most: int | None) -> int:
+def require_one_node(values: Mapping[str, Value], notes: list[str], nodes_min: int, nodes_max: int | None) -> int:
     """This machine is all there will be: one node. Raises UsageError if more are needed."""
-    nodes = given["nnodes"]
-    if least > 1:
-        if given["standalone"].text == "1":
-            raise UsageError(f"{nodes} and {given['standalone']} exclude each other", "--standalone is one node")
+    nodes = values["nnodes"]
+    if nodes_min > 1:
+        if values["standalone"].text == "1":
+            raise UsageError(f"{nodes} and {values['standalone']} exclude each other", "--standalone is one node")
         raise UsageError(f"{nodes}: the nodes need a place to meet", "--rdzv-endpoint HOST names one of them")
-    if most != 1 and not nodes.is_default:
+    if nodes_max != 1 and not nodes.is_default:
         notes.append(f"{nodes}: only this machine can join, the job starts at once on 1 node")
     return 1
 
 
-def meet(
-    given: Mapping[str, Given], notes: list[str], *, standalone: bool, nodes: tuple[int, int | None], is_alone: bool
-) -> Meeting:
+def resolve_rendezvous(
+    values: Mapping[str, Value], notes: list[str], *, standalone: bool, nodes: tuple[int, int | None], is_alone: bool
+) -> RendezvousOptions:
     """Apply the rules above, adding a note for every option that has no effect. Raises UsageError.
 
     `nodes`: the least and the most. `is_alone`: it is one, by what is given or by default.
     """
-    backend, run_id = given["rdzv-backend"], given["rdzv-id"]
-    masters = [given["master-addr"], given["master-port"]]
-    rank = [given["node-rank"]] if count(given["node-rank"]) else []
-    store_port = [given["store-port"]]
+    backend, run_id = values["rdzv-backend"], values["rdzv-id"]
+    masters = [values["master-addr"], values["master-port"]]
+    rank = [values["node-rank"]] if parse_count(values["node-rank"]) else []
+    store_port = [values["store-port"]]
     if not store_port[0].is_default:
-        port(store_port[0], store_port[0].text)
-    conf = read_conf(given["rdzv-conf"])
+        parse_port(store_port[0], store_port[0].text)
+    conf = parse_conf(values["rdzv-conf"])
     if standalone:
-        notes += remarks(given["rdzv-conf"], conf, " on one node", KNOWN)
-        others = [value for value in (backend, run_id, given["rdzv-endpoint"]) if value.text != "c10d"]
-        _unused(notes, [*others, *rank, *masters, *store_port], f"beside {given['standalone']}")
-        _unused(notes, without_effect_alone(given), "on one machine")
-        return Meeting(True, "c10d", None, conf, None, None, None, None)
+        notes += list_conf_remarks(values["rdzv-conf"], conf, " on one node", KNOWN_KEYS)
+        others = [value for value in (backend, run_id, values["rdzv-endpoint"]) if value.text != "c10d"]
+        _note_unused(notes, [*others, *rank, *masters, *store_port], f"beside {values['standalone']}")
+        _note_unused(notes, list_cluster_options(values), "on one machine")
+        return RendezvousOptions(True, "c10d", None, conf, None, None, None, None)
     _require_backend(backend)
-    name(run_id)
-    meets_in = network(given, conf, is_alone=is_alone, notes=notes)
+    parse_name(run_id)
+    meets_in = resolve_network(values, conf, is_alone=is_alone, notes=notes)
     if meets_in is not None:
-        _remark_several(given, conf, notes)
-        _unused(notes, [*rank, *masters, *store_port], "where nodes meet in a store: the round says who is who")
+        _note_ignored(values, conf, notes)
+        _note_unused(notes, [*rank, *masters, *store_port], "where nodes meet in a store: the round says who is who")
         text = "etcd" if meets_in.backend == "etcd" else backend.text
-        endpoint = given["rdzv-endpoint"].text
-        return Meeting(False, text, endpoint, conf, meets_in, run_id.text_if_given or "none", None, None, None)
-    if _is_static_of_several(given, nodes):
-        return _static(given, conf, nodes, notes)
-    notes += remarks(given["rdzv-conf"], conf, " on one node", KNOWN)
-    _unused(notes, [*store_port, *without_effect_alone(given)], "on one machine")
+        endpoint = values["rdzv-endpoint"].text
+        return RendezvousOptions(
+            False, text, endpoint, conf, meets_in, run_id.text_if_given or "none", None, None, None
+        )
+    if _is_static_cluster(values, nodes):
+        return _resolve_static(values, conf, nodes, notes)
+    notes += list_conf_remarks(values["rdzv-conf"], conf, " on one node", KNOWN_KEYS)
+    _note_unused(notes, [*store_port, *list_cluster_options(values)], "on one machine")
     is_file = backend.text == "c10d" and conf.get("store_type", "").lower() == "file"
-    is_named = not given["rdzv-endpoint"].is_default and not is_file
-    here = address(given["rdzv-endpoint"], given["rdzv-endpoint"].text) if is_named else None
+    is_named = not values["rdzv-endpoint"].is_default and not is_file
+    here = parse_address(values["rdzv-endpoint"], values["rdzv-endpoint"].text) if is_named else None
     master_addr, master_port = None, None
     if backend.text == "c10d":
-        _unused(notes, [*rank, *masters], f"with {backend}")
+        _note_unused(notes, [*rank, *masters], f"with {backend}")
         if here is not None and here[0] not in _LOOPBACK:
-            _unused(notes, [given["rdzv-endpoint"]], "on one node: its rendezvous is inside the agent")
+            _note_unused(notes, [values["rdzv-endpoint"]], "on one node: its rendezvous is inside the agent")
     elif rank:
         raise UsageError(f"{rank[0]}: a job of one node has only node rank 0")
     elif here is not None:
         master_addr, master_port = here
         if master_port is None:
-            raise UsageError(f"{given['rdzv-endpoint']}: a static rendezvous needs HOST:PORT")
-        _unused(notes, masters, f"beside {given['rdzv-endpoint']}")
+            raise UsageError(f"{values['rdzv-endpoint']}: a static rendezvous needs HOST:PORT")
+        _note_unused(notes, masters, f"beside {values['rdzv-endpoint']}")
     else:
-        master_addr = None if masters[0].is_default else host(masters[0], masters[0].text)
-        master_port = None if masters[1].is_default else port(masters[1], masters[1].text)
+        master_addr = None if masters[0].is_default else parse_host(masters[0], masters[0].text)
+        master_port = None if masters[1].is_default else parse_port(masters[1], masters[1].text)
     if master_addr is not None:
-        _unused(notes, [given["local-addr"]], "on one node when the master's address is given")
+        _note_unused(notes, [values["local-addr"]], "on one node when the master's address is given")
     # torchrun calls a run "none" unless it draws a name, which it does for a purely local rendezvous.
     is_local = backend.text == "static" and master_port is None
-    return Meeting(
+    return RendezvousOptions(
         standalone=False,
         backend=backend.text,
-        endpoint=given["rdzv-endpoint"].text_if_given,
+        endpoint=values["rdzv-endpoint"].text_if_given,
         conf=conf,
         network=None,
         run_id=run_id.text_if_given or (None if is_local else "none"),
@@ -143,37 +152,37 @@ def meet(
     )
 
 
-def _remark_several(given: Mapping[str, Given], conf: Mapping[str, str], notes: list[str]) -> None:
-    notes += remarks(given["rdzv-conf"], conf, " here", IGNORED)
-    if not given["local-addr"].is_default:
-        _unused(notes, [given["interface"]], f"beside {given['local-addr']}")
+def _note_ignored(values: Mapping[str, Value], conf: Mapping[str, str], notes: list[str]) -> None:
+    notes += list_conf_remarks(values["rdzv-conf"], conf, " here", IGNORED_KEYS)
+    if not values["local-addr"].is_default:
+        _note_unused(notes, [values["interface"]], f"beside {values['local-addr']}")
 
 
-def _is_static_of_several(given: Mapping[str, Given], nodes: tuple[int, int | None]) -> bool:
-    if given["nnodes"].is_default or nodes[1] == 1 or given["rdzv-backend"].text != "static":
+def _is_static_cluster(values: Mapping[str, Value], nodes: tuple[int, int | None]) -> bool:
+    if values["nnodes"].is_default or nodes[1] == 1 or values["rdzv-backend"].text != "static":
         return False
     from launcher.options.static import is_static  # not on the way to the first worker of one machine
 
-    return is_static(given, nodes[0])
+    return is_static(values, nodes[0])
 
 
-def _static(
-    given: Mapping[str, Given], conf: Mapping[str, str], nodes: tuple[int, int | None], notes: list[str]
-) -> Meeting:
-    from launcher.options.static import static
+def _resolve_static(
+    values: Mapping[str, Value], conf: Mapping[str, str], nodes: tuple[int, int | None], notes: list[str]
+) -> RendezvousOptions:
+    from launcher.options.static import resolve_static
 
-    found = static(given, conf, nodes, notes)
-    _remark_several(given, conf, notes)
-    if not given["rdzv-endpoint"].is_default:
-        masters = [given["master-addr"], given["master-port"]]
-        _unused(notes, masters, f"beside {given['rdzv-endpoint']}")
-    return Meeting(
+    found = resolve_static(values, conf, nodes, notes)
+    _note_ignored(values, conf, notes)
+    if not values["rdzv-endpoint"].is_default:
+        masters = [values["master-addr"], values["master-port"]]
+        _note_unused(notes, masters, f"beside {values['rdzv-endpoint']}")
+    return RendezvousOptions(
         standalone=False,
         backend="static",
-        endpoint=given["rdzv-endpoint"].text_if_given,
+        endpoint=values["rdzv-endpoint"].text_if_given,
         conf=conf,
         network=found.network,
-        run_id=given["rdzv-id"].text_if_given or "none",
+        run_id=values["rdzv-id"].text_if_given or "none",
         master_addr=found.master_addr,
         master_port=found.master_port,
         node_rank=found.node_rank,
@@ -181,16 +190,16 @@ def _static(
     )
 
 
-def _unused(notes: list[str], values: Iterable[Given], why: str) -> None:
+def _note_unused(notes: list[str], values: Iterable[Value], reason: str) -> None:
     given = [str(value) for value in values if not value.is_default and not value.is_detected]
     if given:
-        notes.append(f"{', '.join(given)} {'has' if len(given) == 1 else 'have'} no effect {why}")
+        notes.append(f"{', '.join(given)} {'has' if len(given) == 1 else 'have'} no effect {reason}")
 
 
-def _require_backend(given: Given) -> None:
+def _require_backend(value: Value) -> None:
     known = ("static", "c10d", "etcd", "etcd-v2")
-    if given.text not in known:
+    if value.text not in known:
         raise UsageError(
-            f"{given}: no such rendezvous backend",
-            did_you_mean(given.text, {name: name for name in known}) or "on one node leave it out",
+            f"{value}: no such rendezvous backend",
+            suggest(value.text, {name: name for name in known}) or "on one node leave it out",
         )

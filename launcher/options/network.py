@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from launcher.errors import UsageError
-from launcher.options import Given, did_you_mean
-from launcher.options.reading import address, seconds_of
+from launcher.options import Value, suggest
+from launcher.options.reading import parse_address, parse_seconds_text
 from rendezvous.stores.addresses import join_address
 from rendezvous.values import dataclass
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 ETCD_PORT = 2379
 SERVED_PORT = 29400  # torchrun's for c10d
 _SCHEMES = {"etcd": False, "http": False, "etcds": True, "https": True}
-_ELSEWHERE = "put it into a file and name that by password_file=PATH or LAUNCHER_ETCD_PASSWORD_FILE"
+_PASSWORD_HINT = "put it into a file and name that by password_file=PATH or LAUNCHER_ETCD_PASSWORD_FILE"
 
 # Keys of --rdzv-conf that torchrun reads for one backend or another, and mean nothing here.
-_HEARTBEATS = ("heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt")
-IGNORED = (*_HEARTBEATS, "read_timeout", "store_type", "use_libuv", "rank")
-TIMES = ("timeout", "join_timeout", "last_call_timeout", "close_timeout")
-_NUMBERS = (*TIMES, *_HEARTBEATS, "read_timeout")
-_STORE = (
+_HEARTBEAT_KEYS = ("heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt")
+IGNORED_KEYS = (*_HEARTBEAT_KEYS, "read_timeout", "store_type", "use_libuv", "rank")
+TIME_KEYS = ("timeout", "join_timeout", "last_call_timeout", "close_timeout")
+_NUMBER_KEYS = (*TIME_KEYS, *_HEARTBEAT_KEYS, "read_timeout")
+_STORE_KEYS = (
     "is_host", "protocol", "etcd_prefix", "user", "password_file",
     "cert", "key", "cacert", "ssl_cert", "ssl_cert_key", "ca_cert",
 )  # fmt: skip
-KNOWN = (*TIMES, *_STORE, *IGNORED)
+KNOWN_KEYS = (*TIME_KEYS, *_STORE_KEYS, *IGNORED_KEYS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class StoreConfig:
     """The store in which the nodes meet. `endpoints` are HOST:PORT, an IPv6 address in brackets.
 
     `backend` "served": the agent of the node that `endpoints` names serves it; `is_host` says whether that is this
@@ -57,95 +57,111 @@ class Network:
     password_file: str | None = None
 
 
-def network(given: Mapping[str, Given], conf: Mapping[str, str], *, is_alone: bool, notes: list[str]) -> Network | None:
+def resolve_network(
+    values: Mapping[str, Value], conf: Mapping[str, str], *, is_alone: bool, notes: list[str]
+) -> StoreConfig | None:
     """The store that these options name, None for a job of one machine. Raises UsageError.
 
     `is_alone`: the other options say that there is one node and no more. That decides for c10d only: a job of one
     node may use an etcd, so that spares can join.
     """
-    backend, endpoint = given["rdzv-backend"], given["rdzv-endpoint"]
-    scheme, texts = _endpoints(endpoint)
+    backend, endpoint = values["rdzv-backend"], values["rdzv-endpoint"]
+    scheme, texts = _split_endpoints(endpoint)
     if backend.text in ("etcd", "etcd-v2") or (backend.is_default and scheme):
         if endpoint.is_default:
             raise UsageError(f"{backend} needs --rdzv-endpoint", "--rdzv-endpoint HOST:PORT,... names the etcd servers")
-        if given["rdzv-id"].is_default:
+        if values["rdzv-id"].is_default:
             raise UsageError(
                 "a run that meets in etcd needs a name, and no --rdzv-id is given",
                 "give every node the same --rdzv-id, one that no other run in this etcd has",
             )
-        notes += unused_by_store(given, conf, tuple(key for key in _STORE if key != "is_host"))
-        return _etcd(given, conf, tuple(_address(endpoint, text, ETCD_PORT) for text in texts), scheme)
+        notes += list_unused_settings(values, conf, tuple(key for key in _STORE_KEYS if key != "is_host"))
+        return _make_etcd_store(
+            values, conf, tuple(_parse_endpoint(endpoint, text, ETCD_PORT) for text in texts), scheme
+        )
     if backend.text != "c10d":
         return None
     if is_alone or endpoint.is_default:
         return None
     if scheme:
         raise UsageError(f"{endpoint} names an etcd, and {backend} another way to meet", "leave one of them out")
-    require_no_file(given["rdzv-conf"], conf)
+    require_no_file_store(values["rdzv-conf"], conf)
     if len(texts) > 1:
         raise UsageError(f"{endpoint}: one node serves the store, {len(texts)} are named")
-    address = _address(endpoint, texts[0], SERVED_PORT)
+    address = _parse_endpoint(endpoint, texts[0], SERVED_PORT)
     if address.endswith(":0"):
         raise UsageError(f"{endpoint}: the other nodes must know the port, 0 is any", f"{SERVED_PORT} is usual")
-    is_host = _is_host(given["rdzv-conf"].origin, conf["is_host"]) if "is_host" in conf else _is_first(given)
-    notes += unused_by_store(given, conf, ("is_host", "etcd_prefix"))
-    return served(given, conf, address, is_host=is_host)
+    is_host = (
+        _parse_is_host(values["rdzv-conf"].origin, conf["is_host"]) if "is_host" in conf else _is_serving_node(values)
+    )
+    notes += list_unused_settings(values, conf, ("is_host", "etcd_prefix"))
+    return make_served_store(values, conf, address, is_host=is_host)
 
 
-def served(given: Mapping[str, Given], conf: Mapping[str, str], endpoint: str, *, is_host: bool | None) -> Network:
+def make_served_store(
+    values: Mapping[str, Value], conf: Mapping[str, str], endpoint: str, *, is_host: bool | None
+) -> StoreConfig:
     """A store that an agent serves at HOST:PORT. Raises UsageError."""
-    return Network(backend="served", endpoints=(endpoint,), prefix=_prefix(given["rdzv-prefix"], conf), is_host=is_host)
+    return StoreConfig(
+        backend="served", endpoints=(endpoint,), prefix=_parse_prefix(values["rdzv-prefix"], conf), is_host=is_host
+    )
 
 
-def require_no_file(given: Given, conf: Mapping[str, str]) -> None:
+def require_no_file_store(value: Value, conf: Mapping[str, str]) -> None:
     """torchrun's c10d can meet in a file that all nodes see. Raises UsageError for that."""
     if conf.get("store_type", "tcp").lower() != "tcp":
         raise UsageError(
-            f"{given.origin}: store_type={conf['store_type']}: several nodes meet over the network, not in a file",
+            f"{value.origin}: store_type={conf['store_type']}: several nodes meet over the network, not in a file",
             "--rdzv-endpoint HOST:PORT, without store_type",
         )
 
 
-def unused_by_store(given: Mapping[str, Given], conf: Mapping[str, str], usable: tuple[str, ...]) -> list[str]:
+def list_unused_settings(values: Mapping[str, Value], conf: Mapping[str, str], used_keys: tuple[str, ...]) -> list[str]:
     """What is to be said of settings for another kind of store."""
-    unused = [key for key in conf if key in _STORE and key not in usable]
-    backend, origin = given["rdzv-backend"].text, given["rdzv-conf"].origin
+    unused = [key for key in conf if key in _STORE_KEYS and key not in used_keys]
+    backend, origin = values["rdzv-backend"].text, values["rdzv-conf"].origin
     return [f"{origin}: {', '.join(unused)} without effect with --rdzv-backend {backend}"] if unused else []
 
 
-def read_conf(given: Given) -> dict[str, str]:
+def parse_conf(option_value: Value) -> dict[str, str]:
     """KEY=VALUE,... as a dictionary. Raises UsageError, also for a time that is none, even where it has no effect;
     passwords are refused and not repeated.
     """
     conf: dict[str, str] = {}
-    for part in given.text.split(",") if not given.is_default else ():
+    for part in option_value.text.split(",") if not option_value.is_default else ():
         key, _, value = (piece.strip() for piece in part.partition("="))
         if key == "password":
-            raise UsageError(f"{given.origin}: a password in the command line can be read by others", _ELSEWHERE)
+            raise UsageError(
+                f"{option_value.origin}: a password in the command line can be read by others", _PASSWORD_HINT
+            )
         if not key or not value:
-            raise UsageError(f"{given}: {part.strip()!r} is not KEY=VALUE", "write it like timeout=600,read_timeout=60")
-        if key in _NUMBERS:
-            seconds_of(value, f"{given.origin}: {key}={value}")
+            raise UsageError(
+                f"{option_value}: {part.strip()!r} is not KEY=VALUE", "write it like timeout=600,read_timeout=60"
+            )
+        if key in _NUMBER_KEYS:
+            parse_seconds_text(value, f"{option_value.origin}: {key}={value}")
         conf[key] = value
     return conf
 
 
-def remarks(given: Given, conf: Mapping[str, str], without_effect: str, keys: tuple[str, ...]) -> list[str]:
+def list_conf_remarks(value: Value, conf: Mapping[str, str], scope: str, keys: tuple[str, ...]) -> list[str]:
     """What is to be said of keys that do nothing (`keys`, and why), and of unknown ones."""
     unused = [key for key in conf if key in keys]
-    see = "; --lease-ttl is how long a node may be silent" if {*unused} & {*_HEARTBEATS} else ""
-    notes = [f"{given.origin}: {', '.join(unused)} without effect{without_effect}{see}"] if unused else []
+    see = "; --lease-ttl is how long a node may be silent" if {*unused} & {*_HEARTBEAT_KEYS} else ""
+    notes = [f"{value.origin}: {', '.join(unused)} without effect{scope}{see}"] if unused else []
     for key in conf:
-        if key not in KNOWN:
-            question = did_you_mean(key, {key: key for key in KNOWN})
-            notes.append(f"{given.origin}: {key} is not known" + (f", {question}" if question else ""))
+        if key not in KNOWN_KEYS:
+            question = suggest(key, {key: key for key in KNOWN_KEYS})
+            notes.append(f"{value.origin}: {key} is not known" + (f", {question}" if question else ""))
     return notes
 
 
-def _etcd(given: Mapping[str, Given], conf: Mapping[str, str], endpoints: tuple[str, ...], scheme: str) -> Network:
-    origin = given["rdzv-conf"].origin
-    cert, key = _either(origin, conf, "cert", "ssl_cert"), _either(origin, conf, "key", "ssl_cert_key")
-    ca = _either(origin, conf, "cacert", "ca_cert")
+def _make_etcd_store(
+    values: Mapping[str, Value], conf: Mapping[str, str], endpoints: tuple[str, ...], scheme: str
+) -> StoreConfig:
+    origin = values["rdzv-conf"].origin
+    cert, key = _find_setting(origin, conf, "cert", "ssl_cert"), _find_setting(origin, conf, "key", "ssl_cert_key")
+    ca = _find_setting(origin, conf, "cacert", "ca_cert")
     if (cert is None) != (key is None):
         there, missing = ("a certificate", "key") if cert else ("a key", "certificate")
         raise UsageError(f"{origin} names {there} but no {missing}", "cert=PATH,key=PATH names both")
@@ -155,13 +171,13 @@ def _etcd(given: Mapping[str, Given], conf: Mapping[str, str], endpoints: tuple[
     is_plain = protocol == "http" or (scheme and not _SCHEMES[scheme])
     uses_tls = protocol == "https" or bool(scheme and _SCHEMES[scheme])
     if is_plain and uses_tls:
-        raise UsageError(f"{given['rdzv-endpoint']} and protocol={protocol} contradict each other")
+        raise UsageError(f"{values['rdzv-endpoint']} and protocol={protocol} contradict each other")
     if is_plain and (cert or ca):
         raise UsageError(f"{origin} names certificates for a connection without TLS", "etcds:// or protocol=https")
-    return Network(
+    return StoreConfig(
         backend="etcd",
         endpoints=endpoints,
-        prefix=_prefix(given["rdzv-prefix"], conf),
+        prefix=_parse_prefix(values["rdzv-prefix"], conf),
         uses_tls=bool(uses_tls or cert or ca),
         ca_file=ca,
         cert_file=cert,
@@ -171,48 +187,48 @@ def _etcd(given: Mapping[str, Given], conf: Mapping[str, str], endpoints: tuple[
     )
 
 
-def _endpoints(given: Given) -> tuple[str, list[str]]:
+def _split_endpoints(value: Value) -> tuple[str, list[str]]:
     """The scheme, "" without one, and the addresses behind it."""
-    if given.is_default:
+    if value.is_default:
         return "", []
-    if "@" in given.text:
-        raise UsageError(f"{given.origin}: a user and password there can be read by others", _ELSEWHERE)
-    scheme, mark, rest = given.text.strip().partition("://")
+    if "@" in value.text:
+        raise UsageError(f"{value.origin}: a user and password there can be read by others", _PASSWORD_HINT)
+    scheme, mark, rest = value.text.strip().partition("://")
     if not mark:
-        return "", given.text.split(",")
+        return "", value.text.split(",")
     if scheme not in _SCHEMES:
-        raise UsageError(f"{given}: {scheme}:// is not known", "etcd:// is without TLS, etcds:// with it")
+        raise UsageError(f"{value}: {scheme}:// is not known", "etcd:// is without TLS, etcds:// with it")
     texts = [text.strip().removeprefix(f"{scheme}://").rstrip("/") for text in rest.split(",")]
     return scheme, texts
 
 
-def _address(given: Given, text: str, port: int) -> str:
-    name, found = address(given, text)
+def _parse_endpoint(value: Value, text: str, port: int) -> str:
+    name, found = parse_address(value, text)
     return join_address(name, port if found is None else found)
 
 
-def _prefix(given: Given, conf: Mapping[str, str]) -> str:
-    prefix = (given.text if not given.is_default else conf.get("etcd_prefix", given.text)).strip("/")
+def _parse_prefix(value: Value, conf: Mapping[str, str]) -> str:
+    prefix = (value.text if not value.is_default else conf.get("etcd_prefix", value.text)).strip("/")
     if not prefix or not prefix.isprintable():
-        raise UsageError(f"{given}: the prefix of the keys is empty or cannot be printed")
+        raise UsageError(f"{value}: the prefix of the keys is empty or cannot be printed")
     return prefix
 
 
-def _is_first(given: Mapping[str, Given]) -> bool | None:
+def _is_serving_node(values: Mapping[str, Value]) -> bool | None:
     """Whether this is the node that is to serve, where a job controller has named it; None to find out."""
-    if not given["rdzv-endpoint"].is_detected or not given["node-rank"].is_detected:
+    if not values["rdzv-endpoint"].is_detected or not values["node-rank"].is_detected:
         return None
-    return given["node-rank"].text == "0"
+    return values["node-rank"].text == "0"
 
 
-def _is_host(origin: str, text: str) -> bool:
+def _parse_is_host(origin: str, text: str) -> bool:
     answers = {"1": True, "true": True, "t": True, "yes": True, "0": False, "false": False, "f": False, "no": False}
     if text.lower() not in answers:
         raise UsageError(f"{origin}: is_host={text} is neither 1 nor 0")
     return answers[text.lower()]
 
 
-def _either(origin: str, conf: Mapping[str, str], *names: str) -> str | None:
+def _find_setting(origin: str, conf: Mapping[str, str], *names: str) -> str | None:
     """torchrun calls the same file by another name in each backend."""
     found = [name for name in names if name in conf]
     if len(found) > 1:

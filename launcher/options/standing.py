@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from typing import TypedDict
 
 from launcher.errors import UsageError
-from launcher.locality.texts import read_path
-from launcher.options import Given
-from launcher.options.reading import printable
+from launcher.locality.texts import parse_path
+from launcher.options import Value
+from launcher.options.reading import parse_printable
 
-OPTIONS = ("locality", "locality-file", "locality-command", "locality-sources")
+LOCALITY_OPTIONS = ("locality", "locality-file", "locality-command", "locality-sources")
 
 
-class Standing(TypedDict, total=False):
+class LocalityFields(TypedDict, total=False):
     """Fields of the Config, for those that were given."""
 
     locality: tuple[tuple[str, str], ...]
@@ -25,36 +25,36 @@ class Standing(TypedDict, total=False):
     locality_sources: tuple[str, ...]
 
 
-def standing(given: Mapping[str, Given], notes: list[str], *, is_alone: bool) -> Standing:
+def parse_locality_options(values: Mapping[str, Value], notes: list[str], *, is_alone: bool) -> LocalityFields:
     """What the options say. Raises UsageError."""
-    said: Standing = {}
-    place, file, command, sources = (given[name] for name in OPTIONS)
+    said: LocalityFields = {}
+    place, file, command, sources = (values[name] for name in LOCALITY_OPTIONS)
     if not place.is_default:
-        said["locality"] = read_path(place.text, str(place))
+        said["locality"] = parse_path(place.text, str(place))
     if not file.is_default:
-        said["locality_file"] = printable(file)
+        said["locality_file"] = parse_printable(file)
     if not command.is_default:
         if not command.text.strip() or "\0" in command.text:
             raise UsageError(f"{command} is no command", "it prints one line like zone=a,spine=s1,leaf=l3")
         said["locality_command"] = command.text
     if not sources.is_default and sources.text.strip() != "auto":
-        said["locality_sources"] = _names(sources)
+        said["locality_sources"] = _parse_sources(sources)
     if is_alone:
-        useless = [given[name] for name in OPTIONS if not given[name].is_default]
+        useless = [values[name] for name in LOCALITY_OPTIONS if not values[name].is_default]
         notes += [f"{option} has no effect: one machine stands alone" for option in useless]
     return said
 
 
-def _names(given: Given) -> tuple[str, ...]:
+def _parse_sources(value: Value) -> tuple[str, ...]:
     """The sources by name; () for none."""
-    names = tuple(name.strip() for name in printable(given).split(","))
+    names = tuple(name.strip() for name in parse_printable(value).split(","))
     if names == ("none",):
         return ()
     for name in names:
         if not name:
-            raise UsageError(f"{given} has an empty name", "write it like --locality-sources kubernetes,slurm")
+            raise UsageError(f"{value} has an empty name", "write it like --locality-sources kubernetes,slurm")
         if name in ("auto", "none"):
-            raise UsageError(f"{given}: {name} stands alone", "or name all that are to be asked")
+            raise UsageError(f"{value}: {name} stands alone", "or name all that are to be asked")
         if names.count(name) > 1:
-            raise UsageError(f"{given} names {name} twice")
+            raise UsageError(f"{value} names {name} twice")
     return names

@@ -11,37 +11,37 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from launcher.errors import UsageError
-from launcher.options import Given
-from launcher.options.network import Network, require_no_file, served, unused_by_store
-from launcher.options.reading import address, count, host, port
+from launcher.options import Value
+from launcher.options.network import StoreConfig, list_unused_settings, make_served_store, require_no_file_store
+from launcher.options.reading import parse_address, parse_count, parse_host, parse_port
 from rendezvous.stores.addresses import join_address
 
 MASTER_ADDR = "127.0.0.1"  # torchrun's
 MASTER_PORT = 29500  # torchrun's
 _PORT_MAX = 65535
-_MASTERS = ("master-addr", "master-port")
-_SAYS_WHO = ("node-rank", "rdzv-endpoint", *_MASTERS)
+_MASTER_OPTIONS = ("master-addr", "master-port")
+_RANK_OPTIONS = ("node-rank", "rdzv-endpoint", *_MASTER_OPTIONS)
 
 
-class Static(NamedTuple):
+class StaticRendezvous(NamedTuple):
     """`node_count`: all of them take part, always. `master_addr` and `master_port` are for the workers."""
 
-    network: Network
+    network: StoreConfig
     node_count: int
     node_rank: int
     master_addr: str
     master_port: int
 
 
-def is_static(given: Mapping[str, Given], least: int) -> bool:
+def is_static(values: Mapping[str, Value], nodes_min: int) -> bool:
     """Whether these options of a static rendezvous, with an --nnodes of more than 1, say who is who.
 
     Raises UsageError if they do not and one machine is not enough.
     """
-    nodes = given["nnodes"]
-    if any(not given[name].is_default for name in _SAYS_WHO):
+    nodes = values["nnodes"]
+    if any(not values[name].is_default for name in _RANK_OPTIONS):
         return True
-    if least == 1:
+    if nodes_min == 1:
         return False
     raise UsageError(
         f"{nodes}: the nodes need a place to meet",
@@ -49,39 +49,39 @@ def is_static(given: Mapping[str, Given], least: int) -> bool:
     )
 
 
-def static(
-    given: Mapping[str, Given], conf: Mapping[str, str], bounds: tuple[int, int | None], notes: list[str]
-) -> Static:
+def resolve_static(
+    values: Mapping[str, Value], conf: Mapping[str, str], node_range: tuple[int, int | None], notes: list[str]
+) -> StaticRendezvous:
     """What they say; `bounds`: the least and the most nodes. Raises UsageError."""
-    nodes, node_rank, (least, most) = given["nnodes"], count(given["node-rank"]), bounds
+    nodes, node_rank, (least, most) = values["nnodes"], parse_count(values["node-rank"]), node_range
     if most is None:
         raise UsageError(
             f"{nodes}: where each node has its number, how many there are must be said",
             "--rdzv-backend c10d --rdzv-endpoint HOST lets any number come",
         )
     if node_rank >= most:
-        raise UsageError(f"{given['node-rank']}: the node ranks of {nodes} are 0 to {most - 1}")
+        raise UsageError(f"{values['node-rank']}: the node ranks of {nodes} are 0 to {most - 1}")
     if least != most:
         notes.append(f"{nodes}: where each node has its number, all {most} take part; with c10d fewer may")
-    master_addr, master_port = _master(given, notes)
-    require_no_file(given["rdzv-conf"], conf)
-    notes += unused_by_store(given, conf, ("etcd_prefix",))
-    endpoint = join_address(master_addr, _store_port(given["store-port"], master_port))
-    network = served(given, conf, endpoint, is_host=node_rank == 0)
-    return Static(network, most, node_rank, master_addr, master_port)
+    master_addr, master_port = _choose_master(values, notes)
+    require_no_file_store(values["rdzv-conf"], conf)
+    notes += list_unused_settings(values, conf, ("etcd_prefix",))
+    endpoint = join_address(master_addr, _choose_store_port(values["store-port"], master_port))
+    network = make_served_store(values, conf, endpoint, is_host=node_rank == 0)
+    return StaticRendezvous(network, most, node_rank, master_addr, master_port)
 
 
-def _master(given: Mapping[str, Given], notes: list[str]) -> tuple[str, int]:
+def _choose_master(values: Mapping[str, Value], notes: list[str]) -> tuple[str, int]:
     """Where rank 0 listens: the endpoint goes before the other two, as under torchrun."""
-    endpoint, addr, number = given["rdzv-endpoint"], given["master-addr"], given["master-port"]
+    endpoint, addr, number = values["rdzv-endpoint"], values["master-addr"], values["master-port"]
     if not endpoint.is_default:
-        found, at = address(endpoint, endpoint.text)
+        found, at = parse_address(endpoint, endpoint.text)
         if at is None:
             raise UsageError(f"{endpoint}: a static rendezvous needs HOST:PORT")
         origin = endpoint
     else:
-        found = MASTER_ADDR if addr.is_default else host(addr, addr.text)
-        at = MASTER_PORT if number.is_default else port(number, number.text)
+        found = MASTER_ADDR if addr.is_default else parse_host(addr, addr.text)
+        at = MASTER_PORT if number.is_default else parse_port(number, number.text)
         origin = number
         if addr.is_default:
             notes.append(f"--master-addr is not given: only agents of this machine can meet at {MASTER_ADDR}")
@@ -90,12 +90,12 @@ def _master(given: Mapping[str, Given], notes: list[str]) -> tuple[str, int]:
     return found, at
 
 
-def _store_port(given: Given, master_port: int) -> int:
-    store_port = master_port + 1 if given.is_default else port(given, given.text)
+def _choose_store_port(value: Value, master_port: int) -> int:
+    store_port = master_port + 1 if value.is_default else parse_port(value, value.text)
     if store_port > _PORT_MAX:
         raise UsageError(f"the store would be on the port after {master_port}, which is the last", "see --store-port")
     if not store_port:
-        raise UsageError(f"{given}: the other nodes must know the port, 0 is any")
+        raise UsageError(f"{value}: the other nodes must know the port, 0 is any")
     if store_port == master_port:
-        raise UsageError(f"{given}: rank 0 listens on that port", "any other will do")
+        raise UsageError(f"{value}: rank 0 listens on that port", "any other will do")
     return store_port

@@ -13,9 +13,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
 
-    Kind = Literal["text", "flag", "count", "seconds", "ask"]
-    State = Literal["works", "no effect"]
-    Source = Literal["torchrun", "torchrun without variable", "ours"]
+    OptionKind = Literal["text", "flag", "count", "seconds", "ask"]
+    OptionState = Literal["works", "no effect"]
+    OptionSource = Literal["torchrun", "torchrun without variable", "ours"]
 
 
 class Option(NamedTuple):
@@ -28,14 +28,14 @@ class Option(NamedTuple):
     """
 
     name: str
-    kind: Kind
+    kind: OptionKind
     metavar: str
     default: str
     help: str
     group: str
-    state: State = "works"
+    state: OptionState = "works"
     short: str = ""
-    source: Source = "torchrun"
+    source: OptionSource = "torchrun"
     last_variable: str = ""
 
     @property
@@ -245,7 +245,7 @@ TABLE: tuple[Option, ...] = (
 # fmt: on
 
 # What `demand` reads, against the mesh and the network's levels.
-DEMANDS = ("traffic", "unit", "within", "whole", "tolls", "elastic", "dp-min", "dp-max", "move-cost")
+PLACEMENT_OPTIONS = ("traffic", "unit", "within", "whole", "tolls", "elastic", "dp-min", "dp-max", "move-cost")
 
 BY_NAME = {option.name: option for option in TABLE}
 BY_SHORT = {option.short: option for option in TABLE if option.short}

@@ -35,7 +35,7 @@ def read_error_file(path: str) -> str | None:
     return _shorten(message if isinstance(message, str) else json.dumps(message))
 
 
-def pass_on_error_file(source: str, target: str, exit_code: int) -> None:
+def copy_error_file(source: str, target: str, exit_code: int) -> None:
     """Copy the root cause's file to the launcher's own TORCHELASTIC_ERROR_FILE, for whoever launched us.
 
     As with torchrun the exit code is put beside the message, because a worker cannot know that a signal will end

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from launcher.output.sinks import LogFile
 
 
-class Filter:
+class LineFilter:
     """Copies lines that hold one of `texts` to `file`. Used in the output thread, but for `share`."""
 
     def __init__(self, texts: Sequence[str], file: LogFile) -> None:
@@ -21,7 +21,7 @@ class Filter:
         self._file = file
         self._stream_count = 0
 
-    def share(self) -> None:
+    def add_stream(self) -> None:
         """One more stream is looked through."""
         self._stream_count += 1
 
@@ -35,7 +35,7 @@ class Filter:
         if found:
             self._file.write(memoryview(b"\n".join((*found, b""))))
 
-    def leave(self) -> None:
+    def remove_stream(self) -> None:
         """One of the streams has ended. Its file is closed with the last; what comes later opens it again."""
         self._stream_count -= 1
         if self._stream_count <= 0:

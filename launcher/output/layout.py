@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from launcher.errors import UsageError, shortage_hint
+from launcher.errors import UsageError, find_shortage_hint
 
 _TRIES = 100
 
@@ -32,14 +32,14 @@ class LogLayout:
         self.keeps_files = log_dir != os.devnull
         self._round_dirs: dict[int, str] = {}
         if not log_dir:
-            self.root = _temporary_dir()
+            self.root = _make_temporary_dir()
         elif not self.keeps_files:
             self.root = os.devnull
         else:
             # Absolute: a worker may change its directory before it writes its error file.
-            self.root = _job_dir(os.path.abspath(log_dir), run_id)
+            self.root = _make_job_dir(os.path.abspath(log_dir), run_id)
 
-    def round_dir(self, round: int, restart_count: int) -> str:
+    def make_round_dir(self, round: int, restart_count: int) -> str:
         """The directory of a round; a second round with the same restart count gets its own."""
         if not self.keeps_files:
             return os.devnull
@@ -48,34 +48,34 @@ class LogLayout:
             if path in self._round_dirs.values():
                 path = f"{path}.round_{round}"
             self._round_dirs[round] = path
-            _make(path)
+            _make_dir(path)
         return self._round_dirs[round]
 
-    def worker_dir(self, round: int, restart_count: int, local_rank: int) -> str:
+    def make_worker_dir(self, round: int, restart_count: int, local_rank: int) -> str:
         """The directory of one worker in one round."""
         if not self.keeps_files:
             return os.devnull
-        path = os.path.join(self.round_dir(round, restart_count), str(local_rank))
-        _make(path)
+        path = os.path.join(self.make_round_dir(round, restart_count), str(local_rank))
+        _make_dir(path)
         return path
 
-    def stream_file(self, round: int, restart_count: int, local_rank: int, stream: str) -> str | None:
+    def make_stream_path(self, round: int, restart_count: int, local_rank: int, stream: str) -> str | None:
         """Where `stream` ("stdout" or "stderr") of a worker is kept; None when no files are kept."""
         if not self.keeps_files:
             return None
-        return os.path.join(self.worker_dir(round, restart_count, local_rank), f"{stream}.log")
+        return os.path.join(self.make_worker_dir(round, restart_count, local_rank), f"{stream}.log")
 
-    def filter_file(self, round: int, restart_count: int, stream: str) -> str | None:
+    def make_filter_path(self, round: int, restart_count: int, stream: str) -> str | None:
         """Where lines of `stream` that are looked for are kept, of all workers; None when no files are kept."""
         if not self.keeps_files:
             return None
-        return os.path.join(self.round_dir(round, restart_count), f"filtered_{stream}.log")
+        return os.path.join(self.make_round_dir(round, restart_count), f"filtered_{stream}.log")
 
-    def error_file(self, round: int, restart_count: int, local_rank: int) -> str:
+    def make_error_path(self, round: int, restart_count: int, local_rank: int) -> str:
         """What goes into TORCHELASTIC_ERROR_FILE; empty, as with torchrun, when no files are kept."""
         if not self.keeps_files:
             return ""
-        return os.path.join(self.worker_dir(round, restart_count, local_rank), "error.json")
+        return os.path.join(self.make_worker_dir(round, restart_count, local_rank), "error.json")
 
     def remove_if_unused(self, *, has_succeeded: bool) -> None:
         """Take the temporary directory away if it holds no file, or, after success, nothing but error files."""
@@ -91,34 +91,34 @@ class LogLayout:
                 os.rmdir(directory)
 
 
-def _job_dir(log_dir: str, run_id: str) -> str:
+def _make_job_dir(log_dir: str, run_id: str) -> str:
     try:
         os.makedirs(log_dir, exist_ok=True)
         name = run_id.replace("/", "_").replace("\0", "_").encode(errors="surrogateescape")
         # 200 bytes: with the random part still below the 255 that file systems allow.
         name_start = name[:200].decode(errors="ignore")
-        return _fresh_dir(os.path.join(log_dir, f"{name_start}_"), 0o777)
+        return _make_unique_dir(os.path.join(log_dir, f"{name_start}_"), 0o777)
     except (FileExistsError, NotADirectoryError):
         raise UsageError(f"--log-dir {log_dir} is not a directory") from None
     except OSError as error:
         raise UsageError(
             f"--log-dir {log_dir} cannot be written: {error.strerror}",
-            shortage_hint(error.errno) or "give a directory in which this user may make files",
+            find_shortage_hint(error.errno) or "give a directory in which this user may make files",
         ) from None
 
 
-def _temporary_dir() -> str:
+def _make_temporary_dir() -> str:
     tried = [path for path in (os.environ.get("TMPDIR"), "/tmp", "/var/tmp") if path]
     for path in tried:
         with contextlib.suppress(OSError):
-            return _fresh_dir(os.path.join(os.path.abspath(path), "meshrun_"), 0o700)
+            return _make_unique_dir(os.path.join(os.path.abspath(path), "meshrun_"), 0o700)
     raise UsageError(
         f"no directory for temporary files can be written: {', '.join(tried)}",
         "set TMPDIR, or name a directory with --log-dir",
     )
 
 
-def _fresh_dir(prefix: str, mode: int) -> str:
+def _make_unique_dir(prefix: str, mode: int) -> str:
     """Make a directory that nobody else has: `prefix` and eight random characters."""
     for _ in range(_TRIES):
         path = prefix + os.urandom(4).hex()
@@ -128,7 +128,7 @@ def _fresh_dir(prefix: str, mode: int) -> str:
     raise FileExistsError
 
 
-def _make(path: str) -> None:
+def _make_dir(path: str) -> None:
     # No space, no inodes: the warning of the log file that cannot be opened there will name the reason.
     with contextlib.suppress(OSError):
         os.makedirs(path, exist_ok=True)

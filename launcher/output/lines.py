@@ -14,16 +14,16 @@ LINE_LIMIT = 8 * 1024 * 1024
 """Bytes. A line that grows beyond is shown in pieces of about this size; it is what one stream may hold in memory."""
 
 
-class Lines:
+class LinePrefixer:
     """One stream's way to the console."""
 
     def __init__(self, prefix: bytes, limit: int = LINE_LIMIT) -> None:
         self._prefix = prefix
         self._line_end_and_prefix = b"\n" + prefix
         self._limit = limit
-        self.has_cut_a_line = False
-        self._held: list[bytes] = []
-        self._held_size = 0
+        self.has_cut_line = False
+        self._pending: list[bytes] = []
+        self._pending_size = 0
         # A "\r" at the end of a chunk: whether it is half of "\r\n" is only known with the next one.
         self._undecided = b""
 
@@ -38,35 +38,35 @@ class Lines:
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         end = chunk.rfind(b"\n")
         if end < 0:
-            self._held.append(chunk)
-            self._held_size += len(chunk)
-            if self._held_size < self._limit:
+            self._pending.append(chunk)
+            self._pending_size += len(chunk)
+            if self._pending_size < self._limit:
                 return b""
-            self.has_cut_a_line = True
+            self.has_cut_line = True
             return self._release()
         body = chunk[:end]
-        if self._held_size:
-            self._held.append(body)
-            body = b"".join(self._held)
+        if self._pending_size:
+            self._pending.append(body)
+            body = b"".join(self._pending)
         rest = chunk[end + 1 :]
-        self._held, self._held_size = [rest], len(rest)
+        self._pending, self._pending_size = [rest], len(rest)
         return b"".join((self._prefix, body.replace(b"\n", self._line_end_and_prefix), b"\n"))
 
     def finish(self) -> bytes:
         """The line that the stream's end cut short, if any, with a line end."""
         if self._undecided:
-            self._held.append(b"")
+            self._pending.append(b"")
             self._undecided = b""
             return self._release()
-        return self._release() if self._held_size else b""
+        return self._release() if self._pending_size else b""
 
     def _release(self) -> bytes:
-        body = b"".join(self._held)
-        self._held, self._held_size = [], 0
+        body = b"".join(self._pending)
+        self._pending, self._pending_size = [], 0
         return b"".join((self._prefix, body, b"\n"))
 
 
-def last_lines(data: bytes, count: int) -> tuple[str, ...]:
+def split_last_lines(data: bytes, count: int) -> tuple[str, ...]:
     """The last `count` lines of `data`; of a line that was redrawn with "\\r" only what stood there last."""
     lines = data.decode(errors="replace").replace("\r\n", "\n").rstrip("\r\n").split("\n")[-count:]
     return tuple(line.rstrip("\r").rpartition("\r")[2] for line in lines) if lines != [""] else ()

@@ -22,11 +22,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from launcher.output.lines import LINE_LIMIT, Lines, last_lines
+from launcher.output.lines import LINE_LIMIT, LinePrefixer, split_last_lines
 from launcher.output.sinks import PENDING_LIMIT, Console, LogFile, enlarge_pipe
 
 if TYPE_CHECKING:
-    from launcher.output.filters import Filter
+    from launcher.output.filters import LineFilter
 
 CHUNK_SIZE = 256 * 1024
 """Bytes read at once."""
@@ -37,7 +37,7 @@ NAP_S = 0.002
 CLOSE_LIMIT_S = 2.0
 """How long `close` waits for the thread, which a dead network file system may hold."""
 
-LOOK_S = 0.01
+POLL_S = 0.01
 """Between two looks at how much a pipe still holds."""
 
 _TAIL_SIZE = 16 * 1024
@@ -70,7 +70,7 @@ class OutputPump:
         stderr = stdout if is_same else Console(console_stderr, "stderr", self._warn)
         self._consoles: dict[StreamName, Console] = {"stdout": stdout, "stderr": stderr}
         self._console_by_fd = {console.fd: console for console in (stdout, stderr)}
-        self._slow: set[Console] = set()  # in the epoll set, to hear when they take more
+        self._slow_consoles: set[Console] = set()  # in the epoll set, to hear when they take more
         self._paused: list[_Capture] = []  # not in the epoll set, because their console is slow
         self._changed = threading.Condition()  # guards what follows
         self._captures: dict[int, _Capture] = {}
@@ -85,11 +85,11 @@ class OutputPump:
         except RuntimeError as error:  # Python's word for EAGAIN
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
 
-    def open_filter(self, path: str, texts: Sequence[str]) -> Filter:
+    def open_filter(self, path: str, texts: Sequence[str]) -> LineFilter:
         """A file for lines that hold one of `texts`, to be given to `open_stream` for each stream to look through."""
-        from launcher.output.filters import Filter
+        from launcher.output.filters import LineFilter
 
-        return Filter(texts, LogFile(path, self._warn))
+        return LineFilter(texts, LogFile(path, self._warn))
 
     def open_stream(
         self,
@@ -99,7 +99,7 @@ class OutputPump:
         rank: int,
         path: str | None,
         prefix: bytes | None,
-        filter: Filter | None = None,
+        line_filter: LineFilter | None = None,
     ) -> int:
         """Capture one stream of one worker and return the write end of its pipe.
 
@@ -115,20 +115,20 @@ class OutputPump:
             label=f"rank {rank} on {stream}",
             capacity=enlarge_pipe(read_fd),
             file=None if path is None else LogFile(path, self._warn),
-            lines=None if prefix is None else Lines(prefix),
+            prefixer=None if prefix is None else LinePrefixer(prefix),
             console=self._consoles[stream],
-            filter=None if prefix is None else filter,
+            line_filter=None if prefix is None else line_filter,
             prefix_size=len(prefix or b""),
         )
         with self._changed:
-            if capture.filter:
-                capture.filter.share()
+            if capture.line_filter:
+                capture.line_filter.add_stream()
             self._captures[read_fd] = capture
             self._latest[local_rank, stream] = capture
         self._epoll.register(read_fd, select.EPOLLIN)
         return write_fd
 
-    def tail(self, local_rank: int, stream: StreamName, limit_s: float = 0.0) -> tuple[str, ...]:
+    def read_tail(self, local_rank: int, stream: StreamName, limit_s: float = 0.0) -> tuple[str, ...]:
         """The last lines of the stream that was opened last for this local rank, or none.
 
         What its pipe holds now is waited for, up to `limit_s`; not the stream's end, for children may hold it open.
@@ -137,8 +137,8 @@ class OutputPump:
         with self._changed:
             capture = self._latest.get((local_rank, stream))
             while capture and self._is_behind(capture) and time.monotonic() < deadline:
-                self._changed.wait(LOOK_S)
-        return last_lines(capture.tail, self._tail_lines) if capture else ()
+                self._changed.wait(POLL_S)
+        return split_last_lines(capture.tail, self._tail_lines) if capture else ()
 
     def drain(self, limit_s: float) -> bool:
         """Wait until every stream has ended and all of it is written; False if `limit_s` passed first."""
@@ -173,7 +173,7 @@ class OutputPump:
                 is_pressing = False
                 for fd, _ in self._epoll.poll():
                     if fd in self._captures:
-                        is_pressing |= self._look(self._captures[fd])
+                        is_pressing |= self._pump_stream(self._captures[fd])
                     elif fd in self._console_by_fd:
                         self._flush(self._console_by_fd[fd])
                 if not is_pressing and not self._is_closing:
@@ -185,9 +185,9 @@ class OutputPump:
         finally:
             self._release()
 
-    def _look(self, capture: _Capture) -> bool:
+    def _pump_stream(self, capture: _Capture) -> bool:
         """Move what a stream has. True: so much came that waiting could hold the worker up."""
-        if capture.lines and capture.console.is_full:
+        if capture.prefixer and capture.console.is_full:
             self._epoll.unregister(capture.fd)
             self._paused.append(capture)
             return False
@@ -210,39 +210,39 @@ class OutputPump:
         if size:
             if capture.file:
                 capture.file.write(chunk)
-            if capture.lines:
-                self._show(capture, capture.lines.feed(bytes(chunk)))
-                if capture.lines.has_cut_a_line:
+            if capture.prefixer:
+                self._show(capture, capture.prefixer.feed(bytes(chunk)))
+                if capture.prefixer.has_cut_line:
                     limit_mib = LINE_LIMIT >> 20
                     self._warn("cut", f"{capture.label} prints lines above {limit_mib} MiB, the console shows them cut")
         return size
 
     def _show(self, capture: _Capture, lines: bytes) -> None:
-        if capture.filter:
-            capture.filter.take(lines, capture.prefix_size)
+        if capture.line_filter:
+            capture.line_filter.take(lines, capture.prefix_size)
         capture.console.put(lines)
         self._flush(capture.console)
 
     def _end(self, capture: _Capture) -> None:
         if capture.file:
             capture.file.close()
-        if capture.lines:
-            self._show(capture, capture.lines.finish())
+        if capture.prefixer:
+            self._show(capture, capture.prefixer.finish())
         with self._changed:
-            if capture.filter:
-                capture.filter.leave()
+            if capture.line_filter:
+                capture.line_filter.remove_stream()
             del self._captures[capture.fd]
             os.close(capture.fd)  # this takes it out of the epoll set, too
             self._changed.notify_all()
 
     def _flush(self, console: Console) -> None:
         console.flush()
-        if console.pending_size and console not in self._slow:
+        if console.pending_size and console not in self._slow_consoles:
             self._epoll.register(console.fd, select.EPOLLOUT)
-            self._slow.add(console)
-        elif not console.pending_size and console in self._slow:
+            self._slow_consoles.add(console)
+        elif not console.pending_size and console in self._slow_consoles:
             self._epoll.unregister(console.fd)
-            self._slow.discard(console)
+            self._slow_consoles.discard(console)
             with self._changed:
                 self._changed.notify_all()
         if self._paused and console.pending_size <= PENDING_LIMIT // 2:
@@ -290,9 +290,9 @@ class _Capture:
     label: str
     capacity: int
     file: LogFile | None
-    lines: Lines | None
+    prefixer: LinePrefixer | None
     console: Console
-    filter: Filter | None
+    line_filter: LineFilter | None
     prefix_size: int
     tail: bytes = b""
     is_moving: bool = False  # something has been read that is not in the tail yet

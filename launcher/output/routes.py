@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from launcher.config import Config
 from launcher.output.layout import LogLayout
-from launcher.output.streams import Destination, destination
+from launcher.output.streams import Destination, choose_destination
 from rendezvous.values import NamedTuple
 
 STREAMS = ("stdout", "stderr")
 
 
-class Way(NamedTuple):
+class Route(NamedTuple):
     """Where one stream goes: straight to the agent's own (`inherits`), else to a file, the console, both or nowhere."""
 
     inherits: bool = False
@@ -31,28 +31,28 @@ class PlainRoutes:
         self._layout = layout
         self._worker_count = worker_count
         self._round = (0, 0)
-        self.captures = any(found.is_captured for found in self._destinations(STREAMS))
+        self.captures = any(found.is_captured for found in self._list_destinations(STREAMS))
 
     def begin(self, round: int, restart_count: int, environments: Mapping[int, dict[str, str]]) -> None:
         """A round begins. `environments`: by local rank what a worker gets to know; a plug-in may change them."""
         self._round = (round, restart_count)
 
-    def way(self, local_rank: int, stream: str) -> Way:
+    def find_route(self, local_rank: int, stream: str) -> Route:
         """Where `stream` of a worker of this round goes."""
-        found = self._destination(local_rank, stream)
-        path = self._layout.stream_file(*self._round, local_rank, stream) if found.to_file else None
-        return Way(found.inherits, path, found.to_console)
+        found = self._choose_destination(local_rank, stream)
+        path = self._layout.make_stream_path(*self._round, local_rank, stream) if found.to_file else None
+        return Route(found.inherits, path, found.to_console)
 
-    def filter_file(self, stream: str) -> str | None:
+    def find_filter_file(self, stream: str) -> str | None:
         """Where lines of `stream` that are looked for go in this round; None for nowhere."""
-        is_shown = any(found.to_console for found in self._destinations((stream,)))
-        return self._layout.filter_file(*self._round, stream) if is_shown else None
+        is_shown = any(found.to_console for found in self._list_destinations((stream,)))
+        return self._layout.make_filter_path(*self._round, stream) if is_shown else None
 
-    def error_file(self, round: int, restart_count: int, local_rank: int) -> str:
+    def find_error_file(self, round: int, restart_count: int, local_rank: int) -> str:
         """Where a worker leaves its traceback; "" for nowhere."""
-        return self._layout.error_file(round, restart_count, local_rank)
+        return self._layout.make_error_path(round, restart_count, local_rank)
 
-    def remarks(self) -> list[str]:
+    def list_remarks(self) -> list[str]:
         """Sentences for the start: which options name workers that there are not, and where the log files are."""
         sentences = []
         for field, ranks in (
@@ -68,26 +68,26 @@ class PlainRoutes:
             field = f"duplicate_{stream}_filters"
             if not getattr(self._config, field):
                 continue
-            if not any(found.to_console for found in self._destinations((stream,))):
+            if not any(found.to_console for found in self._list_destinations((stream,))):
                 sentences.append(f"{self._config.origins[field]} has no effect: no worker's {stream} is teed")
             elif not self._layout.keeps_files:
                 sentences.append(
                     f"{self._config.origins[field]} has no effect: --log-dir {self._layout.root} keeps no files"
                 )
-        if any(found.to_file for found in self._destinations(STREAMS)):
+        if any(found.to_file for found in self._list_destinations(STREAMS)):
             sentences.append(f"log files are in {self._layout.root}")
         return sentences
 
-    def _destinations(self, streams: Iterable[str]) -> Iterator[Destination]:
+    def _list_destinations(self, streams: Iterable[str]) -> Iterator[Destination]:
         for stream in streams:
             for local_rank in range(self._worker_count):
-                yield self._destination(local_rank, stream)
+                yield self._choose_destination(local_rank, stream)
 
-    def _destination(self, local_rank: int, stream: str) -> Destination:
+    def _choose_destination(self, local_rank: int, stream: str) -> Destination:
         config, index = self._config, STREAMS.index(stream)
-        return destination(
-            is_redirected=config.redirects.of(local_rank)[index],
-            is_teed=config.tee.of(local_rank)[index],
+        return choose_destination(
+            is_redirected=config.redirects.select(local_rank)[index],
+            is_teed=config.tee.select(local_rank)[index],
             is_filtered_out=config.local_ranks_filter is not None and local_rank not in config.local_ranks_filter,
             keeps_files=self._layout.keeps_files,
         )

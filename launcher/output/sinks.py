@@ -147,7 +147,7 @@ class Console:
         if not self._is_regular:
             if self._own_fd < 0 and not self._poll.poll(0):
                 return False
-            limit = min(end, self._offset + self._room())
+            limit = min(end, self._offset + self._count_free_bytes())
             end = block.rfind(b"\n", self._offset, limit) + 1 or limit
         written = os.write(self.fd, memoryview(block)[self._offset : end])
         self._offset += written
@@ -158,7 +158,7 @@ class Console:
             self._offset = 0
         return True
 
-    def _room(self) -> int:
+    def _count_free_bytes(self) -> int:
         """How many bytes the console takes in one piece, so that nobody who shares it can write in between.
 
         Linux promises that for PIPE_BUF bytes. A pipe does it for as much as fits, but what fits is counted in

@@ -22,7 +22,9 @@ class Destination(NamedTuple):
         return self.to_file or self.to_console
 
 
-def destination(*, is_redirected: bool, is_teed: bool, is_filtered_out: bool, keeps_files: bool = True) -> Destination:
+def choose_destination(
+    *, is_redirected: bool, is_teed: bool, is_filtered_out: bool, keeps_files: bool = True
+) -> Destination:
     """Where a stream goes.
 
     `is_filtered_out`: `--local-ranks-filter` is given and does not name this local rank. `keeps_files` is false
@@ -36,7 +38,7 @@ def destination(*, is_redirected: bool, is_teed: bool, is_filtered_out: bool, ke
     )
 
 
-def line_prefix(
+def format_line_prefix(
     *, role: str, local_rank: int, rank: int, host: str | None = None, template: str | None = None
 ) -> bytes:
     """What stands before each line of a tee'd stream: "[default0]:", or "node-a [default0]:" when `host` is given.

@@ -6,43 +6,43 @@ import json
 import os
 from functools import partial
 
-from launcher.console import show
-from launcher.control.opening import Opened
-from launcher.overview.document import document
-from launcher.overview.reading import read
-from launcher.overview.state import Overview, overview
-from launcher.overview.watching import Log, Screen, follow
+from launcher.console import write_stdout
+from launcher.control.opening import StoreSession
+from launcher.overview.document import encode_overview
+from launcher.overview.reading import read_job
+from launcher.overview.state import Overview, build_overview
+from launcher.overview.watching import ChangePrinter, Screen, follow
 from launcher.overview.words import describe
 
 
-def run(opened: Opened, run_id: str, *, watch: bool, as_json: bool, all_nodes: bool) -> int:
+def run(session: StoreSession, run_id: str, *, watch: bool, as_json: bool, all_nodes: bool) -> int:
     """Show the run, once or until it ends. Raises UsageError for a run that is not there."""
-    store, prefix, secret, _ = opened
+    store, prefix, secret, _ = session
     if not watch:
-        seen = overview(read(store, prefix, run_id, secret), secret)
-        show(json.dumps(document(seen), indent=2) if as_json else describe(seen, all_nodes=all_nodes))
+        seen = build_overview(read_job(store, prefix, run_id, secret), secret)
+        write_stdout(json.dumps(encode_overview(seen), indent=2) if as_json else describe(seen, all_nodes=all_nodes))
         return 0
     if as_json:
-        follow(store, prefix, run_id, secret, _JsonLines())
+        follow(store, prefix, run_id, secret, _JsonLinesPrinter())
     elif os.isatty(1):
         follow(store, prefix, run_id, secret, Screen(partial(describe, all_nodes=all_nodes)))
     else:
-        follow(store, prefix, run_id, secret, Log())
+        follow(store, prefix, run_id, secret, ChangePrinter())
     return 0
 
 
-class _JsonLines:
+class _JsonLinesPrinter:
     """An object a line, whenever something but the time since keep-alives has changed."""
 
     def __init__(self) -> None:
         self._before = ""
 
-    def __call__(self, seen: Overview) -> None:
-        content = document(seen)
+    def __call__(self, overview: Overview) -> None:
+        content = encode_overview(overview)
         ages = [node.pop("silent_s") for node in content["nodes"]]
         text = json.dumps(content)
         if text != self._before:
             self._before = text
             for node, age in zip(content["nodes"], ages, strict=True):
                 node["silent_s"] = age
-            show(json.dumps(content))
+            write_stdout(json.dumps(content))

@@ -6,14 +6,14 @@ from dataclasses import asdict
 from typing import Any
 
 from launcher.overview.state import Overview
-from launcher.overview.words import headline
+from launcher.overview.words import format_headline
 
 
-def document(overview: Overview) -> dict[str, Any]:
+def encode_overview(overview: Overview) -> dict[str, Any]:
     """The overview as values for JSON."""
     content = asdict(overview)
     for record in (*content["history"], *([content["verdict"]] if content["verdict"] else [])):
         del record["unknown"]
     for node in content["nodes"]:
         node["locality"] = dict(node["locality"])
-    return {"now": headline(overview), **content}
+    return {"now": format_headline(overview), **content}

@@ -9,42 +9,42 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from launcher.locality.order import order
+from launcher.locality.order import order_levels
 from launcher.overview.state import NodeState
 
 _DOMAIN_MAX = 8
-_HEAD_MAX = 18
+_HEADER_MAX = 18
 _NAMES_MAX = 100  # anybody may have written them
 _LEVELS_MAX = 6  # the innermost ones; --json has all
 
 
-class Places(NamedTuple):
+class LocalityColumn(NamedTuple):
     """`common`: "zone a, spine s1", or empty. `head`: of the column; `cells`: by member id, empty without a column."""
 
     common: str
-    head: str
+    header: str
     cells: Mapping[str, str]
 
 
-def places(nodes: Sequence[NodeState]) -> Places:
+def summarize_locality(nodes: Sequence[NodeState]) -> LocalityColumn:
     """What to show of these nodes' places."""
     known = [dict(node.locality) for node in nodes]
     lists = Counter(tuple(level for level, _ in node.locality) for node in nodes if node.locality)
     names = {name for one in lists for name in one}
-    levels = order(lists).levels if len(names) <= _NAMES_MAX else ()
+    levels = order_levels(lists).levels if len(names) <= _NAMES_MAX else ()
     told = [place for node, place in zip(nodes, known, strict=True) if node.slot_count or place]  # not of the lost
     shared = [level for level in levels if all(told) and len({place.get(level) for place in told}) == 1]
     rest = [level for level in levels if level not in shared][-_LEVELS_MAX:]
-    common = ", ".join(f"{level} {_short(told[0][level])}" for level in shared)
+    common = ", ".join(f"{level} {_shorten(told[0][level])}" for level in shared)
     if not rest:
-        return Places(common, "", {})
+        return LocalityColumn(common, "", {})
     head = "/".join(rest)
     cells = {
-        node.member_id: "/".join(_short(place.get(level, "?")) for level in rest) if place else "-"
+        node.member_id: "/".join(_shorten(place.get(level, "?")) for level in rest) if place else "-"
         for node, place in zip(nodes, known, strict=True)
     }
-    return Places(common, head if len(head) <= _HEAD_MAX else "place", cells)
+    return LocalityColumn(common, head if len(head) <= _HEADER_MAX else "place", cells)
 
 
-def _short(domain: str) -> str:
+def _shorten(domain: str) -> str:
     return domain if len(domain) <= _DOMAIN_MAX else f"..{domain[2 - _DOMAIN_MAX :]}"

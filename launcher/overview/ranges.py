@@ -12,14 +12,14 @@ _DIGITS_MAX = 18  # what is longer is no number that anybody counts with
 _NO_NUMBER = -2  # next to nothing
 
 
-def numbers(values: Sequence[int]) -> str:
+def format_ranges(values: Sequence[int]) -> str:
     """Consecutive numbers as ranges, in the order given: [0, 1, 2, 7] is "0-2, 7"."""
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in _runs(values))
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in _find_runs(values))
 
 
-def names(values: Iterable[str]) -> list[str]:
+def merge_names(values: Iterable[str]) -> list[str]:
     """Names with consecutive numbers as ranges, sorted by number: h1, h2, h3, a are ["a", "h1-h3"]."""
-    parts = [_parts(name) for name in sorted(set(values))]
+    parts = [_split_number(name) for name in sorted(set(values))]
     padded = {(stem, len(digits)) for stem, digits in parts if digits.startswith("0") and len(digits) > 1}
     families: dict[tuple[str, int], list[int]] = {}
     for stem, digits in parts:
@@ -27,20 +27,20 @@ def names(values: Iterable[str]) -> list[str]:
         families.setdefault((stem, width), []).append(int(digits) if digits else _NO_NUMBER)
     found = []
     for (stem, width), members in sorted(families.items()):
-        for first, last in _runs(sorted(members)):
+        for first, last in _find_runs(sorted(members)):
             ends = [f"{stem}{number:0{width}}" if number >= 0 else stem for number in (first, last)]
             to = " to " if "-" in stem else "-"
             found.append(ends[0] if first == last else to.join(ends))
     return found
 
 
-def _parts(name: str) -> tuple[str, str]:
+def _split_number(name: str) -> tuple[str, str]:
     stem = name.rstrip("0123456789")
     digits = name[len(stem) :]
     return (stem, digits) if len(digits) <= _DIGITS_MAX else (name, "")
 
 
-def _runs(values: Sequence[int]) -> list[tuple[int, int]]:
+def _find_runs(values: Sequence[int]) -> list[tuple[int, int]]:
     runs: list[tuple[int, int]] = []
     for value in values:
         if runs and value == runs[-1][1] + 1:

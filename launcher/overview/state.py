@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from launcher.roster.description import Description, Share, read_description, read_share
+from launcher.roster.description import Description, NodeAssignment, decode_assignment, decode_description
 from rendezvous.errors import RecordError
 from rendezvous.records import (
     Assignment,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 FORMING, RUNNING, STOPPING, WAITING, ENDED = "forming", "running", "stopping", "waiting", "ended"
 
 
-class Reading(NamedTuple):
+class JobSnapshot(NamedTuple):
     """What was read of one job: its keys with their values, and for each lease of a member the seconds left."""
 
     run_id: str
@@ -107,34 +107,34 @@ class Overview:
         return tuple(node for node in self.nodes if node.ranks)
 
 
-def overview(reading: Reading, secret: bytes = b"") -> Overview:
+def build_overview(snapshot: JobSnapshot, secret: bytes = b"") -> Overview:
     """The job that these keys make; with a secret, records that its holders did not sign are faults."""
-    return _Records(reading, secret).overview()
+    return _OverviewBuilder(snapshot, secret).build()
 
 
-class _Records:
+class _OverviewBuilder:
     """The records of a reading by key, decoded once."""
 
-    def __init__(self, reading: Reading, secret: bytes) -> None:
-        self._reading = reading
-        self._keys = reading.keys
+    def __init__(self, snapshot: JobSnapshot, secret: bytes) -> None:
+        self._snapshot = snapshot
+        self._keys = snapshot.keys
         self._secret = secret
-        self._items = {item.key: item for item in reading.items}
+        self._items = {item.key: item for item in snapshot.items}
         self._faults: dict[str, str] = {}
 
-    def overview(self) -> Overview:
-        keys, reading = self._keys, self._reading
-        spec, seal = self._one(Spec, keys.spec), self._one(Seal, keys.round)
-        stop, verdict = self._one(Stop, keys.stop), self._one(Verdict, keys.verdict)
-        leader = self._one(LeaderRecord, keys.leader)
-        drained = tuple(sorted(drain.node_name for drain in self._all(Drain, keys.drains).values()))
+    def build(self) -> Overview:
+        keys, reading = self._keys, self._snapshot
+        spec, seal = self._read_record(Spec, keys.spec), self._read_record(Seal, keys.round)
+        stop, verdict = self._read_record(Stop, keys.stop), self._read_record(Verdict, keys.verdict)
+        leader = self._read_record(LeaderRecord, keys.leader)
+        drained = tuple(sorted(drain.node_name for drain in self._read_records(Drain, keys.drains).values()))
         is_stopped = seal is not None and stop is not None and stop.round >= seal.round
-        shares = self._shares(seal)
-        nodes = self._nodes(seal, shares, is_stopped, verdict is not None, leader, frozenset(drained))
+        shares = self._read_shares(seal)
+        nodes = self._list_nodes(seal, shares, is_stopped, verdict is not None, leader, frozenset(drained))
         return Overview(
             run_id=reading.run_id,
             job_key=keys.root.rpartition("/")[2],
-            phase=_phase(seal, is_stopped, verdict, nodes),
+            phase=_derive_phase(seal, is_stopped, verdict, nodes),
             mesh=spec.mesh if spec else "",
             limits=spec.limits if spec else "",
             round=seal.round if seal else 0,
@@ -148,26 +148,26 @@ class _Records:
             short_rounds=seal.short_rounds if seal else 0,
             nodes=nodes,
             drained=drained,
-            requests=tuple(map(_request, self._all(Command, keys.commands).values())),
-            history=tuple(sorted(self._all(RoundHistory, keys.history).values(), key=lambda past: past.round)),
+            requests=tuple(map(_describe_request, self._read_records(Command, keys.commands).values())),
+            history=tuple(sorted(self._read_records(RoundHistory, keys.history).values(), key=lambda past: past.round)),
             verdict=verdict,
             faults=tuple(self._faults.values()),
         )
 
     # --- nodes ---
 
-    def _nodes(
+    def _list_nodes(
         self,
         seal: Seal | None,
-        shares: Mapping[str, tuple[Share, str]],
+        shares: Mapping[str, tuple[NodeAssignment, str]],
         is_stopped: bool,
         has_ended: bool,
         leader: LeaderRecord | None,
         drained: frozenset[str],
     ) -> tuple[NodeState, ...]:
-        members = self._all(Member, self._keys.members)
-        statuses = self._all(Status, self._keys.statuses)
-        spares = self._one(Spares, self._keys.spares)
+        members = self._read_records(Member, self._keys.members)
+        statuses = self._read_records(Status, self._keys.statuses)
+        spares = self._read_record(Spares, self._keys.spares)
         why_spare = spares.why if spares else {}
         found = []
         for member_id in sorted({*members, *shares}):
@@ -177,11 +177,13 @@ class _Records:
             share, former_name = shares.get(member_id, (None, ""))
             name = member.node_name if member else former_name or member_id
             if share is not None:
-                state, why = _active_state(member is not None, status, is_stopped)
+                state, why = _derive_active_state(member is not None, status, is_stopped)
                 state = "gone" if state == "lost" and has_ended else state
             else:
-                state, why = _idle_state(seal, status, bool({name, member_id} & drained), why_spare.get(member_id, ""))
-            described = self._description(member_id, member) if member else None
+                state, why = _derive_idle_state(
+                    seal, status, bool({name, member_id} & drained), why_spare.get(member_id, "")
+                )
+            described = self._read_description(member_id, member) if member else None
             found.append(
                 NodeState(
                     name=name,
@@ -193,43 +195,43 @@ class _Records:
                     locality=described.locality if described else (),
                     address=described.address if described else "",
                     why=why,
-                    silent_s=self._silent_s(member_id, member),
+                    silent_s=self._compute_silent_s(member_id, member),
                     is_leader=leader is not None and leader.member_id == member_id,
                 )
             )
         return tuple(sorted(found, key=lambda node: (not node.ranks, node.ranks, node.name, node.member_id)))
 
-    def _silent_s(self, member_id: str, member: Member | None) -> float | None:
+    def _compute_silent_s(self, member_id: str, member: Member | None) -> float | None:
         if member is None or not member.lease_ttl_s:
             return None
-        left_s = self._reading.lease_left_s.get(self._items[self._keys.member(member_id)].lease)
+        left_s = self._snapshot.lease_left_s.get(self._items[self._keys.make_member_key(member_id)].lease)
         return None if left_s is None else max(0.0, member.lease_ttl_s - left_s)
 
-    def _shares(self, seal: Seal | None) -> dict[str, tuple[Share, str]]:
+    def _read_shares(self, seal: Seal | None) -> dict[str, tuple[NodeAssignment, str]]:
         """Who has which ranks in the sealed round: member id -> share, and name of the node."""
         if seal is None:
             return {}
-        prefix = self._keys.assignments(seal.round, seal.plan_token)
+        prefix = self._keys.make_assignments_prefix(seal.round, seal.plan_token)
         shares = {}
-        for member_id, assignment in self._all(Assignment, prefix).items():
+        for member_id, assignment in self._read_records(Assignment, prefix).items():
             key = prefix + member_id
             try:
-                shares[member_id] = (read_share(assignment.content), assignment.node.partition(" ")[0])
+                shares[member_id] = (decode_assignment(assignment.content), assignment.node.partition(" ")[0])
             except RecordError as error:
                 self._faults.setdefault(key, f"{key}: {error}")
         return shares
 
-    def _description(self, member_id: str, member: Member) -> Description | None:
+    def _read_description(self, member_id: str, member: Member) -> Description | None:
         try:
-            return read_description(member.description)
+            return decode_description(member.description)
         except RecordError as error:
-            key = self._keys.member(member_id)
+            key = self._keys.make_member_key(member_id)
             self._faults.setdefault(key, f"{key}: {error}")
             return None
 
     # --- records ---
 
-    def _one(self, kind: type[Record], key: str) -> Record | None:
+    def _read_record(self, kind: type[Record], key: str) -> Record | None:
         item = self._items.get(key)
         if item is None:
             return None
@@ -239,16 +241,16 @@ class _Records:
             self._faults.setdefault(key, str(error))
             return None
 
-    def _all(self, kind: type[Record], prefix: str) -> dict[str, Record]:
+    def _read_records(self, kind: type[Record], prefix: str) -> dict[str, Record]:
         """Every record below a prefix that can be read, by the rest of its key, in the order of the keys."""
         found = {}
         for key in sorted(self._items):
-            if key.startswith(prefix) and (record := self._one(kind, key)) is not None:
+            if key.startswith(prefix) and (record := self._read_record(kind, key)) is not None:
                 found[key[len(prefix) :]] = record
         return found
 
 
-def _phase(seal: Seal | None, is_stopped: bool, verdict: Verdict | None, nodes: tuple[NodeState, ...]) -> str:
+def _derive_phase(seal: Seal | None, is_stopped: bool, verdict: Verdict | None, nodes: tuple[NodeState, ...]) -> str:
     if verdict is not None:
         return ENDED
     if seal is None:
@@ -258,7 +260,7 @@ def _phase(seal: Seal | None, is_stopped: bool, verdict: Verdict | None, nodes: 
     return STOPPING if any(node.state == "stopping" for node in nodes) else WAITING
 
 
-def _active_state(is_member: bool, status: Status | None, is_stopped: bool) -> tuple[str, str]:
+def _derive_active_state(is_member: bool, status: Status | None, is_stopped: bool) -> tuple[str, str]:
     """The state of a node with ranks, and why."""
     if status is not None and status.outcome == "succeeded":
         return "succeeded", ""
@@ -274,7 +276,7 @@ def _active_state(is_member: bool, status: Status | None, is_stopped: bool) -> t
     return ("stopping", "") if is_stopped else ("running", "")
 
 
-def _idle_state(seal: Seal | None, status: Status | None, is_drained: bool, why_spare: str) -> tuple[str, str]:
+def _derive_idle_state(seal: Seal | None, status: Status | None, is_drained: bool, why_spare: str) -> tuple[str, str]:
     """The state of a member without ranks, and why."""
     if status is not None and status.leaving:
         return "leaving", status.leaving
@@ -285,6 +287,6 @@ def _idle_state(seal: Seal | None, status: Status | None, is_drained: bool, why_
     return ("benched" if "benched for" in why_spare else "spare"), why_spare
 
 
-def _request(command: Command) -> str:
+def _describe_request(command: Command) -> str:
     target = f" {command.target}" if command.target else ""
     return f"{command.kind}{target}" + (f", asked for by {command.by}" if command.by else "")

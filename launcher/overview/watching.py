@@ -11,15 +11,15 @@ import threading
 import time
 from collections.abc import Callable
 
-from launcher.console import say, show
-from launcher.overview.changes import changes
-from launcher.overview.reading import read
-from launcher.overview.state import Overview, Reading, overview
+from launcher.console import write_stderr, write_stdout
+from launcher.overview.changes import describe_changes
+from launcher.overview.reading import read_job
+from launcher.overview.state import JobSnapshot, Overview, build_overview
 from rendezvous.errors import StoreError
 from rendezvous.stores.contract import Batch, Store
 
 REFRESH_S = 2.0  # of the ages, and of the watch if it has been lost
-GATHER_S = 0.1  # changes this close together are shown as one
+DEBOUNCE_S = 0.1  # changes this close together are shown as one
 
 
 def follow(store: Store, prefix: str, run_id: str, secret: bytes, display: Callable[[Overview], None]) -> Overview:
@@ -29,16 +29,16 @@ def follow(store: Store, prefix: str, run_id: str, secret: bytes, display: Calla
     try:
         while True:
             try:
-                reading = read(store, prefix, run_id, secret)
+                reading = read_job(store, prefix, run_id, secret)
                 watcher.watch(reading)
             except StoreError as error:
                 if str(error) != trouble:
                     trouble = str(error)
-                    say(f"meshctl: the store does not answer, trying again: {error}")
+                    write_stderr(f"meshctl: the store does not answer, trying again: {error}")
                 time.sleep(REFRESH_S)
                 continue
             trouble = ""
-            seen = overview(reading, secret)
+            seen = build_overview(reading, secret)
             display(seen)
             if seen.verdict is not None:
                 return seen
@@ -54,25 +54,25 @@ class _Watcher:
         self._store = store
         self._changed = threading.Event()
         self._root = ""
-        self._stop: Callable[[], None] = lambda: None
+        self._cancel: Callable[[], None] = lambda: None
 
-    def watch(self, reading: Reading) -> None:
+    def watch(self, snapshot: JobSnapshot) -> None:
         """Hear of every change after this reading. Raises StoreError."""
-        root = reading.keys.root.rpartition("/")[0] + "/"  # with `current`, which names the job
+        root = snapshot.keys.root.rpartition("/")[0] + "/"  # with `current`, which names the job
         if self._root == root:
             return
         watch = self._store.watch(
-            root, prefix=True, start_revision=reading.revision + 1, on_batch=self._on_batch, on_lost=self._on_lost
+            root, prefix=True, start_revision=snapshot.revision + 1, on_batch=self._on_batch, on_lost=self._on_lost
         )
-        self._stop, self._root = watch.cancel, root
+        self._cancel, self._root = watch.cancel, root
 
     def wait(self) -> None:
         if self._changed.wait(REFRESH_S):
-            time.sleep(GATHER_S)
+            time.sleep(DEBOUNCE_S)
         self._changed.clear()
 
     def close(self) -> None:
-        self._stop()
+        self._cancel()
 
     def _on_batch(self, batch: Batch) -> None:
         self._changed.set()
@@ -82,28 +82,28 @@ class _Watcher:
         self._changed.set()
 
 
-class Log:
+class ChangePrinter:
     """A line for each change, none for what stays."""
 
     def __init__(self) -> None:
         self._before: Overview | None = None
 
-    def __call__(self, seen: Overview) -> None:
-        for sentence in changes(self._before, seen):
-            show(sentence)
-        self._before = seen
+    def __call__(self, overview: Overview) -> None:
+        for sentence in describe_changes(self._before, overview):
+            write_stdout(sentence)
+        self._before = overview
 
 
 class Screen:
     """The terminal, drawn over from its upper left corner; what does not fit below is left out."""
 
-    def __init__(self, words: Callable[[Overview], str]) -> None:
-        self._words = words
+    def __init__(self, describe: Callable[[Overview], str]) -> None:
+        self._describe = describe
 
-    def __call__(self, seen: Overview) -> None:
+    def __call__(self, overview: Overview) -> None:
         import shutil
 
-        lines = self._words(seen).splitlines()[: shutil.get_terminal_size().lines - 1]
+        lines = self._describe(overview).splitlines()[: shutil.get_terminal_size().lines - 1]
         # To the corner, each line cut behind its end, and nothing below.
         sys.stdout.write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
         sys.stdout.flush()

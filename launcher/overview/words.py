@@ -11,35 +11,35 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from launcher.overview import ranges
-from launcher.overview.places import Places, places
+from launcher.overview.places import LocalityColumn, summarize_locality
 from launcher.overview.state import ENDED, FORMING, RUNNING, STOPPING, NodeState, Overview
-from launcher.preview.words import WIDTH, count, listed
+from launcher.preview.words import WIDTH, format_count, format_list
 from rendezvous.records import RoundHistory
 
 NODES_MAX = 24
 HISTORY_MAX = 8
 FAULTS_MAX = 5
 RANGES_MAX = 12
-_LABEL = 10  # width of the first column
+_LABEL_WIDTH = 10  # width of the first column
 _NAME_MAX, _CELL_MAX, _PLACE_MAX = 22, 12, 18  # with the other columns 80 letters
-_QUIET = ("running", "succeeded", "spare", "stopped", "waiting")  # states that are as they should be
-_TOLD_ABOVE = ("spare", "benched")  # with their reasons, once for all who have the same
-_LATE_S = 3.0  # of silence: with the usual lease two keep-alives have not come
+_HEALTHY_STATES = ("running", "succeeded", "spare", "stopped", "waiting")  # states that are as they should be
+_EXPLAINED_ABOVE = ("spare", "benched")  # with their reasons, once for all who have the same
+_SILENCE_MAX_S = 3.0  # of silence: with the usual lease two keep-alives have not come
 
 
 def describe(overview: Overview, *, all_nodes: bool = False) -> str:
     """The overview in words. `all_nodes`: a line for each node, however many there are."""
-    stand = places(overview.nodes)
+    stand = summarize_locality(overview.nodes)
     parts = (
-        _job(overview, stand.common),
-        _nodes(overview, all_nodes, stand),
-        _history(overview.history),
-        _faults(overview.faults),
+        _format_job(overview, stand.common),
+        _format_nodes(overview, all_nodes, stand),
+        _format_history(overview.history),
+        _format_faults(overview.faults),
     )
     return "\n".join(filter(None, parts)).removesuffix("\n")
 
 
-def headline(overview: Overview) -> str:
+def format_headline(overview: Overview) -> str:
     """What the job does now, in one sentence."""
     if overview.verdict is not None:
         ended = {"success": "succeeded", "failure": "failed", "stopped": "was stopped"}
@@ -47,15 +47,15 @@ def headline(overview: Overview) -> str:
         why = f": {overview.verdict.reason}" if overview.verdict.kind != "success" else ""
         return f"{how} in round {overview.verdict.round}, exit code {overview.verdict.exit_code}{why}"
     if overview.phase == FORMING:
-        return f"no round yet, {count(len(overview.nodes), 'node')} there"
-    world = f"{count(overview.world_size, 'rank')} on {count(len(overview.active), 'node')}"
+        return f"no round yet, {format_count(len(overview.nodes), 'node')} there"
+    world = f"{format_count(overview.world_size, 'rank')} on {format_count(len(overview.active), 'node')}"
     if overview.phase == RUNNING:
         return f"round {overview.round} runs {world}"
     doing = "is being stopped" if overview.phase == STOPPING else "is over, the next one is not sealed yet"
     return f"round {overview.round} {doing}: {overview.stop_reason}"
 
 
-def shape(overview: Overview) -> str:
+def format_mesh(overview: Overview) -> str:
     """pp=4, dp=7, tp=8: the mesh with the sizes of this round, or as it was asked for."""
     axes = [axis.partition("=")[0] for axis in overview.mesh.split(",")]
     if len(axes) != len(overview.shape):
@@ -63,80 +63,80 @@ def shape(overview: Overview) -> str:
     return ", ".join(f"{axis}={size}" for axis, size in zip(axes, overview.shape, strict=True))
 
 
-def _job(overview: Overview, place: str) -> str:
+def _format_job(overview: Overview, common: str) -> str:
     spares = [node for node in overview.nodes if node.state in ("spare", "waiting") and not node.ranks]
     benched = [node for node in overview.nodes if node.state == "benched"]
-    restarts = count(overview.restart_count, "restart") + " charged" if overview.restart_count else ""
+    restarts = format_count(overview.restart_count, "restart") + " charged" if overview.restart_count else ""
     if overview.short_rounds > 1:
         restarts += f"{', ' if restarts else ''}{overview.short_rounds} short rounds in a row"
     rows = (
         ("run", f"{overview.run_id}, job {overview.job_key}"),
-        ("now", headline(overview)),
+        ("now", format_headline(overview)),
         ("why", overview.reason if overview.phase not in (ENDED, FORMING) else ""),
-        ("mesh", shape(overview)),
+        ("mesh", format_mesh(overview)),
         ("leader", overview.leader or ("none" if overview.phase != ENDED else "")),
         ("workers", f"meet at {overview.coordinator}" if overview.coordinator and overview.phase == RUNNING else ""),
-        ("place", f"all nodes are on {place}" if place else ""),
+        ("place", f"all nodes are on {common}" if common else ""),
         ("restarts", restarts),
-        ("spares", _with_reasons(spares) if overview.round else ""),
-        ("benched", _with_reasons(benched)),
-        ("drained", _ranged(overview.drained)),
-        ("asked", listed(overview.requests, 4)),
+        ("spares", _format_reasons(spares) if overview.round else ""),
+        ("benched", _format_reasons(benched)),
+        ("drained", _format_names(overview.drained)),
+        ("asked", format_list(overview.requests, 4)),
     )
-    return "".join(_wrapped(label, text) for label, text in rows if text)
+    return "".join(_wrap(label, text) for label, text in rows if text)
 
 
-def _with_reasons(nodes: Sequence[NodeState]) -> str:
+def _format_reasons(nodes: Sequence[NodeState]) -> str:
     """h4, h7: no whole replica left; h9: slower."""
     by_reason: dict[str, list[str]] = {}
     for node in nodes:
         by_reason.setdefault(node.why, []).append(node.name)
-    parts = [_ranged(names) + (f": {reason}" if reason else "") for reason, names in sorted(by_reason.items())]
+    parts = [_format_names(names) + (f": {reason}" if reason else "") for reason, names in sorted(by_reason.items())]
     return "; ".join(parts[:HISTORY_MAX]) + (f"; and {len(parts) - HISTORY_MAX} more" if parts[HISTORY_MAX:] else "")
 
 
-def _ranged(names: Iterable[str]) -> str:
-    return listed(ranges.names(names), RANGES_MAX)
+def _format_names(names: Iterable[str]) -> str:
+    return format_list(ranges.merge_names(names), RANGES_MAX)
 
 
 # --- nodes ---
 
 
-def _nodes(overview: Overview, all_nodes: bool, stand: Places) -> str:
+def _format_nodes(overview: Overview, all_nodes: bool, locality: LocalityColumn) -> str:
     nodes = overview.nodes
     if not nodes:
         return ""
     if all_nodes or len(nodes) <= NODES_MAX:
-        return _table(nodes, stand)
-    unusual = [node for node in nodes if _needs_a_look(node)]
+        return _format_table(nodes, locality)
+    unusual = [node for node in nodes if _needs_attention(node)]
     by_state: dict[str, list[str]] = {}
     for node in nodes:
         by_state.setdefault(node.state, []).append(node.name)
     summary = "".join(
-        _wrapped(state, f"{count(len(names), 'node')}: {_ranged(names)}")
+        _wrap(state, f"{format_count(len(names), 'node')}: {_format_names(names)}")
         for state, names in sorted(by_state.items(), key=lambda row: (-len(row[1]), row[0]))
     )
     more = f"and {len(unusual) - NODES_MAX:,} more; --nodes shows all\n" if len(unusual) > NODES_MAX else ""
-    return summary + (f"\n{_table(unusual[:NODES_MAX], stand)}{more}" if unusual else "")
+    return summary + (f"\n{_format_table(unusual[:NODES_MAX], locality)}{more}" if unusual else "")
 
 
-def _needs_a_look(node: NodeState) -> bool:
-    return node.state not in _QUIET or (node.silent_s or 0.0) > _LATE_S
+def _needs_attention(node: NodeState) -> bool:
+    return node.state not in _HEALTHY_STATES or (node.silent_s or 0.0) > _SILENCE_MAX_S
 
 
-def _table(nodes: Sequence[NodeState], stand: Places) -> str:
-    head = ("node", "state", "ranks", *([stand.head] if stand.cells else []), "last seen", "")
+def _format_table(nodes: Sequence[NodeState], locality: LocalityColumn) -> str:
+    head = ("node", "state", "ranks", *([locality.header] if locality.cells else []), "last seen", "")
     rows = [head]
     for node in nodes:
-        place = [stand.cells[node.member_id]] if stand.cells else []
+        place = [locality.cells[node.member_id]] if locality.cells else []
         why = ", ".join(filter(None, ("leads" if node.is_leader else "", node.why)))
         rows.append(
             (
-                _cut(node.name, _NAME_MAX),
+                _truncate(node.name, _NAME_MAX),
                 node.state,
-                _ranks(node.ranks),
-                *(_cut(cell, _PLACE_MAX) for cell in place),
-                _seen(node),
+                _format_ranks(node.ranks),
+                *(_truncate(cell, _PLACE_MAX) for cell in place),
+                _format_last_seen(node),
                 why,
             )
         )
@@ -144,51 +144,51 @@ def _table(nodes: Sequence[NodeState], stand: Places) -> str:
     text = ""
     for row in rows:
         line = "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False))
-        why = printable(row[-1])
+        why = escape_unprintable(row[-1])
         if len(line) + 2 + len(why) <= WIDTH:
             text += f"{line}  {why}".rstrip() + "\n"
-        elif row[1] in _TOLD_ABOVE:
+        elif row[1] in _EXPLAINED_ABOVE:
             text += line.rstrip() + "\n"
         else:
-            text += line.rstrip() + "\n" + _wrapped("", _cut(why, 2 * WIDTH))
+            text += line.rstrip() + "\n" + _wrap("", _truncate(why, 2 * WIDTH))
     return text
 
 
-def _ranks(values: Sequence[int]) -> str:
-    return _cut(ranges.numbers(values) if values else "-")
+def _format_ranks(values: Sequence[int]) -> str:
+    return _truncate(ranges.format_ranges(values) if values else "-")
 
 
-def _seen(node: NodeState) -> str:
+def _format_last_seen(node: NodeState) -> str:
     return f"{node.silent_s:.0f} s ago" if node.silent_s is not None else "-"
 
 
 # --- how it came to this ---
 
 
-def _history(history: Sequence[RoundHistory]) -> str:
+def _format_history(history: Sequence[RoundHistory]) -> str:
     if not history:
         return ""
     shown = history[-HISTORY_MAX:]
     hidden = len(history) - len(shown)
-    text = _wrapped("history", f"{count(hidden, 'earlier round')} not shown") if hidden else ""
+    text = _wrap("history", f"{format_count(hidden, 'earlier round')} not shown") if hidden else ""
     for past in shown:
-        world = f"{count(past.world_size, 'rank')} on {count(past.node_count, 'node')}"
+        world = f"{format_count(past.world_size, 'rank')} on {format_count(past.node_count, 'node')}"
         why = past.reason.partition(";")[0]  # what else the planner said is in the JSON
-        ran = f"; ended after {duration(past.ran_s)}: {past.ended}" if past.ended else ""
-        text += _wrapped(f"round {past.round}", f"{world}: {why}{ran}")
+        ran = f"; ended after {format_duration(past.ran_s)}: {past.ended}" if past.ended else ""
+        text += _wrap(f"round {past.round}", f"{world}: {why}{ran}")
     return text
 
 
-def _faults(faults: Sequence[str]) -> str:
-    shown = [_cut(printable(fault), 2 * WIDTH) for fault in faults[:FAULTS_MAX]]
+def _format_faults(faults: Sequence[str]) -> str:
+    shown = [_truncate(escape_unprintable(fault), 2 * WIDTH) for fault in faults[:FAULTS_MAX]]
     more = [f"and {len(faults) - FAULTS_MAX:,} more"] if len(faults) > FAULTS_MAX else []
-    return "".join(_wrapped("unread" if index == 0 else "", fault) for index, fault in enumerate([*shown, *more]))
+    return "".join(_wrap("unread" if index == 0 else "", fault) for index, fault in enumerate([*shown, *more]))
 
 
 # --- texts ---
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """0.4 s, 12 s, 3 min 5 s, 2 h 40 min, 3 d 4 h."""
     if seconds < 10:
         return f"{seconds:.1f} s"
@@ -200,22 +200,26 @@ def duration(seconds: float) -> str:
     return f"{whole} s"
 
 
-def printable(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     """The text in one line: line ends and what steers a terminal are written out."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
-def _cut(text: str, most: int = _CELL_MAX) -> str:
-    text = printable(text)
+def _truncate(text: str, most: int = _CELL_MAX) -> str:
+    text = escape_unprintable(text)
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
-def _wrapped(label: str, text: str) -> str:
+def _wrap(label: str, text: str) -> str:
     """A label, and the text beside it, over as many lines as it takes."""
-    start = f"{label:<{_LABEL - 1}} "
+    start = f"{label:<{_LABEL_WIDTH - 1}} "
     return (
         textwrap.fill(
-            printable(text), WIDTH, initial_indent=start, subsequent_indent=" " * _LABEL, break_on_hyphens=False
+            escape_unprintable(text),
+            WIDTH,
+            initial_indent=start,
+            subsequent_indent=" " * _LABEL_WIDTH,
+            break_on_hyphens=False,
         )
         + "\n"
     )

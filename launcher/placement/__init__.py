@@ -1,6 +1,6 @@
 """Which node gets which ranks: the contract of the planner.
 
-Two pure functions over frozen values. `feasibility` answers quickly how large a world the nodes present could
+Two pure functions over frozen values. `assess_feasibility` answers quickly how large a world the nodes present could
 form; `plan` says who gets which ranks. Neither reads a clock, a file or a random number, and neither depends on
 the order in which the nodes are given. `Limits` say which plans are valid, `Costs` which of them is better.
 
@@ -20,7 +20,7 @@ from rendezvous.values import Protocol, dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)
-class Whole:
+class AllOrNothing:
     """Domains of `level` are used entirely or not at all; a complete one has `hosts` nodes (a TPU slice)."""
 
     level: str
@@ -43,9 +43,9 @@ class Limits:
     elastic_min: int = 1
     elastic_max: int | None = None
     levels: tuple[str, ...] = ()
-    unit: int | None = None
+    block_size: int | None = None
     within: Mapping[str, str] = field(default_factory=dict)
-    whole: Whole | None = None
+    all_or_nothing: AllOrNothing | None = None
     is_contiguous: bool = True
 
 
@@ -59,7 +59,7 @@ class Costs:
     """
 
     traffic: tuple[Communicator, ...] | None = None
-    tolls: Mapping[str, int | float] = field(default_factory=dict)
+    level_costs: Mapping[str, int | float] = field(default_factory=dict)
     move_cost: int | float | None = None
 
 
@@ -100,15 +100,15 @@ class Plan:
         return sum(len(ranks) for ranks in self.ranks.values())
 
 
-class Planner(Protocol):
-    def feasibility(self, nodes: Sequence[Node], mesh: Mesh, limits: Limits) -> Feasibility: ...
+class PlacementPlanner(Protocol):
+    def assess_feasibility(self, nodes: Sequence[Node], mesh: Mesh, limits: Limits) -> Feasibility: ...
 
     def plan(self, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previous: Plan | None) -> Plan:
         """Raises UsageError, naming what is missing, when no valid world exists."""
 
 
 # At the end, because the functions need the contract above.
-from launcher.placement.capacity import feasibility  # noqa: E402
+from launcher.placement.capacity import assess_feasibility  # noqa: E402
 from launcher.placement.planner import plan  # noqa: E402
 
-__all__ = ["Costs", "Feasibility", "Limits", "Plan", "Planner", "Whole", "feasibility", "plan"]
+__all__ = ["AllOrNothing", "Costs", "Feasibility", "Limits", "PlacementPlanner", "Plan", "assess_feasibility", "plan"]

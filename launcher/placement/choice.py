@@ -14,61 +14,61 @@ import numpy as np
 
 from launcher.mesh import Mesh
 from launcher.placement import Costs, Limits, shortage
-from launcher.placement.candidates import Candidate, Candidates
-from launcher.placement.capacity import World
-from launcher.placement.plain import Choice
-from launcher.placement.stability import Run
+from launcher.placement.candidates import LayoutCandidate, LayoutCandidates
+from launcher.placement.capacity import LargestWorld
+from launcher.placement.plain import LayoutChoice
+from launcher.placement.stability import BlockRun
 from launcher.topology import Tree
-from launcher.traffic import in_integers
+from launcher.traffic import scale_to_integers
 
 
-def choose(
-    world: World, tree: Tree, mesh: Mesh, limits: Limits, costs: Costs, owners: list[str | None] | None
-) -> Choice:
+def choose_layout(
+    world: LargestWorld, tree: Tree, mesh: Mesh, limits: Limits, costs: Costs, owners: list[str | None] | None
+) -> LayoutChoice:
     """The layout of `world`. `owners`: rank -> node that held its coordinates, None if they are new; None without a
     plan before."""
-    candidates = Candidates(world, tree, mesh, limits, costs, owners)
+    candidates = LayoutCandidates(world, tree, mesh, limits, costs, owners)
     scale = candidates.problem.traffic.scale
-    bound = candidates.bound()
-    found, notes = _best(candidates, bound, world.size, scale, costs, owners is not None)
+    bound = candidates.compute_bound()
+    found, notes = _choose_best(candidates, bound, world.size, scale, costs, owners is not None)
     starts = [0, *(np.flatnonzero(np.diff(found.layout)) + 1).tolist()]
     ends = [*starts[1:], len(found.layout)]
     items = found.layout[starts].tolist()
-    runs = [Run(item, start, end - start) for item, start, end in zip(items, starts, ends, strict=True)]
-    return Choice(runs, found.cost, bound, scale, notes)
+    runs = [BlockRun(item, start, end - start) for item, start, end in zip(items, starts, ends, strict=True)]
+    return LayoutChoice(runs, found.cost, bound, scale, notes)
 
 
-def _best(
-    candidates: Candidates, bound: int, size: int, scale: int, costs: Costs, has_precedent: bool
-) -> tuple[Candidate, tuple[str, ...]]:
+def _choose_best(
+    candidates: LayoutCandidates, bound: int, size: int, scale: int, costs: Costs, has_precedent: bool
+) -> tuple[LayoutCandidate, tuple[str, ...]]:
     is_usual_price = costs.move_cost is None
 
-    def worth(each: Candidate, cost: int) -> tuple[int, int]:
+    def compute_worth(each: LayoutCandidate, cost: int) -> tuple[int, int]:
         """J + price of a move x moved ranks, in integers: to move all ranks is usually worth a twentieth of J."""
         return each.cost * factor + each.moved * (cost if is_usual_price else price), each.moved
 
-    def enough(patches: list[Candidate], cost: int) -> Candidate | None:
-        best = min(patches, key=lambda each: worth(each, cost), default=None)
+    def choose_patch(patches: list[LayoutCandidate], cost: int) -> LayoutCandidate | None:
+        best = min(patches, key=lambda each: compute_worth(each, cost), default=None)
         return best if best and best.cost * 20 <= cost * (21 if is_usual_price else 20) else None
 
     price, factor = 0, 20 * size
     if costs.move_cost is not None:
-        (price,), factor = in_integers([costs.move_cost])
+        (price,), factor = scale_to_integers([costs.move_cost])
         price *= scale
-    patches = candidates.patches(factor, bound if is_usual_price else price) if has_precedent else []
-    patch = enough(patches, bound)
+    patches = candidates.list_patches(factor, bound if is_usual_price else price) if has_precedent else []
+    patch = choose_patch(patches, bound)
     if patch:
         return patch, ()
-    fresh = candidates.fresh()
+    fresh = candidates.make_fresh()
     if not has_precedent:
         return fresh, ()
-    patch = enough(patches, fresh.cost) if is_usual_price else None
+    patch = choose_patch(patches, fresh.cost) if is_usual_price else None
     if patch:
         return patch, ()
-    best = min([*patches, candidates.settled(fresh), fresh], key=lambda each: worth(each, fresh.cost))
+    best = min([*patches, candidates.relabel(fresh), fresh], key=lambda each: compute_worth(each, fresh.cost))
     fewer = [each for each in patches if each.moved < best.moved]
     if not fewer:
         return best, ()
     kept = min(fewer, key=lambda each: each.cost)
-    dearer = shortage.amount(kept.cost, scale)
+    dearer = shortage.format_amount(kept.cost, scale)
     return best, (f"if only {kept.moved:,} ranks moved, the traffic's cost would be {dearer}",)

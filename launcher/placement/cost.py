@@ -18,7 +18,7 @@ Labels = NDArray[np.int32]
 """For one level: unit -> number of the domain in which it is placed."""
 
 
-def leaving(traffic: Traffic, labels: Labels) -> list[int]:
+def sum_leaving_traffic(traffic: Traffic, labels: Labels) -> list[int]:
     """Scaled traffic that leaves the domains of one level: one number per hops, then one per exchange."""
     found = [hops.weight * int(np.count_nonzero(labels[hops.low] != labels[hops.high])) for hops in traffic.hops]
     for exchange in traffic.exchanges:
@@ -33,6 +33,10 @@ def leaving(traffic: Traffic, labels: Labels) -> list[int]:
     return found
 
 
-def cost(traffic: Traffic, labels: Sequence[Labels]) -> int:
+def compute_cost(traffic: Traffic, labels: Sequence[Labels]) -> int:
     """Scaled J of a layout. `labels`: per level, outermost first, the host's last, as many as there are tolls."""
-    return sum(toll * sum(leaving(traffic, level)) for toll, level in zip(traffic.tolls, labels, strict=True) if toll)
+    return sum(
+        toll * sum(sum_leaving_traffic(traffic, level))
+        for toll, level in zip(traffic.level_costs, labels, strict=True)
+        if toll
+    )

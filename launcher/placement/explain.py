@@ -25,16 +25,16 @@ from launcher.mesh import Mesh
 from launcher.node import Node
 from launcher.placement import Costs, Limits, Plan
 from launcher.placement.cost import Labels
-from launcher.placement.hops import Exchange, Hops, Traffic, box, traffic
-from launcher.placement.shortage import several
-from launcher.topology import HOST, Tree, natural, tolls_of, tree
-from launcher.traffic import Communicator, in_integers, usual
+from launcher.placement.hops import Exchange, Hops, Traffic, compute_box, make_traffic
+from launcher.placement.shortage import pluralize
+from launcher.topology import HOST, Tree, build_tree, make_natural_key, resolve_level_costs
+from launcher.traffic import Communicator, make_default_traffic, scale_to_integers
 
 Holders = NDArray[np.int32]
 """rank -> position in the tree's nodes of the one that holds it."""
 
 
-class Busiest(NamedTuple):
+class BusiestDomain(NamedTuple):
     """The domain that most traffic leaves or enters, the first in order of several; on how many ranks."""
 
     name: str
@@ -43,7 +43,7 @@ class Busiest(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Level:
+class LevelTraffic:
     """What leaves the domains of one level; "host" is the last.
 
     `leaving`, `spreads`: one entry per communicator. A hop counts once, though it leaves one domain and enters
@@ -52,15 +52,15 @@ class Level:
     """
 
     name: str
-    toll: Fraction
+    level_cost: Fraction
     leaving: tuple[Fraction, ...]
     spreads: tuple[int, ...]
     domain_count: int
-    busiest: Busiest | None
+    busiest: BusiestDomain | None
 
     @property
     def cost(self) -> Fraction:
-        return self.toll * sum(self.leaving)
+        return self.level_cost * sum(self.leaving)
 
 
 class Baseline(NamedTuple):
@@ -76,7 +76,7 @@ class Explanation:
     """`levels` from the outermost to the host; `baselines` without those that the nodes tell too little for."""
 
     communicators: tuple[Communicator, ...]
-    levels: tuple[Level, ...]
+    levels: tuple[LevelTraffic, ...]
     baselines: tuple[Baseline, ...]
 
     @property
@@ -87,24 +87,24 @@ class Explanation:
 
 def explain(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs) -> Explanation:
     """Take a plan's cost apart. `nodes`: all that were there to be planned with, the plan's among them."""
-    place = tree(nodes, limits.levels)
-    view = _View(plan.shape, mesh, place, costs)
-    holders = _holders(plan, place)
-    unit = view.unit(holders)
+    place = build_tree(nodes, limits.levels)
+    view = _ExplainContext(plan.shape, mesh, place, costs)
+    holders = _find_holders(plan, place)
+    unit = view.find_block_size(holders)
     return Explanation(
         communicators=view.communicators,
-        levels=tuple(_levels(view, holders, unit)),
-        baselines=tuple(_baselines(view, unit, limits)),
+        levels=tuple(_explain_levels(view, holders, unit)),
+        baselines=tuple(_compute_baselines(view, unit, limits)),
     )
 
 
-def stays(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits) -> str:
+def describe_locality(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits) -> str:
     """Which axes stay together where: "tp stays on one host, pp on one leaf; dp goes over 2 leaves".
 
     Levels at which all the plan's nodes are together made no difference; if that is all of them, it is empty.
     """
-    place = tree(nodes, limits.levels)
-    holders = _holders(plan, place)
+    place = build_tree(nodes, limits.levels)
+    holders = _find_holders(plan, place)
     rings = [(HOST, holders.reshape(plan.shape))]
     for name, level in reversed(list(zip(place.levels, place.domains, strict=True))):
         labels = np.array(level, dtype=np.int32)[holders].reshape(plan.shape)
@@ -117,84 +117,90 @@ def stays(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits) -> str:
     for index, axis in enumerate(mesh.axes):
         if plan.shape[index] == 1:
             continue
-        spreads = {name: _widest(labels, index) for name, labels in rings}
+        spreads = {name: _measure_spread(labels, index) for name, labels in rings}
         home = next((name for name, spread in spreads.items() if spread == 1), None)
         if home is not None:
             inside.setdefault(home, []).append(axis.name)
         else:
             name, spread = list(spreads.items())[-1]
-            across.append(f"{axis.name} goes over {spread} {several(name)}")
+            across.append(f"{axis.name} goes over {spread} {pluralize(name)}")
     names = [name for name, _ in rings if name in inside]
     kept = ", ".join(f"{' and '.join(inside[name])} on one {name}" for name in names)
     verb = "stay" if names and len(inside[names[0]]) > 1 else "stays"
     return "; ".join(filter(None, (kept.replace(" on one", f" {verb} on one", 1), *across)))
 
 
-def _widest(labels: NDArray[np.int32], axis: int) -> int:
+def _measure_spread(labels: NDArray[np.int32], axis: int) -> int:
     """How many domains the widest group along an axis touches."""
     return int((np.diff(np.sort(labels, axis=axis), axis=axis) != 0).sum(axis=axis).max()) + 1
 
 
-class _View:
+class _ExplainContext:
     """One world on one tree of nodes: what is the same for the plan and for every other order."""
 
-    def __init__(self, shape: Sequence[int], mesh: Mesh, place: Tree, costs: Costs) -> None:
+    def __init__(self, shape: Sequence[int], mesh: Mesh, tree: Tree, costs: Costs) -> None:
         self.shape = tuple(shape)
         self.axes = [axis.name for axis in mesh.axes]
-        self.place = place
-        self.levels = (*place.levels, HOST)
-        self.domains = [*(np.array(level, dtype=np.int32) for level in place.domains)]
-        self.domains.append(np.arange(len(place.nodes), dtype=np.int32))
-        self.tolls = tolls_of(place.levels, costs.tolls)
-        self.toll_scale = in_integers(self.tolls)[1]
-        self.communicators = costs.traffic or usual(mesh)
+        self.tree = tree
+        self.levels = (*tree.levels, HOST)
+        self.domains = [*(np.array(level, dtype=np.int32) for level in tree.domains)]
+        self.domains.append(np.arange(len(tree.nodes), dtype=np.int32))
+        self.level_costs = resolve_level_costs(tree.levels, costs.level_costs)
+        self.level_cost_scale = scale_to_integers(self.level_costs)[1]
+        self.communicators = costs.traffic or make_default_traffic(mesh)
 
-    def unit(self, holders: Holders) -> int:
+    def find_block_size(self, holders: Holders) -> int:
         """The longest runs of ranks that are boxes of the mesh and lie on one node each."""
         ends = np.flatnonzero(np.diff(holders)) + 1
         longest = math.gcd(holders.size, *ends.tolist())
-        return next(unit for unit in range(longest, 0, -1) if longest % unit == 0 and box(self.shape, unit))
+        return next(unit for unit in range(longest, 0, -1) if longest % unit == 0 and compute_box(self.shape, unit))
 
-    def traffic(self, unit: int) -> Traffic:
-        return traffic(self.shape, self.axes, unit, self.communicators, self.tolls)
+    def make_traffic(self, block_size: int) -> Traffic:
+        return make_traffic(self.shape, self.axes, block_size, self.communicators, self.level_costs)
 
-    def labels(self, holders: Holders, unit: int) -> list[Labels]:
+    def make_labels(self, holders: Holders, block_size: int) -> list[Labels]:
         """Per level: unit -> domain."""
-        return [level[holders[::unit]] for level in self.domains]
+        return [level[holders[::block_size]] for level in self.domains]
 
-    def name(self, level: int, domain: int) -> str:
-        return self.place.nodes[domain].id if level == len(self.place.levels) else self.place.names[level][domain]
+    def find_name(self, level: int, domain: int) -> str:
+        return self.tree.nodes[domain].id if level == len(self.tree.levels) else self.tree.names[level][domain]
 
 
-def _holders(plan: Plan, place: Tree) -> Holders:
+def _find_holders(plan: Plan, tree: Tree) -> Holders:
     holders = np.empty(plan.world_size, dtype=np.int32)
-    for position, node in enumerate(place.nodes):
+    for position, node in enumerate(tree.nodes):
         if node.id in plan.ranks:
             holders[list(plan.ranks[node.id])] = position
     return holders
 
 
-def _levels(view: _View, holders: Holders, unit: int) -> list[Level]:
-    talk = view.traffic(unit)
-    scale = talk.scale // view.toll_scale  # of weights alone
-    found: list[Level] = []
-    for index, (name, toll, labels) in enumerate(zip(view.levels, talk.tolls, view.labels(holders, unit), strict=True)):
+def _explain_levels(view: _ExplainContext, holders: Holders, block_size: int) -> list[LevelTraffic]:
+    talk = view.make_traffic(block_size)
+    scale = talk.scale // view.level_cost_scale  # of weights alone
+    found: list[LevelTraffic] = []
+    for index, (name, toll, labels) in enumerate(
+        zip(view.levels, talk.level_costs, view.make_labels(holders, block_size), strict=True)
+    ):
         domain_count = int(view.domains[index].max()) + 1
         leaving = dict.fromkeys(view.communicators, 0)
         at_edge = np.zeros(domain_count, dtype=object)  # Python's integers: weights may be large
-        for part in _parts(talk):
-            ends = _ends(part, labels, domain_count)
+        for part in _list_parts(talk):
+            ends = _count_ends(part, labels, domain_count)
             leaving[part.communicator] += int(ends.sum()) // 2 * part.weight
             at_edge += ends.astype(object) * part.weight
         held = np.bincount(labels, minlength=domain_count)
         most = int(np.argmax(at_edge))
-        busiest = Busiest(view.name(index, most), Fraction(at_edge[most], scale), int(held[most]) * unit)
+        busiest = BusiestDomain(
+            view.find_name(index, most), Fraction(at_edge[most], scale), int(held[most]) * block_size
+        )
         found.append(
-            Level(
+            LevelTraffic(
                 name=name,
-                toll=Fraction(toll, view.toll_scale),
+                level_cost=Fraction(toll, view.level_cost_scale),
                 leaving=tuple(Fraction(leaving[one], scale) for one in view.communicators),
-                spreads=tuple(_spread(one.axes, labels, talk.grid, view.axes) for one in view.communicators),
+                spreads=tuple(
+                    _measure_group_spread(one.axes, labels, talk.grid, view.axes) for one in view.communicators
+                ),
                 domain_count=int(np.count_nonzero(held)),
                 busiest=busiest if at_edge[most] else None,
             )
@@ -202,11 +208,11 @@ def _levels(view: _View, holders: Holders, unit: int) -> list[Level]:
     return found
 
 
-def _parts(talk: Traffic) -> list[Hops | Exchange]:
-    return [*talk.hops, *talk.exchanges]
+def _list_parts(traffic: Traffic) -> list[Hops | Exchange]:
+    return [*traffic.hops, *traffic.exchanges]
 
 
-def _ends(part: Hops | Exchange, labels: Labels, domain_count: int) -> NDArray[np.int64]:
+def _count_ends(part: Hops | Exchange, labels: Labels, domain_count: int) -> NDArray[np.int64]:
     """For every domain: how many hops, or talking pairs of units, have one end in it and the other elsewhere."""
     if isinstance(part, Hops):
         low, high = labels[part.low], labels[part.high]
@@ -220,7 +226,7 @@ def _ends(part: Hops | Exchange, labels: Labels, domain_count: int) -> NDArray[n
     return ends
 
 
-def _spread(along: Sequence[str], labels: Labels, grid: Sequence[int], axes: Sequence[str]) -> int:
+def _measure_group_spread(along: Sequence[str], labels: Labels, grid: Sequence[int], axes: Sequence[str]) -> int:
     """How many domains the widest of the groups along these axes touches."""
     inner = [axes.index(axis) for axis in along]
     outer = [axis for axis in range(len(grid)) if axis not in inner]
@@ -228,16 +234,16 @@ def _spread(along: Sequence[str], labels: Labels, grid: Sequence[int], axes: Seq
     return int((np.diff(np.sort(groups, axis=1), axis=1) != 0).sum(axis=1).max()) + 1
 
 
-def _baselines(view: _View, unit: int, limits: Limits) -> list[Baseline]:
-    nodes = view.place.nodes
+def _compute_baselines(view: _ExplainContext, block_size: int, limits: Limits) -> list[Baseline]:
+    nodes = view.tree.nodes
     orders = {"join order": sorted(range(len(nodes)), key=lambda at: (nodes[at].order, nodes[at].id))}
     if any(node.address for node in nodes):
         # Nodes without an address come last, as they came.
-        def by_text(at: int) -> tuple[bool, str, int]:
+        def make_text_key(at: int) -> tuple[bool, str, int]:
             return not nodes[at].address, nodes[at].address, nodes[at].order
 
-        numbers = {node.address: natural(node.address) for node in nodes}
-        orders["address order, as text"] = sorted(range(len(nodes)), key=by_text)
+        numbers = {node.address: make_natural_key(node.address) for node in nodes}
+        orders["address order, as text"] = sorted(range(len(nodes)), key=make_text_key)
         orders["address order, as numbers"] = sorted(
             range(len(nodes)), key=lambda at: (not nodes[at].address, numbers[nodes[at].address], nodes[at].order)
         )
@@ -245,34 +251,34 @@ def _baselines(view: _View, unit: int, limits: Limits) -> list[Baseline]:
     talks: dict[int, Traffic] = {}
     found: list[Baseline] = []
     for name, order in orders.items():
-        room = [nodes[at].slot_count // unit * unit for at in order]
+        room = [nodes[at].slot_count // block_size * block_size for at in order]
         holders = np.repeat(np.array(order, dtype=np.int32), room)[: math.prod(view.shape)]
-        step = view.unit(holders)
-        talk = talks.setdefault(step, view.traffic(step))
-        labels = view.labels(holders, step)
-        found.append(Baseline(name, _cost(view, talk, labels), tuple(_faults(view, talk, labels, limits))))
+        step = view.find_block_size(holders)
+        talk = talks.setdefault(step, view.make_traffic(step))
+        labels = view.make_labels(holders, step)
+        found.append(Baseline(name, _compute_cost(view, talk, labels), tuple(_find_faults(view, talk, labels, limits))))
     return found
 
 
-def _cost(view: _View, talk: Traffic, labels: Sequence[Labels]) -> Fraction:
+def _compute_cost(view: _ExplainContext, traffic: Traffic, labels: Sequence[Labels]) -> Fraction:
     total = 0
-    for toll, level, domains in zip(talk.tolls, labels, view.domains, strict=True):
-        for part in _parts(talk) if toll else ():
-            total += toll * part.weight * (int(_ends(part, level, int(domains.max()) + 1).sum()) // 2)
-    return Fraction(total, talk.scale)
+    for toll, level, domains in zip(traffic.level_costs, labels, view.domains, strict=True):
+        for part in _list_parts(traffic) if toll else ():
+            total += toll * part.weight * (int(_count_ends(part, level, int(domains.max()) + 1).sum()) // 2)
+    return Fraction(total, traffic.scale)
 
 
-def _faults(view: _View, talk: Traffic, labels: Sequence[Labels], limits: Limits) -> list[str]:
+def _find_faults(view: _ExplainContext, traffic: Traffic, labels: Sequence[Labels], limits: Limits) -> list[str]:
     """The rules that an order breaks."""
     found: list[str] = []
     for axis, level in limits.within.items():
-        if _spread((axis,), labels[view.levels.index(level)], talk.grid, view.axes) > 1:
+        if _measure_group_spread((axis,), labels[view.levels.index(level)], traffic.grid, view.axes) > 1:
             found.append(f"{axis} leaves its {level}")
     used = np.unique(labels[-1])
-    if limits.whole:
-        parts = np.bincount(view.domains[view.levels.index(limits.whole.level)][used])
-        if (parts[parts > 0] != limits.whole.hosts).any():
-            found.append(f"uses parts of a {limits.whole.level}")
+    if limits.all_or_nothing:
+        parts = np.bincount(view.domains[view.levels.index(limits.all_or_nothing.level)][used])
+        if (parts[parts > 0] != limits.all_or_nothing.hosts).any():
+            found.append(f"uses parts of a {limits.all_or_nothing.level}")
     if limits.nodes_max is not None and len(used) > limits.nodes_max:
         found.append(f"uses {len(used)} nodes")
     return found

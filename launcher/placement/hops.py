@@ -18,10 +18,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from launcher.placement.units import grid
-from launcher.traffic import Communicator, in_integers
+from launcher.placement.units import compute_grid
+from launcher.traffic import Communicator, scale_to_integers
 
-Units = NDArray[np.int32]
+BlockArray = NDArray[np.int32]
 
 
 class Hops(NamedTuple):
@@ -32,8 +32,8 @@ class Hops(NamedTuple):
     """
 
     communicator: Communicator
-    low: Units
-    high: Units
+    low: BlockArray
+    high: BlockArray
     weight: int
 
 
@@ -44,7 +44,7 @@ class Exchange(NamedTuple):
     """
 
     communicator: Communicator
-    class_of: Units
+    class_of: BlockArray
     size: int
     weight: int
 
@@ -58,42 +58,42 @@ class Traffic:
     """
 
     grid: tuple[int, ...]
-    unit: int
+    block_size: int
     hops: tuple[Hops, ...]
     exchanges: tuple[Exchange, ...]
-    tolls: tuple[int, ...]
+    level_costs: tuple[int, ...]
     scale: int
 
     @property
-    def unit_count(self) -> int:
+    def block_count(self) -> int:
         return math.prod(self.grid)
 
 
-def box(shape: Sequence[int], unit: int) -> tuple[int, ...] | None:
+def compute_box(shape: Sequence[int], block_size: int) -> tuple[int, ...] | None:
     """Ranks of a unit along each axis, or None if runs of `unit` ranks are no boxes of a mesh of this shape."""
-    counts = grid(shape, unit)
+    counts = compute_grid(shape, block_size)
     return None if counts is None else tuple(size // count for size, count in zip(shape, counts, strict=True))
 
 
-def traffic(
+def make_traffic(
     shape: Sequence[int],
     axes: Sequence[str],
-    unit: int,
+    block_size: int,
     communicators: Sequence[Communicator],
-    tolls: Sequence[int | float],
+    level_costs: Sequence[int | float],
 ) -> Traffic:
     """The traffic of a mesh of `shape` with these axes, in units of `unit` ranks.
 
     `tolls`: per level, outermost first, the host's last. Raises ValueError if a unit is no box.
     """
-    sides = box(shape, unit)
+    sides = compute_box(shape, block_size)
     if sides is None:
-        raise ValueError(f"{unit} consecutive ranks are no box of a mesh of shape {tuple(shape)}")
+        raise ValueError(f"{block_size} consecutive ranks are no box of a mesh of shape {tuple(shape)}")
     counts = tuple(size // side for size, side in zip(shape, sides, strict=True))
     position = {name: index for index, name in enumerate(axes)}
     talking = [one for one in communicators if one.weight > 0]
-    weights, weight_scale = in_integers([one.weight for one in talking])
-    whole_tolls, toll_scale = in_integers(tolls)
+    weights, weight_scale = scale_to_integers([one.weight for one in talking])
+    whole_tolls, toll_scale = scale_to_integers(level_costs)
     sizes = [math.prod(shape[position[axis]] for axis in one.axes) for one in talking]
     shares = math.lcm(
         1, *(size - 1 for size, one in zip(sizes, talking, strict=True) if one.kind == "all" and size > 1)
@@ -105,34 +105,34 @@ def traffic(
         inside = math.prod(sides[position[axis]] for axis in one.axes)
         if inside == size:
             continue  # never leaves a unit
-        lines = _lines(units, [position[axis] for axis in one.axes])
+        lines = _list_lines(units, [position[axis] for axis in one.axes])
         # The ranks of a group that sit in one unit follow each other, so a group has one hop from unit to unit.
-        parallel = unit // inside
+        parallel = block_size // inside
         if one.kind == "all":
             class_of = np.empty(units.size, dtype=np.int32)
             class_of[lines] = np.arange(len(lines), dtype=np.int32)[:, None]
             pair = 2 * parallel * inside * inside * weight * (shares // (size - 1))
             exchanges.append(Exchange(one, class_of, lines.shape[1], pair))
         else:
-            hops.append(_hops(one, lines, parallel * weight * shares))
+            hops.append(_make_hops(one, lines, parallel * weight * shares))
     return Traffic(
         grid=counts,
-        unit=unit,
+        block_size=block_size,
         hops=tuple(hops),
         exchanges=tuple(exchanges),
-        tolls=whole_tolls,
+        level_costs=whole_tolls,
         scale=weight_scale * toll_scale * shares,
     )
 
 
-def _lines(units: Units, along: Sequence[int]) -> Units:
+def _list_lines(units: BlockArray, along: Sequence[int]) -> BlockArray:
     """The units of each group as a row, in the order of its ranks."""
     across = [axis for axis in range(units.ndim) if axis not in along]
     size = math.prod(units.shape[axis] for axis in along)
     return np.ascontiguousarray(units.transpose(*across, *along).reshape(-1, size))
 
 
-def _hops(one: Communicator, lines: Units, weight: int) -> Hops:
+def _make_hops(one: Communicator, lines: BlockArray, weight: int) -> Hops:
     start, end = lines[:, :-1].ravel(), lines[:, 1:].ravel()
     if one.kind == "ring":
         start, end = np.concatenate((start, lines[:, 0])), np.concatenate((end, lines[:, -1]))

@@ -11,63 +11,63 @@ from collections.abc import Callable, Iterable, Sequence
 
 from launcher.mesh import Mesh
 from launcher.placement import Costs, Limits
-from launcher.placement.capacity import World
-from launcher.placement.stability import NOBODY, Run, first_that_fits, stay, tile
-from launcher.placement.units import grid
-from launcher.topology import Tree, tolls_of
-from launcher.traffic import usual
+from launcher.placement.capacity import LargestWorld
+from launcher.placement.stability import NO_ITEM, BlockRun, make_first_fit, stay, tile
+from launcher.placement.units import compute_grid
+from launcher.topology import Tree, resolve_level_costs
+from launcher.traffic import make_default_traffic
 from rendezvous.values import NamedTuple
 
 
-class Choice(NamedTuple):
+class LayoutChoice(NamedTuple):
     """Who holds what; J and its lower bound, both times `scale`; and what is to be said about it."""
 
-    runs: list[Run]
+    runs: list[BlockRun]
     cost: int
     bound: int
     scale: int = 1
     notes: tuple[str, ...] = ()
 
 
-def plain(
-    world: World, place: Tree, mesh: Mesh, limits: Limits, costs: Costs, owners: list[str | None] | None
-) -> Choice | None:
+def choose_without_search(
+    world: LargestWorld, tree: Tree, mesh: Mesh, limits: Limits, costs: Costs, owners: list[str | None] | None
+) -> LayoutChoice | None:
     """The answer where it does not matter who holds what; None if it may."""
-    if limits.whole and len(place.nodes) > 1:
+    if limits.all_or_nothing and len(tree.nodes) > 1:
         return None
-    unit_count = world.size // world.unit
-    held = _held(world, owners)
+    unit_count = world.size // world.block_size
+    held = _find_held_items(world, owners)
     if limits.nodes_min <= 1:
         able = [index for index, item in enumerate(world.items) if item.room >= unit_count]
         if able:
             best = min(able, key=lambda index: (-held.count(index), world.items[index].room))
-            if len(able) == len(world.items) == 1 or all(each in (best, NOBODY) for each in held):
-                return Choice([Run(best, 0, unit_count)], 0, 0)
+            if len(able) == len(world.items) == 1 or all(each in (best, NO_ITEM) for each in held):
+                return LayoutChoice([BlockRun(best, 0, unit_count)], 0, 0)
     if limits.within or not limits.is_contiguous:
         return None
     rooms = [item.room for item in world.items]
-    tolls = tolls_of(place.levels, costs.tolls)
-    is_free = not any(tolls) or not any(one.weight for one in costs.traffic or usual(mesh))
-    cost = (0, 1) if is_free else _flat_cost(world, place, mesh, costs, tolls)
+    tolls = resolve_level_costs(tree.levels, costs.level_costs)
+    is_free = not any(tolls) or not any(one.weight for one in costs.traffic or make_default_traffic(mesh))
+    cost = (0, 1) if is_free else _compute_flat_cost(world, tree, mesh, costs, tolls)
     if cost is None:
         return None
-    pick = first_that_fits(rooms)
-    ways: tuple[Callable[[], list[Run] | None], ...] = (
+    pick = make_first_fit(rooms)
+    ways: tuple[Callable[[], list[BlockRun] | None], ...] = (
         lambda: stay(held, rooms, pick),
         lambda: tile(held, rooms, pick),
-        lambda: _in_line(world.filling),
+        lambda: _make_runs(world.filling),
     )
-    for way in ways if any(item != NOBODY for item in held) else ways[-1:]:
+    for way in ways if any(item != NO_ITEM for item in held) else ways[-1:]:
         runs = way()
         if runs is None or not limits.nodes_min <= len(runs) <= (limits.nodes_max or len(runs)):
             continue
         if is_free or all(run.length == rooms[run.item] for run in runs):
-            return Choice(runs, cost[0], *cost)
+            return LayoutChoice(runs, cost[0], *cost)
     return None
 
 
-def _flat_cost(
-    world: World, place: Tree, mesh: Mesh, costs: Costs, tolls: Sequence[int | float]
+def _compute_flat_cost(
+    world: LargestWorld, tree: Tree, mesh: Mesh, costs: Costs, level_costs: Sequence[int | float]
 ) -> tuple[int, int] | None:
     """J where only hosts have a toll, all are alike and full, and what one holds is a box; None anywhere else.
 
@@ -76,16 +76,16 @@ def _flat_cost(
     from fractions import Fraction  # not needed on one node, where it would be a part of the time to start
 
     positions = [item.position for item in world.items]
-    for toll, level in zip(tolls, place.domains, strict=False):
+    for toll, level in zip(level_costs, tree.domains, strict=False):
         if toll and any(level[position] != level[positions[0]] for position in positions):
             return None
     room = world.items[0].room
-    shape = mesh.shape(world.size)
-    counts = grid(shape, room * world.unit)
+    shape = mesh.resolve_shape(world.size)
+    counts = compute_grid(shape, room * world.block_size)
     if counts is None or any(item.room != room for item in world.items):
         return None
     total = Fraction(0)
-    for one in costs.traffic or usual(mesh):
+    for one in costs.traffic or make_default_traffic(mesh):
         axes = [index for index, axis in enumerate(mesh.axes) if axis.name in one.axes]
         size, hosts = 1, 1  # ranks of a group, and hosts that it is spread over
         for index in axes:
@@ -99,33 +99,33 @@ def _flat_cost(
                 "all": Fraction(size * (size - inside), size - 1),
             }
             total += lead * hops[one.kind]
-    total *= Fraction(str(tolls[-1]))
+    total *= Fraction(str(level_costs[-1]))
     return total.numerator, total.denominator
 
 
-def by_number(world: World) -> Choice | None:
+def choose_by_number(world: LargestWorld) -> LayoutChoice | None:
     """The layout in the order of the nodes' numbers; None if they have none. Its cost is not asked for."""
     numbers = [item.nodes[0].rank for item in world.items]
     if None in numbers:
         return None
-    return Choice(_in_line(sorted(world.filling, key=lambda piece: numbers[piece[0]] or 0)), 0, 0)
+    return LayoutChoice(_make_runs(sorted(world.filling, key=lambda piece: numbers[piece[0]] or 0)), 0, 0)
 
 
-def _in_line(filling: Iterable[tuple[int, int]]) -> list[Run]:
-    runs: list[Run] = []
+def _make_runs(filling: Iterable[tuple[int, int]]) -> list[BlockRun]:
+    runs: list[BlockRun] = []
     for item, length in filling:
-        runs.append(Run(item, runs[-1].end if runs else 0, length))
+        runs.append(BlockRun(item, runs[-1].end if runs else 0, length))
     return runs
 
 
-def _held(world: World, owners: list[str | None] | None) -> list[int]:
+def _find_held_items(world: LargestWorld, owners: list[str | None] | None) -> list[int]:
     """For every unit the item that held all of its ranks. Of single nodes."""
     if owners is None:
-        return [NOBODY] * (world.size // world.unit)
+        return [NO_ITEM] * (world.size // world.block_size)
     items = {item.nodes[0].id: index for index, item in enumerate(world.items)}
     found: list[int] = []
-    for start in range(0, world.size, world.unit):
+    for start in range(0, world.size, world.block_size):
         owner = owners[start]
-        is_whole = owner is not None and owners[start : start + world.unit].count(owner) == world.unit
-        found.append(items.get(owner, NOBODY) if owner is not None and is_whole else NOBODY)
+        is_whole = owner is not None and owners[start : start + world.block_size].count(owner) == world.block_size
+        found.append(items.get(owner, NO_ITEM) if owner is not None and is_whole else NO_ITEM)
     return found

@@ -14,11 +14,11 @@ from launcher.errors import UsageError
 from launcher.mesh import Mesh
 from launcher.node import Node
 from launcher.placement import Costs, Limits, Plan, shortage
-from launcher.placement.capacity import World, largest_world
-from launcher.placement.plain import Choice, by_number, plain
-from launcher.placement.stability import Run, holders, is_precedent, moved_count
-from launcher.topology import Tree, natural, tolls_of, tree
-from launcher.traffic import in_integers
+from launcher.placement.capacity import LargestWorld, find_largest_world
+from launcher.placement.plain import LayoutChoice, choose_by_number, choose_without_search
+from launcher.placement.stability import BlockRun, count_moved, find_owners, is_precedent
+from launcher.topology import Tree, build_tree, make_natural_key, resolve_level_costs
+from launcher.traffic import scale_to_integers
 
 
 def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previous: Plan | None) -> Plan:
@@ -26,69 +26,71 @@ def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previo
 
     Raises UsageError, naming what is missing, when no valid world exists.
     """
-    place = tree(nodes, limits.levels)
-    world = largest_world(place.nodes, mesh, limits, place)
+    place = build_tree(nodes, limits.levels)
+    world = find_largest_world(place.nodes, mesh, limits, place)
     if not world.size:
         raise UsageError(world.reason, world.hint or "add nodes, or ask for fewer nodes or a smaller mesh")
-    shape = mesh.shape(world.size)
-    owners = holders(previous, mesh, shape) if is_precedent(previous, mesh) else None
-    answer = by_number(world) or plain(world, place, mesh, limits, costs, owners)
+    shape = mesh.resolve_shape(world.size)
+    owners = find_owners(previous, mesh, shape) if is_precedent(previous, mesh) else None
+    answer = choose_by_number(world) or choose_without_search(world, place, mesh, limits, costs, owners)
     if answer is None:
-        from launcher.placement.choice import choose  # it brings numpy along
+        from launcher.placement.choice import choose_layout  # it brings numpy along
 
-        answer = choose(world, place, mesh, limits, costs, owners)
-    ranks = _ranks(world, answer.runs)
+        answer = choose_layout(world, place, mesh, limits, costs, owners)
+    ranks = _assign_ranks(world, answer.runs)
     moved = 0
     if owners is not None:
-        stretches = (stretch for run in answer.runs for stretch in _stretches(world, run))
-        moved = sum(moved_count(owners, node.id, start, end) for node, start, end in stretches)
-    spares = _spares(world, place, costs, answer.runs)
+        stretches = (stretch for run in answer.runs for stretch in _list_stretches(world, run))
+        moved = sum(count_moved(owners, node.id, start, end) for node, start, end in stretches)
+    spares = _list_spares(world, place, costs, answer.runs)
     reasons = [
-        _why(world, place, limits, ranks, spares),
-        *_unused(world),
-        *_idle(world, ranks),
-        *_price(answer),
+        _explain_world(world, place, limits, ranks, spares),
+        *_describe_unused(world),
+        *_describe_idle_slots(world, ranks),
+        *_describe_cost(answer),
         *answer.notes,
     ]
     if previous is not None and owners is None:
         reasons.append("the plan before was made for another mesh, so no rank has a place to keep")
     if owners is not None:
-        reasons += _moves(world, place, ranks, owners, moved)
+        reasons += _describe_moves(world, place, ranks, owners, moved)
     return Plan(
         shape=shape,
         ranks=ranks,
         spares=tuple(node.id for node in (*spares, *(node for unused in world.unused for node in unused.nodes))),
         moved=moved,
         reasons=tuple(reasons),
-        cost=_number(answer.cost, answer.scale),
-        lower_bound=_number(answer.bound, answer.scale),
-        unusable={node.id: unused.reason for unused in world.unused for node in unused.nodes} if limits.whole else {},
+        cost=_unscale(answer.cost, answer.scale),
+        lower_bound=_unscale(answer.bound, answer.scale),
+        unusable={node.id: unused.reason for unused in world.unused for node in unused.nodes}
+        if limits.all_or_nothing
+        else {},
     )
 
 
-def _number(scaled: int, scale: int) -> int | float:
+def _unscale(scaled: int, scale: int) -> int | float:
     return scaled // scale if scaled % scale == 0 else scaled / scale
 
 
 # Who gets what
 
 
-def _stretches(world: World, run: Run) -> list[tuple[Node, int, int]]:
+def _list_stretches(world: LargestWorld, run: BlockRun) -> list[tuple[Node, int, int]]:
     """The nodes of a run, each with its first rank and the one after its last."""
     nodes = world.items[run.item].nodes
-    start, length = run.start * world.unit, run.length * world.unit // len(nodes)
+    start, length = run.start * world.block_size, run.length * world.block_size // len(nodes)
     return [(node, start + index * length, start + (index + 1) * length) for index, node in enumerate(nodes)]
 
 
-def _ranks(world: World, runs: Sequence[Run]) -> dict[str, tuple[int, ...]]:
+def _assign_ranks(world: LargestWorld, runs: Sequence[BlockRun]) -> dict[str, tuple[int, ...]]:
     ranks: dict[str, tuple[int, ...]] = {}
     for run in runs:
-        for node, start, end in _stretches(world, run):
+        for node, start, end in _list_stretches(world, run):
             ranks[node.id] = (*ranks.get(node.id, ()), *range(start, end))
     return ranks
 
 
-def _spares(world: World, place: Tree, costs: Costs, runs: Sequence[Run]) -> list[Node]:
+def _list_spares(world: LargestWorld, tree: Tree, costs: Costs, runs: Sequence[BlockRun]) -> list[Node]:
     """Nodes that could hold ranks and hold none: those that can take an active item's place first, nearest first.
 
     Near is what has little toll to pay to all who are active.
@@ -99,9 +101,9 @@ def _spares(world: World, place: Tree, costs: Costs, runs: Sequence[Run]) -> lis
     spare = [index for index in range(len(world.items)) if index not in active]
     if not spare:
         return []
-    tolls, _ = in_integers(tolls_of(place.levels, costs.tolls))
+    tolls, _ = scale_to_integers(resolve_level_costs(tree.levels, costs.level_costs))
     toll_sums = dict.fromkeys(spare, 0)
-    for toll, level in zip(tolls, place.domains, strict=False):
+    for toll, level in zip(tolls, tree.domains, strict=False):
         inside: dict[int, int] = {}
         for index, length in active.items() if toll else ():
             domain = level[world.items[index].position]
@@ -117,19 +119,21 @@ def _spares(world: World, place: Tree, costs: Costs, runs: Sequence[Run]) -> lis
 # In words
 
 
-def _why(world: World, place: Tree, limits: Limits, ranks: dict[str, tuple[int, ...]], spares: Sequence[Node]) -> str:
-    spare = f"; {len(spares)} spare{'s' if len(spares) > 1 else ''}: {shortage.names(spares)}" if spares else ""
-    return shortage.world(world.size, len(ranks), len(place.nodes), world.reason, limits) + spare
+def _explain_world(
+    world: LargestWorld, tree: Tree, limits: Limits, ranks: dict[str, tuple[int, ...]], spares: Sequence[Node]
+) -> str:
+    spare = f"; {len(spares)} spare{'s' if len(spares) > 1 else ''}: {shortage.format_nodes(spares)}" if spares else ""
+    return shortage.describe_world(world.size, len(ranks), len(tree.nodes), world.reason, limits) + spare
 
 
-def _unused(world: World) -> list[str]:
+def _describe_unused(world: LargestWorld) -> list[str]:
     shown = world.unused[: shortage.NAMES_MAX]
-    sentences = [f"not usable, as {unused.reason}: {shortage.names(unused.nodes)}" for unused in shown]
+    sentences = [f"not usable, as {unused.reason}: {shortage.format_nodes(unused.nodes)}" for unused in shown]
     more = sum(len(unused.nodes) for unused in world.unused[len(shown) :])
-    return [*sentences, f"not usable for like reasons: {shortage.count_nodes(more)} more"] if more else sentences
+    return [*sentences, f"not usable for like reasons: {shortage.format_node_count(more)} more"] if more else sentences
 
 
-def _idle(world: World, ranks: dict[str, tuple[int, ...]]) -> list[str]:
+def _describe_idle_slots(world: LargestWorld, ranks: dict[str, tuple[int, ...]]) -> list[str]:
     nodes = (node for item in world.items for node in item.nodes if node.id in ranks)
     idle = sum(node.slot_count - len(ranks[node.id]) for node in nodes)
     if not idle:
@@ -137,24 +141,26 @@ def _idle(world: World, ranks: dict[str, tuple[int, ...]]) -> list[str]:
     return [f"{idle:,} slots of active nodes stay idle" if idle > 1 else "1 slot of active nodes stays idle"]
 
 
-def _price(answer: Choice) -> list[str]:
+def _describe_cost(choice: LayoutChoice) -> list[str]:
     """What the traffic costs, next to what it must cost."""
-    if not answer.cost:
+    if not choice.cost:
         return []
-    cost = f"the traffic's cost is {shortage.amount(answer.cost, answer.scale)}"
-    if answer.bound == answer.cost:
+    cost = f"the traffic's cost is {shortage.format_amount(choice.cost, choice.scale)}"
+    if choice.bound == choice.cost:
         return [f"{cost}, and no layout of this world has less"]
-    least = f"no layout of this world can have less than {shortage.amount(answer.bound, answer.scale)}"
-    return [f"{cost}; {least}, {shortage.percent(answer.cost - answer.bound, answer.cost)} below"]
+    least = f"no layout of this world can have less than {shortage.format_amount(choice.bound, choice.scale)}"
+    return [f"{cost}; {least}, {shortage.format_percent(choice.cost - choice.bound, choice.cost)} below"]
 
 
-def _moves(
-    world: World, place: Tree, ranks: dict[str, tuple[int, ...]], owners: Sequence[str | None], moved: int
+def _describe_moves(
+    world: LargestWorld, tree: Tree, ranks: dict[str, tuple[int, ...]], owners: Sequence[str | None], moved: int
 ) -> list[str]:
     before = {owner for owner in owners if owner is not None}
     if not before:
         return []
-    gone = sorted(before - set(ranks), key=natural)
-    joined = [node for node in place.nodes if node.id in ranks and node.id not in before]
-    changes = [f"without {shortage.listed(gone)}"] * bool(gone) + [f"with {shortage.names(joined)}"] * bool(joined)
+    gone = sorted(before - set(ranks), key=make_natural_key)
+    joined = [node for node in tree.nodes if node.id in ranks and node.id not in before]
+    changes = [f"without {shortage.join_names(gone)}"] * bool(gone) + [f"with {shortage.format_nodes(joined)}"] * bool(
+        joined
+    )
     return ["; ".join([f"{moved:,} of {world.size:,} ranks change their node", *changes])]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launcher.placement.problem import Layout, Problem
-from launcher.placement.stability import NOBODY
+from launcher.placement.stability import NO_ITEM
 
 PRICED_MAX = 512
 """Holes that are priced one by one; where more is lost or new, a layout from scratch is as good."""
@@ -29,25 +29,25 @@ class Prices:
         self._problem = problem
         self._layout = held.copy()
         self._left = PRICED_MAX
-        self._partners = _partners(problem, held == NOBODY)
+        self._partners = _find_partners(problem, held == NO_ITEM)
         self._free = np.zeros(0, dtype=np.int64)
-        self._is_plain = not problem.rules and int(problem.capacity.min()) == int(problem.capacity.max())
+        self._is_uniform = not problem.rules and int(problem.capacity.min()) == int(problem.capacity.max())
 
     def pick(self, free: Collection[int], start: int, missing: int) -> int:
         """The item for units from `start` on: one that can take them all, then the cheapest, then the smallest."""
         if not self._left:
-            return next(iter(free)) if self._is_plain else NOBODY
+            return next(iter(free)) if self._is_uniform else NO_ITEM
         self._left -= 1
         if len(self._free) != len(free):
             self._free = np.fromiter(free, dtype=np.int64, count=len(free))
         items = self._free
         if self._problem.rules:
-            items = items[self._allowed(start, items)]
+            items = items[self._find_allowed(start, items)]
             if not len(items):
-                return NOBODY
+                return NO_ITEM
         rooms = self._problem.capacity[items].astype(np.int64)
-        price = self._price(items, range(start, start + missing))
-        if self._is_plain:
+        price = self._compute_prices(items, range(start, start + missing))
+        if self._is_uniform:
             best = int(np.argmin(price))
         else:
             fits = rooms >= missing
@@ -57,38 +57,38 @@ class Prices:
         self._free = self._free[self._free != taker]  # as who asked will do, but for items that have room left
         return taker
 
-    def _price(self, items: NDArray[np.int64], units: range) -> NDArray[np.int64]:
+    def _compute_prices(self, items: NDArray[np.int64], blocks: range) -> NDArray[np.int64]:
         found: dict[int, int] = {}
-        for unit in units:
+        for unit in blocks:
             for partner, weight in self._partners.get(unit, ()):
                 item = int(self._layout[partner])
-                if item != NOBODY and partner not in units:
+                if item != NO_ITEM and partner not in blocks:
                     found[item] = found.get(item, 0) + weight
         if not found:
             return np.zeros(len(items), dtype=np.int64)
         partners = np.array(list(found), dtype=np.int64)
         weights = list(found.values())
         price = np.zeros(len(items), dtype=np.int64)
-        for toll, labels in zip(self._problem.traffic.tolls, self._problem.labels, strict=True):
+        for toll, labels in zip(self._problem.traffic.level_costs, self._problem.labels, strict=True):
             if toll:
                 inside = np.zeros(len(labels), dtype=np.int64)
                 np.add.at(inside, labels[partners], weights)
                 price += toll * (sum(weights) - inside[labels[items]])
         return price
 
-    def _allowed(self, start: int, items: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _find_allowed(self, start: int, items: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Items in the domains where the rest of the hole's classes already are."""
         allowed = np.ones(len(items), dtype=np.bool_)
         for rule in self._problem.rules:
             mates = self._layout[rule.class_of == rule.class_of[start]]
-            mates = mates[mates != NOBODY]
+            mates = mates[mates != NO_ITEM]
             if len(mates):
                 labels = self._problem.labels[rule.level]
                 allowed &= labels[items] == labels[mates[0]]
         return allowed
 
 
-def _partners(problem: Problem, is_hole: NDArray[np.bool_]) -> dict[int, list[tuple[int, int]]]:
+def _find_partners(problem: Problem, is_hole: NDArray[np.bool_]) -> dict[int, list[tuple[int, int]]]:
     """Whom each unit of a hole talks to, and how much."""
     partners: dict[int, list[tuple[int, int]]] = {}
     if np.count_nonzero(is_hole) > PRICED_MAX:

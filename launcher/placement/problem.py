@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 
 from launcher.mesh import Mesh
 from launcher.placement import Costs, Limits
-from launcher.placement.cost import Labels, cost
-from launcher.placement.hops import Traffic, traffic
-from launcher.topology import HOST, Tree, tolls_of
-from launcher.traffic import usual
+from launcher.placement.cost import Labels, compute_cost
+from launcher.placement.hops import Traffic, make_traffic
+from launcher.topology import HOST, Tree, resolve_level_costs
+from launcher.traffic import make_default_traffic
 
 Layout = NDArray[np.int32]
 """unit -> item that holds it."""
 
 
-class Rule(NamedTuple):
+class ClassRule(NamedTuple):
     """Units of one class stay inside one domain of a level.
 
     `level` is an index into `Problem.labels`; `class_of[unit]` numbers the classes from 0, all of the same size.
@@ -48,24 +48,24 @@ class Problem:
     traffic: Traffic
     capacity: NDArray[np.int32]
     labels: tuple[NDArray[np.int32], ...]
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[ClassRule, ...] = ()
     is_contiguous: bool = True
     active_min: int = 1
     active_max: int | None = None
 
-    def spread(self, layout: Layout) -> list[Labels]:
+    def make_labels(self, layout: Layout) -> list[Labels]:
         """For every level: unit -> domain."""
         return [level[layout] for level in self.labels]
 
-    def cost(self, layout: Layout) -> int:
+    def compute_cost(self, layout: Layout) -> int:
         """J, in the traffic's scaled numbers."""
-        return cost(self.traffic, self.spread(layout))
+        return compute_cost(self.traffic, self.make_labels(layout))
 
 
-def fault(problem: Problem, layout: Layout) -> str | None:
+def find_fault(problem: Problem, layout: Layout) -> str | None:
     """What makes a layout invalid, or None."""
-    if len(layout) != problem.traffic.unit_count:
-        return f"{len(layout)} units are placed, not {problem.traffic.unit_count}"
+    if len(layout) != problem.traffic.block_count:
+        return f"{len(layout)} units are placed, not {problem.traffic.block_count}"
     held = np.bincount(layout, minlength=len(problem.capacity))
     if (held > problem.capacity).any():
         return f"item {int(np.argmax(held > problem.capacity))} holds more than it can"
@@ -81,11 +81,11 @@ def fault(problem: Problem, layout: Layout) -> str | None:
     return None
 
 
-def problem_of(
+def make_problem(
     tree: Tree,
     mesh: Mesh,
     shape: Sequence[int],
-    unit: int,
+    block_size: int,
     limits: Limits,
     costs: Costs,
     capacity: Sequence[int],
@@ -98,46 +98,52 @@ def problem_of(
     mesh, and KeyError if `limits.within` names an unknown axis or level.
     """
     positions = np.arange(len(tree.nodes)) if members is None else np.array(members, dtype=np.int64)
-    labels = [_numbered(np.array(level, dtype=np.int32)[positions]) for level in tree.domains]
+    labels = [_renumber(np.array(level, dtype=np.int32)[positions]) for level in tree.domains]
     labels.append(np.arange(len(positions), dtype=np.int32))
     names = [axis.name for axis in mesh.axes]
-    talk = traffic(shape, names, unit, costs.traffic or usual(mesh), tolls_of(tree.levels, costs.tolls))
-    hosts = limits.whole.hosts if limits.whole else 1
+    talk = make_traffic(
+        shape,
+        names,
+        block_size,
+        costs.traffic or make_default_traffic(mesh),
+        resolve_level_costs(tree.levels, costs.level_costs),
+    )
+    hosts = limits.all_or_nothing.hosts if limits.all_or_nothing else 1
     return Problem(
         traffic=talk,
         capacity=np.array(capacity, dtype=np.int32),
         labels=tuple(labels),
-        rules=rules_of(talk.grid, names, (*tree.levels, HOST), limits.within),
+        rules=make_class_rules(talk.grid, names, (*tree.levels, HOST), limits.within),
         is_contiguous=limits.is_contiguous,
         active_min=-(-limits.nodes_min // hosts),
         active_max=None if limits.nodes_max is None else limits.nodes_max // hosts,
     )
 
 
-def rules_of(
+def make_class_rules(
     grid: Sequence[int], axes: Sequence[str], levels: Sequence[str], within: Mapping[str, str]
-) -> tuple[Rule, ...]:
+) -> tuple[ClassRule, ...]:
     """What `within` asks of units: one rule per level that it names, outermost first.
 
     What stays inside a leaf stays inside its pod as well; and units that share a domain with the same unit share it
     with each other. So a rule's class is the box over all axes that are bound to its level or to a deeper one.
     """
     depth = {level: index for index, level in enumerate(levels)}
-    bound = {axes.index(axis) if axis in axes else _unknown(axis): depth[level] for axis, level in within.items()}
-    rules: list[Rule] = []
+    bound = {axes.index(axis) if axis in axes else _raise_unknown(axis): depth[level] for axis, level in within.items()}
+    rules: list[ClassRule] = []
     for level in sorted(set(bound.values())):
         free = [1 if bound.get(axis, -1) >= level else size for axis, size in enumerate(grid)]
         classes = np.arange(np.prod(free), dtype=np.int32).reshape(free)
         class_of = np.ascontiguousarray(np.broadcast_to(classes, grid)).ravel()
         if int(class_of.max()) + 1 < class_of.size:  # else every unit is a class of its own
-            rules.append(Rule(level, class_of))
+            rules.append(ClassRule(level, class_of))
     return tuple(rules)
 
 
-def _unknown(axis: str) -> int:
+def _raise_unknown(axis: str) -> int:
     raise KeyError(axis)
 
 
-def _numbered(labels: Labels) -> Labels:
+def _renumber(labels: Labels) -> Labels:
     """The same domains, numbered from 0 without gaps: some may have lost all their items."""
     return np.unique(labels, return_inverse=True)[1].astype(np.int32).reshape(labels.shape)

@@ -22,24 +22,24 @@ from launcher.topology import HOST
 from rendezvous.values import NamedTuple
 
 
-class Bond(NamedTuple):
+class Constraint(NamedTuple):
     """All units that differ only along `axes` lie in one domain of `level`, an index into levels and host."""
 
     level: int
     axes: tuple[int, ...]
 
 
-def bonds(mesh: Mesh, limits: Limits, levels: Sequence[str]) -> tuple[Bond, ...]:
+def make_constraints(mesh: Mesh, limits: Limits, levels: Sequence[str]) -> tuple[Constraint, ...]:
     """The rules of `within`, innermost first, each with the axes of all rules below it.
 
     Raises UsageError for an axis or a level that is not there, in `within` or in `whole`.
     """
     depths = {level: index for index, level in enumerate((*levels, HOST))}
     axes = {axis.name: index for index, axis in enumerate(mesh.axes)}
-    if limits.whole and (limits.whole.level not in depths or limits.whole.level == HOST):
+    if limits.all_or_nothing and (limits.all_or_nothing.level not in depths or limits.all_or_nothing.level == HOST):
         known = f"the levels are {', '.join(levels)}" if levels else "no node has a locality path"
-        raise UsageError(f"whole {limits.whole.level}: there is no such level of domains; {known}")
-    floor = depths[limits.whole.level] if limits.whole else len(levels)
+        raise UsageError(f"whole {limits.all_or_nothing.level}: there is no such level of domains; {known}")
+    floor = depths[limits.all_or_nothing.level] if limits.all_or_nothing else len(levels)
     bound: dict[int, list[int]] = {}
     for axis, level in limits.within.items():
         if axis not in axes:
@@ -52,26 +52,26 @@ def bonds(mesh: Mesh, limits: Limits, levels: Sequence[str]) -> tuple[Bond, ...]
                 "in the order of its hosts"
             )
         bound.setdefault(depths[level], []).append(axes[axis])
-    found: list[Bond] = []
+    found: list[Constraint] = []
     for depth in sorted(bound, reverse=True):
         inner = found[-1].axes if found else ()
-        found.append(Bond(depth, tuple(sorted({*inner, *bound[depth]}))))
+        found.append(Constraint(depth, tuple(sorted({*inner, *bound[depth]}))))
     return tuple(found)
 
 
-def class_size(bond: Bond, grid: Sequence[int]) -> int:
+def compute_class_size(constraint: Constraint, grid: Sequence[int]) -> int:
     """Units in a class."""
-    return math.prod(grid[axis] for axis in bond.axes)
+    return math.prod(grid[axis] for axis in constraint.axes)
 
 
-def is_in_line(bond: Bond, grid: Sequence[int]) -> bool:
+def is_in_line(constraint: Constraint, grid: Sequence[int]) -> bool:
     """Whether the units of a class are consecutive: its axes are the innermost of those that are not 1 long."""
     long = [axis for axis, size in enumerate(grid) if size > 1]
-    inside = [axis for axis in long if axis in bond.axes]
+    inside = [axis for axis in long if axis in constraint.axes]
     return inside == long[len(long) - len(inside) :]
 
 
-class Layer(NamedTuple):
+class CapacityLayer(NamedTuple):
     """Domains of one level: units that each has room for, and its parts as indices into the layer below.
 
     The lowest layer is the items; it has no parts.
@@ -81,13 +81,13 @@ class Layer(NamedTuple):
     parts: list[list[int]]
 
 
-def layers(rooms: Sequence[int], domains: Sequence[Sequence[int]], sizes: Sequence[int]) -> list[Layer]:
+def build_layers(rooms: Sequence[int], domains: Sequence[Sequence[int]], sizes: Sequence[int]) -> list[CapacityLayer]:
     """Room in whole classes, from the items up to one last domain that is everything.
 
     `rooms`: of the items. `domains[rule][item]`: the item's domain of the rule's level, innermost rule first;
     `sizes[rule]`: units in a class of it, each a multiple of the one before.
     """
-    found = [Layer(list(rooms), [])]
+    found = [CapacityLayer(list(rooms), [])]
     items = list(range(len(rooms)))  # one item for each domain of the layer so far, to look its next domain up
     for labels, size in zip(domains, sizes, strict=True):
         parts: dict[int, list[int]] = {}
@@ -95,14 +95,16 @@ def layers(rooms: Sequence[int], domains: Sequence[Sequence[int]], sizes: Sequen
             parts.setdefault(labels[item], []).append(index)
         below = found[-1].rooms
         found.append(
-            Layer([sum(below[part] for part in each) // size * size for each in parts.values()], list(parts.values()))
+            CapacityLayer(
+                [sum(below[part] for part in each) // size * size for each in parts.values()], list(parts.values())
+            )
         )
         items = [items[each[0]] for each in parts.values()]
     everything = list(range(len(items)))
-    return [*found, Layer([sum(found[-1].rooms)], [everything])]
+    return [*found, CapacityLayer([sum(found[-1].rooms)], [everything])]
 
 
-def fill(found: Sequence[Layer], amount: int, key: Callable[[int], int] | None = None) -> list[tuple[int, int]]:
+def fill(found: Sequence[CapacityLayer], amount: int, key: Callable[[int], int] | None = None) -> list[tuple[int, int]]:
     """Items and the units each takes, so that domain after domain is filled; `key` of their room orders siblings.
 
     The units are to be dealt out class by class, outermost classes first.

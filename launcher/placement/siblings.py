@@ -16,30 +16,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launcher.placement.problem import Layout, Problem
-from launcher.placement.stability import NOBODY
+from launcher.placement.stability import NO_ITEM
 
 Numbers = NDArray[np.int64]
 
 
-def by_kind(problem: Problem) -> tuple[Problem, Layout]:
+def sort_by_kind(problem: Problem) -> tuple[Problem, Layout]:
     """The problem with its items in an order that no name decides, and for each place in it the item that stands there.
 
     Siblings stand from the largest to the smallest; only those that are alike keep the order they had.
     """
     keys: list[Numbers] = []
-    for level, kinds in zip(problem.labels, _kinds(problem), strict=True):
+    for level, kinds in zip(problem.labels, _classify_domains(problem), strict=True):
         keys += [kinds[level], level.astype(np.int64)]
     order = np.lexsort(keys[::-1]).astype(np.int32)
-    labels = tuple(_numbered(level[order]) for level in problem.labels)
+    labels = tuple(_renumber(level[order]) for level in problem.labels)
     return replace(problem, capacity=problem.capacity[order], labels=labels), order
 
 
-def settled(problem: Problem, layout: Layout, held: Layout) -> Layout:
+def relabel_domains(problem: Problem, layout: Layout, held: Layout) -> Layout:
     """A layout of the same cost that keeps as many units where they were as renaming finds, greedily."""
-    known = np.flatnonzero(held != NOBODY)
+    known = np.flatnonzero(held != NO_ITEM)
     goal = np.zeros(1, dtype=np.int64)  # domain of the layout -> the domain that takes its place, one level up
     above = np.zeros(len(problem.capacity), dtype=np.int64)  # item -> its domain one level up
-    for level, kinds in zip(problem.labels, _kinds(problem), strict=True):
+    for level, kinds in zip(problem.labels, _classify_domains(problem), strict=True):
         labels = level.astype(np.int64)
         count = len(kinds)
         parent = np.zeros(count, dtype=np.int64)
@@ -74,7 +74,7 @@ def _match(new: Numbers, old: Numbers, wanted_parent: Numbers, parent: Numbers, 
     return goal
 
 
-def _kinds(problem: Problem) -> Sequence[Numbers]:
+def _classify_domains(problem: Problem) -> Sequence[Numbers]:
     """Per level, outermost first: domain -> a number that those alike share; of a level's, the largest come first."""
     found: list[Numbers] = []
     labels = problem.labels[-1].astype(np.int64)  # the hosts: one item each
@@ -96,6 +96,6 @@ def _kinds(problem: Problem) -> Sequence[Numbers]:
     return found[::-1]
 
 
-def _numbered(labels: Layout) -> Layout:
+def _renumber(labels: Layout) -> Layout:
     """Domains that stand side by side, numbered from 0 in their order."""
     return np.cumsum(np.diff(labels, prepend=labels[:1]) != 0, dtype=np.int32)

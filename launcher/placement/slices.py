@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from launcher.node import Node
-from launcher.placement import Whole
-from launcher.placement.units import usual_slot_count
+from launcher.placement import AllOrNothing
+from launcher.placement.units import find_usual_slot_count
 from launcher.topology import Tree
 from rendezvous.values import NamedTuple
 
@@ -29,47 +29,49 @@ class Item(NamedTuple):
     position: int
 
 
-class Unused(NamedTuple):
+class UnusedNodes(NamedTuple):
     """Nodes that can hold nothing, and why."""
 
     nodes: tuple[Node, ...]
     reason: str
 
 
-def slices(tree: Tree, whole: Whole) -> tuple[list[tuple[int, tuple[Node, ...]]], list[Unused]]:
+def find_slices(
+    tree: Tree, all_or_nothing: AllOrNothing
+) -> tuple[list[tuple[int, tuple[Node, ...]]], list[UnusedNodes]]:
     """The complete domains, each as the position of its first node and its nodes in order; and the others."""
-    level = tree.levels.index(whole.level)
+    level = tree.levels.index(all_or_nothing.level)
     members: dict[int, list[int]] = {}
     for position, domain in enumerate(tree.domains[level]):
         members.setdefault(domain, []).append(position)
     complete: list[tuple[str, int, tuple[Node, ...]]] = []
-    unused: list[Unused] = []
+    unused: list[UnusedNodes] = []
     for domain, positions in members.items():
         nodes = tuple(tree.nodes[position] for position in positions)
-        name = f"{whole.level} {tree.names[level][domain]}"
-        fault = _fault(nodes, level, whole, name)
+        name = f"{all_or_nothing.level} {tree.names[level][domain]}"
+        fault = _find_fault(nodes, level, all_or_nothing, name)
         if fault:
-            unused.append(Unused(nodes, fault))
+            unused.append(UnusedNodes(nodes, fault))
         else:
             in_order = sorted(nodes, key=lambda node: node.index or 0)  # by name still, where nobody has an index
             complete.append((name, positions[0], tuple(in_order)))
     # Slices of two kinds make no common unit: the kind that brings the most devices stays.
-    usual = usual_slot_count(nodes[0] for _, _, nodes in complete) if complete else 0
+    usual = find_usual_slot_count(nodes[0] for _, _, nodes in complete) if complete else 0
     for name, _, nodes in complete:
         if nodes[0].slot_count != usual:
-            unused.append(Unused(nodes, f"{name} has {nodes[0].slot_count} devices per host, others {usual}"))
+            unused.append(UnusedNodes(nodes, f"{name} has {nodes[0].slot_count} devices per host, others {usual}"))
     return [(position, nodes) for _, position, nodes in complete if nodes[0].slot_count == usual], unused
 
 
-def _fault(nodes: Sequence[Node], level: int, whole: Whole, name: str) -> str | None:
+def _find_fault(nodes: Sequence[Node], level: int, all_or_nothing: AllOrNothing, name: str) -> str | None:
     """Why these nodes are no complete domain."""
     count = len(nodes)
-    if count == 1 and whole.hosts > 1 and (len(nodes[0].path) <= level or nodes[0].path[level] is None):
-        return f"node {nodes[0].id} has no known {whole.level}"
-    if count < whole.hosts:
-        return f"{name} has {count} of {whole.hosts} hosts{_missing(nodes, whole)}"
-    if count > whole.hosts:
-        return f"{name} has {count} hosts, {whole.hosts} make a complete one"
+    if count == 1 and all_or_nothing.hosts > 1 and (len(nodes[0].path) <= level or nodes[0].path[level] is None):
+        return f"node {nodes[0].id} has no known {all_or_nothing.level}"
+    if count < all_or_nothing.hosts:
+        return f"{name} has {count} of {all_or_nothing.hosts} hosts{_describe_missing(nodes, all_or_nothing)}"
+    if count > all_or_nothing.hosts:
+        return f"{name} has {count} hosts, {all_or_nothing.hosts} make a complete one"
     if any(node.slot_count != nodes[0].slot_count for node in nodes):
         return f"{name} has hosts with {', '.join(str(node.slot_count) for node in nodes)} devices"
     indices = [node.index for node in nodes if node.index is not None]
@@ -78,16 +80,16 @@ def _fault(nodes: Sequence[Node], level: int, whole: Whole, name: str) -> str | 
     return None
 
 
-def _missing(nodes: Sequence[Node], whole: Whole) -> str:
+def _describe_missing(nodes: Sequence[Node], all_or_nothing: AllOrNothing) -> str:
     """ " and lacks worker 2 (train-0-2)", where the hosts that are there say which they are."""
-    absent = sorted(set(range(whole.hosts)) - {node.index for node in nodes if node.index is not None})
+    absent = sorted(set(range(all_or_nothing.hosts)) - {node.index for node in nodes if node.index is not None})
     if any(node.index is None for node in nodes) or not absent:
         return ""
-    from launcher.overview.ranges import numbers  # only where a sentence is needed
+    from launcher.overview.ranges import format_ranges  # only where a sentence is needed
 
     pattern = nodes[0].host_pattern
     named = [pattern.replace("{}", str(index), 1) for index in absent[:_NAMES_MAX]] if pattern else []
     more = f" and {len(absent) - len(named)} more" if named and len(absent) > len(named) else ""
     names = f" ({', '.join(named)}{more})" if named else ""
-    what = "worker" if whole.level == "slice" else "host"  # a TPU host is known by its worker id
-    return f" and lacks {what}{'s' * (len(absent) > 1)} {numbers(absent)}{names}"
+    what = "worker" if all_or_nothing.level == "slice" else "host"  # a TPU host is known by its worker id
+    return f" and lacks {what}{'s' * (len(absent) > 1)} {format_ranges(absent)}{names}"

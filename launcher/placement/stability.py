@@ -7,7 +7,7 @@ others live on, though their rank numbers may change; when it grows, new ones ap
 Everything below counts in units along the line of the new world's ranks, and an item (a node, or a slice) holds one run
 of consecutive units. `stay` moves nobody and gives each hole to a free item. Where that is impossible, because every
 slot is needed and runs no longer meet end to end, `tile` cuts the line into full items and gives each piece to the item
-that held most of it. What a hole's taker costs is for somebody else to say: `Pick`.
+that held most of it. What a hole's taker costs is for somebody else to say: `ItemPicker`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from launcher.mesh import Mesh
 from launcher.placement import Plan
 from rendezvous.values import NamedTuple
 
-NOBODY = -1
+NO_ITEM = -1
 """In place of an item: nobody who is here held the unit before."""
 
 
-class Run(NamedTuple):
+class BlockRun(NamedTuple):
     """Consecutive units on one item."""
 
     item: int
@@ -36,7 +36,7 @@ class Run(NamedTuple):
         return self.start + self.length
 
 
-Pick = Callable[[Collection[int], int, int], int]
+ItemPicker = Callable[[Collection[int], int, int], int]
 """(free items in order, first unit of a hole, units missing there) -> the item that takes them, as far as it has room,
 or NOBODY."""
 
@@ -50,7 +50,7 @@ def is_precedent(previous: Plan | None, mesh: Mesh) -> bool:
     )
 
 
-def holders(previous: Plan | None, mesh: Mesh, shape: tuple[int, ...]) -> list[str | None]:
+def find_owners(previous: Plan | None, mesh: Mesh, shape: tuple[int, ...]) -> list[str | None]:
     """For every rank of a world of `shape`: the node that held its coordinates before; None where they are new."""
     owners: list[str | None] = [None] * math.prod(shape)
     if previous is None or not is_precedent(previous, mesh):
@@ -75,24 +75,24 @@ def holders(previous: Plan | None, mesh: Mesh, shape: tuple[int, ...]) -> list[s
     return owners
 
 
-def moved_count(owners: Sequence[str | None], node: str, start: int, end: int) -> int:
+def count_moved(owners: Sequence[str | None], node: str, start: int, end: int) -> int:
     """Ranks from `start` to `end`, now on `node`, whose coordinates another held before; new ones do not count."""
     before = owners[start:end]
     return len(before) - before.count(None) - before.count(node)
 
 
-def stay(held: Sequence[int], rooms: Sequence[int], pick: Pick) -> list[Run] | None:
+def stay(held: Sequence[int], rooms: Sequence[int], pick: ItemPicker) -> list[BlockRun] | None:
     """Runs in which nobody who is still here moves, and each hole is filled; None if there is no such thing.
 
     `held`: unit -> item that held it, or NOBODY; `rooms`: of the items, in units. A hole goes to the next item along
     the line if that has room, else to the free item that `pick` chooses.
     """
-    runs = _kept(held, rooms)
+    runs = _find_kept_runs(held, rooms)
     if any(left.end > right.start for left, right in itertools.pairwise(runs)):
         return None  # an item between two parts of another: these ranks were not laid out by this planner
     kept = {run.item for run in runs}
     free = dict.fromkeys(item for item in range(len(rooms)) if item not in kept)
-    filled: list[Run] = []
+    filled: list[BlockRun] = []
     for right in [*runs, None]:
         hole_start = filled[-1].end if filled else 0
         hole_end = right.start if right else len(held)
@@ -104,7 +104,7 @@ def stay(held: Sequence[int], rooms: Sequence[int], pick: Pick) -> list[Run] | N
         if max(left_room, right_room) < missing:
             while missing and free:
                 taker = pick(free, hole_end - missing, missing)
-                if taker == NOBODY:
+                if taker == NO_ITEM:
                     return None
                 del free[taker]
                 takers.append((taker, min(missing, rooms[taker])))
@@ -118,35 +118,35 @@ def stay(held: Sequence[int], rooms: Sequence[int], pick: Pick) -> list[Run] | N
             filled[-1] = left._replace(length=left.length + from_left)
         start = hole_start + from_left
         for item, length in takers:
-            filled.append(Run(item, start, length))
+            filled.append(BlockRun(item, start, length))
             start += length
         if right:
-            filled.append(Run(right.item, start, right.length + from_right))
+            filled.append(BlockRun(right.item, start, right.length + from_right))
     return filled
 
 
-def stay_apart(held: Sequence[int], rooms: Sequence[int], pick: Pick) -> list[Run] | None:
+def stay_apart(held: Sequence[int], rooms: Sequence[int], pick: ItemPicker) -> list[BlockRun] | None:
     """The same where an item may hold several runs: every unit stays, every hole takes an item with room left."""
     left = list(rooms)
     takers: list[int] = []
     for item in held:
-        takers.append(item if item != NOBODY and left[item] else NOBODY)
-        if takers[-1] != NOBODY:
+        takers.append(item if item != NO_ITEM and left[item] else NO_ITEM)
+        if takers[-1] != NO_ITEM:
             left[item] -= 1
     free = dict.fromkeys(item for item, room in enumerate(left) if room)
     for unit, item in enumerate(takers):
-        if item == NOBODY:
-            taker = pick(free, unit, 1) if free else NOBODY
-            if taker == NOBODY:
+        if item == NO_ITEM:
+            taker = pick(free, unit, 1) if free else NO_ITEM
+            if taker == NO_ITEM:
                 return None
             takers[unit] = taker
             left[taker] -= 1
             if not left[taker]:
                 del free[taker]
-    return [Run(item, unit, 1) for unit, item in enumerate(takers)]
+    return [BlockRun(item, unit, 1) for unit, item in enumerate(takers)]
 
 
-def tile(held: Sequence[int], rooms: Sequence[int], pick: Pick) -> list[Run] | None:
+def tile(held: Sequence[int], rooms: Sequence[int], pick: ItemPicker) -> list[BlockRun] | None:
     """Runs that fill every item but the last, each given to the item that held most of it.
 
     None if the items are of different sizes: then the cuts depend on who comes where, which is a search.
@@ -157,7 +157,7 @@ def tile(held: Sequence[int], rooms: Sequence[int], pick: Pick) -> list[Run] | N
     run_count = math.ceil(len(held) / length)
     overlap: dict[tuple[int, int], int] = {}
     for unit, item in enumerate(held):
-        if item != NOBODY:
+        if item != NO_ITEM:
             overlap[unit // length, item] = overlap.get((unit // length, item), 0) + 1
     takers: dict[int, int] = {}
     taken: set[int] = set()
@@ -170,14 +170,16 @@ def tile(held: Sequence[int], rooms: Sequence[int], pick: Pick) -> list[Run] | N
     for index in range(run_count):
         if index not in takers:
             taker = pick(free, index * length, min(length, len(held) - index * length))
-            if taker == NOBODY:
+            if taker == NO_ITEM:
                 return None
             del free[taker]
             takers[index] = taker
-    return [Run(takers[index], index * length, min(length, len(held) - index * length)) for index in range(run_count)]
+    return [
+        BlockRun(takers[index], index * length, min(length, len(held) - index * length)) for index in range(run_count)
+    ]
 
 
-def first_that_fits(rooms: Sequence[int]) -> Pick:
+def make_first_fit(rooms: Sequence[int]) -> ItemPicker:
     """Where cost does not matter: the smallest item that can fill the hole alone, else the largest; then the first."""
     is_even = min(rooms) == max(rooms)
 
@@ -189,12 +191,12 @@ def first_that_fits(rooms: Sequence[int]) -> Pick:
     return pick
 
 
-def _kept(held: Sequence[int], rooms: Sequence[int]) -> list[Run]:
+def _find_kept_runs(held: Sequence[int], rooms: Sequence[int]) -> list[BlockRun]:
     """For each item still here, the stretch from its first to its last unit, cut to what it can hold."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for unit, item in enumerate(held):
-        if item != NOBODY:
+        if item != NO_ITEM:
             first.setdefault(item, unit)
             last[item] = unit
-    return [Run(item, start, min(last[item] + 1 - start, rooms[item])) for item, start in first.items()]
+    return [BlockRun(item, start, min(last[item] + 1 - start, rooms[item])) for item, start in first.items()]

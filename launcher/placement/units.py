@@ -15,7 +15,7 @@ from launcher.mesh import Mesh
 from launcher.node import Node
 
 
-def unit_size(mesh: Mesh, slot_count: int) -> int:
+def choose_block_size(mesh: Mesh, slot_count: int) -> int:
     """Ranks that stay together on a node of `slot_count` slots.
 
     The innermost axes as long as they fit, and of the first that does not fit the largest part that fills the
@@ -33,7 +33,7 @@ def unit_size(mesh: Mesh, slot_count: int) -> int:
     return unit
 
 
-def usual_slot_count(nodes: Iterable[Node]) -> int:
+def find_usual_slot_count(nodes: Iterable[Node]) -> int:
     """The slot count of the kind of node that brings the most slots.
 
     The unit is made for this kind, so neither one machine that lost a GPU nor one that is twice as large
@@ -45,10 +45,10 @@ def usual_slot_count(nodes: Iterable[Node]) -> int:
     return max(slots, key=lambda slot_count: (slots[slot_count], slot_count))
 
 
-def grid(shape: Sequence[int], unit: int) -> tuple[int, ...] | None:
+def compute_grid(shape: Sequence[int], block_size: int) -> tuple[int, ...] | None:
     """Units along each axis of a mesh of this shape; None if runs of `unit` ranks are no boxes of it."""
     counts: list[int] = []
-    left = unit
+    left = block_size
     for size in reversed(shape):
         side = math.gcd(size, left)
         if side < size and side < left:
@@ -58,9 +58,9 @@ def grid(shape: Sequence[int], unit: int) -> tuple[int, ...] | None:
     return tuple(reversed(counts)) if left == 1 else None
 
 
-def elastic_part(mesh: Mesh, unit: int) -> int | None:
+def compute_elastic_part(mesh: Mesh, block_size: int) -> int | None:
     """How far a unit reaches along the elastic axis if that is large; None if it fits the mesh at no size of it."""
-    left = unit
+    left = block_size
     for axis in reversed(mesh.axes):
         if axis.size is None:
             return left
@@ -71,43 +71,48 @@ def elastic_part(mesh: Mesh, unit: int) -> int | None:
     return left if left == 1 else None
 
 
-def elastic_sizes(mesh: Mesh, unit: int, block: int, low: int, high: int) -> Sequence[int]:
+def list_elastic_sizes(mesh: Mesh, block_size: int, multiple: int, low: int, high: int) -> Sequence[int]:
     """The sizes from `low` to `high` of the elastic axis, rising, at which units are boxes and `block` ranks divide
     the world; of a mesh without one, 1 stands for the whole mesh."""
-    part = elastic_part(mesh, unit)
+    part = compute_elastic_part(mesh, block_size)
     replica = mesh.replica_size
-    if mesh.elastic is None:
-        return (1,) if part and replica % block == 0 and low <= 1 <= high else ()
+    if mesh.elastic_axis is None:
+        return (1,) if part and replica % multiple == 0 and low <= 1 <= high else ()
     if part is None:
         return ()
-    step = math.lcm(part, block // math.gcd(block, replica))
+    step = math.lcm(part, multiple // math.gcd(multiple, replica))
     # Below `part` a unit takes the whole axis and goes on into the next; from there on the axis is cut into parts.
     small = [
         size
         for size in range(low, min(high + 1, part))
-        if size * replica % block == 0 and grid(mesh.shape(size * replica), unit)
+        if size * replica % multiple == 0 and compute_grid(mesh.resolve_shape(size * replica), block_size)
     ]
     large = range(-(-max(low, part) // step) * step, high + 1, step)
     return [*small, *large] if small else large
 
 
-def require_unit(unit: int, nodes: Iterable[Node], mesh: Mesh, host_slots: int | None) -> None:
+def require_block_size(block_size: int, nodes: Iterable[Node], mesh: Mesh, host_slots: int | None) -> None:
     """Raise UsageError for a unit that fits no node or no world of this mesh, with those that would.
 
     `host_slots`: of the hosts that must be filled entirely, if any.
     """
     most = max(node.slot_count for node in nodes)
-    if unit > most:
-        raise UsageError(f"unit {unit} fits on no node: the largest has {most} devices", _units(mesh, most))
-    if unit < 1 or elastic_part(mesh, unit) is None:
+    if block_size > most:
         raise UsageError(
-            f"unit {unit}: {unit} consecutive ranks are no even part of mesh {mesh}, counted from its last axis",
-            _units(mesh, most),
+            f"unit {block_size} fits on no node: the largest has {most} devices", _suggest_block_sizes(mesh, most)
         )
-    if host_slots is not None and host_slots % unit:
-        raise UsageError(f"unit {unit} does not divide the {host_slots} devices of a host, and none may stay idle")
+    if block_size < 1 or compute_elastic_part(mesh, block_size) is None:
+        raise UsageError(
+            f"unit {block_size}: {block_size} consecutive ranks are no even part of mesh {mesh}, counted from its "
+            "last axis",
+            _suggest_block_sizes(mesh, most),
+        )
+    if host_slots is not None and host_slots % block_size:
+        raise UsageError(
+            f"unit {block_size} does not divide the {host_slots} devices of a host, and none may stay idle"
+        )
 
 
-def _units(mesh: Mesh, most: int) -> str:
-    fitting = [str(unit) for unit in range(1, most + 1) if elastic_part(mesh, unit)]
+def _suggest_block_sizes(mesh: Mesh, most: int) -> str:
+    fitting = [str(unit) for unit in range(1, most + 1) if compute_elastic_part(mesh, unit)]
     return f"{' or '.join([', '.join(fitting[:-1]), fitting[-1]] if len(fitting) > 1 else fitting)} would fit"

@@ -16,24 +16,24 @@ from dataclasses import replace
 
 from launcher.errors import UsageError
 from launcher.node import Node
-from launcher.options import did_you_mean
+from launcher.options import suggest
 from launcher.preview.checks import is_name
-from launcher.preview.cluster import Cluster, require_devices, require_size
-from launcher.preview.generate import address
+from launcher.preview.cluster import ClusterSpec, require_devices, require_size
+from launcher.preview.generate import make_address
 
 
-def changed(cluster: Cluster, lost: str, joined: str) -> Cluster:
+def apply_changes(cluster: ClusterSpec, lost: str, joined: str) -> ClusterSpec:
     """The cluster after these changes, each a list with commas. Raises UsageError."""
-    gone = _lost(cluster, _listed(lost, "lose"))
+    gone = _find_lost(cluster, _parse_list(lost, "lose"))
     gone_ids = {node.id for node in gone}
     stays = tuple(node for node in cluster.nodes if node.id not in gone_ids)
-    newcomers = _joined(cluster, gone, _listed(joined, "join"))
+    newcomers = _make_newcomers(cluster, gone, _parse_list(joined, "join"))
     require_size(len(stays) + len(newcomers), f"{cluster.name} with --join")
     require_devices(sum(node.slot_count for node in (*stays, *newcomers)), f"{cluster.name} with --join")
     return replace(cluster, nodes=(*stays, *newcomers))
 
 
-def _listed(text: str, flag: str) -> list[str]:
+def _parse_list(text: str, flag: str) -> list[str]:
     words = [word.strip() for word in text.split(",")] if text else []
     for word in words:
         if not word:
@@ -43,28 +43,28 @@ def _listed(text: str, flag: str) -> list[str]:
     return words
 
 
-def _lost(cluster: Cluster, ids: Sequence[str]) -> list[Node]:
+def _find_lost(cluster: ClusterSpec, ids: Sequence[str]) -> list[Node]:
     by_id = {node.id: node for node in cluster.nodes}
     for name in ids:
         if name not in by_id:
-            question = did_you_mean(name, {each: each for each in by_id}) if len(by_id) <= 1000 else ""
-            raise UsageError(f"--lose: {cluster.name} has no node {name!r}", question or _some(cluster))
+            question = suggest(name, {each: each for each in by_id}) if len(by_id) <= 1000 else ""
+            raise UsageError(f"--lose: {cluster.name} has no node {name!r}", question or _describe_nodes(cluster))
     return [by_id[name] for name in ids]
 
 
-def _some(cluster: Cluster) -> str:
+def _describe_nodes(cluster: ClusterSpec) -> str:
     ids = [node.id for node in cluster.nodes[:4]]
     return f"its nodes are {', '.join(ids)}" + (", ..." if len(cluster.nodes) > 4 else "")
 
 
-def _joined(cluster: Cluster, gone: Sequence[Node], words: Sequence[str]) -> list[Node]:
+def _make_newcomers(cluster: ClusterSpec, lost: Sequence[Node], entries: Sequence[str]) -> list[Node]:
     present = {node.id for node in cluster.nodes}
-    places = list(gone)
+    places = list(lost)
     arrivals = max(node.order for node in cluster.nodes) + 1
     counts = Counter(node.slot_count for node in cluster.nodes)
     slot_count = max(counts, key=lambda size: (counts[size], size))
     newcomers: list[Node] = []
-    for index, word in enumerate(words):
+    for index, word in enumerate(entries):
         name, equals, path = (piece.strip() for piece in word.partition("="))
         if not is_name(name) or name in present:
             why = "is there already" if name in present else "is no name"
@@ -75,8 +75,8 @@ def _joined(cluster: Cluster, gone: Sequence[Node], words: Sequence[str]) -> lis
             Node(
                 id=name,
                 slot_count=slot_count,
-                path=_path(path, cluster) if equals else place.path if place else (None,) * len(cluster.levels),
-                address=address(len(cluster.nodes) + index) if cluster.is_generated else "",
+                path=_parse_path(path, cluster) if equals else place.path if place else (None,) * len(cluster.levels),
+                address=make_address(len(cluster.nodes) + index) if cluster.is_generated else "",
                 order=arrivals + index,
                 index=place.index if place else None,
             )
@@ -84,7 +84,7 @@ def _joined(cluster: Cluster, gone: Sequence[Node], words: Sequence[str]) -> lis
     return newcomers
 
 
-def _path(text: str, cluster: Cluster) -> tuple[str | None, ...]:
+def _parse_path(text: str, cluster: ClusterSpec) -> tuple[str | None, ...]:
     path = [entry.strip() or None for entry in text.split("/")]
     if len(path) != len(cluster.levels) or not all(entry is None or is_name(entry) for entry in path):
         hint = f"write it like {'/'.join(cluster.levels)}" if cluster.levels else "it has no levels, leave the path out"

@@ -7,11 +7,11 @@ from reprlib import Repr
 from typing import Any, TypeGuard
 
 from launcher.errors import UsageError
-from launcher.options import did_you_mean
+from launcher.options import suggest
 
-_short = Repr()
-_short.maxstring = _short.maxother = _short.maxlong = 60
-_short.maxlist = 8
+_short_repr = Repr()
+_short_repr.maxstring = _short_repr.maxother = _short_repr.maxlong = 60
+_short_repr.maxlist = 8
 
 
 def is_name(value: object) -> TypeGuard[str]:
@@ -29,11 +29,11 @@ def require_known(values: Mapping[Any, Any], keys: Iterable[str], where: str) ->
     names = {key: repr(key) for key in keys}
     for key in values:
         if key not in names:
-            question = did_you_mean(str(key)[:60], names) or f"the keys are {', '.join(names)}"
-            raise UsageError(f"{where}: unknown key {shown(key)}", question)
+            question = suggest(str(key)[:60], names) or f"the keys are {', '.join(names)}"
+            raise UsageError(f"{where}: unknown key {format_value(key)}", question)
 
 
-def kind(value: object) -> str:
+def describe_kind(value: object) -> str:
     """What it is, for a sentence: "nodes is a list"."""
     if value is None:
         return "nothing"
@@ -41,14 +41,14 @@ def kind(value: object) -> str:
         return "keys and values"
     if isinstance(value, list):
         return "a list" if value else "an empty list"
-    return shown(value)
+    return format_value(value)
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """The value as a sentence bears it: cut short where somebody's file is not what was meant."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]  # as the file has them, not as Python does
     try:
-        return _short.repr(value)
+        return _short_repr.repr(value)
     except ValueError:  # Python writes no number of more than 4,300 digits
         return "a number with thousands of digits"

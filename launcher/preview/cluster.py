@@ -17,9 +17,9 @@ from launcher.errors import UsageError
 from launcher.mesh import Mesh
 from launcher.node import Node
 from launcher.placement import Plan
-from launcher.preview.checks import is_count, is_name, kind, require_known, shown
-from launcher.preview.wishes import KEYS as WISHES
-from launcher.preview.wishes import wishes
+from launcher.preview.checks import describe_kind, format_value, is_count, is_name, require_known
+from launcher.preview.wishes import OPTION_KEYS as WISHES
+from launcher.preview.wishes import read_options
 from launcher.topology import HOST
 
 NODES_MAX = 65_536  # four times the largest cluster that plans are measured on
@@ -29,11 +29,11 @@ DEVICES_MAX_ALL = 1 << 20  # a plan's arrays have an entry per rank
 KEYS = ("levels", "nodes", "contiguous", "previous", *WISHES)
 NODE_KEYS = ("id", "path", "devices", "addr", "index")
 _AXES_MAX = 64
-_SPECIAL = ",=:/"  # what separates names where flags list them
+_SEPARATORS = ",=:/"  # what separates names where flags list them
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cluster:
+class ClusterSpec:
     """Nodes in the order in which they join, and wishes.
 
     `wishes`: name of a flag -> the text it would have, e.g. "mesh" -> "pp=4,dp=*,tp=8". `previous`: the plan that
@@ -44,38 +44,40 @@ class Cluster:
     name: str
     levels: tuple[str, ...]
     nodes: tuple[Node, ...]
-    wishes: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
     is_contiguous: bool = True
     previous: Plan | None = None
     is_generated: bool = False
 
 
-def from_values(values: Any, name: str, levels: Sequence[str] | None = None) -> Cluster:
+def parse_cluster(values: Any, name: str, levels: Sequence[str] | None = None) -> ClusterSpec:
     """The cluster that a file's values describe; `levels` take the place of those in it. Raises UsageError."""
     if not isinstance(values, dict):
-        raise UsageError(f"{name} holds {kind(values)}, not keys and values", _EXAMPLE)
+        raise UsageError(f"{name} holds {describe_kind(values)}, not keys and values", _EXAMPLE)
     require_known(values, KEYS, name)
     if "nodes" not in values:
         raise UsageError(f"{name} has no key 'nodes'", _EXAMPLE)
     listed = values["nodes"]
     if not isinstance(listed, list) or not listed:
-        raise UsageError(f"{name}: nodes is {kind(listed)}, not a list with at least one node", _EXAMPLE)
+        raise UsageError(f"{name}: nodes is {describe_kind(listed)}, not a list with at least one node", _EXAMPLE)
     require_size(len(listed), name)
     called = levels if levels is not None else values.get("levels")
-    names = level_names(called if called is not None else _numbered(listed), name)
-    nodes = tuple(_node(one, index, names, name) for index, one in enumerate(listed))
-    _no_twins(nodes, name)
+    names = parse_levels(called if called is not None else _number_levels(listed), name)
+    nodes = tuple(_parse_node(one, index, names, name) for index, one in enumerate(listed))
+    _require_unique_ids(nodes, name)
     require_devices(sum(node.slot_count for node in nodes), name)
     is_contiguous = values.get("contiguous", True)
     if not isinstance(is_contiguous, bool):
-        raise UsageError(f"{name}: contiguous is {shown(is_contiguous)}, neither true nor false")
-    return Cluster(
+        raise UsageError(f"{name}: contiguous is {format_value(is_contiguous)}, neither true nor false")
+    return ClusterSpec(
         name=name,
         levels=names,
         nodes=nodes,
-        wishes=wishes(values, name),
+        options=read_options(values, name),
         is_contiguous=is_contiguous,
-        previous=previous(values["previous"], f"{name}: previous") if values.get("previous") is not None else None,
+        previous=parse_previous_plan(values["previous"], f"{name}: previous")
+        if values.get("previous") is not None
+        else None,
     )
 
 
@@ -94,61 +96,67 @@ def require_devices(device_count: int, name: str) -> None:
         raise UsageError(f"{name} has {device_count} devices, more than the {DEVICES_MAX_ALL} that are planned for")
 
 
-def level_names(levels: Any, name: str) -> tuple[str, ...]:
+def parse_levels(levels: Any, name: str) -> tuple[str, ...]:
     """The levels, outermost first. Raises UsageError for what is no list of different names."""
     if not isinstance(levels, (list, tuple)):
-        raise UsageError(f"{name}: levels is {kind(levels)}, not a list of names", '["pod", "leaf"], outermost first')
+        raise UsageError(
+            f"{name}: levels is {describe_kind(levels)}, not a list of names", '["pod", "leaf"], outermost first'
+        )
     for level in levels:
-        if not is_name(level) or any(letter in _SPECIAL for letter in level):
-            raise UsageError(f"{name}: level {shown(level)} is no name", f"letters and digits, none of {_SPECIAL}")
+        if not is_name(level) or any(letter in _SEPARATORS for letter in level):
+            raise UsageError(
+                f"{name}: level {format_value(level)} is no name", f"letters and digits, none of {_SEPARATORS}"
+            )
         if level == HOST:
             raise UsageError(f"{name}: levels names {HOST!r}, which stands for the node itself", "leave it out")
     for level in levels:
         if list(levels).count(level) > 1:
-            raise UsageError(f"{name}: levels names {shown(level)} twice")
+            raise UsageError(f"{name}: levels names {format_value(level)} twice")
     return tuple(levels)
 
 
-def _numbered(listed: Sequence[Any]) -> list[str]:
+def _number_levels(nodes: Sequence[Any]) -> list[str]:
     """Names for levels that nobody named; the first node shows how many there are."""
-    path = listed[0].get("path") if isinstance(listed[0], dict) else None
+    path = nodes[0].get("path") if isinstance(nodes[0], dict) else None
     return [f"level{index + 1}" for index in range(len(path) if isinstance(path, list) else 0)]
 
 
-def _node(values: Any, index: int, levels: tuple[str, ...], name: str) -> Node:
+def _parse_node(values: Any, index: int, levels: tuple[str, ...], name: str) -> Node:
     where = f"{name}: node number {index + 1}"
     if not isinstance(values, dict):
-        raise UsageError(f"{where} is {kind(values)}, not keys and values", '{"id": "h0", "devices": 8}')
+        raise UsageError(f"{where} is {describe_kind(values)}, not keys and values", '{"id": "h0", "devices": 8}')
     if not is_name(values.get("id")):
-        raise UsageError(f"{where} has the id {shown(values.get('id'))}, which is no name", "text in quotes, e.g. 'h0'")
+        raise UsageError(
+            f"{where} has the id {format_value(values.get('id'))}, which is no name", "text in quotes, e.g. 'h0'"
+        )
     where = f"{name}: node {values['id']}"
     require_known(values, NODE_KEYS, where)
     if values.get("devices") is None:
         raise UsageError(f"{where} does not say how many devices it has", '{"id": "h0", "devices": 8}')
     devices = values["devices"]
     if not is_count(devices) or not 1 <= devices <= DEVICES_MAX:
-        raise UsageError(f"{where}: devices is {shown(devices)}, not a whole number from 1 to {DEVICES_MAX}")
+        raise UsageError(f"{where}: devices is {format_value(devices)}, not a whole number from 1 to {DEVICES_MAX}")
     address = values.get("addr") or ""
     if address and not is_name(address):
-        raise UsageError(f"{where} has the addr {shown(address)}, which is no address")
+        raise UsageError(f"{where} has the addr {format_value(address)}, which is no address")
     place = values.get("index")
     if place is not None and (not is_count(place) or not 0 <= place < NODES_MAX):
-        raise UsageError(f"{where} has the index {shown(place)}, not a whole number from 0")
+        raise UsageError(f"{where} has the index {format_value(place)}, not a whole number from 0")
     path = values.get("path")
     return Node(
         id=values["id"],
         slot_count=devices,
-        path=_path(path, levels, where) if path is not None else (None,) * len(levels),
+        path=_parse_path(path, levels, where) if path is not None else (None,) * len(levels),
         address=address,
         order=index,
         index=place,
     )
 
 
-def _path(path: Any, levels: tuple[str, ...], where: str) -> tuple[str | None, ...]:
+def _parse_path(path: Any, levels: tuple[str, ...], where: str) -> tuple[str | None, ...]:
     if not isinstance(path, list):
         raise UsageError(
-            f"{where} has the path {shown(path)}, not a list of names", "outermost first; null where unknown"
+            f"{where} has the path {format_value(path)}, not a list of names", "outermost first; null where unknown"
         )
     if len(path) != len(levels):
         has = "1 entry" if len(path) == 1 else f"{len(path)} entries"
@@ -157,12 +165,12 @@ def _path(path: Any, levels: tuple[str, ...], where: str) -> tuple[str | None, .
     for entry in path:
         if entry is not None and not is_name(entry):
             raise UsageError(
-                f"{where} has {shown(entry)} in its path, neither a name nor null", "write names in quotes"
+                f"{where} has {format_value(entry)} in its path, neither a name nor null", "write names in quotes"
             )
     return tuple(path)
 
 
-def _no_twins(nodes: Sequence[Node], name: str) -> None:
+def _require_unique_ids(nodes: Sequence[Node], name: str) -> None:
     seen: dict[str, int] = {}
     for index, node in enumerate(nodes):
         if node.id in seen:
@@ -170,13 +178,13 @@ def _no_twins(nodes: Sequence[Node], name: str) -> None:
         seen[node.id] = index
 
 
-def previous(values: Any, where: str) -> Plan:
+def parse_previous_plan(values: Any, where: str) -> Plan:
     """The plan that an answer of `meshctl plan --json` holds, or the key `previous` of a file. Raises UsageError."""
     if not isinstance(values, dict) or not {"dims", "plan"} <= set(values):
         raise UsageError(f"{where} has no keys 'dims' and 'plan'", '{"dims": [4, 8, 8], "plan": {"h0": [0, 1, 2]}}')
     dims, plan = values["dims"], values["plan"]
     if not isinstance(dims, list) or not 0 < len(dims) <= _AXES_MAX or not all(map(_is_size, dims)):
-        raise UsageError(f"{where}: dims is {shown(dims)}, not the sizes of the mesh's axes")
+        raise UsageError(f"{where}: dims is {format_value(dims)}, not the sizes of the mesh's axes")
     if not isinstance(plan, dict) or not all(isinstance(ranks, list) for ranks in plan.values()):
         raise UsageError(f"{where}: plan gives no list of ranks for every node", '{"h0": [0, 1, 2]}')
     world_size = math.prod(dims)
@@ -184,11 +192,11 @@ def previous(values: Any, where: str) -> Plan:
     holder: dict[int, str] = {}
     for node, ranks in plan.items():
         if not is_name(node):
-            raise UsageError(f"{where}: plan has the node {shown(node)}, which is no name")
+            raise UsageError(f"{where}: plan has the node {format_value(node)}, which is no name")
         for rank in ranks:
             if not is_count(rank) or not 0 <= rank < world_size:
                 raise UsageError(
-                    f"{where}: node {node} has rank {shown(rank)}, the world has ranks 0 to {world_size - 1}"
+                    f"{where}: node {node} has rank {format_value(rank)}, the world has ranks 0 to {world_size - 1}"
                 )
             if rank in holder:
                 raise UsageError(f"{where}: rank {rank} is on {holder[rank]} and on {node}")

@@ -13,7 +13,7 @@ PALEST = 0.55
 """How much white the palest shade holds."""
 
 
-def colour(hue: int, shade: int = 0, shade_count: int = 1) -> str:
+def choose_colour(hue: int, shade: int = 0, shade_count: int = 1) -> str:
     """The colour of coordinate `hue` of one axis and coordinate `shade` of `shade_count` of the other."""
     assert 0 <= shade < shade_count
     base = HUES[hue % len(HUES)]

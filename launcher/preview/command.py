@@ -14,18 +14,18 @@ from typing import NamedTuple
 
 from launcher import mesh as meshes
 from launcher import placement
-from launcher.console import say, show
+from launcher.console import write_stderr, write_stdout
 from launcher.errors import EXIT_USAGE, LauncherError, UsageError
 from launcher.mesh import Mesh
 from launcher.placement import Costs, Limits, Plan
 from launcher.placement.explain import explain
 from launcher.preview import document, words
-from launcher.preview.changes import changed
-from launcher.preview.cluster import Cluster, from_values, level_names, previous, require_same_mesh
-from launcher.preview.generate import generated, is_form
-from launcher.preview.moves import moves
-from launcher.preview.writing import to_file
-from launcher.roster.demand import limits_and_costs
+from launcher.preview.changes import apply_changes
+from launcher.preview.cluster import ClusterSpec, parse_cluster, parse_levels, parse_previous_plan, require_same_mesh
+from launcher.preview.generate import generate, is_form
+from launcher.preview.moves import list_moves
+from launcher.preview.writing import write_file
+from launcher.roster.demand import parse_limits_and_costs
 
 PROGRAM = "meshctl"
 EXIT_NO_WORLD = 1
@@ -33,11 +33,11 @@ DEFAULT_MESH = "dp=*"  # as for a job
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class PlanRequest:
     """What the command line said. `wishes`: name of a flag -> its text, of those that were given."""
 
     cluster: str
-    wishes: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
     levels: str | None = None
     is_contiguous: bool | None = None
     previous: str | None = None
@@ -55,80 +55,80 @@ class _Task(NamedTuple):
     costs: Costs
 
 
-def run(request: Request) -> int:
+def run(request: PlanRequest) -> int:
     """Plan and print. Raises UsageError for bad input."""
-    cluster = _cluster(request)
-    task = _task(request, cluster)
-    after = changed(cluster, request.lose, request.join)
-    before = _previous(request, cluster, task.mesh)
+    cluster = _load_cluster(request)
+    task = _make_task(request, cluster)
+    after = apply_changes(cluster, request.lose, request.join)
+    before = _read_previous(request, cluster, task.mesh)
     is_changed = bool(request.lose or request.join)
     if is_changed and before is None:
         try:
             before = _plan(cluster, task, None)
         except UsageError as error:
             if not request.as_json:
-                say(f"{PROGRAM}: before the change there is no plan: {error}")
+                write_stderr(f"{PROGRAM}: before the change there is no plan: {error}")
     try:
         plan = _plan(after, task, before)
     except UsageError as error:
         if request.as_json:
-            show(json.dumps({"plan": {}, "error": str(error)}))
+            write_stdout(json.dumps({"plan": {}, "error": str(error)}))
         else:
-            say(f"{PROGRAM}: error: {error}" + (f"\nhint: {error.hint}" if error.hint else ""))
+            write_stderr(f"{PROGRAM}: error: {error}" + (f"\nhint: {error.hint}" if error.hint else ""))
         return EXIT_NO_WORLD
-    show(_as_json(plan) if request.as_json else _in_words(request, cluster, after, task, before, plan))
-    return _pictures(request, after, task, plan)
+    write_stdout(_format_json(plan) if request.as_json else _format_text(request, cluster, after, task, before, plan))
+    return _write_pictures(request, after, task, plan)
 
 
-def _plan(cluster: Cluster, task: _Task, before: Plan | None) -> Plan:
+def _plan(cluster: ClusterSpec, task: _Task, before: Plan | None) -> Plan:
     return placement.plan(cluster.nodes, task.mesh, task.limits, task.costs, before)
 
 
-def _cluster(request: Request) -> Cluster:
+def _load_cluster(request: PlanRequest) -> ClusterSpec:
     levels = None if request.levels is None else [part.strip() for part in request.levels.split(",") if part.strip()]
     if not is_form(request.cluster):
         name = "stdin" if request.cluster == "-" else request.cluster
-        return from_values(document.read(request.cluster), name, levels)
-    cluster = generated(request.cluster)
+        return parse_cluster(document.read(request.cluster), name, levels)
+    cluster = generate(request.cluster)
     if levels is None:
         return cluster
     if len(levels) != len(cluster.levels):
         raise UsageError(
-            f"--levels {request.levels} names {words.count(len(levels), 'level')}, {cluster.name} has "
+            f"--levels {request.levels} names {words.format_count(len(levels), 'level')}, {cluster.name} has "
             f"{len(cluster.levels)}: {', '.join(cluster.levels) or 'none'}"
         )
-    return replace(cluster, levels=level_names(levels, "--levels"))
+    return replace(cluster, levels=parse_levels(levels, "--levels"))
 
 
-def _task(request: Request, cluster: Cluster) -> _Task:
-    texts = {**_without_rivals(cluster.wishes, request.wishes), **request.wishes}
+def _make_task(request: PlanRequest, cluster: ClusterSpec) -> _Task:
+    texts = {**_drop_overridden(cluster.options, request.options), **request.options}
     try:
         key = "mesh"
         mesh = meshes.parse(texts.get(key, DEFAULT_MESH))
         key = "nnodes"
-        nodes_min, nodes_max = _node_bounds(texts[key]) if key in texts else (1, None)
+        nodes_min, nodes_max = _parse_node_bounds(texts[key]) if key in texts else (1, None)
     except UsageError as error:
-        if key in request.wishes:
+        if key in request.options:
             raise
         raise UsageError(f"{cluster.name}: {error}", error.hint) from None
-    limits, costs = limits_and_costs(
+    limits, costs = parse_limits_and_costs(
         texts, mesh, levels=cluster.levels, nodes_min=nodes_min, nodes_max=nodes_max, nodes=cluster.nodes,
-        variables={key: cluster.name for key in cluster.wishes if key not in request.wishes},
+        variables={key: cluster.name for key in cluster.options if key not in request.options},
     )  # fmt: skip
     is_contiguous = cluster.is_contiguous if request.is_contiguous is None else request.is_contiguous
     return _Task(mesh, replace(limits, is_contiguous=is_contiguous), costs)
 
 
-def _without_rivals(wishes: Mapping[str, str], flags: Mapping[str, str]) -> dict[str, str]:
+def _drop_overridden(options: Mapping[str, str], flags: Mapping[str, str]) -> dict[str, str]:
     """The file's wishes without those for which a flag of another name stands."""
     rivals = {"dp-min", "dp-max"} if "elastic" in flags else {"elastic"} if {"dp-min", "dp-max"} & set(flags) else set()
-    return {key: text for key, text in wishes.items() if key not in rivals}
+    return {key: text for key, text in options.items() if key not in rivals}
 
 
-def _node_bounds(text: str) -> tuple[int, int | None]:
+def _parse_node_bounds(text: str) -> tuple[int, int | None]:
     least, colon, most = (piece.strip() for piece in text.partition(":"))
-    low = _whole_number(least)
-    high = low if not colon else _whole_number(most) if most else None
+    low = _parse_integer(least)
+    high = low if not colon else _parse_integer(most) if most else None
     if low is None or (most and high is None):
         raise UsageError(f"nnodes {text!r} is neither a number of nodes nor MIN:MAX", "write it like --nnodes 4:32")
     if low < 1:
@@ -138,14 +138,14 @@ def _node_bounds(text: str) -> tuple[int, int | None]:
     return low, high
 
 
-def _whole_number(text: str) -> int | None:
+def _parse_integer(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
-def _previous(request: Request, cluster: Cluster, mesh: Mesh) -> Plan | None:
+def _read_previous(request: PlanRequest, cluster: ClusterSpec, mesh: Mesh) -> Plan | None:
     if request.previous is not None:
         name = f"--previous {request.previous}"
-        found: Plan | None = previous(document.read(request.previous), name)
+        found: Plan | None = parse_previous_plan(document.read(request.previous), name)
     else:
         name, found = cluster.name, cluster.previous
     if found is not None:
@@ -153,7 +153,7 @@ def _previous(request: Request, cluster: Cluster, mesh: Mesh) -> Plan | None:
     return found
 
 
-def _as_json(plan: Plan) -> str:
+def _format_json(plan: Plan) -> str:
     answer = {
         "dims": list(plan.shape),
         "plan": {node: list(ranks) for node, ranks in plan.ranks.items()},
@@ -166,39 +166,41 @@ def _as_json(plan: Plan) -> str:
     return json.dumps(answer)
 
 
-def _in_words(request: Request, cluster: Cluster, after: Cluster, task: _Task, before: Plan | None, plan: Plan) -> str:
-    parts = [words.heading(cluster, task.mesh)]
+def _format_text(
+    request: PlanRequest, cluster: ClusterSpec, after: ClusterSpec, task: _Task, before: Plan | None, plan: Plan
+) -> str:
+    parts = [words.format_heading(cluster, task.mesh)]
     if before is not None:
-        parts += [words.before(before, task.mesh), words.change(request.lose, request.join)]
-    parts += ["\n", words.world(plan, after.nodes, task.mesh, after.levels)]
+        parts += [words.format_before(before, task.mesh), words.format_change(request.lose, request.join)]
+    parts += ["\n", words.format_world(plan, after.nodes, task.mesh, after.levels)]
     if before is not None:
-        parts.append(words.moved(plan, moves(before, plan, task.mesh)))
+        parts.append(words.format_moves(plan, list_moves(before, plan, task.mesh)))
     explanation = explain(plan, after.nodes, task.mesh, task.limits, task.costs)
-    parts += ["\n", words.cost(plan, explanation)]
+    parts += ["\n", words.format_cost(plan, explanation)]
     if request.with_ranks:
-        parts += ["\n", words.table(plan, after.nodes, after.levels)]
+        parts += ["\n", words.format_table(plan, after.nodes, after.levels)]
     return "".join(parts).removesuffix("\n")
 
 
-def _pictures(request: Request, cluster: Cluster, task: _Task, plan: Plan) -> int:
+def _write_pictures(request: PlanRequest, cluster: ClusterSpec, task: _Task, plan: Plan) -> int:
     """Write the files that were asked for; what cannot be written is said, and does not stop the other."""
     code = 0
     for kind, path in (("svg", request.svg), ("html", request.html)):
         if path is None:
             continue
         try:
-            to_file(path, _drawn(kind, cluster, task, plan))
+            write_file(path, _render_picture(kind, cluster, task, plan))
         except LauncherError as error:
-            say(f"{PROGRAM}: error: {error}" + (f"\nhint: {error.hint}" if error.hint else ""))
+            write_stderr(f"{PROGRAM}: error: {error}" + (f"\nhint: {error.hint}" if error.hint else ""))
             code = EXIT_USAGE
     return code
 
 
-def _drawn(kind: str, cluster: Cluster, task: _Task, plan: Plan) -> str:
+def _render_picture(kind: str, cluster: ClusterSpec, task: _Task, plan: Plan) -> str:
     if kind == "svg":
-        from launcher.preview.picture import svg
+        from launcher.preview.picture import render_svg
 
-        return svg(plan, cluster.nodes, task.mesh, task.limits, task.costs)
-    from launcher.preview.page import html
+        return render_svg(plan, cluster.nodes, task.mesh, task.limits, task.costs)
+    from launcher.preview.page import render_html
 
-    return html(plan, cluster.nodes, task.mesh, task.limits, task.costs)
+    return render_html(plan, cluster.nodes, task.mesh, task.limits, task.costs)

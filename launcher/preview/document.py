@@ -15,14 +15,14 @@ import os
 from typing import Any
 
 from launcher.errors import UsageError
-from launcher.preview.checks import shown
+from launcher.preview.checks import format_value
 
 # 65,536 nodes, four times the largest cluster that plans are measured on, at 256 bytes each with a previous plan.
 JSON_BYTES_MAX = 16 << 20
 # YAML takes twenty times as long to read, up to a second per MiB; this is 16,384 nodes at 256 bytes.
 YAML_BYTES_MAX = 4 << 20
 
-_OTHERS = "meshctl plan -h shows what can be written in the place of a file"
+_FORMS_HINT = "meshctl plan -h shows what can be written in the place of a file"
 
 
 def read(name: str) -> Any:
@@ -33,39 +33,39 @@ def read(name: str) -> Any:
     if not name:
         raise UsageError("the name of a file is empty", "is a variable of the shell empty?")
     called = "stdin" if name == "-" else name
-    data = _bytes(name)
+    data = _read_bytes(name)
     if data is None:
-        raise _too_large(called, JSON_BYTES_MAX, "", None)
-    text = _text(data, called)
+        raise _make_size_error(called, JSON_BYTES_MAX, "", None)
+    text = _decode_text(data, called)
     if not text.strip():
         raise UsageError(f"{called} is empty", 'the least is {"nodes": [{"id": "h0", "devices": 8}]}')
     ending = os.path.splitext(name)[1].lower()
     if ending == ".json" or (ending not in (".yaml", ".yml") and text.lstrip()[0] in "{["):
-        return _from_json(text, called)
+        return _parse_json(text, called)
     if len(data) > YAML_BYTES_MAX:
-        raise _too_large(called, YAML_BYTES_MAX, " of YAML", f"JSON may be up to {JSON_BYTES_MAX >> 20} MiB")
-    return _from_yaml(text, called)
+        raise _make_size_error(called, YAML_BYTES_MAX, " of YAML", f"JSON may be up to {JSON_BYTES_MAX >> 20} MiB")
+    return _parse_yaml(text, called)
 
 
-def _bytes(name: str) -> bytes | None:
+def _read_bytes(name: str) -> bytes | None:
     """All of a file; None if that is more than is read."""
     try:
         with open(0 if name == "-" else name, "rb", closefd=name != "-") as file:
             data = file.read(JSON_BYTES_MAX + 1)
     except FileNotFoundError:
-        raise UsageError(f"file {name} does not exist", _OTHERS) from None
+        raise UsageError(f"file {name} does not exist", _FORMS_HINT) from None
     except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
         why = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"{'stdin' if name == '-' else f'file {name!r}'} cannot be read: {why}") from None
     return data if len(data) <= JSON_BYTES_MAX else None
 
 
-def _too_large(name: str, bytes_max: int, of_what: str, hint: str | None) -> UsageError:
+def _make_size_error(name: str, bytes_max: int, of_what: str, hint: str | None) -> UsageError:
     limit = f"{bytes_max >> 20} MiB{of_what}"
     return UsageError(f"{name} is larger than {limit}, which is as much as is read", hint)
 
 
-def _text(data: bytes, name: str) -> str:
+def _decode_text(data: bytes, name: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -75,34 +75,34 @@ def _text(data: bytes, name: str) -> str:
         raise UsageError(f"{name} is no text: {at}: byte 0x{data[error.start]:02x} is no UTF-8") from None
 
 
-class _TwiceError(ValueError):
+class _DuplicateKeyError(ValueError):
     """A key stands twice in one object."""
 
 
-def _from_json(text: str, name: str) -> Any:
+def _parse_json(text: str, name: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_object)
+        return json.loads(text, object_pairs_hook=_make_object)
     except json.JSONDecodeError as error:
         what = error.msg[0].lower() + error.msg[1:].removesuffix(" at")
         raise UsageError(f"{name} is no JSON: line {error.lineno}, column {error.colno}: {what}") from None
     except RecursionError:
         raise UsageError(f"{name} is nested too deeply") from None
-    except _TwiceError as error:
+    except _DuplicateKeyError as error:
         raise UsageError(f"{name}: {error}") from None
     except ValueError:  # Python reads no number of more than 4,300 digits
         raise UsageError(f"{name} holds a number with thousands of digits") from None
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise _TwiceError(f"the key {twice!r} stands twice in one object")
+        raise _DuplicateKeyError(f"the key {twice!r} stands twice in one object")
     return found
 
 
-def _from_yaml(text: str, name: str) -> Any:
+def _parse_yaml(text: str, name: str) -> Any:
     try:
         import yaml
     except ImportError:
@@ -111,10 +111,10 @@ def _from_yaml(text: str, name: str) -> Any:
         ) from None
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
     try:
-        return _Builder(loader, name).build()
+        return _YamlBuilder(loader, name).build()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise _amiss(name, mark, error.problem or error.context or "not YAML") from None
+        raise _make_yaml_error(name, mark, error.problem or error.context or "not YAML") from None
     except yaml.YAMLError as error:  # a character that YAML forbids
         at = getattr(error, "position", 0) or 0
         line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
@@ -126,18 +126,18 @@ def _from_yaml(text: str, name: str) -> Any:
         loader.dispose()
 
 
-def _amiss(name: str, mark: Any, what: str) -> UsageError:
+def _make_yaml_error(name: str, mark: Any, what: str) -> UsageError:
     at = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
     return UsageError(f"{name} is no YAML that can be used: {at}{what}")
 
 
-class _Builder:
+class _YamlBuilder:
     """Makes values of one document's events. `_open` is the path from the root to the container being filled."""
 
     def __init__(self, loader: Any, name: str) -> None:
         self._loader = loader
         self._name = name
-        self._open: list[tuple[Any, str | None]] = []  # container, its anchor
+        self._containers: list[tuple[Any, str | None]] = []  # container, its anchor
         self._keys: list[str | None] = []  # of each open mapping the key whose value comes next
         self._anchors: dict[str, Any] = {}
         self._scalars: dict[tuple[Any, ...], Any] = {}
@@ -152,33 +152,33 @@ class _Builder:
             if isinstance(event, yaml.DocumentStartEvent):
                 document_count += 1
                 if document_count > 1:
-                    raise _amiss(self._name, event.start_mark, "a second document begins")
+                    raise _make_yaml_error(self._name, event.start_mark, "a second document begins")
             elif isinstance(event, yaml.ScalarEvent):
-                self._put(self._scalar(event), event, event.anchor)
+                self._add_value(self._resolve_scalar(event), event, event.anchor)
             elif isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
-                self._begin(event, {} if isinstance(event, yaml.MappingStartEvent) else [])
+                self._open_container(event, {} if isinstance(event, yaml.MappingStartEvent) else [])
             elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
-                container, anchor = self._open.pop()
+                container, anchor = self._containers.pop()
                 self._keys.pop()
                 if anchor:
                     self._anchors[anchor] = container
             elif isinstance(event, yaml.AliasEvent):
-                self._put(self._aliased(event), event, None)
+                self._add_value(self._resolve_alias(event), event, None)
         return self._root
 
-    def _begin(self, event: Any, container: dict[str, Any] | list[Any]) -> None:
-        self._put(container, event, None)
-        self._open.append((container, event.anchor))
+    def _open_container(self, event: Any, container: dict[str, Any] | list[Any]) -> None:
+        self._add_value(container, event, None)
+        self._containers.append((container, event.anchor))
         self._keys.append(None)
 
-    def _put(self, value: Any, event: Any, anchor: str | None) -> None:
+    def _add_value(self, value: Any, event: Any, anchor: str | None) -> None:
         """Into the innermost open container: as a key, as the value of the key before, or as a list's next entry."""
         if anchor:
             self._anchors[anchor] = value
-        if not self._open:
+        if not self._containers:
             self._root = value
             return
-        container = self._open[-1][0]
+        container = self._containers[-1][0]
         if isinstance(container, list):
             container.append(value)
             return
@@ -188,19 +188,19 @@ class _Builder:
             self._keys[-1] = None
             return
         if not isinstance(value, str):
-            raise _amiss(self._name, event.start_mark, "a key is no text")
+            raise _make_yaml_error(self._name, event.start_mark, "a key is no text")
         if value in container:
-            raise _amiss(self._name, event.start_mark, f"the key {value!r} stands twice in one mapping")
+            raise _make_yaml_error(self._name, event.start_mark, f"the key {value!r} stands twice in one mapping")
         self._keys[-1] = value
 
-    def _aliased(self, event: Any) -> Any:
-        if any(anchor == event.anchor for _, anchor in self._open):
-            raise _amiss(self._name, event.start_mark, f"*{event.anchor} stands inside what it names")
+    def _resolve_alias(self, event: Any) -> Any:
+        if any(anchor == event.anchor for _, anchor in self._containers):
+            raise _make_yaml_error(self._name, event.start_mark, f"*{event.anchor} stands inside what it names")
         if event.anchor not in self._anchors:
-            raise _amiss(self._name, event.start_mark, f"*{event.anchor} names nothing before it")
+            raise _make_yaml_error(self._name, event.start_mark, f"*{event.anchor} names nothing before it")
         return self._anchors[event.anchor]
 
-    def _scalar(self, event: Any) -> Any:
+    def _resolve_scalar(self, event: Any) -> Any:
         """Text, number, truth value or None, by YAML's rules; equal words are one value, which keeps memory small."""
         import yaml
 
@@ -208,10 +208,12 @@ class _Builder:
         if known not in self._scalars:
             tag = event.tag or self._loader.resolve(yaml.ScalarNode, event.value, event.implicit)
             if tag == "tag:yaml.org,2002:merge":
-                raise _amiss(self._name, event.start_mark, "<< is not read, write the keys out")
+                raise _make_yaml_error(self._name, event.start_mark, "<< is not read, write the keys out")
             node = yaml.ScalarNode(tag, event.value, event.start_mark, event.end_mark)
             try:
                 self._scalars[known] = self._loader.construct_object(node)
             except (ValueError, LookupError, TypeError, AttributeError):  # a date with a month 99; "!!bool x"
-                raise _amiss(self._name, event.start_mark, f"{shown(event.value)} cannot be read") from None
+                raise _make_yaml_error(
+                    self._name, event.start_mark, f"{format_value(event.value)} cannot be read"
+                ) from None
         return self._scalars[known]

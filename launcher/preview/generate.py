@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from launcher.devices import tpu_types
 from launcher.errors import UsageError
 from launcher.node import Node
-from launcher.preview.cluster import DEVICES_MAX, Cluster, require_devices, require_size
+from launcher.preview.cluster import DEVICES_MAX, ClusterSpec, require_devices, require_size
 
 FORMS = {
     "dgx": "dgx:[[[ZONESx]PODSx]LEAVESx]NODESxGPUS",
@@ -33,44 +33,42 @@ def is_form(text: str) -> bool:
     return text.partition(":")[0] in FORMS and ":" in text
 
 
-def generated(text: str) -> Cluster:
+def generate(text: str) -> ClusterSpec:
     """The cluster that `text`, one of FORMS, stands for. Raises UsageError."""
     kind, _, rest = text.partition(":")
     if kind == "nvl72":
-        counts = _counts(rest, text, kind, 1, 2)
-        return _made(text, ("pod", "nvl")[-len(counts) :], (*counts, *_NVL72))
+        counts = _parse_counts(rest, text, kind, 1, 2)
+        return _make_cluster(text, ("pod", "nvl")[-len(counts) :], (*counts, *_NVL72))
     if kind == "tpu":
-        return _tpu(rest, text)
-    counts = _counts(rest, text, kind, 2, 5)
-    return _made(text, ("zone", "pod", "leaf")[5 - len(counts) :], counts)
+        return _generate_tpu(rest, text)
+    counts = _parse_counts(rest, text, kind, 2, 5)
+    return _make_cluster(text, ("zone", "pod", "leaf")[5 - len(counts) :], counts)
 
 
-def _tpu(rest: str, text: str) -> Cluster:
+def _generate_tpu(rest: str, text: str) -> ClusterSpec:
     name, _, slice_count = rest.partition(":")
     try:
         slice = tpu_types.parse(name)
     except UsageError as error:
         raise UsageError(f"cluster {text!r}: {error}", error.hint) from None
-    counts = _counts(slice_count, text, "tpu", 1, 1)
+    counts = _parse_counts(slice_count, text, "tpu", 1, 1)
     if slice.hosts == 1:
         raise UsageError(
-            f"cluster {text!r}: {slice.words}", f"dgx:{counts[0]}x{slice.chips} are such hosts by themselves"
+            f"cluster {text!r}: {slice.description}", f"dgx:{counts[0]}x{slice.chips} are such hosts by themselves"
         )
-    return _made(text, ("slice",), (*counts, slice.hosts, slice.chips_per_host), whole=f"slice:{slice.hosts}")
+    return _make_cluster(text, ("slice",), (*counts, slice.hosts, slice.chips_per_host), whole=f"slice:{slice.hosts}")
 
 
-def _counts(text: str, whole: str, kind: str, least: int, most: int) -> tuple[int, ...]:
+def _parse_counts(text: str, spec: str, kind: str, least: int, most: int) -> tuple[int, ...]:
     pieces = text.split("x")
     if not least <= len(pieces) <= most or not all(piece.isascii() and piece.isdigit() for piece in pieces):
-        raise UsageError(
-            f"cluster {whole!r} is not of the form {FORMS[kind]}", "numbers with x between, e.g. dgx:4x8x8"
-        )
+        raise UsageError(f"cluster {spec!r} is not of the form {FORMS[kind]}", "numbers with x between, e.g. dgx:4x8x8")
     if not all(0 < len(piece) < 10 and int(piece) for piece in pieces):
-        raise UsageError(f"cluster {whole!r} has a number that is not from 1 to 999999999")
+        raise UsageError(f"cluster {spec!r} has a number that is not from 1 to 999999999")
     return tuple(int(piece) for piece in pieces)
 
 
-def _made(name: str, levels: tuple[str, ...], counts: Sequence[int], whole: str = "") -> Cluster:
+def _make_cluster(name: str, levels: tuple[str, ...], counts: Sequence[int], whole: str = "") -> ClusterSpec:
     """`counts`: domains of the outermost level, of the next in each, ..., nodes in each, devices of each."""
     *domains, devices = counts
     node_count = math.prod(domains)
@@ -79,14 +77,14 @@ def _made(name: str, levels: tuple[str, ...], counts: Sequence[int], whole: str 
         raise UsageError(f"{name}: {devices} devices per node are more than the {DEVICES_MAX} that one may have")
     require_devices(node_count * devices, name)
     places = itertools.product(*(range(count) for count in domains))
-    arrival = sorted(range(node_count), key=_shuffled)
+    arrival = sorted(range(node_count), key=_make_shuffle_key)
     order = {number: position for position, number in enumerate(arrival)}
     nodes = [
         Node(
             id=f"h{number}",
             slot_count=devices,
             path=tuple(f"{level[0]}{place[depth]}" for depth, level in enumerate(levels)),
-            address=address(number),
+            address=make_address(number),
             order=order[number],
             index=place[-1] if whole else None,
         )
@@ -94,14 +92,14 @@ def _made(name: str, levels: tuple[str, ...], counts: Sequence[int], whole: str 
     ]
     nodes.sort(key=lambda node: node.order)
     wishes = {"whole": whole} if whole else {}
-    return Cluster(name=name, levels=levels, nodes=tuple(nodes), wishes=wishes, is_generated=True)
+    return ClusterSpec(name=name, levels=levels, nodes=tuple(nodes), options=wishes, is_generated=True)
 
 
-def address(number: int) -> str:
+def make_address(number: int) -> str:
     """The address of node `number`, counted from 0."""
     subnet, host = divmod(number, _SUBNET_HOSTS)
     return f"10.{subnet // 256}.{subnet % 256}.{host + 1}"
 
 
-def _shuffled(number: int) -> bytes:
+def _make_shuffle_key(number: int) -> bytes:
     return hashlib.blake2b(str(number).encode(), digest_size=8).digest()

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from itertools import product
 from typing import NamedTuple
 
-from launcher.preview.scene import Domain, Scene, Tile
+from launcher.preview.scene import DomainFrame, Scene, Tile
 
 FRAME_GAP = 8
 
 
-class Step(NamedTuple):
+class TileSize(NamedTuple):
     """Sizes that go together. `name`, `caption`, `ranks`: font sizes of a tile's lines, 0 for none."""
 
     width_min: int
@@ -24,25 +24,25 @@ class Step(NamedTuple):
     height: int
     gap: int
     pad: int
-    head: int
-    head_font: float
-    name: float
-    caption: float
-    ranks: float
+    header_height: int
+    header_font: float
+    name_font: float
+    caption_font: float
+    ranks_font: float
 
 
-STEPS = (
-    Step(112, 148, 60, 6, 10, 25, 12.5, 12.5, 12, 10.5),
-    Step(84, 118, 42, 5, 9, 23, 12, 11.5, 11, 0),
-    Step(52, 90, 32, 4, 8, 21, 11, 10, 10, 0),
-    Step(34, 64, 20, 3, 7, 19, 10.5, 0, 10, 0),
-    Step(22, 46, 15, 2, 6, 17, 10, 0, 9, 0),
-    Step(12, 26, 11, 2, 5, 15, 9, 0, 0, 0),
-    Step(5, 16, 7, 1, 4, 14, 9, 0, 0, 0),
+TILE_SIZES = (
+    TileSize(112, 148, 60, 6, 10, 25, 12.5, 12.5, 12, 10.5),
+    TileSize(84, 118, 42, 5, 9, 23, 12, 11.5, 11, 0),
+    TileSize(52, 90, 32, 4, 8, 21, 11, 10, 10, 0),
+    TileSize(34, 64, 20, 3, 7, 19, 10.5, 0, 10, 0),
+    TileSize(22, 46, 15, 2, 6, 17, 10, 0, 9, 0),
+    TileSize(12, 26, 11, 2, 5, 15, 9, 0, 0, 0),
+    TileSize(5, 16, 7, 1, 4, 14, 9, 0, 0, 0),
 )
 
 
-class Place(NamedTuple):
+class Rect(NamedTuple):
     x: float
     y: float
     width: float
@@ -52,31 +52,31 @@ class Place(NamedTuple):
 class Layout(NamedTuple):
     """Tiles and frames with their places, outer frames before inner ones; the origin is the upper left corner."""
 
-    step: Step
-    tiles: tuple[tuple[Tile, Place], ...]
-    frames: tuple[tuple[Domain, Place], ...]
+    tile_size: TileSize
+    tiles: tuple[tuple[Tile, Rect], ...]
+    frames: tuple[tuple[DomainFrame, Rect], ...]
     width: float
     height: float
 
 
 def arrange(scene: Scene, width: int, height: int) -> Layout:
     """The largest tiles on a sheet `width` wide and, if any size allows that, at most `height` high."""
-    best: tuple[tuple[float, ...], tuple[int, ...], Step, int] | None = None
-    counts = [_child_counts(scene.root, depth) for depth in range(scene.depth + 1)]
-    for columns in product(*(_choices(max(found)) for found in counts)):
+    best: tuple[tuple[float, ...], tuple[int, ...], TileSize, int] | None = None
+    counts = [_count_children(scene.root, depth) for depth in range(scene.depth + 1)]
+    for columns in product(*(_list_column_counts(max(found)) for found in counts)):
         # Rows with a hole at the end look untidy, most of all the inner ones; it is worth some height to have none.
         ragged = sum(
             40 * (depth + 1)
             for depth, (found, column) in enumerate(zip(counts, columns, strict=True))
             if max(found) % column
         )
-        for number, step in enumerate(STEPS):
+        for number, step in enumerate(TILE_SIZES):
             if best is not None and number > best[0][1] and best[0][0] == 0:
                 break
-            tile = _tile_width(columns, step, width)
+            tile = _compute_tile_width(columns, step, width)
             if tile < step.width_min:
                 continue
-            high = _height(scene.root, columns, step)
+            high = _compute_height(scene.root, columns, step)
             excess = max(0, high - height)
             score = (excess, number, high + ragged, *columns)
             if best is None or score < best[0]:
@@ -85,91 +85,97 @@ def arrange(scene: Scene, width: int, height: int) -> Layout:
                 break
     if best is None:  # narrower than one smallest tile
         columns = (1,) * (scene.depth + 1)
-        best = ((), columns, STEPS[-1], max(1, _tile_width(columns, STEPS[-1], width)))
+        best = ((), columns, TILE_SIZES[-1], max(1, _compute_tile_width(columns, TILE_SIZES[-1], width)))
     _, columns, step, tile = best
-    return _Drawing(columns, step, tile).layout(scene.root)
+    return _LayoutBuilder(columns, step, tile).build(scene.root)
 
 
-def _child_counts(domain: Domain, depth: int) -> list[int]:
+def _count_children(domain: DomainFrame, depth: int) -> list[int]:
     """How many children the domains of a depth have."""
     if depth == 0:
         return [max(1, len(domain.children))]
     return [
-        count for child in domain.children if isinstance(child, Domain) for count in _child_counts(child, depth - 1)
+        count
+        for child in domain.children
+        if isinstance(child, DomainFrame)
+        for count in _count_children(child, depth - 1)
     ]
 
 
-def _choices(count: int) -> list[int]:
+def _list_column_counts(count: int) -> list[int]:
     """Columns worth trying for at most `count` children: those that make 1, 2, 3... rows."""
     return sorted({-(-count // rows) for rows in range(1, min(count, 40) + 1)}, reverse=True)
 
 
-def _tile_width(columns: tuple[int, ...], step: Step, width: int) -> int:
+def _compute_tile_width(columns: tuple[int, ...], tile_size: TileSize, width: int) -> int:
     """The widest tile with which the whole stays within `width`."""
     room = width
     for column in columns[:-1]:
-        room = (room - (column - 1) * FRAME_GAP) // column - 2 * step.pad
-    return min(step.width_max, (room - (columns[-1] - 1) * step.gap) // columns[-1])
+        room = (room - (column - 1) * FRAME_GAP) // column - 2 * tile_size.pad
+    return min(tile_size.width_max, (room - (columns[-1] - 1) * tile_size.gap) // columns[-1])
 
 
-def _rows(domain: Domain, column: int) -> Iterable[tuple[Domain | Tile, ...]]:
+def _split_rows(domain: DomainFrame, column: int) -> Iterable[tuple[DomainFrame | Tile, ...]]:
     return (domain.children[start : start + column] for start in range(0, len(domain.children), column))
 
 
-def _height(domain: Domain, columns: tuple[int, ...], step: Step) -> int:
+def _compute_height(domain: DomainFrame, columns: tuple[int, ...], tile_size: TileSize) -> int:
     """Of what stands inside the domain's frame."""
     if len(columns) == 1:
         row_count = -(-len(domain.children) // columns[0])
-        return row_count * (step.height + step.gap) - step.gap
-    rows = [max(_frame_height(child, columns[1:], step) for child in row) for row in _rows(domain, columns[0])]
+        return row_count * (tile_size.height + tile_size.gap) - tile_size.gap
+    rows = [
+        max(_compute_frame_height(child, columns[1:], tile_size) for child in row)
+        for row in _split_rows(domain, columns[0])
+    ]
     return sum(rows) + (len(rows) - 1) * FRAME_GAP
 
 
-def _frame_height(child: Domain | Tile, columns: tuple[int, ...], step: Step) -> int:
-    assert isinstance(child, Domain)
-    return step.head + _height(child, columns, step) + step.pad
+def _compute_frame_height(child: DomainFrame | Tile, columns: tuple[int, ...], tile_size: TileSize) -> int:
+    assert isinstance(child, DomainFrame)
+    return tile_size.header_height + _compute_height(child, columns, tile_size) + tile_size.pad
 
 
-class _Drawing:
+class _LayoutBuilder:
     """Places tiles and frames, once the columns are chosen."""
 
-    def __init__(self, columns: tuple[int, ...], step: Step, tile: int) -> None:
-        self.columns, self.step, self.tile = columns, step, tile
-        self.tiles: list[tuple[Tile, Place]] = []
-        self.frames: list[tuple[Domain, Place]] = []
+    def __init__(self, columns: tuple[int, ...], tile_size: TileSize, tile_width: int) -> None:
+        self.columns, self.tile_size, self.tile_width = columns, tile_size, tile_width
+        self.tiles: list[tuple[Tile, Rect]] = []
+        self.frames: list[tuple[DomainFrame, Rect]] = []
 
-    def layout(self, root: Domain) -> Layout:
-        self._fill(root, 0, 0, 0)
+    def build(self, root: DomainFrame) -> Layout:
+        self._place_domain(root, 0, 0, 0)
         places = [place for _, place in (*self.tiles, *self.frames)]
         return Layout(
-            step=self.step,
+            tile_size=self.tile_size,
             tiles=tuple(self.tiles),
             frames=tuple(self.frames),
             width=max((place.x + place.width for place in places), default=0),
             height=max((place.y + place.height for place in places), default=0),
         )
 
-    def _inner_width(self, depth: int) -> int:
+    def _compute_inner_width(self, depth: int) -> int:
         column = self.columns[depth]
         if depth == len(self.columns) - 1:
-            return column * (self.tile + self.step.gap) - self.step.gap
-        return column * (self._inner_width(depth + 1) + 2 * self.step.pad + FRAME_GAP) - FRAME_GAP
+            return column * (self.tile_width + self.tile_size.gap) - self.tile_size.gap
+        return column * (self._compute_inner_width(depth + 1) + 2 * self.tile_size.pad + FRAME_GAP) - FRAME_GAP
 
-    def _fill(self, domain: Domain, depth: int, left: int, top: int) -> None:
-        step = self.step
+    def _place_domain(self, domain: DomainFrame, depth: int, left: int, top: int) -> None:
+        step = self.tile_size
         if depth == len(self.columns) - 1:
             for index, tile in enumerate(domain.children):
                 assert isinstance(tile, Tile)
                 row, column = divmod(index, self.columns[depth])
-                x, y = left + column * (self.tile + step.gap), top + row * (step.height + step.gap)
-                self.tiles.append((tile, Place(x, y, self.tile, step.height)))
+                x, y = left + column * (self.tile_width + step.gap), top + row * (step.height + step.gap)
+                self.tiles.append((tile, Rect(x, y, self.tile_width, step.height)))
             return
-        width = self._inner_width(depth + 1) + 2 * step.pad
-        for row_of in _rows(domain, self.columns[depth]):
-            height = max(_frame_height(child, self.columns[depth + 1 :], step) for child in row_of)
+        width = self._compute_inner_width(depth + 1) + 2 * step.pad
+        for row_of in _split_rows(domain, self.columns[depth]):
+            height = max(_compute_frame_height(child, self.columns[depth + 1 :], step) for child in row_of)
             for index, child in enumerate(row_of):
-                assert isinstance(child, Domain)
+                assert isinstance(child, DomainFrame)
                 x = left + index * (width + FRAME_GAP)
-                self.frames.append((child, Place(x, top, width, height)))
-                self._fill(child, depth + 1, x + step.pad, top + step.head)
+                self.frames.append((child, Rect(x, top, width, height)))
+                self._place_domain(child, depth + 1, x + step.pad, top + step.header_height)
             top += height + FRAME_GAP

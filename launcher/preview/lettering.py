@@ -15,76 +15,76 @@ ELLIPSIS, DASH = "\u2026", "\u2013"
 BOLD = 1.13  # bold letters are wider by at most this
 
 # Widths as parts of the font size.
-_WIDTHS = {
+_LETTER_WIDTHS = {
     **dict.fromkeys("ijlI.,:;'|!·", 0.36),
     **dict.fromkeys("frt()[]{}/\\-` ", 0.42),
     **dict.fromkeys("wAVXYBEFGKLPRSTUZ", 0.82),
     **dict.fromkeys("CDHNOQ~+=<>", 0.86),
     **dict.fromkeys("mMW@%&", 1.05),
 }
-_USUAL, _WIDE = 0.66, 1.4
+_DEFAULT_WIDTH, _WIDE_WIDTH = 0.66, 1.4
 
 
-def width(words: str, size: float, is_bold: bool = False) -> float:
+def measure_width(text: str, size: float, is_bold: bool = False) -> float:
     """At most how wide `words` are, in the units of the font's `size`."""
-    return sum(_part(letter) for letter in words) * size * (BOLD if is_bold else 1)
+    return sum(_measure_letter(letter) for letter in text) * size * (BOLD if is_bold else 1)
 
 
-def _part(letter: str) -> float:
-    known = _WIDTHS.get(letter)
+def _measure_letter(letter: str) -> float:
+    known = _LETTER_WIDTHS.get(letter)
     if known is not None:
         return known
     if letter < "\u0080":
-        return _USUAL
+        return _DEFAULT_WIDTH
     if letter < "\u0250" or letter in (ELLIPSIS, DASH):
         return 1.0
-    return 0.0 if unicodedata.combining(letter) else _WIDE
+    return 0.0 if unicodedata.combining(letter) else _WIDE_WIDTH
 
 
-def printable(name: str) -> str:
+def replace_unprintable(name: str) -> str:
     """The name without what cannot be seen: control characters, halves of characters, turns of direction."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in name)
 
 
-def shorten(words: str, room: float, size: float, is_bold: bool = False) -> str:
+def shorten(text: str, room: float, size: float, is_bold: bool = False) -> str:
     """`words`, or their beginning and end with an ellipsis between, so that they fit; empty if nothing sensible does.
 
     Names of nodes mostly differ at the end, so the end keeps the larger part.
     """
-    if width(words, size, is_bold) <= room:
-        return words
-    for kept in range(min(len(words) - 1, int(room / size / 0.3)), 2, -1):
+    if measure_width(text, size, is_bold) <= room:
+        return text
+    for kept in range(min(len(text) - 1, int(room / size / 0.3)), 2, -1):
         head = kept // 3
-        found = words[:head] + ELLIPSIS + words[len(words) - (kept - head) :]
-        if width(found, size, is_bold) <= room:
+        found = text[:head] + ELLIPSIS + text[len(text) - (kept - head) :]
+        if measure_width(found, size, is_bold) <= room:
             return found
     return ""
 
 
-def wrap(words: str, room: float, size: float, is_bold: bool = False) -> list[str]:
+def wrap(text: str, room: float, size: float, is_bold: bool = False) -> list[str]:
     """`words` in lines that fit; a single word that does not is shortened."""
     lines: list[str] = []
-    for word in words.split():
+    for word in text.split():
         longer = f"{lines[-1]} {word}" if lines else ""
-        if lines and width(longer, size, is_bold) <= room:
+        if lines and measure_width(longer, size, is_bold) <= room:
             lines[-1] = longer
         else:
             lines.append(shorten(word, room, size, is_bold))
     return lines
 
 
-def amount(number: int | float) -> str:
+def format_number(number: int | float) -> str:
     """1,008 or 0.25 or 1,234.5: at most two decimals."""
     if isinstance(number, float) and not number.is_integer():
         return f"{number:,.2f}".rstrip("0").rstrip(".") if abs(number) >= 0.01 else f"{number:.1e}"
     return f"{int(number):,}"
 
 
-def counted(count: int, noun: str) -> str:
+def format_count(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def spans(numbers: Iterable[int]) -> str:
+def format_ranges(numbers: Iterable[int]) -> str:
     """0 to 7 and 16 as "0-7, 16" with a dash: the numbers, runs of them as their ends."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
@@ -95,7 +95,7 @@ def spans(numbers: Iterable[int]) -> str:
     return ", ".join(str(start) if start == end else f"{start}{DASH}{end}" for start, end in runs)
 
 
-def some(items: Sequence[str], most: int) -> str:
+def format_list(items: Sequence[str], most: int) -> str:
     """The first `most` of the items, and how many more there are."""
     more = f" and {len(items) - most:,} more" if len(items) > most else ""
     return ", ".join(items[:most]) + more

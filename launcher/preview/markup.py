@@ -8,47 +8,53 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from launcher.preview.lettering import printable
+from launcher.preview.lettering import replace_unprintable
 
-INK, SOFT, LINE, PAPER, CARD = "#1c2733", "#4a5866", "#8b97a3", "#ffffff", "#f4f6f8"
+TEXT_COLOUR, MUTED_COLOUR, BORDER_COLOUR, BACKGROUND_COLOUR, PANEL_COLOUR = (
+    "#1c2733",
+    "#4a5866",
+    "#8b97a3",
+    "#ffffff",
+    "#f4f6f8",
+)
 
 
-def element(name: str, inner: Iterable[str] | None = None, **attributes: float | str) -> str:
+def render_element(name: str, inner: Iterable[str] | None = None, **attributes: float | str) -> str:
     """One element; `font_size=13` becomes font-size="13", `class_` becomes class. `inner` is markup already."""
-    pairs = "".join(f' {_key(key)}="{_value(value)}"' for key, value in attributes.items())
+    pairs = "".join(f' {_format_key(key)}="{_format_value(value)}"' for key, value in attributes.items())
     return f"<{name}{pairs}/>" if inner is None else f"<{name}{pairs}>{''.join(inner)}</{name}>"
 
 
-def _key(name: str) -> str:
+def _format_key(name: str) -> str:
     return name.rstrip("_").replace("_", "-")
 
 
-def _value(value: float | str) -> str:
-    return escape(printable(value)) if isinstance(value, str) else shortly(value)
+def _format_value(value: float | str) -> str:
+    return escape(replace_unprintable(value)) if isinstance(value, str) else format_length(value)
 
 
-def shortly(number: float) -> str:
+def format_length(number: float) -> str:
     """A length with at most two decimals."""
     return f"{number:.2f}".rstrip("0").rstrip(".") if number % 1 else str(int(number))
 
 
-def words(value: str) -> str:
+def escape_text(value: str) -> str:
     """Text as markup."""
-    return escape(printable(value), quote=False)
+    return escape(replace_unprintable(value), quote=False)
 
 
-def tip(value: str) -> str:
+def render_tooltip(value: str) -> str:
     """What a browser shows when the pointer rests on the element around it."""
-    return f"<title>{words(value)}</title>"
+    return f"<title>{escape_text(value)}</title>"
 
 
-def text(
+def render_text(
     x: float, y: float, value: str, size: float, *, weight: str = "400", anchor: str = "start", fill: str, class_: str
 ) -> str:
     """Words whose baseline starts, or is centred with anchor "middle", at x, y."""
-    return element(
+    return render_element(
         "text",
-        [words(value)],
+        [escape_text(value)],
         x=x,
         y=y,
         font_size=size,
@@ -59,5 +65,5 @@ def text(
     )
 
 
-def box(x: float, y: float, width: float, height: float, **attributes: float | str) -> str:
-    return element("rect", None, x=x, y=y, width=width, height=height, **attributes)
+def render_rect(x: float, y: float, width: float, height: float, **attributes: float | str) -> str:
+    return render_element("rect", None, x=x, y=y, width=width, height=height, **attributes)

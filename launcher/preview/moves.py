@@ -20,11 +20,11 @@ class Move(NamedTuple):
     rank_count: int
 
 
-def moves(before: Plan, after: Plan, mesh: Mesh) -> list[Move]:
+def list_moves(before: Plan, after: Plan, mesh: Mesh) -> list[Move]:
     """All moves, those of most ranks first, then in the order of ranks."""
     ids: dict[str, int] = {}
-    held_before = _holders(before, ids)
-    holds = _holders(after, ids).reshape(after.shape)
+    held_before = _find_holders(before, ids)
+    holds = _find_holders(after, ids).reshape(after.shape)
     common = tuple(slice(min(old, new)) for old, new in zip(before.shape, after.shape, strict=True))
     old, new = held_before.reshape(before.shape)[common].ravel(), holds[common].ravel()
     is_moved = old != new
@@ -36,7 +36,7 @@ def moves(before: Plan, after: Plan, mesh: Mesh) -> list[Move]:
     return [Move(names[pairs[0, index]], names[pairs[1, index]], int(counts[index])) for index in order]
 
 
-def _holders(plan: Plan, ids: dict[str, int]) -> NDArray[np.int32]:
+def _find_holders(plan: Plan, ids: dict[str, int]) -> NDArray[np.int32]:
     holders = np.empty(plan.world_size, dtype=np.int32)
     for node, ranks in plan.ranks.items():
         holders[list(ranks)] = ids.setdefault(node, len(ids))

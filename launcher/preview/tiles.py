@@ -10,170 +10,193 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from launcher.preview import markup
-from launcher.preview.colours import HUES, colour
-from launcher.preview.layout import Layout, Place, Step, arrange
-from launcher.preview.lettering import counted, shorten, spans, width
-from launcher.preview.markup import CARD, INK, LINE, PAPER, SOFT
-from launcher.preview.scene import Domain, Part, Scene, Tile
+from launcher.preview.colours import HUES, choose_colour
+from launcher.preview.layout import Layout, Rect, TileSize, arrange
+from launcher.preview.lettering import format_count, format_ranges, measure_width, shorten
+from launcher.preview.markup import BACKGROUND_COLOUR, BORDER_COLOUR, MUTED_COLOUR, PANEL_COLOUR, TEXT_COLOUR
+from launcher.preview.scene import DomainFrame, RankSpan, Scene, Tile
 
 LEGEND_FONT = 12
-SWATCH = 14
+SWATCH_SIZE = 14
 BAND_MIN = 4
 HUES_LISTED = 16
 
 
-class Block(NamedTuple):
+class SvgBlock(NamedTuple):
     """A part of a picture that stands below others: its markup, from 0, 0 downwards, and its height."""
 
     markup: list[str]
     height: float
 
 
-def tiles(scene: Scene, room: int, height: int) -> Block:
+def draw_tiles(scene: Scene, room: int, height: int) -> SvgBlock:
     """The tree, `room` wide and about as high as `height` at most."""
     layout = arrange(scene, room, height)
-    parts = [frame for domain, place in layout.frames for frame in _frame(domain, place, layout.step)]
-    form = _form(scene, layout)
-    parts += [_tile(tile, place, layout.step, scene, form) for tile, place in layout.tiles]
-    return Block(parts, layout.height)
+    parts = [frame for domain, place in layout.frames for frame in _draw_frame(domain, place, layout.tile_size)]
+    form = _choose_form(scene, layout)
+    parts += [_draw_tile(tile, place, layout.tile_size, scene, form) for tile, place in layout.tiles]
+    return SvgBlock(parts, layout.height)
 
 
-def _frame(domain: Domain, place: Place, step: Step) -> list[str]:
+def _draw_frame(domain: DomainFrame, rect: Rect, tile_size: TileSize) -> list[str]:
     dashes = "4 3" if domain.is_unknown else "none"
     label = f"{domain.level} {domain.name}"
-    baseline = place.y + step.head / 2 + step.head_font * 0.36
-    room = place.width - step.pad - 2
-    shown = shorten(label, room, step.head_font) or shorten(domain.name, room, step.head_font)
-    box = markup.box(
-        *place,
+    baseline = rect.y + tile_size.header_height / 2 + tile_size.header_font * 0.36
+    room = rect.width - tile_size.pad - 2
+    shown = shorten(label, room, tile_size.header_font) or shorten(domain.name, room, tile_size.header_font)
+    box = markup.render_rect(
+        *rect,
         rx=4,
-        fill=CARD if domain.children and isinstance(domain.children[0], Tile) else PAPER,
-        stroke=LINE,
+        fill=PANEL_COLOUR if domain.children and isinstance(domain.children[0], Tile) else BACKGROUND_COLOUR,
+        stroke=BORDER_COLOUR,
         stroke_dasharray=dashes,
         class_="frame",
     )
     return [
-        markup.element("g", [markup.tip(f"{label}: {counted(_count(domain), 'node')}"), box]),
-        markup.text(place.x + step.pad, baseline, shown, step.head_font, fill=SOFT, class_="name") if shown else "",
+        markup.render_element(
+            "g", [markup.render_tooltip(f"{label}: {format_count(_count_nodes(domain), 'node')}"), box]
+        ),
+        markup.render_text(
+            rect.x + tile_size.pad, baseline, shown, tile_size.header_font, fill=MUTED_COLOUR, class_="name"
+        )
+        if shown
+        else "",
     ]
 
 
-def _count(domain: Domain) -> int:
-    return sum(child.node_count if isinstance(child, Tile) else _count(child) for child in domain.children)
+def _count_nodes(domain: DomainFrame) -> int:
+    return sum(child.node_count if isinstance(child, Tile) else _count_nodes(child) for child in domain.children)
 
 
-def _tile(tile: Tile, place: Place, step: Step, scene: Scene, form: int) -> str:
-    fills = _bands(tile, place, scene) if tile.parts else []
-    border = markup.box(
-        *place,
+def _draw_tile(tile: Tile, rect: Rect, tile_size: TileSize, scene: Scene, form: int) -> str:
+    fills = _draw_bands(tile, rect, scene) if tile.spans else []
+    border = markup.render_rect(
+        *rect,
         rx=2,
-        fill="none" if fills else PAPER,
-        stroke=INK if fills else SOFT,
+        fill="none" if fills else BACKGROUND_COLOUR,
+        stroke=TEXT_COLOUR if fills else MUTED_COLOUR,
         stroke_width=0.6 if fills else 1,
         stroke_dasharray="none" if fills else "3 2",
         class_="tile" if fills else "tile spare",
     )
-    return markup.element(
-        "g", [markup.tip(_told(tile, scene)), *fills, border, *_lettering(tile, place, step, scene, form)]
+    return markup.render_element(
+        "g",
+        [
+            markup.render_tooltip(_describe_tile(tile, scene)),
+            *fills,
+            border,
+            *_draw_lines(tile, rect, tile_size, scene, form),
+        ],
     )
 
 
-def _bands(tile: Tile, place: Place, scene: Scene) -> list[str]:
+def _draw_bands(tile: Tile, rect: Rect, scene: Scene) -> list[str]:
     """The colours of a tile from the left; what its spare nodes would take stays empty."""
-    used = place.width * (tile.node_count - tile.spare_count) / tile.node_count
-    parts = list(tile.parts)
+    used = rect.width * (tile.node_count - tile.spare_count) / tile.node_count
+    parts = list(tile.spans)
     most = max(1, int(used / BAND_MIN))
     if len(parts) > most:
         # As many as can be seen, each with the colour that the middle of its ranks has.
         every = [part for part in parts for _ in range(part.rank_count)]
         parts = [every[len(every) * (2 * index + 1) // (2 * most)]._replace(rank_count=1) for index in range(most)]
     total = sum(part.rank_count for part in parts)
-    left, found = place.x, []
+    left, found = rect.x, []
     for part in parts:
         wide = used * part.rank_count / total
         # A thin gap parts bands of like shades.
         gap = 0 if part is parts[-1] or wide < 2 * BAND_MIN else 1
-        found.append(markup.box(left, place.y, wide - gap, place.height, fill=_fill(part, scene)))
+        found.append(markup.render_rect(left, rect.y, wide - gap, rect.height, fill=_choose_fill(part, scene)))
         left += wide
     return found
 
 
-def _fill(part: Part, scene: Scene) -> str:
+def _choose_fill(span: RankSpan, scene: Scene) -> str:
     shade = scene.colouring.shade
-    return colour(part.hue, part.shade, 1 if shade is None else scene.shape[shade])
+    return choose_colour(span.hue, span.shade, 1 if shade is None else scene.shape[shade])
 
 
-def _coordinates(tile: Tile, scene: Scene) -> list[tuple[str, str]]:
+def _format_coordinates(tile: Tile, scene: Scene) -> list[tuple[str, str]]:
     """Name of the axis, and its coordinates on the tile, for the coloured axes."""
     found = []
     for axis, here in ((scene.colouring.hue, 0), (scene.colouring.shade, 1)):
         if axis is not None:
-            found.append((scene.axes[axis], spans(part[here] for part in tile.parts)))
+            found.append((scene.axes[axis], format_ranges(part[here] for part in tile.spans)))
     return found
 
 
-def _told(tile: Tile, scene: Scene) -> str:
+def _describe_tile(tile: Tile, scene: Scene) -> str:
     """All there is to say of a tile."""
-    said = [tile.name, *([counted(tile.node_count, "node")] if tile.node_count > 1 else [])]
-    if tile.where:
-        said.append(tile.where)
+    said = [tile.name, *([format_count(tile.node_count, "node")] if tile.node_count > 1 else [])]
+    if tile.location:
+        said.append(tile.location)
     if tile.ranks:
         said.append(f"ranks {tile.ranks}")
-        said.append(", ".join(f"{axis} {here}" for axis, here in _coordinates(tile, scene)))
+        said.append(", ".join(f"{axis} {here}" for axis, here in _format_coordinates(tile, scene)))
     if tile.spare_count:
-        said.append("spare" if tile.node_count == 1 else counted(tile.spare_count, "spare"))
+        said.append("spare" if tile.node_count == 1 else format_count(tile.spare_count, "spare"))
     return "; ".join(each for each in said if each)
 
 
-def _caption(tile: Tile, scene: Scene, form: int) -> str:
+def _format_caption(tile: Tile, scene: Scene, form: int) -> str:
     """In full, as numbers, or the first number only."""
-    if not tile.parts:
+    if not tile.spans:
         return "spare" if form == 0 else ""
-    pairs = _coordinates(tile, scene)
+    pairs = _format_coordinates(tile, scene)
     if form == 0:
         return " · ".join(f"{axis} {here}" for axis, here in pairs)
     return "·".join(here for _, here in (pairs if form == 1 else pairs[:1]))
 
 
-def _form(scene: Scene, layout: Layout) -> int:
+def _choose_form(scene: Scene, layout: Layout) -> int:
     """The fullest form of captions that fits every tile with one pair of coordinates; all tiles share it."""
     for form in (0, 1, 2):
-        plain = (_caption(tile, scene, form) for tile, _ in layout.tiles if len(tile.parts) == 1)
-        if layout.step.caption and all(_fits(each, layout.tiles[0][1], layout.step.caption) for each in plain):
+        plain = (_format_caption(tile, scene, form) for tile, _ in layout.tiles if len(tile.spans) == 1)
+        if layout.tile_size.caption_font and all(
+            _can_fit(each, layout.tiles[0][1], layout.tile_size.caption_font) for each in plain
+        ):
             return form
     return 3
 
 
-def _fits(words: str, place: Place, size: float) -> bool:
-    return width(words, size) <= place.width - 4
+def _can_fit(text: str, rect: Rect, size: float) -> bool:
+    return measure_width(text, size) <= rect.width - 4
 
 
-def _lettering(tile: Tile, place: Place, step: Step, scene: Scene, form: int) -> list[str]:
+def _draw_lines(tile: Tile, rect: Rect, tile_size: TileSize, scene: Scene, form: int) -> list[str]:
     """The lines of a tile, as many as its size has and as fit, centred one below the other."""
     lines: list[tuple[str, float, str, str]] = []
-    if step.name:
-        name = shorten(tile.name, place.width - 8, step.name, is_bold=True)
-        lines.append((name, step.name, "600", INK))
+    if tile_size.name_font:
+        name = shorten(tile.name, rect.width - 8, tile_size.name_font, is_bold=True)
+        lines.append((name, tile_size.name_font, "600", TEXT_COLOUR))
     forms = (0, 1) if form == 0 else (form,)  # what spans several coordinates may only fit as numbers
-    captions = [_caption(tile, scene, each) for each in forms] if form < 3 else []
-    caption = next((each for each in captions if each and _fits(each, place, step.caption)), "")
-    lines.append((caption, step.caption, "400", INK if tile.parts else SOFT))
-    if step.ranks and tile.ranks:
-        lines.append((shorten(f"ranks {tile.ranks}", place.width - 8, step.ranks), step.ranks, "400", INK))
+    captions = [_format_caption(tile, scene, each) for each in forms] if form < 3 else []
+    caption = next((each for each in captions if each and _can_fit(each, rect, tile_size.caption_font)), "")
+    lines.append((caption, tile_size.caption_font, "400", TEXT_COLOUR if tile.spans else MUTED_COLOUR))
+    if tile_size.ranks_font and tile.ranks:
+        lines.append(
+            (
+                shorten(f"ranks {tile.ranks}", rect.width - 8, tile_size.ranks_font),
+                tile_size.ranks_font,
+                "400",
+                TEXT_COLOUR,
+            )
+        )
     lines = [line for line in lines if line[0]]
     leading = 1.32
-    y = place.y + place.height / 2 - sum(size * leading for _, size, _, _ in lines) / 2
+    y = rect.y + rect.height / 2 - sum(size * leading for _, size, _, _ in lines) / 2
     found = []
     for words, size, weight, ink in lines:
         y += size * leading
-        middle = place.x + place.width / 2
+        middle = rect.x + rect.width / 2
         found.append(
-            markup.text(middle, y - size * 0.3, words, size, fill=ink, weight=weight, anchor="middle", class_="label")
+            markup.render_text(
+                middle, y - size * 0.3, words, size, fill=ink, weight=weight, anchor="middle", class_="label"
+            )
         )
     return found
 
 
-def legend(scene: Scene, room: int, has_spares: bool) -> Block:
+def draw_legend(scene: Scene, room: int, has_spares: bool) -> SvgBlock:
     """What the colours mean, in lines."""
     items: list[tuple[list[str], str]] = []
     hue, shade = scene.colouring
@@ -181,7 +204,8 @@ def legend(scene: Scene, room: int, has_spares: bool) -> Block:
         size = scene.shape[hue]
         shown = size if size <= HUES_LISTED else len(HUES)
         items += [
-            ([colour(index)], f"{scene.axes[hue]} {index}" if index == 0 else str(index)) for index in range(shown)
+            ([choose_colour(index)], f"{scene.axes[hue]} {index}" if index == 0 else str(index))
+            for index in range(shown)
         ]
         if size > shown:
             items.append(([], f"… {size - 1}"))
@@ -190,36 +214,36 @@ def legend(scene: Scene, room: int, has_spares: bool) -> Block:
     if shade is not None:
         count = scene.shape[shade]
         steps = min(count, 7)
-        ramp = [colour(0, index, steps) for index in range(steps)]
+        ramp = [choose_colour(0, index, steps) for index in range(steps)]
         items.append((ramp, f"{scene.axes[shade]} 0 to {count - 1}, strong to pale"))
     if has_spares:
         items.append(([""], "spare"))
     items += [([], note) for note in scene.notes]
-    return _flow(items, room)
+    return _draw_items(items, room)
 
 
-def _flow(items: Sequence[tuple[list[str], str]], room: int) -> Block:
+def _draw_items(items: Sequence[tuple[list[str], str]], room: int) -> SvgBlock:
     """Swatches and words beside each other, in as many lines as they take."""
     x, y, found = 0.0, 0.0, []
     for swatches, words in items:
-        lead = len(swatches) * SWATCH + (5 if swatches else 0)
+        lead = len(swatches) * SWATCH_SIZE + (5 if swatches else 0)
         words = shorten(words, room - lead, LEGEND_FONT)
-        wide = lead + width(words, LEGEND_FONT)
+        wide = lead + measure_width(words, LEGEND_FONT)
         if x and x + wide > room:
             x, y = 0.0, y + 22
         for index, fill in enumerate(swatches):
             found.append(
-                markup.box(
-                    x + index * SWATCH,
+                markup.render_rect(
+                    x + index * SWATCH_SIZE,
                     y + 2,
-                    SWATCH,
-                    SWATCH,
-                    fill=fill or PAPER,
-                    stroke=INK if fill else SOFT,
+                    SWATCH_SIZE,
+                    SWATCH_SIZE,
+                    fill=fill or BACKGROUND_COLOUR,
+                    stroke=TEXT_COLOUR if fill else MUTED_COLOUR,
                     stroke_width=0.6 if fill else 1,
                     stroke_dasharray="none" if fill else "3 2",
                 )
             )
-        found.append(markup.text(x + lead, y + 13.5, words, LEGEND_FONT, fill=INK, class_="key"))
+        found.append(markup.render_text(x + lead, y + 13.5, words, LEGEND_FONT, fill=TEXT_COLOUR, class_="key"))
         x += wide + 14
-    return Block(found, y + 18)
+    return SvgBlock(found, y + 18)

@@ -9,10 +9,10 @@ import contextlib
 import os
 import stat
 
-from launcher.errors import UsageError, shortage_hint
+from launcher.errors import UsageError, find_shortage_hint
 
 
-def to_file(path: str, text: str) -> None:
+def write_file(path: str, text: str) -> None:
     """Put `text` into a file, in the place of what is there. Raises UsageError."""
     if path in ("", "-"):
         raise UsageError(f"{path!r} is no name of a file", "stdout has the answer")
@@ -30,7 +30,7 @@ def to_file(path: str, text: str) -> None:
             os.unlink(temporary)
         number = error.errno if isinstance(error, OSError) else None
         why = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"cannot write {path!r}: {why}", shortage_hint(number)) from None
+        raise UsageError(f"cannot write {path!r}: {why}", find_shortage_hint(number)) from None
 
 
 def _write_new(path: str, text: str, flags: int) -> None:

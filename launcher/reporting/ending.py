@@ -19,7 +19,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
+class RunOutcome:
     """`round` and `ranks`: the last round and this node's ranks in it, none if it had none. `failures`: the root cause
     first; empty if no worker's failure was the reason. `reason`: a sentence.
     """
@@ -33,12 +33,12 @@ class Ended:
     is_order_known: bool = True
 
 
-def write(ended: Ended) -> bool:
+def write(outcome: RunOutcome) -> bool:
     """Leave it for whoever asked; False if nobody did, or if it cannot be written and has to be said otherwise."""
     path = os.environ.get(END_FILE)
     if not path:
         return False
-    content = {**vars(ended), "failures": [failure.to_json() for failure in ended.failures], "version": VERSION}
+    content = {**vars(outcome), "failures": [failure.to_json() for failure in outcome.failures], "version": VERSION}
     try:
         with open(f"{path}.part", "w") as file:
             json.dump(content, file)
@@ -48,7 +48,7 @@ def write(ended: Ended) -> bool:
     return True
 
 
-def read(path: str) -> Ended | None:
+def read(path: str) -> RunOutcome | None:
     """What was left there; None for nothing, and for what this version cannot read."""
     try:
         with open(path) as file:
@@ -56,6 +56,6 @@ def read(path: str) -> Ended | None:
         if content.pop("version") != VERSION:
             return None
         failures = [WorkerFailure.from_json(failure) for failure in content.pop("failures")]
-        return Ended(**{**content, "failures": tuple(failures), "ranks": tuple(content["ranks"])})
+        return RunOutcome(**{**content, "failures": tuple(failures), "ranks": tuple(content["ranks"])})
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, RecordError):
         return None

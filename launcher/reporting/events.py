@@ -22,21 +22,21 @@ from collections.abc import Callable
 from typing import Any
 
 from launcher.config import Config
-from launcher.console import say, tell
+from launcher.console import log, write_stderr
 from launcher.errors import UsageError
-from launcher.options import shown
-from launcher.roster.description import Share, read_share
-from launcher.warden import Exited, Gone, Spawned, SpawnFailed
+from launcher.options import sanitize
+from launcher.roster.description import NodeAssignment, decode_assignment
+from launcher.warden import Exited, RoundSwept, Spawned, SpawnFailed
 from rendezvous.events import Exit, StartRound, StopRound
 
-SILENT = ("null", "dynamic_rendezvous")
+NULL_HANDLERS = ("null", "dynamic_rendezvous")
 """The handlers of torch's own that do nothing."""
 
 DRAIN_LIMIT_S = 5.0  # for a slow handler, at the end
 _PREFIX = "torchelastic.worker.status."
 
 
-class Events:
+class EventRecorder:
     """Turns what the agent hears and does into events. `error_file`: (round, restart count, local rank) -> path."""
 
     def __init__(
@@ -44,48 +44,48 @@ class Events:
         config: Config,
         host: str,
         run_id: str,
-        error_file: Callable[[int, int, int], str],
+        find_error_file: Callable[[int, int, int], str],
         write: Callable[[dict[str, Any]], None],
     ) -> None:
         self._config = config
         self._host = host
         self._run_id = run_id
-        self._error_file = error_file
+        self._find_error_file = find_error_file
         self._write = write
-        self._start = self._waits_since = time.monotonic()
+        self._start = self._waiting_since = time.monotonic()
         self._round = StartRound(0, 0, 0, "", "")
-        self._share: Share | None = None
+        self._assignment: NodeAssignment | None = None
         self._is_stopping = False
 
     def take(self, message: object) -> None:
         """Hear of an action that the agreement wants, or of a report of the warden's."""
         match message:
             case StartRound():
-                self._round, self._share, self._is_stopping = message, read_share(message.assignment), False
-                self._tell("RENDEZVOUS", duration_ms=(time.monotonic() - self._waits_since) * 1000)
+                self._round, self._assignment, self._is_stopping = message, decode_assignment(message.assignment), False
+                self._write_event("RENDEZVOUS", duration_ms=(time.monotonic() - self._waiting_since) * 1000)
             case StopRound():
                 self._is_stopping = True
             case Spawned(_, local_rank, pid):
-                self._tell_worker("START", local_rank, pid)
+                self._write_worker_event("START", local_rank, pid)
             case SpawnFailed(_, local_rank, sentence, _):
-                self._tell_worker("FAILED", local_rank, None, raw_error=sentence)
+                self._write_worker_event("FAILED", local_rank, None, raw_error=sentence)
             case Exited(_, local_rank, pid, exit_code, at):
                 state = "SUCCEEDED" if exit_code == 0 else "TERMINATED" if self._is_stopping else "FAILED"
-                error = self._error(local_rank) if state == "FAILED" else None
-                self._tell_worker(state, local_rank, pid, exit_code, error, at)
-            case Gone():
-                self._waits_since = time.monotonic()
-                self._tell("ROUND_ENDED")
+                error = self._read_error(local_rank) if state == "FAILED" else None
+                self._write_worker_event(state, local_rank, pid, exit_code, error, at)
+            case RoundSwept():
+                self._waiting_since = time.monotonic()
+                self._write_event("ROUND_ENDED")
             case Exit(exit_code, reason, _):
-                self._tell("FAILED" if exit_code else "SUCCEEDED", raw_error=reason if exit_code else None)
+                self._write_event("FAILED" if exit_code else "SUCCEEDED", raw_error=reason if exit_code else None)
 
-    def _error(self, local_rank: int) -> str | None:
+    def _read_error(self, local_rank: int) -> str | None:
         from launcher.output.error_file import read_error_file
 
-        path = self._error_file(self._round.round, self._round.restart_count, local_rank)
+        path = self._find_error_file(self._round.round, self._round.restart_count, local_rank)
         return read_error_file(path) if path else None
 
-    def _tell_worker(
+    def _write_worker_event(
         self,
         state: str,
         local_rank: int,
@@ -94,7 +94,7 @@ class Events:
         raw_error: str | None = None,
         at: float | None = None,
     ) -> None:
-        share = self._share
+        share = self._assignment
         if share is None or local_rank >= len(share.ranks):
             return
         details = {  # lists of one, as torchrun writes them
@@ -104,11 +104,11 @@ class Events:
             "exit_code": [exit_code],
             "worker_pid": [pid],
         }
-        self._tell(
+        self._write_event(
             state, "WORKER", at, details, global_rank=share.ranks[local_rank], worker_id=str(pid), raw_error=raw_error
         )
 
-    def _tell(
+    def _write_event(
         self,
         state: str,
         source: str = "AGENT",
@@ -116,7 +116,7 @@ class Events:
         details: dict[str, Any] | None = None,
         **metadata: Any,
     ) -> None:
-        share = self._share
+        share = self._assignment
         told = {
             "group_world_size": share.group_world_size if share else None,
             "entry_point": self._config.script,
@@ -144,9 +144,9 @@ class Events:
         )
 
 
-def to_console(event: dict[str, Any]) -> None:
+def write_to_console(event: dict[str, Any]) -> None:
     """One line of JSON on stderr."""
-    say(json.dumps(event))
+    write_stderr(json.dumps(event))
 
 
 class TorchHandler:
@@ -169,14 +169,14 @@ class TorchHandler:
             known = sorted(handlers._log_handlers)
         except Exception as error:  # an extension that torch loads may raise anything
             raise UsageError(
-                f"{origin}={name}: torch, which may know it, cannot be imported: {shown(str(error))}",
+                f"{origin}={name}: torch, which may know it, cannot be imported: {sanitize(str(error))}",
                 "null and console need no torch",
             ) from None
         if name not in known:
             raise UsageError(f"{origin}={name}: torch knows no such handler", f"there is {', '.join(known)}")
         self._name = name
-        self._named = f"{origin}={name}"
-        self._torchs = events
+        self._label = f"{origin}={name}"
+        self._torch_events = events
         self._queue: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._has_failed = False
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
@@ -193,7 +193,7 @@ class TorchHandler:
         self._queue.put(None)
         self._thread.join(DRAIN_LIMIT_S)
         if self._thread.is_alive():
-            tell(f"{self._named} takes longer than {DRAIN_LIMIT_S:g} s at the end: its last events are lost")
+            log(f"{self._label} takes longer than {DRAIN_LIMIT_S:g} s at the end: its last events are lost")
 
     def _run(self) -> None:
         import logging
@@ -201,21 +201,21 @@ class TorchHandler:
 
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are for the main thread
         while (event := self._queue.get()) is not None:
-            source = self._torchs.EventSource[event["source"]]
+            source = self._torch_events.EventSource[event["source"]]
             try:
-                self._torchs.record(self._torchs.Event(**{**event, "source": source}), self._name)
+                self._torch_events.record(self._torch_events.Event(**{**event, "source": source}), self._name)
             except (Exception, SystemExit) as error:
-                self._fails(error)
+                self._log_failure(error)
         logging.shutdown()
 
-    def _fails(self, error: BaseException) -> None:
+    def _log_failure(self, error: BaseException) -> None:
         """Say it once: the next event may get through."""
         if not self._has_failed:
             self._has_failed = True
-            why = f"{type(error).__name__}: {shown(str(error))}"
-            tell(f"{self._named} fails, an event is lost: {why}")
+            why = f"{type(error).__name__}: {sanitize(str(error))}"
+            log(f"{self._label} fails, an event is lost: {why}")
 
 
-def write_by(name: str, origin: str) -> Callable[[dict[str, Any]], None]:
+def make_writer(name: str, origin: str) -> Callable[[dict[str, Any]], None]:
     """What takes events, by the name of its handler. Raises UsageError."""
-    return to_console if name == "console" else TorchHandler(name, origin).write
+    return write_to_console if name == "console" else TorchHandler(name, origin).write

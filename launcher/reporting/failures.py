@@ -7,11 +7,11 @@ import os
 import time
 from collections.abc import Callable
 
-from launcher.console import say, tell
+from launcher.console import log, write_stderr
 from launcher.environments.foreign import END_FILE
 from launcher.reporting.blame import is_abort, is_peer_loss
 from launcher.reporting.memory_events import MemoryEvents, is_out_of_memory
-from launcher.roster import Share
+from launcher.roster import NodeAssignment
 from rendezvous.errors import RecordError
 from rendezvous.records import Verdict
 from rendezvous.values import replace
@@ -30,26 +30,26 @@ REPORT_LIMIT_S = 5.0  # for somebody to read on, if stderr is full: these are th
 class Failures:
     """What failed in the present round. `aborts_echo`: workers abort when another has gone, as under JAX."""
 
-    def __init__(self, host: str, pump: OutputPump | None, *, aborts_echo: bool = False) -> None:
-        self._aborts_echo = aborts_echo
+    def __init__(self, host: str, pump: OutputPump | None, *, aborts_are_secondary: bool = False) -> None:
+        self._aborts_are_secondary = aborts_are_secondary
         self._host = host
         self._pump = pump
         self._memory = MemoryEvents()
         self._oom_kills: int | None = None
         self._round = 0
-        self._share: Share | None = None
-        self._error_file: Callable[[int], str] = lambda local_rank: ""
-        self._found: dict[int, WorkerFailure] = {}  # by local rank, the cause first once it is known
+        self._assignment: NodeAssignment | None = None
+        self._find_error_file: Callable[[int], str] = lambda local_rank: ""
+        self._failures: dict[int, WorkerFailure] = {}  # by local rank, the cause first once it is known
         self._patience_s = TAIL_LIMIT_S  # what is left of it in this round
 
-    def begin(self, round: int, share: Share, error_file: Callable[[int], str]) -> None:
+    def begin(self, round: int, assignment: NodeAssignment, find_error_file: Callable[[int], str]) -> None:
         """A round begins: what failed before is of no interest any more.
 
         `error_file` gives the path of a local rank's error file in this round, or "".
         """
-        self._round, self._share, self._error_file = round, share, error_file
-        self._oom_kills = self._memory.oom_kill_count()
-        self._found = {}
+        self._round, self._assignment, self._find_error_file = round, assignment, find_error_file
+        self._oom_kills = self._memory.count_oom_kills()
+        self._failures = {}
         self._patience_s = TAIL_LIMIT_S
 
     def note(self, local_rank: int, pid: int, exit_code: int, at: float, sentence: str | None) -> bool:
@@ -57,11 +57,11 @@ class Failures:
         from launcher.output.error_file import read_error_file
         from launcher.reporting.report import WorkerFailure
 
-        assert self._share is not None
-        error_file = self._error_file(local_rank)
+        assert self._assignment is not None
+        error_file = self._find_error_file(local_rank)
         message = read_error_file(error_file) if error_file else None
         failure = WorkerFailure(
-            rank=self._share.ranks[local_rank],
+            rank=self._assignment.ranks[local_rank],
             local_rank=local_rank,
             pid=pid,
             exit_code=exit_code,
@@ -69,108 +69,110 @@ class Failures:
             host=self._host,
             error_file=error_file if message is not None else None,
             message=message,
-            tail=self._last_words(local_rank),
-            is_out_of_memory=is_out_of_memory(exit_code, self._oom_kills, self._memory.oom_kill_count()),
+            tail=self._read_last_lines(local_rank),
+            is_out_of_memory=is_out_of_memory(exit_code, self._oom_kills, self._memory.count_oom_kills()),
             sentence=sentence,
         )
-        self._found.setdefault(local_rank, failure)
-        if self._aborts_echo and is_abort(exit_code, message, sentence):
+        self._failures.setdefault(local_rank, failure)
+        if self._aborts_are_secondary and is_abort(exit_code, message, sentence):
             return True
         return sentence is None and is_peer_loss(message or "\n".join(failure.tail))
 
-    def blame(self, local_rank: int) -> tuple[int, str, int]:
+    def set_root_cause(self, local_rank: int) -> tuple[int, str, int]:
         """Make this worker the cause: the job's exit code (128 + signal), the text for the verdict, its rank."""
-        failure = self._found[local_rank]
-        self._found = {local_rank: failure, **self._found}
+        failure = self._failures[local_rank]
+        self._failures = {local_rank: failure, **self._failures}
         pid = f" (pid {failure.pid})" if failure.pid else ""  # without one it never started
-        tell(f"rank {failure.rank}{pid} {_ending(failure)}")
+        log(f"rank {failure.rank}{pid} {_describe_ending(failure)}")
         exit_code = failure.exit_code if failure.exit_code > 0 else 128 - failure.exit_code
-        text = json.dumps(replace(failure, message=_shortened(failure.message)).to_json())
+        text = json.dumps(replace(failure, message=_shorten(failure.message)).to_json())
         return exit_code, text, failure.rank
 
     def settle(self) -> None:
         """All workers of the round are gone: take in what they wrote last."""
-        if self._found and self._pump is not None:
+        if self._failures and self._pump is not None:
             self._pump.drain(TAIL_LIMIT_S)
-            self._found = {rank: replace(failure, tail=self._tail(rank)) for rank, failure in self._found.items()}
+            self._failures = {
+                rank: replace(failure, tail=self._read_tail(rank)) for rank, failure in self._failures.items()
+            }
 
-    def tell_end(self, end: Exit, script: str, said: str) -> None:
+    def report_end(self, end: Exit, script: str, logged: str) -> None:
         """Say how the job ended, unless well or with the reason that was `said`; or leave that for who has asked."""
-        if os.environ.get(END_FILE) and self._leave(end):
+        if os.environ.get(END_FILE) and self._write_outcome(end):
             return
         if end.verdict is not None and end.verdict.kind == "failure":
             self.report(end.verdict, script)
-        elif end.exit_code != 0 and end.reason != said:
-            tell(end.reason)
+        elif end.exit_code != 0 and end.reason != logged:
+            log(end.reason)
 
     def report(self, verdict: Verdict, script: str) -> None:
         """Say why the job failed: the verdict's failure first, then the others it names and this node's own."""
-        failures = self._in_order(verdict)
+        failures = self._sort_failures(verdict)
         if not failures:
-            tell(f"error: {verdict.reason}")
+            log(f"error: {verdict.reason}")
             return
         from launcher.reporting import report
 
         text = report.render(script, failures, outcome=verdict.reason, is_order_known=verdict.is_first_sure)
-        say(text, patience_s=REPORT_LIMIT_S)
-        self._pass_on(failures[0])
+        write_stderr(text, patience_s=REPORT_LIMIT_S)
+        self._copy_error_file(failures[0])
 
-    def _leave(self, end: Exit) -> bool:
+    def _write_outcome(self, end: Exit) -> bool:
         """Leave how it ended in the file that the program which started this agent has named."""
-        from launcher.reporting.ending import Ended, write
+        from launcher.reporting.ending import RunOutcome, write
 
         verdict = end.verdict
-        failures = self._in_order(verdict) if verdict is not None else []
-        is_here = verdict is not None and self._share is not None and verdict.round == self._round
+        failures = self._sort_failures(verdict) if verdict is not None else []
+        is_here = verdict is not None and self._assignment is not None and verdict.round == self._round
         is_left = write(
-            Ended(
+            RunOutcome(
                 exit_code=end.exit_code,
                 reason=end.reason if verdict is None else verdict.reason,
                 round=verdict.round if verdict is not None else 0,
-                ranks=tuple(self._share.ranks) if is_here and self._share is not None else (),
+                ranks=tuple(self._assignment.ranks) if is_here and self._assignment is not None else (),
                 failures=tuple(failures),
                 is_order_known=verdict is None or verdict.is_first_sure,
             )
         )
         if is_left and failures:
-            self._pass_on(failures[0])
+            self._copy_error_file(failures[0])
         return is_left
 
-    def _in_order(self, verdict: Verdict) -> list[WorkerFailure]:
+    def _sort_failures(self, verdict: Verdict) -> list[WorkerFailure]:
         """The verdict's failure, then the others; none if it has none that this version can read."""
-        root = _told(verdict.failure)
+        root = _parse_failure(verdict.failure)
         if root is None:
             return []
-        own = {_who(failure): failure for failure in self._found.values()}  # with their last lines
-        root = own.get(_who(root), root)
-        told = [failure for text in verdict.others if (failure := _told(text)) is not None]
-        others = {_who(failure): failure for failure in (*told, *own.values())} | own
-        others.pop(_who(root), None)
+        own = {_identify(failure): failure for failure in self._failures.values()}  # with their last lines
+        root = own.get(_identify(root), root)
+        told = [failure for text in verdict.others if (failure := _parse_failure(text)) is not None]
+        others = {_identify(failure): failure for failure in (*told, *own.values())} | own
+        others.pop(_identify(root), None)
         return [root, *others.values()]
 
-    def _pass_on(self, root: WorkerFailure) -> None:
+    def _copy_error_file(self, root: WorkerFailure) -> None:
         """Copy the root cause's file to the launcher's own TORCHELASTIC_ERROR_FILE."""
-        from launcher.output.error_file import pass_on_error_file
+        from launcher.output.error_file import copy_error_file
 
         target = os.environ.get("TORCHELASTIC_ERROR_FILE")
         if target and root.error_file and root.host == self._host:
             try:
-                pass_on_error_file(root.error_file, target, root.exit_code)
+                copy_error_file(root.error_file, target, root.exit_code)
             except OSError as error:
-                tell(f"cannot copy the failure to {target}: {error.strerror}")
+                log(f"cannot copy the failure to {target}: {error.strerror}")
 
-    def _last_words(self, local_rank: int) -> tuple[str, ...]:
+    def _read_last_lines(self, local_rank: int) -> tuple[str, ...]:
         """Its last lines once they have been read: other nodes are told these, and a peer's loss is seen by them."""
         began_at = time.monotonic()
-        found = self._pump.tail(local_rank, "stderr", self._patience_s) if self._pump is not None else ()
+        found = self._pump.read_tail(local_rank, "stderr", self._patience_s) if self._pump is not None else ()
         self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began_at))
         return found
 
-    def _tail(self, local_rank: int) -> tuple[str, ...]:
-        return self._pump.tail(local_rank, "stderr") if self._pump is not None else ()
+    def _read_tail(self, local_rank: int) -> tuple[str, ...]:
+        return self._pump.read_tail(local_rank, "stderr") if self._pump is not None else ()
 
 
-def _told(text: str) -> WorkerFailure | None:
+def _parse_failure(text: str) -> WorkerFailure | None:
     """The failure that an agent wrote down; None for none, and for what this version cannot read."""
     from launcher.reporting.report import WorkerFailure
 
@@ -181,26 +183,26 @@ def _told(text: str) -> WorkerFailure | None:
         return None
 
 
-def _who(failure: WorkerFailure) -> tuple[str, int, int]:
+def _identify(failure: WorkerFailure) -> tuple[str, int, int]:
     return failure.host, failure.pid, failure.rank
 
 
-def _shortened(message: str | None) -> str | None:
+def _shorten(message: str | None) -> str | None:
     """A traceback may be of any length, and this one goes through the store to every node."""
     if message is None or len(message) <= MESSAGE_MAX:
         return message
     return f"{message[: MESSAGE_MAX // 4]}\n... shortened ...\n{message[-MESSAGE_MAX // 2 :]}"
 
 
-def spawn_exit_code(error_number: int) -> int:
+def find_spawn_exit_code(error_number: int) -> int:
     """As a shell would end: 127 not found, 126 not executable."""
     import errno
 
     return {errno.ENOENT: 127, errno.EACCES: 126, errno.ENOEXEC: 126}.get(error_number, 1)
 
 
-def _ending(failure: WorkerFailure) -> str:
-    from launcher.reporting.report import signal_name
+def _describe_ending(failure: WorkerFailure) -> str:
+    from launcher.reporting.report import find_signal_name
 
     if failure.sentence and not failure.pid:
         return f"could not be started: {failure.sentence}"
@@ -208,6 +210,6 @@ def _ending(failure: WorkerFailure) -> str:
         return f"gave {failure.sentence}, was told to end, and failed with exit code {failure.exit_code}"
     if failure.sentence:
         return f"gave {failure.sentence} and was killed"
-    if name := signal_name(failure.exit_code):
+    if name := find_signal_name(failure.exit_code):
         return f"was killed by {name}" + (" (out of memory)" if failure.is_out_of_memory else "")
     return f"failed with exit code {failure.exit_code}"

@@ -20,10 +20,10 @@ class MemoryEvents:
         self._file: str | None = None
         self._is_searched = False
 
-    def oom_kill_count(self) -> int | None:
+    def count_oom_kills(self) -> int | None:
         """Processes of the group that the kernel has killed for memory so far; None if that cannot be known."""
         if not self._is_searched:
-            self._file = _find(self._proc_dir)
+            self._file = _find_file(self._proc_dir)
             self._is_searched = True
         if self._file is None:
             return None
@@ -36,7 +36,7 @@ def is_out_of_memory(exit_code: int, before: int | None, after: int | None) -> b
     return exit_code == -9 and before is not None and after is not None and after > before
 
 
-def _find(proc_dir: str) -> str | None:
+def _find_file(proc_dir: str) -> str | None:
     """The file with the count: memory.events in version 2 of control groups, memory.oom_control in version 1."""
     group_v1 = group_v2 = None
     for line in _read(f"{proc_dir}/cgroup").splitlines():
@@ -47,13 +47,13 @@ def _find(proc_dir: str) -> str | None:
             group_v2 = path
     # Where both are mounted, the memory controller belongs to one of them; version 1 has it if it names it.
     if group_v1 is not None:
-        return _group_file(proc_dir, "cgroup", "memory", group_v1, "memory.oom_control")
+        return _find_group_file(proc_dir, "cgroup", "memory", group_v1, "memory.oom_control")
     if group_v2 is not None:
-        return _group_file(proc_dir, "cgroup2", "", group_v2, "memory.events")
+        return _find_group_file(proc_dir, "cgroup2", "", group_v2, "memory.events")
     return None
 
 
-def _group_file(proc_dir: str, kind: str, option: str, group: str, name: str) -> str | None:
+def _find_group_file(proc_dir: str, kind: str, option: str, group: str, name: str) -> str | None:
     for line in _read(f"{proc_dir}/mountinfo").splitlines():
         # proc_pid_mountinfo(5): ID parent dev root mount-point options [fields ...] - kind source super-options
         mount, _, file_system = line.partition(" - ")

@@ -59,19 +59,19 @@ class WorkerFailure:
     @classmethod
     def from_json(cls, data: Mapping[str, object]) -> WorkerFailure:
         """Read what `to_json` made. Fields of a later version are ignored; RecordError says what is amiss."""
-        tail = _field(data, "tail", list, [])
+        tail = _read_field(data, "tail", list, [])
         return cls(
-            rank=_field(data, "rank", int),
-            local_rank=_field(data, "local_rank", int),
-            pid=_field(data, "pid", int),
-            exit_code=_field(data, "exit_code", int),
-            time=_field(data, "time", str),
-            host=_field(data, "host", str),
-            error_file=_text_or_none(data, "error_file"),
-            message=_text_or_none(data, "message"),
+            rank=_read_field(data, "rank", int),
+            local_rank=_read_field(data, "local_rank", int),
+            pid=_read_field(data, "pid", int),
+            exit_code=_read_field(data, "exit_code", int),
+            time=_read_field(data, "time", str),
+            host=_read_field(data, "host", str),
+            error_file=_read_optional_text(data, "error_file"),
+            message=_read_optional_text(data, "message"),
             tail=tuple(str(line) for line in tail),
-            is_out_of_memory=_field(data, "is_out_of_memory", bool, False),
-            sentence=_text_or_none(data, "sentence"),
+            is_out_of_memory=_read_field(data, "is_out_of_memory", bool, False),
+            sentence=_read_optional_text(data, "sentence"),
         )
 
 
@@ -87,18 +87,18 @@ def render(script: str, failures: Sequence[WorkerFailure], *, outcome: str, is_o
     root, *others = failures
     heavy, light = "=" * WIDTH, "-" * WIDTH
     observed = "first observed failure" if is_order_known else "first reported; others failed at nearly the same time"
-    lines = [heavy, f"{_plain(script)} FAILED", light, f"Root Cause ({observed}):", *_root_lines(root), light]
+    lines = [heavy, f"{_strip_controls(script)} FAILED", light, f"Root Cause ({observed}):", *_format_root(root), light]
     lines.append("Other failures:" if others else "Other failures: <NO_OTHER_FAILURES>")
-    lines += [_other_line(failure) for failure in others[:OTHERS_LIMIT]]
+    lines += [_format_other(failure) for failure in others[:OTHERS_LIMIT]]
     if len(others) > OTHERS_LIMIT:
         lines.append(f"and {len(others) - OTHERS_LIMIT} more")
     lines += [light, *_wrap(outcome)]
-    if hint := _hint(root):
+    if hint := _choose_hint(root):
         lines += _wrap(f"hint: {hint}")
     return "\n".join([*lines, heavy])
 
 
-def signal_name(exit_code: int) -> str | None:
+def find_signal_name(exit_code: int) -> str | None:
     """The name of the signal that an exit code stands for, None when it is a real exit code."""
     if exit_code >= 0:
         return None
@@ -108,54 +108,54 @@ def signal_name(exit_code: int) -> str | None:
         return f"SIGRTMIN+{-exit_code - _FIRST_REALTIME_SIGNAL}" if -exit_code >= _FIRST_REALTIME_SIGNAL else None
 
 
-def _root_lines(failure: WorkerFailure) -> list[str]:
-    first, *rest = _cause(failure)
+def _format_root(failure: WorkerFailure) -> list[str]:
+    first, *rest = _describe_cause(failure)
     return [
         f"[{failure.rank}]:",
-        f"  time      : {_plain(failure.time.replace('T', '_', 1))}",
-        f"  host      : {_plain(failure.host)}",
+        f"  time      : {_strip_controls(failure.time.replace('T', '_', 1))}",
+        f"  host      : {_strip_controls(failure.host)}",
         f"  rank      : {failure.rank} (local_rank: {failure.local_rank})",
-        f"  exitcode  : {_exit_code(failure)}",
-        f"  error_file: {_plain(failure.error_file or _NOT_AVAILABLE)}",
+        f"  exitcode  : {_format_exit_code(failure)}",
+        f"  error_file: {_strip_controls(failure.error_file or _NOT_AVAILABLE)}",
         f"  traceback : {first}",
         *(f"  {line}".rstrip() for line in rest),
     ]
 
 
-def _other_line(failure: WorkerFailure) -> str:
+def _format_other(failure: WorkerFailure) -> str:
     # The labels with torchrun's spaces, for those who look for them literally.
     rank = f"rank      : {failure.rank} (local_rank: {failure.local_rank})"
     remark = " out of memory" if failure.is_out_of_memory else ""
-    return f"  {rank}  exitcode  : {_exit_code(failure)}{remark}  host: {_plain(failure.host)}"
+    return f"  {rank}  exitcode  : {_format_exit_code(failure)}{remark}  host: {_strip_controls(failure.host)}"
 
 
-def _exit_code(failure: WorkerFailure) -> str:
-    name = signal_name(failure.exit_code)
+def _format_exit_code(failure: WorkerFailure) -> str:
+    name = find_signal_name(failure.exit_code)
     return f"{failure.exit_code} (pid: {failure.pid})" + (f"  ({name})" if name else "")
 
 
-def _cause(failure: WorkerFailure) -> list[str]:
+def _describe_cause(failure: WorkerFailure) -> list[str]:
     """What to show as the cause, the best that is known, and the last words where a traceback is missing."""
     lines: list[str] = []
     if failure.sentence:
-        lines.append(_plain(failure.sentence))
+        lines.append(_strip_controls(failure.sentence))
     if failure.exit_code < 0:
         # torchrun's sentence, which is looked for; the reason is ours.
         reason = ": killed by the kernel: out of memory" if failure.is_out_of_memory else ""
-        name = signal_name(failure.exit_code) or _NOT_AVAILABLE
+        name = find_signal_name(failure.exit_code) or _NOT_AVAILABLE
         sentence = f"Signal {-failure.exit_code} ({name}) received by PID {failure.pid}{reason}"
         if not failure.message or reason:
             lines.append(sentence)
     if failure.message:
-        lines += _shorten([_plain(line) for line in failure.message.strip("\n").split("\n")])
+        lines += _shorten([_strip_controls(line) for line in failure.message.strip("\n").split("\n")])
     elif failure.tail:
         count = len(failure.tail)
         lines.append("its last line on stderr:" if count == 1 else f"its last {count} lines on stderr:")
-        lines += [f"  {_plain(line)}" for line in failure.tail]
+        lines += [f"  {_strip_controls(line)}" for line in failure.tail]
     return lines or [_NOT_AVAILABLE]
 
 
-def _hint(failure: WorkerFailure) -> str | None:
+def _choose_hint(failure: WorkerFailure) -> str | None:
     code = failure.exit_code
     if failure.sentence and failure.exit_code < 0 and not failure.tail:
         return "where each of its threads stood is on its stderr, further up; `--tee 2` repeats the last lines here"
@@ -167,16 +167,16 @@ def _hint(failure: WorkerFailure) -> str | None:
         return _SIGNAL_HINTS[code]
     if code == 2:
         return "2 is the worker's own exit code (argparse's for bad arguments), not a usage error of meshrun"
-    if 128 < code <= 128 + signal.SIGRTMAX and (name := signal_name(128 - code)):
+    if 128 < code <= 128 + signal.SIGRTMAX and (name := find_signal_name(128 - code)):
         return f"exit code {code} is how a shell in between reports {name}"
-    if _JAX_UNTOLD in (failure.message or "\n".join(failure.tail)):
+    if _JAX_UNCONFIGURED in (failure.message or "\n".join(failure.tail)):
         return "`--framework jax` tells the workers what jax.distributed.initialize() looks for"
     if not failure.message and not failure.tail:
         return "its traceback, if it printed one, is further up; `--tee 2` repeats its last lines here"
     return None
 
 
-_JAX_UNTOLD = "coordinator_address should be defined"
+_JAX_UNCONFIGURED = "coordinator_address should be defined"
 _NATIVE_CRASH = "the worker crashed in native code; with PYTHONFAULTHANDLER=1 it prints where its Python code was"
 _SIGNAL_HINTS = {
     -signal.SIGKILL: "somebody outside the job sent it: the host out of memory (see dmesg), a scheduler, a person",
@@ -200,7 +200,7 @@ def _shorten(lines: list[str]) -> list[str]:
     return [*lines[:start], f"... {left_out} lines left out ...", *lines[-end:]]
 
 
-def _plain(text: str) -> str:
+def _strip_controls(text: str) -> str:
     """One line without what would move the cursor or change colours on the reader's terminal."""
     text = re.sub(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)", "", text)
     text = re.sub(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]", "?", text)
@@ -217,7 +217,7 @@ def _wrap(text: str) -> list[str]:
     return lines
 
 
-def _field(data: Mapping[str, object], name: str, kind: type[Value], default: Value | None = None) -> Value:
+def _read_field(data: Mapping[str, object], name: str, kind: type[Value], default: Value | None = None) -> Value:
     value = data.get(name, default)
     # bool is an int to Python, and never what was meant.
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
@@ -225,5 +225,5 @@ def _field(data: Mapping[str, object], name: str, kind: type[Value], default: Va
     return value
 
 
-def _text_or_none(data: Mapping[str, object], name: str) -> str | None:
-    return None if data.get(name) is None else _field(data, name, str)
+def _read_optional_text(data: Mapping[str, object], name: str) -> str | None:
+    return None if data.get(name) is None else _read_field(data, name, str)

@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from launcher.errors import UsageError
 from launcher.mesh import Mesh
 from launcher.node import Node
-from launcher.options import did_you_mean
-from launcher.placement import Costs, Limits, Whole
-from launcher.topology import HOST, tree
+from launcher.options import suggest
+from launcher.placement import AllOrNothing, Costs, Limits
+from launcher.topology import HOST, build_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _DIGITS_MAX = 9  # more is a slip of the pen
 _ELASTIC_EXAMPLE = "write it like --elastic 1:64"
 
 
-def limits_and_costs(
+def parse_limits_and_costs(
     texts: Mapping[str, str],
     mesh: Mesh,
     *,
@@ -50,19 +50,19 @@ def limits_and_costs(
     or file its text is from, for messages. Raises UsageError.
     """
 
-    def read(name: str, meaning: Callable[[str], _Value]) -> _Value | None:
+    def read(name: str, parse: Callable[[str], _Value]) -> _Value | None:
         if name not in texts:
             return None
         try:
-            return meaning(texts[name])
+            return parse(texts[name])
         except UsageError as error:
             if variables and name in variables:
                 raise UsageError(f"{variables[name]}: {error}", error.hint) from None
             raise
 
-    elastic_min, elastic_max = read("elastic", lambda text: _elastic(text, mesh, texts)) or (
-        read("dp-min", lambda text: _dp_min(text, mesh)) or 1,
-        read("dp-max", lambda text: _dp_max(text, mesh, texts)),
+    elastic_min, elastic_max = read("elastic", lambda text: _parse_elastic(text, mesh, texts)) or (
+        read("dp-min", lambda text: _parse_dp_min(text, mesh)) or 1,
+        read("dp-max", lambda text: _parse_dp_max(text, mesh, texts)),
     )
     limits = Limits(
         nodes_min=nodes_min,
@@ -70,43 +70,43 @@ def limits_and_costs(
         elastic_min=elastic_min,
         elastic_max=elastic_max,
         levels=tuple(levels),
-        unit=read("unit", lambda text: _count(text, f"unit {text!r}")),
-        within=read("within", lambda text: _within(text, mesh, levels)) or {},
-        whole=read("whole", lambda text: _whole(text, levels, nodes)),
+        block_size=read("unit", lambda text: _parse_count(text, f"unit {text!r}")),
+        within=read("within", lambda text: _parse_within(text, mesh, levels)) or {},
+        all_or_nothing=read("whole", lambda text: _parse_all_or_nothing(text, levels, nodes)),
     )
     costs = Costs(
-        traffic=read("traffic", lambda text: _traffic(text, mesh)),
-        tolls=read("tolls", lambda text: _tolls(text, levels)) or {},
-        move_cost=read("move-cost", lambda text: _number(text, "move-cost")),
+        traffic=read("traffic", lambda text: _parse_traffic(text, mesh)),
+        level_costs=read("tolls", lambda text: _parse_level_costs(text, levels)) or {},
+        move_cost=read("move-cost", lambda text: _parse_number(text, "move-cost")),
     )
     return limits, costs
 
 
-def written(limits: Limits, costs: Costs) -> str:
+def format_options(limits: Limits, costs: Costs) -> str:
     """The options that ask for this, in one order and one spelling: the same text where the same was asked for."""
-    words = [f"--nnodes {_bounds(limits.nodes_min, limits.nodes_max)}"]
+    words = [f"--nnodes {_format_bounds(limits.nodes_min, limits.nodes_max)}"]
     if (limits.elastic_min, limits.elastic_max) != (1, None):
-        words.append(f"--elastic {_bounds(limits.elastic_min, limits.elastic_max)}")
-    if limits.unit is not None:
-        words.append(f"--unit {limits.unit}")
+        words.append(f"--elastic {_format_bounds(limits.elastic_min, limits.elastic_max)}")
+    if limits.block_size is not None:
+        words.append(f"--unit {limits.block_size}")
     if limits.within:
         words.append("--within " + ",".join(f"{axis}={level}" for axis, level in sorted(limits.within.items())))
-    if limits.whole is not None:
-        words.append(f"--whole {limits.whole.level}:{limits.whole.hosts}")
+    if limits.all_or_nothing is not None:
+        words.append(f"--whole {limits.all_or_nothing.level}:{limits.all_or_nothing.hosts}")
     if costs.traffic is not None:
         words.append("--traffic " + ",".join(f"{one.name}={one.weight}:{one.kind}" for one in costs.traffic))
-    if costs.tolls:
-        words.append("--tolls " + ",".join(f"{level}={toll}" for level, toll in sorted(costs.tolls.items())))
+    if costs.level_costs:
+        words.append("--tolls " + ",".join(f"{level}={toll}" for level, toll in sorted(costs.level_costs.items())))
     if costs.move_cost is not None:
         words.append(f"--move-cost {costs.move_cost}")
     return " ".join(words)
 
 
-def _bounds(least: int, most: int | None) -> str:
+def _format_bounds(least: int, most: int | None) -> str:
     return f"{least}:{'' if most is None else most}"
 
 
-def _elastic(text: str, mesh: Mesh, texts: Mapping[str, str]) -> tuple[int, int | None]:
+def _parse_elastic(text: str, mesh: Mesh, texts: Mapping[str, str]) -> tuple[int, int | None]:
     what = f"elastic {text!r}"
     for other in ("dp-min", "dp-max"):
         if other in texts:
@@ -115,28 +115,28 @@ def _elastic(text: str, mesh: Mesh, texts: Mapping[str, str]) -> tuple[int, int 
     least, colon, most = (piece.strip() for piece in text.partition(":"))
     if colon and not (least or most):
         raise UsageError(f"{what} gives neither a least nor a largest size", _ELASTIC_EXAMPLE)
-    low = _count(least, f"{what}: {least!r}", _ELASTIC_EXAMPLE) if least or not colon else 1
-    high = low if not colon else _count(most, f"{what}: {most!r}", _ELASTIC_EXAMPLE) if most else None
+    low = _parse_count(least, f"{what}: {least!r}", _ELASTIC_EXAMPLE) if least or not colon else 1
+    high = low if not colon else _parse_count(most, f"{what}: {most!r}", _ELASTIC_EXAMPLE) if most else None
     if high is not None and low > high:
         raise UsageError(f"{what}: the least, {low}, is more than the most, {high}")
     return low, high
 
 
-def _dp_min(text: str, mesh: Mesh) -> int:
+def _parse_dp_min(text: str, mesh: Mesh) -> int:
     _require_dp(mesh, what := f"dp-min {text!r}")
-    return _count(text, what)
+    return _parse_count(text, what)
 
 
-def _dp_max(text: str, mesh: Mesh, texts: Mapping[str, str]) -> int:
+def _parse_dp_max(text: str, mesh: Mesh, texts: Mapping[str, str]) -> int:
     _require_dp(mesh, what := f"dp-max {text!r}")
-    most = _count(text, what)
+    most = _parse_count(text, what)
     if most < int(texts.get("dp-min", 1)):
         raise UsageError(f"{what} is less than dp-min {texts['dp-min']!r}")
     return most
 
 
 def _require_elastic(mesh: Mesh, what: str) -> None:
-    if mesh.elastic is None:
+    if mesh.elastic_axis is None:
         raise UsageError(f"{what}: mesh {mesh} has no elastic axis", "give one of its axes the size *")
 
 
@@ -144,16 +144,16 @@ def _require_dp(mesh: Mesh, what: str) -> None:
     """dp stands for the elastic axis, whatever that is called, unless the mesh has a dp of a fixed size as well."""
     _require_elastic(mesh, what)
     fixed = next((axis.name for axis in mesh.axes if axis.name.lower() == "dp" and axis.size is not None), None)
-    if fixed is not None and mesh.elastic is not None:
+    if fixed is not None and mesh.elastic_axis is not None:
         raise UsageError(
-            f"{what}: {fixed} has a fixed size in mesh {mesh}, the elastic axis is {mesh.elastic.name}",
-            f"--elastic MIN:MAX bounds {mesh.elastic.name}",
+            f"{what}: {fixed} has a fixed size in mesh {mesh}, the elastic axis is {mesh.elastic_axis.name}",
+            f"--elastic MIN:MAX bounds {mesh.elastic_axis.name}",
         )
 
 
-def _within(text: str, mesh: Mesh, levels: Sequence[str]) -> dict[str, str]:
+def _parse_within(text: str, mesh: Mesh, levels: Sequence[str]) -> dict[str, str]:
     axes = [axis.name for axis in mesh.axes]
-    rules = _pairs(text, f"within {text!r}", "AXIS=LEVEL", "--within tp=host")
+    rules = _parse_pairs(text, f"within {text!r}", "AXIS=LEVEL", "--within tp=host")
     for axis, level in rules.items():
         if axis not in axes:
             raise UsageError(f"within {text!r}: mesh {mesh} has no axis {axis!r}", f"its axes are {', '.join(axes)}")
@@ -161,38 +161,40 @@ def _within(text: str, mesh: Mesh, levels: Sequence[str]) -> dict[str, str]:
     return rules
 
 
-def _whole(text: str, levels: Sequence[str], nodes: Sequence[Node]) -> Whole:
+def _parse_all_or_nothing(text: str, levels: Sequence[str], nodes: Sequence[Node]) -> AllOrNothing:
     what = f"whole {text!r}"
     level, colon, count = (piece.strip() for piece in text.partition(":"))
     if level == HOST:
         raise UsageError(f"{what}: a host is one node, no domain of several", "--within AXIS=host keeps ranks on one")
     _require_level(level, what, levels)
     if colon:
-        return Whole(level=level, hosts=_count(count, f"{what}: {count!r}", "write it like --whole slice:4"))
+        return AllOrNothing(
+            level=level, hosts=_parse_count(count, f"{what}: {count!r}", "write it like --whole slice:4")
+        )
     if not nodes:
         raise UsageError(f"{what} does not say how many nodes a complete {level} has", f"write it like {level}:4")
-    domains = tree(nodes, levels).domains[levels.index(level)]
-    return Whole(level=level, hosts=max(Counter(domains).values()))
+    domains = build_tree(nodes, levels).domains[levels.index(level)]
+    return AllOrNothing(level=level, hosts=max(Counter(domains).values()))
 
 
-def _tolls(text: str, levels: Sequence[str]) -> dict[str, int | float]:
+def _parse_level_costs(text: str, levels: Sequence[str]) -> dict[str, int | float]:
     what = f"tolls {text!r}"
-    tolls = _pairs(text, what, "LEVEL=TOLL", "--tolls leaf=2,host=1")
+    tolls = _parse_pairs(text, what, "LEVEL=TOLL", "--tolls leaf=2,host=1")
     for level in tolls if levels else ():
         _require_level(level, what, (*levels, HOST))
-    return {level: _number(toll, f"{what}: the toll of {level}") for level, toll in tolls.items()}
+    return {level: _parse_number(toll, f"{what}: the toll of {level}") for level, toll in tolls.items()}
 
 
-def _traffic(text: str, mesh: Mesh) -> tuple[Communicator, ...]:
+def _parse_traffic(text: str, mesh: Mesh) -> tuple[Communicator, ...]:
     from launcher.traffic import parse  # like all that few jobs need, after the start of those that do not
 
     return parse(text, mesh)
 
 
-def _number(text: str, what: str) -> int | float:
-    from launcher.traffic import number
+def _parse_number(text: str, what: str) -> int | float:
+    from launcher.traffic import parse_number
 
-    return number(text, what)
+    return parse_number(text, what)
 
 
 def _require_level(level: str, what: str, known: Sequence[str]) -> None:
@@ -200,11 +202,11 @@ def _require_level(level: str, what: str, known: Sequence[str]) -> None:
         known_here = (
             f"known here: {', '.join(known)}" if known else "the levels come with the nodes, and none is known here"
         )
-        question = did_you_mean(level, {name: name for name in known})
+        question = suggest(level, {name: name for name in known})
         raise UsageError(f"{what}: no level {level!r} is known", " ".join(filter(None, (question, known_here))))
 
 
-def _pairs(text: str, what: str, form: str, example: str) -> dict[str, str]:
+def _parse_pairs(text: str, what: str, form: str, example: str) -> dict[str, str]:
     """NAME=VALUE with commas between, every name once."""
     pairs: dict[str, str] = {}
     for part in text.split(","):
@@ -217,7 +219,7 @@ def _pairs(text: str, what: str, form: str, example: str) -> dict[str, str]:
     return pairs
 
 
-def _count(text: str, what: str, hint: str | None = None) -> int:
+def _parse_count(text: str, what: str, hint: str | None = None) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX and int(text) > 0):
         raise UsageError(f"{what} is not a whole number from 1 to 999999999", hint)
     return int(text)

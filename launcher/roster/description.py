@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from launcher.placement import Plan
 
-    _Record = TypeVar("_Record", "Description", "Share")
+    _Record = TypeVar("_Record", "Description", "NodeAssignment")
 
 _TEXT_MAX = 255
 _SLOTS_MAX = 10_000
@@ -55,7 +55,7 @@ class Description:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
+class NodeAssignment:
     """What one node runs in one round: one rank per slot, in slot order, and what all nodes must know alike.
 
     `summary` is the round in a few words, for people; empty where one machine is all there is. `slice_index`: which TPU
@@ -76,17 +76,17 @@ class Share:
     slice_count: int = 0
 
 
-def describe(description: Description) -> str:
+def encode_description(description: Description) -> str:
     return json.dumps(vars(description))
 
 
-def write_share(share: Share) -> str:
-    return json.dumps(vars(share))
+def encode_assignment(assignment: NodeAssignment) -> str:
+    return json.dumps(vars(assignment))
 
 
-def shares_of(
+def make_assignments(
     planned: Plan, ports: Mapping[str, int], known: Mapping[str, Description], summary: str
-) -> dict[str, Share]:
+) -> dict[str, NodeAssignment]:
     """What each node is given, by name, in order; `ports`: what each offers.
 
     Nodes are numbered by first rank, ranks within a role by node and slot, like torchrun.
@@ -94,21 +94,21 @@ def shares_of(
     numbered = sorted(planned.ranks, key=lambda name: planned.ranks[name])
     roles = {name: known[name].role for name in numbered}
     host, world_size = known[numbered[0]], planned.world_size  # a sum over all nodes
-    shares: dict[str, Share] = {}
+    shares: dict[str, NodeAssignment] = {}
     taken: dict[str, int] = {}
     sizes: Counter[str] = Counter()
     slices: Mapping[str, tuple[int, int]] = {}
     if host.slice_hosts:
-        from launcher.roster.joined import joined
+        from launcher.roster.joined import number_slices
 
-        slices = joined(planned.ranks, known)
+        slices = number_slices(planned.ranks, known)
     for name in numbered:
         sizes[roles[name]] += len(planned.ranks[name])
     for group_rank, name in enumerate(numbered):
         role, ranks = roles[name], planned.ranks[name]
         start = taken.get(role, 0)
         taken[role] = start + len(ranks)
-        shares[name] = Share(
+        shares[name] = NodeAssignment(
             ranks=ranks,
             world_size=world_size,
             shape=planned.shape,
@@ -125,9 +125,9 @@ def shares_of(
     return shares
 
 
-def read_description(text: str) -> Description:
+def decode_description(text: str) -> Description:
     """Raises RecordError, which says what is amiss, for anything that `describe` did not write."""
-    found = _read(Description, text, "description")
+    found = _decode(Description, text, "description")
     _require(0 < found.slot_count <= _SLOTS_MAX, f"slot_count {found.slot_count}")
     _require(0 <= found.master_port < 65536, f"master_port {found.master_port}")
     _require(0 <= found.slice_hosts <= _NODES_MAX, f"slice_hosts {found.slice_hosts}")
@@ -143,23 +143,23 @@ def read_description(text: str) -> Description:
 
 
 def _require_locality(locality: tuple[tuple[str, str], ...]) -> None:
-    from launcher.locality import LEVELS_MAX, is_own, is_text  # one machine has no need of it
+    from launcher.locality import LEVELS_MAX, is_level_name, is_text  # one machine has no need of it
 
     _require(len(locality) <= LEVELS_MAX, f"a place of {len(locality)} levels")
     for level, domain in locality:
         for name in (level, domain):
             _require(is_text(name), f"the text {name[:40]!r} in its place")
-        _require(is_own(level), f"a level {level!r}")
+        _require(is_level_name(level), f"a level {level!r}")
     names = [level for level, _ in locality]
     _require(len(set(names)) == len(names), "a level twice in its place")
 
 
-def read_share(text: str) -> Share:
-    """Read what `write_share` wrote. Raises RecordError."""
-    found = _read(Share, text, "assignment")
+def decode_assignment(text: str) -> NodeAssignment:
+    """Read what `encode_assignment` wrote. Raises RecordError."""
+    found = _decode(NodeAssignment, text, "assignment")
     is_whole = 0 < len(found.ranks) == len(found.role_ranks) and found.world_size <= _RANKS_MAX
-    is_whole = is_whole and _are_places(found.ranks, found.world_size)
-    _require(is_whole and _are_places(found.role_ranks, found.role_world_size), "ranks that cannot be")
+    is_whole = is_whole and _are_valid_ranks(found.ranks, found.world_size)
+    _require(is_whole and _are_valid_ranks(found.role_ranks, found.role_world_size), "ranks that cannot be")
     is_grid = 0 < len(found.shape) <= _AXES_MAX and all(0 < length <= found.world_size for length in found.shape)
     is_right = is_grid and math.prod(found.shape) == found.world_size
     _require(is_right, f"a grid of {found.shape[:_AXES_MAX]} for {found.world_size} ranks")
@@ -173,12 +173,12 @@ def read_share(text: str) -> Share:
     return found
 
 
-def _are_places(ranks: tuple[int, ...], count: int) -> bool:
+def _are_valid_ranks(ranks: tuple[int, ...], count: int) -> bool:
     """Whether these are different ones of so many ranks."""
     return len(set(ranks)) == len(ranks) and all(0 <= rank < count for rank in ranks)
 
 
-def _read(kind: type[_Record], text: str, what: str) -> _Record:
+def _decode(kind: type[_Record], text: str, what: str) -> _Record:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
@@ -194,15 +194,15 @@ def _read(kind: type[_Record], text: str, what: str) -> _Record:
                 raise RecordError(f"its {what} lacks {item.name}")
             continue
         value = content[item.name]
-        _require(_is_of(value, str(item.type)), f"{item.name} {value!r:.40}")
-        known[item.name] = _tuple(value)
+        _require(_has_type(value, str(item.type)), f"{item.name} {value!r:.40}")
+        known[item.name] = _make_tuple(value)
     return kind(**known)
 
 
-def _is_of(value: object, kind: str) -> bool:
+def _has_type(value: object, kind: str) -> bool:
     """Whether JSON's value fits the annotation, which is a string here."""
     if kind.startswith("tuple[int"):
-        return isinstance(value, list) and all(_is_of(one, "int") for one in value)
+        return isinstance(value, list) and all(_has_type(one, "int") for one in value)
     if kind.startswith("tuple[tuple["):
         return isinstance(value, list) and all(isinstance(one, list) and _is_pair(one) for one in value)
     if kind.endswith("| None") and value is None:
@@ -216,9 +216,9 @@ def _is_pair(value: list[object]) -> bool:
     return len(value) == 2 and all(isinstance(one, str) for one in value)
 
 
-def _tuple(value: object) -> object:
+def _make_tuple(value: object) -> object:
     """JSON's lists as the tuples they were."""
-    return tuple(map(_tuple, value)) if isinstance(value, list) else value
+    return tuple(map(_make_tuple, value)) if isinstance(value, list) else value
 
 
 def _require(is_right: bool, what: str) -> None:

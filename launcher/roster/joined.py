@@ -15,10 +15,10 @@ from collections.abc import Mapping
 
 from launcher.roster.description import Description
 
-LEVEL = "slice"
+SLICE_LEVEL = "slice"
 
 
-def joined(ranks: Mapping[str, tuple[int, ...]], known: Mapping[str, Description]) -> dict[str, tuple[int, int]]:
+def number_slices(ranks: Mapping[str, tuple[int, ...]], known: Mapping[str, Description]) -> dict[str, tuple[int, int]]:
     """Node -> (number of its slice in this round, number of slices). Empty unless all that are used are TPU hosts.
 
     `ranks`: of the nodes that are used. A host that names no slice is one of its own.
@@ -29,16 +29,16 @@ def joined(ranks: Mapping[str, tuple[int, ...]], known: Mapping[str, Description
     found: dict[str, int] = {}
     for name in sorted(ranks, key=lambda name: ranks[name]):
         # A slice of one host may be called by the name of all of a job's.
-        domain = dict(known[name].locality).get(LEVEL) if known[name].slice_hosts > 1 else None
+        domain = dict(known[name].locality).get(SLICE_LEVEL) if known[name].slice_hosts > 1 else None
         found[name] = numbers.setdefault((name, False) if domain is None else (domain, True), len(numbers))
     return {name: (index, len(numbers)) for name, index in found.items()}
 
 
-def standing_by(members: Mapping[str, tuple[Description, int]]) -> dict[str, str]:
+def find_standby_hosts(members: Mapping[str, tuple[Description, int]]) -> dict[str, str]:
     """Member id -> why it is no host of the slice that it names. `members`: with their create revisions."""
     hosts: dict[str, list[str]] = {}  # slice -> its members, who came first first
     for member_id in sorted(members, key=lambda member_id: members[member_id][1]):
-        domain = dict(members[member_id][0].locality).get(LEVEL)
+        domain = dict(members[member_id][0].locality).get(SLICE_LEVEL)
         if domain is not None:
             hosts.setdefault(domain, []).append(member_id)
     others: dict[str, str] = {}

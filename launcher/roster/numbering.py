@@ -22,10 +22,10 @@ class Numbering(NamedTuple):
     nodes: tuple[str, ...]
     others: Mapping[str, str]
     missing: tuple[int, ...]
-    amiss: str = ""
+    error: str = ""
 
 
-def numbering(members: Mapping[str, tuple[Description, int]], node_count: int) -> Numbering:
+def resolve_numbering(members: Mapping[str, tuple[Description, int]], node_count: int) -> Numbering:
     """`members`: member id -> what it says of itself, and its create revision."""
     holders: dict[int, str] = {}
     others: dict[str, str] = {}
@@ -36,29 +36,31 @@ def numbering(members: Mapping[str, tuple[Description, int]], node_count: int) -
             others[member_id] = f"{name} has no node rank from 0 to {node_count - 1}"
         elif number in holders:
             first = members[holders[number]][0].name or holders[number]
-            others[member_id] = f"{two_of_one(name, first, number)}: {name} stands by until {first} is gone"
+            others[member_id] = (
+                f"{describe_duplicate_rank(name, first, number)}: {name} stands by until {first} is gone"
+            )
         else:
             holders[number] = member_id
     nodes = tuple(holders[number] for number in sorted(holders))
     missing = tuple(number for number in range(node_count) if number not in holders)
-    return Numbering(nodes, others, missing, _misnumbered(members[member_id][0] for member_id in nodes))
+    return Numbering(nodes, others, missing, _check_slice_numbers(members[member_id][0] for member_id in nodes))
 
 
-def two_of_one(name: str, other: str, number: int) -> str:
+def describe_duplicate_rank(name: str, other: str, number: int) -> str:
     """The sentence about two nodes with one number."""
     return f"{name} and {other} are both given --node-rank {number}"
 
 
-def missing_words(missing: Iterable[int], node_count: int) -> str:
+def describe_missing_ranks(missing: Iterable[int], node_count: int) -> str:
     """ "node ranks 1, 5-7 of 8 are missing" """
-    from launcher.overview.ranges import numbers  # only where nodes are numbered and waited for
+    from launcher.overview.ranges import format_ranges  # only where nodes are numbered and waited for
 
     absent = sorted(missing)
     one = len(absent) == 1
-    return f"node rank{'' if one else 's'} {numbers(absent)} of {node_count} {'is' if one else 'are'} missing"
+    return f"node rank{'' if one else 's'} {format_ranges(absent)} of {node_count} {'is' if one else 'are'} missing"
 
 
-def _misnumbered(nodes: Iterable[Description]) -> str:
+def _check_slice_numbers(nodes: Iterable[Description]) -> str:
     """Why the numbers of TPU hosts cannot be kept, as ranks follow the worker ids inside a slice; "" if they can."""
     slices: dict[str, tuple[int, int]] = {}  # slice -> worker id and number of its first host
     for node in nodes:

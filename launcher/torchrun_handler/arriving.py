@@ -11,36 +11,36 @@ import os
 from collections.abc import MutableMapping
 
 from launcher import credentials, stores
-from launcher.arrival import Arrival, boot_id, listen, wait_for_store
-from launcher.arrival.addresses import own_address
-from launcher.arrival.predecessors import Place
-from launcher.console import tell
-from launcher.torchrun_handler.terms import Terms
+from launcher.arrival import Startup, listen, read_boot_id, wait_for_store
+from launcher.arrival.addresses import find_own_address
+from launcher.arrival.predecessors import NodeLock
+from launcher.console import log
+from launcher.torchrun_handler.terms import TorchrunOptions
 from rendezvous.settings import Settings
 
-_kept: dict[str, str] = {}  # secrets, for the next job of this process: notebooks start several
+_secrets: dict[str, str] = {}  # secrets, for the next job of this process: notebooks start several
 
 
-def arrive(terms: Terms, environ: MutableMapping[str, str]) -> Arrival:
+def start_up(options: TorchrunOptions, environ: MutableMapping[str, str]) -> Startup:
     """Take the secrets out of `environ`, and this node's place.
 
     Raises UsageError for what nobody can mend by waiting, TemporaryError when the store does not come in time.
     """
-    config, network = terms.config, terms.network
+    config, network = options.config, options.network
     for note in config.notes:
-        tell(note)
+        log(note)
     stores.require_grpc()
-    _kept.update({name: environ.pop(name) for name in credentials.PRIVATE if name in environ})
-    found = credentials.read(network, _kept)
-    wait_for_store(network, float(config.terms.get("start_timeout_s", Settings.start_timeout_s)))
-    address = own_address(local_addr=config.local_addr, interface=config.interface, endpoints=network.endpoints)
-    return Arrival(
+    _secrets.update({name: environ.pop(name) for name in credentials.PRIVATE if name in environ})
+    found = credentials.read(network, _secrets)
+    wait_for_store(network, float(config.settings.get("start_timeout_s", Settings.start_timeout_s)))
+    address = find_own_address(local_addr=config.local_addr, interface=config.interface, endpoints=network.endpoints)
+    return Startup(
         network=network,
         credentials=found,
         name=config.node_name or os.uname().nodename,
-        boot_id=boot_id(),
+        boot_id=read_boot_id(),
         address=address,
-        place=Place("", -1, {}),
+        node_lock=NodeLock("", -1, {}),
         listener=listen(config, address),
         serves_at=(),
     )

@@ -15,7 +15,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from rendezvous.events import Exit
 
 
-def cause(error: BaseException | None) -> tuple[int, str, int]:
+def find_root_cause(error: BaseException | None) -> tuple[int, str, int]:
     """The first failure among the workers here: the job's exit code, the text for the verdict, the rank."""
     if not isinstance(error, ChildFailedError):
         return 1, "", -1

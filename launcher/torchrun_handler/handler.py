@@ -26,16 +26,16 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
-from launcher.console import tell
+from launcher.console import log
 from launcher.errors import EXIT_TEMPORARY, TemporaryError
-from launcher.roster.description import Share
+from launcher.roster.description import NodeAssignment
 from launcher.torchrun_handler import BACKEND
-from launcher.torchrun_handler.arriving import arrive
-from launcher.torchrun_handler.failure import cause, report
+from launcher.torchrun_handler.arriving import start_up
+from launcher.torchrun_handler.failure import find_root_cause, report
 from launcher.torchrun_handler.meeting import meet
-from launcher.torchrun_handler.member import Member
+from launcher.torchrun_handler.member import TorchrunMember
 from launcher.torchrun_handler.round_store import RoundStore
-from launcher.torchrun_handler.terms import Parameters, terms
+from launcher.torchrun_handler.terms import Parameters, read_options
 from rendezvous.errors import MeshrunError
 from rendezvous.events import Exit
 
@@ -48,27 +48,27 @@ BARRIER_LIMIT_S = 300.0  # torchrun's own, where it did not get as far as its ba
 def open_handler(parameters: Parameters) -> Handler:
     """Raises ValueError for what cannot work, RendezvousConnectionError when the store does not come in time."""
     try:
-        told = terms(parameters, os.environ)
-        arrival = arrive(told, os.environ)
-        member = Member(told, arrival)
+        told = read_options(parameters, os.environ)
+        arrival = start_up(told, os.environ)
+        member = TorchrunMember(told, arrival)
     except TemporaryError as error:
-        raise RendezvousConnectionError(_words(error)) from None
+        raise RendezvousConnectionError(_format_error(error)) from None
     except MeshrunError as error:
-        raise ValueError(_words(error)) from None
+        raise ValueError(_format_error(error)) from None
     return Handler(member, parameters.run_id, arrival.address, told.slot_count if told.knows_workers else None)
 
 
 class Handler(RendezvousHandler):
     """`address` of this node; `worker_count`: how many workers it said to have, None if nobody knew."""
 
-    def __init__(self, member: Member, run_id: str, address: str, worker_count: int | None) -> None:
+    def __init__(self, member: TorchrunMember, run_id: str, address: str, worker_count: int | None) -> None:
         self._member = member
         self._run_id = run_id
         self._address = address
         self._worker_count = worker_count
-        self._is_void = ""  # why it does not count that the workers here have succeeded
+        self._void_reason = ""  # why it does not count that the workers here have succeeded
         # A signal ends torchrun without a word to its handler, whose last reference goes then, if not the process.
-        self._farewell = weakref.finalize(self, _leave, member)
+        self._leave_finalizer = weakref.finalize(self, _leave, member)
 
     def get_backend(self) -> str:
         return BACKEND
@@ -89,40 +89,40 @@ class Handler(RendezvousHandler):
         and ends as torchrun does after success: torch 2.13 has an error for that, which its launcher does not survive.
         """
         try:
-            return self._next_rendezvous()
+            return self._wait_for_round()
         except MeshrunError as error:
-            raise RendezvousConnectionError(_words(error)) from None
+            raise RendezvousConnectionError(_format_error(error)) from None
 
-    def _next_rendezvous(self) -> RendezvousInfo:
+    def _wait_for_round(self) -> RendezvousInfo:
         member = self._member
-        member.stopped()
-        while (found := member.next_round()) is not None:
+        member.report_stopped()
+        while (found := member.wait_for_round()) is not None:
             start, share = found
-            store = meet(start.round, share, member.offer, member.is_over)
+            store = meet(start.round, share, member.port, member.is_over)
             if store is not None:
                 member.begin()
-                return self._info(store, share)
-            member.stopped()
+                return self._make_info(store, share)
+            member.report_stopped()
         end = member.end
         assert end is not None
         if _is_success(end):
-            tell(_told(self._run_id, end.reason))
+            log(_format_reason(self._run_id, end.reason))
             raise SystemExit(0)
         report(end)
-        raise _error(self._run_id, end)
+        raise _make_error(self._run_id, end)
 
-    def _info(self, store: Store, share: Share) -> RendezvousInfo:
+    def _make_info(self, store: Store, assignment: NodeAssignment) -> RendezvousInfo:
         own = RoundStore(
             store,
             worker_count=self._worker_count,
-            succeeded=self._member.succeeded,
+            report_succeeded=self._member.report_succeeded,
             wait_for_all=self._wait_for_all,
         )
         if self.use_agent_store:
-            place = RendezvousStoreInfo(share.master_addr, share.master_port)
+            place = RendezvousStoreInfo(assignment.master_addr, assignment.master_port)
         else:
-            place = RendezvousStoreInfo.build(share.group_rank, own, self._address)
-        return RendezvousInfo(own, share.group_rank, share.group_world_size, place)
+            place = RendezvousStoreInfo.build(assignment.group_rank, own, self._address)
+        return RendezvousInfo(own, assignment.group_rank, assignment.group_world_size, place)
 
     def num_nodes_waiting(self) -> int:
         """1 if torchrun shall stop its workers and come to `next_rendezvous`, which knows why."""
@@ -140,52 +140,52 @@ class Handler(RendezvousHandler):
 
         Raises RendezvousClosedError when the workers here have succeeded in a round that others had to end.
         """
-        if self._farewell.detach() is None:
+        if self._leave_finalizer.detach() is None:
             return True
         error = sys.exc_info()[1]  # torchrun calls from a `finally`
         member = self._member
         if member.end is None:
             self._finish(error)
         member.close()
-        if self._is_void and error is None:
-            raise RendezvousClosedError(self._is_void)
+        if self._void_reason and error is None:
+            raise RendezvousClosedError(self._void_reason)
         return True
 
     def _finish(self, error: BaseException | None) -> None:
         member = self._member
         if member.has_workers and error is None:  # a torchrun with another kind of barrier
-            member.succeeded()
+            member.report_succeeded()
             self._try_to_wait()
         if member.has_succeeded or not member.has_workers:
             member.leave("torchrun has ended")
             member.wait_for_end(LEAVE_LIMIT_S)
         else:
-            member.give_up(*cause(error))
+            member.give_up(*find_root_cause(error))
             member.wait_for_end(VERDICT_LIMIT_S)
 
     def _try_to_wait(self) -> None:
         try:
             self._wait_for_all(BARRIER_LIMIT_S)
         except (RendezvousClosedError, TimeoutError) as error:
-            tell(str(error))
+            log(str(error))
 
     def _wait_for_all(self, limit_s: float) -> None:
         """Wait until the workers of all nodes have succeeded. Raises RendezvousClosedError when they do not."""
         member = self._member
         if not member.wait_until_over(limit_s):
             raise TimeoutError(f"the workers of other nodes have not finished within {limit_s:g} s")
-        why = member.why_over()
+        why = member.explain_end()
         member.leave("its workers have finished")
         end = member.wait_for_end(LEAVE_LIMIT_S)
         if end is None or not _is_success(end):
-            self._is_void = (
+            self._void_reason = (
                 f"run {self._run_id}: {why}. The workers here had succeeded; torchrun cannot run them again, so this "
                 "node leaves"
             )
-            raise RendezvousClosedError(self._is_void)
+            raise RendezvousClosedError(self._void_reason)
 
 
-def _leave(member: Member) -> None:
+def _leave(member: TorchrunMember) -> None:
     if member.end is None:
         member.leave("torchrun was told to end")
         member.wait_for_end(EXIT_LIMIT_S)
@@ -195,15 +195,15 @@ def _is_success(end: Exit) -> bool:
     return end.verdict is not None and end.verdict.kind == "success"
 
 
-def _error(run_id: str, end: Exit) -> Exception:
+def _make_error(run_id: str, end: Exit) -> Exception:
     """What torchrun raises, and with it its exit code, 1."""
-    words = _told(run_id, end.reason)
+    words = _format_reason(run_id, end.reason)
     return RendezvousTimeoutError(words) if end.exit_code == EXIT_TEMPORARY else RendezvousClosedError(words)
 
 
-def _told(run_id: str, reason: str) -> str:
+def _format_reason(run_id: str, reason: str) -> str:
     return reason if reason.startswith(f"run {run_id} ") else f"run {run_id}: {reason}"
 
 
-def _words(error: MeshrunError) -> str:
+def _format_error(error: MeshrunError) -> str:
     return f"{error}\nhint: {error.hint}" if error.hint else str(error)

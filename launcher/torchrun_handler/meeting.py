@@ -18,7 +18,7 @@ from datetime import timedelta
 from torch.distributed import DistError, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # not marked
 
 from launcher.errors import TemporaryError
-from launcher.roster.description import Share
+from launcher.roster.description import NodeAssignment
 from launcher.torchrun_handler.port import OfferedPort
 
 # Of torch's own clients of the store; the barrier at the end brings its own.
@@ -29,7 +29,7 @@ FIRST_PAUSE_S, LAST_PAUSE_S = 0.01, 0.2  # between two looks
 _HERE, _ALL_HERE = "here", "all here"
 
 
-def meet(round: int, share: Share, offer: OfferedPort, is_over: Callable[[], bool]) -> Store | None:
+def meet(round: int, assignment: NodeAssignment, offer: OfferedPort, is_over: Callable[[], bool]) -> Store | None:
     """The round's store, once every agent of the round is there; None if the round is over before.
 
     `is_over` is asked again and again. Keys of the agents are set apart from those of the workers. Raises
@@ -37,29 +37,31 @@ def meet(round: int, share: Share, offer: OfferedPort, is_over: Callable[[], boo
     """
     deadline = time.monotonic() + LIMIT_S
     try:
-        return _meet(round, share, offer, is_over, deadline)
+        return _try_to_meet(round, assignment, offer, is_over, deadline)
     except TimeoutError:
         raise TemporaryError(
-            f"the {share.group_world_size} nodes of round {round} have not all met at {share.master_addr}:"
-            f"{share.master_port} within {LIMIT_S:g} s",
+            f"the {assignment.group_world_size} nodes of round {round} have not all met at {assignment.master_addr}:"
+            f"{assignment.master_port} within {LIMIT_S:g} s",
             "can every node reach that address and port? LAUNCHER_WORKER_PORT_RANGE says which ports are used",
         ) from None
 
 
-def _meet(round: int, share: Share, offer: OfferedPort, is_over: Callable[[], bool], deadline: float) -> Store | None:
+def _try_to_meet(
+    round: int, assignment: NodeAssignment, offer: OfferedPort, is_over: Callable[[], bool], deadline: float
+) -> Store | None:
     try:
-        store = _serve(share, offer) if share.group_rank == 0 else _connect(share, is_over, deadline)
+        store = _serve(assignment, offer) if assignment.group_rank == 0 else _connect(assignment, is_over, deadline)
         if store is None:
             return None
-        own = _counted(store, round, share.group_world_size)
-        return own if _look_until(lambda: own.check([_ALL_HERE]), is_over, deadline) else None
+        own = _register_agent(store, round, assignment.group_world_size)
+        return own if _poll_until(lambda: own.check([_ALL_HERE]), is_over, deadline) else None
     except DistError:
         # The node that serves the store is gone again, it seems. The others see that too, and end the round.
-        _look_until(lambda: False, is_over, deadline)
+        _poll_until(lambda: False, is_over, deadline)
         return None
 
 
-def _counted(store: TCPStore, round: int, count: int) -> Store:
+def _register_agent(store: TCPStore, round: int, count: int) -> Store:
     """The agents' part of the store; the last of `count` agents says that all are here."""
     store.set_timeout(CALL_LIMIT)
     own = PrefixStore(f"meshrun/{round}", store)
@@ -68,10 +70,10 @@ def _counted(store: TCPStore, round: int, count: int) -> Store:
     return own
 
 
-def _serve(share: Share, offer: OfferedPort) -> TCPStore:
+def _serve(assignment: NodeAssignment, offer: OfferedPort) -> TCPStore:
     return TCPStore(
-        host_name=share.master_addr,
-        port=share.master_port,
+        host_name=assignment.master_addr,
+        port=assignment.master_port,
         is_master=True,
         wait_for_workers=False,
         timeout=CONNECT_LIMIT,
@@ -79,28 +81,28 @@ def _serve(share: Share, offer: OfferedPort) -> TCPStore:
     )
 
 
-def _connect(share: Share, is_over: Callable[[], bool], deadline: float) -> TCPStore | None:
+def _connect(assignment: NodeAssignment, is_over: Callable[[], bool], deadline: float) -> TCPStore | None:
     """torch's client prints pages about a server that is not there yet, so it is made when there is one."""
 
-    def answers() -> bool:
+    def is_answering() -> bool:
         try:
-            socket.create_connection((share.master_addr, share.master_port), 1.0).close()
+            socket.create_connection((assignment.master_addr, assignment.master_port), 1.0).close()
         except OSError:
             return False
         return True
 
-    if not _look_until(answers, is_over, deadline):
+    if not _poll_until(is_answering, is_over, deadline):
         return None
     return TCPStore(
-        host_name=share.master_addr,
-        port=share.master_port,
+        host_name=assignment.master_addr,
+        port=assignment.master_port,
         is_master=False,
         wait_for_workers=False,
         timeout=CONNECT_LIMIT,
     )
 
 
-def _look_until(is_there: Callable[[], bool], is_over: Callable[[], bool], deadline: float) -> bool:
+def _poll_until(is_there: Callable[[], bool], is_over: Callable[[], bool], deadline: float) -> bool:
     """Whether it was there before the round was over. Raises TimeoutError at the deadline."""
     pause_s = FIRST_PAUSE_S
     while not is_over():

@@ -14,54 +14,54 @@ from __future__ import annotations
 import math
 import threading
 
-from launcher.arrival import Arrival
-from launcher.console import tell
+from launcher.arrival import Startup
+from launcher.console import log
 from launcher.errors import TemporaryError
-from launcher.membership import join, now, settings
-from launcher.reporting.narrator import Narrator
-from launcher.roster.description import Share, read_share
+from launcher.membership import join, make_settings, read_clock
+from launcher.reporting.narrator import RoundLog
+from launcher.roster.description import NodeAssignment, decode_assignment
 from launcher.torchrun_handler.port import OfferedPort
-from launcher.torchrun_handler.terms import Terms, limits
+from launcher.torchrun_handler.terms import TorchrunOptions, adjust_settings
 from rendezvous import events
 from rendezvous.events import Exit, StartRound
 
-LOOK_LIMIT_S = 3600.0  # the longest sleep of the thread; nothing depends on it
+SLEEP_LIMIT_S = 3600.0  # the longest sleep of the thread; nothing depends on it
 EXIT_LEFT = 143  # as after SIGTERM
 
 
-class Member:
+class TorchrunMember:
     """Raises UsageError and TemporaryError, when the store does not take this node in."""
 
-    def __init__(self, terms: Terms, arrival: Arrival) -> None:
-        config = terms.config
-        self._limits = limits(settings(config))
-        self._knows_workers = terms.knows_workers
-        self._narrator = Narrator(is_alone=False, max_restarts=0)
-        self.offer = OfferedPort(arrival.address, config.worker_port_range)
+    def __init__(self, options: TorchrunOptions, startup: Startup) -> None:
+        config = options.config
+        self._settings = adjust_settings(make_settings(config))
+        self._knows_workers = options.knows_workers
+        self._round_log = RoundLog(is_standalone=False, max_restarts=0)
+        self.port = OfferedPort(startup.address, config.worker_port_range)
         self._wakeup = threading.Event()
-        self._news = threading.Condition()  # for what torchrun's thread waits for, and what guards the rest
+        self._changed = threading.Condition()  # for what torchrun's thread waits for, and what guards the rest
         self._start: StartRound | None = None  # of the round on this node, until torchrun's workers of it are gone
         self._is_begun = False  # torchrun has, or had, workers of it
-        self._stop: str | None = None  # why it ends, once it does
+        self._stop_reason: str | None = None  # why it ends, once it does
         self._has_succeeded = False
         self._is_leaving = False
-        self._leash_until = math.inf
+        self._watchdog_at = math.inf
         self._end: Exit | None = None
-        self._mistake: Exception | None = None  # ours, made in the thread
-        self._listener = arrival.listener
+        self._thread_error: Exception | None = None  # ours, made in the thread
+        self._listener = startup.listener
         self._membership = join(
             config,
-            self._limits,
-            terms.mesh,
-            arrival,
-            slot_count=terms.slot_count,
+            self._settings,
+            options.mesh,
+            startup,
+            slot_count=options.slot_count,
             run_id=config.run_id or "",
-            node_name=arrival.name,
-            worker_port=self.offer.number,
+            node_name=startup.name,
+            worker_port=self.port.number,
             wake=self._wakeup.set,
         )
         self._driver = self._membership.driver
-        self._thread = threading.Thread(target=self._live, name="meshrun", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="meshrun", daemon=True)
 
     # --- what torchrun's thread asks ---
 
@@ -80,38 +80,38 @@ class Member:
         """Whether the workers of the last round on this node have."""
         return self._has_succeeded
 
-    def next_round(self) -> tuple[StartRound, Share] | None:
+    def wait_for_round(self) -> tuple[StartRound, NodeAssignment] | None:
         """Wait for a round with ranks for this node; None once there will be none.
 
         Raises what went wrong in the thread.
         """
-        if not self._thread.is_alive() and self._end is None and self._mistake is None:
+        if not self._thread.is_alive() and self._end is None and self._thread_error is None:
             self._driver.submit(events.Start())
             self._thread.start()
-        with self._news:
-            self._news.wait_for(lambda: self._start is not None or self._has_ended)
-            self._require_no_mistake()
-            return None if self._start is None else (self._start, read_share(self._start.assignment))
+        with self._changed:
+            self._changed.wait_for(lambda: self._start is not None or self._has_ended)
+            self._raise_thread_error()
+            return None if self._start is None else (self._start, decode_assignment(self._start.assignment))
 
     def is_over(self) -> bool:
         """Whether the round on this node ends, or has ended. Raises what went wrong in the thread."""
-        self._require_no_mistake()
-        return self._stop is not None or self._start is None or self._end is not None
+        self._raise_thread_error()
+        return self._stop_reason is not None or self._start is None or self._end is not None
 
-    def why_over(self) -> str:
+    def explain_end(self) -> str:
         """The reason for that."""
-        return self._stop or (self._end.reason if self._end is not None else "")
+        return self._stop_reason or (self._end.reason if self._end is not None else "")
 
     def wait_for_end(self, limit_s: float) -> Exit | None:
         """Wait until this node's part has ended; None if it has not within the limit."""
-        with self._news:
-            self._news.wait_for(lambda: self._has_ended, limit_s)
+        with self._changed:
+            self._changed.wait_for(lambda: self._has_ended, limit_s)
         return self._end
 
     def wait_until_over(self, limit_s: float) -> bool:
         """Wait until the round on this node ends; whether it does within the limit."""
-        with self._news:
-            return self._news.wait_for(lambda: self._stop is not None or self._has_ended, limit_s)
+        with self._changed:
+            return self._changed.wait_for(lambda: self._stop_reason is not None or self._has_ended, limit_s)
 
     # --- what torchrun's thread tells ---
 
@@ -119,27 +119,27 @@ class Member:
         """torchrun starts its workers of the round."""
         self._is_begun = True
 
-    def stopped(self) -> None:
+    def report_stopped(self) -> None:
         """torchrun has no workers of the round any more. If nobody wanted that, they have failed.
 
         Raises TemporaryError when no port can be had for another one.
         """
-        with self._news:
-            start, stop, is_begun = self._start, self._stop, self._is_begun
-            self._start, self._stop, self._is_begun, self._has_succeeded = None, None, False, False
+        with self._changed:
+            start, stop, is_begun = self._start, self._stop_reason, self._is_begun
+            self._start, self._stop_reason, self._is_begun, self._has_succeeded = None, None, False, False
         if start is None:
             return
         if stop is None and is_begun:
             self._driver.submit(events.RoundFailed(start.round, 1, False, ""))
         try:
-            self.offer.renew()
+            self.port.renew()
         except TemporaryError as error:  # nobody could meet here
             self.leave(str(error))
             raise
         finally:
-            self._driver.submit(events.RoundStopped(start.round, self.offer.number))
+            self._driver.submit(events.RoundStopped(start.round, self.port.number))
 
-    def succeeded(self) -> None:
+    def report_succeeded(self) -> None:
         """All workers of the round on this node have succeeded, and are gone."""
         if self._start is not None:
             self._has_succeeded = True
@@ -155,7 +155,7 @@ class Member:
             return
         round = self._start.round
         self._driver.submit(events.RoundFailed(round, exit_code, False, failure, rank, is_final=True))
-        self._be_without_workers()
+        self._drop_workers()
 
     def leave(self, reason: str, exit_code: int = EXIT_LEFT) -> None:
         """torchrun has no workers any more, and goes."""
@@ -163,66 +163,66 @@ class Member:
             self._end = self._end or Exit(exit_code, reason, None)
             return
         self._driver.submit(events.LeaveRequest(reason, exit_code))
-        self._be_without_workers()
+        self._drop_workers()
 
     def close(self) -> None:
         """After the end: give back what is held."""
         if self._thread.ident is None:
             self._end = self._end or Exit(0, "", None)
-            self._give_up_membership()
-        self.offer.close()
+            self._release_membership()
+        self.port.close()
 
     # --- the thread ---
 
     @property
     def _has_ended(self) -> bool:
-        return self._end is not None or self._mistake is not None
+        return self._end is not None or self._thread_error is not None
 
-    def _require_no_mistake(self) -> None:
-        if self._mistake is not None:
-            raise self._mistake
+    def _raise_thread_error(self) -> None:
+        if self._thread_error is not None:
+            raise self._thread_error
 
-    def _be_without_workers(self) -> None:
+    def _drop_workers(self) -> None:
         """From here on every round ends as soon as the others want it to."""
-        with self._news:
+        with self._changed:
             self._is_leaving = True
-            start = self._start if self._stop is not None else None
+            start = self._start if self._stop_reason is not None else None
         if start is not None:
             self._driver.submit(events.RoundStopped(start.round, 0))
         self._wakeup.set()
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         try:
             while self._end is None:
                 self._wakeup.clear()
-                self._turn()
+                self._run_once()
                 if self._end is None:
-                    self._wakeup.wait(max(0.0, min(self._wake_at() - now(), LOOK_LIMIT_S)))
+                    self._wakeup.wait(max(0.0, min(self._choose_wake_at() - read_clock(), SLEEP_LIMIT_S)))
         except Exception as error:  # whose thread this is does not matter to whoever reads the message
-            self._mistake = error
+            self._thread_error = error
         finally:
-            self._give_up_membership()
-            with self._news:
-                self._news.notify_all()
+            self._release_membership()
+            with self._changed:
+                self._changed.notify_all()
 
-    def _give_up_membership(self) -> None:
+    def _release_membership(self) -> None:
         self._membership.close()
         self._listener.close()
 
-    def _turn(self) -> None:
-        if self._start is not None and now() >= self._leash_until:
-            self._leash_until = math.inf
+    def _run_once(self) -> None:
+        if self._start is not None and read_clock() >= self._watchdog_at:
+            self._watchdog_at = math.inf
             self._driver.submit(events.WatchdogExpired())
         while actions := self._driver.run():
             for action in actions:
                 self._carry_out(action)
         if self._start is None and not self._is_leaving:
-            self._narrator.waits(now())
+            self._round_log.log_waiting(read_clock())
 
-    def _wake_at(self) -> float:
+    def _choose_wake_at(self) -> float:
         if self._start is not None:
-            return min(self._driver.wake_at, self._leash_until)
-        return min(self._driver.wake_at, math.inf if self._is_leaving else self._narrator.wake_at)
+            return min(self._driver.wake_at, self._watchdog_at)
+        return min(self._driver.wake_at, math.inf if self._is_leaving else self._round_log.wake_at)
 
     def _carry_out(self, action: events.Action) -> None:
         match action:
@@ -231,37 +231,37 @@ class Member:
             case events.StopRound(round, _, reason):
                 self._end_round(round, reason)
             case events.ExtendWatchdog(until):
-                self._leash_until = until
+                self._watchdog_at = until
             case events.Log(sentence, is_remark):
-                self._narrator.note(sentence, is_remark=is_remark)
+                self._round_log.note(sentence, is_remark=is_remark)
             case Exit():
-                with self._news:
+                with self._changed:
                     self._end = action
-                    self._news.notify_all()
+                    self._changed.notify_all()
 
     def _begin_round(self, start: StartRound) -> None:
-        share = read_share(start.assignment)
-        with self._news:
-            self._start, self._stop = start, None
-            self._news.notify_all()
+        share = decode_assignment(start.assignment)
+        with self._changed:
+            self._start, self._stop_reason = start, None
+            self._changed.notify_all()
         if self._is_leaving:
             self._driver.submit(events.LeaveRequest("torchrun has ended", EXIT_LEFT))
         else:
-            self._narrator.runs()
-            tell(f"round {start.round}: {self._summary(share)}; this is node {share.group_rank}")
+            self._round_log.end_waiting()
+            log(f"round {start.round}: {self._summarize(share)}; this is node {share.group_rank}")
 
     def _end_round(self, round: int, reason: str) -> None:
-        with self._news:
+        with self._changed:
             if self._start is None or self._start.round != round:
                 return
-            self._stop = self._stop or reason
-            self._news.notify_all()
+            self._stop_reason = self._stop_reason or reason
+            self._changed.notify_all()
         if not self._has_succeeded:
-            self._narrator.ends(round, reason)
+            self._round_log.log_end(round, reason)
         if self._is_leaving:
             self._driver.submit(events.RoundStopped(round, 0))
 
-    def _summary(self, share: Share) -> str:
+    def _summarize(self, assignment: NodeAssignment) -> str:
         """The round in a few words. Where nobody knows how many workers a node has, the plan's ranks are nodes."""
-        count = share.group_world_size
-        return share.summary if self._knows_workers else f"{count} node{'s' * (count > 1)}"
+        count = assignment.group_world_size
+        return assignment.summary if self._knows_workers else f"{count} node{'s' * (count > 1)}"

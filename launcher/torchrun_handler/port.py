@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 
 from launcher.errors import TemporaryError
-from launcher.workers.ports import in_turn
+from launcher.workers.ports import order_candidates
 
 
 class OfferedPort:
@@ -30,7 +30,7 @@ class OfferedPort:
         """Offer another one from now on. Raises TemporaryError."""
         self.close()
         failure: OSError | None = None
-        for port in in_turn(self._ports, self.number):
+        for port in order_candidates(self._ports, self.number):
             bound = socket.socket(self._family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
             try:
                 bound.bind((self._address, port))

@@ -27,12 +27,12 @@ class RoundStore(PrefixStore):
         store: Store,
         *,
         worker_count: int | None,
-        succeeded: Callable[[], None],
+        report_succeeded: Callable[[], None],
         wait_for_all: Callable[[float], None],
     ) -> None:
         super().__init__("agents", store)
         self._worker_count = worker_count
-        self._succeeded = succeeded
+        self._report_succeeded = report_succeeded
         self._wait_for_all = wait_for_all
 
     def set(self, key: str, value: Any) -> None:
@@ -48,7 +48,7 @@ class RoundStore(PrefixStore):
 
     def add(self, key: str, amount: int) -> int:
         if key.startswith(_END):
-            self._succeeded()
+            self._report_succeeded()
         return int(super().add(key, amount))
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:

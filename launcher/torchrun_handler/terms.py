@@ -17,8 +17,8 @@ from typing import NamedTuple, Protocol
 from launcher.config import Config, resolve
 from launcher.errors import UsageError
 from launcher.mesh import Axis, Mesh
-from launcher.options import Words
-from launcher.options.network import Network
+from launcher.options import ParsedArgs
+from launcher.options.network import StoreConfig
 from rendezvous.settings import Settings
 
 TORCHRUN_GRACE_S = 30.0  # from SIGTERM to SIGKILL when torchrun restarts its workers; no option changes it
@@ -40,17 +40,17 @@ class Parameters(Protocol):
     config: Mapping[str, object]
 
 
-class Terms(NamedTuple):
+class TorchrunOptions(NamedTuple):
     """`slot_count`: the workers of this node, 1 if nobody says how many; then a node counts as one slot."""
 
     config: Config
-    network: Network
+    network: StoreConfig
     mesh: Mesh
     slot_count: int
     knows_workers: bool
 
 
-def terms(parameters: Parameters, environ: Mapping[str, str]) -> Terms:
+def read_options(parameters: Parameters, environ: Mapping[str, str]) -> TorchrunOptions:
     """Raises UsageError for what cannot work."""
     endpoint, run_id = parameters.endpoint.strip(), parameters.run_id
     if not endpoint:
@@ -75,17 +75,17 @@ def terms(parameters: Parameters, environ: Mapping[str, str]) -> Terms:
     }
     if (place := conf.pop(_LOCALITY, None)) is not None:
         values["locality"] = str(place).replace("/", ",")
-    values |= _workers(conf.pop(_NPROC, None), environ.get(_PET_NPROC, ""))
+    values |= _read_worker_count(conf.pop(_NPROC, None), environ.get(_PET_NPROC, ""))
     if parameters.local_addr:
         values["local-addr"] = parameters.local_addr
     if conf:
         values["rdzv-conf"] = ",".join(f"{key}={value}" for key, value in conf.items())
     own = {name: text for name, text in environ.items() if not name.startswith("PET_")}
-    config = resolve(Words(values, script="torchrun"), own, "python")
+    config = resolve(ParsedArgs(values, script="torchrun"), own, "python")
     count = config.worker_count
     knows_workers = isinstance(count, int)
     if knows_workers:
-        config = _whole_nodes(config, str(count))
+        config = _require_whole_nodes(config, str(count))
     elif config.mesh is not None:
         raise UsageError(
             f"{config.origins['mesh']}={config.mesh}: nobody says how many workers a node has",
@@ -94,10 +94,10 @@ def terms(parameters: Parameters, environ: Mapping[str, str]) -> Terms:
     network = config.network
     assert network is not None
     mesh = config.mesh or Mesh(axes=(Axis(name="dp", size=None),))
-    return Terms(config, network, mesh, count if isinstance(count, int) else 1, knows_workers)
+    return TorchrunOptions(config, network, mesh, count if isinstance(count, int) else 1, knows_workers)
 
 
-def limits(settings: Settings) -> Settings:
+def adjust_settings(settings: Settings) -> Settings:
     """The agreement's limits where torchrun runs the workers.
 
     It counts restarts itself, for each agent alone, so nothing here may end the job before it does, or give a node a
@@ -114,7 +114,7 @@ def limits(settings: Settings) -> Settings:
     )
 
 
-def _workers(given: object, pet: str) -> dict[str, str]:
+def _read_worker_count(given: object, pet: str) -> dict[str, str]:
     """--nproc-per-node, if it is known as a number."""
     if given is None:
         return {"nproc-per-node": pet} if pet.isascii() and pet.isdigit() else {}
@@ -124,11 +124,12 @@ def _workers(given: object, pet: str) -> dict[str, str]:
     return {"nproc-per-node": text}
 
 
-def _whole_nodes(config: Config, count: str) -> Config:
+def _require_whole_nodes(config: Config, count: str) -> Config:
     """torchrun starts all workers of a node or none, so a node is what the placement must not divide."""
-    if config.demands.get("unit", count) != count:
+    if config.placement_options.get("unit", count) != count:
         raise UsageError(
-            f"{config.origins['unit']}={config.demands['unit']}: torchrun gives ranks to whole nodes, of {count} here",
+            f"{config.origins['unit']}={config.placement_options['unit']}: torchrun gives ranks to whole nodes, of "
+            f"{count} here",
             "leave it out",
         )
-    return replace(config, demands={**config.demands, "unit": count})
+    return replace(config, placement_options={**config.placement_options, "unit": count})

@@ -27,71 +27,71 @@ from launcher.warden.words import (
     REPORTS,
     Exited,
     ForkServerLost,
-    Gone,
-    ImageSpec,
-    LeashExpired,
-    Parked,
+    ForkServerSpec,
     Preloaded,
     Preloading,
     PreloadRefused,
     Report,
+    RoundSwept,
     Spawned,
     SpawnFailed,
-    Supervising,
-    WardenLost,
+    StandbyReady,
+    SupervisorLost,
+    SupervisorStarted,
+    WorkersFenced,
     WorkerSpec,
-    how_it_ended,
-    written,
-    written_image,
+    describe_exit,
+    encode_fork_server_spec,
+    encode_worker_spec,
 )
 
 __all__ = [
     "Exited",
     "ForkServerLost",
-    "Gone",
-    "ImageSpec",
-    "LeashExpired",
+    "ForkServerSpec",
     "PreloadRefused",
     "Preloaded",
     "Preloading",
     "Report",
+    "RoundSwept",
     "SpawnFailed",
     "Spawned",
-    "Warden",
-    "WardenLost",
+    "Supervisor",
+    "SupervisorLost",
     "WorkerSpec",
+    "WorkersFenced",
     "open_standard_streams",
 ]
 
 # A warden that takes no order for so long is stopped or stuck; waiting longer would freeze the agent with it.
 ORDER_LIMIT_S = 30.0
-BIRTH_LIMIT_S = 10.0  # two forks take milliseconds, also on a machine that is very busy
+START_LIMIT_S = 10.0  # two forks take milliseconds, also on a machine that is very busy
 # The warden kills at the leash's end and says so at once. One that has not by then is stopped or starved.
-LATE_S = 0.1
+REPORT_DELAY_S = 0.1
 LOSS_LIMIT_S = 1.0  # keeper or warden, when the other is lost, have killed the rest in milliseconds
 # A killed process may hang in a driver. After this long it only matters that it cannot run its own code any more.
-STUCK_PATIENCE_S = 3.0
+STUCK_LIMIT_S = 3.0
 
 
-class Warden:
+class Supervisor:
     """The agent's handle on its warden, and on the keeper between them."""
 
     def __init__(self, keeper_pid: int, channel: Channel) -> None:
         self.keeper_pid = keeper_pid
         self._pid = 0  # the warden's, once it has said so
         self._channel = channel
-        self._inbox: list[Report] = []
-        self._status: int | None = None  # the keeper's wait status, once reaped; it exits as the warden has
-        self._farewell: str | None = None  # why we gave the warden up, if we did
+        self._pending_reports: list[Report] = []
+        self._keeper_status: int | None = None  # the keeper's wait status, once reaped; it exits as the warden has
+        self._loss_reason: str | None = None  # why we gave the warden up, if we did
         self._is_over = False  # closed by us, or its loss was reported
-        self._leash: float | None = None
+        self._watchdog_deadline: float | None = None
         self._rounds: set[int] = set()  # started and not reported gone
-        self._aside: set[int] = set()  # fork server and parked workers, which a sweep spares
-        self.late_at = math.inf
+        self._spared_pids: set[int] = set()  # fork server and parked workers, which a sweep spares
+        self.reports_due_at = math.inf
         """When to call reports() at the latest: by then the warden must have told that it has acted on the leash."""
 
     @classmethod
-    def fork(cls, keep: Collection[int] = (), group: str = "") -> Warden:
+    def fork(cls, keep: Collection[int] = (), group: str = "") -> Supervisor:
         """Fork the keeper, which forks the warden: call it early, with one thread and little imported, and from the
         thread that lives longest. Raises TemporaryError.
 
@@ -104,8 +104,8 @@ class Warden:
     @property
     def pid(self) -> int:
         """The warden's pid, waited for if it is just being forked; the keeper's if it never was."""
-        deadline = time.monotonic() + BIRTH_LIMIT_S
-        while not self._pid and not self._channel.ended and self._wait(select.POLLIN, deadline):
+        deadline = time.monotonic() + START_LIMIT_S
+        while not self._pid and not self._channel.has_ended and self._wait_for_event(select.POLLIN, deadline):
             self._receive()
         return self._pid or self.keeper_pid
 
@@ -113,26 +113,26 @@ class Warden:
         """Readable when reports() has something to give; stop polling it after WardenLost or close()."""
         return self._channel.fileno()
 
-    def preload(self, image: ImageSpec) -> None:
+    def preload(self, spec: ForkServerSpec) -> None:
         """Start the fork server, once for all rounds: workers that say how (`warm`) are forked from it.
 
         Preloading is reported at once, and later Preloaded, PreloadRefused or ForkServerLost.
         """
-        self._order("preload", written_image(image))
+        self._send_order("preload", encode_fork_server_spec(spec))
         _become_subreaper()
 
     def spawn(self, round: int, workers: Sequence[WorkerSpec]) -> None:
         """Start workers; each is answered by Spawned or SpawnFailed, all of them by LeashExpired if it ran out."""
         given: set[int] = set()
         self._rounds.add(round)
-        self._note_leash()
+        self._update_due_time()
         try:
             for worker in workers:
                 descriptors = tuple(stream for stream in (worker.stdout, worker.stderr) if stream is not None)
                 given.update(descriptors)
-                self._order("spawn", round, written(worker), given=descriptors)
-            if any(worker.warm for worker in workers):
-                self._order("begin")  # that all of them are forked together
+                self._send_order("spawn", round, encode_worker_spec(worker), descriptors=descriptors)
+            if any(worker.fork_argv for worker in workers):
+                self._send_order("begin")  # that all of them are forked together
         finally:
             for descriptor in given:
                 os.close(descriptor)
@@ -140,47 +140,49 @@ class Warden:
 
     def signal(self, round: int, signum: int, only: Sequence[int] | None = None) -> None:
         """Send a signal to the process group of every live worker of the round, or `only` of these local ranks."""
-        self._order("signal", round, int(signum), *([] if only is None else [list(only)]))
+        self._send_order("signal", round, int(signum), *([] if only is None else [list(only)]))
 
     def sweep(self, round: int) -> None:
         """SIGKILL what is left of the round, orphans included, and report Gone; also of use after a clean end.
 
         Orphans are not told apart by round: sweep a round before the next one is started.
         """
-        self._order("sweep", round)
+        self._send_order("sweep", round)
 
-    def extend_leash(self, until: float | None) -> None:
+    def extend_watchdog(self, until: float | None) -> None:
         """Let the workers live until `until`, in seconds of CLOCK_BOOTTIME; None, as at the start, is without end."""
-        self._leash = until
-        self._note_leash()
-        self._order("leash", until)
+        self._watchdog_deadline = until
+        self._update_due_time()
+        self._send_order("leash", until)
 
-    def _note_leash(self) -> None:
-        has_leash = self._leash is not None and bool(self._rounds) and not self._is_over
-        self.late_at = self._leash + LATE_S if has_leash and self._leash is not None else math.inf
+    def _update_due_time(self) -> None:
+        has_leash = self._watchdog_deadline is not None and bool(self._rounds) and not self._is_over
+        self.reports_due_at = (
+            self._watchdog_deadline + REPORT_DELAY_S if has_leash and self._watchdog_deadline is not None else math.inf
+        )
 
-    def reports(self) -> list[Report]:
+    def read_reports(self) -> list[Report]:
         """What the warden has said since the last call, in its order. Call it on SIGCHLD as well: the keeper may end.
 
         If the leash has run out and the warden is silent, what descends from it is killed in its place. The kernel's
         timer ends such a warden a moment later.
         """
         self._receive()
-        reports, self._inbox = self._inbox, []
-        self._is_over |= any(isinstance(report, WardenLost) for report in reports)
-        if not self._is_over and (self._has_keeper_ended() or self._channel.ended):
+        reports, self._pending_reports = self._pending_reports, []
+        self._is_over |= any(isinstance(report, SupervisorLost) for report in reports)
+        if not self._is_over and (self._has_keeper_ended() or self._channel.has_ended):
             self._is_over = True
-            self._wait_for_both(time.monotonic() + LOSS_LIMIT_S)
-            reports.append(WardenLost(self._loss()))
+            self._wait_for_exit(time.monotonic() + LOSS_LIMIT_S)
+            reports.append(SupervisorLost(self._describe_loss()))
         for report in reports:
-            if isinstance(report, Gone):
+            if isinstance(report, RoundSwept):
                 self._rounds.discard(report.round)
-            if isinstance(report, LeashExpired | WardenLost) or not self._rounds:
-                self.late_at = math.inf
-        if time.clock_gettime(time.CLOCK_BOOTTIME) >= self.late_at:
+            if isinstance(report, WorkersFenced | SupervisorLost) or not self._rounds:
+                self.reports_due_at = math.inf
+        if time.clock_gettime(time.CLOCK_BOOTTIME) >= self.reports_due_at:
             from launcher.warden import kernel
 
-            self.late_at = time.clock_gettime(time.CLOCK_BOOTTIME) + LATE_S
+            self.reports_due_at = time.clock_gettime(time.CLOCK_BOOTTIME) + REPORT_DELAY_S
             kernel.kill_descendants(self._pid or self.keeper_pid)
         return reports
 
@@ -191,13 +193,13 @@ class Warden:
         `spare` holds processes that somebody else in the agent waits for.
         """
         if not spare:
-            while self._wait_for(-1):
+            while self._reap_one(-1):
                 pass
             return
         from launcher.warden import kernel
 
-        for pid in set(kernel.children(os.getpid())).difference(spare):
-            self._wait_for(pid)
+        for pid in set(kernel.list_children(os.getpid())).difference(spare):
+            self._reap_one(pid)
 
     def kill_orphans(self, limit_s: float, spare: Collection[int] = ()) -> tuple[int, ...]:
         """Kill keeper and warden, if they still live, and every child of this process but the spared, until none is.
@@ -210,19 +212,19 @@ class Warden:
 
         start = time.monotonic()
         while True:
-            accept_stuck = time.monotonic() - start > min(STUCK_PATIENCE_S, limit_s / 2)
+            accept_stuck = time.monotonic() - start > min(STUCK_LIMIT_S, limit_s / 2)
             left = kernel.kill_children(spare, accept_stuck)
             self.reap(spare)
             if not left or time.monotonic() - start > limit_s:
                 return tuple(left)
             time.sleep(0.005)
 
-    def still_there(self) -> str:
+    def describe_remaining(self) -> str:
         """Who keeps a sweep from its end, as words: what the warden cannot kill, or the warden if it does not run."""
         from launcher.warden import kernel
 
-        children = set() if kernel.is_stopped(self.pid) else {*kernel.children(self.pid)} - self._aside
-        return ", ".join(map(kernel.describe, sorted(children) or [self.pid]))
+        children = set() if kernel.is_stopped(self.pid) else {*kernel.list_children(self.pid)} - self._spared_pids
+        return ", ".join(map(kernel.describe_process, sorted(children) or [self.pid]))
 
     def close(self, limit_s: float) -> None:
         """End the warden in good order: it sweeps everything and exits, or is killed after `limit_s`.
@@ -232,20 +234,20 @@ class Warden:
         self._is_over = True
         self._channel.finish()
         deadline = time.monotonic() + limit_s
-        self._wait_for_both(deadline)
+        self._wait_for_exit(deadline)
         self._channel.close()
-        if self._status != 0:
+        if self._keeper_status != 0:
             self.kill_orphans(limit_s)
 
-    def _order(self, *order: object, given: tuple[int, ...] = ()) -> None:
+    def _send_order(self, *order: object, descriptors: tuple[int, ...] = ()) -> None:
         """Send an order. The warden never waits for us to read, so waiting for it to read cannot last."""
-        if self._is_over or self._channel.ended or self._channel.send(order, given):
+        if self._is_over or self._channel.has_ended or self._channel.send(order, descriptors):
             return
         deadline = time.monotonic() + ORDER_LIMIT_S
         while not self._channel.flush():
-            if not self._wait(select.POLLOUT, deadline):
-                self._farewell = f"the warden (pid {self._pid}) took no order for {ORDER_LIMIT_S:g} s and was killed"
-                if self._status is None:  # kill_orphans() will reach the warden, too, once that is our own child
+            if not self._wait_for_event(select.POLLOUT, deadline):
+                self._loss_reason = f"the warden (pid {self._pid}) took no order for {ORDER_LIMIT_S:g} s and was killed"
+                if self._keeper_status is None:  # kill_orphans() will reach the warden, too, once that is our own child
                     os.kill(self.keeper_pid, signal.SIGKILL)
                 self._channel.abandon()
                 return
@@ -253,34 +255,34 @@ class Warden:
     def _receive(self) -> None:
         for (kind, *fields), _ in self._channel.receive():
             report = REPORTS[kind](*fields)
-            if isinstance(report, (Preloading, Parked)):
-                self._aside.add(report.pid)
+            if isinstance(report, (Preloading, StandbyReady)):
+                self._spared_pids.add(report.pid)
             elif isinstance(report, Spawned):
-                self._aside.discard(report.pid)
-            elif isinstance(report, Supervising):
+                self._spared_pids.discard(report.pid)
+            elif isinstance(report, SupervisorStarted):
                 self._pid = report.pid
-            if not isinstance(report, (Parked, Supervising)):
-                self._inbox.append(report)
+            if not isinstance(report, (StandbyReady, SupervisorStarted)):
+                self._pending_reports.append(report)
 
-    def _wait(self, event: int, deadline: float) -> bool:
+    def _wait_for_event(self, event: int, deadline: float) -> bool:
         poll = select.poll()
         poll.register(self._channel, event)
         return bool(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
 
-    def _wait_for(self, pid: int) -> bool:
+    def _reap_one(self, pid: int) -> bool:
         """Reap one ended child (-1: any); whether there was one."""
         try:
             reaped, status = os.waitpid(pid, os.WNOHANG)
         except ChildProcessError:
             return False
         if reaped == self.keeper_pid:
-            self._status = status
+            self._keeper_status = status
         return reaped != 0
 
     def _has_keeper_ended(self) -> bool:
-        return self._status is not None or self._wait_for(self.keeper_pid)
+        return self._keeper_status is not None or self._reap_one(self.keeper_pid)
 
-    def _wait_for_both(self, deadline: float) -> None:
+    def _wait_for_exit(self, deadline: float) -> None:
         """Until warden and keeper have ended, and left nobody, or the one whose turn it is stands still.
 
         When one of them is lost the other sees to the rest. Were it killed at once, and this process next, none would.
@@ -289,24 +291,26 @@ class Warden:
 
         while time.monotonic() < deadline:
             self._receive()
-            if self._channel.ended and self._has_keeper_ended():
+            if self._channel.has_ended and self._has_keeper_ended():
                 return
-            if kernel.is_stopped(self.keeper_pid if self._channel.ended else self._pid):
+            if kernel.is_stopped(self.keeper_pid if self._channel.has_ended else self._pid):
                 return
             time.sleep(0.001)
 
-    def _loss(self) -> str:
+    def _describe_loss(self) -> str:
         """Why the warden has gone, as a sentence."""
-        if self._farewell:
-            return self._farewell
+        if self._loss_reason:
+            return self._loss_reason
         who = f"the warden (pid {self._pid})" if self._pid else "the warden"
-        if self._status is None:
+        if self._keeper_status is None:
             return f"{who} closed its socket"
-        exit_code = os.waitstatus_to_exitcode(self._status)
+        exit_code = os.waitstatus_to_exitcode(self._keeper_status)
         if exit_code < 0:
             who = f"the keeper (pid {self.keeper_pid})"
-        how = how_it_ended(128 - exit_code if exit_code > 128 else exit_code)
-        late = self._leash is not None and time.clock_gettime(time.CLOCK_BOOTTIME) >= self._leash
+        how = describe_exit(128 - exit_code if exit_code > 128 else exit_code)
+        late = (
+            self._watchdog_deadline is not None and time.clock_gettime(time.CLOCK_BOOTTIME) >= self._watchdog_deadline
+        )
         return f"{who} {how}{' after its leash had run out' if late else ''}"
 
 

@@ -18,77 +18,77 @@ from functools import partial
 
 from launcher.warden.channel import Channel
 from launcher.warden.child import Worker, close_streams
-from launcher.warden.words import Parked, WorkerSpec, written
+from launcher.warden.words import StandbyReady, WorkerSpec, encode_worker_spec
 from rendezvous.values import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.warden.process import Loop
+    from launcher.warden.process import SupervisorLoop
 
 # A fork server that is ready forks in milliseconds. One that has not within this time is stopped or stuck.
-BIRTH_LIMIT_S = 10.0
+FORK_LIMIT_S = 10.0
 # A worker that is lost before it is born was lost with its fork server, if that is reaped within this time.
 LOST_LIMIT_S = 1.0
 
 
-class Job(NamedTuple):
+class SpawnRequest(NamedTuple):
     """A worker of a round. Its streams are open here until it has been sent its spec."""
 
     round: int
     spec: WorkerSpec
 
 
-class Ward(NamedTuple):
+class SpawnContext(NamedTuple):
     """What those who are on their way have in common."""
 
-    loop: Loop
+    loop: SupervisorLoop
     environment: Mapping[str, str]
     """The agent's, as workers without a spec of their own would have it."""
-    births: list[Birth]
-    born: Callable[[], None]
-    again: Callable[[Job], None]
+    forks: list[WarmFork]
+    on_ready: Callable[[], None]
+    retry: Callable[[SpawnRequest], None]
     """For a job whose worker was lost, and nobody is to blame."""
 
 
-class Birth:
+class WarmFork:
     """One that is ordered without a job is parked when it is born, until it is given one."""
 
-    def __init__(self, ward: Ward, end: socket.socket, job: Job | None) -> None:
-        self.limit = time.monotonic() + BIRTH_LIMIT_S
-        self.job = job
+    def __init__(self, context: SpawnContext, end: socket.socket, request: SpawnRequest | None) -> None:
+        self.deadline = time.monotonic() + FORK_LIMIT_S
+        self.request = request
         self.pid = 0  # once it is born
         self.is_lost = False  # it will not be born; whose fault it is is seen at the limit
         self.was_swept = False  # a pass of a sweep may have killed it while it was nobody that we knew
-        self._ward = ward
+        self._context = context
         self._channel = Channel(end)
         self._worker: Worker | None = None
         self._is_sent = False
-        ward.births.append(self)
-        ward.loop.watch(end.fileno(), self.hear)
+        context.forks.append(self)
+        context.loop.watch(end.fileno(), self.receive)
 
     @property
     def has_spec(self) -> bool:
         """Whether its spec is on the way to it, so that it may run."""
         return self._worker is not None
 
-    def give(self, job: Job) -> None:
+    def assign(self, request: SpawnRequest) -> None:
         """Let it run this, as soon as it is born."""
-        self.job = job
+        self.request = request
         if not self.pid:
             return
-        loop, spec = self._ward.loop, job.spec
-        self._worker = worker = Worker(job.round, spec.local_rank)
-        worker.pid, worker.hear = self.pid, partial(self.hear, self.pid)
+        loop, spec = self._context.loop, request.spec
+        self._worker = worker = Worker(request.round, spec.local_rank)
+        worker.pid, worker.poll_start = self.pid, partial(self.receive, self.pid)
         loop.workers[worker.pid] = worker
-        environment = {name: value for name, value in self._ward.environment.items() if name not in spec.unset}
+        environment = {name: value for name, value in self._context.environment.items() if name not in spec.unset}
         environment.update(spec.env)
         streams = 1 if spec.stdout is None else spec.stdout, 2 if spec.stderr is None else spec.stderr
         whole = spec._replace(env=environment, unset=(), stdout=streams[0], stderr=streams[1])
         try:
-            self._channel.send(written(whole), streams)
+            self._channel.send(encode_worker_spec(whole), streams)
             self._flush()
         except OSError as error:  # too many descriptors are on their way
-            self._failed(f"cannot start {worker.name}: {why(error)}", error.errno or 0)
+            self._handle_failure(f"cannot start {worker.name}: {format_os_error(error)}", error.errno or 0)
 
     def _flush(self) -> None:
         """Send what the socket takes of a spec; its streams are needed until all of it has gone."""
@@ -96,15 +96,15 @@ class Birth:
             return
         is_sent = self._channel.flush()
         if is_sent:
-            self._sent()
-        self._ward.loop.watch(self._channel.fileno(), self.hear, until_writable=not is_sent)
+            self._mark_sent()
+        self._context.loop.watch(self._channel.fileno(), self.receive, until_writable=not is_sent)
 
-    def _sent(self) -> None:
-        if self.job is not None and not self._is_sent:
+    def _mark_sent(self) -> None:
+        if self.request is not None and not self._is_sent:
             self._is_sent = True
-            close_streams(self.job.spec)
+            close_streams(self.request.spec)
 
-    def hear(self, reaped: int = 0) -> None:
+    def receive(self, reaped: int = 0) -> None:
         """Read what it says. `reaped`: the pid of a child that has just been; if it is this one, that is all."""
         failure: tuple[str, int] | None = None
         try:
@@ -113,83 +113,85 @@ class Birth:
                 for descriptor in descriptors:
                     os.close(descriptor)
                 if verb == "born" and not self.pid:
-                    self._born(int(words[0]), reaped)
+                    self._handle_ready(int(words[0]), reaped)
                 elif verb == "failed":
                     failure = str(words[0]), int(words[1])
                 else:
                     raise ValueError(f"{verb!r}"[:80])
         except (ValueError, TypeError, IndexError, OSError) as error:
             failure = f"it could not be understood ({error})", 0
-        if self.is_lost or self not in self._ward.births:
+        if self.is_lost or self not in self._context.forks:
             return
         if failure is not None:
-            self._failed(*failure)
-        elif self._channel.ended or (self.pid and self.pid == reaped):
-            self._closed()
+            self._handle_failure(*failure)
+        elif self._channel.has_ended or (self.pid and self.pid == reaped):
+            self._handle_close()
 
-    def _born(self, pid: int, reaped: int) -> None:
+    def _handle_ready(self, pid: int, reaped: int) -> None:
         if pid != reaped and not _is_child(pid):  # of another pid namespace: nobody we could signal or spare
-            self._lose()
+            self._mark_lost()
             return
-        if self.was_swept and (pid == reaped or self._ward.loop.is_killed(pid)):  # before we heard of it
-            self._begin_again()
+        if self.was_swept and (pid == reaped or self._context.loop.is_killed(pid)):  # before we heard of it
+            self._retry()
             return
         self.pid = pid
-        self._ward.born()
-        if self.job is not None:
-            self.give(self.job)
+        self._context.on_ready()
+        if self.request is not None:
+            self.assign(self.request)
         else:
-            self._ward.loop.report(Parked(pid))
+            self._context.loop.report(StandbyReady(pid))
 
-    def _failed(self, sentence: str, error_number: int) -> None:
+    def _handle_failure(self, sentence: str, error_number: int) -> None:
         """It, or the fork server in its place, has said why it cannot run."""
         self.drop()
         if self._worker is not None:
-            self._ward.loop.failed(self._worker, sentence, error_number)
-        elif self.job is not None:
-            fail(self._ward.loop, self.job, os.strerror(error_number) if error_number else sentence, error_number)
+            self._context.loop.report_spawn_failure(self._worker, sentence, error_number)
+        elif self.request is not None:
+            fail_request(
+                self._context.loop, self.request, os.strerror(error_number) if error_number else sentence, error_number
+            )
 
-    def _closed(self) -> None:
+    def _handle_close(self) -> None:
         """Its end is closed: it runs, or it has ended."""
         if self._worker is not None:
             self.drop()
-            self._ward.loop.runs(self._worker)
+            self._context.loop.report_running(self._worker)
         elif self.pid:
             self.drop()
         elif self.was_swept:
-            self._begin_again()
+            self._retry()
         else:
-            self._lose()
+            self._mark_lost()
 
-    def _begin_again(self) -> None:
+    def _retry(self) -> None:
         """A sweep of another round has hit it: its job is another one's."""
         self.drop()
-        if self.job is not None:
-            self._ward.again(self.job)
+        if self.request is not None:
+            self._context.retry(self.request)
 
-    def _lose(self) -> None:
+    def _mark_lost(self) -> None:
         self.is_lost = True
-        self.limit = min(self.limit, time.monotonic() + LOST_LIMIT_S)
-        self._ward.loop.forget(self._channel.fileno())
+        self.deadline = min(self.deadline, time.monotonic() + LOST_LIMIT_S)
+        self._context.loop.unwatch(self._channel.fileno())
 
     def drop(self) -> None:
         """Have no more to do with it: without a spec it ends by itself. A job not sent yet is the caller's."""
-        self._ward.births.remove(self)
+        self._context.forks.remove(self)
         if self._worker is not None:
-            self._sent()
+            self._mark_sent()
         if not self.is_lost:
-            self._ward.loop.forget(self._channel.fileno())
+            self._context.loop.unwatch(self._channel.fileno())
         self._channel.close()
 
 
-def fail(loop: Loop, job: Job, reason: str, error_number: int) -> None:
+def fail_request(loop: SupervisorLoop, request: SpawnRequest, reason: str, error_number: int) -> None:
     """Report that a job's worker cannot be started."""
-    close_streams(job.spec)
-    worker = Worker(job.round, job.spec.local_rank)
-    loop.failed(worker, f"cannot start {worker.name}: {reason}", error_number)
+    close_streams(request.spec)
+    worker = Worker(request.round, request.spec.local_rank)
+    loop.report_spawn_failure(worker, f"cannot start {worker.name}: {reason}", error_number)
 
 
-def why(error: OSError) -> str:
+def format_os_error(error: OSError) -> str:
     return error.strerror or str(error)
 
 

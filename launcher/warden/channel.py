@@ -31,15 +31,15 @@ class Channel:
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
-        self._end = end
+        self._socket = end
         self._outbound: deque[tuple[memoryview, tuple[int, ...]]] = deque()
         self._inbound = bytearray()
         self._descriptors: list[int] = []
-        self._broken = False
-        self.ended = False
+        self._is_broken = False
+        self.has_ended = False
 
     def fileno(self) -> int:
-        return self._end.fileno()
+        return self._socket.fileno()
 
     def send(self, message: Sequence[object], descriptors: tuple[int, ...] = ()) -> bool:
         """Queue a message and write what fits; the answer is flush()'s. Descriptors must stay open until it is True."""
@@ -49,14 +49,14 @@ class Channel:
 
     def flush(self) -> bool:
         """Write what fits; True when nothing is left to write, also because nobody will ever read it."""
-        while self._outbound and not self._broken:
+        while self._outbound and not self._is_broken:
             data, descriptors = self._outbound[0]
             try:
-                sent = socket.send_fds(self._end, [data], descriptors) if descriptors else self._end.send(data)
+                sent = socket.send_fds(self._socket, [data], descriptors) if descriptors else self._socket.send(data)
             except BlockingIOError:
                 return False
             except (BrokenPipeError, ConnectionResetError):
-                self._broken = True
+                self._is_broken = True
             else:
                 if sent == len(data):
                     self._outbound.popleft()
@@ -68,9 +68,9 @@ class Channel:
     def receive(self) -> Iterator[tuple[list[Any], tuple[int, ...]]]:
         """Each message that has arrived whole, with its descriptors (close-on-exec, the caller's from now on)."""
         space = socket.CMSG_SPACE(_DESCRIPTOR_LIMIT * array("i").itemsize)
-        while not self.ended:
+        while not self.has_ended:
             try:
-                data, ancillary, flags, _ = self._end.recvmsg(_READ_SIZE, space, socket.MSG_CMSG_CLOEXEC)
+                data, ancillary, flags, _ = self._socket.recvmsg(_READ_SIZE, space, socket.MSG_CMSG_CLOEXEC)
             except BlockingIOError:
                 return
             except ConnectionResetError:  # closed with something of ours unread
@@ -81,11 +81,11 @@ class Channel:
                 numbers = array("i")
                 numbers.frombytes(packed)
                 self._descriptors.extend(numbers)
-            self.ended = not data
+            self.has_ended = not data
             self._inbound += data
-            yield from self._whole_messages()
+            yield from self._split_messages()
 
-    def _whole_messages(self) -> Iterator[tuple[list[Any], tuple[int, ...]]]:
+    def _split_messages(self) -> Iterator[tuple[list[Any], tuple[int, ...]]]:
         while len(self._inbound) >= _HEAD.size:
             length, descriptor_count = _HEAD.unpack_from(self._inbound)
             end = _HEAD.size + length
@@ -100,14 +100,14 @@ class Channel:
     def finish(self) -> None:
         """Say that nothing more will be sent; the other side sees `ended`. Reading goes on."""
         with suppress(OSError):  # the other side has gone already
-            self._end.shutdown(socket.SHUT_WR)
+            self._socket.shutdown(socket.SHUT_WR)
 
     def abandon(self) -> None:
         """Neither send nor receive any more; the descriptor stays, and is readable, until close()."""
-        self._broken = self.ended = True
+        self._is_broken = self.has_ended = True
         with suppress(OSError):
-            self._end.shutdown(socket.SHUT_RDWR)
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        self._broken = self.ended = True
-        self._end.close()
+        self._is_broken = self.has_ended = True
+        self._socket.close()

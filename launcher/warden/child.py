@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 class Worker:
     """One worker, from its fork until it is reaped."""
 
-    __slots__ = ("hear", "local_rank", "pid", "round")
+    __slots__ = ("local_rank", "pid", "poll_start", "round")
 
     def __init__(self, round: int, local_rank: int) -> None:
         self.round = round
         self.local_rank = local_rank
         self.pid = 0
-        self.hear: Callable[[], None] | None = None
+        self.poll_start: Callable[[], None] | None = None
         """Call it to learn whether it runs, as long as that is not known; it must have ended."""
 
     @property
@@ -38,7 +38,7 @@ class Worker:
         return f"the worker of local rank {self.local_rank}"
 
 
-def signals_to_reset() -> list[int]:
+def list_signals_to_reset() -> list[int]:
     """What a worker sets back: it starts with defaults, whatever the agent or its parents had installed or ignored."""
     fixed = (signal.SIGKILL, signal.SIGSTOP)
     catchable = [signum for signum in signal.valid_signals() if signum not in fixed]
@@ -52,7 +52,7 @@ def fork(
     *,
     keep: tuple[int, ...],
     inherit: tuple[int, ...],
-    warden_pid: int,
+    supervisor_pid: int,
     highest_descriptor: int,
     changed_signals: Iterable[int],
 ) -> tuple[int, int]:
@@ -78,7 +78,7 @@ def fork(
             answer=answer,
             keep=keep,
             inherit=inherit,
-            warden_pid=warden_pid,
+            supervisor_pid=supervisor_pid,
             highest_descriptor=max(highest_descriptor, result, answer),
             changed_signals=changed_signals,
         )
@@ -94,7 +94,7 @@ def _become(
     answer: int,
     keep: tuple[int, ...],
     inherit: tuple[int, ...],
-    warden_pid: int,
+    supervisor_pid: int,
     highest_descriptor: int,
     changed_signals: Iterable[int],
 ) -> NoReturn:
@@ -107,7 +107,7 @@ def _become(
     try:
         os.setsid()
         kernel.signal_on_parent_death(signal.SIGKILL)
-        if os.getppid() != warden_pid:  # the warden died before the line above
+        if os.getppid() != supervisor_pid:  # the warden died before the line above
             os._exit(127)
         if spec.stdout is not None:
             os.dup2(spec.stdout, 1)
@@ -125,7 +125,7 @@ def _become(
             from launcher.warden import memory  # the warden has loaded it
 
             with suppress(OSError):  # the agent has tried it; a worker far from its memory is slow and not wrong
-                memory.prefer(spec.memory)
+                memory.prefer_nodes(spec.memory)
         for name in spec.unset:
             environment.pop(os.fsencode(name), None)
         environment.update((os.fsencode(name), os.fsencode(value)) for name, value in spec.env.items())

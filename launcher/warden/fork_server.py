@@ -18,30 +18,30 @@ from typing import Any, Protocol
 
 from launcher.warden import kernel
 from launcher.warden.channel import Channel
-from launcher.warden.process import Loop
-from launcher.warden.words import ImageSpec, WorkerSpec, how_it_ended
+from launcher.warden.process import SupervisorLoop
+from launcher.warden.words import ForkServerSpec, WorkerSpec, describe_exit
 
-VARIABLE = "LAUNCHER_FORK_SERVER"
-_ORDER_MAX = 8  # descriptors that travel with one message
+SOCKET_VARIABLE = "LAUNCHER_FORK_SERVER"
+_DESCRIPTORS_MAX = 8  # descriptors that travel with one message
 # Its socket closes a moment before it can be reaped.
 _REAP_LIMIT_S = 1.0
 
 
-class Listener(Protocol):
+class ForkServerListener(Protocol):
     """Who hears what becomes of a fork server. Of one that is lost or refused nothing more is heard."""
 
-    def started(self, pid: int) -> None: ...
-    def ready(self, pid: int, seconds: float, remarks: tuple[str, ...]) -> None: ...
-    def refused(self, sentence: str, hint: str) -> None: ...
-    def lost(self, sentence: str) -> None: ...
+    def on_started(self, pid: int) -> None: ...
+    def on_ready(self, pid: int, seconds: float, remarks: tuple[str, ...]) -> None: ...
+    def on_refused(self, sentence: str, hint: str) -> None: ...
+    def on_lost(self, sentence: str) -> None: ...
 
 
 class ForkServer:
     """One process, from its fork to its end. Raises OSError if it cannot be forked."""
 
-    def __init__(self, loop: Loop, image: ImageSpec, listener: Listener) -> None:
+    def __init__(self, loop: SupervisorLoop, server_spec: ForkServerSpec, listener: ForkServerListener) -> None:
         self._loop = loop
-        self._image = image
+        self._server_spec = server_spec
         self._listener = listener
         self.is_ready = False
         self._is_started = self._is_over = False
@@ -49,11 +49,13 @@ class ForkServer:
         """When to call passed()."""
         ours, theirs = socket.socketpair()
         try:
-            env = {**image.env, VARIABLE: str(theirs.fileno())}
+            env = {**server_spec.env, SOCKET_VARIABLE: str(theirs.fileno())}
             # Its stdout is the agent's stderr, since stdout belongs to the workers.
-            spec = WorkerSpec(-1, image.argv, env, image.unset, 2, None, image.affinity)
+            spec = WorkerSpec(-1, server_spec.argv, env, server_spec.unset, 2, None, server_spec.affinity)
             self._loop.note_descriptors(ours.fileno(), theirs.fileno())
-            self.pid, self._hear_start = loop.start(spec, "the fork server", self._told, inherit=(theirs.fileno(),))
+            self.pid, self._poll_start = loop.start(
+                spec, "the fork server", self._handle_start, inherit=(theirs.fileno(),)
+            )
         except BaseException:
             ours.close()
             raise
@@ -61,47 +63,47 @@ class ForkServer:
             theirs.close()
         self._channel = Channel(ours)
         self._unsent: list[socket.socket] = []  # ends of workers in orders that the socket did not take yet
-        loop.watch(self._channel.fileno(), self._hear)
-        self._channel.send(["preload", image.modules, loop.pid, loop.keep])
+        loop.watch(self._channel.fileno(), self._receive)
+        self._channel.send(["preload", server_spec.modules, loop.pid, loop.kept_descriptors])
 
-    def _told(self, failure: list[Any]) -> None:
+    def _handle_start(self, failure: list[Any]) -> None:
         if self._is_over:
             return
         self._is_started = True
         if failure:
-            self._lose(f"the fork server could not be started: {failure[0]}")
+            self._handle_loss(f"the fork server could not be started: {failure[0]}")
         else:
-            self._listener.started(self.pid)
+            self._listener.on_started(self.pid)
 
-    def order(self, ends: Collection[socket.socket]) -> None:
+    def request_forks(self, ends: Collection[socket.socket]) -> None:
         """Have a worker forked for each of these sockets, which are closed here. Raises OSError."""
         waiting, is_sent = list(ends), True
         self._unsent += waiting
         while waiting:
-            batch, waiting = waiting[:_ORDER_MAX], waiting[_ORDER_MAX:]
+            batch, waiting = waiting[:_DESCRIPTORS_MAX], waiting[_DESCRIPTORS_MAX:]
             is_sent = self._channel.send(["fork"], tuple(end.fileno() for end in batch))
         if is_sent:
             self._close_unsent()
         else:
-            self._loop.watch(self._channel.fileno(), self._hear, until_writable=True)
+            self._loop.watch(self._channel.fileno(), self._receive, until_writable=True)
 
     def _close_unsent(self) -> None:
         for end in self._unsent:
             end.close()
         self._unsent.clear()
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         try:
             if self._channel.flush() and self._unsent:
                 self._close_unsent()
-                self._loop.watch(self._channel.fileno(), self._hear)
+                self._loop.watch(self._channel.fileno(), self._receive)
             for (verb, *words), descriptors in self._channel.receive():
                 for descriptor in descriptors:
                     os.close(descriptor)
                 self._take(verb, *words)
         except (ValueError, TypeError, OSError) as error:
             self.give_up(f"could not be understood ({error})")
-        if self._channel.ended and not self._is_over:
+        if self._channel.has_ended and not self._is_over:
             self._stop_listening()
             if kernel.is_past_user_code(self.pid):
                 self.lost_at = time.monotonic() + _REAP_LIMIT_S
@@ -114,30 +116,30 @@ class ForkServer:
         if verb == "ready" and not self.is_ready:
             seconds, remarks = words
             self.is_ready = True
-            self._listener.ready(self.pid, float(seconds), tuple(map(str, remarks)))
+            self._listener.on_ready(self.pid, float(seconds), tuple(map(str, remarks)))
         elif verb == "refused" and not self.is_ready:
             sentence, hint = map(str, words)
             self.kill()
-            self._listener.refused(sentence, hint)
+            self._listener.on_refused(sentence, hint)
         else:
             raise ValueError(f"{verb!r}"[:80])
 
-    def passed(self) -> None:
+    def handle_timeout(self) -> None:
         """`lost_at` has been reached."""
         self.give_up("closed its socket")
 
-    def ended(self, exit_code: int) -> None:
+    def handle_exit(self, exit_code: int) -> None:
         """It has been reaped."""
         if not self._is_started:
-            self._hear_start()
+            self._poll_start()
         if not self._is_over:
-            self._lose(f"the fork server (pid {self.pid}) {how_it_ended(exit_code)}{self._during()}")
+            self._handle_loss(f"the fork server (pid {self.pid}) {describe_exit(exit_code)}{self._describe_phase()}")
 
-    def give_up(self, why: str) -> None:
+    def give_up(self, reason: str) -> None:
         """Kill it: `why` goes on the sentence that the listener hears."""
-        during = self._during()
+        during = self._describe_phase()
         self.kill()
-        self._listener.lost(f"the fork server (pid {self.pid}) {why}{during} and was killed")
+        self._listener.on_lost(f"the fork server (pid {self.pid}) {reason}{during} and was killed")
 
     def kill(self) -> None:
         """Kill it and whoever it has beside it, and hear nothing more of it."""
@@ -148,17 +150,17 @@ class ForkServer:
         self._is_over = True
         self._stop_listening()
 
-    def _lose(self, sentence: str) -> None:
+    def _handle_loss(self, sentence: str) -> None:
         self._is_over = True
         self._stop_listening()
-        self._listener.lost(sentence)
+        self._listener.on_lost(sentence)
 
     def _stop_listening(self) -> None:
         if self._channel.fileno() != -1:
-            self._loop.forget(self._channel.fileno())
+            self._loop.unwatch(self._channel.fileno())
             self._channel.close()
         self._close_unsent()
         self.lost_at = math.inf
 
-    def _during(self) -> str:
-        return "" if self.is_ready else f" while it imported {', '.join(self._image.modules)}"
+    def _describe_phase(self) -> str:
+        return "" if self.is_ready else f" while it imported {', '.join(self._server_spec.modules)}"

@@ -29,8 +29,8 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 
-from launcher.errors import EXIT_TEMPORARY, shortage_hint
-from launcher.warden import STUCK_PATIENCE_S, kernel
+from launcher.errors import EXIT_TEMPORARY, find_shortage_hint
+from launcher.warden import STUCK_LIMIT_S, kernel
 from launcher.warden.channel import Channel
 from launcher.warden.child import close_all_but
 from launcher.warden.sweep import SWEEP_INTERVAL_S
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import socket
 
 # Without its agent a supervisor ends within milliseconds, or when those that hang in a driver do not count any more.
-SUPERVISOR_LIMIT_S = STUCK_PATIENCE_S + 1.0
+SUPERVISOR_LIMIT_S = STUCK_LIMIT_S + 1.0
 
 
 def run(end: socket.socket, keep: Collection[int], group: str, agent_pid: int) -> int:
@@ -55,24 +55,24 @@ def run(end: socket.socket, keep: Collection[int], group: str, agent_pid: int) -
         close_all_but((end.fileno(), *keep), max(map(int, os.listdir("/proc/self/fd"))))
         set_title(KEEPER_NAME, agent_pid)
         if group:
-            _move(group)  # where that is refused all stay outside
+            _join_control_group(group)  # where that is refused all stay outside
         kernel.become_subreaper()
         kernel.signal_on_parent_death(signal.SIGCONT)
         gc.freeze()  # what is shared with the agent stays shared: the collector never touches it
         attempt = "cannot fork the warden"
         supervisor_pid = os.fork()
     except OSError as error:  # no /proc, no descriptors, no more processes, a sandbox
-        hint = shortage_hint(error.errno)
+        hint = find_shortage_hint(error.errno)
         sentence = f"{attempt}: {error.strerror}" + (f"; {hint}" if hint else "")
-        Channel(end).send(("WardenLost", sentence, EXIT_TEMPORARY))
+        Channel(end).send(("SupervisorLost", sentence, EXIT_TEMPORARY))
         return EXIT_TEMPORARY
     if supervisor_pid == 0:
         _supervise(end, keep, own_pid, agent_pid)
         return 0
     end.close()
-    exit_code = _wait(supervisor_pid, agent_pid)
+    exit_code = _wait_for_supervisor(supervisor_pid, agent_pid)
     if group:
-        _move(os.path.dirname(group))
+        _join_control_group(os.path.dirname(group))
         with suppress(OSError):
             os.rmdir(group)
     return exit_code
@@ -83,7 +83,7 @@ def _supervise(end: socket.socket, keep: Collection[int], keeper_pid: int, agent
 
     No descriptor is open but the standard streams, `end` and those to `keep`.
     """
-    from launcher.warden.process import Loop
+    from launcher.warden.process import SupervisorLoop
 
     os.setsid()
     try:
@@ -93,9 +93,9 @@ def _supervise(end: socket.socket, keep: Collection[int], keeper_pid: int, agent
         kernel.become_subreaper()
         # If the keeper dies while we are stopped, wake up and see to the workers.
         kernel.signal_on_parent_death(signal.SIGCONT)
-        loop = Loop(end, tuple(keep), keeper_pid)
+        loop = SupervisorLoop(end, tuple(keep), keeper_pid)
     except OSError as error:  # no descriptors, a sandbox
-        Channel(end).send(("WardenLost", f"the warden cannot work here: {error.strerror}", EXIT_TEMPORARY))
+        Channel(end).send(("SupervisorLost", f"the warden cannot work here: {error.strerror}", EXIT_TEMPORARY))
         return
     gc.freeze()  # what we share with agent and keeper stays shared: the collector never touches it
     gc.enable()  # the agent starts without
@@ -104,13 +104,13 @@ def _supervise(end: socket.socket, keep: Collection[int], keeper_pid: int, agent
         os.kill(keeper_pid, signal.SIGCONT)  # a stopped one has only to see that nobody is left
 
 
-def _move(group: str) -> None:
+def _join_control_group(group: str) -> None:
     """Into this control group."""
     with suppress(OSError), open(f"{group}/cgroup.procs", "w") as file:
         file.write("0")
 
 
-def _wait(supervisor_pid: int, agent_pid: int) -> int:
+def _wait_for_supervisor(supervisor_pid: int, agent_pid: int) -> int:
     """Be the keeper, with every signal blocked; how the supervisor ended."""
     wakes = (signal.SIGCHLD, signal.SIGCONT)
     exit_code: int | None = None
@@ -127,7 +127,7 @@ def _wait(supervisor_pid: int, agent_pid: int) -> int:
         lasted_s = time.monotonic() - began_at
         if exit_code is None and lasted_s < SUPERVISOR_LIMIT_S:
             os.kill(supervisor_pid, signal.SIGCONT)  # it ends by itself; killed, it would leave all to this
-        elif not kernel.kill_children((), lasted_s > STUCK_PATIENCE_S):
+        elif not kernel.kill_children((), lasted_s > STUCK_LIMIT_S):
             code = 0 if exit_code is None else exit_code  # the supervisor itself may hang in the kernel
             return code if code >= 0 else 128 - code
         signal.sigtimedwait(wakes, SWEEP_INTERVAL_S)

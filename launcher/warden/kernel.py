@@ -35,7 +35,7 @@ _SIGKILL_PENDING = 1 << (signal.SIGKILL - 1)
 _library: ctypes.CDLL | None = None
 
 
-def libc() -> ctypes.CDLL:
+def load_libc() -> ctypes.CDLL:
     """The C library, with errno kept."""
     global _library
     if _library is None:
@@ -47,7 +47,7 @@ def libc() -> ctypes.CDLL:
     return _library
 
 
-def _checked(result: int, call: str) -> None:
+def _check_result(result: int, call: str) -> None:
     if result != 0:
         import ctypes
 
@@ -57,7 +57,7 @@ def _checked(result: int, call: str) -> None:
 
 def become_subreaper() -> None:
     """Adopt, from now on, whatever descendant of this process loses its parent."""
-    _checked(libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
+    _check_result(load_libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
 
 
 def signal_on_parent_death(signum: int) -> None:
@@ -65,7 +65,7 @@ def signal_on_parent_death(signum: int) -> None:
 
     Not inherited by children, kept over exec except of a setuid program. The parent may be gone already: look.
     """
-    _checked(libc().prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0), "prctl")
+    _check_result(load_libc().prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0), "prctl")
 
 
 def set_name(name: str) -> None:
@@ -73,15 +73,15 @@ def set_name(name: str) -> None:
     import ctypes
 
     text = ctypes.create_string_buffer(name.encode())
-    _checked(libc().prctl(_PR_SET_NAME, ctypes.addressof(text), 0, 0, 0), "prctl")
+    _check_result(load_libc().prctl(_PR_SET_NAME, ctypes.addressof(text), 0, 0, 0), "prctl")
 
 
-def memory_file(name: str) -> int:
+def make_memory_file(name: str) -> int:
     """A file in memory, closed by an exec: os.memfd_create, for a Python that was built without it."""
     import ctypes
 
     try:
-        create = libc().memfd_create
+        create = load_libc().memfd_create
     except AttributeError:  # the C library is as old
         raise OSError(ENOSYS, os.strerror(ENOSYS)) from None
     descriptor = int(create(name.encode(), _MFD_CLOEXEC))
@@ -99,7 +99,7 @@ class KillTimer:
     def __init__(self) -> None:
         import ctypes
 
-        class Event(ctypes.Structure):  # struct sigevent is 64 bytes
+        class SignalEvent(ctypes.Structure):  # struct sigevent is 64 bytes
             _fields_ = (
                 ("value", ctypes.c_void_p),
                 ("signum", ctypes.c_int),
@@ -108,11 +108,13 @@ class KillTimer:
             )
 
         # Before glibc 2.34 (Debian 11, Ubuntu 20.04) the timer functions live in librt.
-        self._functions = libc() if hasattr(libc(), "timer_create") else ctypes.CDLL("librt.so.1", use_errno=True)
+        self._library = (
+            load_libc() if hasattr(load_libc(), "timer_create") else ctypes.CDLL("librt.so.1", use_errno=True)
+        )
         self._timer = ctypes.c_void_p()
-        event = Event(signum=signal.SIGKILL)
-        created = self._functions.timer_create(_CLOCK_BOOTTIME, ctypes.byref(event), ctypes.byref(self._timer))
-        _checked(created, "timer_create")
+        event = SignalEvent(signum=signal.SIGKILL)
+        created = self._library.timer_create(_CLOCK_BOOTTIME, ctypes.byref(event), ctypes.byref(self._timer))
+        _check_result(created, "timer_create")
 
     def arm(self, at: float) -> None:
         """Kill at `at`, in seconds of CLOCK_BOOTTIME; replaces what was set before."""
@@ -127,24 +129,24 @@ class KillTimer:
         seconds, rest = divmod(at, 1.0)
         # struct itimerspec: interval (none), then the time; both zero means disarmed.
         when = (ctypes.c_long * 4)(0, 0, int(seconds), int(rest * 1e9))
-        _checked(self._functions.timer_settime(self._timer, _TIMER_ABSTIME, when, None), "timer_settime")
+        _check_result(self._library.timer_settime(self._timer, _TIMER_ABSTIME, when, None), "timer_settime")
 
 
-class _Stat(NamedTuple):
+class _ProcessStat(NamedTuple):
     state: str
-    parent: int
+    parent_pid: int
     flags: int
-    started: int
-    pending: int
+    start_ticks: int
+    pending_signals: int
 
 
-def _parse_stat(text: bytes) -> _Stat:
+def _parse_stat(text: bytes) -> _ProcessStat:
     """/proc/<pid>/stat (proc(5)); the name in brackets may hold spaces and brackets itself."""
     fields = text.rpartition(b")")[2].split()
-    return _Stat(fields[0].decode(), int(fields[1]), int(fields[6]), int(fields[19]), int(fields[28]))
+    return _ProcessStat(fields[0].decode(), int(fields[1]), int(fields[6]), int(fields[19]), int(fields[28]))
 
 
-def _read(path: str) -> bytes:
+def _read_file(path: str) -> bytes:
     """A small file of /proc; empty when the process has gone."""
     try:
         with open(path, "rb", buffering=0) as file:
@@ -153,29 +155,29 @@ def _read(path: str) -> bytes:
         return b""
 
 
-def _list(path: str) -> list[str]:
+def _list_directory(path: str) -> list[str]:
     try:
         return os.listdir(path)
     except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
         return []
 
 
-def children(pid: int) -> list[int]:
+def list_children(pid: int) -> list[int]:
     """The children of a process, adopted ones and zombies included."""
     if os.path.exists("/proc/thread-self/children"):
-        files = [_read(f"/proc/{pid}/task/{thread}/children") for thread in _list(f"/proc/{pid}/task")]
+        files = [_read_file(f"/proc/{pid}/task/{thread}/children") for thread in _list_directory(f"/proc/{pid}/task")]
         return [int(number) for text in files for number in text.split()]
     # A kernel built without CONFIG_PROC_CHILDREN: ask every process who its parent is.
-    stats = ((number, _read(f"/proc/{number}/stat")) for number in _list("/proc") if number.isdigit())
-    return [int(number) for number, text in stats if text and _parse_stat(text).parent == pid]
+    stats = ((number, _read_file(f"/proc/{number}/stat")) for number in _list_directory("/proc") if number.isdigit())
+    return [int(number) for number, text in stats if text and _parse_stat(text).parent_pid == pid]
 
 
-def descendants(pid: int) -> set[int]:
+def list_descendants(pid: int) -> set[int]:
     """The children of a process, theirs, and so on."""
     found: set[int] = set()
     waiting = [pid]
     while waiting:
-        new = set(children(waiting.pop())) - found
+        new = set(list_children(waiting.pop())) - found
         found |= new
         waiting += new
     return found
@@ -188,34 +190,34 @@ def kill_descendants(pid: int) -> None:
     """
     from launcher.warden.pidfds import kill_exactly
 
-    for found in descendants(pid):
+    for found in list_descendants(pid):
         with suppress(OSError):
-            kill_exactly(found, lambda: _descends_from(pid, found))  # noqa: B023  (called at once)
+            kill_exactly(found, lambda: _is_descendant(pid, found))  # noqa: B023  (called at once)
 
 
-def _descends_from(ancestor: int, pid: int) -> bool:
+def _is_descendant(ancestor: int, pid: int) -> bool:
     """Upwards: to list all descendants for each of them takes seconds where workers have hundreds of processes."""
-    while pid > 1 and (text := _read(f"/proc/{pid}/stat")):
-        pid = _parse_stat(text).parent
+    while pid > 1 and (text := _read_file(f"/proc/{pid}/stat")):
+        pid = _parse_stat(text).parent_pid
         if pid == ancestor:
             return True
     return False
 
 
-def start_time(pid: int) -> int:
+def read_start_time(pid: int) -> int:
     """When the process began, in the kernel's ticks since boot; 0 when there is none."""
-    text = _read(f"/proc/{pid}/stat")
-    return _parse_stat(text).started if text else 0
+    text = _read_file(f"/proc/{pid}/stat")
+    return _parse_stat(text).start_ticks if text else 0
 
 
 def is_stopped(pid: int) -> bool:
-    text = _read(f"/proc/{pid}/stat")
+    text = _read_file(f"/proc/{pid}/stat")
     return bool(text) and _parse_stat(text).state in "Tt"
 
 
-def describe(pid: int) -> str:
+def describe_process(pid: int) -> str:
     """A process for people: "pid 12 (python, state D)"; the letter is that of ps."""
-    text = _read(f"/proc/{pid}/stat")
+    text = _read_file(f"/proc/{pid}/stat")
     if not text:
         return f"pid {pid}"
     name = text.partition(b"(")[2].rpartition(b")")[0].decode(errors="replace")
@@ -228,14 +230,14 @@ def is_past_user_code(pid: int) -> bool:
     So it is when each has ended, is on its way out, or is held by the kernel (asleep in a driver, frozen)
     with SIGKILL waiting for it.
     """
-    for thread in _list(f"/proc/{pid}/task"):
-        text = _read(f"/proc/{pid}/task/{thread}/stat")
+    for thread in _list_directory(f"/proc/{pid}/task"):
+        text = _read_file(f"/proc/{pid}/task/{thread}/stat")
         if not text:
             continue
         stat = _parse_stat(text)
         if stat.state in "ZX" or stat.flags & _PF_EXITING:
             continue
-        if not (stat.pending & _SIGKILL_PENDING and stat.state in "DTt"):
+        if not (stat.pending_signals & _SIGKILL_PENDING and stat.state in "DTt"):
             return False
     return True
 
@@ -250,7 +252,7 @@ def kill_children(spare: Collection[int], accept_stuck: bool) -> list[int]:
     """
     own_group = os.getpgrp()
     left = []
-    for pid in children(os.getpid()):
+    for pid in list_children(os.getpid()):
         if pid in spare:
             continue
         try:
@@ -273,7 +275,7 @@ def _is_stuck_family(pid: int) -> bool:
     if not is_past_user_code(pid):
         return False
     stuck = True
-    for child in children(pid):
+    for child in list_children(pid):
         try:
             os.kill(child, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):

@@ -17,45 +17,45 @@ from launcher.warden import kernel
 TIMER_MARGIN_S = 0.5
 
 
-def make() -> Leash:
+def make_watchdog() -> Watchdog:
     """Raises TemporaryError where the kernel has no timer left for this user."""
     try:
-        return Leash()
+        return Watchdog()
     except OSError as error:
         raise TemporaryError(
             f"the warden cannot make the timer that ends workers: {error.strerror}; see ulimit -i"
         ) from None
 
 
-class Leash:
+class Watchdog:
     """Times are seconds of CLOCK_BOOTTIME."""
 
     def __init__(self) -> None:
         self._timer = kernel.KillTimer()
-        self._until = math.inf
+        self._deadline = math.inf
         self._is_handled = False
 
     @property
-    def is_over(self) -> bool:
-        return time.clock_gettime(time.CLOCK_BOOTTIME) >= self._until
+    def is_expired(self) -> bool:
+        return time.clock_gettime(time.CLOCK_BOOTTIME) >= self._deadline
 
     @property
     def wait_s(self) -> float:
         """How long until its end has to be handled."""
-        return math.inf if self._is_handled else self._until - time.clock_gettime(time.CLOCK_BOOTTIME)
+        return math.inf if self._is_handled else self._deadline - time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def extend(self, until: float | None) -> None:
         """Let it end at `until`; None is without end."""
-        self._until = math.inf if until is None else until
+        self._deadline = math.inf if until is None else until
         self._is_handled = False
-        if until is None or self.is_over:
+        if until is None or self.is_expired:
             self.disarm()
         else:
             self._timer.arm(until + TIMER_MARGIN_S)
 
-    def takes_effect(self) -> bool:
+    def take_expiry(self) -> bool:
         """Whether it has run out and nobody has acted on it: true once."""
-        if self._is_handled or not self.is_over:
+        if self._is_handled or not self.is_expired:
             return False
         self._is_handled = True
         return True

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Collection
 from errno import ENOSYS
 
-from launcher.warden.kernel import libc
+from launcher.warden.kernel import load_libc
 
 # include/uapi/linux/mempolicy.h
 DEFAULT = 0
@@ -32,33 +32,33 @@ _CALLS = {
 _NODES_MAX = 1024  # CONFIG_NODES_SHIFT is 10 at most
 
 
-def prefer(nodes: Collection[int]) -> None:
+def prefer_nodes(nodes: Collection[int]) -> None:
     """From now on, and over exec, take memory from these nodes as long as they have some. Raises OSError."""
-    _set(PREFERRED if len(nodes) == 1 else PREFERRED_MANY, nodes)
+    _set_policy(PREFERRED if len(nodes) == 1 else PREFERRED_MANY, nodes)
 
 
-def forget() -> None:
+def reset_policy() -> None:
     """Linux's default again: memory of the node whose CPU touches it first. Raises OSError."""
-    _set(DEFAULT, ())
+    _set_policy(DEFAULT, ())
 
 
-def policy() -> tuple[int, frozenset[int]]:
+def read_policy() -> tuple[int, frozenset[int]]:
     """The policy of this thread and its nodes. Raises OSError."""
     import ctypes
 
-    mode, mask = ctypes.c_int(), _mask(())
-    _call(0, ctypes.byref(mode), mask, _NODES_MAX, 0, 0)
+    mode, mask = ctypes.c_int(), _make_mask(())
+    _call_kernel(0, ctypes.byref(mode), mask, _NODES_MAX, 0, 0)
     width = 8 * ctypes.sizeof(ctypes.c_ulong)
     nodes = (node for node in range(_NODES_MAX) if mask[node // width] >> (node % width) & 1)
     return mode.value, frozenset(nodes)
 
 
-def _set(mode: int, nodes: Collection[int]) -> None:
+def _set_policy(mode: int, nodes: Collection[int]) -> None:
     # The kernel counts the bits of the mask with one too many, see set_mempolicy(2), BUGS.
-    _call(1, mode, _mask(nodes) if nodes else None, _NODES_MAX + 1 if nodes else 0)
+    _call_kernel(1, mode, _make_mask(nodes) if nodes else None, _NODES_MAX + 1 if nodes else 0)
 
 
-def _mask(nodes: Collection[int]):  # type: ignore[no-untyped-def]  # an array of c_ulong, whose type is made anew
+def _make_mask(nodes: Collection[int]):  # type: ignore[no-untyped-def]  # an array of c_ulong, whose type is made anew
     import ctypes
 
     width = 8 * ctypes.sizeof(ctypes.c_ulong)
@@ -68,13 +68,13 @@ def _mask(nodes: Collection[int]):  # type: ignore[no-untyped-def]  # an array o
     return mask
 
 
-def _call(which: int, *arguments: object) -> None:
+def _call_kernel(which: int, *arguments: object) -> None:
     import ctypes
 
     numbers = _CALLS.get(os.uname().machine)
     if numbers is None or sys.maxsize < 1 << 32:  # a 32-bit Python on such a machine has other numbers
         raise OSError(ENOSYS, os.strerror(ENOSYS))
     words = [ctypes.c_long(word) if isinstance(word, int) else word for word in arguments]
-    if libc().syscall(ctypes.c_long(numbers[which]), *words) != 0:
+    if load_libc().syscall(ctypes.c_long(numbers[which]), *words) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

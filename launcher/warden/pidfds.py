@@ -23,16 +23,16 @@ _PIDFD_OPEN = 434
 _NUMBERED_OTHERWISE = ("alpha", "ia64", "mips")
 
 
-def kill_exactly(pid: int, is_still_it: Callable[[], bool]) -> None:
+def kill_exactly(pid: int, is_same_process: Callable[[], bool]) -> None:
     """SIGKILL the process if `is_still_it` says so once the pid cannot mean another; do nothing if it has ended.
 
     Raises OSError when it could not be killed: it is a setuid program, or something forbids it.
     """
-    started = kernel.start_time(pid)
+    started = kernel.read_start_time(pid)
     with suppress(ProcessLookupError):
         process = _open(pid)
         try:
-            if started and is_still_it() and kernel.start_time(pid) == started:
+            if started and is_same_process() and kernel.read_start_time(pid) == started:
                 _kill(pid, process)
         finally:
             if process is not None:
@@ -42,7 +42,7 @@ def kill_exactly(pid: int, is_still_it: Callable[[], bool]) -> None:
 def _open(pid: int) -> int | None:
     """A pidfd; None where there is none to be had. Raises ProcessLookupError when the process has ended."""
     try:
-        return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else _call(_PIDFD_OPEN, pid, 0)
+        return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else _call_kernel(_PIDFD_OPEN, pid, 0)
     except ProcessLookupError:
         raise
     except OSError:  # ENOSYS, EPERM: the kernel or a filter is older; EMFILE
@@ -65,17 +65,17 @@ def _send(process: int, signum: int) -> None:
     if hasattr(signal, "pidfd_send_signal"):
         signal.pidfd_send_signal(process, signum)
     else:
-        _call(_PIDFD_SEND_SIGNAL, process, signum, 0, 0)
+        _call_kernel(_PIDFD_SEND_SIGNAL, process, signum, 0, 0)
 
 
-def _call(number: int, *words: int) -> int:
+def _call_kernel(number: int, *words: int) -> int:
     """A system call by its number. Raises OSError."""
     if os.uname().machine.startswith(_NUMBERED_OTHERWISE):
         raise OSError(ENOSYS, os.strerror(ENOSYS))
     import ctypes
 
     # Variadic in C: every argument has to be as wide as the kernel reads it.
-    result = int(kernel.libc().syscall(*map(ctypes.c_long, (number, *words))))
+    result = int(kernel.load_libc().syscall(*map(ctypes.c_long, (number, *words))))
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result

@@ -22,82 +22,90 @@ from launcher.errors import TemporaryError
 from launcher.warden import child, words
 from launcher.warden.channel import Channel
 from launcher.warden.child import Worker
-from launcher.warden.signals import settle_signals
-from launcher.warden.sweep import Sweep
-from launcher.warden.words import Exited, Gone, LeashExpired, Spawned, SpawnFailed, WardenLost, received
+from launcher.warden.signals import configure_signals
+from launcher.warden.sweep import ProcessSweep
+from launcher.warden.words import (
+    Exited,
+    RoundSwept,
+    Spawned,
+    SpawnFailed,
+    SupervisorLost,
+    WorkersFenced,
+    decode_worker_spec,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from launcher.warden.leash import Leash
-    from launcher.warden.warm import Warm
-    from launcher.warden.words import Internal, Report, WorkerSpec
+    from launcher.warden.leash import Watchdog
+    from launcher.warden.warm import WarmPool
+    from launcher.warden.words import InternalReport, Report, WorkerSpec
 
 POLL_LIMIT_S = 86400.0  # poll() counts milliseconds in 31 bits
 # The reports of the last moments are worth this long a wait for an agent that reads slowly.
-FAREWELL_S = 1.0
+FLUSH_LIMIT_S = 1.0
 
 
-class Loop:
+class SupervisorLoop:
     """All that the warden knows."""
 
     def __init__(self, end: socket.socket, keep: tuple[int, ...], keeper_pid: int) -> None:
         self.pid = os.getpid()
         self._keeper_pid = keeper_pid
-        self.keep = keep
+        self.kept_descriptors = keep
         self.environment = dict(os.environb)
         self.workers: dict[int, Worker] = {}  # by pid, until reaped
         self._channel = Channel(end)
-        self._leash: Leash | None = None
-        self._warm: Warm | None = None
+        self._watchdog: Watchdog | None = None
+        self._warm_pool: WarmPool | None = None
         self._rounds: set[int] = set()  # started and not yet reported gone
-        self._sweep = Sweep()
-        self._is_alone = False
-        self._is_silent = False
+        self._sweep = ProcessSweep()
+        self._is_finished = False
+        self._has_lost_keeper = False
         self._highest_descriptor = 2
-        self._wakeup, self._alarm, self._changed_signals = settle_signals()
+        self._wakeup_read, self._wakeup_write, self._changed_signals = configure_signals()
         self._poll = select.poll()
-        self._hear: dict[int, Callable[[], object]] = {}
-        self.watch(self._wakeup, lambda: os.read(self._wakeup, 4096))
-        self.watch(self._channel.fileno(), self._listen)
-        self.note_descriptors(self._alarm)
-        self.report(words.Supervising(self.pid))
+        self._callbacks: dict[int, Callable[[], object]] = {}
+        self.watch(self._wakeup_read, lambda: os.read(self._wakeup_read, 4096))
+        self.watch(self._channel.fileno(), self._receive_orders)
+        self.note_descriptors(self._wakeup_write)
+        self.report(words.SupervisorStarted(self.pid))
 
     def run(self) -> None:
-        while not self._is_alone:
-            self._mind_keeper()
-            self._mind_leash()
-            self._mind_sweep()
-            if self._is_alone:
+        while not self._is_finished:
+            self._check_keeper()
+            self._check_watchdog()
+            self._advance_sweep()
+            if self._is_finished:
                 break
-            if self._warm is not None:
-                self._warm.settle(has_rounds=bool(self._rounds) and not self._sweep.is_on)
-            for descriptor, _ in self._poll.poll(self._timeout_ms()):
-                if descriptor in self._hear:  # what was heard before may have closed it
-                    self._hear[descriptor]()
+            if self._warm_pool is not None:
+                self._warm_pool.advance(has_rounds=bool(self._rounds) and not self._sweep.is_active)
+            for descriptor, _ in self._poll.poll(self._compute_timeout_ms()):
+                if descriptor in self._callbacks:  # what was heard before may have closed it
+                    self._callbacks[descriptor]()
             self._reap()
-        deadline = time.monotonic() + FAREWELL_S
+        deadline = time.monotonic() + FLUSH_LIMIT_S
         while not self._channel.flush() and time.monotonic() < deadline:
             time.sleep(0.01)
 
-    def _timeout_ms(self) -> int | None:
-        wait_s = self._leash.wait_s if self._leash is not None else math.inf
-        if self._sweep.is_on:
+    def _compute_timeout_ms(self) -> int | None:
+        wait_s = self._watchdog.wait_s if self._watchdog is not None else math.inf
+        if self._sweep.is_active:
             wait_s = min(wait_s, self._sweep.wait_s)
-        if self._warm is not None:
-            wait_s = min(wait_s, self._warm.wait_s)
+        if self._warm_pool is not None:
+            wait_s = min(wait_s, self._warm_pool.wait_s)
         return None if wait_s == math.inf else math.ceil(min(max(0.0, wait_s), POLL_LIMIT_S) * 1000)
 
-    def watch(self, descriptor: int, hear: Callable[[], object], *, until_writable: bool = False) -> None:
+    def watch(self, descriptor: int, callback: Callable[[], object], *, until_writable: bool = False) -> None:
         """Call `hear` when something can be read there, or, if so wished, written."""
-        self._hear[descriptor] = hear
+        self._callbacks[descriptor] = callback
         self._poll.register(descriptor, select.POLLIN | select.POLLOUT if until_writable else select.POLLIN)
         self.note_descriptors(descriptor)
 
-    def forget(self, descriptor: int) -> None:
+    def unwatch(self, descriptor: int) -> None:
         """Watch it no more; call this before it is closed."""
-        del self._hear[descriptor]
+        del self._callbacks[descriptor]
         self._poll.unregister(descriptor)
 
     def note_descriptors(self, *descriptors: int) -> None:
@@ -106,52 +114,52 @@ class Loop:
 
     # Keeper and agent
 
-    def _mind_keeper(self) -> None:
+    def _check_keeper(self) -> None:
         """Without one nobody would kill what workers leave if agent and warden were lost: end, as if the agent had."""
-        if not self._is_silent and os.getppid() != self._keeper_pid:
-            self._is_silent = True  # that workers end now is no failure of theirs
+        if not self._has_lost_keeper and os.getppid() != self._keeper_pid:
+            self._has_lost_keeper = True  # that workers end now is no failure of theirs
             self._start_sweep(self._rounds, is_last=True)
 
-    def report(self, report: Report | Internal) -> None:
-        if self._is_silent:
+    def report(self, report: Report | InternalReport) -> None:
+        if self._has_lost_keeper:
             return
         if not self._channel.send((type(report).__name__, *report)) and not self._sweep.is_last:
-            self.watch(self._channel.fileno(), self._listen, until_writable=True)
+            self.watch(self._channel.fileno(), self._receive_orders, until_writable=True)
 
-    def _listen(self) -> None:
+    def _receive_orders(self) -> None:
         if self._channel.flush():
-            self.watch(self._channel.fileno(), self._listen)
+            self.watch(self._channel.fileno(), self._receive_orders)
         for (verb, *fields), descriptors in self._channel.receive():
             if verb == "spawn":
                 self.note_descriptors(*descriptors)
-                self._spawn(fields[0], received(fields[1], descriptors))
-            elif verb == "begin" and self._warm is not None:
-                self._warm.begin()
+                self._spawn(fields[0], decode_worker_spec(fields[1], descriptors))
+            elif verb == "begin" and self._warm_pool is not None:
+                self._warm_pool.begin()
             elif verb == "signal":
                 self._signal(*fields)
             elif verb == "sweep":
                 self._start_sweep(fields)
             elif verb == "leash":
-                self._extend_leash(fields[0])
+                self._extend_watchdog(fields[0])
             elif verb == "preload":
-                from launcher.warden.warm import Warm
+                from launcher.warden.warm import WarmPool
 
-                self._warm = Warm(self, fields[0])
-        if self._channel.ended:
-            self.forget(self._channel.fileno())
+                self._warm_pool = WarmPool(self, fields[0])
+        if self._channel.has_ended:
+            self.unwatch(self._channel.fileno())
             self._start_sweep(self._rounds, is_last=True)
 
     # Workers
 
     def _spawn(self, round: int, spec: WorkerSpec) -> None:
         self._rounds.add(round)
-        if self._leash is not None and self._leash.is_over:
+        if self._watchdog is not None and self._watchdog.is_expired:
             child.close_streams(spec)
             if round not in self._sweep.rounds:
-                self.report(LeashExpired(round))
+                self.report(WorkersFenced(round))
                 self._start_sweep([round])
-        elif spec.warm and self._warm is not None:
-            self._warm.spawn(round, spec)
+        elif spec.fork_argv and self._warm_pool is not None:
+            self._warm_pool.spawn(round, spec)
         else:
             self.spawn_cold(round, spec)
 
@@ -159,15 +167,15 @@ class Loop:
         """Start a worker by fork and exec; its streams are closed here."""
         worker = Worker(round, spec.local_rank)
         try:
-            worker.pid, worker.hear = self.start(spec, worker.name, partial(self._told, worker))
+            worker.pid, worker.poll_start = self.start(spec, worker.name, partial(self._handle_start, worker))
         except OSError as error:
-            self.failed(worker, f"cannot start {worker.name}: {error.strerror}", error.errno or 0)
+            self.report_spawn_failure(worker, f"cannot start {worker.name}: {error.strerror}", error.errno or 0)
         else:
             self.workers[worker.pid] = worker
         child.close_streams(spec)
 
     def start(
-        self, spec: WorkerSpec, name: str, told: Callable[[list[Any]], None], inherit: tuple[int, ...] = ()
+        self, spec: WorkerSpec, name: str, on_started: Callable[[list[Any]], None], inherit: tuple[int, ...] = ()
     ) -> tuple[int, Callable[[], None]]:
         """Fork a process and go on at once; give back its pid and what to call if it ends before `told` was called.
 
@@ -177,46 +185,46 @@ class Loop:
             spec,
             name,
             self.environment,
-            keep=self.keep,
+            keep=self.kept_descriptors,
             inherit=inherit,
-            warden_pid=self.pid,
+            supervisor_pid=self.pid,
             highest_descriptor=self._highest_descriptor,
             changed_signals=self._changed_signals,
         )
 
-        def hear() -> None:
+        def poll_result() -> None:
             """The pipe closes at exec, unless it brings an error first."""
             try:
                 text = os.read(result, 65536)
             except BlockingIOError:
                 return
-            self.forget(result)
+            self.unwatch(result)
             os.close(result)
-            told(json.loads(text or "[]"))
+            on_started(json.loads(text or "[]"))
 
-        self.watch(result, hear)
-        return pid, hear
+        self.watch(result, poll_result)
+        return pid, poll_result
 
-    def _told(self, worker: Worker, failure: list[Any]) -> None:
+    def _handle_start(self, worker: Worker, failure: list[Any]) -> None:
         if failure:
-            self.failed(worker, *failure)
+            self.report_spawn_failure(worker, *failure)
         else:
-            self.runs(worker)
+            self.report_running(worker)
 
-    def runs(self, worker: Worker) -> None:
+    def report_running(self, worker: Worker) -> None:
         """A worker runs its program, or its script."""
-        worker.hear = None
+        worker.poll_start = None
         self.report(Spawned(worker.round, worker.local_rank, worker.pid))
 
-    def failed(self, worker: Worker, sentence: str, error_number: int) -> None:
+    def report_spawn_failure(self, worker: Worker, sentence: str, error_number: int) -> None:
         """A worker has said why it cannot run it; its end is not worth a report."""
-        worker.hear = None
+        worker.poll_start = None
         self.workers.pop(worker.pid, None)
         self.report(SpawnFailed(worker.round, worker.local_rank, sentence, error_number))
 
     def _signal(self, round: int, signum: int, only: Collection[int] | None = None) -> None:
-        if self._warm is not None:
-            self._warm.signal(round, signum, only)
+        if self._warm_pool is not None:
+            self._warm_pool.signal(round, signum, only)
         for worker in self.workers.values():
             if worker.round == round and (only is None or worker.local_rank in only):
                 try:
@@ -235,13 +243,13 @@ class Loop:
                 return False
             if pid == 0:
                 return True
-            self._sweep.reaped(pid)
+            self._sweep.mark_reaped(pid)
             exit_code = os.waitstatus_to_exitcode(status)
-            if self._warm is not None and pid not in self.workers:
-                self._warm.ended(pid, exit_code)
+            if self._warm_pool is not None and pid not in self.workers:
+                self._warm_pool.handle_exit(pid, exit_code)
             worker = self.workers.get(pid)
-            if worker is not None and worker.hear is not None:
-                worker.hear()
+            if worker is not None and worker.poll_start is not None:
+                worker.poll_start()
             if self.workers.pop(pid, None) is not None and worker is not None:  # a failure has taken it out already
                 self.report(Exited(worker.round, worker.local_rank, pid, exit_code, time.time()))
 
@@ -249,56 +257,56 @@ class Loop:
 
     def _start_sweep(self, rounds: Collection[int], *, is_last: bool = False) -> None:
         self._sweep.begin(rounds, is_last=is_last)
-        if self._warm is not None:
-            self._warm.sweep(rounds)
+        if self._warm_pool is not None:
+            self._warm_pool.sweep(rounds)
             if is_last:
-                self._warm.end()
+                self._warm_pool.stop()
 
-    def _mind_sweep(self) -> None:
+    def _advance_sweep(self) -> None:
         """One step: kill who is there, or see that nobody is left."""
-        if not self._sweep.is_on:
+        if not self._sweep.is_active:
             return
-        is_clear = not self._reap() or self._sweep.is_clear(self._spared)
-        if self._sweep.is_last and self._leash is not None:
-            self._leash.disarm()  # it has done its duty and must not end us half way
+        is_clear = not self._reap() or self._sweep.run_pass(self._list_spared)
+        if self._sweep.is_last and self._watchdog is not None:
+            self._watchdog.disarm()  # it has done its duty and must not end us half way
         if is_clear:
             for round in sorted(self._sweep.rounds):
-                self.report(Gone(round))
+                self.report(RoundSwept(round))
             self._rounds -= self._sweep.rounds
             self._sweep.rounds.clear()
-            self._is_alone = self._sweep.is_last
+            self._is_finished = self._sweep.is_last
 
     def is_killed(self, pid: int) -> bool:
         """Whether a sweep has killed this child, which has not been reaped yet."""
         return self._sweep.has_killed(pid)
 
-    def _spared(self) -> set[int]:
+    def _list_spared(self) -> set[int]:
         spared = {worker.pid for worker in self.workers.values() if worker.round not in self._sweep.rounds}
-        return spared if self._warm is None else spared | self._warm.spared()
+        return spared if self._warm_pool is None else spared | self._warm_pool.list_spared()
 
     # The leash
 
-    def _extend_leash(self, until: float | None) -> None:
-        if self._leash is None and until is not None:
-            from launcher.warden.leash import make
+    def _extend_watchdog(self, until: float | None) -> None:
+        if self._watchdog is None and until is not None:
+            from launcher.warden.leash import make_watchdog
 
             try:
-                self._leash = make()
+                self._watchdog = make_watchdog()
             except TemporaryError as error:
-                self.report(WardenLost(str(error), error.exit_code))
+                self.report(SupervisorLost(str(error), error.exit_code))
                 self._start_sweep(self._rounds, is_last=True)
-        if self._leash is not None:
-            self._leash.extend(until)
-            if self._warm is not None and not self._leash.is_over:
-                self._warm.resume()
+        if self._watchdog is not None:
+            self._watchdog.extend(until)
+            if self._warm_pool is not None and not self._watchdog.is_expired:
+                self._warm_pool.resume()
 
-    def _mind_leash(self) -> None:
-        if self._leash is None or not self._leash.takes_effect():
+    def _check_watchdog(self) -> None:
+        if self._watchdog is None or not self._watchdog.take_expiry():
             return
         for round in sorted(self._rounds):
-            self.report(LeashExpired(round))
-        if self._warm is not None:
-            self._warm.end("was killed when the leash had run out")
+            self.report(WorkersFenced(round))
+        if self._warm_pool is not None:
+            self._warm_pool.stop("was killed when the leash had run out")
         self._start_sweep(self._rounds)
-        self._mind_sweep()
-        self._leash.disarm()  # all have been killed; what is left to do is to reap
+        self._advance_sweep()
+        self._watchdog.disarm()  # all have been killed; what is left to do is to reap

@@ -7,18 +7,26 @@ import signal
 
 from launcher.warden import child
 
-_WAKING = (signal.SIGCHLD, signal.SIGCONT)  # the latter comes with the keeper's end
-_FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS)
+_WAKEUP_SIGNALS = (signal.SIGCHLD, signal.SIGCONT)  # the latter comes with the keeper's end
+_FAULT_SIGNALS = (
+    signal.SIGSEGV,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGABRT,
+    signal.SIGTRAP,
+    signal.SIGSYS,
+)
 
 
-def settle_signals() -> tuple[int, int, list[int]]:
+def configure_signals() -> tuple[int, int, list[int]]:
     """Have signals wake the loop. The pipe for that, read and write end, and the signals that a worker puts back."""
     wakeup, alarm = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
-    for signum in _WAKING:
+    for signum in _WAKEUP_SIGNALS:
         signal.signal(signum, lambda signum, frame: None)  # its byte in the pipe is what counts
-    changed = child.signals_to_reset()
+    changed = child.list_signals_to_reset()
     # The agent forked us with all signals blocked. A blocked signal does nothing to us, while one sent to a
     # worker between its fork and its exec waits for it instead of being lost, as an ignored one would be.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_WAKING, *_FAULTS))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_WAKEUP_SIGNALS, *_FAULT_SIGNALS))
     return wakeup, alarm, changed

@@ -7,7 +7,7 @@ import signal
 import socket
 from collections.abc import Collection
 
-from launcher.errors import EXIT_BUG, TemporaryError, shortage_hint
+from launcher.errors import EXIT_BUG, TemporaryError, find_shortage_hint
 from launcher.warden.channel import Channel
 
 TYPE_CHECKING = False
@@ -28,9 +28,9 @@ def fork_keeper(keep: Collection[int], group: str) -> tuple[int, Channel]:
         pid = os.fork()
     except OSError as error:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        raise TemporaryError(f"cannot fork the warden: {error.strerror}", shortage_hint(error.errno)) from error
+        raise TemporaryError(f"cannot fork the warden: {error.strerror}", find_shortage_hint(error.errno)) from error
     if pid == 0:
-        _be_the_keeper(ours, theirs, keep, group, agent_pid)
+        _run_keeper(ours, theirs, keep, group, agent_pid)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()
     return pid, Channel(ours)
@@ -43,7 +43,7 @@ def open_standard_streams() -> None:
     os.close(descriptor)
 
 
-def _be_the_keeper(
+def _run_keeper(
     agents_end: socket.socket, own_end: socket.socket, keep: Collection[int], group: str, agent_pid: int
 ) -> NoReturn:
     """Live as the keeper, or the warden; never return into the agent's code, nor run its exit handlers."""

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
-from launcher.warden.birth import BIRTH_LIMIT_S, Birth, Job, Ward, fail, why
+from launcher.warden.birth import FORK_LIMIT_S, SpawnContext, SpawnRequest, WarmFork, fail_request, format_os_error
 from launcher.warden.child import close_streams
 from launcher.warden.fork_server import ForkServer
 from launcher.warden.words import (
@@ -28,83 +28,83 @@ from launcher.warden.words import (
     Preloading,
     PreloadRefused,
     WorkerSpec,
-    received_image,
+    decode_fork_server_spec,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from launcher.warden.process import Loop
+    from launcher.warden.process import SupervisorLoop
 
 # Fork servers in a row that died, or whose children do, before one worker was born: the next would not fare better.
 _FAILURES_MAX = 2
 # What these do to a program that has not asked for them is nothing, or to stop it or let it go on.
-_HARMLESS = {signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH, signal.SIGCONT, signal.SIGSTOP, signal.SIGTSTP}
+_NON_FATAL_SIGNALS = {signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH, signal.SIGCONT, signal.SIGSTOP, signal.SIGTSTP}
 
 
-class Warm:
+class WarmPool:
     """What the warden's loop asks of it is above, what it hears of its fork server below."""
 
-    def __init__(self, loop: Loop, image: list[Any]) -> None:
+    def __init__(self, loop: SupervisorLoop, encoded_spec: list[Any]) -> None:
         environment = {os.fsdecode(name): os.fsdecode(value) for name, value in loop.environment.items()}
         self._loop = loop
-        self._image = received_image(image)
+        self._server_spec = decode_fork_server_spec(encoded_spec)
         self._server: ForkServer | None = None
         self._failure_count = 0
         self._is_refused = self._is_ended = False
-        self._called: list[Job] = []
-        self._waiting: list[Job] = []
-        self._births: list[Birth] = []
-        self._ward = Ward(loop, environment, self._births, self._born, self._waiting.append)
+        self._batch: list[SpawnRequest] = []
+        self._waiting: list[SpawnRequest] = []
+        self._forks: list[WarmFork] = []
+        self._context = SpawnContext(loop, environment, self._forks, self._reset_failures, self._waiting.append)
         self._lacks_standby = False
-        self._start()
+        self._start_server()
 
     def spawn(self, round: int, spec: WorkerSpec) -> None:
         """A worker is wanted, with those that will have been called before begin(). Its streams are ours from here."""
-        self._called.append(Job(round, spec))
+        self._batch.append(SpawnRequest(round, spec))
 
     def begin(self) -> None:
         """Start all that have been called: parked ones are the first to be given their work."""
-        self._waiting += self._called
-        self._called.clear()
-        self._lacks_standby = self._image.standby > 0
-        for birth in sorted(self._births, key=lambda birth: birth.pid == 0):
-            if self._waiting and birth.job is None:
-                birth.hear()  # it may have been killed meanwhile
-                if birth in self._births and not birth.is_lost:
-                    birth.give(self._waiting.pop(0))
+        self._waiting += self._batch
+        self._batch.clear()
+        self._lacks_standby = self._server_spec.standby > 0
+        for birth in sorted(self._forks, key=lambda birth: birth.pid == 0):
+            if self._waiting and birth.request is None:
+                birth.receive()  # it may have been killed meanwhile
+                if birth in self._forks and not birth.is_lost:
+                    birth.assign(self._waiting.pop(0))
 
     @property
     def wait_s(self) -> float:
         """How long until settle() has something to do, if nothing happens before."""
-        limits = [birth.limit for birth in self._births if not birth.pid]
+        limits = [birth.deadline for birth in self._forks if not birth.pid]
         limits += [self._server.lost_at] if self._server is not None else []
         return min(limits, default=math.inf) - time.monotonic()
 
-    def settle(self, *, has_rounds: bool) -> None:
+    def advance(self, *, has_rounds: bool) -> None:
         """Do what has become due."""
         now = time.monotonic()
         if self._server is not None and now >= self._server.lost_at:
-            self._server.passed()
-        late = [birth for birth in self._births if not birth.pid and now >= birth.limit]
+            self._server.handle_timeout()
+        late = [birth for birth in self._forks if not birth.pid and now >= birth.deadline]
         if late and self._server is not None:
             is_lost = any(birth.is_lost for birth in late)
-            lost, stuck = "has lost a worker before it was born", f"has forked no worker within {BIRTH_LIMIT_S:g} s"
+            lost, stuck = "has lost a worker before it was born", f"has forked no worker within {FORK_LIMIT_S:g} s"
             self._server.give_up(lost if is_lost else stuck)
         while self._waiting and self._server is None and self._may_start:
-            self._start()
+            self._start_server()
         if self._waiting:
             if self._server is None and not self._is_refused:
                 self._start_cold(self._take_waiting())
             elif self._server is not None and self._server.is_ready:
-                self._order(self._take_waiting())
-        elif self._lacks_standby and has_rounds and not any(birth.job for birth in self._births):
-            self._order_standby()
+                self._request_forks(self._take_waiting())
+        elif self._lacks_standby and has_rounds and not any(birth.request for birth in self._forks):
+            self._request_standby()
 
     def signal(self, round: int, signum: int, only: Collection[int] | None) -> None:
         """End those who have no spec yet as the signal would end them in their first moment."""
-        if signum in _HARMLESS:
+        if signum in _NON_FATAL_SIGNALS:
             return
         for job in self._cancel(lambda job: job.round == round and (only is None or job.spec.local_rank in only)):
             self._loop.report(Exited(round, job.spec.local_rank, 0, -signum, time.time()))
@@ -113,42 +113,42 @@ class Warm:
         """Those of these rounds who have no spec yet will never get one."""
         self._cancel(lambda job: job.round in rounds)
 
-    def spared(self) -> set[int]:
+    def list_spared(self) -> set[int]:
         """Whom a pass of a sweep leaves alone. Who is on the way may be killed by it; that is nobody's fault."""
-        for birth in self._births:
+        for birth in self._forks:
             birth.was_swept = birth.was_swept or not birth.pid
-        parked = {birth.pid for birth in self._births if not birth.has_spec}
+        parked = {birth.pid for birth in self._forks if not birth.has_spec}
         return parked if self._server is None else parked | {self._server.pid}
 
-    def end(self, why: str = "") -> None:
+    def stop(self, reason: str = "") -> None:
         """Kill the fork server and who is parked. With `why` it is said, and resume() starts it anew."""
         self._cancel(lambda job: True)
-        for birth in [birth for birth in self._births if not birth.has_spec]:
+        for birth in [birth for birth in self._forks if not birth.has_spec]:
             birth.drop()
             if birth.pid:
                 with suppress(ProcessLookupError):
                     os.kill(birth.pid, signal.SIGKILL)
         if self._server is not None:
             self._server.kill()
-            if why:
-                self._loop.report(ForkServerLost(f"the fork server (pid {self._server.pid}) {why}"))
+            if reason:
+                self._loop.report(ForkServerLost(f"the fork server (pid {self._server.pid}) {reason}"))
             self._server = None
             self._is_ended = True
 
     def resume(self) -> None:
         """Workers may live again, if they might not: have the import done before the next round."""
         if self._is_ended and self._server is None and self._may_start:
-            self._start()
+            self._start_server()
         self._is_ended = False
 
-    def ended(self, pid: int, exit_code: int) -> None:
+    def handle_exit(self, pid: int, exit_code: int) -> None:
         """A child has been reaped that is no worker the loop knows; it may have said that it is born."""
         if self._server is not None and pid == self._server.pid:
-            self._server.ended(exit_code)
+            self._server.handle_exit(exit_code)
             return
-        for birth in self._births.copy():
+        for birth in self._forks.copy():
             if not birth.is_lost and birth.pid in (0, pid):
-                birth.hear(pid)
+                birth.receive(pid)
 
     # The fork server
 
@@ -156,28 +156,28 @@ class Warm:
     def _may_start(self) -> bool:
         return not self._is_refused and self._failure_count < _FAILURES_MAX
 
-    def _start(self) -> None:
+    def _start_server(self) -> None:
         try:
-            self._server = ForkServer(self._loop, self._image, self)
+            self._server = ForkServer(self._loop, self._server_spec, self)
         except OSError as error:
-            self.lost(f"the fork server could not be started: {why(error)}")
+            self.on_lost(f"the fork server could not be started: {format_os_error(error)}")
 
-    def started(self, pid: int) -> None:
+    def on_started(self, pid: int) -> None:
         self._loop.report(Preloading(pid))
 
-    def ready(self, pid: int, seconds: float, remarks: tuple[str, ...]) -> None:
+    def on_ready(self, pid: int, seconds: float, remarks: tuple[str, ...]) -> None:
         self._loop.report(Preloaded(pid, seconds, remarks))
 
-    def refused(self, sentence: str, hint: str) -> None:
+    def on_refused(self, sentence: str, hint: str) -> None:
         self._server, self._is_refused = None, True
         self._loop.report(PreloadRefused(sentence, hint))
 
-    def lost(self, sentence: str) -> None:
+    def on_lost(self, sentence: str) -> None:
         """It is gone, with all who are on their way. Who is parked stays."""
         self._server = None
         self._failure_count += 1
-        unborn = [birth for birth in self._births if not birth.pid]
-        jobs = [birth.job for birth in unborn if birth.job is not None]
+        unborn = [birth for birth in self._forks if not birth.pid]
+        jobs = [birth.request for birth in unborn if birth.request is not None]
         for birth in unborn:
             birth.drop()
         if not self._may_start:
@@ -194,56 +194,56 @@ class Warm:
 
     # Workers on their way
 
-    def _order(self, jobs: Sequence[Job | None]) -> None:
+    def _request_forks(self, requests: Sequence[SpawnRequest | None]) -> None:
         """Have a worker forked for each of these, or to be parked."""
         assert self._server is not None
         ends = []
-        for job in jobs:
+        for job in requests:
             try:
                 ours, theirs = socket.socketpair()
             except OSError as error:
                 if job is not None:
-                    fail(self._loop, job, why(error), error.errno or 0)
+                    fail_request(self._loop, job, format_os_error(error), error.errno or 0)
                 continue
-            Birth(self._ward, ours, job)
+            WarmFork(self._context, ours, job)
             self._loop.note_descriptors(theirs.fileno())
             ends.append(theirs)
         try:
-            self._server.order(ends)
+            self._server.request_forks(ends)
         except OSError as error:  # too many descriptors are on their way
-            self._server.give_up(f"could not be given an order ({why(error)})")
+            self._server.give_up(f"could not be given an order ({format_os_error(error)})")
 
-    def _order_standby(self) -> None:
+    def _request_standby(self) -> None:
         if self._server is None and self._may_start:
-            self._start()
+            self._start_server()
         elif self._server is None:
             self._lacks_standby = False
         elif self._server.is_ready:
             self._lacks_standby = False
-            self._order([None] * (self._image.standby - len(self._births)))
+            self._request_forks([None] * (self._server_spec.standby - len(self._forks)))
 
-    def _born(self) -> None:
+    def _reset_failures(self) -> None:
         self._failure_count = 0
 
-    def _cancel(self, is_cancelled: Callable[[Job], bool]) -> list[Job]:
+    def _cancel(self, is_cancelled: Callable[[SpawnRequest], bool]) -> list[SpawnRequest]:
         """Start none of these that has no spec yet."""
         cancelled = []
-        for jobs in (self._called, self._waiting):
+        for jobs in (self._batch, self._waiting):
             cancelled += [job for job in jobs if is_cancelled(job)]
             jobs[:] = [job for job in jobs if not is_cancelled(job)]
-        for birth in self._births.copy():
-            if birth.job is not None and not birth.has_spec and is_cancelled(birth.job):
-                cancelled.append(birth.job)
+        for birth in self._forks.copy():
+            if birth.request is not None and not birth.has_spec and is_cancelled(birth.request):
+                cancelled.append(birth.request)
                 birth.drop()
         for job in cancelled:
             close_streams(job.spec)
         return cancelled
 
-    def _take_waiting(self) -> list[Job]:
+    def _take_waiting(self) -> list[SpawnRequest]:
         jobs = self._waiting.copy()
         self._waiting.clear()
         return jobs
 
-    def _start_cold(self, jobs: Sequence[Job]) -> None:
-        for job in jobs:
+    def _start_cold(self, requests: Sequence[SpawnRequest]) -> None:
+        for job in requests:
             self._loop.spawn_cold(job.round, job.spec)

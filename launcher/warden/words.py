@@ -35,10 +35,10 @@ class WorkerSpec(NamedTuple):
     stderr: int | None
     affinity: frozenset[int] | None = None
     memory: tuple[int, ...] = ()
-    warm: tuple[str, ...] = ()
+    fork_argv: tuple[str, ...] = ()
 
 
-class ImageSpec(NamedTuple):
+class ForkServerSpec(NamedTuple):
     """The fork server to start: a process that imports `modules` once and forks workers that have them.
 
     `argv`, `env`, `unset` and `affinity` are as for a worker; `env` is what all workers of every round have in common,
@@ -83,7 +83,7 @@ class Exited(NamedTuple):
     at: float
 
 
-class Gone(NamedTuple):
+class RoundSwept(NamedTuple):
     """No process of the round is left, what workers started included.
 
     One that the kernel does not let go (asleep in a driver, frozen) counts as gone once it can run no code of its
@@ -93,7 +93,7 @@ class Gone(NamedTuple):
     round: int
 
 
-class LeashExpired(NamedTuple):
+class WorkersFenced(NamedTuple):
     """The leash ran out: the warden kills the round, or did not start it. Gone follows."""
 
     round: int
@@ -123,13 +123,13 @@ class PreloadRefused(NamedTuple):
     hint: str
 
 
-class Supervising(NamedTuple):
+class SupervisorStarted(NamedTuple):
     """The warden runs; for the handle alone, whose own child is the keeper."""
 
     pid: int
 
 
-class Parked(NamedTuple):
+class StandbyReady(NamedTuple):
     """A worker has been forked for a later round; for the handle alone, which must know whom a sweep spares."""
 
     pid: int
@@ -141,7 +141,7 @@ class ForkServerLost(NamedTuple):
     sentence: str
 
 
-class WardenLost(NamedTuple):
+class SupervisorLost(NamedTuple):
     """Warden or keeper ended without being asked to. Workers end with them; kill_orphans() sees to the rest.
 
     They say so themselves, and that the agent should end with EXIT_TEMPORARY, where the machine refuses what it needs.
@@ -151,30 +151,30 @@ class WardenLost(NamedTuple):
     exit_code: int = EXIT_FENCED
 
 
-Internal = Supervising | Parked
-OfImage = Preloading | Preloaded | PreloadRefused | ForkServerLost
-Report = Spawned | SpawnFailed | Exited | Gone | LeashExpired | OfImage | WardenLost
+InternalReport = SupervisorStarted | StandbyReady
+PreloadReport = Preloading | Preloaded | PreloadRefused | ForkServerLost
+Report = Spawned | SpawnFailed | Exited | RoundSwept | WorkersFenced | PreloadReport | SupervisorLost
 
-REPORTS: dict[str, type[Report | Internal]] = {
+REPORTS: dict[str, type[Report | InternalReport]] = {
     kind.__name__: kind
     for kind in (
-        Supervising,
+        SupervisorStarted,
         Spawned,
         SpawnFailed,
         Exited,
-        Gone,
-        LeashExpired,
+        RoundSwept,
+        WorkersFenced,
         Preloading,
         Preloaded,
         PreloadRefused,
-        Parked,
+        StandbyReady,
         ForkServerLost,
-        WardenLost,
+        SupervisorLost,
     )
 }
 
 
-def how_it_ended(exit_code: int) -> str:
+def describe_exit(exit_code: int) -> str:
     """Words for an exit code: "exited with code 1" or "was killed by SIGKILL"."""
     if exit_code >= 0:
         return f"exited with code {exit_code}"
@@ -184,14 +184,14 @@ def how_it_ended(exit_code: int) -> str:
     return f"was killed by {known.get(-exit_code, f'signal {-exit_code}')}"
 
 
-def written(spec: WorkerSpec) -> list[object]:
+def encode_worker_spec(spec: WorkerSpec) -> list[object]:
     """A spec as it is sent: in the place of each descriptor, which travels apart, stands whether there is one."""
     affinity = None if spec.affinity is None else sorted(spec.affinity)
     streams = (spec.stdout is not None, spec.stderr is not None)
-    return [spec.local_rank, spec.argv, dict(spec.env), spec.unset, *streams, affinity, spec.memory, spec.warm]
+    return [spec.local_rank, spec.argv, dict(spec.env), spec.unset, *streams, affinity, spec.memory, spec.fork_argv]
 
 
-def received(fields: list[Any], descriptors: tuple[int, ...]) -> WorkerSpec:
+def decode_worker_spec(fields: list[Any], descriptors: tuple[int, ...]) -> WorkerSpec:
     """The spec that was `written`, with the descriptors as this process numbers them."""
     local_rank, argv, env, unset, has_stdout, has_stderr, cpus, memory, warm = fields
     given = iter(descriptors)
@@ -201,14 +201,14 @@ def received(fields: list[Any], descriptors: tuple[int, ...]) -> WorkerSpec:
     return WorkerSpec(local_rank, argv, env, unset, stdout, stderr, affinity, tuple(memory), tuple(warm))
 
 
-def written_image(image: ImageSpec) -> list[object]:
+def encode_fork_server_spec(spec: ForkServerSpec) -> list[object]:
     """An image's spec as it is sent."""
-    affinity = None if image.affinity is None else sorted(image.affinity)
-    return [image.argv, dict(image.env), image.unset, affinity, image.modules, image.standby]
+    affinity = None if spec.affinity is None else sorted(spec.affinity)
+    return [spec.argv, dict(spec.env), spec.unset, affinity, spec.modules, spec.standby]
 
 
-def received_image(fields: list[Any]) -> ImageSpec:
-    """The spec that was `written_image`."""
+def decode_fork_server_spec(fields: list[Any]) -> ForkServerSpec:
+    """The spec that was `encode_fork_server_spec`."""
     argv, env, unset, cpus, modules, standby = fields
     affinity = None if cpus is None else frozenset(cpus)
-    return ImageSpec(tuple(argv), env, tuple(unset), affinity, tuple(modules), standby)
+    return ForkServerSpec(tuple(argv), env, tuple(unset), affinity, tuple(modules), standby)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DEVICES_VARIABLE = "LAUNCHER_WORKER_DEVICES"
 """What this worker has been given, as KIND:COUNT."""
-_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+_VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
 def torch_mesh(device_type: str | None = None, **more: Any) -> DeviceMesh:
@@ -36,7 +36,7 @@ def torch_mesh(device_type: str | None = None, **more: Any) -> DeviceMesh:
     from torch import distributed
     from torch.distributed.device_mesh import init_device_mesh
 
-    device_type = device_type or _torch_device_type()
+    device_type = device_type or _find_torch_device_type()
     if device_type != "cpu":
         # A worker that was given its devices for itself sees no others, and LOCAL_RANK counts beyond them.
         count = torch.get_device_module(device_type).device_count()
@@ -122,14 +122,14 @@ def local_device_ids(environ: Mapping[str, str]) -> list[int] | None:
         return None  # JAX reads it
     _, _, count = environ.get(DEVICES_VARIABLE, "").partition(":")
     workers = int(environ.get("LOCAL_WORLD_SIZE", "1"))
-    seen = next((environ[name] for name in _VISIBLE if name in environ), None)
+    seen = next((environ[name] for name in _VISIBLE_DEVICES if name in environ), None)
     sees_its_own = seen is not None and len(seen.split(",")) < workers
     if sees_its_own or count not in ("", "1") or (not count and workers == 1):
         return None
     return [int(environ["LOCAL_RANK"])]
 
 
-def _torch_device_type() -> str:
+def _find_torch_device_type() -> str:
     import torch
 
     kind, _, _ = os.environ.get(DEVICES_VARIABLE, "").partition(":")

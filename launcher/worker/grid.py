@@ -46,7 +46,7 @@ class WorkerMesh(NamedTuple):
 
     def size(self, name: str) -> int:
         """How many ranks a group of `name` has: an axis, or several as "dp+cp". Raises LookupError, as all below."""
-        return prod(self.shape[index] for index in self._indices(name))
+        return prod(self.shape[index] for index in self._find_indices(name))
 
     def coordinate(self, name: str) -> int:
         """This worker's place in its group, from 0; the place of its rank in `group(name)`."""
@@ -54,21 +54,21 @@ class WorkerMesh(NamedTuple):
 
     def group(self, name: str) -> tuple[int, ...]:
         """The ranks that differ from this one only along the axes of `name`, this one included; ascending."""
-        return self._group(self._indices(name), self.coordinates)
+        return self._list_group(self._find_indices(name), self.coordinates)
 
     def groups(self, name: str) -> tuple[tuple[int, ...], ...]:
         """Every group of `name`, in the order of their first ranks; each rank is in one of them."""
-        inner = self._indices(name)
+        inner = self._find_indices(name)
         outer = [range(1) if index in inner else range(size) for index, size in enumerate(self.shape)]
-        return tuple(self._group(inner, place) for place in product(*outer))
+        return tuple(self._list_group(inner, place) for place in product(*outer))
 
-    def _group(self, inner: tuple[int, ...], place: tuple[int, ...]) -> tuple[int, ...]:
+    def _list_group(self, inner: tuple[int, ...], place: tuple[int, ...]) -> tuple[int, ...]:
         strides = [prod(self.shape[index + 1 :]) for index in range(len(self.shape))]
         first = sum(strides[index] * place[index] for index in range(len(place)) if index not in inner)
         steps = product(*(range(self.shape[index]) for index in inner))
         return tuple(first + sum(strides[i] * step for i, step in zip(inner, each, strict=True)) for each in steps)
 
-    def _indices(self, name: str) -> tuple[int, ...]:
+    def _find_indices(self, name: str) -> tuple[int, ...]:
         wanted = {part.strip() for part in name.split("+")}
         indices = tuple(index for index, axis in enumerate(self.axes) if axis in wanted)
         if len(indices) < len(wanted):

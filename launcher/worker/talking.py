@@ -16,21 +16,21 @@ from launcher import board
 SOCKET_VARIABLE = "LAUNCHER_AGENT_SOCKET"
 
 
-class _Line:
+class _WorkerPage:
     """The board as this worker sees it: its numbers, and where its own are."""
 
-    __slots__ = ("asked", "beats", "has_beaten", "numbers", "round")
+    __slots__ = ("asked_index", "has_sent_heartbeat", "heartbeat_index", "numbers", "round")
 
-    def __init__(self, numbers: memoryview, line: int, round: int) -> None:
+    def __init__(self, numbers: memoryview, line_index: int, round: int) -> None:
         self.numbers = numbers
         self.round = round
-        self.beats = (line * board.LINE + board.BEATS) // board.NUMBER
-        self.asked = (line * board.LINE + board.ASKED_ROUND) // board.NUMBER
-        self.has_beaten = False
+        self.heartbeat_index = (line_index * board.LINE_SIZE + board.HEARTBEAT_COUNT) // board.NUMBER_SIZE
+        self.asked_index = (line_index * board.LINE_SIZE + board.POLLED_ROUND) // board.NUMBER_SIZE
+        self.has_sent_heartbeat = False
 
 
-_line: _Line | None = None
-_is_looked_for = False
+_page: _WorkerPage | None = None
+_is_resolved = False
 
 
 def stop_requested() -> bool:
@@ -44,11 +44,11 @@ def stop_requested() -> bool:
     Whoever asks needs no handler: from the first call on, the stop signal is sent to this worker only if the process
     has a handler for it, and SIGINT is not sent at all. Costs less than a microsecond. Always False where no board is.
     """
-    line = _line if _is_looked_for else _look_for_it()
+    line = _page if _is_resolved else _resolve_page()
     if line is None:
         return False
-    line.numbers[line.asked] = line.round
-    return bool(line.numbers[board.STOPPED_ROUND // board.NUMBER] >= line.round)
+    line.numbers[line.asked_index] = line.round
+    return bool(line.numbers[board.STOPPED_ROUND // board.NUMBER_SIZE] >= line.round)
 
 
 def heartbeat() -> bool:
@@ -61,16 +61,16 @@ def heartbeat() -> bool:
     The first beat enables Python's faulthandler, unless it is on: a worker that is found silent gets SIGABRT, so that
     it prints to stderr where each of its threads stands.
     """
-    line = _line if _is_looked_for else _look_for_it()
-    if line is None or not line.numbers[board.TIMEOUT_MS // board.NUMBER]:
+    line = _page if _is_resolved else _resolve_page()
+    if line is None or not line.numbers[board.TIMEOUT_MS // board.NUMBER_SIZE]:
         return False
-    if not line.has_beaten:
-        line.has_beaten = True
+    if not line.has_sent_heartbeat:
+        line.has_sent_heartbeat = True
         import faulthandler
 
         if not faulthandler.is_enabled():
             faulthandler.enable(file=2)
-    line.numbers[line.beats] += 1
+    line.numbers[line.heartbeat_index] += 1
     return True
 
 
@@ -93,23 +93,23 @@ def checkpoint_saved() -> bool:
     return True
 
 
-def _look_for_it() -> _Line | None:
+def _resolve_page() -> _WorkerPage | None:
     """This worker's line, mapped once and for all; None where there is none."""
-    global _line, _is_looked_for
+    global _page, _is_resolved
     try:
-        _line = _opened(os.environ.get(board.VARIABLE, ""), os.environ.get("LAUNCHER_ROUND", ""))
+        _page = _map_page(os.environ.get(board.VARIABLE, ""), os.environ.get("LAUNCHER_ROUND", ""))
     except (OSError, ValueError):  # closed, or another file by now: not ours to touch
-        _line = None
-    _is_looked_for = True
-    return _line
+        _page = None
+    _is_resolved = True
+    return _page
 
 
-def _opened(name: str, round: str) -> _Line | None:
+def _map_page(name: str, round: str) -> _WorkerPage | None:
     """Raises OSError or ValueError if the variable does not say where the board is, or something else is there."""
     descriptor, device, inode, line = map(int, name.split(":"))
     found = os.fstat(descriptor)
-    if (found.st_dev, found.st_ino) != (device, inode) or (line + 1) * board.LINE > found.st_size:
+    if (found.st_dev, found.st_ino) != (device, inode) or (line + 1) * board.LINE_SIZE > found.st_size:
         return None
     import mmap
 
-    return _Line(memoryview(mmap.mmap(descriptor, found.st_size)).cast("Q"), line, int(round))
+    return _WorkerPage(memoryview(mmap.mmap(descriptor, found.st_size)).cast("Q"), line, int(round))

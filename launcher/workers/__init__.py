@@ -6,35 +6,35 @@ import os
 from collections.abc import Mapping, Sequence
 
 from launcher.config import Config
-from launcher.console import tell
+from launcher.console import log
 from launcher.credentials import PRIVATE
-from launcher.environments import Place
-from launcher.environments.choice import choose, made
-from launcher.environments.foreign import step_variables
-from launcher.errors import TemporaryError, shortage_hint
+from launcher.environments import WorkerAssignment
+from launcher.environments.choice import choose_environments, make_environments
+from launcher.environments.foreign import list_step_variables
+from launcher.errors import TemporaryError, find_shortage_hint
 from launcher.mesh import Mesh
 from launcher.node import Slot
 from launcher.output.layout import LogLayout
 from launcher.output.routes import STREAMS, PlainRoutes
-from launcher.output.streams import line_prefix
-from launcher.reporting.narrator import workers
-from launcher.roster import Share, read_share
+from launcher.output.streams import format_line_prefix
+from launcher.reporting.narrator import format_workers
+from launcher.roster import NodeAssignment, decode_assignment
 from launcher.warden import WorkerSpec
-from launcher.workers.commands import command, warm
+from launcher.workers.commands import make_argv, make_fork_argv
 from rendezvous.errors import RecordError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.binding.here import Bound
-    from launcher.board import Board
-    from launcher.output.filters import Filter
+    from launcher.binding.here import NodeBinding
+    from launcher.board import SharedPage
+    from launcher.output.filters import LineFilter
     from launcher.output.plugin import PluginRoutes
     from launcher.output.pump import OutputPump, StreamName
 
-_LINE_PREFIX = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
+_LINE_PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 
 
-class WorkerMaker:
+class WorkerSpecBuilder:
     """Makes the workers of one job on this node; `parent` is the environment that they inherit."""
 
     def __init__(
@@ -46,7 +46,7 @@ class WorkerMaker:
         host: str,
         layout: LogLayout,
         parent: Mapping[str, str],
-        board: Board | None = None,
+        shared_page: SharedPage | None = None,
     ) -> None:
         self._config = config
         self._mesh = mesh
@@ -54,99 +54,105 @@ class WorkerMaker:
         self._host = host
         self._layout = layout
         self._parent = parent
-        self._unset = (*step_variables(parent), *sorted(PRIVATE.intersection(parent)))
-        self._extra: dict[str, str] = {}
-        self._board = board
+        self._unset = (*list_step_variables(parent), *sorted(PRIVATE.intersection(parent)))
+        self._extra_variables: dict[str, str] = {}
+        self._shared_page = shared_page
         devices = [device for slot in slots for device in slot.devices]
-        self._choice = choose(config.framework, devices, config.python, parent)
-        self._environments = made(self._choice, config, parent)
-        self._routes = _routes(config, layout, len(slots))
-        self._bound = bound(config, slots)
-        self._is_warm = bool(config.preload or config.standby)
+        self._choice = choose_environments(config.framework, devices, config.python, parent)
+        self._environments = make_environments(self._choice, config, parent)
+        self._routes = _make_routes(config, layout, len(slots))
+        self._cpu_binding = bind_workers(config, slots)
+        self._has_fork_server = bool(config.preload or config.standby)
 
     @property
     def is_jax(self) -> bool:
         """Whether workers are JAX's: they swallow SIGTERM, and abort when another has gone."""
         return "jax" in self._choice.names
 
-    def read(self, assignment: str) -> Share:
+    def read_assignment(self, assignment: str) -> NodeAssignment:
         """What this node shall run. Raises RecordError if no leader with this job's command can have meant that."""
-        share = read_share(assignment)
+        share = decode_assignment(assignment)
         if (count := len(share.ranks)) > len(self._slots):
-            raise RecordError(f"it wants {workers(count)} of this node, which has {len(self._slots)}")
+            raise RecordError(f"it wants {format_workers(count)} of this node, which has {len(self._slots)}")
         axes = self._mesh.axes
         sizes = zip(axes, share.shape, strict=False)
         if len(share.shape) != len(axes) or any(axis.size not in (None, size) for axis, size in sizes):
             raise RecordError(f"it has a grid of {share.shape}, which does not fit {self._mesh}")
         return share
 
-    def add(self, variables: Mapping[str, str]) -> None:
+    def add_variables(self, variables: Mapping[str, str]) -> None:
         """What every worker gets in its environment besides, whatever its rank."""
-        self._extra.update(variables)
+        self._extra_variables.update(variables)
 
-    def new_pump(self) -> OutputPump | None:
+    def make_pump(self) -> OutputPump | None:
         """What carries the workers' output; None if no stream of any goes through the agent."""
         if not self._routes.captures:
             return None
         from launcher.output.pump import OutputPump
 
-        return OutputPump(warn=tell)
+        return OutputPump(warn=log)
 
-    def remarks(self) -> list[str]:
+    def list_remarks(self) -> list[str]:
         """Sentences for the start: whose variables the workers get, where output goes, to which CPUs they are kept."""
         sentences = [self._choice.reason] if self._choice.reason else []
         for environment in self._environments:
             sentences += environment.remarks(self._slots, self._parent, self._config.network is not None)
-        sentences += self._routes.remarks()
-        sentences += self._bound.remarks if self._bound else ()
+        sentences += self._routes.list_remarks()
+        sentences += self._cpu_binding.remarks if self._cpu_binding else ()
         return sentences
 
-    def make(self, round: int, restart_count: int, share: Share, pump: OutputPump | None) -> list[WorkerSpec]:
+    def make_specs(
+        self, round: int, restart_count: int, share: NodeAssignment, pump: OutputPump | None
+    ) -> list[WorkerSpec]:
         """One spec per rank of the share. Raises UsageError if the environment cannot be made, TemporaryError where
         this machine gives too little for the streams.
         """
-        places = [self._place(round, restart_count, share, local_rank) for local_rank in range(len(share.ranks))]
-        environments = {place.local_rank: self._variables(place) for place in places}
+        places = [self._place_worker(round, restart_count, share, local_rank) for local_rank in range(len(share.ranks))]
+        environments = {place.local_rank: self._make_variables(place) for place in places}
         self._routes.begin(round, restart_count, environments)
         try:
-            filters = self._filters(pump)
-            return [self._worker(place, environments[place.local_rank], filters, pump) for place in places]
+            filters = self._open_filters(pump)
+            return [self._make_spec(place, environments[place.local_rank], filters, pump) for place in places]
         except OSError as error:
-            hint = shortage_hint(error.errno)
-            raise TemporaryError(f"cannot prepare {workers(len(places))}: {error.strerror}", hint) from error
+            hint = find_shortage_hint(error.errno)
+            raise TemporaryError(f"cannot prepare {format_workers(len(places))}: {error.strerror}", hint) from error
 
-    def error_file(self, round: int, restart_count: int, local_rank: int) -> str:
-        return self._routes.error_file(round, restart_count, local_rank)
+    def find_error_file(self, round: int, restart_count: int, local_rank: int) -> str:
+        return self._routes.find_error_file(round, restart_count, local_rank)
 
-    def _worker(
-        self, place: Place, environment: dict[str, str], filters: Mapping[str, Filter], pump: OutputPump | None
+    def _make_spec(
+        self,
+        place: WorkerAssignment,
+        environment: dict[str, str],
+        filters: Mapping[str, LineFilter],
+        pump: OutputPump | None,
     ) -> WorkerSpec:
-        binding = self._bound.bindings[place.local_rank] if self._bound else None
-        argv = command(self._config, place.local_rank, is_jax=self.is_jax)
+        binding = self._cpu_binding.bindings[place.local_rank] if self._cpu_binding else None
+        argv = make_argv(self._config, place.local_rank, is_jax=self.is_jax)
         return WorkerSpec(
             local_rank=place.local_rank,
             argv=argv,
             env=environment,
             unset=self._unset,
-            stdout=self._stream("stdout", place, filters, pump),
-            stderr=self._stream("stderr", place, filters, pump),
+            stdout=self._open_stream("stdout", place, filters, pump),
+            stderr=self._open_stream("stderr", place, filters, pump),
             affinity=binding.cpus if binding else None,
             memory=binding.memory if binding else (),
-            warm=warm(self._config, argv) if self._is_warm else (),
+            fork_argv=make_fork_argv(self._config, argv) if self._has_fork_server else (),
         )
 
-    def _variables(self, place: Place) -> dict[str, str]:
+    def _make_variables(self, place: WorkerAssignment) -> dict[str, str]:
         variables: dict[str, str] = {}
         for environment in self._environments:
             variables |= environment.variables(place, self._parent)
-        variables |= self._extra
-        if self._board is not None:
-            variables.update(self._board.environment(place.local_rank))
-        return variables | threads(self._bound, place.local_rank, self._parent)
+        variables |= self._extra_variables
+        if self._shared_page is not None:
+            variables.update(self._shared_page.list_variables(place.local_rank))
+        return variables | make_thread_variables(self._cpu_binding, place.local_rank, self._parent)
 
-    def _place(self, round: int, restart_count: int, share: Share, local_rank: int) -> Place:
+    def _place_worker(self, round: int, restart_count: int, share: NodeAssignment, local_rank: int) -> WorkerAssignment:
         rank = share.ranks[local_rank]
-        return Place(
+        return WorkerAssignment(
             run_id=self._layout.run_id,
             round=round,
             restart_count=restart_count,
@@ -164,29 +170,29 @@ class WorkerMaker:
             master_port=share.master_port,
             mesh_axes=tuple(axis.name for axis in self._mesh.axes),
             mesh_shape=share.shape,
-            mesh_coordinates=self._mesh.coordinates(rank, share.shape),
-            mesh_groups=_groups(self._config, self._mesh),
+            mesh_coordinates=self._mesh.find_coordinates(rank, share.shape),
+            mesh_groups=_list_groups(self._config, self._mesh),
             slot=self._slots[local_rank],
-            error_file=self._routes.error_file(round, restart_count, local_rank),
+            error_file=self._routes.find_error_file(round, restart_count, local_rank),
             slice_index=share.slice_index,
             slice_count=share.slice_count,
         )
 
-    def _filters(self, pump: OutputPump | None) -> dict[str, Filter]:
+    def _open_filters(self, pump: OutputPump | None) -> dict[str, LineFilter]:
         """By stream, what looks for the lines that are also kept apart."""
-        filters: dict[str, Filter] = {}
+        filters: dict[str, LineFilter] = {}
         if pump is not None:
             wanted = (self._config.duplicate_stdout_filters, self._config.duplicate_stderr_filters)
             for stream, texts in zip(STREAMS, wanted, strict=True):
-                if texts and (path := self._routes.filter_file(stream)):
+                if texts and (path := self._routes.find_filter_file(stream)):
                     filters[stream] = pump.open_filter(path, texts)
         return filters
 
-    def _stream(
-        self, stream: StreamName, place: Place, filters: Mapping[str, Filter], pump: OutputPump | None
+    def _open_stream(
+        self, stream: StreamName, place: WorkerAssignment, filters: Mapping[str, LineFilter], pump: OutputPump | None
     ) -> int | None:
         """The descriptor this worker writes to, or None for the agent's own."""
-        way = self._routes.way(place.local_rank, stream)
+        way = self._routes.find_route(place.local_rank, stream)
         if way.inherits:
             return None
         if pump is None or not (way.path or way.to_console):
@@ -196,49 +202,51 @@ class WorkerMaker:
             local_rank=place.local_rank,
             rank=place.rank,
             path=way.path,
-            prefix=self._prefix(place) if way.to_console else None,
-            filter=filters.get(stream),
+            prefix=self._make_prefix(place) if way.to_console else None,
+            line_filter=filters.get(stream),
         )
 
-    def _prefix(self, place: Place) -> bytes:
-        return line_prefix(
+    def _make_prefix(self, place: WorkerAssignment) -> bytes:
+        return format_line_prefix(
             role=place.role,
             local_rank=place.local_rank,
             rank=place.rank,
             host=self._host if place.group_world_size > 1 else None,
-            template=self._parent.get(_LINE_PREFIX),
+            template=self._parent.get(_LINE_PREFIX_VARIABLE),
         )
 
 
-def _groups(config: Config, mesh: Mesh) -> tuple[str, ...]:
+def _list_groups(config: Config, mesh: Mesh) -> tuple[str, ...]:
     """The groups over several axes that --traffic declares."""
-    if "+" not in (text := config.demands.get("traffic", "")):
+    if "+" not in (text := config.placement_options.get("traffic", "")):
         return ()
     from launcher.traffic import parse
 
     return tuple(dict.fromkeys(one.name for one in parse(text, mesh) if len(one.axes) > 1))
 
 
-def _routes(config: Config, layout: LogLayout, worker_count: int) -> PlainRoutes | PluginRoutes:
+def _make_routes(config: Config, layout: LogLayout, worker_count: int) -> PlainRoutes | PluginRoutes:
     """What the options say of the output, or the plug-in that they name. Raises UsageError if that cannot be used."""
     if config.logs_specs is None:
         return PlainRoutes(config, layout, worker_count)
     from launcher.output.plugin import PluginRoutes
 
-    return PluginRoutes(config, worker_count, tell)
+    return PluginRoutes(config, worker_count, log)
 
 
-def bound(config: Config, slots: Sequence[Slot]) -> Bound | None:
+def bind_workers(config: Config, slots: Sequence[Slot]) -> NodeBinding | None:
     """The CPUs of every worker; None if they are not bound. Raises UsageError if they cannot be."""
     if config.numa_binding is None:
         return None
     from launcher.binding import here
 
-    return here.bound(config.numa_binding, slots)
+    return here.bind_node(config.numa_binding, slots)
 
 
-def threads(bound: Bound | None, local_rank: int, parent: Mapping[str, str]) -> dict[str, str]:
+def make_thread_variables(
+    cpu_binding: NodeBinding | None, local_rank: int, parent: Mapping[str, str]
+) -> dict[str, str]:
     """The number of threads of a worker that has cores of its own, unless somebody has said it."""
-    if bound is None or "OMP_NUM_THREADS" in parent:
+    if cpu_binding is None or "OMP_NUM_THREADS" in parent:
         return {}
-    return {"OMP_NUM_THREADS": str(bound.bindings[local_rank].core_count)}
+    return {"OMP_NUM_THREADS": str(cpu_binding.bindings[local_rank].core_count)}

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from types import ModuleType, TracebackType
     from typing import NoReturn
 
-LEAVE_LIMIT_S = 30.0  # for last uploads and checkpoints; what waits for other workers waits in vain
+EXIT_LIMIT_S = 30.0  # for last uploads and checkpoints; what waits for other workers waits in vain
 _JAX_HANDLERS = (
     # Those of JAX 0.10: the second clears backends, which waits for what they run, and then shuts down.
     ("jax._src.dispatch", "wait_for_tokens"),
@@ -43,9 +43,9 @@ def main() -> None:
     _, how, *words = sys.argv
     pid = os.getpid()
     own = sys.modules["__main__"]  # nothing else holds it any more
-    main_module = sys.modules["__main__"] = _new_main(own)
+    main_module = sys.modules["__main__"] = _make_main_module(own)
     try:
-        _refuse_taken_port()
+        _require_free_port()
         if hasattr(sys, "orig_argv"):
             start = sys.orig_argv.index(__file__) if __file__ in sys.orig_argv else len(sys.orig_argv)
             sys.orig_argv[start:] = ["-m", *words] if how == "module" else words
@@ -53,12 +53,12 @@ def main() -> None:
     except BaseException as error:
         if os.getpid() != pid:  # a process that the script has forked, which is no worker
             raise
-        if isinstance(error, SystemExit) and exit_code(_said(error)) == 0:
+        if isinstance(error, SystemExit) and compute_exit_code(_read_exit_argument(error)) == 0:
             raise
         _fail(error, error_file)
 
 
-def exit_code(code: object) -> int:
+def compute_exit_code(code: object) -> int:
     """What the parent of a process sees that has called `sys.exit(code)`."""
     if code is None:
         return 0
@@ -67,7 +67,7 @@ def exit_code(code: object) -> int:
     return code & 0xFF if -(2**63) <= code < 2**63 else 0xFF
 
 
-def leave(code: int, signum: int = 0) -> NoReturn:
+def exit_process(code: int, signum: int = 0) -> NoReturn:
     """End this process with this code, or by a signal, though other workers wait for it.
 
     Before, as at any end of Python, threads are waited for, all exit handlers but JAX's run, and open files are
@@ -80,17 +80,17 @@ def leave(code: int, signum: int = 0) -> NoReturn:
     import _thread
     import threading
 
-    def cut_short() -> None:
-        if not done.wait(LEAVE_LIMIT_S):
-            os.write(2, f"exit handlers and threads were not done after {LEAVE_LIMIT_S:g} s\n".encode())
+    def force_exit() -> None:
+        if not done.wait(EXIT_LIMIT_S):
+            os.write(2, f"exit handlers and threads were not done after {EXIT_LIMIT_S:g} s\n".encode())
             os._exit(code)
 
     done = threading.Event()
     last_steps = (
-        lambda: _thread.start_new_thread(cut_short, ()),
+        lambda: _thread.start_new_thread(force_exit, ()),
         threading._shutdown,  # type: ignore[attr-defined]  # this and the next are what Python calls itself
         atexit._run_exitfuncs,
-        _flush,
+        _flush_streams,
         _flush_files,
     )
     for step in last_steps:
@@ -105,7 +105,7 @@ def leave(code: int, signum: int = 0) -> NoReturn:
     os._exit(code)
 
 
-def _new_main(own: ModuleType) -> ModuleType:
+def _make_main_module(own: ModuleType) -> ModuleType:
     """A `__main__` like the one that Python makes before it runs a script."""
     fresh = type(sys)("__main__")
     fresh.__dict__["__builtins__"] = sys.modules["builtins"]
@@ -182,7 +182,7 @@ def _is_importable_by(hook: object, path: str) -> bool:
     return True
 
 
-def _refuse_taken_port() -> None:
+def _require_free_port() -> None:
     """JAX's coordinator binds with SO_REUSEPORT, also where another job's listens, which then dies: look before."""
     address = os.environ.get("JAX_COORDINATOR_ADDRESS", "")
     if os.environ.get("RANK") != "0" or not address.rpartition(":")[2].isdigit():
@@ -207,28 +207,28 @@ def _fail(error: BaseException, error_file: str) -> NoReturn:
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     error.__traceback__ = trace
-    _write(error_file, error, trace)
+    _write_error_file(error_file, error, trace)
     if not isinstance(error, SystemExit):
-        error = _print(error, trace)
+        error = _print_error(error, trace)
     code = 1
     if isinstance(error, SystemExit):
-        said = _said(error)
-        code = exit_code(said)
+        said = _read_exit_argument(error)
+        code = compute_exit_code(said)
         if said is not None and not isinstance(said, int):
             with contextlib.suppress(Exception):  # nobody reads
                 print(said, file=sys.stderr or sys.__stderr__)
-    _flush()
-    leave(code, 2 if isinstance(error, KeyboardInterrupt) else 0)  # SIGINT, by which Python then ends, too
+    _flush_streams()
+    exit_process(code, 2 if isinstance(error, KeyboardInterrupt) else 0)  # SIGINT, by which Python then ends, too
 
 
-def _said(leaving: SystemExit) -> object:
+def _read_exit_argument(leaving: SystemExit) -> object:
     try:
         return leaving.code
     except Exception:  # a class of the script's own
         return leaving
 
 
-def _print(error: BaseException, trace: TracebackType | None) -> BaseException:
+def _print_error(error: BaseException, trace: TracebackType | None) -> BaseException:
     """Print it. Returns what the process ends by: a hook may call `sys.exit`."""
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace  # exit handlers ask for these
     sys.last_exc = error  # type: ignore[attr-defined]  # Python 3.12
@@ -246,7 +246,7 @@ def _print(error: BaseException, trace: TracebackType | None) -> BaseException:
     return error
 
 
-def _write(path: str, error: BaseException, trace: TracebackType | None) -> None:
+def _write_error_file(path: str, error: BaseException, trace: TracebackType | None) -> None:
     """What torch's `record` would have written; where it has, with more knowledge than we have, it stays."""
     if not path or os.path.exists(path):
         return
@@ -270,7 +270,7 @@ def _write(path: str, error: BaseException, trace: TracebackType | None) -> None
         print(f"the failure cannot be written to {path}: {failure}", file=sys.stderr)
 
 
-def _flush() -> None:
+def _flush_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # closed, or nobody reads
             stream.flush()

@@ -21,9 +21,12 @@ _AS_MAIN = os.path.join(_HERE, "as_main.py")
 _FORK_SERVER = os.path.join(os.path.dirname(_HERE), "forkserver", "fork_server.py")
 
 
-def command(config: Config, local_rank: int, *, is_jax: bool) -> tuple[str, ...]:
+def make_argv(config: Config, local_rank: int, *, is_jax: bool) -> tuple[str, ...]:
     """torchrun's four ways to start a worker; -u, so that what it prints before it dies is seen."""
-    python, arguments = config.python, tuple(_with_local_rank(argument, local_rank) for argument in config.script_args)
+    python, arguments = (
+        config.python,
+        tuple(_substitute_local_rank(argument, local_rank) for argument in config.script_args),
+    )
     if config.legacy_local_rank:
         arguments = (f"--local-rank={local_rank}", *arguments)
     if is_jax and config.launch_mode != "program" and config.script != "-":
@@ -39,27 +42,27 @@ def command(config: Config, local_rank: int, *, is_jax: bool) -> tuple[str, ...]
             return (config.script, *arguments)
 
 
-def warm(config: Config, argv: tuple[str, ...]) -> tuple[str, ...]:
+def make_fork_argv(config: Config, argv: tuple[str, ...]) -> tuple[str, ...]:
     """What a fork runs in the place of this command: how, and its words."""
-    first, *rest = argv[_start(config, argv) :]
+    first, *rest = argv[_find_program_index(config, argv) :]
     return {"-m": ("module", *rest), "-c": ("code", *rest)}.get(first, ("script", first, *rest))
 
 
-def fork_server(config: Config, *, is_jax: bool) -> tuple[str, ...]:
+def make_fork_server_argv(config: Config, *, is_jax: bool) -> tuple[str, ...]:
     """The command of the process that imports and forks: behind its own name stand how a worker begins, and its words.
 
     It becomes that worker's command itself, so only words behind the script's name may differ among workers.
     """
-    argv = command(config, 0, is_jax=is_jax)
-    return (*argv[: _start(config, argv)], _FORK_SERVER, *warm(config, argv))
+    argv = make_argv(config, 0, is_jax=is_jax)
+    return (*argv[: _find_program_index(config, argv)], _FORK_SERVER, *make_fork_argv(config, argv))
 
 
-def _start(config: Config, argv: tuple[str, ...]) -> int:
+def _find_program_index(config: Config, argv: tuple[str, ...]) -> int:
     """Where Python and its own options end. The function of a `launch` comes with options, and as text."""
     return argv.index("-c") if config.launch_mode == "program" else 2
 
 
-def _with_local_rank(argument: str, local_rank: int) -> str:
+def _substitute_local_rank(argument: str, local_rank: int) -> str:
     """torchrun's only macro: ${local_rank}, by the rules of string.Template."""
     if "$" not in argument:
         return argument

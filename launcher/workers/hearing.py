@@ -27,7 +27,7 @@ _ATTACH_FILTER = getattr(
 )  # Python has no name for it; alpha and sparc have other numbers
 
 
-class Hearing:
+class CheckpointSocket:
     """Register it for reading, and `take` when there is something."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Hearing:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         with suppress(OSError):  # a sandbox without filters: `take` looks at the token as well
-            _drop_unless(self._socket, self._token)
+            _attach_token_filter(self._socket, self._token)
         self._socket.bind(f"\0{name}")
 
     def fileno(self) -> int:
@@ -67,7 +67,7 @@ class Hearing:
         self._socket.close()
 
 
-def _drop_unless(end: socket.socket, token: bytes) -> None:
+def _attach_token_filter(end: socket.socket, token: bytes) -> None:
     """Have the kernel drop every datagram that does not begin with these bytes. Raises OSError.
 
     A classic BPF program (Linux, Documentation/networking/filter.rst): for each word of the token, load it, compare,

@@ -14,59 +14,63 @@ from contextlib import suppress
 from launcher import mesh as meshes
 from launcher.config import Config
 from launcher.credentials import PRIVATE
-from launcher.environments import Environment, Place
-from launcher.environments.choice import choose, imports, made
-from launcher.environments.foreign import step_variables
+from launcher.environments import Environment, WorkerAssignment
+from launcher.environments.choice import choose_environments, has_package, make_environments
+from launcher.environments.foreign import list_step_variables
 from launcher.errors import UsageError
 from launcher.node import Slot
-from launcher.warden import ImageSpec
-from launcher.workers import bound, threads
-from launcher.workers.commands import fork_server
+from launcher.warden import ForkServerSpec
+from launcher.workers import bind_workers, make_thread_variables
+from launcher.workers.commands import make_fork_server_argv
 
-_THREADS = "OMP_NUM_THREADS"
+_THREADS_VARIABLE = "OMP_NUM_THREADS"
 
 
-def foreseen(config: Config, parent: Mapping[str, str]) -> tuple[Slot, ...]:
+def predict_slots(config: Config, parent: Mapping[str, str]) -> tuple[Slot, ...]:
     """The slots of this node, as far as anything of the image depends on them, before devices are looked at; empty if
     nobody can know.
     """
     if not isinstance(config.worker_count, int) or config.worker_count < 2 or config.numa_binding is not None:
         return ()
     if config.framework != "torch" and (
-        config.framework != "auto" or imports("jax", config.python, parent) is not False
+        config.framework != "auto" or has_package("jax", config.python, parent) is not False
     ):
         return ()  # with TPU chips here workers would be other ones
     return tuple(Slot(index=index, devices=()) for index in range(config.worker_count))
 
 
-def image(config: Config, slots: Sequence[Slot], parent: Mapping[str, str]) -> ImageSpec:
+def make_fork_server_spec(config: Config, slots: Sequence[Slot], parent: Mapping[str, str]) -> ForkServerSpec:
     """The image for the workers of these slots. `parent`: the environment that they inherit.
 
     Raises UsageError if workers cannot be bound to CPUs.
     """
     devices = [device for slot in slots for device in slot.devices]
-    choice = choose(config.framework, devices, config.python, parent)
-    environments = made(choice, config, parent)
-    binding = bound(config, slots)
+    choice = choose_environments(config.framework, devices, config.python, parent)
+    environments = make_environments(choice, config, parent)
+    binding = bind_workers(config, slots)
     made_for = []
     for number in range(max(2, len(slots))):
         slot = slots[number % len(slots)]
-        place = _place(config, number, slot, len(slots))
-        made_for.append(_variables(environments, place, parent) | threads(binding, slot.index, parent))
+        place = _make_sample_place(config, number, slot, len(slots))
+        made_for.append(
+            _make_variables(environments, place, parent) | make_thread_variables(binding, slot.index, parent)
+        )
     variables = dict(set.intersection(*(set(one.items()) for one in made_for)))
-    if counts := [int(one[_THREADS]) for one in made_for if one.get(_THREADS, "").isdigit()]:
-        variables[_THREADS] = str(min(counts))  # one number for all: with more than its cores a worker is slow
-    return ImageSpec(
-        argv=fork_server(config, is_jax="jax" in choice.names),
+    if counts := [int(one[_THREADS_VARIABLE]) for one in made_for if one.get(_THREADS_VARIABLE, "").isdigit()]:
+        variables[_THREADS_VARIABLE] = str(min(counts))  # one number for all: with more than its cores a worker is slow
+    return ForkServerSpec(
+        argv=make_fork_server_argv(config, is_jax="jax" in choice.names),
         env=variables,
-        unset=(*step_variables(parent), *sorted(PRIVATE.intersection(parent))),
+        unset=(*list_step_variables(parent), *sorted(PRIVATE.intersection(parent))),
         affinity=frozenset[int]().union(*(one.cpus for one in binding.bindings)) if binding else None,
         modules=config.preload,
         standby=config.standby * len(slots),
     )
 
 
-def _variables(environments: Iterable[Environment], place: Place, parent: Mapping[str, str]) -> dict[str, str]:
+def _make_variables(
+    environments: Iterable[Environment], place: WorkerAssignment, parent: Mapping[str, str]
+) -> dict[str, str]:
     variables: dict[str, str] = {}
     for environment in environments:
         with suppress(UsageError):  # such a place cannot be; those that workers get may
@@ -74,10 +78,10 @@ def _variables(environments: Iterable[Environment], place: Place, parent: Mappin
     return variables
 
 
-def _place(config: Config, number: int, slot: Slot, slot_count: int) -> Place:
+def _make_sample_place(config: Config, number: int, slot: Slot, slot_count: int) -> WorkerAssignment:
     """A place that has nothing in common with those of other numbers but what all places of this node have."""
-    axes = (config.mesh or meshes.DEFAULT).axes
-    return Place(
+    axes = (config.mesh or meshes.DEFAULT_MESH).axes
+    return WorkerAssignment(
         run_id=config.run_id or f"run {number}",
         round=number + 1,
         restart_count=number,

@@ -9,30 +9,30 @@ from __future__ import annotations
 import os
 import time
 
-from launcher.console import tell
-from launcher.roster.description import Share
-from launcher.workers.ports import HeldPort
+from launcher.console import log
+from launcher.roster.description import NodeAssignment
+from launcher.workers.ports import ReservedPort
 
-LOOKS, LOOK_INTERVAL_S = 25, 0.02  # for a process to be gone, ten times as long as one of JAX takes
+ATTEMPTS, RETRY_INTERVAL_S = 25, 0.02  # for a process to be gone, ten times as long as one of JAX takes
 
 
 class MasterPort:
     """`given` is the user's port, `ports` the range to take others from."""
 
-    def __init__(self, given: int | None, ports: tuple[int, int] | None) -> None:
-        self._held = None if given is not None else HeldPort(ports)
+    def __init__(self, user_port: int | None, ports: tuple[int, int] | None) -> None:
+        self._reserved = None if user_port is not None else ReservedPort(ports)
 
     @property
     def number(self) -> int:
         """What this node offers for the next round, 0 if nothing."""
-        return self._held.number if self._held is not None else 0
+        return self._reserved.number if self._reserved is not None else 0
 
     def renew(self) -> None:
         """A round is over: offer another port."""
-        if self._held is not None:
-            self._held.renew()
+        if self._reserved is not None:
+            self._reserved.renew()
 
-    def is_taken(self, share: Share) -> bool:
+    def is_taken(self, share: NodeAssignment) -> bool:
         """Whether rank 0 of this round is here, and somebody else listens on the port offered: its failure is ours."""
         if share.group_rank != 0:
             return False
@@ -40,11 +40,11 @@ class MasterPort:
         from rendezvous.stores.foreign_listener import UNKNOWN, find_foreign_listener
 
         # A worker that has just failed, too, may be past the point where one sees what it listened on: look again.
-        for _ in range(LOOKS):
-            stranger = find_foreign_listener(share.master_port, {os.getpid(), *kernel.descendants(os.getpid())})
+        for _ in range(ATTEMPTS):
+            stranger = find_foreign_listener(share.master_port, {os.getpid(), *kernel.list_descendants(os.getpid())})
             if stranger != UNKNOWN:
                 break
-            time.sleep(LOOK_INTERVAL_S)
+            time.sleep(RETRY_INTERVAL_S)
         if stranger:
-            tell(f"port {share.master_port} was meant for rank 0, and {stranger} listens there")
-        return bool(stranger) and self._held is not None
+            log(f"port {share.master_port} was meant for rank 0, and {stranger} listens there")
+        return bool(stranger) and self._reserved is not None

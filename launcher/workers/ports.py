@@ -16,10 +16,10 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable
 
-from launcher.errors import TemporaryError, shortage_hint
+from launcher.errors import TemporaryError, find_shortage_hint
 
 
-class HeldPort:
+class ReservedPort:
     """One free port of all local addresses, kept until `close`; from `ports`, FIRST and LAST, if they are given.
 
     Raises TemporaryError when there is none.
@@ -27,13 +27,13 @@ class HeldPort:
 
     def __init__(self, ports: tuple[int, int] | None = None) -> None:
         self._ports = ports
-        self._take(in_turn(ports, 0))
+        self._reserve(order_candidates(ports, 0))
 
-    def _take(self, candidates: Iterable[int]) -> None:
+    def _reserve(self, candidates: Iterable[int]) -> None:
         failure: OSError | None = None
         for port in candidates:
             try:
-                self._socket = _bound(port)
+                self._socket = _bind(port)
             except OSError as error:  # noqa: PERF203 - try the next one
                 failure = error
             else:
@@ -42,14 +42,14 @@ class HeldPort:
                 return
         where = "" if self._ports is None else f" from {self._ports[0]} to {self._ports[1]}"
         what = failure.strerror if failure else "there is no other"
-        hint = shortage_hint(failure.errno if failure else None) or ("see --worker-port-range" if where else None)
+        hint = find_shortage_hint(failure.errno if failure else None) or ("see --worker-port-range" if where else None)
         raise TemporaryError(f"no port{where} can be had for rank 0: {what}", hint)
 
     def renew(self) -> None:
         """Hold another one from now on; the same again only if no other can be had."""
         old, number = self._socket, self.number
         try:
-            self._take(port for port in in_turn(self._ports, number) if port != number)
+            self._reserve(port for port in order_candidates(self._ports, number) if port != number)
         except TemporaryError:
             return
         old.close()
@@ -58,7 +58,7 @@ class HeldPort:
         self._socket.close()
 
 
-def in_turn(ports: tuple[int, int] | None, last: int) -> Iterable[int]:
+def order_candidates(ports: tuple[int, int] | None, last: int) -> Iterable[int]:
     """What to try, in order: in a range those after the last one first, so that a port rests as long as it can."""
     if ports is None:
         return (0,)
@@ -67,13 +67,13 @@ def in_turn(ports: tuple[int, int] | None, last: int) -> Iterable[int]:
     return (*range(start, end), *range(first, min(start, end)))
 
 
-def _bound(port: int) -> socket.socket:
-    if _has_six():
-        return _bound_to(socket.AF_INET6, "::", port)
-    return _bound_to(socket.AF_INET, "0.0.0.0", port)
+def _bind(port: int) -> socket.socket:
+    if _has_ipv6():
+        return _bind_to(socket.AF_INET6, "::", port)
+    return _bind_to(socket.AF_INET, "0.0.0.0", port)
 
 
-def _has_six() -> bool:
+def _has_ipv6() -> bool:
     try:
         with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as six:
             six.bind(("::", 0))
@@ -82,7 +82,7 @@ def _has_six() -> bool:
     return True
 
 
-def _bound_to(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
+def _bind_to(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
     held = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         if family == socket.AF_INET6:

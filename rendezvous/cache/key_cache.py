@@ -26,14 +26,14 @@ class KeyCache:
 
     def list_under(self, prefix: str) -> Iterator[KeyValue]:
         """The keys that start with `prefix`, in byte order."""
-        return (self._items[key] for key in sorted(self._keys_under(prefix)))
+        return (self._items[key] for key in sorted(self._list_keys_under(prefix)))
 
-    def revision(self, key: str) -> int:
+    def get_revision(self, key: str) -> int:
         """The mod revision of `key`, 0 when it is absent: what a guarded write compares with."""
         item = self._items.get(key)
         return item.mod_revision if item else 0
 
-    def first_seen_at(self, key: str) -> float:
+    def get_first_seen_at(self, key: str) -> float:
         """When this member first saw the key as it now is, on its own clock."""
         return self._seen_at[key]
 
@@ -47,7 +47,7 @@ class KeyCache:
     def load(self, found: GetResult, prefix: str, now: float) -> None:
         """Take in a read of everything under `prefix`."""
         present = {item.key for item in found.items}
-        for key in [key for key in self._keys_under(prefix) if key not in present]:
+        for key in [key for key in self._list_keys_under(prefix) if key not in present]:
             self._remove(key, found.revision)
         for item in found.items:
             self.put(item, now)
@@ -55,24 +55,24 @@ class KeyCache:
 
     def put(self, item: KeyValue, now: float) -> None:
         read_at = max((at for prefix, at in self._read_at.items() if item.key.startswith(prefix)), default=0)
-        if item.mod_revision > max(read_at, self.revision(item.key), self._gone.get(item.key, 0)):
+        if item.mod_revision > max(read_at, self.get_revision(item.key), self._gone.get(item.key, 0)):
             self._items[item.key] = item
-            self._folders.setdefault(_folder(item.key), set()).add(item.key)
+            self._folders.setdefault(_find_parent(item.key), set()).add(item.key)
             self._seen_at[item.key] = now
 
     def _remove(self, key: str, revision: int) -> None:
         self._gone[key] = max(revision, self._gone.get(key, 0))
-        if self.revision(key) <= revision:
+        if self.get_revision(key) <= revision:
             self._items.pop(key, None)
-            self._folders.get(_folder(key), set()).discard(key)
+            self._folders.get(_find_parent(key), set()).discard(key)
             self._seen_at.pop(key, None)
 
-    def _keys_under(self, prefix: str) -> Iterator[str]:
+    def _list_keys_under(self, prefix: str) -> Iterator[str]:
         is_folder = prefix.endswith("/")
         for folder, keys in self._folders.items():
             if folder.startswith(prefix) if is_folder else prefix.startswith(folder) or folder.startswith(prefix):
                 yield from keys if is_folder else (key for key in keys if key.startswith(prefix))
 
 
-def _folder(key: str) -> str:
+def _find_parent(key: str) -> str:
     return key[: key.rfind("/") + 1]

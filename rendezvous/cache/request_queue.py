@@ -19,13 +19,13 @@ from rendezvous.events import (
     StoreRejected,
     StoreReply,
     StoreRequest,
-    request_kind,
+    get_request_kind,
 )
 from rendezvous.settings import Settings
 from rendezvous.values import NamedTuple
 
 
-class _Pending(NamedTuple):
+class _PendingRequest(NamedTuple):
     """A request under way: what to do with its answer, and when it was sent."""
 
     purpose: str
@@ -43,7 +43,7 @@ class RequestQueue:
         self.rng = rng
         self.sent_at = 0.0  # when the request that is being answered was sent
         self._actions: list[Action] = []
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, _PendingRequest] = {}
         self._retry_at: dict[str, float] = {}
         self._unanswered: dict[str, int] = {}  # lane -> how many writes in a row brought no answer
         self._next_id = 1
@@ -73,8 +73,8 @@ class RequestQueue:
         if now < retry_at:
             self.wake_by(retry_at)
             return
-        id = self.next_id()
-        self._pending[id] = _Pending(purpose, now, on_answer, on_unknown, request_kind(request))
+        id = self.make_request_id()
+        self._pending[id] = _PendingRequest(purpose, now, on_answer, on_unknown, get_request_kind(request))
         self._actions.append(StoreRequest(id, why, request))
 
     def is_busy(self, purpose: str) -> bool:
@@ -87,7 +87,7 @@ class RequestQueue:
     def _back_off(self, purpose: str, now: float) -> None:
         """Pause for twice as long as the last time."""
         count = self._unanswered[purpose] = self._unanswered.get(purpose, 0) + 1
-        self._retry_at[purpose] = now + self.settings.retry_s(count)
+        self._retry_at[purpose] = now + self.settings.compute_retry_s(count)
 
     def reset_backoff(self) -> None:
         """Ask again at once: the store was away, not slow, and is back."""
@@ -149,6 +149,6 @@ class RequestQueue:
         """A fresh random id for a lease: 63 bits, not 0."""
         return int(self.make_token(), 16) >> 1 or 1
 
-    def next_id(self) -> int:
+    def make_request_id(self) -> int:
         self._next_id += 1
         return self._next_id - 1

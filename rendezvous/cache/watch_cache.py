@@ -93,7 +93,7 @@ class WatchCache(RequestQueue):
     # --- watches ---
 
     def watch(self, key: str, start_revision: int) -> None:
-        """Watch `key` (a prefix if it ends with "/"), until `unfollow` or the end of this membership."""
+        """Watch `key` (a prefix if it ends with "/"), until `unwatch` or the end of this membership."""
         self._watched.add(key)
         self._lost_watches.discard(key)
         self.emit(StartWatch(key, start_revision))
@@ -114,7 +114,7 @@ class WatchCache(RequestQueue):
             self.cache.apply(event.batch, now)
         else:
             self._lost_watches.add(event.key)
-            self.pause(_purpose(event.key), now)
+            self.pause(_make_purpose(event.key), now)
 
     def restore_watches(self, now: float) -> None:
         """Read what a watch covered that has ended, and watch from there."""
@@ -128,7 +128,7 @@ class WatchCache(RequestQueue):
                 self.cache.load(answer.found[0], key, now)
                 self.watch(key, answer.revision + 1)
 
-        self.request(_purpose(key), f"read {key} again", Txn((), (_get_all(key),)), on_reply, now)
+        self.request(_make_purpose(key), f"read {key} again", Txn((), (_get_all(key),)), on_reply, now)
 
     def resync(self, now: float, on_done: Callable[[float], None]) -> None:
         """Read all that is followed, and replace each watch that has ended or missed something.
@@ -160,5 +160,5 @@ def _get_all(key: str) -> Get:
     return Get(key, prefix=key.endswith("/"))
 
 
-def _purpose(key: str) -> str:
+def _make_purpose(key: str) -> str:
     return f"follow {key}"

@@ -37,7 +37,7 @@ from rendezvous.events import (
     Tick,
     WatchLost,
     WatchUpdate,
-    request_kind,
+    get_request_kind,
 )
 from rendezvous.machine import MemberMachine
 from rendezvous.stores.contract import Batch, Lease, Store, Watch
@@ -63,7 +63,7 @@ class Driver:
     def __init__(
         self,
         *,
-        protocol: MemberMachine,
+        machine: MemberMachine,
         store: Store,
         planner: Planner,
         clock: Callable[[], float],
@@ -71,7 +71,7 @@ class Driver:
         is_local: bool,
         presence: PeerConnections | None = None,
     ) -> None:
-        self._protocol = protocol
+        self._machine = machine
         self._store = store
         self._planner = planner
         self._clock = clock
@@ -85,14 +85,14 @@ class Driver:
 
             self._renewal_pool = WorkerPool("keep-alive", 1)
             self._request_pool = WorkerPool("request", POOL_THREADS)
-        self._store_health = StoreHealthLog(protocol.settings)
+        self._store_health = StoreHealthLog(machine.settings)
         self._outcomes: deque[tuple[str, StoreError | None, float]] = deque()  # of requests, and how long each took
         self._failure: Exception | None = None  # a mistake made in another thread, for the caller's to answer for
 
     @property
     def wake_at(self) -> float:
         """When `run` must be called at the latest, on `clock`."""
-        return self._protocol.wake_at
+        return self._machine.wake_at
 
     def submit(self, event: Event) -> None:
         """Hand in an event, from any thread."""
@@ -112,10 +112,10 @@ class Driver:
             for_agent += self._report_store_health(now)
             events = self._take_inbox()
             if not events:
-                if now < self._protocol.wake_at:
+                if now < self._machine.wake_at:
                     return for_agent
                 events.append(Tick())
-            actions = self._protocol.steps(events, now)
+            actions = self._machine.steps(events, now)
             for_agent += [action for action in actions if not self._carry_out(action)]
 
     def close(self, limit_s: float) -> None:
@@ -192,24 +192,24 @@ class Driver:
             else:
                 self._run_in_pool(self._request_pool, following.cancel)
 
-    def _deliver(self, event: Event, following: _Subscription) -> None:
-        self._inbox.append((event, following))
+    def _deliver(self, event: Event, subscription: _Subscription) -> None:
+        self._inbox.append((event, subscription))
         self._wake()
 
-    def _plan(self, order: MakePlan) -> None:
+    def _plan(self, request: MakePlan) -> None:
         if self._is_local:
-            self._inbox.append((self._planner(order), None))
+            self._inbox.append((self._planner(request), None))
         else:  # a large plan may take longer than a lease
-            self._run_in_pool(self._request_pool, lambda: self.submit(self._planner(order)))
+            self._run_in_pool(self._request_pool, lambda: self.submit(self._planner(request)))
 
-    def _request(self, ask: StoreRequest) -> None:
+    def _request(self, store_request: StoreRequest) -> None:
         if self._is_local:
-            self._inbox.append((self._execute(ask), None))
+            self._inbox.append((self._execute(store_request), None))
             return
-        hired = self._renewal_pool if isinstance(ask.request, events.KeepAlive) else self._request_pool
-        self._run_in_pool(hired, lambda: self.submit(self._execute(ask)))
+        hired = self._renewal_pool if isinstance(store_request.request, events.KeepAlive) else self._request_pool
+        self._run_in_pool(hired, lambda: self.submit(self._execute(store_request)))
 
-    def _run_in_pool(self, hired: WorkerPool, work: Callable[[], object]) -> None:
+    def _run_in_pool(self, pool: WorkerPool, work: Callable[[], object]) -> None:
         def attempt() -> None:
             try:
                 work()
@@ -217,33 +217,33 @@ class Driver:
                 self._failure = error
                 self._wake()
 
-        hired.submit(attempt)
+        pool.submit(attempt)
 
-    def _execute(self, ask: StoreRequest) -> Event:
+    def _execute(self, store_request: StoreRequest) -> Event:
         failure: StoreError | None = None
         since = self._clock()
         try:
-            return StoreReply(ask.id, execute_request(self._store, ask.request))
+            return StoreReply(store_request.id, execute_request(self._store, store_request.request))
         except OutcomeUnknown as error:
             failure = error
-            return StoreOutcomeUnknown(ask.id)
+            return StoreOutcomeUnknown(store_request.id)
         except StoreError as error:
             failure = error
-            return StoreRejected(ask.id, error)
+            return StoreRejected(store_request.id, error)
         finally:
-            self._outcomes.append((request_kind(ask.request), failure, self._clock() - since))
+            self._outcomes.append((get_request_kind(store_request.request), failure, self._clock() - since))
 
 
 class _Subscription:
     """One watch, from the order on. `hand_in` is called from the store's threads."""
 
     def __init__(
-        self, store: Store, key: str, start_revision: int, hand_in: Callable[[Event, _Subscription], None]
+        self, store: Store, key: str, start_revision: int, deliver: Callable[[Event, _Subscription], None]
     ) -> None:
         self._store = store
         self._key = key
         self._start_revision = start_revision
-        self._hand_in = hand_in
+        self._deliver = deliver
         self._watch: Watch | None = None
         self.is_cancelled = False
 
@@ -266,15 +266,15 @@ class _Subscription:
 
     def _take(self, batch: Batch) -> None:
         if not self.is_cancelled:
-            self._hand_in(WatchUpdate(self._key, batch), self)
+            self._deliver(WatchUpdate(self._key, batch), self)
 
     def _lose(self, error: StoreError) -> None:
         if not self.is_cancelled:
-            self._hand_in(WatchLost(self._key, error), self)
+            self._deliver(WatchLost(self._key, error), self)
 
 
-def _cancel(followed: list[_Subscription]) -> None:
-    for following in followed:
+def _cancel(subscriptions: list[_Subscription]) -> None:
+    for following in subscriptions:
         following.cancel()
 
 

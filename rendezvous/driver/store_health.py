@@ -16,37 +16,37 @@ import math
 from rendezvous.errors import Compacted, LeaseNotFound, StoreError
 from rendezvous.settings import Settings
 
-PATIENCE_S = 1.0
+LOG_DELAY_S = 1.0
 """So long something must go wrong before it is told. The first words of a server that ends are about broken
 connections, and a second later it is plain what is the matter."""
 SLOW_S = 1.0
 """A write that takes so long is told; an etcd on a disk made for it takes some milliseconds."""
-_NO_TROUBLE = (LeaseNotFound, Compacted)  # answers as any other
+_HARMLESS_ERRORS = (LeaseNotFound, Compacted)  # answers as any other
 
 
 class StoreHealthLog:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._since: dict[str, float] = {}  # purpose -> when it was first refused, and it was never answered since
-        self._told: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
         self._slow_s = 0.0  # how long a write takes, as was told last
 
     def note(self, purpose: str, error: StoreError | None, now: float, took_s: float = 0.0) -> str:
         """A request for this purpose was answered, or failed, after so long; the sentence to be told, mostly ""."""
-        if error is None or isinstance(error, _NO_TROUBLE):
+        if error is None or isinstance(error, _HARMLESS_ERRORS):
             return self._note_answer(purpose) or (self._note_pace(took_s) if purpose == "write" else "")
         since = self._since.setdefault(purpose, now)
-        if now < since + PATIENCE_S or purpose in self._told:
+        if now < since + LOG_DELAY_S or purpose in self._logged:
             return ""
         sentence = f"{error} ({error.hint})" if error.hint else str(error)
-        is_news = sentence not in self._told.values()
-        self._told[purpose] = sentence
+        is_news = sentence not in self._logged.values()
+        self._logged[purpose] = sentence
         return sentence if is_news else ""
 
     def _note_answer(self, purpose: str) -> str:
         self._since.pop(purpose, None)
-        was_told = self._told.pop(purpose, "")
-        return "the store does what it is asked again" if was_told and not self._told else ""
+        was_told = self._logged.pop(purpose, "")
+        return "the store does what it is asked again" if was_told and not self._logged else ""
 
     def _note_pace(self, took_s: float) -> str:
         """Told once, again when it is twice as bad, and when it is over."""

@@ -19,11 +19,11 @@ class WorkerPool:
         self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._busy_count = 0  # pieces of work given and not yet done
-        self._counting = threading.Lock()
+        self._count_lock = threading.Lock()
 
     def submit(self, work: Work) -> None:
         """Have it done as soon as a thread is free; one more is hired if none is and the number allows."""
-        with self._counting:
+        with self._count_lock:
             self._busy_count += 1
             is_short = self._busy_count > len(self._threads)
         self._queue.put(work)
@@ -52,5 +52,5 @@ class WorkerPool:
             try:
                 work()
             finally:
-                with self._counting:
+                with self._count_lock:
                     self._busy_count -= 1

@@ -37,7 +37,7 @@ class RestartBudget:
         """Charges that count against the budget now."""
         return sum(1 for at in self.charged_at if now - at <= window_s)
 
-    def with_round_of(self, duration_s: float, settings: Settings, *, is_futile: bool = False) -> RestartBudget:
+    def add_round(self, duration_s: float, settings: Settings, *, is_futile: bool = False) -> RestartBudget:
         """After a round that ran for so long. `is_futile`: it counts as short, whatever it took."""
         is_short = is_futile or duration_s < settings.min_round_time_s
         return replace(self, short_rounds=self.short_rounds + 1 if is_short else 0)
@@ -86,7 +86,7 @@ class RestartBudget:
         )
 
 
-def from_seal(seal: Seal, seen_at: float) -> RestartBudget:
+def restore_budget(seal: Seal, seen_at: float) -> RestartBudget:
     """The ledger that a seal carries, on the clock of a leader who saw the seal at `seen_at`."""
     return RestartBudget(
         restart_count=seal.restart_count,
@@ -100,20 +100,24 @@ def from_seal(seal: Seal, seen_at: float) -> RestartBudget:
     )
 
 
-def into_seal(seal: Seal, ledger: RestartBudget, now: float) -> Seal:
+def add_to_seal(seal: Seal, restart_budget: RestartBudget, now: float) -> Seal:
     """The seal with the ledger written into it as ages."""
     return replace(
         seal,
-        restart_count=ledger.restart_count,
-        charge_ages_s=tuple(_age_s(at, now) for at in ledger.charged_at),
-        short_rounds=ledger.short_rounds,
-        provisional_round=ledger.provisional_round,
-        provisional_age_s=_age_s(ledger.provisional_since, now) if ledger.provisional_round else 0.0,
-        port_taken_rounds=ledger.port_taken_rounds,
-        losses=tuple((mark.node, _age_s(mark.at, now)) for mark in ledger.losses),
-        first_failures=tuple((mark.node, mark.rank, _age_s(mark.at, now)) for mark in ledger.first_failures),
+        restart_count=restart_budget.restart_count,
+        charge_ages_s=tuple(_compute_age_s(at, now) for at in restart_budget.charged_at),
+        short_rounds=restart_budget.short_rounds,
+        provisional_round=restart_budget.provisional_round,
+        provisional_age_s=_compute_age_s(restart_budget.provisional_since, now)
+        if restart_budget.provisional_round
+        else 0.0,
+        port_taken_rounds=restart_budget.port_taken_rounds,
+        losses=tuple((mark.node, _compute_age_s(mark.at, now)) for mark in restart_budget.losses),
+        first_failures=tuple(
+            (mark.node, mark.rank, _compute_age_s(mark.at, now)) for mark in restart_budget.first_failures
+        ),
     )
 
 
-def _age_s(at: float, now: float) -> float:
+def _compute_age_s(at: float, now: float) -> float:
     return round(now - at, 3)

@@ -36,10 +36,10 @@ def list_staying(view: View) -> list[MemberView]:
     return sorted(stay, key=lambda member: member.create_revision)
 
 
-def choose_members(view: View, ledger: RestartBudget, now: float, settings: Settings, sizer: Sizer) -> MemberChoice:
+def choose_members(view: View, budget: RestartBudget, now: float, settings: Settings, sizer: Sizer) -> MemberChoice:
     """All who stay, but those on the bench only as far as nothing is possible without them, shortest bench first."""
     stay = list_staying(view)
-    benches = {node: bench for node, bench in ledger.find_quarantines(settings).items() if bench.until > now}
+    benches = {node: bench for node, bench in budget.find_quarantines(settings).items() if bench.until > now}
     benched = {member.member.member_id: benches[member.node] for member in stay if member.node in benches}
     able = [member for member in stay if member.member.member_id not in benched]
     size = sizer(able)
@@ -59,9 +59,9 @@ def decide_growth(view: View, seal: Seal, now: float, settings: Settings, sizer:
     reason = f"round {seal.round} runs {seal.world_size} ranks"
     if view.own_id not in view.active:
         reason += " without this node, which stands by as a spare"
-    if settings.growth == "never" or any(view.outcome(m) == "succeeded" for m in view.active):
+    if settings.growth == "never" or any(view.get_outcome(m) == "succeeded" for m in view.active):
         return Wait(math.inf, reason)
-    chosen = choose_members(view, view.ledger, now, settings, sizer)
+    chosen = choose_members(view, view.budget, now, settings, sizer)
     free_at = min((bench.until for bench in chosen.quarantined.values()), default=math.inf)
     if chosen.size.world_size <= seal.world_size:
         return Wait(free_at, reason)
@@ -82,8 +82,8 @@ def _find_arrival(view: View, member: MemberView, settings: Settings) -> float:
     if member.member.member_id in view.active:
         return -math.inf
     bench = (
-        view.ledger.find_quarantines(settings).get(member.node)
-        if view.ledger.losses or view.ledger.first_failures
+        view.budget.find_quarantines(settings).get(member.node)
+        if view.budget.losses or view.budget.first_failures
         else None
     )
     return max(member.seen_at, bench.until if bench is not None else -math.inf)

@@ -26,7 +26,7 @@ OTHER_LENGTH_MAX = 20_000  # longer texts are left out: every agent of a large j
 
 def charge_round(view: View, seal: Seal, stop: Stop, now: float, settings: Settings) -> RestartBudget | Wait | Finish:
     """The budget after this round, unless the job ends with it or it is too early to tell."""
-    ledger = view.ledger.trim(now, settings)
+    ledger = view.budget.trim(now, settings)
     departed_at = view.list_departure_times()
     failures = view.list_failed()
     if departed_at:
@@ -36,7 +36,7 @@ def charge_round(view: View, seal: Seal, stop: Stop, now: float, settings: Setti
     ):
         ledger = replace(ledger, port_taken_rounds=ledger.port_taken_rounds + 1)
     elif failures:
-        explained_at = _explanation_deadline(view, failures, settings)
+        explained_at = _find_cause_deadline(view, failures, settings)
         if len(view.active) > 1 and explained_at > now and must_await_cause(view, failures, ledger, now, settings):
             words = f"round {seal.round} failed: waiting whether a lost node explains it"
             return Wait(explained_at, words, rule="charge put off")
@@ -50,7 +50,7 @@ def charge_round(view: View, seal: Seal, stop: Stop, now: float, settings: Setti
         ledger = replace(ledger, port_taken_rounds=0)
     ledger = ledger.settle(now, settings.settle_s)
     is_futile = _is_futile(view, ledger, now, settings)
-    ledger = ledger.with_round_of(stop.ran_s, settings, is_futile=is_futile)
+    ledger = ledger.add_round(stop.ran_s, settings, is_futile=is_futile)
     if ledger.short_rounds >= settings.no_progress_rounds:
         reason = f"no progress: {ledger.short_rounds} rounds in a row lasted less than {settings.min_round_time_s:g} s"
         reason += ", or were lost with a node that is lost again and again" if is_futile else ""
@@ -61,13 +61,13 @@ def charge_round(view: View, seal: Seal, stop: Stop, now: float, settings: Setti
 
 
 def _excuse_departure(
-    view: View, ledger: RestartBudget, departed_at: Sequence[float], settings: Settings
+    view: View, budget: RestartBudget, departed_at: Sequence[float], settings: Settings
 ) -> RestartBudget:
     """A node was lost or left: no charge for this round, nor for one just before that this explains too."""
-    if ledger.provisional_round and min(departed_at) - ledger.provisional_since <= settings.settle_s:
-        ledger = ledger.refund()
+    if budget.provisional_round and min(departed_at) - budget.provisional_since <= settings.settle_s:
+        budget = budget.refund()
     marks = [Strike(view.nodes[m], view.lost_at[m]) for m in sorted(view.list_lost()) if m in view.nodes]
-    return replace(ledger.add_strikes(losses=marks), port_taken_rounds=0)
+    return replace(budget.add_strikes(losses=marks), port_taken_rounds=0)
 
 
 def _find_culprits(view: View, failures: Sequence[str], failed_at: float) -> list[Strike]:
@@ -79,31 +79,31 @@ def _find_culprits(view: View, failures: Sequence[str], failed_at: float) -> lis
     return [Strike(view.nodes[first], failed_at, status.rank)]
 
 
-def _is_futile(view: View, ledger: RestartBudget, now: float, settings: Settings) -> bool:
+def _is_futile(view: View, budget: RestartBudget, now: float, settings: Settings) -> bool:
     """Whether the round was lost with a node that is lost again and again, and ran only since there was no other.
 
     An agent that crashes under ever new member ids makes rounds as long as a lease, which look like progress.
     """
-    benches = ledger.find_quarantines(settings)
+    benches = budget.find_quarantines(settings)
     lost = {view.nodes[m] for m in view.list_lost() if m in view.nodes}
     return any(node in lost and bench.until > now for node, bench in benches.items())
 
 
 def must_await_cause(
-    view: View, failures: Sequence[str], ledger: RestartBudget, now: float, settings: Settings
+    view: View, failures: Sequence[str], budget: RestartBudget, now: float, settings: Settings
 ) -> bool:
     """Whether the next step depends on who is to blame: the budget is spent, or a node may be dying right now."""
-    is_spent = _is_spent(view, failures, ledger, now, settings)
+    is_spent = _is_spent(view, failures, budget, now, settings)
     return is_spent or _are_secondary(view, failures) or bool(_list_unreachable(view))
 
 
-def _is_spent(view: View, failures: Sequence[str], ledger: RestartBudget, now: float, settings: Settings) -> bool:
+def _is_spent(view: View, failures: Sequence[str], budget: RestartBudget, now: float, settings: Settings) -> bool:
     """Whether no restart may follow: by the job's budget, or by the word of a node that counts on its own."""
     is_final = any(view.statuses[m].status.is_final for m in failures)
-    return is_final or ledger.count_spent(now, settings.restart_window_s) >= settings.max_restarts
+    return is_final or budget.count_spent(now, settings.restart_window_s) >= settings.max_restarts
 
 
-def _explanation_deadline(view: View, failures: Sequence[str], settings: Settings) -> float:
+def _find_cause_deadline(view: View, failures: Sequence[str], settings: Settings) -> float:
     """Until when a loss may still turn up that explains these failures."""
     failed_at = min(view.statuses[m].failed_at for m in failures)
     settled_at = failed_at + settings.settle_s
@@ -138,7 +138,7 @@ def _make_failure(
     view: View,
     seal: Seal,
     failures: Sequence[str],
-    ledger: RestartBudget,
+    restart_budget: RestartBudget,
     now: float,
     settings: Settings,
     reason: str = "",
@@ -147,7 +147,7 @@ def _make_failure(
     first, *others = _sort_failures(view, failures)
     cause = view.statuses[first]
     rivals = [m for m in others if view.statuses[m].status.is_peer_loss == cause.status.is_peer_loss]
-    spent = ledger.count_spent(now, settings.restart_window_s)
+    spent = restart_budget.count_spent(now, settings.restart_window_s)
     budget = f"{spent} of {settings.max_restarts} restarts used" if settings.max_restarts else "no restarts allowed"
     final = [m for m in failures if view.statuses[m].status.is_final]
     if final and spent < settings.max_restarts:
@@ -157,7 +157,7 @@ def _make_failure(
         kind="failure",
         exit_code=cause.status.exit_code or EXIT_FAILURE,
         round=seal.round,
-        reason=reason or f"a worker failed on {view.name(first)} in round {seal.round}, {budget}",
+        reason=reason or f"a worker failed on {view.get_name(first)} in round {seal.round}, {budget}",
         failure=cause.status.failure,
         is_first_sure=not any(
             abs(view.statuses[m].failed_at - cause.failed_at) <= settings.blame_window_s for m in rivals

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 
 from rendezvous import records
-from rendezvous.events import Candidate, MakePlan, PlanReady, PlanRefused
+from rendezvous.events import MakePlan, PlanReady, PlanRefused, RosterMember
 from rendezvous.leader import budget
 from rendezvous.leader.decisions import SealRound
 from rendezvous.leader.guarded_writer import OPERATIONS_PER_TXN, GuardedWriter
@@ -52,29 +52,29 @@ class RoundCommit:
         member: MemberMachine,
         job: records.Keys,
         writer: GuardedWriter,
-        sight: ViewBuilder,
+        view_builder: ViewBuilder,
         refuse: Callable[[int, str, float], None],
     ) -> None:
         self._member = member
         self._job = job
         self._writer = writer
-        self._sight = sight
+        self._view_builder = view_builder
         self._refuse = refuse
-        self._plan_asked: tuple[int, int, tuple[str, ...]] | None = None  # id, round, roster
+        self._plan_request: tuple[int, int, tuple[str, ...]] | None = None  # id, round, roster
         self._plan: PlanReady | PlanRefused | None = None
-        self._made: _Draft | None = None
+        self._draft: _Draft | None = None
         self._written_count = 0  # of its puts, those that are known to have happened
         self._spare_reasons: Mapping[str, str] = {}
-        self._list_at = -math.inf  # when the next list of spares may be written
+        self._spares_due_at = -math.inf  # when the next list of spares may be written
 
     def take_plan(self, event: PlanReady | PlanRefused) -> None:
-        if self._plan_asked is not None and event.id == self._plan_asked[0]:
+        if self._plan_request is not None and event.id == self._plan_request[0]:
             self._plan = event
 
     def commit(self, view: View, decision: SealRound, now: float) -> None:
         """Take the next step towards sealing this roster."""
         round = view.seal.round + 1 if view.seal else 1
-        if self._plan_asked is None or self._plan_asked[1:] != (round, decision.roster):
+        if self._plan_request is None or self._plan_request[1:] != (round, decision.roster):
             self._ask_for_plan(view, round, decision.roster)
         elif isinstance(self._plan, PlanRefused):
             self._refuse(round - 1, self._plan.reason, now)
@@ -82,17 +82,17 @@ class RoundCommit:
             self._assign(round, view, self._plan, decision, now)
 
     def _ask_for_plan(self, view: View, round: int, roster: tuple[str, ...]) -> None:
-        plan_id = self._member.next_id()
-        self._plan_asked, self._plan = (plan_id, round, roster), None
-        candidates = tuple(self._candidate(view, member_id) for member_id in roster)
-        previous = dict(self._sight.contents)
-        names = {member_id: view.name(member_id) for member_id in previous}
+        plan_id = self._member.make_request_id()
+        self._plan_request, self._plan = (plan_id, round, roster), None
+        candidates = tuple(self._make_roster_member(view, member_id) for member_id in roster)
+        previous = dict(self._view_builder.contents)
+        names = {member_id: view.get_name(member_id) for member_id in previous}
         self._member.emit(MakePlan(plan_id, round, candidates, previous, names))
 
-    def _candidate(self, view: View, member_id: str) -> Candidate:
+    def _make_roster_member(self, view: View, member_id: str) -> RosterMember:
         member, status = view.members[member_id], view.statuses.get(member_id)
         port = (status.status.worker_port if status is not None else 0) or member.member.worker_port
-        return Candidate(member_id, member.member.description, port, member.create_revision)
+        return RosterMember(member_id, member.member.description, port, member.create_revision)
 
     def _assign(self, round: int, view: View, plan: PlanReady, decision: SealRound, now: float) -> None:
         """Write the assignments in batches, one at a time, then the seal.
@@ -100,9 +100,9 @@ class RoundCommit:
         After a write that was not answered it goes on where it was: the same plan has the same token, so that what was
         written late is what is written again. With a slow store there would be no end otherwise.
         """
-        if self._made is None or self._made.plan is not plan:
-            self._made, self._written_count = self._make(round, view, plan), 0
-        made = self._made
+        if self._draft is None or self._draft.plan is not plan:
+            self._draft, self._written_count = self._make_draft(round, view, plan), 0
+        made = self._draft
         still_current = self._writer.guard_unchanged(self._job.round)
 
         def next_batch(now: float) -> None:
@@ -128,13 +128,13 @@ class RoundCommit:
 
         next_batch(now)
 
-    def _make(self, round: int, view: View, plan: PlanReady) -> _Draft:
+    def _make_draft(self, round: int, view: View, plan: PlanReady) -> _Draft:
         token = self._member.make_token()
         made = {
             member_id: Assignment(round=round, plan_token=token, content=content, node=view.nodes.get(member_id, ""))
             for member_id, content in sorted(plan.assignments.items())
         }
-        name = self._job.assignment
+        name = self._job.make_assignment_key
         puts = tuple(self._writer.make_put(name(round, token, member_id), one) for member_id, one in made.items())
         return _Draft(plan, token, made, puts)
 
@@ -143,30 +143,30 @@ class RoundCommit:
         seal: Seal,
         view: View,
         plan: PlanReady,
-        made: Mapping[str, Assignment],
+        assignments: Mapping[str, Assignment],
         decision: SealRound,
         still_current: tuple[Compare, ...],
         now: float,
     ) -> None:
         """`still_current` is as old as the decision: what has been sealed since then must not be sealed over."""
         self._spare_reasons = plan.spare_reasons
-        spares = self._spares(view, made, seal.round, now)
+        spares = self._make_spares(view, assignments, seal.round, now)
         past = RoundHistory(
             round=seal.round,
             world_size=seal.world_size,
-            node_count=len(made),
+            node_count=len(assignments),
             coordinator=seal.coordinator,
             reason="; ".join(dict.fromkeys((decision.reason, *plan.reasons, *plan.remarks)))[:REASONS_LENGTH_MAX],
         )
         writes: tuple[Operation, ...] = (
-            self._writer.make_put(self._job.round, budget.into_seal(seal, decision.ledger, now)),
-            self._writer.make_put(self._job.round_history(seal.round), past),
+            self._writer.make_put(self._job.round, budget.add_to_seal(seal, decision.budget, now)),
+            self._writer.make_put(self._job.make_history_key(seal.round), past),
             self._writer.make_put(self._job.spares, spares),
             *self._list_garbage(view, seal.round),
         )
 
         def on_done(now: float) -> None:
-            self._sight.note_round(seal.plan_token, made)
+            self._view_builder.note_round(seal.plan_token, assignments)
 
         self._member.log_status(f"round {seal.round}: {decision.reason}")
         for remark in plan.remarks:
@@ -182,20 +182,20 @@ class RoundCommit:
         """Write who stands by now, if that has changed."""
         if view.seal is None:
             return
-        spares = self._spares(view, view.active, view.seal.round, now)
+        spares = self._make_spares(view, view.active, view.seal.round, now)
         known = self._member.read(Spares, self._job.spares)
         if known is not None and (known.member_ids, known.why) == (spares.member_ids, spares.why):
             return
-        if now < self._list_at:
-            self._member.wake_by(self._list_at)
+        if now < self._spares_due_at:
+            self._member.wake_by(self._spares_due_at)
             return
-        self._list_at = now + SPARES_PAUSE_S_PER_MEMBER * len(view.members)
+        self._spares_due_at = now + SPARES_PAUSE_S_PER_MEMBER * len(view.members)
         guards = self._writer.guard_unchanged(self._job.round, self._job.spares)
         self._writer.write("list the spares", guards, [self._writer.make_put(self._job.spares, spares)], now)
 
-    def _spares(self, view: View, active: Collection[str], round: int, now: float) -> Spares:
+    def _make_spares(self, view: View, active: Collection[str], round: int, now: float) -> Spares:
         """Those without ranks, and why: who came first first."""
-        benches = view.ledger.find_quarantines(self._member.settings)
+        benches = view.budget.find_quarantines(self._member.settings)
         known = self._member.read(Spares, self._job.spares)
         reasons = known.why if known is not None else {}
         found: dict[str, str] = {}
@@ -221,12 +221,12 @@ class RoundCommit:
     def _list_garbage(self, view: View, round: int) -> list[Operation]:
         """What nobody will read again once `round` is sealed."""
         job = self._job
-        gone = [Delete(job.status(member_id)) for member_id in view.statuses if member_id not in view.members]
+        gone = [Delete(job.make_status_key(member_id)) for member_id in view.statuses if member_id not in view.members]
         litter: list[Operation] = list(gone[:GARBAGE_MAX])
         if round > 2:
-            litter.append(Delete(job.assignments(round - 2), prefix=True))
+            litter.append(Delete(job.make_assignments_prefix(round - 2), prefix=True))
         if round > HISTORY_ROUNDS:
-            litter.append(Delete(job.round_history(round - HISTORY_ROUNDS)))
+            litter.append(Delete(job.make_history_key(round - HISTORY_ROUNDS)))
         return litter
 
     def _list_answered(self) -> list[str]:

@@ -2,7 +2,7 @@
 
 A round is sealed, runs, is stopped on all nodes, and only when nothing of it is left is the next one sealed.
 So there are three situations, told apart by the seal and the stop alone: no round runs (`_between`), one runs
-(`_running`), or one is being stopped (`_stopping`). Each answer carries the sentence that people read.
+(`_running`), or one is being stopped (`_decide_stopping`). Each answer carries the sentence that people read.
 
 Nothing here knows how large a useful world is: `sizer` answers that for any set of members.
 """
@@ -55,7 +55,7 @@ def decide(view: View, now: float, settings: Settings, sizer: Sizer) -> Decision
 
 def _decide(view: View, now: float, settings: Settings, sizer: Sizer) -> Decision:
     seal = view.seal
-    if seal is not None and view.active and all(view.outcome(m) == "succeeded" for m in view.active):
+    if seal is not None and view.active and all(view.get_outcome(m) == "succeeded" for m in view.active):
         # Also when a stop came too late, and when some of them are gone by now.
         return Finish(Verdict(kind="success", exit_code=0, round=seal.round, reason="all workers succeeded"))
     gone = sorted(m for m in view.gone if m in view.members)
@@ -110,7 +110,9 @@ def _is_leader_isolated(view: View) -> bool:
 
 
 def _describe_isolated_leader(view: View) -> str:
-    return f"{view.name(view.own_id)} leads, but reaches only {view.reached_count} of {view.others_count} other nodes"
+    return (
+        f"{view.get_name(view.own_id)} leads, but reaches only {view.reached_count} of {view.others_count} other nodes"
+    )
 
 
 def _describe_isolated(view: View, member_ids: Sequence[str], settings: Settings) -> str:
@@ -127,7 +129,7 @@ def _decide_first_round(view: View, now: float, settings: Settings, sizer: Sizer
     size = sizer(candidates)
     chosen = MemberChoice(candidates, size, {})
     if size.is_full:
-        return SealRound(chosen.roster, view.ledger, size.reason)
+        return SealRound(chosen.roster, view.budget, size.reason)
     patience_ends = view.opened_at + settings.start_timeout_s
     if size.world_size == 0:
         if size.is_complete:
@@ -139,13 +141,13 @@ def _decide_first_round(view: View, now: float, settings: Settings, sizer: Sizer
     if settings.target_nodes:
         words = f"{len(candidates)} of the {settings.target_nodes} nodes asked for are here"
         if len(candidates) >= settings.target_nodes:
-            return SealRound(chosen.roster, view.ledger, f"{size.reason}; {words}")
+            return SealRound(chosen.roster, view.budget, f"{size.reason}; {words}")
         if now >= patience_ends:
-            return SealRound(chosen.roster, view.ledger, f"{size.reason}; after {settings.start_timeout_s:g} s {words}")
+            return SealRound(chosen.roster, view.budget, f"{size.reason}; after {settings.start_timeout_s:g} s {words}")
         return Wait(patience_ends, f"waiting for more nodes: {words}")
     until = max(candidate.seen_at for candidate in candidates) + settings.join_grace_s
     if now >= until:
-        return SealRound(chosen.roster, view.ledger, f"{size.reason}; nobody came for {settings.join_grace_s:g} s")
+        return SealRound(chosen.roster, view.budget, f"{size.reason}; nobody came for {settings.join_grace_s:g} s")
     return Wait(until, f"waiting for more nodes: {size.reason}")
 
 
@@ -172,7 +174,7 @@ def _decide_running(
         because = f"{view.describe(leaving)} leaving, and " if leaving else ""
         return EndRound("kill", f"{because}a worker failed on {view.describe(failed)} in round {seal.round}")
     if leaving:
-        until = min(view.leaving_at(m) for m in leaving) + settings.leave_settle_s
+        until = min(view.get_leaving_at(m) for m in leaving) + settings.leave_settle_s
         everybody_leaves = all(view.is_leaving(m) for m in view.members)
         if now >= until or everybody_leaves:
             return EndRound("grace", f"{view.describe(leaving)} leaving in round {seal.round}")
@@ -198,7 +200,7 @@ def _wait_for_unaware(view: View, unaware: Sequence[str], what: str) -> Wait:
 
 
 def _decide_stopping(view: View, stop: Stop, unstopped: Sequence[str], now: float, settings: Settings) -> Decision:
-    until = view.stopped_at + settings.gone_within_s(stop.mode)
+    until = view.stopped_at + settings.compute_gone_within_s(stop.mode)
     if now < until:
         return Wait(until, f"stopping round {stop.round} ({stop.reason}): waiting for {view.describe(unstopped)}")
     others = tuple(m for m in unstopped if m != view.own_id)
@@ -233,11 +235,11 @@ def _decide_between(view: View, seal: Seal, stop: Stop, now: float, settings: Se
             reason = f"too few nodes came back within {settings.rejoin_timeout_s:g} s: {words}"
             return Finish(_make_failure(seal.round, reason))
         return Wait(until, f"waiting for nodes to come back: {words}", is_limit=True)
-    until = view.stopped_at + settings.backoff_s(ledger.short_rounds)
+    until = view.stopped_at + settings.compute_backoff_s(ledger.short_rounds)
     if now < until:
         words = f"round {seal.round} was short, as {ledger.short_rounds - 1} before it: pausing"
         return Wait(until, words, rule="backoff")
-    benched = [f"; {view.name(m)}: {bench.reason}" for m, bench in sorted(chosen.quarantined.items())]
+    benched = [f"; {view.get_name(m)}: {bench.reason}" for m, bench in sorted(chosen.quarantined.items())]
     return SealRound(chosen.roster, ledger, chosen.size.reason + "".join(benched[:4]))
 
 

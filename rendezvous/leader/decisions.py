@@ -29,7 +29,7 @@ class SealRound(NamedTuple):
     """Ask for a plan of these members and seal it, with the budget as it will stand."""
 
     roster: tuple[str, ...]
-    ledger: RestartBudget
+    budget: RestartBudget
     reason: str
 
 
@@ -38,7 +38,7 @@ class Fence(NamedTuple):
 
     member_ids: tuple[str, ...]
     reason: str
-    is_proven: bool = False
+    is_confirmed_gone: bool = False
     rule: str = ""
 
 

@@ -36,12 +36,12 @@ class Election:
         self._ranked_token = ""  # the last plan that gave this agent ranks, under whatever member id
         self._spare_id = ""  # the last member id under which this agent was listed as a spare
         self._unaware_until: dict[str, float] = {}  # as in View, of leaders and memberships before
-        self.leading: Leader | None = None
+        self.leader: Leader | None = None
         self.begin_membership()
 
     def begin_membership(self) -> None:
         """Lead no more, and know no leader."""
-        self.leading = None
+        self.leader = None
         self._campaign_at = -math.inf
         self._takeover: Takeover | None = None  # while there is no leader, and this member is not of the roster
         self._connect_to(None, math.inf)
@@ -51,7 +51,7 @@ class Election:
 
         What this member knows of others as a leader is kept, for it may lead again in a moment.
         """
-        known = {**self._unaware_until, **(self.leading.unaware_until if self.leading is not None else {})}
+        known = {**self._unaware_until, **(self.leader.unaware_until if self.leader is not None else {})}
         self._unaware_until = {member_id: until for member_id, until in known.items() if now < until}
         until = now + self._member.settings.lease_ttl_s
         self._unaware_until.update((member_id, until) for member_id in member_ids)
@@ -61,8 +61,8 @@ class Election:
         self._ranked_token = seal.plan_token
 
     def take_plan(self, event: PlanReady | PlanRefused) -> None:
-        if self.leading is not None:
-            self.leading.take_plan(event)
+        if self.leader is not None:
+            self.leader.take_plan(event)
 
     def make_leader_put(self, job: records.Keys) -> Put:
         """What says that this member leads, on its own lease."""
@@ -83,7 +83,7 @@ class Election:
         spares = member.read(Spares, job.spares)
         if spares is not None and member.member_id in spares.member_ids:
             self._spare_id = member.member_id
-        if self.leading is not None and (held is None or held.mod_revision != self.leading.revision):
+        if self.leader is not None and (held is None or held.mod_revision != self.leader.revision):
             self._stop_leading(job, now)
         if leader is None or held is None:
             self._elect(job, seal, now)
@@ -95,16 +95,16 @@ class Election:
             self._take_over(job, leader, seal, now)
         else:
             self._connect_to(None, now)
-            if self.leading is None:
+            if self.leader is None:
                 current = member.join.current_key
-                self.leading = Leader(member, job, current, held.mod_revision, self._sizer, now, self._unaware_until)
+                self.leader = Leader(member, job, current, held.mod_revision, self._sizer, now, self._unaware_until)
             if not member.has_lost_watch and not member.lease.is_store_away:  # nothing is decided on what may be old
-                self.leading.advance(now)
+                self.leader.advance(now)
 
     def _stop_leading(self, job: records.Keys, now: float) -> None:
         self.note_unaware((), now)
         self._member.unwatch(job.members, job.statuses, job.spec, self._member.join.current_key)
-        self.leading = None
+        self.leader = None
 
     def _connect_to(self, leader: LeaderRecord | None, now: float) -> None:
         """Keep a presence connection to this leader and to nobody else."""
@@ -133,7 +133,7 @@ class Election:
     def _elect(self, job: records.Keys, seal: Seal | None, now: float) -> None:
         """Try to lead when it is this member's turn."""
         if self._campaign_at == math.inf:
-            self._campaign_at = now + self._campaign_delay_s(seal)
+            self._campaign_at = now + self._compute_campaign_delay_s(seal)
             former = self._connected_to.member_id
             self.note_unaware([former] if self._member.peers.is_reached(former) else [], now)
         order = self.find_takeover_request(job)
@@ -142,7 +142,7 @@ class Election:
         elif order is not None or seal is None or self.may_lead(job, seal, now):
             self._campaign(job, order, now)
 
-    def _campaign_delay_s(self, seal: Seal | None) -> float:
+    def _compute_campaign_delay_s(self, seal: Seal | None) -> float:
         """How long to wait before trying: successors one after the other, all others a random time behind them.
 
         So a leader that has left or whose lease has ended is followed at once, and not by all at the same time. Nobody
@@ -172,7 +172,7 @@ class Election:
             return True
         if self._takeover is None or self._takeover.seal.plan_token != seal.plan_token:
             self._takeover = Takeover(self._member, seal)
-        return self._takeover.belongs or self._takeover.may_lead(job, now)
+        return self._takeover.is_in_roster or self._takeover.may_lead(job, now)
 
     def _is_in_roster(self, job: records.Keys, seal: Seal) -> bool:
         """Whether no outage is held out without this agent's word, whatever member it was when it was counted in.
@@ -184,7 +184,7 @@ class Election:
 
     def _campaign(self, job: records.Keys, order: KeyValue | None, now: float) -> None:
         consumed: tuple[Operation, ...] = ()
-        guards: tuple[Compare, ...] = (Compare(job.leader, "mod", "=", self._member.cache.revision(job.leader)),)
+        guards: tuple[Compare, ...] = (Compare(job.leader, "mod", "=", self._member.cache.get_revision(job.leader)),)
         if order is not None:
             consumed = (Delete(order.key),)
             guards += (Compare(order.key, "mod", "=", order.mod_revision),)
@@ -195,7 +195,7 @@ class Election:
     def _take_over(self, job: records.Keys, leader: LeaderRecord, seal: Seal | None, now: float) -> None:
         """Take over from a leader of which nothing is left, in the order that the seal names."""
         member = self._member
-        gone_since = member.peers.gone_since(leader.member_id, leader.presence_address)
+        gone_since = member.peers.get_gone_since(leader.member_id, leader.presence_address)
         order = self._list_successors(seal)
         if gone_since == math.inf or member.member_id not in order or member.leave.is_leaving:
             return
@@ -203,7 +203,7 @@ class Election:
         if now < at:
             member.wake_by(at)
             return
-        former, revision = job.member(leader.member_id), member.cache.revision(job.leader)
+        former, revision = job.make_member_key(leader.member_id), member.cache.get_revision(job.leader)
 
         def on_reply(answer: Answer, now: float) -> None:
             assert isinstance(answer, TxnResult)
@@ -222,14 +222,14 @@ class Election:
     ) -> None:
         """Put the leader's key on the own lease, if nothing has changed that this was decided on."""
         member = self._member
-        own = job.member(member.member_id)
+        own = job.make_member_key(member.member_id)
         compares = (
             *guards,
             Compare(own, "create", "=", member.member_revision),
             Compare(job.verdict, "create", "=", 0),
             # Who belongs to the roster may have changed under leaders that have come and gone unseen.
-            Compare(job.round, "mod", "=", member.cache.revision(job.round)),
-            Compare(job.spares, "mod", "=", member.cache.revision(job.spares)),
+            Compare(job.round, "mod", "=", member.cache.get_revision(job.round)),
+            Compare(job.spares, "mod", "=", member.cache.get_revision(job.spares)),
         )
         put = self.make_leader_put(job)
         reads = (Get(job.control, prefix=True), Get(own))

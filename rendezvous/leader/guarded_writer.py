@@ -37,7 +37,7 @@ class GuardedWriter:
         guards: Sequence[Compare],
         writes: Sequence[Operation],
         now: float,
-        then: Callable[[float], None] = lambda now: None,
+        on_done: Callable[[float], None] = lambda now: None,
     ) -> None:
         """Ask for one guarded transaction, and go on with `then` once it is known to have happened."""
 
@@ -49,19 +49,19 @@ class GuardedWriter:
                 return
             for write in writes:
                 self._note(write, answer.revision, now)
-            then(now)
+            on_done(now)
 
         def on_unknown(now: float) -> None:
             self._on_doubt()
 
-        own = Compare(self._job.member(self._member.member_id), "create", "=", self._member.member_revision)
+        own = Compare(self._job.make_member_key(self._member.member_id), "create", "=", self._member.member_revision)
         compares = (self.leader_guard, own, Compare(self._job.verdict, "create", "=", 0), *guards)
         request = Txn(compares, tuple(writes), (Get(self._job.control, prefix=True),))
         self._member.request("lead", why, request, on_reply, now, on_unknown)
 
     def guard_unchanged(self, *names: str) -> tuple[Compare, ...]:
         """Guards: these keys are as this leader knows them."""
-        return tuple(Compare(key, "mod", "=", self._member.cache.revision(key)) for key in names)
+        return tuple(Compare(key, "mod", "=", self._member.cache.get_revision(key)) for key in names)
 
     def make_put(self, key: str, record: records.AnyRecord, lease: int = 0) -> Put:
         return Put(key, self._member.encode(record, key), lease)

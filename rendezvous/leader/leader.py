@@ -63,7 +63,7 @@ class Leader:
         self._is_loaded = False
         self._loaded_at = -math.inf  # when the last read of everybody was sent
         self._has_lost_record = False  # one of those that everything rests on
-        self._is_following = False
+        self._is_watching = False
         self._observe_at = now
         self._verdict_lease = member.make_lease_id()
         self._verdict_lease_since = now  # when it may have been granted at the earliest
@@ -165,7 +165,7 @@ class Leader:
         followed = (self._current, job.spec, job.members, job.statuses)
         names = [*followed, job.control]
         if seal is not None:
-            names += [job.round_history(seal.round), job.assignments(seal.round, seal.plan_token)]
+            names += [job.make_history_key(seal.round), job.make_assignments_prefix(seal.round, seal.plan_token)]
 
         def on_reply(answer: Answer, now: float) -> None:
             assert isinstance(answer, TxnResult)
@@ -177,8 +177,8 @@ class Leader:
                 self._view_builder.note_round(seal.plan_token, known)
             for name, items_found in found.items():
                 mirror.load(items_found, name, now)
-            if not self._is_following:
-                self._is_following = True
+            if not self._is_watching:
+                self._is_watching = True
                 for name in followed:
                     self._member.watch(name, answer.revision + 1)
             self._is_loaded, self._loaded_at = True, self._member.sent_at
@@ -201,61 +201,61 @@ class Leader:
 
     def _write_history(self, round: int, reason: str, now: float) -> list[Operation]:
         """What is remembered of a round, once it has ended."""
-        key = self._job.round_history(round)
+        key = self._job.make_history_key(round)
         past = self._member.read(RoundHistory, key)
         is_sealed = self._member.cache.get(self._job.round) is not None  # not if the job was just removed
         if past is None or past.ended or not is_sealed:
             return []
-        ran_s = round_to_ms(now - self._member.cache.first_seen_at(self._job.round))
+        ran_s = round_to_ms(now - self._member.cache.get_first_seen_at(self._job.round))
         return [self._writer.make_put(key, replace(past, ended=reason[:1000], ran_s=ran_s))]
 
-    def _end_round(self, end: EndRound, now: float) -> None:
+    def _end_round(self, decision: EndRound, now: float) -> None:
         seal = self._member.read(Seal, self._job.round)
         assert seal is not None
-        ran_s = round_to_ms(now - self._member.cache.first_seen_at(self._job.round))
-        stop = Stop(round=seal.round, reason=end.reason, mode=end.mode, ran_s=ran_s)
-        writes = (self._writer.make_put(self._job.stop, stop), *self._write_history(seal.round, end.reason, now))
-        self._member.log_status(end.reason, end.rule)
+        ran_s = round_to_ms(now - self._member.cache.get_first_seen_at(self._job.round))
+        stop = Stop(round=seal.round, reason=decision.reason, mode=decision.mode, ran_s=ran_s)
+        writes = (self._writer.make_put(self._job.stop, stop), *self._write_history(seal.round, decision.reason, now))
+        self._member.log_status(decision.reason, decision.rule)
         guards = self._writer.guard_unchanged(self._job.round, self._job.stop)
         self._writer.write(f"stop round {seal.round}", guards, writes, now)
 
-    def _fence(self, fence: Fence, now: float) -> None:
+    def _fence(self, decision: Fence, now: float) -> None:
         """Delete members' keys, guarded: each may have registered again or gone by itself.
 
         Or it has said more than a watch has told yet. A success that the store holds must not be run again, and after
         its key a member writes nothing.
         """
-        some = fence.member_ids[:FENCED_PER_TXN]
-        names = [self._job.member(member_id) for member_id in some]
-        statuses = [self._job.status(member_id) for member_id in some]
+        some = decision.member_ids[:FENCED_PER_TXN]
+        names = [self._job.make_member_key(member_id) for member_id in some]
+        statuses = [self._job.make_status_key(member_id) for member_id in some]
 
         def on_done(now: float) -> None:
-            self._view_builder.note_fenced(some, is_proven=fence.is_proven)
+            self._view_builder.note_fenced(some, is_confirmed_gone=decision.is_confirmed_gone)
 
-        self._member.log_status(fence.reason, fence.rule)
+        self._member.log_status(decision.reason, decision.rule)
         why = f"fence {', '.join(some)}"
         guards = self._writer.guard_unchanged(*names, *statuses)
         self._writer.write(why, guards, [Delete(name) for name in names], now, on_done)
 
-    def _apply_command(self, order: ApplyCommand, now: float) -> None:
+    def _apply_command(self, decision: ApplyCommand, now: float) -> None:
         """Do what a person asked for and consume the request, or leave the answer in its place."""
         job = self._job
-        command_key = job.command(order.token)
+        command_key = job.make_command_key(decision.token)
         command = self._member.read(Command, command_key)
         assert command is not None
         names = [command_key]
         writes: list[Operation]
-        if order.answer:
-            writes = [self._writer.make_put(command_key, replace(command, answer=order.answer))]
-        elif order.drain:
-            names.append(job.drain(order.drain))
-            writes = [Delete(command_key), self._writer.make_put(names[-1], Drain(node_name=order.drain))]
+        if decision.answer:
+            writes = [self._writer.make_put(command_key, replace(command, answer=decision.answer))]
+        elif decision.drain:
+            names.append(job.make_drain_key(decision.drain))
+            writes = [Delete(command_key), self._writer.make_put(names[-1], Drain(node_name=decision.drain))]
         else:
-            names.append(job.drain(order.undrain))
+            names.append(job.make_drain_key(decision.undrain))
             writes = [Delete(command_key), Delete(names[-1])]
         self._writer.write(f"{command.kind} {command.target}", self._writer.guard_unchanged(*names), writes, now)
 
-    def _finish_job(self, conclusion: Finish, now: float) -> None:
+    def _finish_job(self, decision: Finish, now: float) -> None:
         """Write the verdict on a lease of its own, if what was decided on is unchanged.
 
         The key that names the job goes with the verdict: or whoever used the run id after that would find a job that
@@ -263,13 +263,13 @@ class Leader:
         """
         if not self._has_verdict_lease(now):
             return
-        verdict, current = conclusion.verdict, self._member.cache.get(self._current)
+        verdict, current = decision.verdict, self._member.cache.get(self._current)
         names = [self._job.round, self._job.stop, self._current]
         writes: list[Operation] = [self._writer.make_put(self._job.verdict, verdict, self._verdict_lease)]
         if current is not None and current.value == self._job.name.encode():
             writes.append(Put(self._current, current.value, self._verdict_lease))
-        if conclusion.token:
-            names.append(self._job.command(conclusion.token))
+        if decision.token:
+            names.append(self._job.make_command_key(decision.token))
             writes.append(Delete(names[-1]))
         writes += self._write_history(verdict.round, verdict.reason, now)
         self._writer.write(f"end the job: {verdict.kind}", self._writer.guard_unchanged(*names), writes, now)

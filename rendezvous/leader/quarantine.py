@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rendezvous.settings import Settings
 from rendezvous.values import NamedTuple
 
-MARKS_MAX = 1000  # the newest are kept: some 50 kB in a seal that every member reads
+STRIKES_MAX = 1000  # the newest are kept: some 50 kB in a seal that every member reads
 
 
 class Strike(NamedTuple):
@@ -37,21 +37,23 @@ def find_quarantines(
     losses: Sequence[Strike], first_failures: Sequence[Strike], settings: Settings
 ) -> Mapping[str, Quarantine]:
     """Every node with a bench, by node; some may be over."""
-    found = dict(_quarantines_of(losses, settings.flap_limit, "lost", settings))
+    found = dict(_list_quarantines(losses, settings.flap_limit, "lost", settings))
     poisoned = find_poisoned_ranks(first_failures)
     own_faults = [mark for mark in first_failures if mark.rank not in poisoned]
-    for node, bench in _quarantines_of(own_faults, settings.quarantine_failures, "its workers failed first", settings):
+    for node, bench in _list_quarantines(
+        own_faults, settings.quarantine_failures, "its workers failed first", settings
+    ):
         if node not in found or found[node].until < bench.until:
             found[node] = bench
     return found
 
 
-def _quarantines_of(
-    marks: Iterable[Strike], limit: int, what: str, settings: Settings
+def _list_quarantines(
+    strikes: Iterable[Strike], limit: int, what: str, settings: Settings
 ) -> Iterable[tuple[str, Quarantine]]:
     """`limit` marks within the window make a bench; each further one makes one that is twice as long."""
     by_node: dict[str, list[float]] = {}
-    for mark in marks:
+    for mark in strikes:
         by_node.setdefault(mark.node, []).append(mark.at)
     for node, times in by_node.items():
         last = max(times)
@@ -70,7 +72,7 @@ def find_poisoned_ranks(first_failures: Iterable[Strike]) -> set[int]:
     return {rank for rank, where in nodes.items() if rank >= 0 and len(where) > 1}
 
 
-def drop_old_strikes(marks: Sequence[Strike], now: float, settings: Settings) -> tuple[Strike, ...]:
+def drop_old_strikes(strikes: Sequence[Strike], now: float, settings: Settings) -> tuple[Strike, ...]:
     """The marks that may still matter."""
     since = now - settings.quarantine_window_s - settings.quarantine_max_s
-    return tuple(mark for mark in marks if mark.at >= since)[-MARKS_MAX:]
+    return tuple(mark for mark in strikes if mark.at >= since)[-STRIKES_MAX:]

@@ -28,7 +28,7 @@ def choose_request(view: View) -> Finish | ApplyCommand | None:
                 drained = ", ".join(sorted(view.drained)) or "none"
                 return ApplyCommand(token, answer=f"{command.target} is not drained; drained: {drained}")
             case "takeover":
-                return ApplyCommand(token, answer=f"this job has a leader, on node {view.name(view.own_id)}")
+                return ApplyCommand(token, answer=f"this job has a leader, on node {view.get_name(view.own_id)}")
             case kind:
                 return ApplyCommand(token, answer=f"{kind!r} is no request that this version of meshrun knows")
     return None
@@ -46,8 +46,8 @@ def _answer_drain(view: View, token: str, target: str) -> ApplyCommand:
         return ApplyCommand(token, answer="a node to drain is named by its name or its member id")
     if target in view.members:
         name = view.members[target].member.node_name
-        return ApplyCommand(token, drain=name if len(_find_named(view, name)) == 1 else target)
-    same = _find_named(view, target)
+        return ApplyCommand(token, drain=name if len(_find_by_name(view, name)) == 1 else target)
+    same = _find_by_name(view, target)
     if len(same) > 1:
         return ApplyCommand(
             token, answer=f"{len(same)} nodes are called {target}: give a member id, {' or '.join(same)}"
@@ -55,5 +55,5 @@ def _answer_drain(view: View, token: str, target: str) -> ApplyCommand:
     return ApplyCommand(token, drain=target)
 
 
-def _find_named(view: View, name: str) -> list[str]:
+def _find_by_name(view: View, name: str) -> list[str]:
     return sorted(member_id for member_id, member in view.members.items() if member.member.node_name == name)

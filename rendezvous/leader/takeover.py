@@ -24,20 +24,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rendezvous.machine import MemberMachine
 
-FIRST = 8  # so many look often
-REST_S_PER_MEMBER = 0.05  # between two looks of each other one: the rest together reads twenty times per second
+OBSERVERS_MAX = 8  # so many look often
+OBSERVE_PAUSE_S_PER_MEMBER = (
+    0.05  # between two looks of each other one: the rest together reads twenty times per second
+)
 
 
 class Takeover:
     """What this member has seen of the round under `seal`, to whose roster it does not belong, since it has no leader.
 
-    `belongs`: whether it has turned out that this member does belong to it.
+    `is_in_roster`: whether it has turned out that this member does belong to it.
     """
 
     def __init__(self, member: MemberMachine, seal: Seal) -> None:
         self._member = member
         self.seal = seal
-        self.belongs = False
+        self.is_in_roster = False
         self._observe_at = -math.inf
         self._is_among_first = False
         self._empty_since = math.inf  # since when the store shows nobody of the roster
@@ -62,7 +64,7 @@ class Takeover:
 
     def _observe(self, job: records.Keys, now: float) -> None:
         own_id = self._member.member_id
-        assigned = job.assignments(self.seal.round, self.seal.plan_token)
+        assigned = job.make_assignments_prefix(self.seal.round, self.seal.plan_token)
         reads = [Get(job.members, prefix=True), Get(assigned + own_id)]
         if self._is_among_first and self._nodes is None:
             reads.append(Get(assigned, prefix=True))
@@ -70,14 +72,14 @@ class Takeover:
         def on_reply(answer: Answer, now: float) -> None:
             assert isinstance(answer, TxnResult)
             members, own, *rest = (found.items for found in answer.found)
-            self.belongs = bool(own)  # it has ranks, and the round was stopped before it had read them
+            self.is_in_roster = bool(own)  # it has ranks, and the round was stopped before it had read them
             for items in rest:
-                self._nodes = {item.key.rpartition("/")[2]: self._node(item) for item in items}
-            first = sorted(members, key=lambda item: item.create_revision)[:FIRST]
-            self._is_among_first = job.member(own_id) in {item.key for item in first}
+                self._nodes = {item.key.rpartition("/")[2]: self._read_node(item) for item in items}
+            first = sorted(members, key=lambda item: item.create_revision)[:OBSERVERS_MAX]
+            self._is_among_first = job.make_member_key(own_id) in {item.key for item in first}
             if not self._is_among_first:
                 self._empty_since = math.inf
-                rest_s = max(len(members) * REST_S_PER_MEMBER, self._member.settings.lease_ttl_s)
+                rest_s = max(len(members) * OBSERVE_PAUSE_S_PER_MEMBER, self._member.settings.lease_ttl_s)
                 self._observe_at = now + rest_s * (1 + self._member.rng())
             elif self._nodes is None:
                 self._observe_at = now
@@ -88,7 +90,7 @@ class Takeover:
 
         self._member.request("campaign", "look for the round's nodes", Txn((), tuple(reads)), on_reply, now)
 
-    def _node(self, item: KeyValue) -> str:
+    def _read_node(self, item: KeyValue) -> str:
         assignment = self._member.decode(Assignment, item)
         return assignment.node if assignment is not None else ""
 

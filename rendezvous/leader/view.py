@@ -80,10 +80,10 @@ class View:
     lost_at: Mapping[str, float]
     names: Mapping[str, str]
     nodes: Mapping[str, str] = field(default_factory=dict)
-    ledger: RestartBudget
+    budget: RestartBudget
     saved_at: float = -math.inf
     gone: frozenset[str] = frozenset()
-    proven: frozenset[str] = frozenset()
+    confirmed_gone: frozenset[str] = frozenset()
     unreachable_since: Mapping[str, float] = field(default_factory=dict)
     reached_count: int = 0
     others_count: int = 0
@@ -93,7 +93,7 @@ class View:
     drained: Mapping[str, float] = field(default_factory=dict)
     commands: Mapping[str, Command] = field(default_factory=dict)
 
-    def leaving_at(self, member_id: str) -> float:
+    def get_leaving_at(self, member_id: str) -> float:
         """When the leader learned that this member leaves, or shall; infinite if it stays."""
         view = self.statuses.get(member_id)
         told_at = view.leaving_at if view is not None else math.inf
@@ -103,9 +103,9 @@ class View:
         return min(told_at, drained_at, self.drained.get(member_id, math.inf))
 
     def is_leaving(self, member_id: str) -> bool:
-        return self.leaving_at(member_id) < math.inf
+        return self.get_leaving_at(member_id) < math.inf
 
-    def outcome(self, member_id: str) -> str:
+    def get_outcome(self, member_id: str) -> str:
         view = self.statuses.get(member_id)
         if view is None or self.seal is None or view.status.plan_token != self.seal.plan_token:
             return ""
@@ -122,24 +122,28 @@ class View:
 
     def is_idle(self, member_id: str) -> bool:
         """Whether the round does not need this member: it has no ranks, has succeeded, or has stopped."""
-        return member_id not in self.active or self.has_stopped(member_id) or self.outcome(member_id) == "succeeded"
+        return member_id not in self.active or self.has_stopped(member_id) or self.get_outcome(member_id) == "succeeded"
 
     def is_pending(self, member_id: str) -> bool:
         """Whether this member has ranks whose work is not done yet."""
-        return member_id in self.active and self.outcome(member_id) != "succeeded"
+        return member_id in self.active and self.get_outcome(member_id) != "succeeded"
 
     def list_lost(self) -> list[str]:
         """Members whose work was not done when they vanished without a word."""
         return [m for m in self.lost_at if m not in self.members and self.is_pending(m) and not self.is_leaving(m)]
 
     def list_failed(self) -> list[str]:
-        return [m for m in self.active if self.outcome(m) == "failed"]
+        return [m for m in self.active if self.get_outcome(m) == "failed"]
 
     def list_doubtful(self, now: float) -> list[str]:
         """Members whose keys are gone, but whose workers a store outage may have kept alive."""
         if now >= self.no_omission_before:
             return []
-        return [m for m in self.lost_at if m not in self.members and m not in self.proven and not self.has_stopped(m)]
+        return [
+            m
+            for m in self.lost_at
+            if m not in self.members and m not in self.confirmed_gone and not self.has_stopped(m)
+        ]
 
     def list_perhaps_held(self, now: float) -> list[str]:
         """Members whose workers an outage may have kept alive beyond their keys, whatever is known of the keys.
@@ -147,7 +151,7 @@ class View:
         A watch may be late: whoever seems to be a member may be none any more, and is held by the word of all.
         """
         others = [m for m in self.active if m != self.own_id] if now < self.no_omission_before else []
-        return [m for m in others if m not in self.proven and not self.has_stopped(m)]
+        return [m for m in others if m not in self.confirmed_gone and not self.has_stopped(m)]
 
     def list_unaware(self, now: float) -> list[str]:
         """Members that may run on though their keys are gone, since the store has ended their leases early.
@@ -162,14 +166,14 @@ class View:
 
     def list_departure_times(self) -> list[float]:
         """When each active member that had not succeeded was missed, or told that it leaves."""
-        times = (min(self.lost_at.get(m, math.inf), self.leaving_at(m)) for m in self.active if self.is_pending(m))
+        times = (min(self.lost_at.get(m, math.inf), self.get_leaving_at(m)) for m in self.active if self.is_pending(m))
         return [at for at in times if at < math.inf]
 
-    def name(self, member_id: str) -> str:
+    def get_name(self, member_id: str) -> str:
         return self.names.get(member_id, member_id)
 
     def describe(self, member_ids: Iterable[str]) -> str:
         """These members' nodes in words: "node a", "nodes a, b", at most four of them by name."""
-        names = sorted(self.name(member_id) for member_id in member_ids)
+        names = sorted(self.get_name(member_id) for member_id in member_ids)
         shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
         return f"node {shown}" if len(names) == 1 else f"nodes {shown}"

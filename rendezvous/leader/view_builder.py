@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rendezvous.machine import MemberMachine
 
 
-class _Observed(NamedTuple):
+class _CachedView(NamedTuple):
     """A part of the picture, and the key it was made from."""
 
     item: KeyValue
@@ -43,12 +43,12 @@ class ViewBuilder:
         self._active: Mapping[str, None] = {}
         self._names: dict[str, str] = {}
         self._nodes: dict[str, str] = {}
-        self._members: dict[str, _Observed] = {}
-        self._statuses: dict[str, _Observed] = {}
+        self._members: dict[str, _CachedView] = {}
+        self._statuses: dict[str, _CachedView] = {}
         self._lost_at: dict[str, float] = {}
         self._failed_at: dict[str, float] = {}
         self._leaving_at: dict[str, float] = {}
-        self._proven: set[str] = set()
+        self._confirmed_gone: set[str] = set()
         self._fenced: set[str] = set()
         self.unaware_until = dict(unaware_until)
         self._doubts_until = max(unaware_until.values(), default=-math.inf)
@@ -63,7 +63,7 @@ class ViewBuilder:
         self.contents = {member_id: record.content for member_id, record in assignments.items()}
         self._active = dict.fromkeys(sorted(assignments))
         self._lost_at, self._failed_at = {}, {}
-        self._proven, self._fenced = set(), set()
+        self._confirmed_gone, self._fenced = set(), set()
         self._saved_count, self._saved_at = -1, -math.inf
         for known in (self._names, self._nodes, self._leaving_at):
             for member_id in [m for m in known if m not in assignments and m not in self._members]:
@@ -78,11 +78,11 @@ class ViewBuilder:
         """The members with ranks in the round that is known, in a fixed order."""
         return self._active.keys()
 
-    def note_fenced(self, member_ids: tuple[str, ...], *, is_proven: bool) -> None:
+    def note_fenced(self, member_ids: tuple[str, ...], *, is_confirmed_gone: bool) -> None:
         """This leader has deleted these members' keys. `is_proven`: nothing of them was left."""
         self._fenced.update(member_ids)
-        if is_proven:
-            self._proven.update(member_ids)
+        if is_confirmed_gone:
+            self._confirmed_gone.update(member_ids)
 
     def observe(self, now: float) -> View:
         """Everything, as it is known now."""
@@ -95,7 +95,7 @@ class ViewBuilder:
             elif member_id in self._lost_at:  # it has registered again after an outage of the store
                 del self._lost_at[member_id]
         seal, stop, spares = read(Seal, job.round), read(Stop, job.stop), read(Spares, job.spares)
-        sealed_at = mirror.first_seen_at(job.round) if seal else 0.0
+        sealed_at = mirror.get_first_seen_at(job.round) if seal else 0.0
         if self._member.settings.growth == "checkpoint":
             self._observe_checkpoints(statuses, now)
         presence, own_id = self._member.peers, self._member.member_id
@@ -109,14 +109,14 @@ class ViewBuilder:
             sealed_at=sealed_at,
             active=self.active,
             stop=stop,
-            stopped_at=mirror.first_seen_at(job.stop) if stop else 0.0,
+            stopped_at=mirror.get_first_seen_at(job.stop) if stop else 0.0,
             lost_at=self._lost_at,
             names=self._names,
             nodes=self._nodes,
-            ledger=budget.from_seal(seal, sealed_at) if seal else budget.RestartBudget(),
+            budget=budget.restore_budget(seal, sealed_at) if seal else budget.RestartBudget(),
             saved_at=self._saved_at,
             gone=frozenset(m for m in unreachable_since if presence.is_gone(m, members[m].member.presence_address)),
-            proven=frozenset(self._proven),
+            confirmed_gone=frozenset(self._confirmed_gone),
             unreachable_since=unreachable_since,
             reached_count=sum(1 for m in members if m != own_id and presence.is_reached(m)),
             others_count=len(members) - (own_id in members),
@@ -143,45 +143,47 @@ class ViewBuilder:
             self.unaware_until[member_id] = now + ttl_s  # it may have renewed its lease until now
 
     def _observe_members(self) -> dict[str, MemberView]:
-        seen: dict[str, _Observed] = {}
+        seen: dict[str, _CachedView] = {}
         found: dict[str, MemberView] = {}
         for item in self._member.cache.list_under(self._job.members):
             member_id = item.key[len(self._job.members) :]
             last = self._members.get(member_id)
             if last is None or last.item is not item:
-                last = _Observed(item, self._member_view(member_id, item))
+                last = _CachedView(item, self._make_member_view(member_id, item))
             seen[member_id] = last
             if isinstance(last.part, MemberView):
                 found[member_id] = last.part
         self._members = seen
         return found
 
-    def _member_view(self, member_id: str, item: KeyValue) -> MemberView | None:
+    def _make_member_view(self, member_id: str, item: KeyValue) -> MemberView | None:
         member = self._member.read(Member, item.key)
         if member is None:
             return None
         if member.member_id != member_id:
             self._member.log(f"{item.key} tells of member {member.member_id}, which is another; it is ignored")
             return None
-        view = MemberView(member, item.create_revision, item.mod_revision, self._member.cache.first_seen_at(item.key))
+        view = MemberView(
+            member, item.create_revision, item.mod_revision, self._member.cache.get_first_seen_at(item.key)
+        )
         self._names[member_id], self._nodes[member_id] = member.node_name, view.node
         return view
 
     def _observe_statuses(self, now: float) -> dict[str, StatusView]:
-        seen: dict[str, _Observed] = {}
+        seen: dict[str, _CachedView] = {}
         found: dict[str, StatusView] = {}
         for item in self._member.cache.list_under(self._job.statuses):
             member_id = item.key[len(self._job.statuses) :]
             last = self._statuses.get(member_id)
             if last is None or last.item is not item:
-                last = _Observed(item, self._status_view(member_id, item, now))
+                last = _CachedView(item, self._make_status_view(member_id, item, now))
             seen[member_id] = last
             if isinstance(last.part, StatusView):
                 found[member_id] = last.part
         self._statuses = seen
         return found
 
-    def _status_view(self, member_id: str, item: KeyValue, now: float) -> StatusView | None:
+    def _make_status_view(self, member_id: str, item: KeyValue, now: float) -> StatusView | None:
         status = self._member.read(Status, item.key)
         if status is None:
             return None
@@ -202,7 +204,7 @@ class ViewBuilder:
         mirror = self._member.cache
         under = mirror.list_under(self._job.drains)
         return {
-            item.key[len(self._job.drains) :]: mirror.first_seen_at(item.key)
+            item.key[len(self._job.drains) :]: mirror.get_first_seen_at(item.key)
             for item in under
             if self._member.read(Drain, item.key) is not None
         }

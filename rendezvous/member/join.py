@@ -43,12 +43,12 @@ class Join:
         self._spec = spec
         self._node = node
         self.run_id = run_id
-        self.current_key = records.current_key(prefix, run_id)
+        self.current_key = records.make_current_key(prefix, run_id)
         self._prefix = prefix
         self._attempt = int(attempt) if attempt else 0
         self._joined_root = ""  # the job this node has been a member of
         self._since = math.inf
-        self._trouble = ""  # what kept this node from joining so far
+        self._problem = ""  # what kept this node from joining so far
         self.job: records.Keys | None = None
         self.restart()
 
@@ -72,9 +72,9 @@ class Join:
             lease_ttl_s=ttl_s,
         )
 
-    def note_trouble(self, sentence: str) -> None:
+    def note_problem(self, sentence: str) -> None:
         """What stood in the way the last time, for the message at the limit."""
-        self._trouble = sentence
+        self._problem = sentence
 
     def advance(self, now: float) -> None:
         """Ask for the next thing that is missing to be a member."""
@@ -82,7 +82,7 @@ class Join:
         self._since = min(self._since, now)
         limit_s = settings.rejoin_timeout_s if self._joined_root else settings.start_timeout_s
         if now >= self._since + limit_s:
-            reason = f"could not join run {self.run_id} within {limit_s:g} s: {self._trouble}"
+            reason = f"could not join run {self.run_id} within {limit_s:g} s: {self._problem}"
             member.leave.finish(EXIT_TEMPORARY, reason, None, now)
             return
         member.wake_by(self._since + limit_s)
@@ -119,7 +119,7 @@ class Join:
                 sentence = f"the value of {self.current_key} is no job key, so it was not written by meshrun"
                 self._member.leave.finish(EXIT_REFUSED, sentence, None, now)
                 return False
-            self.job = records.job_keys(self._prefix, self.run_id, name)
+            self.job = records.make_job_keys(self._prefix, self.run_id, name)
         if self._joined_root and (self.job is None or self.job.root != self._joined_root):
             self._member.leave.finish(EXIT_TEMPORARY, self.removal_reason, None, now)
             return False
@@ -133,7 +133,7 @@ class Join:
         member = self._member
         verdict = member.read(Verdict, job.verdict)
         is_former = job.root == self._joined_root
-        theirs = _attempt_of(job)
+        theirs = _parse_attempt(job)
         if self._attempt and theirs > self._attempt:
             reason = f"this is attempt {self._attempt}, run {self.run_id} is at attempt {theirs}"
             member.leave.finish(EXIT_REFUSED, reason, None, now)
@@ -169,7 +169,7 @@ class Join:
         """Whether this node shall stay away. Not if somebody asks to take that back: a leader has to, perhaps this."""
         member, name = self._member, self._node.node_name
         # By its member id, if another node has the same name.
-        if all(member.read(Drain, job.drain(one)) is None for one in (name, member.member_id)):
+        if all(member.read(Drain, job.make_drain_key(one)) is None for one in (name, member.member_id)):
             return False
         requests = (member.read(Command, item.key) for item in member.cache.list_under(job.commands))
         return not any(r is not None and (r.kind, r.target, r.answer) == ("undrain", name, "") for r in requests)
@@ -185,7 +185,7 @@ class Join:
                 return
             self._is_inspected = False
             member.pause("join", now)
-            self.note_trouble(f"agents of the finished job are still there ({reason})")
+            self.note_problem(f"agents of the finished job are still there ({reason})")
             member.log_status(f"waiting for the agents of the finished job to go: {reason}")
 
         request = Txn((), (Get(job.members, prefix=True),))
@@ -197,7 +197,7 @@ class Join:
         """Name a fresh job key, where there is none or where the job before it has ended for good; join and lead it."""
         member = self._member
         name = f"{self._attempt}-{member.make_token()}" if self._attempt else member.make_token()
-        job = records.job_keys(self._prefix, self.run_id, name)
+        job = records.make_job_keys(self._prefix, self.run_id, name)
         absent = (job.spec, job.leader, job.round, job.spares)
         writes = (
             Put(self.current_key, name.encode()),
@@ -208,21 +208,21 @@ class Join:
 
     def _register_unseen(self, job: records.Keys, now: float) -> None:
         """Join a job that was not read yet, if it is what is hoped for; else it is read by this."""
-        if self._attempt and _attempt_of(job) != self._attempt:
+        if self._attempt and _parse_attempt(job) != self._attempt:
             self._request_about(job, "read the job", (), (), now)
             return
         member = self._member
         guards = (
             Compare(job.spec, "value", "=", member.encode(self._spec, job.spec)),
-            Compare(job.drain(self._node.node_name), "create", "=", 0),
-            Compare(job.drain(member.member_id), "create", "=", 0),
+            Compare(job.make_drain_key(self._node.node_name), "create", "=", 0),
+            Compare(job.make_drain_key(member.member_id), "create", "=", 0),
         )
         self._register(job, "register", guards, (), now)
 
     def _register_seen(self, job: records.Keys, now: float) -> None:
         """Join a job that was read and found to be the right one, if it has not changed since."""
         member = self._member
-        guards = (Compare(job.spec, "mod", "=", member.cache.revision(job.spec)),)
+        guards = (Compare(job.spec, "mod", "=", member.cache.get_revision(job.spec)),)
         is_missing = member.cache.get(job.spec) is None
         writes = (Put(job.spec, member.encode(self._spec, job.spec)),) if is_missing else ()
         self._register(job, "register", guards, writes, now)
@@ -233,7 +233,7 @@ class Join:
         """Put the own key into a job that has not ended, if these guards hold too."""
         member = self._member
         assert member.lease.lease is not None
-        own_key = job.member(member.member_id)
+        own_key = job.make_member_key(member.member_id)
         compares = (
             Compare(self.current_key, "mod", "=", self.current.mod_revision if self.current else 0),
             Compare(job.verdict, "create", "=", 0),
@@ -247,7 +247,7 @@ class Join:
         self, job: records.Keys, why: str, compares: tuple[Compare, ...], writes: tuple[Put, ...], now: float
     ) -> None:
         """Write if all these hold, and read the job in any case: the own key in it makes a member of this agent."""
-        mirror, own_key = self._member.cache, job.member(self._member.member_id)
+        mirror, own_key = self._member.cache, job.make_member_key(self._member.member_id)
         read = (job.spec, job.control, own_key)
         reads = (Get(self.current_key), *(Get(key, prefix=key == job.control) for key in read))
 
@@ -285,7 +285,7 @@ class Join:
         return f"run {self.run_id} was removed from the store, or another job was begun under its name"
 
 
-def _attempt_of(job: records.Keys) -> int:
+def _parse_attempt(job: records.Keys) -> int:
     """The number that the job key begins with, 0 if nobody counts."""
     number, dash, _ = job.root.rpartition("/")[2].partition("-")
     return int(number) if dash and number.isdigit() else 0

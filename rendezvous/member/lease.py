@@ -29,7 +29,7 @@ class LeaseKeeper:
         self._member = member
         self.lease: int | None = None
         self.lease_until = math.inf
-        self.kept_at = -math.inf  # when the last answered renewal was sent
+        self.renewed_at = -math.inf  # when the last answered renewal was sent
         self.renewed_count = 0
         self._view_until = math.inf  # what this member last read of the store is too old then
         self._keep_alive_at = math.inf
@@ -38,8 +38,8 @@ class LeaseKeeper:
         self._is_unanswered = False  # the last renewal brought nothing
         self._has_ended = False  # the store says so, and the roster's word still holds
         self._missing_since = -math.inf  # when the own key was seen to be gone, while it was held out
-        self._wanted: tuple[int, float] | None = None  # the id of a lease that is asked for, and since when
-        self._fresh: tuple[Lease, float] | None = None  # a lease to register again on, and when it was asked for
+        self._requested: tuple[int, float] | None = None  # the id of a lease that is asked for, and since when
+        self._new_lease: tuple[Lease, float] | None = None  # a lease to register again on, and when it was asked for
 
     @property
     def membership_until(self) -> float:
@@ -75,18 +75,18 @@ class LeaseKeeper:
 
         self._request_lease("join", "grant a lease", on_lease, now)
 
-    def _request_lease(self, lane: str, why: str, on_lease: Callable[[Lease, float], None], now: float) -> None:
+    def _request_lease(self, purpose: str, why: str, on_lease: Callable[[Lease, float], None], now: float) -> None:
         """Ask for one lease until it is there; `granted` is told when it was asked for first, which it counts from."""
-        if self._wanted is None:
-            self._wanted = (self._member.make_lease_id(), now)
-        id, since = self._wanted
+        if self._requested is None:
+            self._requested = (self._member.make_lease_id(), now)
+        id, since = self._requested
 
         def on_reply(answer: Answer, now: float) -> None:
             assert isinstance(answer, Lease)
-            self._wanted = None
+            self._requested = None
             on_lease(answer, since)
 
-        self._member.request(lane, why, events.Grant(self._member.settings.lease_ttl_s, id), on_reply, now)
+        self._member.request(purpose, why, events.Grant(self._member.settings.lease_ttl_s, id), on_reply, now)
 
     def note_resync(self, sent_at: float) -> None:
         """All that this member follows was read, by a request sent then."""
@@ -107,11 +107,11 @@ class LeaseKeeper:
     def hold_until(self, until: float) -> None:
         """The roster agrees that nobody takes this member's place before `until`."""
         settings = self._member.settings
-        until = min(until, self.kept_at + settings.outage_limit_s)
+        until = min(until, self.renewed_at + settings.outage_limit_s)
         if until > self.membership_until:
             self._member.emit(ExtendWatchdog(until - settings.kill_margin_s))
         self._held_until = max(self._held_until, until)
-        self._held_seal = self._member.cache.revision(self._member.job.round)
+        self._held_seal = self._member.cache.get_revision(self._member.job.round)
 
     def handle_end(self, now: float) -> bool:
         """The store says that the lease is gone. Whether the member may still try to register again."""
@@ -127,7 +127,7 @@ class LeaseKeeper:
         if self._has_ended:
             self._register_again(now)
         elif now >= self._keep_alive_at:
-            key = self._own_key()
+            key = self._choose_own_key()
 
             def on_reply(answer: Answer, now: float) -> None:
                 self._handle_renewal(answer, key, now)
@@ -146,12 +146,12 @@ class LeaseKeeper:
         if self._missing_since == -math.inf:
             self._missing_since = now
         self._keep_alive_at = -math.inf
-        return self.kept_at < self._missing_since
+        return self.renewed_at < self._missing_since
 
-    def _own_key(self) -> str:
+    def _choose_own_key(self) -> str:
         """The key that the lease holds; before it is known where that lies, one that can be read as well."""
         joining = self._member.join
-        return joining.job.member(self._member.member_id) if joining.job is not None else joining.current_key
+        return joining.job.make_member_key(self._member.member_id) if joining.job is not None else joining.current_key
 
     def _handle_renewal(self, answer: Answer, key: str, now: float) -> None:
         """Extend nothing by what a leader may have said that is none any more, nor for a member that was removed.
@@ -164,10 +164,10 @@ class LeaseKeeper:
             self.renewed_count += 1
         else:
             member.pause("lease", now)
-        is_own = member.member_revision > 0 and key == member.job.member(member.member_id)
+        is_own = member.member_revision > 0 and key == member.job.make_member_key(member.member_id)
         if is_own and answer.revision >= member.member_revision and answer.create_revision != member.member_revision:
             if answer.is_confirmed:
-                self.kept_at = member.sent_at
+                self.renewed_at = member.sent_at
             member.cache.load(GetResult(answer.revision, ()), key, now)
         elif answer.is_confirmed:
             self.extend_lease(member.sent_at, answer.ttl_s)
@@ -175,7 +175,7 @@ class LeaseKeeper:
     def extend_lease(self, sent_at: float, ttl_s: float) -> None:
         """The lease lives until the *send* time of the renewal plus its TTL; the leash ends a margin before."""
         member = self._member
-        self.kept_at = sent_at
+        self.renewed_at = sent_at
         self.lease_until = sent_at + ttl_s
         self._keep_alive_at = sent_at + member.settings.keep_alive_interval_s if ttl_s < math.inf else math.inf
         self._extend_watchdog()
@@ -189,12 +189,12 @@ class LeaseKeeper:
     # --- registering again ---
 
     def _register_again(self, now: float) -> None:
-        if self._fresh is None or now >= self._fresh[1] + self._fresh[0].ttl_s:
-            self._fresh = None
+        if self._new_lease is None or now >= self._new_lease[1] + self._new_lease[0].ttl_s:
+            self._new_lease = None
             self._request_lease("lease", "grant a new lease", self._handle_new_lease, now)
             return
-        member, job, (lease, _) = self._member, self._member.job, self._fresh
-        own, current, record = job.member(member.member_id), member.join.current, member.join.make_record()
+        member, job, (lease, _) = self._member, self._member.job, self._new_lease
+        own, current, record = job.make_member_key(member.member_id), member.join.current, member.join.make_record()
         assert current is not None
         guards = (
             Compare(own, "create", "=", 0),
@@ -207,12 +207,12 @@ class LeaseKeeper:
         member.request("lease", "register again", request, self._handle_registration, now)
 
     def _handle_new_lease(self, lease: Lease, sent_at: float) -> None:
-        self._fresh = (lease, sent_at)
+        self._new_lease = (lease, sent_at)
 
     def _handle_registration(self, answer: Answer, now: float) -> None:
         assert isinstance(answer, TxnResult)
-        assert self._fresh is not None
-        member, job, (lease, granted_at) = self._member, self._member.job, self._fresh
+        assert self._new_lease is not None
+        member, job, (lease, granted_at) = self._member, self._member.job, self._new_lease
         own = answer.found[0].first
         if own is None or own.lease != lease.id:
             member.lapse(now, "the others went on without this node during the store's outage")
@@ -220,7 +220,7 @@ class LeaseKeeper:
         member.cache.load(answer.found[0], own.key, now)
         member.cache.load(answer.found[1], job.control, now)
         member.member_revision = own.create_revision
-        self._has_ended, self._fresh, self.lease = False, None, lease.id
+        self._has_ended, self._new_lease, self.lease = False, None, lease.id
         self._missing_since = -math.inf
         self.note_resync(member.sent_at)
         self.extend_lease(granted_at, lease.ttl_s)  # registering renews nothing, however long it took

@@ -30,10 +30,10 @@ class Leave:
         self._member = member
         self._node_name = node_name
         self._hosts_store = hosts_store
-        self._leave: LeaveRequest | None = None
-        self._leave_at = math.inf
-        self._end: Exit | None = None  # what this agent will end with, once the others have gone
-        self._end_by = math.inf
+        self._request: LeaveRequest | None = None
+        self._requested_at = math.inf
+        self._exit_action: Exit | None = None  # what this agent will end with, once the others have gone
+        self._exit_by = math.inf
         self.has_ended = False
         self.begin_membership()
 
@@ -43,53 +43,53 @@ class Leave:
 
     @property
     def is_leaving(self) -> bool:
-        return self._leave is not None
+        return self._request is not None
 
     @property
     def is_final(self) -> bool:
         """Whether it is decided what this agent ends with."""
-        return self._end is not None
+        return self._exit_action is not None
 
     def take_request(self, event: LeaveRequest, now: float) -> None:
-        if self._leave is None:
-            self._leave, self._leave_at = event, now
+        if self._request is None:
+            self._request, self._requested_at = event, now
 
     def leave_before_joining(self, now: float) -> bool:
         """Go at once if told to: nobody counts on this node. Whether it does."""
-        if self._leave is not None:
-            self.finish(self._leave.exit_code, self._leave.reason, None, now)
-        return self._leave is not None
+        if self._request is not None:
+            self.finish(self._request.exit_code, self._request.reason, None, now)
+        return self._request is not None
 
     # --- leaving ---
 
     def announce_departure(self, job: records.Keys, now: float) -> None:
         """Leave in good order, if told to: by a signal, or by a drain of this node."""
-        if self._leave is None and self._member.join.is_drained(job):
+        if self._request is None and self._member.join.is_drained(job):
             self.take_request(LeaveRequest(f"node {self._node_name} was drained", EXIT_LEFT), now)
-        if self._leave is None or self.is_final:
+        if self._request is None or self.is_final:
             return
         member, here, settings = self._member, self._member.round, self._member.settings
-        here.announce(self._leave.reason, self._leave.exit_code or EXIT_TEMPORARY)
-        announce_by = self._leave_at + settings.announce_limit_s
+        here.announce(self._request.reason, self._request.exit_code or EXIT_TEMPORARY)
+        announce_by = self._requested_at + settings.announce_limit_s
         gone_by = announce_by + settings.shutdown_timeout_s + settings.stop_limit_s
         # Written means that whoever leads will know of it before it charges what the departure breaks.
         is_announced = now >= announce_by or (here.status_written is not None and bool(here.status_written.leaving))
         is_leading = member.is_leader and now < member.lease.lease_until
         if here.alive_round is not None:
             if is_announced:
-                here.stop("grace", self._leave.reason, now)
+                here.stop("grace", self._request.reason, now)
             else:
                 member.wake_by(announce_by)
         elif now >= gone_by or (not is_leading and (here.is_status_written or now >= announce_by)):
-            self.finish(self._leave.exit_code, self._leave.reason, None, now)
+            self.finish(self._request.exit_code, self._request.reason, None, now)
         else:
             member.wake_by(gone_by if is_leading else announce_by)
 
     def step_down(self, reason: str, now: float) -> None:
         """Let go of the leader's key with the membership: to leave, or since this node cannot stop its workers."""
         self._member.round.stop("fence", reason, now)
-        if self._leave is not None:
-            self.finish(self._leave.exit_code, self._leave.reason, None, now)
+        if self._request is not None:
+            self.finish(self._request.exit_code, self._request.reason, None, now)
         else:
             self.finish(EXIT_FENCED, reason, None, now)
 
@@ -108,7 +108,7 @@ class Leave:
             self._member.wake_by(here.gone_by)
         return True
 
-    def handle_fenced(self, job: records.Keys, now: float, lost: str = "") -> None:
+    def handle_fenced(self, job: records.Keys, now: float, loss_reason: str = "") -> None:
         """The own key is gone, or the others went on: kill at once, then see whether somebody has removed this node.
 
         A store may end a lease before its time, and takes the key with it: that is the end of a membership like any
@@ -120,10 +120,12 @@ class Leave:
         assert member.lease.lease is not None
         member.round.stop("fence", "no longer a member", now)
         if self._is_sure:
-            code, why = (EXIT_TEMPORARY, lost) if lost else (EXIT_FENCED, "this node was removed from the job")
+            code, why = (
+                (EXIT_TEMPORARY, loss_reason) if loss_reason else (EXIT_FENCED, "this node was removed from the job")
+            )
             self.finish(code, why, None, now)
             return
-        probe = Put(job.lease(member.member_id), b"", member.lease.lease)
+        probe = Put(job.make_lease_key(member.member_id), b"", member.lease.lease)
         request = Txn((), (probe, Get(member.join.current_key), Get(job.spec)))
         member.request("farewell", "see whether the lease and the job live", request, self._explain_fenced, now)
         member.wake_by(member.lease.membership_until)
@@ -140,13 +142,15 @@ class Leave:
         if self.is_final:
             return
         member = self._member
-        self._end = Exit(exit_code, reason, verdict)
+        self._exit_action = Exit(exit_code, reason, verdict)
         member.unwatch_all()
         if member.lease.lease is not None:
-            member.emit(StoreRequest(member.next_id(), "give the lease back", events.Revoke(member.lease.lease)))
+            member.emit(
+                StoreRequest(member.make_request_id(), "give the lease back", events.Revoke(member.lease.lease))
+            )
         member.drop_requests()
         if self._hosts_store and member.member_revision:
-            self._end_by = now + member.settings.farewell_s
+            self._exit_by = now + member.settings.farewell_s
             words = f"{reason}; staying up to {member.settings.farewell_s:g} s, others use this node's store"
             member.log(words, "host stays")
             self.advance(now)
@@ -157,7 +161,7 @@ class Leave:
         """Having ended, stay until every member has gone, or for `farewell_s`: this node serves the store."""
         if self.has_ended:
             return
-        if now >= self._end_by:
+        if now >= self._exit_by:
             self._exit()
             return
         members = self._member.job.members
@@ -170,11 +174,11 @@ class Leave:
             else:
                 self._exit()
 
-        self._member.wake_by(self._end_by)
+        self._member.wake_by(self._exit_by)
         request = Txn((), (Get(members, prefix=True),))
         self._member.request("farewell", "see whether all have gone", request, on_reply, now)
 
     def _exit(self) -> None:
-        if not self.has_ended and self._end is not None:
+        if not self.has_ended and self._exit_action is not None:
             self.has_ended = True
-            self._member.emit(self._end)
+            self._member.emit(self._exit_action)

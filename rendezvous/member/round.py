@@ -100,7 +100,7 @@ class LocalRound:
             if self.status.plan_token != seal.plan_token:
                 self._begin_status(seal, is_stopped=True)
         elif seal.plan_token != self._answered_token and not member.leave.is_leaving:
-            key = job.assignment(seal.round, seal.plan_token, member.member_id)
+            key = job.make_assignment_key(seal.round, seal.plan_token, member.member_id)
 
             def on_reply(answer: Answer, now: float) -> None:
                 self._take_up(job, seal, answer, now)
@@ -150,7 +150,7 @@ class LocalRound:
         if self.alive_round is None or (self._stop_mode and (mode != "fence" or self._stop_mode == "fence")):
             return
         self._stop_mode = mode
-        self.gone_by = now + self._member.settings.gone_within_s(mode)
+        self.gone_by = now + self._member.settings.compute_gone_within_s(mode)
         self._member.emit(StopRound(self.alive_round, mode, reason))
 
     # --- what the others are told ---
@@ -168,11 +168,11 @@ class LocalRound:
         member, status = self._member, self.status
         if status == self.status_written or _is_empty(status):
             return
-        key, own_key = job.status(member.member_id), job.member(member.member_id)
+        key, own_key = job.make_status_key(member.member_id), job.make_member_key(member.member_id)
         self._recall_failure(key)  # the answer to the write that told of it may have been lost
         guards = (
             Compare(own_key, "create", "=", member.member_revision),
-            Compare(key, "mod", "=", member.cache.revision(key)),
+            Compare(key, "mod", "=", member.cache.get_revision(key)),
         )
         put = Put(key, member.encode(replace(status, failed_revision=self._failed_revision), key))
         request = Txn(guards, (put,), (Get(key), Get(own_key)))
@@ -196,7 +196,7 @@ class LocalRound:
         """Note when this round's failure was first told, if what is in the store tells of it."""
         stored = self._member.read(Status, key)
         if stored is not None and stored.outcome == "failed" and stored.plan_token == self.status.plan_token:
-            self._failed_revision = stored.failed_revision or self._member.cache.revision(key)
+            self._failed_revision = stored.failed_revision or self._member.cache.get_revision(key)
 
 
 def _is_empty(status: Status) -> bool:

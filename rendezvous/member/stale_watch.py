@@ -38,7 +38,7 @@ class StaleWatchDetector:
         member = self._member
         if member.lease.lease_until == math.inf:
             return  # nobody else reads or writes this store
-        leading = member.election.leading
+        leading = member.election.leader
         if leading is not None and leading.is_loaded and self._renewed_count != member.lease.renewed_count:
             self._renewed_count = member.lease.renewed_count
             self._send_revisions(job)
@@ -68,9 +68,9 @@ class StaleWatchDetector:
 
     def _send_revisions(self, job: records.Keys) -> None:
         mirror, presence = self._member.cache, self._member.peers
-        revision = _revision(self._member, job)
+        revision = _find_revision(self._member, job)
         for member_id in sorted(presence.connected_ids):
-            known = KnownRevision(revision, mirror.get(job.member(member_id)) is not None)
+            known = KnownRevision(revision, mirror.get(job.make_member_key(member_id)) is not None)
             if self._sent.get(member_id) != known or not known.is_member:
                 self._sent[member_id] = known
                 self._member.emit(SendToPeer(member_id, messages.encode_message(known)))
@@ -83,11 +83,11 @@ class StaleWatchDetector:
         leader = member.election.read_leader(member.job) if member.member_revision else None
         if leader is None or leader.member_id != member_id:
             return
-        if message.revision > _revision(member, member.job) or not message.is_member:
+        if message.revision > _find_revision(member, member.job) or not message.is_member:
             self._resync(now)
 
 
-def _revision(member: MemberMachine, job: records.Keys) -> int:
+def _find_revision(member: MemberMachine, job: records.Keys) -> int:
     """How far the control keys are known that every member acts on."""
     names = (job.leader, job.round, job.stop, job.spares, job.verdict)
-    return max(member.cache.revision(name) for name in names)
+    return max(member.cache.get_revision(name) for name in names)

@@ -10,20 +10,22 @@ import json
 import socket
 from contextlib import suppress
 
-from rendezvous.peers.handshake import Handshake, Identity
+from rendezvous.peers.handshake import Handshake, PeerIdentity
 from rendezvous.values import NamedTuple
 
-GREETING_BYTES_MAX = 1 << 14  # two ids and an address
+HANDSHAKE_BYTES_MAX = 1 << 14  # two ids and an address
 LINE_BYTES_MAX = 1 << 18  # ten thousand member ids
-WAITING_BYTES_MAX = 1 << 19
+OUTBOUND_BYTES_MAX = 1 << 19
 _READ_SIZE = 1 << 16
 
-BEAT: list[object] = ["beat"]
+HEARTBEAT: list[object] = ["beat"]
 BYE: list[object] = ["bye"]
-_BEAT_LINE = b'["beat"]'  # most of what is ever said; whoever leads a thousand members takes a thousand in a second
+_HEARTBEAT_LINE = (
+    b'["beat"]'  # most of what is ever said; whoever leads a thousand members takes a thousand in a second
+)
 
 
-class Ending(NamedTuple):
+class ConnectionEnd(NamedTuple):
     """Why a connection is over. `is_by_peer`: its kernel said so, by FIN or RST; else we gave it up."""
 
     is_by_peer: bool
@@ -35,14 +37,14 @@ class Ending(NamedTuple):
 class PeerConnection:
     """`expected` names the member that we dialled, "" if the other side dialled. Times are on the loop's clock."""
 
-    def __init__(self, end: socket.socket, *, expected: str, now: float) -> None:
-        end.setblocking(False)
+    def __init__(self, sock: socket.socket, *, expected: str, now: float) -> None:
+        sock.setblocking(False)
         with suppress(OSError):
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.end = end
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock = sock
         self.expected = expected
-        self.greeting: Handshake | None = None  # while it is going on
-        self.peer: Identity | None = None  # once it is done
+        self.handshake: Handshake | None = None  # while it is going on
+        self.peer: PeerIdentity | None = None  # once it is done
         self.is_connecting = False
         self.is_provable = False
         self.opened_at = self.heard_at = self.sent_at = now
@@ -52,70 +54,70 @@ class PeerConnection:
     @property
     def is_over(self) -> bool:
         """Whether it was closed on this side."""
-        return self.end.fileno() < 0
+        return self.sock.fileno() < 0
 
     @property
     def is_waiting(self) -> bool:
         """Whether something waits until the socket takes it."""
         return bool(self._outbound)
 
-    def source_host(self) -> str:
+    def find_source_host(self) -> str:
         """The other side's address as the kernel sees it, as text; "" if it has gone."""
         try:
-            return str(self.end.getpeername()[0])
+            return str(self.sock.getpeername()[0])
         except OSError:
             return ""
 
-    def send(self, words: list[object], now: float) -> Ending | None:
+    def send(self, message: list[object], now: float) -> ConnectionEnd | None:
         """Queue a message and write what fits."""
-        said = _BEAT_LINE if words is BEAT else json.dumps(words, separators=(",", ":")).encode("ascii")
+        said = _HEARTBEAT_LINE if message is HEARTBEAT else json.dumps(message, separators=(",", ":")).encode("ascii")
         line = said + b"\n"
         assert len(line) <= LINE_BYTES_MAX, "the other side would take it for rubbish"
-        if len(self._outbound) + len(line) > WAITING_BYTES_MAX:
-            return Ending(False, "it does not read what it is sent")
+        if len(self._outbound) + len(line) > OUTBOUND_BYTES_MAX:
+            return ConnectionEnd(False, "it does not read what it is sent")
         self._outbound += line
         self.sent_at = now
         return self.flush()
 
-    def flush(self) -> Ending | None:
+    def flush(self) -> ConnectionEnd | None:
         """Write what fits."""
         try:
             while self._outbound and not self.is_connecting:
-                del self._outbound[: self.end.send(self._outbound)]
+                del self._outbound[: self.sock.send(self._outbound)]
         except BlockingIOError:
             pass
         except OSError as error:
             return explain_error(error)
         return None
 
-    def receive(self, now: float) -> tuple[list[list[object]], Ending | None]:
+    def receive(self, now: float) -> tuple[list[list[object]], ConnectionEnd | None]:
         """The messages that have arrived, at most one reading's worth, and what ended the connection if it is over.
 
         A member's beats are not among them: that it was heard is all they say.
         """
         try:
-            data = self.end.recv(_READ_SIZE)
+            data = self.sock.recv(_READ_SIZE)
         except BlockingIOError:
             return [], None
         except OSError as error:
             return [], explain_error(error)
         if not data:
-            return [], Ending(True, "it has closed the connection")
+            return [], ConnectionEnd(True, "it has closed the connection")
         self.heard_at = now
         self._inbound += data
-        limit = LINE_BYTES_MAX if self.peer is not None else GREETING_BYTES_MAX
+        limit = LINE_BYTES_MAX if self.peer is not None else HANDSHAKE_BYTES_MAX
         *lines, rest = self._inbound.split(b"\n")
         self._inbound = rest
         if len(rest) > limit or any(len(line) > limit for line in lines):
-            return [], Ending(False, f"it has sent more than {limit} bytes without an end")
+            return [], ConnectionEnd(False, f"it has sent more than {limit} bytes without an end")
         try:
-            return [_parse(line) for line in lines if self.peer is None or line != _BEAT_LINE], None
+            return [_parse(line) for line in lines if self.peer is None or line != _HEARTBEAT_LINE], None
         except (ValueError, RecursionError):
-            return [], Ending(False, "it has sent something else than meshrun would")
+            return [], ConnectionEnd(False, "it has sent something else than meshrun would")
 
     def comes_from(self, host: str) -> bool:
         """Whether the other side's source address is `host`."""
-        source = self.source_host()
+        source = self.find_source_host()
         return bool(source) and _pack_address(source) == _pack_address(host)
 
 
@@ -126,15 +128,15 @@ def _parse(line: bytearray) -> list[object]:
     return words
 
 
-def explain_error(error: OSError) -> Ending:
+def explain_error(error: OSError) -> ConnectionEnd:
     """What an error of the socket says of the other side: only a reset comes from its kernel."""
     is_reset = isinstance(error, (ConnectionResetError, BrokenPipeError))
-    return Ending(is_reset, error.strerror or "", isinstance(error, ConnectionRefusedError))
+    return ConnectionEnd(is_reset, error.strerror or "", isinstance(error, ConnectionRefusedError))
 
 
-def find_dial_failure(end: socket.socket) -> Ending | None:
+def find_dial_failure(sock: socket.socket) -> ConnectionEnd | None:
     """Why a dial has failed; None if it stands."""
-    number = end.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     if number == 0:
         return None
     import os

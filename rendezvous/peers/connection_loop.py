@@ -21,22 +21,22 @@ from collections.abc import Callable
 
 from rendezvous.errors import SettingsError
 from rendezvous.events import Event, PeerDown, PeerGone, PeerMessage, PeerUp
-from rendezvous.peers.connection import BEAT, BYE, Ending, PeerConnection, find_dial_failure
+from rendezvous.peers.connection import BYE, HEARTBEAT, ConnectionEnd, PeerConnection, find_dial_failure
 from rendezvous.peers.dialer import Dialer
-from rendezvous.peers.handshake import NONCE_BYTES, Handshake, HandshakeError, Identity
+from rendezvous.peers.handshake import NONCE_BYTES, Handshake, HandshakeError, PeerIdentity
 from rendezvous.stores.addresses import split_address
 
-STRANGERS_MAX = 2048
+UNAUTHENTICATED_MAX = 2048
 """All members of a large job may dial a new leader at once. When more have not greeted, who has had the most time goes:
 greeting takes one round trip, so it is hardly one who means to. They never have more than a quarter of the descriptors
 that this process may have: the agent needs some to start workers and to reach the store."""
-GREETING_LIMIT_S = 3.0
+HANDSHAKE_LIMIT_S = 3.0
 DIAL_LIMIT_S = 3.0
 """Long enough for one lost packet, which the kernel sends again after a second."""
-BATCH = 128  # accepted in one turn of the loop
-BEATS_PER_SILENCE = 3
+ACCEPTS_PER_TURN = 128  # accepted in one turn of the loop
+HEARTBEATS_PER_SILENCE = 3
 
-NOT_NEEDED = Ending(False, "it is not needed any more")
+NOT_NEEDED = ConnectionEnd(False, "it is not needed any more")
 
 
 class ConnectionLoop:
@@ -60,19 +60,21 @@ class ConnectionLoop:
         self._silence_s = silence_s
         self._tick_s = min(max(silence_s / 12, 0.02), 0.5)
         self._sweep_at = 0.0
-        self._own: Identity | None = None
+        self._own: PeerIdentity | None = None
         self._unauthenticated: dict[PeerConnection, None] = {}  # oldest first
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # -1: without a limit
-        self._strangers_max = min(STRANGERS_MAX, descriptors // 4) if descriptors > 0 else STRANGERS_MAX
+        self._unauthenticated_max = (
+            min(UNAUTHENTICATED_MAX, descriptors // 4) if descriptors > 0 else UNAUTHENTICATED_MAX
+        )
         self._members: dict[str, list[PeerConnection]] = {}  # newest last, never empty
         self._dialer = Dialer(
             address,
-            take=self._take_dial,
-            tell_proven=lambda member_id: submit(PeerGone(member_id)),
-            order=self.order,
+            on_dial=self._take_dial,
+            report_gone=lambda member_id: submit(PeerGone(member_id)),
+            call_soon=self.call_soon,
             clock=clock,
         )
-        self._orders: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
+        self._queued_calls: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
         self._is_stopped = False
         self._wakeup, self._alarm = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._is_closed = False
@@ -82,15 +84,15 @@ class ConnectionLoop:
 
     # --- orders ---
 
-    def order(self, what: Callable[..., None], *words: object) -> None:
+    def call_soon(self, call: Callable[..., None], *words: object) -> None:
         """Have the thread call one of the following; from any thread, and after the end without effect."""
-        self._orders.append((what, words))
+        self._queued_calls.append((call, words))
         with self._closing, contextlib.suppress(BlockingIOError):  # the pipe is full: it is woken already
             if not self._is_closed:
                 os.write(self._alarm, b"\0")
 
     def set_identity(self, job: str, member_id: str) -> None:
-        own = Identity(job, member_id, self._address)
+        own = PeerIdentity(job, member_id, self._address)
         if own == self._own:
             return
         self._own = own
@@ -118,8 +120,8 @@ class ConnectionLoop:
         self._selector.register(self._listener, selectors.EVENT_READ)
         try:
             while True:
-                while self._orders and not self._is_stopped:
-                    what, words = self._orders.popleft()
+                while self._queued_calls and not self._is_stopped:
+                    what, words = self._queued_calls.popleft()
                     what(*words)
                 if self._is_stopped:
                     return
@@ -141,7 +143,7 @@ class ConnectionLoop:
         """End everything without a word."""
         self._is_stopped = True
         for connection in self._list_connections():
-            connection.end.close()
+            connection.sock.close()
         self._selector.close()
         with self._closing:
             if not self._is_closed:
@@ -154,7 +156,7 @@ class ConnectionLoop:
         return list({*self._unauthenticated, *self._dialer.under_way, *groups})
 
     def _accept(self) -> None:
-        for _ in range(BATCH):
+        for _ in range(ACCEPTS_PER_TURN):
             try:
                 end, _ = self._listener.accept()
             except BlockingIOError:
@@ -165,41 +167,41 @@ class ConnectionLoop:
                 self._selector.unregister(self._listener)
                 self._sweep_at = min(self._sweep_at, self._clock() + self._tick_s)
                 return
-            if len(self._unauthenticated) >= self._strangers_max:
-                self._end(next(iter(self._unauthenticated)), Ending(False, "too many have not greeted"))
+            if len(self._unauthenticated) >= self._unauthenticated_max:
+                self._end(next(iter(self._unauthenticated)), ConnectionEnd(False, "too many have not greeted"))
             stranger = PeerConnection(end, expected="", now=self._clock())
             self._unauthenticated[stranger] = None
             self._selector.register(end, selectors.EVENT_READ, stranger)
 
-    def _sweep(self, looked_at: float) -> None:
+    def _sweep(self, now: float) -> None:
         """What is done from time to time: beats, the ends of what has taken too long, and accepting once more."""
-        if looked_at < self._sweep_at:
+        if now < self._sweep_at:
             return
         if self._listener not in self._selector.get_map():
             self._selector.register(self._listener, selectors.EVENT_READ)
         # What is due moves to later times only, and whatever begins from now on is not due before the last of these.
-        beat_s = self._silence_s / BEATS_PER_SILENCE
-        next_at = looked_at + min(beat_s, DIAL_LIMIT_S, GREETING_LIMIT_S)
+        beat_s = self._silence_s / HEARTBEATS_PER_SILENCE
+        next_at = now + min(beat_s, DIAL_LIMIT_S, HANDSHAKE_LIMIT_S)
         for connection in self._list_connections():
             if connection.peer is None:
-                limit_s = DIAL_LIMIT_S if connection.expected else GREETING_LIMIT_S
+                limit_s = DIAL_LIMIT_S if connection.expected else HANDSHAKE_LIMIT_S
                 due = connection.opened_at + limit_s
-                if looked_at > due:
-                    self._end(connection, Ending(False, f"it has not answered within {limit_s:g} s"))
-            elif looked_at - connection.heard_at > self._silence_s:
-                self._end(connection, Ending(False, f"nothing was heard for {self._silence_s:g} s"))
+                if now > due:
+                    self._end(connection, ConnectionEnd(False, f"it has not answered within {limit_s:g} s"))
+            elif now - connection.heard_at > self._silence_s:
+                self._end(connection, ConnectionEnd(False, f"nothing was heard for {self._silence_s:g} s"))
             else:
-                if looked_at - connection.sent_at >= beat_s:
-                    self._send(connection, BEAT)
+                if now - connection.sent_at >= beat_s:
+                    self._send(connection, HEARTBEAT)
                 due = min(connection.heard_at + self._silence_s, connection.sent_at + beat_s)
             if not connection.is_over:
                 next_at = min(next_at, due)
-        self._sweep_at = max(next_at, looked_at + self._tick_s)
+        self._sweep_at = max(next_at, now + self._tick_s)
 
     # --- one connection ---
 
-    def _take_dial(self, connection: PeerConnection, ending: Ending | None) -> None:
-        self._selector.register(connection.end, selectors.EVENT_WRITE, connection)
+    def _take_dial(self, connection: PeerConnection, ending: ConnectionEnd | None) -> None:
+        self._selector.register(connection.sock, selectors.EVENT_WRITE, connection)
         if ending is not None:
             self._end(connection, ending)
 
@@ -208,7 +210,7 @@ class ConnectionLoop:
             return  # ended by what was served before it
         ending = None
         if connection.is_connecting:
-            ending = find_dial_failure(connection.end)
+            ending = find_dial_failure(connection.sock)
             if ending is None:
                 connection.is_connecting = False
                 self._begin_handshake(connection)
@@ -229,38 +231,38 @@ class ConnectionLoop:
         assert self._own is not None
         nonce = os.urandom(NONCE_BYTES)
         greeting = Handshake(self._own, expected=connection.expected, secret=self._secret, nonce=nonce)
-        connection.greeting = greeting
+        connection.handshake = greeting
         for words in greeting.open():
             self._send(connection, words)
         return greeting
 
-    def _take(self, connection: PeerConnection, words: list[object]) -> None:
+    def _take(self, connection: PeerConnection, message: list[object]) -> None:
         if connection.peer is None:
-            self._continue_handshake(connection, connection.greeting or self._begin_handshake(connection), words)
+            self._continue_handshake(connection, connection.handshake or self._begin_handshake(connection), message)
             return
-        match words:
+        match message:
             case ["tell", str(text)]:
                 self._submit(PeerMessage(connection.peer.member_id, text))
             case ["bye"]:
-                self._end(connection, Ending(True, "it has said goodbye", is_farewell=True))
+                self._end(connection, ConnectionEnd(True, "it has said goodbye", is_farewell=True))
             case _:  # a beat, or a word of a later version
                 pass
 
-    def _continue_handshake(self, connection: PeerConnection, greeting: Handshake, words: list[object]) -> None:
+    def _continue_handshake(self, connection: PeerConnection, handshake: Handshake, message: list[object]) -> None:
         try:
-            answers = greeting.take(words)
+            answers = handshake.take(message)
         except HandshakeError as error:
-            self._end(connection, Ending(False, str(error)))
+            self._end(connection, ConnectionEnd(False, str(error)))
             return
         for answer in answers:
             self._send(connection, answer)
-        if greeting.is_done and not connection.is_over:
-            self._arrive(connection, greeting.peer)
+        if handshake.is_done and not connection.is_over:
+            self._arrive(connection, handshake.peer)
 
-    def _arrive(self, connection: PeerConnection, peer: Identity) -> None:
+    def _arrive(self, connection: PeerConnection, peer: PeerIdentity) -> None:
         """Both sides have greeted."""
         self._unauthenticated.pop(connection, None)
-        connection.peer, connection.greeting = peer, None
+        connection.peer, connection.handshake = peer, None
         connection.is_provable, unneeded = self._dialer.handle_arrival(connection, peer.member_id, peer.address)
         if not connection.expected:
             with contextlib.suppress(SettingsError):
@@ -282,7 +284,7 @@ class ConnectionLoop:
             connection.send(BYE, self._clock())
         self._end(connection, NOT_NEEDED)
 
-    def _end(self, connection: PeerConnection, ending: Ending) -> None:
+    def _end(self, connection: PeerConnection, ending: ConnectionEnd) -> None:
         """A connection is over: tell what that means, and look closer if its peer's kernel has ended it."""
         if connection.is_over:
             return
@@ -301,11 +303,11 @@ class ConnectionLoop:
                     self._dialer.prove(peer.member_id, peer.address)
 
     def _hang_up(self, connection: PeerConnection) -> None:
-        self._selector.unregister(connection.end)
-        connection.end.close()
+        self._selector.unregister(connection.sock)
+        connection.sock.close()
 
-    def _send(self, connection: PeerConnection, words: list[object]) -> None:
-        ending = connection.send(words, self._clock())
+    def _send(self, connection: PeerConnection, message: list[object]) -> None:
+        ending = connection.send(message, self._clock())
         if ending is not None:
             self._end(connection, ending)
         else:
@@ -313,5 +315,5 @@ class ConnectionLoop:
 
     def _watch(self, connection: PeerConnection) -> None:
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.is_waiting else 0)
-        if self._selector.get_key(connection.end).events != wanted:
-            self._selector.modify(connection.end, wanted, connection)
+        if self._selector.get_key(connection.sock).events != wanted:
+            self._selector.modify(connection.sock, wanted, connection)

@@ -82,7 +82,7 @@ class PeerConnections:
 
     def set_identity(self, job: str, member_id: str) -> None:
         """Be this member of this job from now on; whatever was connected under another name is not any more."""
-        self._loop.order(self._loop.set_identity, job, member_id)
+        self._loop.call_soon(self._loop.set_identity, job, member_id)
         if self._thread is None:
             thread = threading.Thread(target=self._loop.run, name="presence", daemon=True)
             thread.start()  # raises where the machine has no more
@@ -90,15 +90,15 @@ class PeerConnections:
 
     def connect_to(self, member_id: str, address: str) -> None:
         """Keep a connection to this member and dial no other; an empty id ends it. Proofs about others go on."""
-        self._loop.order(self._loop.connect_to, member_id, address)
+        self._loop.call_soon(self._loop.connect_to, member_id, address)
 
     def send(self, member_id: str, text: str) -> None:
         """Send a text to a connected member. It is lost if there is no connection or the member does not read."""
-        self._loop.order(self._loop.send, member_id, text)
+        self._loop.call_soon(self._loop.send, member_id, text)
 
     def close(self) -> None:
         """End all connections, without a farewell: whoever wants to may prove that nobody is left."""
-        self._loop.order(self._loop.stop)
+        self._loop.call_soon(self._loop.stop)
         if self._thread is not None:
             with contextlib.suppress(RuntimeError):  # called from the thread itself
                 self._thread.join(CLOSE_LIMIT_S)

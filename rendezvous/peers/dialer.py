@@ -15,12 +15,12 @@ from errno import EINPROGRESS
 from itertools import islice
 
 from rendezvous.errors import SettingsError
-from rendezvous.peers.connection import Ending, PeerConnection, explain_error
+from rendezvous.peers.connection import ConnectionEnd, PeerConnection, explain_error
 from rendezvous.peers.dial_attempt import DialAttempt
 from rendezvous.peers.resolve import Target, resolve
 from rendezvous.stores.addresses import split_address
 
-BATCH = 128  # begun in one turn of the loop
+DIALS_PER_TURN = 128  # begun in one turn of the loop
 LOOK_UPS_MAX = 8  # names that are looked up at once, each by a thread that may take half a minute
 _NO_PORT_YET = 24  # IP_BIND_ADDRESS_NO_PORT: the kernel chooses the source port when it knows the destination
 
@@ -36,15 +36,15 @@ class Dialer:
         self,
         address: str,
         *,
-        take: Callable[[PeerConnection, Ending | None], None],
-        tell_proven: Callable[[str], None],
-        order: Callable[..., None],
+        on_dial: Callable[[PeerConnection, ConnectionEnd | None], None],
+        report_gone: Callable[[str], None],
+        call_soon: Callable[..., None],
         clock: Callable[[], float],
     ) -> None:
         self._address = address
-        self._take = take
-        self._tell_proven = tell_proven
-        self._order = order
+        self._on_dial = on_dial
+        self._report_gone = report_gone
+        self._call_soon = call_soon
         self._clock = clock
         self._attempts: dict[str, DialAttempt] = {}
         self._wanted_id = ""
@@ -79,16 +79,16 @@ class Dialer:
                     pursuit.next_at = math.inf
         return left
 
-    def _begin_connecting(self, pursuit: DialAttempt) -> None:
+    def _begin_connecting(self, attempt: DialAttempt) -> None:
         """Dial at once, unless the member attended before was rejected a moment ago.
 
         A leader's record that is replaced again and again gets no more dials than one that stays.
         """
         now, at = self._clock(), self._rejected_at + self._rejected_delay_s
         if now <= at + self._rejected_delay_s:
-            pursuit.connect(max(now, at), self._rejected_delay_s)
+            attempt.connect(max(now, at), self._rejected_delay_s)
         else:
-            pursuit.connect(now)
+            attempt.connect(now)
 
     def prove(self, member_id: str, address: str) -> None:
         """The kernel of that member's host has ended its last connection."""
@@ -106,53 +106,53 @@ class Dialer:
         """Begin the dials that are due."""
         now = self._clock()
         due = [pursuit for pursuit in self._attempts.values() if pursuit.next_at <= now]
-        for pursuit in islice(due, BATCH):
+        for pursuit in islice(due, DIALS_PER_TURN):
             pursuit.next_at = math.inf
             if pursuit.targets:
                 self._begin(pursuit)
             else:
                 self._look_up(pursuit)
 
-    def _look_up(self, pursuit: DialAttempt) -> None:
+    def _look_up(self, attempt: DialAttempt) -> None:
         if self._look_up_count >= LOOK_UPS_MAX:
-            self._fail(pursuit, is_refused=False)
+            self._fail(attempt, is_refused=False)
             return
         self._look_up_count += 1
 
         def on_targets(targets: list[Target]) -> None:
-            self._order(self._take_targets, pursuit, targets)
+            self._call_soon(self._take_targets, attempt, targets)
 
-        resolve(pursuit.address, on_targets)
+        resolve(attempt.address, on_targets)
 
-    def _take_targets(self, pursuit: DialAttempt, targets: list[Target]) -> None:
+    def _take_targets(self, attempt: DialAttempt, targets: list[Target]) -> None:
         self._look_up_count -= 1
-        if self._attempts.get(pursuit.member_id) is not pursuit or pursuit.member_id in self._under_way:
+        if self._attempts.get(attempt.member_id) is not attempt or attempt.member_id in self._under_way:
             return
-        pursuit.targets = targets
+        attempt.targets = targets
         if targets:
-            self._begin(pursuit)
+            self._begin(attempt)
         else:
-            self._fail(pursuit, is_refused=False)
+            self._fail(attempt, is_refused=False)
 
-    def _begin(self, pursuit: DialAttempt) -> None:
-        family, place = pursuit.targets[0]
+    def _begin(self, attempt: DialAttempt) -> None:
+        family, place = attempt.targets[0]
         try:
             end = socket.socket(family, socket.SOCK_STREAM)
         except OSError:  # too many open files
-            self._fail(pursuit, is_refused=False)
+            self._fail(attempt, is_refused=False)
             return
-        connection = PeerConnection(end, expected=pursuit.member_id, now=self._clock())
+        connection = PeerConnection(end, expected=attempt.member_id, now=self._clock())
         connection.is_connecting = True
-        if not pursuit.is_source_open:
+        if not attempt.is_source_open:
             with contextlib.suppress(OSError, SettingsError):
                 end.setsockopt(socket.IPPROTO_IP, _NO_PORT_YET, 1)
                 end.bind((split_address(self._address)[0], 0))
-        self._under_way[pursuit.member_id] = connection
+        self._under_way[attempt.member_id] = connection
         number = end.connect_ex(place)
         is_begun = number in (0, EINPROGRESS)
-        self._take(connection, None if is_begun else explain_error(OSError(number, os.strerror(number))))
+        self._on_dial(connection, None if is_begun else explain_error(OSError(number, os.strerror(number))))
 
-    def handle_end(self, connection: PeerConnection, ending: Ending) -> None:
+    def handle_end(self, connection: PeerConnection, ending: ConnectionEnd) -> None:
         """A connection that was dialled is over, or was never answered."""
         member_id = connection.expected
         if self._under_way.get(member_id) is not connection:
@@ -186,16 +186,16 @@ class Dialer:
                 return False, None
         return False, dialled
 
-    def _fail(self, pursuit: DialAttempt, *, is_refused: bool, is_rejected: bool = False) -> None:
+    def _fail(self, attempt: DialAttempt, *, is_refused: bool, is_rejected: bool = False) -> None:
         now = self._clock()
-        is_proven = pursuit.fail(now, is_refused=is_refused, is_rejected=is_rejected)
-        if is_rejected and pursuit.is_connecting:
-            self._rejected_at, self._rejected_delay_s = now, pursuit.delay_s
-        self._forget(pursuit)
+        is_proven = attempt.fail(now, is_refused=is_refused, is_rejected=is_rejected)
+        if is_rejected and attempt.is_connecting:
+            self._rejected_at, self._rejected_delay_s = now, attempt.delay_s
+        self._forget(attempt)
         if is_proven:
-            self._tell_proven(pursuit.member_id)
+            self._report_gone(attempt.member_id)
 
-    def _forget(self, pursuit: DialAttempt) -> None:
+    def _forget(self, attempt: DialAttempt) -> None:
         """Drop a pursuit that has no reason any more."""
-        if not pursuit.is_wanted:
-            self._attempts.pop(pursuit.member_id, None)
+        if not attempt.is_wanted:
+            self._attempts.pop(attempt.member_id, None)

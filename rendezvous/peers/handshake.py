@@ -24,7 +24,7 @@ TEXT_CHARACTERS_MAX = 2048
 NONCE_BYTES = 16
 
 
-class Identity(NamedTuple):
+class PeerIdentity(NamedTuple):
     """Who somebody says it is. `address`: HOST:PORT where its presence listener is."""
 
     job: str
@@ -39,18 +39,18 @@ class HandshakeError(Exception):
 class Handshake:
     """One side of it. `expected` is whom we dialled; "" on the side that was dialled. `nonce` is fresh and random."""
 
-    def __init__(self, own: Identity, *, expected: str, secret: bytes, nonce: bytes) -> None:
+    def __init__(self, own: PeerIdentity, *, expected: str, secret: bytes, nonce: bytes) -> None:
         self._own = own
         self._expected = expected
         self._is_dialler = bool(expected)
         self._key = secret or own.job.encode(errors="surrogatepass")
         self._nonce = nonce.hex()
-        self._theirs = ""
-        self._peer: Identity | None = None
+        self._peer_nonce = ""
+        self._peer: PeerIdentity | None = None
         self.is_done = False
 
     @property
-    def peer(self) -> Identity:
+    def peer(self) -> PeerIdentity:
         """Who the other side is, once `is_done`."""
         assert self._peer is not None
         return self._peer
@@ -59,15 +59,15 @@ class Handshake:
         """What to send as soon as the connection stands."""
         return [self._make_hello("")] if self._is_dialler else []
 
-    def take(self, words: list[object]) -> list[list[object]]:
+    def take(self, message: list[object]) -> list[list[object]]:
         """Take one message of the other side's and return what to answer. Raises GreetingError: hang up."""
         if self._peer is None:
-            self._take_hello(words)
+            self._take_hello(message)
             if not self._is_dialler:
                 return [self._make_hello(self._make_code("dialled"))]
             self.is_done = True
             return [["proof", self._make_code("dialler")]]
-        if len(words) != 2 or words[0] != "proof" or not self._is_code_valid(words[1], "dialler"):
+        if len(message) != 2 or message[0] != "proof" or not self._is_code_valid(message[1], "dialler"):
             raise HandshakeError("no proof that it knows the job")
         self.is_done = True
         return []
@@ -77,9 +77,9 @@ class Handshake:
         wanted = self._expected if self._peer is None else self._peer.member_id
         return ["hello", WIRE_VERSION, side, self._own.member_id, self._own.address, wanted, self._nonce, code]
 
-    def _take_hello(self, words: list[object]) -> None:
-        texts = [word for word in words if isinstance(word, str) and len(word) <= TEXT_CHARACTERS_MAX]
-        if len(words) != 8 or len(texts) != 7 or type(words[1]) is not int or words[1] != WIRE_VERSION:
+    def _take_hello(self, message: list[object]) -> None:
+        texts = [word for word in message if isinstance(word, str) and len(word) <= TEXT_CHARACTERS_MAX]
+        if len(message) != 8 or len(texts) != 7 or type(message[1]) is not int or message[1] != WIRE_VERSION:
             raise HandshakeError("no hello")
         kind, side, member_id, address, wanted, nonce, code = texts
         if kind != "hello" or side != ("dialled" if self._is_dialler else "dialler"):
@@ -92,7 +92,7 @@ class Handshake:
             raise HandshakeError("another member has answered")
         if len(nonce) != 2 * NONCE_BYTES:
             raise HandshakeError("no hello")
-        self._theirs, self._peer = nonce, Identity(self._own.job, member_id, address)
+        self._peer_nonce, self._peer = nonce, PeerIdentity(self._own.job, member_id, address)
         if self._is_dialler and not self._is_code_valid(code, "dialled"):
             raise HandshakeError("no proof that it knows the job")
 
@@ -102,7 +102,7 @@ class Handshake:
 
     def _make_code(self, side: str) -> str:
         first = (self._own, self._nonce)
-        second = (self.peer, self._theirs)
+        second = (self.peer, self._peer_nonce)
         if not self._is_dialler:
             first, second = second, first
         said = json.dumps(["meshrun presence", WIRE_VERSION, side, *first, *second]).encode()

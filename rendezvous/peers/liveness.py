@@ -65,7 +65,7 @@ class PeerLiveness:
         """When the last connection with each member ended that was reached once and is not now."""
         return self._unreachable_since
 
-    def gone_since(self, member_id: str, address: str) -> float:
+    def get_gone_since(self, member_id: str, address: str) -> float:
         """Since when it is proven that nothing of this member is left, if it advertises `address`; else infinite.
 
         Another address than the one its connection went to or came from says nothing: the refusing host may be
@@ -83,7 +83,7 @@ class PeerLiveness:
 
     def is_gone(self, member_id: str, address: str) -> bool:
         """Whether it is proven that nothing of this member is left, if it advertises `address`."""
-        return self.gone_since(member_id, address) < math.inf
+        return self.get_gone_since(member_id, address) < math.inf
 
     def forget_except(self, member_ids: Iterable[str]) -> None:
         """Forget all but these and those who are connected: the others' keys are gone, so nobody asks any more."""

@@ -1,7 +1,7 @@
 """What members tell each other over their presence connections: four kinds of short messages.
 
 Three of them carry a job through a store outage (see `outage`), one says what the leader knows of the store (see
-`tidings`). They come from other processes, so they are checked like anything from outside; what is no such
+`stale_watch`). They come from other processes, so they are checked like anything from outside; what is no such
 message is dropped without a word, as a message can be lost on its way anyhow.
 """
 

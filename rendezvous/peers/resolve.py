@@ -17,7 +17,7 @@ Target = tuple[int, tuple[str, int]]
 """A socket family and where to connect to."""
 
 
-def resolve(address: str, take: Callable[[list[Target]], None]) -> None:
+def resolve(address: str, on_targets: Callable[[list[Target]], None]) -> None:
     """Call `take` with where HOST:PORT is: at once for an address, later and from another thread for a name.
 
     The list is empty if there is no such host.
@@ -25,20 +25,20 @@ def resolve(address: str, take: Callable[[list[Target]], None]) -> None:
     try:
         host, port = split_address(address)
     except SettingsError:
-        take([])
+        on_targets([])
         return
     found = _find_targets(host, port, socket.AI_NUMERICHOST)
     if found:
-        take(found)
+        on_targets(found)
         return
 
     def ask() -> None:
-        take(_find_targets(host, port, 0))
+        on_targets(_find_targets(host, port, 0))
 
     try:
         threading.Thread(target=ask, name=f"look up {host}", daemon=True).start()
     except RuntimeError:  # the kernel gives no more threads
-        take([])
+        on_targets([])
 
 
 def _find_targets(host: str, port: int, flags: int) -> list[Target]:

@@ -28,11 +28,11 @@ def main(seeds: str, seconds: float | None, at_least: int, processes: int, first
     started, done, rounds = time.monotonic(), 0, 0
     broken: list[int] = []
     met: Counter[str] = Counter()
-    for seed, result in _results(chosen, processes, trace):
+    for seed, result in _run_seeds(chosen, processes, trace):
         done += 1
         if isinstance(result, str):
             broken.append(seed)
-            print(f"seed {seed}: {result}\n  replay: {simulate.replay_command(seed)}", file=sys.stderr, flush=True)
+            print(f"seed {seed}: {result}\n  replay: {simulate.make_replay_command(seed)}", file=sys.stderr, flush=True)
         else:
             rounds += result.rounds
             met.update(result.counts)
@@ -46,7 +46,7 @@ def main(seeds: str, seconds: float | None, at_least: int, processes: int, first
     sys.exit(1 if broken else 0)
 
 
-def _results(seeds: range, processes: int, trace: bool) -> Iterator[tuple[int, simulate.SeedResult | str]]:
+def _run_seeds(seeds: range, processes: int, trace: bool) -> Iterator[tuple[int, simulate.SeedResult | str]]:
     """Each seed with what it did, or what was wrong with it."""
     if trace or processes == 1:
         yield from (simulate.attempt(seed, print if trace else lambda line: None) for seed in seeds)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from rendezvous.testing.simulation.cluster import Cluster
+from rendezvous.testing.simulation.cluster import SimulatedCluster
 from rendezvous.testing.simulation.network import Cuts
-from rendezvous.testing.simulation.node import Node
-from rendezvous.testing.simulation.work import Work
+from rendezvous.testing.simulation.node import SimulatedNode
+from rendezvous.testing.simulation.work import SimulatedWork
 from rendezvous.testing.themes import THEMES
 
 
@@ -23,15 +23,15 @@ class FaultInjector:
     """
 
     def __init__(
-        self, cluster: Cluster, random: Random, *, until: float, work_s: float, failing: float, theme: str
+        self, cluster: SimulatedCluster, random: Random, *, until: float, work_s: float, failing: float, theme: str
     ) -> None:
         self._cluster, self._random, self._until = cluster, random, until
-        self._work = Work(cluster, random, until=until, work_s=work_s, failing=failing)
+        self._work = SimulatedWork(cluster, random, until=until, work_s=work_s, failing=failing)
         self._drained: set[str] = set()
         self._dark_until: dict[str, float] = {}  # machines that stay without power
         self.is_reviving = True
         uniform = random.uniform
-        self._strokes: list[tuple[str, Callable[[Node], None]]] = [
+        self._node_faults: list[tuple[str, Callable[[SimulatedNode], None]]] = [
             ("crash", self._crash),
             ("crash", self._crash),
             ("power off", self._power_off),
@@ -39,7 +39,7 @@ class FaultInjector:
             ("short pause", lambda node: node.pause(uniform(0.1, 4.0))),
             ("long pause", lambda node: node.pause(uniform(4.0, 30.0))),
             ("store cut", lambda node: self._cut([(node.name, Cuts.STORE)], uniform(0.5, 20.0))),
-            ("peers cut", lambda node: self._cut(_both(node.name, Cuts.ANYBODY), uniform(0.5, 30.0))),
+            ("peers cut", lambda node: self._cut(_list_both_ways(node.name, Cuts.ANYBODY), uniform(0.5, 30.0))),
             ("cut off", self._cut_off),
             ("one-way cut", self._cut_one_way),
             ("pair cut", self._cut_pair),
@@ -54,27 +54,27 @@ class FaultInjector:
             ("lagging watch", self._lag),
             ("lagging watch", self._lag),
         ]
-        self._gusts: list[tuple[str, Callable[[], None]]] = [
+        self._cluster_faults: list[tuple[str, Callable[[], None]]] = [
             ("compaction", cluster.storage.compact),
             ("compaction", cluster.storage.compact),
-            ("outage", self._outage),
-            ("outage", self._outage),
-            ("outage", self._outage),
+            ("outage", self._start_outage),
+            ("outage", self._start_outage),
+            ("outage", self._start_outage),
             ("rack cut", self._cut_rack),
             ("rack cut", self._cut_rack),
             ("forged resets", cluster.presence.reset),
             ("slow writes", self._write_slowly),
             ("leases ended early", self._end_leases),
-            ("all leave", self._all_leave),
+            ("all leave", self._make_all_leave),
             ("blackout", self._black_out),
             ("drain", self._drain),
             ("undrain", self._undrain),
             ("takeover", self._take_over),
             ("poison", self._work.poison),
         ]
-        strokes, gusts, self._stroke_share, self._gust_share = THEMES[theme]
-        self._strokes = [each for each in self._strokes if not strokes or each[0] in strokes.split(", ")]
-        self._gusts = [each for each in self._gusts if not gusts or each[0] in gusts.split(", ")]
+        strokes, gusts, self._node_fault_share, self._cluster_fault_share = THEMES[theme]
+        self._node_faults = [each for each in self._node_faults if not strokes or each[0] in strokes.split(", ")]
+        self._cluster_faults = [each for each in self._cluster_faults if not gusts or each[0] in gusts.split(", ")]
 
     @property
     def is_over(self) -> bool:
@@ -91,19 +91,19 @@ class FaultInjector:
             victims = [node for node in nodes if node.is_leader] or victims
         elif chance < 0.25:
             victims = nodes
-        if self._random.random() >= self._stroke_share:
+        if self._random.random() >= self._node_fault_share:
             victims = []
-        shared = self._random.choice(self._strokes)
+        shared = self._random.choice(self._node_faults)
         for node in victims:
-            name, strike = shared if len(victims) > 2 else self._random.choice(self._strokes)
+            name, strike = shared if len(victims) > 2 else self._random.choice(self._node_faults)
             if node.is_up:
                 self._cluster.count(name)
                 strike(node)
-        if self._random.random() < self._gust_share:
-            name, blow = self._random.choice(self._gusts)
+        if self._random.random() < self._cluster_fault_share:
+            name, blow = self._random.choice(self._cluster_faults)
             self._cluster.count(name)
             blow()
-        self._cluster.later(self._random.expovariate(1 / 8.0), self.inject)
+        self._cluster.call_later(self._random.expovariate(1 / 8.0), self.inject)
 
     def revive(self) -> None:
         """Start what is down, until the job has ended."""
@@ -113,7 +113,7 @@ class FaultInjector:
             is_dark = self._cluster.now < self._dark_until.get(node.name, 0.0)
             if self._random.random() < 0.5 and not is_dark:
                 node.start_if_down()
-        self._cluster.later(self._random.uniform(0.2, 3.0), self.revive)
+        self._cluster.call_later(self._random.uniform(0.2, 3.0), self.revive)
 
     def clear(self) -> None:
         """Heal what does not heal by itself, and let the work come to an end."""
@@ -124,33 +124,33 @@ class FaultInjector:
 
     # --- machines ---
 
-    def _crash(self, node: Node) -> None:
+    def _crash(self, node: SimulatedNode) -> None:
         running = node.running
         node.crash()
         if running is not None:
             self._work.break_peers(running)
 
-    def _power_off(self, node: Node) -> None:
+    def _power_off(self, node: SimulatedNode) -> None:
         running = node.running
         node.power_off()
         if running is not None:
             self._work.break_peers(running)
 
-    def _flap(self, node: Node, times: int) -> None:
+    def _flap(self, node: SimulatedNode, times: int) -> None:
         """Crash, be started again, and crash again, each time as another member."""
         if node.is_up:
             self._crash(node)
         else:
             node.start_if_down()
         if times and not self.is_over:
-            self._cluster.later(self._random.uniform(0.5, 4.0), self._flap, node, times - 1)
+            self._cluster.call_later(self._random.uniform(0.5, 4.0), self._flap, node, times - 1)
 
-    def _deafen(self, node: Node) -> None:
+    def _deafen(self, node: SimulatedNode) -> None:
         """Watches end with the connection, which takes a while to come back."""
         node.deafen()
         self._cluster.cut(node.name, Cuts.STORE, self._random.choice([0.0, self._random.uniform(0.0, 3.0)]))
 
-    def _lag(self, node: Node) -> None:
+    def _lag(self, node: SimulatedNode) -> None:
         """One watch is behind, or silent, for long; the others and all answers are current."""
         if node.watched:
             key = self._random.choice(sorted(node.watched))
@@ -162,11 +162,11 @@ class FaultInjector:
         low_s = self._random.uniform(0.2, 3.0)
         self._cluster.storage.write_slowly((low_s, low_s + 2.0), self._random.uniform(5.0, 30.0))
 
-    def _meet_stale_leader(self, node: Node) -> None:
+    def _meet_stale_leader(self, node: SimulatedNode) -> None:
         """Half of those that come back end the lease that they believe to be over."""
         node.meet_stale_leader(self._random.uniform(2.0, 30.0), self._random.random() < 0.7)
         if self._random.random() < 0.5:
-            self._cluster.later(self._random.uniform(0.1, 6.0), self._cluster.end_lease, node)
+            self._cluster.call_later(self._random.uniform(0.1, 6.0), self._cluster.end_lease, node)
 
     def _black_out(self) -> None:
         """All machines lose their power; most come back soon, some do not."""
@@ -175,9 +175,9 @@ class FaultInjector:
                 node.power_off()
             if self._random.random() < 0.4:
                 self._dark_until[node.name] = self._cluster.now + self._random.uniform(10.0, 40.0)
-        self._cluster.later(self._random.uniform(2.0, 12.0), self._take_over)
+        self._cluster.call_later(self._random.uniform(2.0, 12.0), self._take_over)
 
-    def _end_lease(self, node: Node) -> None:
+    def _end_lease(self, node: SimulatedNode) -> None:
         """Now and then the watch of the own key is behind, which would tell of it."""
         for key in node.watched if self._random.random() < 0.5 else ():
             self._cluster.lag(node, key, self._random.uniform(0.5, 8.0), 10.0)
@@ -189,15 +189,15 @@ class FaultInjector:
             if self._random.random() < 0.7:
                 self._end_lease(node)
 
-    def _starve(self, node: Node) -> None:
+    def _starve(self, node: SimulatedNode) -> None:
         """What takes longer than a renewal is lost: a bad line, a store that serves only the smallest requests."""
         duration_s = self._random.uniform(10.0, 60.0)
         self._cluster.trace(f"of {node.name} only renewals pass for {duration_s:g} s")
         node.renews_only_until = self._cluster.now + duration_s
 
-    def _all_leave(self) -> None:
+    def _make_all_leave(self) -> None:
         for node in self._cluster.nodes.values():
-            self._cluster.later(self._random.uniform(0.0, 0.1), node.leave)
+            self._cluster.call_later(self._random.uniform(0.0, 0.1), node.leave)
 
     # --- networks ---
 
@@ -206,20 +206,20 @@ class FaultInjector:
         for source, target in ways:
             self._cluster.cut(source, target, duration_s)
 
-    def _cut_off(self, node: Node) -> None:
-        self._cut([(node.name, Cuts.STORE), *_both(node.name, Cuts.ANYBODY)], self._random.uniform(0.5, 30.0))
+    def _cut_off(self, node: SimulatedNode) -> None:
+        self._cut([(node.name, Cuts.STORE), *_list_both_ways(node.name, Cuts.ANYBODY)], self._random.uniform(0.5, 30.0))
 
-    def _cut_one_way(self, node: Node) -> None:
-        ways = _both(node.name, Cuts.ANYBODY)
+    def _cut_one_way(self, node: SimulatedNode) -> None:
+        ways = _list_both_ways(node.name, Cuts.ANYBODY)
         self._cut([self._random.choice(ways)], self._random.uniform(0.5, 30.0))
 
-    def _cut_pair(self, node: Node, duration_s: tuple[float, float] = (0.5, 30.0)) -> None:
+    def _cut_pair(self, node: SimulatedNode, duration_s: tuple[float, float] = (0.5, 30.0)) -> None:
         """Between this node and another, mostly that which leads."""
         leaders = [each.name for each in self._cluster.nodes.values() if each.is_leader and each is not node]
         other = self._random.choice(leaders * len(self._cluster.nodes) + list(self._cluster.nodes))
-        self._cut(_both(node.name, other), self._random.uniform(*duration_s))
+        self._cut(_list_both_ways(node.name, other), self._random.uniform(*duration_s))
 
-    def _outage(self) -> None:
+    def _start_outage(self) -> None:
         """The store is away; now and then some nodes cannot reach their peers either, or see it back before others."""
         if self._cluster.storage.is_away:
             return
@@ -233,7 +233,7 @@ class FaultInjector:
                 self._cluster.cut(node.name, Cuts.STORE, duration_s + self._random.uniform(0.0, 8.0))
         if self._random.random() < 0.2:
             name = self._random.choice(list(self._cluster.nodes))
-            self._cut(_both(name, Cuts.ANYBODY), duration_s)
+            self._cut(_list_both_ways(name, Cuts.ANYBODY), duration_s)
 
     def _cut_rack(self) -> None:
         """Nobody who is up reaches the store, though it is well; one after the other they do again."""
@@ -259,5 +259,5 @@ class FaultInjector:
             self._cluster.ask("undrain", self._random.choice(sorted(self._drained)))
 
 
-def _both(one: str, other: str) -> list[tuple[str, str]]:
+def _list_both_ways(one: str, other: str) -> list[tuple[str, str]]:
     return [(one, other), (other, one)]

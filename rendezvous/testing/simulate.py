@@ -15,8 +15,8 @@ from random import Random
 from rendezvous.settings import Settings
 from rendezvous.testing.faults import FaultInjector
 from rendezvous.testing.invariants.checker import Checker, Violation
-from rendezvous.testing.simulation.cluster import Cluster
-from rendezvous.testing.simulation.network import Network
+from rendezvous.testing.simulation.cluster import SimulatedCluster
+from rendezvous.testing.simulation.network import NetworkModel
 from rendezvous.testing.simulation.shape import Shape
 from rendezvous.testing.themes import THEMES
 
@@ -25,7 +25,7 @@ HEAL_S = 600.0  # and within which, once healed, the job must have ended
 STEPS_MAX = 400_000
 CHILDREN_LATE_S = 0.8  # what workers have started is gone by then after its watchdog, which leaves 1 s
 
-__all__ = ["SeedResult", "Violation", "attempt", "replay_command", "run"]
+__all__ = ["SeedResult", "Violation", "attempt", "make_replay_command", "run"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +43,10 @@ def run(seed: int, trace: Callable[[str], None] = lambda line: None) -> SeedResu
     """Play one seed. Raises Violation."""
     random = Random(seed)
     members = min(random.randint(1, 12), random.randint(1, 12))  # small ones show most, and sooner
-    shape, settings = _shape(random, members), _settings(random)
-    cluster = Cluster(random=random, settings=settings, shape=shape, network=_network(random), trace=trace)
+    shape, settings = _draw_shape(random, members), _draw_settings(random)
+    cluster = SimulatedCluster(
+        random=random, settings=settings, shape=shape, network=_draw_network(random), trace=trace
+    )
     checker = Checker(cluster, settings, seed)
     work_s = random.uniform(1.0, 60.0) if random.random() < 0.3 else random.uniform(30.0, 90.0)
     theme = random.choice(["all", *THEMES])
@@ -61,11 +63,11 @@ def run(seed: int, trace: Callable[[str], None] = lambda line: None) -> SeedResu
         node.is_walled, node.is_masked = random.random() < 0.03, random.random() < 0.05
         node.hosts_store = index == 0 and random.random() < 0.2
         is_late = random.random() < 0.2
-        cluster.later(random.uniform(0.0, FAULTS_S if is_late else 3.0), node.start_if_down)
-    cluster.later(random.uniform(1.0, 5.0), storm.inject)
-    cluster.later(4.0, storm.revive)
+        cluster.call_later(random.uniform(0.0, FAULTS_S if is_late else 3.0), node.start_if_down)
+    cluster.call_later(random.uniform(1.0, 5.0), storm.inject)
+    cluster.call_later(4.0, storm.revive)
     if random.random() < (0.3 if theme == "outages" else 0.05):
-        cluster.later(random.uniform(5.0, FAULTS_S), cluster.ask, "stop")
+        cluster.call_later(random.uniform(5.0, FAULTS_S), cluster.ask, "stop")
     _play(cluster, checker, storm)
     verdict = checker.verdict.kind if checker.verdict else ""
     return SeedResult(
@@ -73,13 +75,13 @@ def run(seed: int, trace: Callable[[str], None] = lambda line: None) -> SeedResu
     )
 
 
-def _shape(random: Random, members: int) -> Shape:
+def _draw_shape(random: Random, members: int) -> Shape:
     group = random.choice([1, 1, 2, 3]) if members >= 3 else 1
     nodes_min = min(members // group * group, group * random.randint(1, 3))
     return Shape(nodes_min=nodes_min, nodes_max=random.randint(nodes_min, members), group=group)
 
 
-def _settings(random: Random) -> Settings:
+def _draw_settings(random: Random) -> Settings:
     return Settings(
         max_restarts=random.choice([0, 1, 3, 10]),
         restart_window_s=random.choice([math.inf, math.inf, 5.0, 30.0]),
@@ -108,9 +110,9 @@ def _settings(random: Random) -> Settings:
     )
 
 
-def _network(random: Random) -> Network:
+def _draw_network(random: Random) -> NetworkModel:
     is_calm = random.random() < 0.2
-    return Network(
+    return NetworkModel(
         delay_s=(0.001, random.choice([0.002, 0.05, 0.4])),
         lose_request=0.0 if is_calm else 0.01,
         lose_answer=0.0 if is_calm else 0.02,
@@ -122,16 +124,16 @@ def _network(random: Random) -> Network:
     )
 
 
-def _play(cluster: Cluster, checker: Checker, storm: FaultInjector) -> None:
+def _play(cluster: SimulatedCluster, checker: Checker, injector: FaultInjector) -> None:
     is_healed = False
     for _ in range(STEPS_MAX):
         if not cluster.step():
             break
         if not is_healed and cluster.now >= FAULTS_S:
             is_healed = True
-            storm.clear()
+            injector.clear()
         if checker.verdict is not None:
-            storm.is_reviving = False
+            injector.is_reviving = False
             if not any(node.is_up for node in cluster.nodes.values()):
                 break
         if cluster.now > FAULTS_S + HEAL_S:
@@ -152,6 +154,6 @@ def attempt(seed: int, trace: Callable[[str], None] = lambda line: None) -> tupl
         return seed, traceback.format_exc()
 
 
-def replay_command(seed: int) -> str:
+def make_replay_command(seed: int) -> str:
     """How to see a seed again, for a failure message."""
     return f"python -m rendezvous.testing --seeds {seed} --trace"

@@ -48,9 +48,9 @@ from typing import Any
 
 from rendezvous.settings import Settings
 from rendezvous.testing.invariants.checker import Checker, Violation
-from rendezvous.testing.simulation.cluster import Cluster
-from rendezvous.testing.simulation.network import Cuts, Network
-from rendezvous.testing.simulation.node import Node
+from rendezvous.testing.simulation.cluster import SimulatedCluster
+from rendezvous.testing.simulation.network import Cuts, NetworkModel
+from rendezvous.testing.simulation.node import SimulatedNode
 from rendezvous.testing.simulation.shape import Shape
 
 SEPARATOR = "----"
@@ -88,24 +88,24 @@ class _Player:
         self.record: list[str] = []
         self._shape = Shape()
         self._settings = Settings(join_grace_s=1.0)
-        self._made: Cluster | None = None
+        self._built_cluster: SimulatedCluster | None = None
         self._checker: Checker | None = None
         self._poisoned_rank = -1
 
     @property
-    def _cluster(self) -> Cluster:
-        if self._made is None:
-            self._made = Cluster(
+    def _cluster(self) -> SimulatedCluster:
+        if self._built_cluster is None:
+            self._built_cluster = SimulatedCluster(
                 random=Random(1),
                 settings=self._settings,
                 shape=self._shape,
-                network=Network(delay_s=(0.001, 0.001), late_s=(3.0, 3.0)),
+                network=NetworkModel(delay_s=(0.001, 0.001), late_s=(3.0, 3.0)),
                 trace=self.record.append,
             )
-            self._made.stop_s = 0.05
-            self._made.on_start = self._run_processes
-            self._checker = Checker(self._made, self._settings, 0, _EXIT_CODES)
-        return self._made
+            self._built_cluster.stop_s = 0.05
+            self._built_cluster.on_start = self._run_processes
+            self._checker = Checker(self._built_cluster, self._settings, 0, _EXIT_CODES)
+        return self._built_cluster
 
     def play(self, words: list[str], line: str) -> None:
         fate, colon, why = line.partition(": ")
@@ -144,9 +144,9 @@ class _Player:
             case ["remove" | "expel" as what, target]:
                 self._remove(what, target)
             case _:
-                self._strike(words)
+                self._apply_fault(words)
 
-    def _strike(self, words: list[str]) -> None:
+    def _apply_fault(self, words: list[str]) -> None:
         nodes, cluster = self._cluster.nodes, self._cluster
         match words:
             case ["fail", name, code, *how]:
@@ -207,22 +207,22 @@ class _Player:
             self._checker.is_removed = True
             cluster.remove(target)
 
-    def _restart(self, node: Node, seconds: float) -> None:
+    def _restart(self, node: SimulatedNode, seconds: float) -> None:
         if node.ended is None or node.ended.verdict is None:
             node.start_if_down()
-            self._cluster.later(seconds, self._restart, node, seconds)
+            self._cluster.call_later(seconds, self._restart, node, seconds)
 
-    def _run_processes(self, node: Node) -> None:
+    def _run_processes(self, node: SimulatedNode) -> None:
         running = node.running
         if running is not None and running.rank == self._poisoned_rank:
-            self._cluster.later(0.5, self._poison, node, running)
+            self._cluster.call_later(0.5, self._poison, node, running)
 
-    def _poison(self, node: Node, running: object) -> None:
+    def _poison(self, node: SimulatedNode, running: object) -> None:
         if node.running is running:
             node.processes.fail(1)
 
     def _set(self, assignments: list[str]) -> None:
-        if self._made is not None:
+        if self._built_cluster is not None:
             raise ValueError("settings come before the first start")
         kinds = {item.name: type(getattr(self._settings, item.name)) for item in fields(Settings)}
         for assignment in assignments:

@@ -15,7 +15,7 @@ import pytest
 
 from launcher import cli, files, stay
 from launcher.errors import UsageError
-from launcher.warden import Warden
+from launcher.warden import Supervisor
 from tests.cli.running import run
 
 
@@ -270,7 +270,7 @@ def test_garbage_is_collected_again_once_all_is_imported(monkeypatch: pytest.Mon
     monkeypatch.setattr(cli, "protect_imports", lambda: seen.append(gc.isenabled()))
     monkeypatch.setattr(gc, "freeze", lambda: None)
     monkeypatch.setattr(files, "check", lambda config: seen.append(gc.isenabled()))
-    monkeypatch.setattr(Warden, "fork", lambda keep, group: None)
+    monkeypatch.setattr(Supervisor, "fork", lambda keep, group: None)
     monkeypatch.setattr(stay, "run", run_agent)
     assert cli.main(["train.py"]) == 5
     assert seen == [True, False, True]

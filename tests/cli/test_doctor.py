@@ -156,7 +156,7 @@ def test_a_mesh_that_does_not_fit_would_stop_a_job_of_one_node_and_is_noted_wher
     served = ("--nproc-per-node=1", "--mesh=dp=*,tp=8", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:1")
     found = doctor.examine(served, NO_GPU)["findings"]
     assert [finding["level"] for finding in found if finding["check"] == "placement"] == ["note"]
-    found = doctor.examine(served, NO_GPU, doctor.Asked(node_count=3))["findings"]
+    found = doctor.examine(served, NO_GPU, doctor.ExaminationRequest(node_count=3))["findings"]
     assert [finding["level"] for finding in found if finding["check"] == "placement"] == ["stop"]
 
 
@@ -207,8 +207,8 @@ def test_doctor_says_why_nothing_is_made_of_a_controller() -> None:
     assert found["controller"] == {
         "name": "Slurm job 4711", "known_by": ["SLURM_JOB_ID"], "reason": reason, "says": {},
     }  # fmt: skip
-    assert f"\njob controller\n  Slurm job 4711, by SLURM_JOB_ID\n  {reason}\n\n" in doctor.text(found)
-    assert "\njob controller\n  none is recognised\n\n" in doctor.text(doctor.examine([], NO_GPU))
+    assert f"\njob controller\n  Slurm job 4711, by SLURM_JOB_ID\n  {reason}\n\n" in doctor.render_text(found)
+    assert "\njob controller\n  none is recognised\n\n" in doctor.render_text(doctor.examine([], NO_GPU))
 
 
 def test_doctor_repeats_the_remarks_of_a_run() -> None:
@@ -216,7 +216,8 @@ def test_doctor_repeats_the_remarks_of_a_run() -> None:
 
 
 def test_doctor_imports_no_framework() -> None:
-    code = "import sys; from launcher import doctor; doctor.text(doctor.examine([], {})); print(sorted(sys.modules))"
+    code = "import sys; from launcher.doctor import examine, render_text; render_text(examine([], {})); "
+    code += "print(sorted(sys.modules))"
     loaded = run("python", "-c", code).out
     assert "'launcher.doctor'" in loaded
     assert not {"'torch'", "'jax'", "'numpy'", "'grpc'", "'psutil'"} & set(re.findall(r"'[\w.]+'", loaded))
@@ -234,7 +235,7 @@ def test_a_detector_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def shown(*given: str, environ: dict[str, str], rank: int, nodes: int | None = None) -> dict[str, Any]:
-    found = doctor.examine(given, environ, doctor.Asked(rank=rank, node_count=nodes))["environment"]
+    found = doctor.examine(given, environ, doctor.ExaminationRequest(rank=rank, node_count=nodes))["environment"]
     assert isinstance(found, dict)
     return found
 
@@ -299,14 +300,14 @@ def test_the_slice_of_a_tpu_host_is_shown_and_its_worlds_are_whole_slices() -> N
         "--devices=tpu:4", "--visible-env=TPU_VISIBLE_CHIPS", "--devices-per-worker=all", "--framework=jax",
         "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:1", "--rdzv-conf=is_host=0", "--nnodes=4:8",
     )  # fmt: skip
-    found = doctor.examine(given, SLICE, doctor.Asked(rank=5))
+    found = doctor.examine(given, SLICE, doctor.ExaminationRequest(rank=5))
     assert (found["tpu_slice"]["name"], found["tpu_slice"]["worker_id"]) == ("t-0.x", 1)
     assert (found["tpu_slice"]["host_count"], found["tpu_slice"]["hostnames"][3]) == (4, "t-3.x")
     assert {"name": "slice", "domain": "t-0.x", "origin": "TPU_WORKER_HOSTNAMES"} in found["locality"]["levels"]
     assert found["environment"]["world_size"] == 8
     assert found["environment"]["added"]["MEGASCALE_NUM_SLICES"] == "2"
     assert found["environment"]["added"]["MEGASCALE_SLICE_ID"] == "1"
-    assert "\nTPU slice\n  name                    t-0.x\n" in doctor.text({**found, "environment": None})
+    assert "\nTPU slice\n  name                    t-0.x\n" in doctor.render_text({**found, "environment": None})
     assert doctor.examine([], NO_GPU)["tpu_slice"] is None
 
 
@@ -342,11 +343,11 @@ def test_a_kind_that_is_not_built_in_is_shown_where_it_is_named() -> None:
 
 
 def test_values_that_are_secret_by_their_names_are_not_shown() -> None:
-    from launcher.doctor.environment import masked
+    from launcher.doctor.environment import mask
 
-    assert masked("WANDB_API_KEY", "x") == masked("HF_TOKEN", "x") == masked("LAUNCHER_JOB_SECRET", "x")
-    assert masked("HF_TOKEN", "x") == "(not shown)"
-    assert masked("RANK", "3") == "3"
+    assert mask("WANDB_API_KEY", "x") == mask("HF_TOKEN", "x") == mask("LAUNCHER_JOB_SECRET", "x")
+    assert mask("HF_TOKEN", "x") == "(not shown)"
+    assert mask("RANK", "3") == "3"
 
 
 def test_a_rank_that_nobody_has_is_a_usage_error() -> None:

@@ -13,8 +13,8 @@ from tests.cli.running import run
 
 
 def test_every_option_is_in_the_help_with_its_variables_and_default() -> None:
-    words = set(help.page().replace(",", " ").split())
-    text = " ".join(help.page().split())
+    words = set(help.render_help().replace(",", " ").split())
+    text = " ".join(help.render_help().split())
     for option in options.TABLE:
         assert option.flag in words
         assert option.short == "" or option.short in words
@@ -24,7 +24,7 @@ def test_every_option_is_in_the_help_with_its_variables_and_default() -> None:
 
 @pytest.mark.parametrize("group", options.GROUPS)
 def test_each_group_fits_a_screen_and_shows_only_its_own_options(group: str) -> None:
-    lines = help.page(group).splitlines()
+    lines = help.render_help(group).splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
     flags = {word for line in lines if line.startswith("  -") for word in line.replace(",", " ").split()}
@@ -34,7 +34,7 @@ def test_each_group_fits_a_screen_and_shows_only_its_own_options(group: str) -> 
 
 
 def test_a_group_reads_like_this() -> None:
-    assert help.page("static").startswith(
+    assert help.render_help("static").startswith(
         "Nodes that are numbered beforehand, with --rdzv-backend static (-h static):\n"
         "  --node-rank N\n"
         "      The number of this node, from 0. [default: 0]\n"
@@ -51,15 +51,15 @@ def test_a_group_reads_like_this() -> None:
 def test_help_is_plain_text_on_stdout_with_every_line_within_80_columns() -> None:
     outcome = run("meshrun", "-h")
     assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.out == help.page() + "\n"
+    assert outcome.out == help.render_help() + "\n"
     assert "\x1b" not in outcome.out
     assert max(map(len, outcome.out.splitlines())) <= 80
     assert outcome.out.startswith("Usage: meshrun [options] SCRIPT [arguments of the script]\n")
 
 
 def test_one_group_can_be_asked_for() -> None:
-    assert run("meshrun", "-h", "output").out == help.page("output") + "\n"
-    assert run("meshrun", "--help=output").out == help.page("output") + "\n"
+    assert run("meshrun", "-h", "output").out == help.render_help("output") + "\n"
+    assert run("meshrun", "--help=output").out == help.render_help("output") + "\n"
 
 
 def test_the_version_is_one_line() -> None:
@@ -78,7 +78,7 @@ def test_a_reader_that_has_left_is_no_error() -> None:
 
 
 def test_the_reference_page_names_every_spelling() -> None:
-    page = help.reference()
+    page = help.render_reference()
     for option in options.TABLE:
         assert all(f"`{spelling}`" in page for spelling in option.spellings)
         assert all(f"`{variable}`" in page for variable in option.variables)

@@ -94,7 +94,7 @@ def test_a_wrong_run_id_is_a_sentence_with_near_misses(server: EtcdServer, store
 
 def test_hostile_records_are_shown_as_such(server: EtcdServer, job: StoredJob) -> None:
     job.store.put(job.keys.stop, b"\x1b[2J" + bytes(range(256)))
-    job.store.put(job.keys.member("x"), b'{"version": 7}')
+    job.store.put(job.keys.make_member_key("x"), b'{"version": 7}')
     outcome = meshctl(server, "status", "exp-41")
     assert (outcome.code, outcome.err) == (0, "")
     assert "round 1 runs 8 ranks" in outcome.out

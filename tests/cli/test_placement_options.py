@@ -83,11 +83,11 @@ def test_a_plan_for_one_node_needs_nothing_heavy() -> None:
 import sys
 from launcher import agent, mesh
 from launcher.placement import Costs, Limits
-from launcher.roster import Description, RosterPlanner, describe
-from rendezvous.events import Candidate, MakePlan
+from launcher.roster import Description, PlannerAdapter, encode_description
+from rendezvous.events import MakePlan, RosterMember
 
-node = Candidate("a", describe(Description(slot_count=8, address="127.0.0.1", role="default")), 4000, 1)
-planner = RosterPlanner(mesh.parse("pp=2,dp=*,tp=2"), Limits(), Costs())
+node = RosterMember("a", encode_description(Description(slot_count=8, address="127.0.0.1", role="default")), 4000, 1)
+planner = PlannerAdapter(mesh.parse("pp=2,dp=*,tp=2"), Limits(), Costs())
 planned = planner.plan(MakePlan(1, 1, (node,), {}))
 assert planned.world_size == 8
 again = planner.plan(MakePlan(2, 2, (node,), planned.assignments))

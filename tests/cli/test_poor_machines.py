@@ -53,8 +53,8 @@ def test_a_node_that_can_have_no_timer_does_not_join() -> None:
 def test_a_warden_that_gets_no_timer_says_so_kills_its_workers_and_ends() -> None:
     with Agent(setup=NO_TIMER) as agent:
         agent.start(1, ["sh", "-c", "sleep 1000 & exec sleep 1000"])
-        agent.do("extend_leash", 1e9)
-        lost = agent.wait_for("WardenLost")
+        agent.do("extend_watchdog", 1e9)
+        lost = agent.wait_for("SupervisorLost")
         assert lost[1:] == [
             "the warden cannot make the timer that ends workers: "
             "timer_create: Resource temporarily unavailable; see ulimit -i",
@@ -75,9 +75,9 @@ def test_a_warden_that_cannot_begin_says_so() -> None:
 
 BEGIN = """
 import select
-from launcher.warden import Warden
-warden = Warden.fork()
-while not (reports := warden.reports()):
+from launcher.warden import Supervisor
+warden = Supervisor.fork()
+while not (reports := warden.read_reports()):
     select.select([warden], [], [], 10)
 print(reports[0].exit_code, reports[0].sentence)
 """

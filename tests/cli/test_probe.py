@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.arrival.probe import Finding, probe
+from launcher.arrival.probe import ProbeResult, probe
 from launcher.errors import UsageError
-from launcher.options.network import Network
+from launcher.options.network import StoreConfig
 from tests.support.certificates import Certificates
 from tests.support.etcd import EtcdServer
 
@@ -57,8 +57,8 @@ class _Quiet(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def look(endpoint: str, **tls: str | bool | None) -> Finding:
-    return probe(Network(backend="etcd", endpoints=(endpoint,), **tls))  # type: ignore[arg-type]
+def look(endpoint: str, **tls: str | bool | None) -> ProbeResult:
+    return probe(StoreConfig(backend="etcd", endpoints=(endpoint,), **tls))  # type: ignore[arg-type]
 
 
 def trusting(certificates: Certificates) -> dict[str, str | bool]:
@@ -66,7 +66,7 @@ def trusting(certificates: Certificates) -> dict[str, str | bool]:
 
 
 def test_an_etcd_is_good_with_and_without_tls(plain: str, encrypted: str, certificates: Certificates) -> None:
-    assert look(plain) == Finding("good")
+    assert look(plain) == ProbeResult("good")
     assert look(encrypted, **trusting(certificates)).kind == "good"
 
 
@@ -79,7 +79,7 @@ def test_a_client_certificate_is_shown_where_one_is_wanted(mutual: str, certific
 
 
 def test_tls_on_one_side_only_is_told_from_either(plain: str, encrypted: str) -> None:
-    assert look(plain, uses_tls=True) == Finding(
+    assert look(plain, uses_tls=True) == ProbeResult(
         "wrong", f"{plain} does not speak TLS",
         "write etcd:// in front of it, without protocol=https and certificates",
     )  # fmt: skip
@@ -110,8 +110,8 @@ def test_what_is_not_there_yet_may_come(tmp_path: Path) -> None:
 def test_one_good_server_is_enough_and_one_that_may_come_leaves_hope(plain: str, web: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         nobody = f"127.0.0.1:{listener.getsockname()[1]}"
-    assert probe(Network(backend="etcd", endpoints=(nobody, web, plain))).kind == "good"
-    assert probe(Network(backend="etcd", endpoints=(web, nobody))).kind == "absent"
+    assert probe(StoreConfig(backend="etcd", endpoints=(nobody, web, plain))).kind == "good"
+    assert probe(StoreConfig(backend="etcd", endpoints=(web, nobody))).kind == "absent"
 
 
 def test_files_that_are_no_certificates_are_refused_by_name(tmp_path: Path, plain: str) -> None:

@@ -19,7 +19,7 @@ def torchruns_options() -> list[argparse.Action]:
 @pytest.mark.parametrize("action", torchruns_options(), ids=lambda action: action.dest)
 def test_torchruns_flag_is_in_the_table(action: argparse.Action) -> None:
     long = [spelling for spelling in action.option_strings if spelling.startswith("--")]
-    option = options.find(long[0])
+    option = options.find_option(long[0])
     assert option.source != "ours"
     assert set(action.option_strings) == set(option.spellings)
     assert option.takes_value == (action.nargs != 0)

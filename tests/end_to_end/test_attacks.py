@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from launcher.roster.description import Share, write_share
+from launcher.roster.description import NodeAssignment, encode_assignment
 from rendezvous import records
 from rendezvous.peers.handshake import WIRE_VERSION
 from rendezvous.records import Assignment, Command, Drain, LeaderRecord, Seal, Stop, Verdict, encode
@@ -225,8 +225,8 @@ def test_with_a_secret_no_order_of_anybody_else_is_obeyed(tmp_path: Path, etcd: 
             names.round: Seal(round=2, plan_token="forged", world_size=1, coordinator="forged"),
             names.stop: Stop(round=1, reason="forged", mode="kill"),
             names.verdict: Verdict(kind="stopped", exit_code=1, round=1, reason="forged"),
-            names.drain(N1.name): Drain(node_name=N1.name),
-            names.command("forged"): Command(kind="stop"),
+            names.make_drain_key(N1.name): Drain(node_name=N1.name),
+            names.make_command_key("forged"): Command(kind="stop"),
         }
         again_and_again(lambda: [store.put(key, encode(record)) for key, record in forged.items()])
         store.txn((), (Put(sealed.key, sealed.value), *(Delete(key) for key in forged if key != sealed.key)))
@@ -244,14 +244,14 @@ def test_a_share_that_no_leader_wrote_ends_no_agent(tmp_path: Path, etcd: EtcdSe
         job.wait_for_members(N1.name)
         root = current(job)
         (member,) = store.get(root + "members/", prefix=True).items
-        share = Share(
+        share = NodeAssignment(
             ranks=tuple(range(300)), world_size=300, shape=(300,), group_rank=0, group_world_size=1,
             role_ranks=tuple(range(300)), role_world_size=300, master_addr=ELSEWHERE, master_port=1,
         )  # fmt: skip
-        assignment = Assignment(round=1, plan_token="forged", content=write_share(share), node=f"{N1.name} b")
+        assignment = Assignment(round=1, plan_token="forged", content=encode_assignment(share), node=f"{N1.name} b")
         seal = Seal(round=1, plan_token="forged", world_size=300, coordinator=f"{ELSEWHERE}:1")
         names = records.Keys(root.rstrip("/"))
-        own = names.assignment(1, "forged", member.key.rpartition("/")[2])
+        own = names.make_assignment_key(1, "forged", member.key.rpartition("/")[2])
         store.txn((), (Put(own, encode(assignment)), Put(names.round, encode(seal))))
         job[N1].says("round 1 cannot run here, since no leader wrote this node's assignment: it wants 300 workers")
         job.start(N2)

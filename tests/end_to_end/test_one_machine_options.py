@@ -150,7 +150,7 @@ def load():
 
 def test_workers_run_on_cpus_of_their_own_and_none_that_the_agent_may_not_use(tmp_path: Path) -> None:
     allowed = sorted(os.sched_getaffinity(0))
-    cores = set(sysfs.read(frozenset(allowed)).core.values()) & set(allowed)
+    cores = set(sysfs.read_topology(frozenset(allowed)).core.values()) & set(allowed)
     count = min(2, len(cores))
     with Job(tmp_path, "--nproc-per-node", str(count), "--numa-binding", "exclusive", script=AFFINITY) as job:
         ended = job.wait()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.environments import Place
+from launcher.environments import WorkerAssignment
 from launcher.environments.torch import TorchEnvironment
 from launcher.node import Device, Slot
 
@@ -29,8 +29,8 @@ OURS = {
 }
 
 
-def place(local_rank: int, error_file: str) -> Place:
-    return Place(
+def place(local_rank: int, error_file: str) -> WorkerAssignment:
+    return WorkerAssignment(
         run_id="a job",
         round=1,
         restart_count=0,

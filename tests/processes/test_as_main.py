@@ -220,7 +220,7 @@ def test_after_a_success_they_run(folder: Path) -> None:
 def test_an_exit_handler_that_hangs_is_cut_short_and_the_code_is_kept(folder: Path) -> None:
     script = """
 import atexit, sys, time
-sys._getframe(1).f_globals["LEAVE_LIMIT_S"] = 0.05
+sys._getframe(1).f_globals["EXIT_LIMIT_S"] = 0.05
 atexit.register(time.sleep, 3600)
 sys.exit(3)
 """

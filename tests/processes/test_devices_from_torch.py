@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from launcher.devices import visible
-from launcher.devices.choose import worker_devices
+from launcher.devices import format_visible_variable
+from launcher.devices.choose import assign_devices
 from launcher.devices.from_torch import Detector
 from launcher.errors import UsageError
 
@@ -27,14 +27,14 @@ print("a library that greets")
 """
 
 
-def workers(kind: str, python: str = sys.executable, **question: Any) -> tuple[Sequence[Any], str]:
-    detector = Detector(kind, python, **question)
-    return worker_devices(kind, 1, dict(os.environ), accelerators=(detector,))
+def workers(kind: str, python: str = sys.executable, **options: Any) -> tuple[Sequence[Any], str]:
+    detector = Detector(kind, python, **options)
+    return assign_devices(kind, 1, dict(os.environ), accelerators=(detector,))
 
 
-def refusal(kind: str, python: str = sys.executable, **question: Any) -> str:
+def refusal(kind: str, python: str = sys.executable, **options: Any) -> str:
     with pytest.raises(UsageError) as caught:
-        workers(kind, python, **question)
+        workers(kind, python, **options)
     return str(caught.value)
 
 
@@ -62,7 +62,10 @@ def test_what_torch_counts_is_selected_as_the_variable_of_the_type_has_it(
 ) -> None:
     monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "2,5,6")
     slots, _ = workers("npu")
-    assert visible([device for slot in slots for device in slot.devices], {}) == ("ASCEND_RT_VISIBLE_DEVICES", "2,5,6")
+    assert format_visible_variable([device for slot in slots for device in slot.devices], {}) == (
+        "ASCEND_RT_VISIBLE_DEVICES",
+        "2,5,6",
+    )
     monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "2,5")  # and torch counts three: it did not obey
     slots, _ = workers("npu")
     assert [device.visible for slot in slots for device in slot.devices] == ["0", "1", "2"]
@@ -91,12 +94,12 @@ def test_without_torch_nobody_knows(tmp_path: Path, fake_torch: Path) -> None:
     ],
 )
 def test_an_answer_that_is_none_is_refused(question: str, reason: str) -> None:
-    assert refusal("xpu", question=question) == f"--nproc-per-node=xpu: {reason}"
+    assert refusal("xpu", script=question) == f"--nproc-per-node=xpu: {reason}"
 
 
 def test_a_silent_torch_is_waited_for_with_a_limit() -> None:
     question = "import sys; sys.stdin = None; import time; time.sleep(60)"
-    assert refusal("xpu", question=question, limit_s=0.2) == (
+    assert refusal("xpu", script=question, limit_s=0.2) == (
         "--nproc-per-node=xpu: torch did not count them within 0.2 s"
     )
 
@@ -111,5 +114,5 @@ def test_what_torch_loads_is_told_no_secret(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("NPU_VISIBLE", "0")
     question = "import json, os; names = {'LAUNCHER_STORE_TOKEN', 'NPU_VISIBLE'} & {*os.environ}; "
     question += "print(json.dumps([1, ' '.join(sorted(names))]))"
-    _, reason = workers("npu", question=question)
+    _, reason = workers("npu", script=question)
     assert reason == "1 worker, one per npu (1 found by NPU_VISIBLE)"

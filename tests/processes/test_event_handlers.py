@@ -33,7 +33,7 @@ handlers._log_handlers = {{"mine": None}}
 sys.modules["torch.distributed.elastic.events"] = torchs
 sys.modules["torch.distributed.elastic.events.handlers"] = handlers
 events.DRAIN_LIMIT_S = {limit_s}
-write = events.write_by("mine", "--event-log-handler")
+write = events.make_writer("mine", "--event-log-handler")
 for name in ("first", "second"):
     write({{"name": name, "source": "AGENT"}})
 """

@@ -172,7 +172,7 @@ def test_a_worker_is_kept_to_its_cpus_and_writes_where_it_is_told(warden: SmallW
     ((number, pid),) = warden.born()
     os.mkfifo(warden.folder / "pipe")
     reader = os.open(warden.folder / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    fields = {"local_rank": 0, "env": {}, "unset": [], "warm": ["script", "shows.py"], "affinity": [cpu]}
+    fields = {"local_rank": 0, "env": {}, "unset": [], "fork_argv": ["script", "shows.py"], "affinity": [cpu]}
     fields["memory"] = [0]
     warden.ask("release", number, [str(warden.folder / "pipe"), None], fields)
     assert warden.ask("wait", pid) == 0
@@ -188,7 +188,7 @@ def test_what_cannot_be_applied_is_answered_and_nothing_runs(warden: SmallWarden
         ({"affinity": []}, "cannot keep the worker of local rank 3 to its CPUs: Invalid argument"),
     ):
         ((number, pid),) = warden.born()
-        fields = {"local_rank": 3, "env": {}, "unset": [], "warm": ["script", "waits.py"], **wrong}
+        fields = {"local_rank": 3, "env": {}, "unset": [], "fork_argv": ["script", "waits.py"], **wrong}
         warden.ask("release", number, [None, None], fields)
         answer = warden.ask("hear", number)
         assert answer[0] == "failed"
@@ -201,7 +201,7 @@ def test_a_child_of_the_fork_server_s_python_before_the_hook_is_left_alone(warde
     (warden.folder / "own").mkdir()
     (warden.folder / "own" / "sitecustomize.py").write_text("print('customized')")
     variables = {
-        "PYTHONPATH": f"{fork_server.HOOK}:{warden.folder}/own",
+        "PYTHONPATH": f"{fork_server.HOOK_DIRECTORY}:{warden.folder}/own",
         fork_server.SOCKET_VARIABLE: "9:1:set:script:1",
     }
     code = "import os; print(os.environ.get('LAUNCHER_FORK_SERVER'), os.environ['PYTHONPATH'])"

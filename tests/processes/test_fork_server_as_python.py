@@ -205,7 +205,7 @@ def test_a_python_that_would_not_load_the_hook_is_refused(warden: SmallWarden, f
 
 def test_an_old_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(sys, "orig_argv")
-    problem = fork_server._problem()
+    problem = fork_server._find_problem()
     assert problem is not None
     assert problem[0].endswith(", and 3.10 is needed")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.environments.meanings import MEANINGS
+from launcher.environments.meanings import VARIABLE_DESCRIPTIONS
 from launcher.forkserver import leavings
-from launcher.forkserver.watching import OF_A_WORKER
+from launcher.forkserver.watching import WORKER_VARIABLES
 from tests.support.small_warden import SmallWarden
 
 
@@ -99,9 +99,9 @@ def test_cuda_is_refused_when_it_was_begun_or_as_much_as_asked(warden: SmallWard
 def test_devices_are_known_by_the_names_of_their_files() -> None:
     accelerators = ("nvidia0", "nvidiactl", "nvidia-uvm", "kfd", "dri/renderD128", "accel0", "accel/accel3", "vfio/12")
     for name in (*accelerators, "neuron0", "hl0", "hl_controlD0", "davinci0", "davinci_manager", "apex_0", "dxg"):
-        assert leavings._ACCELERATOR.match(f"/dev/{name}"), name
+        assert leavings._ACCELERATOR_PATH.match(f"/dev/{name}"), name
     for name in ("null", "shm/x", "urandom", "hlx", "tty", "pts/0", "hugepages/a"):
-        assert not leavings._ACCELERATOR.match(f"/dev/{name}"), name
+        assert not leavings._ACCELERATOR_PATH.match(f"/dev/{name}"), name
 
 
 def test_threads_that_end_soon_and_those_that_a_fork_takes_down_are_fine(warden: SmallWarden) -> None:
@@ -216,14 +216,16 @@ def test_every_variable_of_a_worker_is_watched_or_the_same_for_all_workers() -> 
         "OMPI_MCA_orte_hnp_uri", "ALLOW_MULTIPLE_LIBTPU_LOAD", "PJRT_DEVICE",
         "CUDA_VISIBLE_DEVICES",  # or not given at all
     }  # fmt: skip
-    watched = {row.variable for row in MEANINGS if OF_A_WORKER.match(row.variable.replace("<AXIS>", "TP"))}
-    assert watched | same == {row.variable for row in MEANINGS}
+    watched = {
+        row.variable for row in VARIABLE_DESCRIPTIONS if WORKER_VARIABLES.match(row.variable.replace("<AXIS>", "TP"))
+    }
+    assert watched | same == {row.variable for row in VARIABLE_DESCRIPTIONS}
     assert not watched & same
 
 
 def test_nothing_is_left_open_that_was_not_there() -> None:
-    before = leavings.open_files()
+    before = leavings.list_open_files()
     with open(os.devnull), open(__file__) as file:
-        assert leavings.left_open(before) == [__file__]
+        assert leavings.list_opened_files(before) == [__file__]
         assert file.fileno() not in before
-    assert leavings.left_open(before) == []
+    assert leavings.list_opened_files(before) == []

@@ -87,9 +87,9 @@ class Trio:
         return left
 
     def strike(self, strokes: tuple[Stroke, ...], pause_s: float = 0.0) -> None:
-        self.agent.do("extend_leash", time.clock_gettime(time.CLOCK_BOOTTIME) + WATCHDOG_S)
+        self.agent.do("extend_watchdog", time.clock_gettime(time.CLOCK_BOOTTIME) + WATCHDOG_S)
         self.agent.do("sweep", 99)
-        self.agent.wait_for("Gone", 99)  # so the supervisor has set its watchdog
+        self.agent.wait_for("RoundSwept", 99)  # so the supervisor has set its watchdog
         for stroke in strokes:
             with suppress(ProcessLookupError):  # the first has ended it
                 os.kill(self.pids[stroke.who], stroke.signum)
@@ -185,7 +185,7 @@ def test_a_stopped_keeper_ends_with_the_agent_that_closes_in_good_order() -> Non
         trio = Trio(agent)
         freeze(agent.keeper_pid)
         agent.ask("close", 20)
-        assert agent.ask("evaluate", "warden._status") == 0  # it was woken, and not killed
+        assert agent.ask("evaluate", "warden._keeper_status") == 0  # it was woken, and not killed
         assert trio.below() == []
         assert children(agent.pid) == []
 
@@ -194,10 +194,10 @@ def test_the_end_of_the_keeper_is_told() -> None:
     with Agent(setup=SETUP) as agent:
         Trio(agent)
         os.kill(agent.keeper_pid, signal.SIGKILL)
-        assert agent.wait_for("WardenLost")[1] == f"the keeper (pid {agent.keeper_pid}) was killed by SIGKILL"
+        assert agent.wait_for("SupervisorLost")[1] == f"the keeper (pid {agent.keeper_pid}) was killed by SIGKILL"
         agent.wait_until_nobody_is_left(agent.pid)
-        assert agent.ask("reports") == []
-        assert {report[0] for report in agent.heard}.isdisjoint(("Exited", "Gone"))  # that is nobody's failure
+        assert agent.ask("read_reports") == []
+        assert {report[0] for report in agent.heard}.isdisjoint(("Exited", "RoundSwept"))  # that is nobody's failure
 
 
 # One that is lost itself as soon as it has killed once.
@@ -267,14 +267,14 @@ os.fork = fork
 
 def test_a_keeper_that_is_killed_before_it_has_forked_is_told() -> None:
     with born(FORKS.format("os.kill(os.getpid(), 9)") + SETUP) as agent:
-        assert "the keeper (pid " in agent.wait_for("WardenLost")[1]
+        assert "the keeper (pid " in agent.wait_for("SupervisorLost")[1]
         agent.wait_until_nobody_is_left(agent.pid)
 
 
 def test_a_keeper_that_cannot_fork_is_told() -> None:
     with born(FORKS.format("raise BlockingIOError(11, 'Resource temporarily unavailable')") + SETUP) as agent:
         sentence = "cannot fork the warden: Resource temporarily unavailable; see ulimit -u"
-        assert agent.wait_for("WardenLost")[1] == sentence
+        assert agent.wait_for("SupervisorLost")[1] == sentence
         agent.wait_until_nobody_is_left(agent.pid)
 
 
@@ -309,7 +309,7 @@ kernel.signal_on_parent_death = ask
     with born(late + SETUP) as agent:
         wait_until(lambda: children(agent.keeper_pid))
         os.kill(agent.keeper_pid, signal.SIGKILL)
-        agent.wait_for("WardenLost")
+        agent.wait_for("SupervisorLost")
         agent.wait_until_nobody_is_left(agent.pid)
 
 

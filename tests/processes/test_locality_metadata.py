@@ -71,7 +71,7 @@ def test_the_limit_is_for_all_questions_together() -> None:
         with pytest.raises(NoAnswer, match="does not answer within"):
             server.ask("/second", {})
         with pytest.raises(TimeoutError):
-            server.left_s()
+            server.require_remaining_s()
 
 
 def test_a_redirect_is_an_answer_and_is_not_followed() -> None:
@@ -286,7 +286,7 @@ def test_the_name_of_the_physical_host_is_shown(tmp_path: Path) -> None:
     assert hints.reason.endswith("its physical host is BN4PEPF000012A7")
     for rubbish in (b"", b"PhysicalHostName", b"\xff" * 9999, struct.pack("512s2048s", b"PhysicalHostName", b"\x01")):
         pool.write_bytes(rubbish)
-        assert not azure.physical_host(str(pool))
+        assert not azure.read_physical_host(str(pool))
 
 
 # Oracle

@@ -25,7 +25,7 @@ def test_lines_of_many_streams_arrive_whole_however_they_were_cut(tmp_path: Path
             texts.append("\n".join(lines).encode() + b"\n" * (rank % 2))  # some end in the middle of a line
             ends.append(
                 pump.open_stream(
-                    stream="stdout", local_rank=rank, rank=rank, path=None, prefix=b"[%d]:" % rank, filter=found
+                    stream="stdout", local_rank=rank, rank=rank, path=None, prefix=b"[%d]:" % rank, line_filter=found
                 )
             )
         at, size = 0, 7
@@ -53,7 +53,7 @@ def test_a_filter_without_a_place_for_its_file_is_warned_of_once_and_the_console
     pump = OutputPump(warn=warnings.append)
     (tmp_path / "file").touch()
     found = pump.open_filter(str(tmp_path / "file/found"), ("a",))
-    end = pump.open_stream(stream="stdout", local_rank=0, rank=0, path=None, prefix=b":", filter=found)
+    end = pump.open_stream(stream="stdout", local_rank=0, rank=0, path=None, prefix=b":", line_filter=found)
     os.write(end, b"a1\na2\n")
     os.close(end)
     assert pump.drain(LIMIT_S)

@@ -368,9 +368,9 @@ def test_the_tail_waits_for_what_the_pipe_holds_though_not_for_the_end_of_the_st
     pump = job.pump(tail_lines=1)
     write_fd = job.open(pump, 0, "stderr", prefix=None)
     os.write(write_fd, b"I am the cause\n")
-    assert pump.tail(0, "stderr") == ()
+    assert pump.read_tail(0, "stderr") == ()
     found: list[tuple[str, ...]] = []
-    asking = threading.Thread(target=lambda: found.append(pump.tail(0, "stderr", LIMIT_S)))
+    asking = threading.Thread(target=lambda: found.append(pump.read_tail(0, "stderr", LIMIT_S)))
     asking.start()
     gate.set()
     asking.join(LIMIT_S / 2)
@@ -380,15 +380,15 @@ def test_the_tail_waits_for_what_the_pipe_holds_though_not_for_the_end_of_the_st
 
 def test_the_tail_is_that_of_the_round_being_run(job: Job) -> None:
     pump = job.pump(tail_lines=2)
-    assert pump.tail(0, "stderr") == ()
+    assert pump.read_tail(0, "stderr") == ()
     for words in ("a b c", "d e f"):
         job.start(
             "for word in sys.argv[1].split(): print(word)", words, stdout=job.open(pump, 0, "stderr", prefix=None)
         )
         job.wait()
         assert pump.drain(LIMIT_S)
-        assert pump.tail(0, "stderr") == tuple(words.split()[1:])
-    assert pump.tail(0, "stdout") == ()
+        assert pump.read_tail(0, "stderr") == tuple(words.split()[1:])
+    assert pump.read_tail(0, "stdout") == ()
     assert job.log(0, "stderr").read_text().split() == ["a", "b", "c", "d", "e", "f"]
 
 

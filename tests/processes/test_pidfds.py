@@ -58,7 +58,7 @@ def test_a_pid_that_was_given_anew_meanwhile_is_left_alone(
     monkeypatch.delattr(os, "pidfd_open")
     monkeypatch.setattr(pidfds, "_PIDFD_OPEN", 100_000)
     starts = iter(range(1, 10))
-    monkeypatch.setattr(pidfds.kernel, "start_time", lambda pid: next(starts))
+    monkeypatch.setattr(pidfds.kernel, "read_start_time", lambda pid: next(starts))
     pidfds.kill_exactly(sleeper.pid, lambda: True)
     assert sleeper.poll() is None
 
@@ -77,8 +77,8 @@ def test_the_numbers_are_those_of_pidfds(sleeper: subprocess.Popen[bytes], monke
 
 def test_descendants_are_killed_by_one_look_at_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
-    found = kernel.descendants
-    monkeypatch.setattr(kernel, "descendants", lambda pid: looks.append(pid) or found(pid))
+    found = kernel.list_descendants
+    monkeypatch.setattr(kernel, "list_descendants", lambda pid: looks.append(pid) or found(pid))
     with subprocess.Popen(["sh", "-c", "sleep 1000 & sleep 1000 & wait"]) as shell:
         try:
             family = wait_until(lambda: len(found(shell.pid)) == 2 and found(shell.pid))
@@ -91,6 +91,6 @@ def test_descendants_are_killed_by_one_look_at_all_of_them(monkeypatch: pytest.M
 
 
 def test_who_descends_from_a_process_is_seen_from_below(sleeper: subprocess.Popen[bytes]) -> None:
-    assert kernel._descends_from(os.getpid(), sleeper.pid)
-    assert not kernel._descends_from(sleeper.pid, os.getpid())
-    assert not kernel._descends_from(sleeper.pid, sleeper.pid)
+    assert kernel._is_descendant(os.getpid(), sleeper.pid)
+    assert not kernel._is_descendant(sleeper.pid, os.getpid())
+    assert not kernel._is_descendant(sleeper.pid, sleeper.pid)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from launcher.arrival import control_group, predecessors
-from launcher.arrival.predecessors import MARK, take_place
+from launcher.arrival.predecessors import LOCK_VARIABLE, take_node_lock
 from launcher.errors import TemporaryError, UsageError
 from tests.support.processes import REPOSITORY, TOKEN_VARIABLE, freeze, is_alive, kill_family, state
 from tests.support.syscalls import KILL, PIDFD_OPEN, WITHOUT_PIDFDS, refusing
@@ -23,14 +23,14 @@ from tests.support.waiting import wait_until
 # An agent that takes its place and forks a warden with a worker; then it waits.
 AGENT = """
 import os, sys, time
-from launcher.arrival.predecessors import take_place
+from launcher.arrival.predecessors import take_node_lock
 exec(os.environ.get("BEFORE", ""))
-place = take_place(sys.argv[2], sys.argv[3], os.environ, folder=sys.argv[1], limit_s=float(sys.argv[4]))
+place = take_node_lock(sys.argv[2], sys.argv[3], os.environ, folder=sys.argv[1], limit_s=float(sys.argv[4]))
 os.environ.update(place.environment)
-from launcher.warden import Warden, WorkerSpec
-warden = Warden.fork((place.lock,), place.group)
+from launcher.warden import Supervisor, WorkerSpec
+warden = Supervisor.fork((place.descriptor,), place.group)
 warden.spawn(1, [WorkerSpec(0, ("sh", "-c", sys.argv[5]), {}, (), None, None)])
-while not (reports := warden.reports()): time.sleep(0.01)
+while not (reports := warden.read_reports()): time.sleep(0.01)
 print(os.getpid(), reports[0].pid, flush=True)
 time.sleep(1000)
 """
@@ -78,7 +78,7 @@ def lives(tmp_path: Path) -> Iterator[Lives]:
 
 
 def marked(pid: int) -> bool:
-    return f"{MARK}=".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+    return f"{LOCK_VARIABLE}=".encode() in Path(f"/proc/{pid}/environ").read_bytes()
 
 
 @pytest.mark.parametrize("lacking", [None, *WITHOUT_PIDFDS])
@@ -119,12 +119,12 @@ os.kill(os.getpid(), signal.SIGSTOP)
 
 def test_a_keeper_is_woken_and_may_end_its_work(lives: Lives) -> None:
     lives.folder.mkdir(mode=0o700)
-    place = take_place(RUN, "node", {}, folder=str(lives.folder))
-    keeper = subprocess.Popen([sys.executable, "-I", "-S", "-c", KEEPER], pass_fds=(place.lock,))
+    place = take_node_lock(RUN, "node", {}, folder=str(lives.folder))
+    keeper = subprocess.Popen([sys.executable, "-I", "-S", "-c", KEEPER], pass_fds=(place.descriptor,))
     wait_until(lambda: state(keeper.pid) == "T")
-    os.pwrite(place.lock, b"0 0".ljust(64), 0)  # its agent has ended
-    os.close(place.lock)
-    take_place(RUN, "node", {}, folder=str(lives.folder)).leave()
+    os.pwrite(place.descriptor, b"0 0".ljust(64), 0)  # its agent has ended
+    os.close(place.descriptor)
+    take_node_lock(RUN, "node", {}, folder=str(lives.folder)).release()
     assert keeper.wait() == 0
 
 
@@ -165,7 +165,7 @@ def group() -> Iterator[str]:
     if not path or not control_group.make(path):
         pytest.skip("no control group can be made here: no cgroup of version 2 is this user's")
     yield path
-    wait_until(lambda: control_group.members(path) == [])
+    wait_until(lambda: control_group.list_members(path) == [])
     control_group.remove(path)
     assert not os.path.exists(path)
 
@@ -240,7 +240,7 @@ def groups(lives: Lives) -> list[str]:
 )
 def test_the_own_control_group_is_found_below_its_mount(own: str, mount: str, found: str) -> None:
     mounts = f"22 1 0:20 / /proc rw - proc proc rw\n30 23 0:26 {mount} rw,nosuid shared:9 - cgroup2 cgroup2 rw\n"
-    assert control_group.directory(mounts, own + "\n") == found
+    assert control_group.find_directory(mounts, own + "\n") == found
 
 
 def test_an_agent_that_lives_keeps_its_place_and_is_named(lives: Lives) -> None:
@@ -282,23 +282,23 @@ def test_an_agent_that_was_ended_leaves_its_place_at_once(lives: Lives) -> None:
 
 def test_what_cannot_be_killed_is_named_after_the_limit(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
     lives.folder.mkdir(mode=0o700)
-    place = take_place(RUN, "node", {}, folder=str(lives.folder))
+    place = take_node_lock(RUN, "node", {}, folder=str(lives.folder))
     sleeper = subprocess.Popen(["sleep", "1000"], env={**os.environ, **place.environment, TOKEN_VARIABLE: lives.token})
-    os.close(place.lock)
+    os.close(place.descriptor)
     wait_until(lambda: marked(sleeper.pid))
     with monkeypatch.context() as patch:
         patch.setattr("launcher.arrival.predecessors._kill", lambda *_: None)
         with pytest.raises(TemporaryError, match=rf"still there after 0.2 s: pid {sleeper.pid}$"):
-            take_place(RUN, "node", {}, folder=str(lives.folder), limit_s=0.2)
+            take_node_lock(RUN, "node", {}, folder=str(lives.folder), limit_s=0.2)
     sleeper.kill()
     sleeper.wait()
 
 
 def test_what_may_not_be_killed_is_named_with_the_reason(lives: Lives) -> None:
     lives.folder.mkdir(mode=0o700)
-    place = take_place(RUN, "node", {}, folder=str(lives.folder))
+    place = take_node_lock(RUN, "node", {}, folder=str(lives.folder))
     sleeper = subprocess.Popen(["sleep", "1000"], env={**os.environ, **place.environment, TOKEN_VARIABLE: lives.token})
-    os.close(place.lock)
+    os.close(place.descriptor)
     wait_until(lambda: marked(sleeper.pid))
     next_one = lives.start(limit_s=0.3, BEFORE=refusing(PIDFD_OPEN, KILL))
     _, said = next_one.communicate(timeout=60)
@@ -309,10 +309,10 @@ def test_what_may_not_be_killed_is_named_with_the_reason(lives: Lives) -> None:
 
 def test_whoever_started_the_agent_is_spared_though_it_carries_the_mark(lives: Lives) -> None:
     lives.folder.mkdir(mode=0o700)
-    place = take_place(RUN, "node", {}, folder=str(lives.folder))
-    os.close(place.lock)
-    script = "import sys; from launcher.arrival.predecessors import take_place; "
-    script += f"take_place('{RUN}', 'node', {{}}, folder=sys.argv[1], limit_s=5); print('taken')"
+    place = take_node_lock(RUN, "node", {}, folder=str(lives.folder))
+    os.close(place.descriptor)
+    script = "import sys; from launcher.arrival.predecessors import take_node_lock; "
+    script += f"take_node_lock('{RUN}', 'node', {{}}, folder=sys.argv[1], limit_s=5); print('taken')"
     nested = f'"{sys.executable}" -c "{script}" {lives.folder}; echo alive'
     environment = {**os.environ, **place.environment, TOKEN_VARIABLE: lives.token}
     done = subprocess.run(
@@ -331,7 +331,7 @@ def test_a_directory_that_others_could_have_prepared_is_refused(tmp_path: Path, 
         (tmp_path / "elsewhere").mkdir(mode=0o700)
         folder.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UsageError, match="not a directory of this user's alone"):
-        take_place(RUN, "node", {}, folder=str(folder))
+        take_node_lock(RUN, "node", {}, folder=str(folder))
 
 
 def kill_all_three(agent: subprocess.Popen[str]) -> None:
@@ -351,21 +351,21 @@ def children_of(pid: int) -> list[int]:
 
 def test_who_leaves_in_good_order_leaves_no_file_and_a_dead_agent_one_that_is_taken_over(lives: Lives) -> None:
     lives.folder.mkdir(mode=0o700)
-    take_place(RUN, "node", {}, folder=str(lives.folder)).leave()
+    take_node_lock(RUN, "node", {}, folder=str(lives.folder)).release()
     assert list(lives.folder.iterdir()) == []
     first = lives.start()
     lives.worker_of(first)
     first.kill()
     first.wait()
-    take_place(RUN, "node", {}, folder=str(lives.folder)).leave()
+    take_node_lock(RUN, "node", {}, folder=str(lives.folder)).release()
     assert list(lives.folder.iterdir()) == []
 
 
 def test_a_file_whose_lock_a_process_still_holds_is_not_taken_away(lives: Lives) -> None:
     lives.folder.mkdir(mode=0o700)
-    place = take_place(RUN, "node", {}, folder=str(lives.folder))
-    sleeper = subprocess.Popen(["sleep", "1000"], pass_fds=(place.lock,))
-    place.leave()
+    place = take_node_lock(RUN, "node", {}, folder=str(lives.folder))
+    sleeper = subprocess.Popen(["sleep", "1000"], pass_fds=(place.descriptor,))
+    place.release()
     assert [path.name for path in lives.folder.iterdir()] == [os.path.basename(place.path)]
     sleeper.kill()
     sleeper.wait()
@@ -375,19 +375,19 @@ def test_a_lock_on_a_file_that_was_taken_away_meanwhile_is_no_place(
     lives: Lives, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lives.folder.mkdir(mode=0o700)
-    first = take_place(RUN, "node", {}, folder=str(lives.folder))
+    first = take_node_lock(RUN, "node", {}, folder=str(lives.folder))
     opened = os.open
 
     def leave_between(*words: object) -> int:
         found: int = opened(*words)  # type: ignore[arg-type]
         monkeypatch.undo()
-        first.leave()
+        first.release()
         return found
 
     monkeypatch.setattr(os, "open", leave_between)
-    second = take_place(RUN, "node", {}, folder=str(lives.folder))
-    assert os.path.samestat(os.fstat(second.lock), os.stat(second.path))
-    second.leave()
+    second = take_node_lock(RUN, "node", {}, folder=str(lives.folder))
+    assert os.path.samestat(os.fstat(second.descriptor), os.stat(second.path))
+    second.release()
 
 
 def test_of_many_agents_that_begin_at_once_one_has_the_place_and_none_is_killed(lives: Lives) -> None:
@@ -402,7 +402,7 @@ def test_where_no_directory_can_be_had_a_sentence_names_each_with_the_reason(tmp
     (tmp_path / "file").touch()
     folders = [str(tmp_path / "file" / "places"), str(tmp_path / "file")]
     with pytest.raises(UsageError) as refusal:
-        predecessors._place_for("a.lock", folders)
+        predecessors._find_lock_path("a.lock", folders)
     assert str(refusal.value) == (
         f"there is no place for this node's lock: {folders[0]} cannot be made: Not a directory; "
         f"{folders[1]} is not a directory of this user's alone"
@@ -415,7 +415,7 @@ def test_a_full_disk_is_a_shortage(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(os, "mkdir", full)
     with pytest.raises(TemporaryError, match="No space left on device"):
-        predecessors._place_for("a.lock", [str(tmp_path / "places")])
+        predecessors._find_lock_path("a.lock", [str(tmp_path / "places")])
 
 
 def test_what_another_user_has_made_first_is_passed_over_and_told(
@@ -423,7 +423,7 @@ def test_what_another_user_has_made_first_is_passed_over_and_told(
 ) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir(mode=0o755)
-    assert predecessors._place_for("a.lock", [str(first), str(second)]) == str(second / "a.lock")
+    assert predecessors._find_lock_path("a.lock", [str(first), str(second)]) == str(second / "a.lock")
     assert capfd.readouterr().err == (
         f"meshrun: the lock of this node lies in {second}: {first} is not a directory of this user's alone\n"
     )
@@ -433,18 +433,18 @@ def test_an_agent_goes_where_one_is_though_a_better_directory_has_become_free(tm
     first, second = tmp_path / "first", tmp_path / "second"
     second.mkdir(mode=0o700)
     (second / "a.lock").touch()
-    assert predecessors._place_for("a.lock", [str(first), str(second)]) == str(second / "a.lock")
-    assert predecessors._place_for("b.lock", [str(first), str(second)]) == str(first / "b.lock")
+    assert predecessors._find_lock_path("a.lock", [str(first), str(second)]) == str(second / "a.lock")
+    assert predecessors._find_lock_path("b.lock", [str(first), str(second)]) == str(first / "b.lock")
     first.rename(tmp_path / "away")
     second.chmod(0o755)  # no longer ours alone: what lies there does not count
-    assert predecessors._place_for("a.lock", [str(first), str(second)]) == str(first / "a.lock")
+    assert predecessors._find_lock_path("a.lock", [str(first), str(second)]) == str(first / "a.lock")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 @pytest.mark.parametrize("places", ["/tmp", "/tmp /dev/shm /run"])
 def test_a_read_only_tmp_is_passed_over(places: str) -> None:
-    script = "from launcher.arrival.predecessors import take_place; "
-    script += "place = take_place('read-only', 'node', {}); print(place.path); place.leave()"
+    script = "from launcher.arrival.predecessors import take_node_lock; "
+    script += "place = take_node_lock('read-only', 'node', {}); print(place.path); place.release()"
     binds = "".join(f"mount --bind {path} {path}; mount -o remount,ro,bind {path}; " for path in places.split())
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", f'{binds} "{sys.executable}" -c "{script}"'],

@@ -15,9 +15,9 @@ import pytest
 from rendezvous.events import PeerDown, PeerMessage, PeerUp
 from rendezvous.peers import connection_loop
 from rendezvous.peers import dialer as dialling_module
-from rendezvous.peers.connection import GREETING_BYTES_MAX, Ending, PeerConnection
+from rendezvous.peers.connection import HANDSHAKE_BYTES_MAX, ConnectionEnd, PeerConnection
 from rendezvous.peers.dialer import LOOK_UPS_MAX, Dialer
-from rendezvous.peers.handshake import NONCE_BYTES, WIRE_VERSION, Handshake, Identity
+from rendezvous.peers.handshake import NONCE_BYTES, WIRE_VERSION, Handshake, PeerIdentity
 from rendezvous.peers.resolve import Target
 from tests.support.presence import JOB, LIMIT_S, Member, boottime
 from tests.support.waiting import wait_until
@@ -35,7 +35,7 @@ def line(words: object) -> bytes:
 
 def greet(member: Member, member_id: str = "stranger", *, secret: bytes = b"") -> socket.socket:
     """A connection made by hand that has gone through the whole greeting."""
-    own = Identity(JOB, member_id, "127.0.0.1:9")
+    own = PeerIdentity(JOB, member_id, "127.0.0.1:9")
     greeting = Handshake(own, expected=member.member_id, secret=secret, nonce=os.urandom(NONCE_BYTES))
     end = connect(member)
     end.sendall(b"".join(map(line, greeting.open())))
@@ -46,7 +46,7 @@ def greet(member: Member, member_id: str = "stranger", *, secret: bytes = b"") -
 
 
 def hello(wanted: str) -> bytes:
-    own = Identity(JOB, "stranger", "127.0.0.1:9")
+    own = PeerIdentity(JOB, "stranger", "127.0.0.1:9")
     return b"".join(map(line, Handshake(own, expected=wanted, secret=b"", nonce=bytes(NONCE_BYTES)).open()))
 
 
@@ -116,7 +116,7 @@ def test_a_member_of_another_job_is_not_of_this_one() -> None:
 @pytest.mark.parametrize("secret", [b"", SECRET], ids=["without a secret", "with a secret"])
 def test_a_listener_that_does_not_belong_to_the_job_learns_nothing_to_enter_it_by(secret: bytes) -> None:
     """Whoever may write to the store, or has the port of an agent that has gone, can have members dial it."""
-    other = Identity(JOB + "other/", "leader", "127.0.0.1:9")
+    other = PeerIdentity(JOB + "other/", "leader", "127.0.0.1:9")
     with socket.create_server(("127.0.0.1", 0)) as listener, Member("friend", secret=secret) as friend:
         listener.settimeout(LIMIT_S)
         friend.presence.connect_to("leader", f"127.0.0.1:{listener.getsockname()[1]}")
@@ -135,15 +135,19 @@ def test_a_listener_that_does_not_belong_to_the_job_learns_nothing_to_enter_it_b
 def test_a_leader_that_is_another_one_again_and_again_is_not_dialled_more_often() -> None:
     now, dials = 0.0, 0
 
-    def take(connection: PeerConnection, ending: Ending | None) -> None:
+    def take(connection: PeerConnection, ending: ConnectionEnd | None) -> None:
         nonlocal dials
         dials += 1
         connection.is_connecting = False  # something listens there
-        dialling.handle_end(connection, Ending(True, "it has closed the connection"))
-        connection.end.close()
+        dialling.handle_end(connection, ConnectionEnd(True, "it has closed the connection"))
+        connection.sock.close()
 
     dialling = Dialer(
-        "127.0.0.1:9", take=take, tell_proven=lambda _: None, order=lambda what, *words: what(*words), clock=lambda: now
+        "127.0.0.1:9",
+        on_dial=take,
+        report_gone=lambda _: None,
+        call_soon=lambda what, *words: what(*words),
+        clock=lambda: now,
     )
     for number in range(1000):
         now = number / 100
@@ -159,7 +163,7 @@ def test_few_names_are_looked_up_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
     asked: list[Callable[[list[Target]], None]] = []
     monkeypatch.setattr(dialling_module, "resolve", lambda address, take: asked.append(take))
     dialling = Dialer(
-        "127.0.0.1:9", take=lambda *_: None, tell_proven=lambda _: None, order=lambda what, *words: what(*words),
+        "127.0.0.1:9", on_dial=lambda *_: None, report_gone=lambda _: None, call_soon=lambda what, *words: what(*words),
         clock=boottime,
     )  # fmt: skip
     for number in range(100):
@@ -174,7 +178,7 @@ def test_few_names_are_looked_up_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_proof_that_was_overheard_is_of_no_use_again() -> None:
-    own = Identity(JOB, "stranger", "127.0.0.1:9")
+    own = PeerIdentity(JOB, "stranger", "127.0.0.1:9")
     with Member("leader", secret=SECRET) as leader:
         greeting = Handshake(own, expected="leader", secret=SECRET, nonce=b"0" * NONCE_BYTES)
         hello = b"".join(map(line, greeting.open()))
@@ -195,7 +199,7 @@ def test_a_proof_that_was_overheard_is_of_no_use_again() -> None:
 
 def test_who_is_no_member_believes_nobody() -> None:
     """Between two memberships there is no job, and a code made with its empty key would prove nothing."""
-    own = Identity("", "stranger", "127.0.0.1:9")
+    own = PeerIdentity("", "stranger", "127.0.0.1:9")
     hello = ["hello", WIRE_VERSION, "dialler", own.member_id, own.address, "", "0" * 2 * NONCE_BYTES, ""]
     with Member("leader") as leader:
         leader.presence.set_identity("", "")
@@ -207,7 +211,7 @@ def test_who_is_no_member_believes_nobody() -> None:
 
 def test_a_proof_cannot_be_sent_back_to_who_made_it() -> None:
     """What the dialled side shows is not what the dialler has to show."""
-    own = Identity(JOB, "stranger", "127.0.0.1:9")
+    own = PeerIdentity(JOB, "stranger", "127.0.0.1:9")
     greeting = Handshake(own, expected="leader", secret=b"", nonce=os.urandom(NONCE_BYTES))
     with Member("leader", secret=SECRET) as leader, connect(leader) as end, end.makefile("rb") as lines:
         end.sendall(b"".join(map(line, greeting.open())))
@@ -224,7 +228,7 @@ RUBBISH = {
     "empty list": b"[]\n",
     "deep": b"[" * 15_000 + b"\n",
     "a number of 10,000 digits": b"[" + b"9" * 10_000 + b"]\n",
-    "no end": b"x" * (GREETING_BYTES_MAX + 1),
+    "no end": b"x" * (HANDSHAKE_BYTES_MAX + 1),
     "not UTF-8": b'["hello", "\xff\xfe"]\n',
     "proof first": line(["proof", ""]),
     "tell first": line(["tell", "x"]),
@@ -264,7 +268,7 @@ def test_a_member_that_sends_rubbish_is_lost_and_not_proven_gone() -> None:
 
 
 def test_who_says_nothing_or_one_letter_at_a_time_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_loop, "GREETING_LIMIT_S", 0.3)
+    monkeypatch.setattr(connection_loop, "HANDSHAKE_LIMIT_S", 0.3)
     with Member("leader") as leader, connect(leader) as silent, connect(leader) as slow:
         slow.settimeout(0.02)
 
@@ -283,7 +287,7 @@ def test_who_says_nothing_or_one_letter_at_a_time_is_hung_up_on(monkeypatch: pyt
 
 
 def test_however_many_say_nothing_who_belongs_here_gets_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_loop, "STRANGERS_MAX", 50)
+    monkeypatch.setattr(connection_loop, "UNAUTHENTICATED_MAX", 50)
     with Member("leader") as leader:
         silent = [connect(leader) for _ in range(200)]
         assert_still_serves(leader)

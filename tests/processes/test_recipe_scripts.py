@@ -162,7 +162,7 @@ def test_the_command_of_a_batch_script_is_one_job_with_spares(script: Path, tmp_
     assert not [note for note in config.notes if "Slurm step" not in note]
     if config.network.backend == "etcd":
         assert (config.run_id, config.network.uses_tls, config.nodes_min < config.nodes_max) == ("4711.0", True, True)
-        given = credentials.given(calls["srun"][0].environ)
+        given = credentials.find_variables(calls["srun"][0].environ)
         assert given == {name: f"{name}_FILE" for name in ("LAUNCHER_ETCD_USER", "LAUNCHER_ETCD_PASSWORD")}
     else:
         assert config.network.endpoints[0].startswith("gpu01:")

@@ -71,20 +71,20 @@ def test_the_warden_takes_no_notice_of_a_signal(agent: Agent, name: str) -> None
 def test_killing_the_warden_is_reported_and_its_workers_die_with_it(agent: Agent) -> None:
     workers = start_families(agent, 3)
     os.kill(agent.warden_pid, signal.SIGKILL)
-    assert agent.wait_for("WardenLost")[1] == f"the warden (pid {agent.warden_pid}) was killed by SIGKILL"
+    assert agent.wait_for("SupervisorLost")[1] == f"the warden (pid {agent.warden_pid}) was killed by SIGKILL"
     wait_until(lambda: not any(map(is_alive, workers)))
 
 
 def test_the_end_of_the_warden_is_known_even_if_the_agent_was_started_with_children_ignored() -> None:
     with Agent(setup="import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)") as agent:
         os.kill(agent.warden_pid, signal.SIGKILL)
-        assert "was killed by SIGKILL" in agent.wait_for("WardenLost")[1]
+        assert "was killed by SIGKILL" in agent.wait_for("SupervisorLost")[1]
 
 
 def test_the_agent_clears_away_what_a_lost_warden_leaves(agent: Agent) -> None:
     start_families(agent, 3)
     os.kill(agent.warden_pid, signal.SIGKILL)
-    agent.wait_for("WardenLost")
+    agent.wait_for("SupervisorLost")
     assert agent.ask("kill_orphans", 20) == []
     assert family(agent.token) == [agent.pid]
     assert children(agent.pid) == []
@@ -96,7 +96,7 @@ def test_a_warden_that_takes_no_orders_is_given_up(tmp_path: Path) -> None:
         os.kill(agent.warden_pid, signal.SIGSTOP)
         agent.spawn(2, *[["echo", "x" * 100_000]] * 20, stdout=str(tmp_path / "out"))
         sentence = f"the warden (pid {agent.warden_pid}) took no order for 0.3 s and was killed"
-        assert agent.wait_for("WardenLost")[1] == sentence
+        assert agent.wait_for("SupervisorLost")[1] == sentence
         assert agent.ask("kill_orphans", 20) == []
         assert family(agent.token) == [agent.pid]
         assert str(tmp_path / "out") not in descriptors(agent.pid)
@@ -104,8 +104,8 @@ def test_a_warden_that_takes_no_orders_is_given_up(tmp_path: Path) -> None:
 
 def test_orders_to_a_lost_warden_are_harmless(agent: Agent, tmp_path: Path) -> None:
     os.kill(agent.warden_pid, signal.SIGKILL)
-    agent.wait_for("WardenLost")
-    for order in (("extend_leash", None), ("signal", 1, 15), ("sweep", 1), ("reap",), ("close", 5)):
+    agent.wait_for("SupervisorLost")
+    for order in (("extend_watchdog", None), ("signal", 1, 15), ("sweep", 1), ("reap",), ("close", 5)):
         agent.ask(*order)
     agent.spawn(1, SLEEP, stdout=str(tmp_path / "out"))
     agent.wait_for("Returned", "spawn")
@@ -141,8 +141,8 @@ def test_an_agent_that_no_longer_needs_the_warden_closes_it(agent: Agent) -> Non
     assert children(agent.pid) == []
     for rank in range(2):
         agent.wait_for("Exited", 1, rank)
-    agent.wait_for("Gone", 1)
-    assert "WardenLost" not in [report[0] for report in agent.heard]
+    agent.wait_for("RoundSwept", 1)
+    assert "SupervisorLost" not in [report[0] for report in agent.heard]
 
 
 def test_a_warden_that_does_not_close_in_time_is_killed_with_all_its_workers(agent: Agent) -> None:
@@ -156,20 +156,20 @@ def test_a_warden_that_does_not_close_in_time_is_killed_with_all_its_workers(age
 
 def test_an_agent_that_is_stopped_with_a_leash_loses_its_workers_in_time(agent: Agent) -> None:
     start_families(agent, 2)
-    agent.ask("extend_leash", now() + 0.5)
+    agent.ask("extend_watchdog", now() + 0.5)
     os.kill(agent.pid, signal.SIGSTOP)
     agent.wait_until_nobody_is_left(agent.pid, agent.keeper_pid, agent.warden_pid)
     os.kill(agent.pid, signal.SIGCONT)
-    agent.wait_for("LeashExpired", 1)
+    agent.wait_for("WorkersFenced", 1)
     assert [agent.wait_for("Exited", 1, rank)[4] for rank in range(2)] == [-signal.SIGKILL] * 2
-    agent.wait_for("Gone", 1)
+    agent.wait_for("RoundSwept", 1)
 
 
 def test_an_agent_that_is_stopped_without_a_leash_keeps_its_workers(agent: Agent) -> None:
     workers = start_families(agent, 1)
     until = now() + 0.2
-    agent.ask("extend_leash", until)
-    agent.ask("extend_leash", None)
+    agent.ask("extend_watchdog", until)
+    agent.ask("extend_watchdog", None)
     os.kill(agent.pid, signal.SIGSTOP)
     wait_until(lambda: now() > until + 1, what="the time the leash would have ended, timer included")
     assert is_alive(workers[0])
@@ -178,12 +178,12 @@ def test_an_agent_that_is_stopped_without_a_leash_keeps_its_workers(agent: Agent
 
 def test_a_stopped_warden_with_a_leash_is_killed_by_the_kernel_and_its_workers_with_it(agent: Agent) -> None:
     start_families(agent, 2)
-    agent.ask("extend_leash", now() + 0.5)
+    agent.ask("extend_watchdog", now() + 0.5)
     agent.do("sweep", 2)
-    agent.wait_for("Gone", 2)  # so the warden has taken the leash, too
+    agent.wait_for("RoundSwept", 2)  # so the warden has taken the leash, too
     os.kill(agent.warden_pid, signal.SIGSTOP)
     sentence = f"the warden (pid {agent.warden_pid}) was killed by SIGKILL after its leash had run out"
-    assert agent.wait_for("WardenLost")[1] == sentence
+    assert agent.wait_for("SupervisorLost")[1] == sentence
     assert agent.ask("kill_orphans", 20) == []
     assert family(agent.token) == [agent.pid]
 
@@ -191,31 +191,31 @@ def test_a_stopped_warden_with_a_leash_is_killed_by_the_kernel_and_its_workers_w
 def test_an_extended_leash_ends_later(agent: Agent) -> None:
     workers = start_families(agent, 1)
     first = now() + 0.5
-    agent.ask("extend_leash", first)
-    agent.ask("extend_leash", first + 1000)
+    agent.ask("extend_watchdog", first)
+    agent.ask("extend_watchdog", first + 1000)
     wait_until(lambda: now() > first + 1)
     assert is_alive(workers[0])
-    agent.ask("extend_leash", now() + 0.1)
-    agent.wait_for("Gone", 1)
+    agent.ask("extend_watchdog", now() + 0.1)
+    agent.wait_for("RoundSwept", 1)
 
 
 def test_under_an_expired_leash_no_worker_starts_and_after_an_extension_it_does(agent: Agent) -> None:
-    agent.ask("extend_leash", now() - 10)
+    agent.ask("extend_watchdog", now() - 10)
     agent.spawn(1, SLEEP, SLEEP)
-    agent.wait_for("LeashExpired", 1)
-    agent.wait_for("Gone", 1)
+    agent.wait_for("WorkersFenced", 1)
+    agent.wait_for("RoundSwept", 1)
     assert not [report for report in agent.heard if report[0] == "Spawned"]
-    agent.ask("extend_leash", now() + 1000)
+    agent.ask("extend_watchdog", now() + 1000)
     agent.start(2, SLEEP)
 
 
 def test_the_warden_outlives_an_expired_leash(agent: Agent) -> None:
     agent.start(1, SLEEP)
     until = now() + 0.2
-    agent.ask("extend_leash", until)
-    agent.wait_for("Gone", 1)
+    agent.ask("extend_watchdog", until)
+    agent.wait_for("RoundSwept", 1)
     wait_until(lambda: now() > until + 1, what="the kernel's timer, had it not been disarmed")
-    agent.ask("extend_leash", None)
+    agent.ask("extend_watchdog", None)
     agent.start(2, SLEEP)
 
 
@@ -235,15 +235,15 @@ BUSY = ["sh", "-c", "while :; do :; done"]
 def test_of_a_node_frozen_beyond_its_leash_no_worker_runs_then_or_when_it_goes_on(agent: Agent, who: str) -> None:
     workers = agent.start(1, BUSY, BUSY)
     leash = now() + 0.5
-    agent.ask("extend_leash", leash)
+    agent.ask("extend_watchdog", leash)
     agent.do("sweep", 2)
-    agent.wait_for("Gone", 2)  # so the warden has taken the leash, too
+    agent.wait_for("RoundSwept", 2)  # so the warden has taken the leash, too
     frozen = {"agent": [agent.pid], "agent and warden": [agent.pid, agent.warden_pid]}.get(who)
     for pid in frozen or [agent.pid, agent.warden_pid, *workers]:
         os.kill(pid, signal.SIGSTOP)
     wait_until(lambda: not any(map(is_alive, workers)))
     os.kill(agent.pid, signal.SIGCONT)
-    agent.wait_for("LeashExpired" if who == "agent" else "WardenLost")
+    agent.wait_for("WorkersFenced" if who == "agent" else "SupervisorLost")
     if who != "agent":
         assert agent.ask("kill_orphans", 20) == []
     agent.wait_until_nobody_is_left(agent.pid, agent.keeper_pid, agent.warden_pid)
@@ -252,7 +252,7 @@ def test_of_a_node_frozen_beyond_its_leash_no_worker_runs_then_or_when_it_goes_o
 
 def test_a_node_frozen_for_less_than_its_leash_goes_on(agent: Agent) -> None:
     workers = agent.start(1, BUSY)
-    agent.ask("extend_leash", now() + 1000)
+    agent.ask("extend_watchdog", now() + 1000)
     frozen = [agent.pid, agent.warden_pid, *workers]
     for pid in frozen:
         os.kill(pid, signal.SIGSTOP)
@@ -269,16 +269,16 @@ def test_the_agent_kills_in_place_of_a_warden_that_does_not(lacking: str | None)
     late = "import launcher.warden.leash as leash; leash.TIMER_MARGIN_S = 1000\n"
     with Agent(setup=late + (WITHOUT_PIDFDS[lacking] if lacking else "")) as agent:
         workers = start_families(agent, 2)
-        agent.do("extend_leash", now() + 0.5)
+        agent.do("extend_watchdog", now() + 0.5)
         agent.do("sweep", 2)
-        agent.wait_for("Gone", 2)
+        agent.wait_for("RoundSwept", 2)
         os.kill(agent.warden_pid, signal.SIGSTOP)
         agent.wait_until_nobody_is_left(agent.pid, agent.keeper_pid, agent.warden_pid)
         assert not any(map(is_alive, workers))
         assert state(agent.warden_pid) == "T"
         os.kill(agent.warden_pid, signal.SIGCONT)
-        agent.wait_for("LeashExpired", 1)
-        agent.wait_for("Gone", 1)
+        agent.wait_for("WorkersFenced", 1)
+        agent.wait_for("RoundSwept", 1)
 
 
 def test_what_is_kept_lives_as_long_as_any_process_of_the_workers(tmp_path: Path) -> None:

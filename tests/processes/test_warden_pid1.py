@@ -40,7 +40,7 @@ def test_a_round_is_started_and_swept(agent: Agent) -> None:
     agent.start(1, ["sh", "-c", "(setsid sleep 1000 &); exec sleep 1000"], ["true"])
     wait_until(lambda: len(outside(agent)) == 5)
     agent.do("sweep", 1)
-    agent.wait_for("Gone", 1)
+    agent.wait_for("RoundSwept", 1)
     assert len(outside(agent)) == 3
 
 
@@ -80,6 +80,6 @@ def test_the_agent_clears_away_what_a_lost_warden_leaves(agent: Agent) -> None:
     agent.start(1, ["sh", "-c", "(setsid sleep 1000 &); exec sleep 1000"])
     wait_until(lambda: len(outside(agent)) == 5)
     agent.ask("evaluate", "os.kill(warden.pid, 9)")
-    agent.wait_for("WardenLost")
+    agent.wait_for("SupervisorLost")
     assert agent.ask("kill_orphans", 20) == []
     assert len(outside(agent)) == 1

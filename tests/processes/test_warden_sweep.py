@@ -25,7 +25,7 @@ def agent() -> Iterator[Agent]:
 def sweep(agent: Agent, round: int) -> None:
     """Sweep a round; when the warden calls it gone, nobody but it and the agent may be alive."""
     agent.do("sweep", round)
-    agent.wait_for("Gone", round)
+    agent.wait_for("RoundSwept", round)
     assert set(family(agent.token)) == {agent.pid, agent.keeper_pid, agent.warden_pid}
     assert children(agent.warden_pid) == []
 
@@ -159,7 +159,7 @@ def test_a_sweep_spares_the_workers_of_other_rounds(agent: Agent) -> None:
     wait_for_family(agent, 2)
     agent.start(2, SLEEP)
     agent.do("sweep", 2)
-    agent.wait_for("Gone", 2)
+    agent.wait_for("RoundSwept", 2)
     assert children(agent.warden_pid) == [kept]
     assert len(wait_for_family(agent, 2)) == 2
     sweep(agent, 1)
@@ -202,7 +202,7 @@ def test_a_process_that_the_kernel_does_not_let_go_counts_as_gone_once_it_can_ru
     (freezer / "freezer.state").write_text("FROZEN")
     wait_until(lambda: (freezer / "freezer.state").read_text() == "FROZEN\n")
     agent.do("sweep", 1)
-    agent.wait_for("Gone", 1)
+    agent.wait_for("RoundSwept", 1)
     assert [is_alive(pid) for pid in (held, grandchild, sibling)] == [True, False, False]
     assert not [report for report in agent.heard if report[:3] == ["Exited", 1, 0]]
     (freezer / "freezer.state").write_text("THAWED")

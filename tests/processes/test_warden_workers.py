@@ -114,7 +114,7 @@ os.setsid = setsid
         agent.spawn(1, SLEEP)
         agent.do("signal", 1, signal.SIGTERM)
         agent.do("sweep", 2)
-        agent.wait_for("Gone", 2)  # orders are obeyed in their order, so the signal has been sent
+        agent.wait_for("RoundSwept", 2)  # orders are obeyed in their order, so the signal has been sent
         gate.touch()
         assert agent.wait_for("Exited", 1, 0)[4] == -signal.SIGTERM
 
@@ -162,7 +162,7 @@ def test_a_program_that_cannot_be_run_is_told_in_a_sentence(agent: Agent, tmp_pa
         ["cannot run 'echo': embedded null byte", 22],
     ]
     agent.do("sweep", 1)
-    agent.wait_for("Gone", 1)
+    agent.wait_for("RoundSwept", 1)
     assert not [report for report in agent.heard if report[0] in ("Spawned", "Exited")]
     assert children(agent.warden_pid) == []
 
@@ -206,7 +206,7 @@ def test_a_fork_that_fails_is_told(tmp_path: Path) -> None:
         sentence = "cannot start the worker of local rank 0: Resource temporarily unavailable"
         assert agent.wait_for("SpawnFailed")[1:] == [1, 0, sentence, 11]
         agent.do("sweep", 1)
-        agent.wait_for("Gone", 1)
+        agent.wait_for("RoundSwept", 1)
         assert len(descriptors(agent.warden_pid)) == count
 
 
@@ -255,7 +255,7 @@ def test_fifty_rounds_leave_no_descriptor_and_no_process_behind(agent: Agent, tm
         agent.spawn(number, SLEEP, ["nowhere-to-be-found"], ["true"], **files)
         agent.wait_for("Spawned", number, 0)
         agent.do("sweep", number)
-        agent.wait_for("Gone", number)
+        agent.wait_for("RoundSwept", number)
 
     one_round(1)
     before = descriptors(agent.pid), descriptors(agent.warden_pid)

@@ -47,7 +47,7 @@ def test_when_the_warden_is_killed_all_go_by_themselves(tmp_path: Path, step: st
     with WarmAgent(tmp_path, step) as agent:
         at_step(agent, step, tmp_path / "ran")
         os.kill(agent.warden_pid, signal.SIGKILL)
-        agent.wait_for("WardenLost")
+        agent.wait_for("SupervisorLost")
         agent.let_go(step)  # a newborn without a parent ends as soon as it looks
         agent.wait_until_nobody_is_left(agent.pid)
         assert (tmp_path / "ran").exists() == (step == "running")
@@ -68,16 +68,16 @@ def test_when_the_leash_runs_out_nobody_is_spared_and_a_later_round_begins_anew(
     with WarmAgent(tmp_path, step, standby=1) as agent:
         at_step(agent, step, ran)
         server = agent.server_pid
-        agent.do("extend_leash", boottime() + 0.05)
-        agent.wait_for("LeashExpired", 1)
+        agent.do("extend_watchdog", boottime() + 0.05)
+        agent.wait_for("WorkersFenced", 1)
         sentence = f"the fork server (pid {server}) was killed when the leash had run out"
         assert agent.wait_for("ForkServerLost")[1] == sentence
-        agent.wait_for("Gone", 1)
+        agent.wait_for("RoundSwept", 1)
         agent.let_go(step)
         agent.wait_until_nobody_is_left(agent.pid, agent.keeper_pid, agent.warden_pid)
         wait_until(lambda: children(agent.warden_pid) == [])
         assert ran.exists() == (step == "running")
-        agent.ask("extend_leash", boottime() + 1000)
+        agent.ask("extend_watchdog", boottime() + 1000)
         assert agent.is_preloaded() != server  # before there is a round
         assert not is_cold(agent.start(2, SLEEP)[0])
 
@@ -89,7 +89,7 @@ def test_a_leash_that_runs_out_between_rounds_spares_nobody_either(tmp_path: Pat
         (parked,) = agent.parked(1)
         agent.sweep(1)
         freeze(parked)
-        agent.do("extend_leash", boottime() + 0.05)
+        agent.do("extend_watchdog", boottime() + 0.05)
         agent.wait_for("ForkServerLost")
         agent.wait_until_nobody_is_left(agent.pid, agent.keeper_pid, agent.warden_pid)
 
@@ -97,10 +97,10 @@ def test_a_leash_that_runs_out_between_rounds_spares_nobody_either(tmp_path: Pat
 def test_a_warden_that_is_stopped_beyond_its_leash_takes_all_with_it(tmp_path: Path) -> None:
     with WarmAgent(tmp_path, "unborn", standby=1) as agent:
         at_step(agent, "unborn", tmp_path / "ran")
-        agent.do("extend_leash", boottime() + 0.3)
+        agent.do("extend_watchdog", boottime() + 0.3)
         agent.sweep(9)  # so the warden has taken the leash, too
         os.kill(agent.warden_pid, signal.SIGSTOP)
-        agent.wait_for("WardenLost")
+        agent.wait_for("SupervisorLost")
         agent.let_go("unborn")
         agent.wait_until_nobody_is_left(agent.pid)
         assert not (tmp_path / "ran").exists()
@@ -224,7 +224,7 @@ def test_a_worker_that_ends_is_reported_though_a_newborn_that_stands_still_holds
 
 
 def test_a_fork_server_that_hangs_is_killed_at_the_limit_and_the_round_starts_cold(tmp_path: Path) -> None:
-    with WarmAgent(tmp_path, setup="from launcher.warden import birth; birth.BIRTH_LIMIT_S = 0.3") as agent:
+    with WarmAgent(tmp_path, setup="from launcher.warden import birth; birth.FORK_LIMIT_S = 0.3") as agent:
         server = agent.is_preloaded()
         os.kill(server, signal.SIGSTOP)
         agent.spawn(1, SLEEP)
@@ -278,7 +278,7 @@ def test_nothing_is_heard_of_a_fork_server_behind_its_refusal(tmp_path: Path) ->
         wait_until(lambda: state(server) == "")
         agent.sweep(1)
         kinds = [report[0] for report in agent.heard if report[0] != "Returned"]
-        assert kinds == ["Preloading", "PreloadRefused", "Gone"]
+        assert kinds == ["Preloading", "PreloadRefused", "RoundSwept"]
 
 
 def test_what_an_import_has_started_is_not_lost_from_sight_with_the_warden(tmp_path: Path) -> None:
@@ -287,10 +287,10 @@ def test_what_an_import_has_started_is_not_lost_from_sight_with_the_warden(tmp_p
     with WarmAgent(tmp_path, argv=["sh", "-c", f"setsid sh -c '{helper}' & exec sleep 1000"]) as agent:
         agent.is_preloading()
         wait_until(pid_file.exists)
-        agent.ask("still_there")  # so the agent has done with the order
+        agent.ask("describe_remaining")  # so the agent has done with the order
         freeze(agent.keeper_pid)  # which would see to it
         os.kill(agent.warden_pid, signal.SIGKILL)
-        agent.wait_for("WardenLost")
+        agent.wait_for("SupervisorLost")
         started = int(pid_file.read_text())  # the kernel kills the fork server first, which it belonged to
         wait_until(lambda: parent(started) == agent.keeper_pid)
         assert agent.ask("kill_orphans", 20) == []
@@ -317,5 +317,5 @@ def test_closing_the_warden_leaves_nobody(tmp_path: Path) -> None:
         assert family(agent.token) == [agent.pid]
         assert children(agent.pid) == []
         agent.wait_for("Exited", 1, 0, worker)
-        agent.wait_for("Gone", 1)
+        agent.wait_for("RoundSwept", 1)
         assert "ForkServerLost" not in [report[0] for report in agent.heard]

@@ -179,7 +179,7 @@ def test_a_refusal_starts_nobody(tmp_path: Path) -> None:
         assert [report[0] for report in agent.heard if report[0] != "Returned"] == [
             "Preloading",
             "PreloadRefused",
-            "Gone",
+            "RoundSwept",
         ]
 
 
@@ -205,11 +205,11 @@ def test_a_sweep_that_takes_long_does_not_name_who_is_spared(tmp_path: Path) -> 
     with WarmAgent(tmp_path, standby=1) as agent:
         agent.is_preloaded()
         (worker,) = agent.start(1, SLEEP)
-        wait_until(lambda: agent.ask("still_there") == f"pid {worker} (sleep, state S)")
+        wait_until(lambda: agent.ask("describe_remaining") == f"pid {worker} (sleep, state S)")
         (parked,) = agent.parked(1)
         agent.sweep(1)
         assert agent.start(2, SLEEP) == [parked]
-        wait_until(lambda: agent.ask("still_there") == f"pid {parked} (sleep, state S)")
+        wait_until(lambda: agent.ask("describe_remaining") == f"pid {parked} (sleep, state S)")
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
@@ -245,9 +245,9 @@ def test_a_parked_worker_that_has_just_been_killed_is_not_given_work(tmp_path: P
 
 def test_what_a_worker_said_is_read_though_it_has_been_reaped(tmp_path: Path) -> None:
     deaf = """
-from launcher.warden.birth import Birth
-real = Birth.hear
-Birth.hear = lambda self, reaped=0: real(self, reaped) if reaped else None
+from launcher.warden.birth import WarmFork
+real = WarmFork.receive
+WarmFork.receive = lambda self, reaped=0: real(self, reaped) if reaped else None
 """
     with WarmAgent(tmp_path, "import", "parked", setup=deaf) as agent:
         agent.is_preloading()

@@ -33,12 +33,12 @@ def _free_failures(patch: pytest.MonkeyPatch) -> None:
 
 
 def _first_port_for_ever(patch: pytest.MonkeyPatch) -> None:
-    candidate = commit.RoundCommit._candidate
+    candidate = commit.RoundCommit._make_roster_member
 
     def with_one_port(self: commit.RoundCommit, view: View, member_id: str) -> Any:
         return candidate(self, view, member_id)._replace(worker_port=20_000)
 
-    patch.setattr(commit.RoundCommit, "_candidate", with_one_port)
+    patch.setattr(commit.RoundCommit, "_make_roster_member", with_one_port)
 
 
 def _lost_watches(patch: pytest.MonkeyPatch) -> None:
@@ -119,7 +119,7 @@ def _removed_in_peace(patch: pytest.MonkeyPatch) -> None:
 
 
 def _ages_rounded_up(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(budget, "_age_s", lambda at, now: float(math.ceil(now - at)))
+    patch.setattr(budget, "_compute_age_s", lambda at, now: float(math.ceil(now - at)))
 
 
 def _any_outsider_leads(patch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def _takeover_unproven(patch: pytest.MonkeyPatch) -> None:
     def gone_since(self: PeerLiveness, member_id: str, address: str) -> float:
         return self.unreachable_since.get(member_id, math.inf)
 
-    patch.setattr(PeerLiveness, "gone_since", gone_since)
+    patch.setattr(PeerLiveness, "get_gone_since", gone_since)
 
 
 @pytest.mark.parametrize(

@@ -74,12 +74,12 @@ def _seals_before_the_stop(patch: Patch) -> None:
 
 
 def _one_success_is_enough(patch: Patch) -> None:
-    outcome = View.outcome
+    outcome = View.get_outcome
 
     def of_anyone(self: View, member_id: str) -> str:
         return next((o for m in self.active if (o := outcome(self, m)) == "succeeded"), outcome(self, member_id))
 
-    patch.setattr(View, "outcome", of_anyone)
+    patch.setattr(View, "get_outcome", of_anyone)
 
 
 def _charges_twice(patch: Patch) -> None:
@@ -147,33 +147,33 @@ def test_no_state_is_lost_where_one_order_of_two_is_tried() -> None:
 
 
 def test_a_copy_goes_on_as_the_original_does() -> None:
-    random, table = Random(1), snapshot.Table()
+    random, table = Random(1), snapshot.ValueTable()
     record: list[str] = []
     world = search.build(_scope("crash", 2, runs=False))
-    while choices := world.choices():
+    while choices := world.list_choices():
         copy = snapshot.load(snapshot.dump(world, table), table)
         assert snapshot.digest(copy, table) == snapshot.digest(world, table)
-        assert [choice.label for choice in copy.choices()] == [choice.label for choice in choices]
+        assert [choice.label for choice in copy.list_choices()] == [choice.label for choice in choices]
         index = random.randrange(len(choices))
         record.append(choices[index].label)
-        copy.take(copy.choices()[index])
+        copy.take(copy.list_choices()[index])
         world.take(choices[index])
         assert snapshot.digest(copy, table) == snapshot.digest(world, table)
     assert len(record) > 30
 
 
 def test_the_order_of_steps_that_do_not_concern_each_other_leaves_no_trace() -> None:
-    table, names = snapshot.Table(), set()
+    table, names = snapshot.ValueTable(), set()
     for order in ((0, 0), (1, 0)):
         world = search.build(NO_FAULT)
         for index in order:
-            world.take(world.choices()[index])
+            world.take(world.list_choices()[index])
         names.add(snapshot.digest(world, table))
     assert len(names) == 1
 
 
 def test_time_that_has_passed_alike_leaves_no_trace() -> None:
-    table = snapshot.Table()
+    table = snapshot.ValueTable()
     early, late = (search.build(NO_FAULT) for _ in range(2))
     assert snapshot.digest(early, table) == snapshot.digest(late, table)
     late.now += 1.0  # what was granted a lease is a second older now

@@ -16,7 +16,7 @@ from rendezvous.leader import commit
 from rendezvous.leader.view_builder import ViewBuilder
 from rendezvous.records import Command, RoundHistory, Seal, Spares, Status, Verdict
 from rendezvous.settings import Settings
-from rendezvous.testing.simulation.cluster import Cluster
+from rendezvous.testing.simulation.cluster import SimulatedCluster
 from rendezvous.testing.simulation.node import PREFIX, RUN_ID
 from rendezvous.testing.simulation.shape import Shape
 from tests.support.views import first_round
@@ -28,7 +28,7 @@ class Job:
     def __init__(self, nodes: str, shape: Shape, **settings: Any) -> None:
         self.said: list[str] = []
         limits = Settings(**{"join_grace_s": 1.0, "max_restarts": 9, **settings})
-        self.cluster = Cluster(random=Random(1), settings=limits, shape=shape, trace=self.said.append)
+        self.cluster = SimulatedCluster(random=Random(1), settings=limits, shape=shape, trace=self.said.append)
         self.cluster.stop_s = 0.05
         for name in nodes:
             self.cluster.add(name).start()
@@ -47,12 +47,12 @@ class Job:
 
     @property
     def keys(self) -> records.Keys:
-        current = self.cluster.storage.store.get(records.current_key(PREFIX, RUN_ID)).first
+        current = self.cluster.storage.store.get(records.make_current_key(PREFIX, RUN_ID)).first
         assert current is not None
-        return records.job_keys(PREFIX, RUN_ID, current.value.decode())
+        return records.make_job_keys(PREFIX, RUN_ID, current.value.decode())
 
     def id(self, name: str) -> str:
-        protocol = self.cluster.nodes[name].protocol
+        protocol = self.cluster.nodes[name].machine
         assert protocol is not None
         return protocol.member_id
 
@@ -121,7 +121,9 @@ def test_the_list_of_spares_has_an_end_and_begins_with_who_came_first(monkeypatc
     listed, store = spares(job), job.cluster.storage.store
     without_ranks = [
         item for item in store.get(job.keys.members, prefix=True).items
-        if not store.get(job.keys.assignment(1, job.read(Seal, job.keys.round).plan_token, item.key[-16:])).items
+        if not store.get(
+            job.keys.make_assignment_key(1, job.read(Seal, job.keys.round).plan_token, item.key[-16:])
+        ).items
     ]  # fmt: skip
     first = sorted(without_ranks, key=lambda item: item.create_revision)[:2]
     assert list(listed) == [item.key[-16:] for item in first]
@@ -185,9 +187,9 @@ def test_only_so_many_rounds_are_remembered(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_that_a_round_runs_is_written_by_nobody() -> None:
     job = Job("abc", Shape(nodes_min=1, nodes_max=3))
-    assert not any(job.has(job.keys.status(job.id(name))) for name in "abc")
+    assert not any(job.has(job.keys.make_status_key(job.id(name))) for name in "abc")
     job.fail("a")  # and the next one runs
-    statuses = [job.read(Status, job.keys.status(job.id(name))) for name in "abc"]
+    statuses = [job.read(Status, job.keys.make_status_key(job.id(name))) for name in "abc"]
     assert [(status.round, status.is_stopped) for status in statuses] == [(1, True)] * 3
     assert job.read(Seal, job.keys.round).round == 2
 
@@ -197,12 +199,12 @@ def test_what_nobody_will_read_again_is_removed() -> None:
     gone = job.id("c")
     job.cluster.nodes["c"].processes.save()
     job.run(1.0)
-    assert job.has(job.keys.status(gone))
+    assert job.has(job.keys.make_status_key(gone))
     job.cluster.nodes["c"].crash()
     job.run(10.0)
     for _ in range(2):
         job.fail("a")
-    assert not job.has(job.keys.status(gone))
+    assert not job.has(job.keys.make_status_key(gone))
     rounds = {
         item.key.split("/")[5] for item in job.cluster.storage.store.get(job.keys.all_assignments, prefix=True).items
     }
@@ -238,7 +240,7 @@ def test_successors_are_on_other_nodes_than_the_leader_and_each_other(
 
 def test_a_refused_request_is_answered_in_its_place_and_removed_with_the_next_seal() -> None:
     job = Job("ab", Shape(nodes_min=2, nodes_max=2))
-    key = job.keys.command("t")
+    key = job.keys.make_command_key("t")
     job.put(key, records.encode(Command(kind="undrain", target="b")))
     assert job.read(Command, key).answer == "b is not drained; drained: none"
     job.fail("b")
@@ -247,16 +249,16 @@ def test_a_refused_request_is_answered_in_its_place_and_removed_with_the_next_se
 
 def test_a_request_that_is_met_is_gone_with_the_write_that_meets_it() -> None:
     job = Job("ab", Shape(nodes_min=2, nodes_max=2))
-    key = job.keys.command("t")
+    key = job.keys.make_command_key("t")
     job.put(key, records.encode(Command(kind="drain", target="elsewhere")))
-    drained = job.cluster.storage.store.get(job.keys.drain("elsewhere")).first
+    drained = job.cluster.storage.store.get(job.keys.make_drain_key("elsewhere")).first
     assert drained is not None
     assert not job.has(key)
 
 
 def test_a_request_to_stop_is_gone_with_the_verdict() -> None:
     job = Job("ab", Shape(nodes_min=2, nodes_max=2))
-    key = job.keys.command("t")
+    key = job.keys.make_command_key("t")
     job.put(key, records.encode(Command(kind="stop", by="ann")))
     assert job.read(Verdict, job.keys.verdict).reason == "stopped at the request of ann"
     assert not job.has(key)
@@ -267,7 +269,7 @@ def test_a_request_to_stop_is_gone_with_the_verdict() -> None:
 )
 def test_what_others_put_among_the_keys_is_named_and_ignored(name: str) -> None:
     job = Job("ab", Shape(nodes_min=2, nodes_max=2))
-    stored = job.cluster.storage.store.get(job.keys.member(job.id("a"))).first
+    stored = job.cluster.storage.store.get(job.keys.make_member_key(job.id("a"))).first
     assert stored is not None
     value = stored.value if name.endswith("other") else json.dumps({"version": 1, "round": "rubbish"}).encode()
     job.put(f"{job.keys.root}/{name}", value)
@@ -291,9 +293,9 @@ def test_many_arrivals_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(ViewBuilder, "observe", counted)
     count = 120
     shape = Shape(nodes_min=count, nodes_max=count)
-    cluster = Cluster(random=Random(1), settings=Settings(lease_ttl_s=60.0), shape=shape)
+    cluster = SimulatedCluster(random=Random(1), settings=Settings(lease_ttl_s=60.0), shape=shape)
     for index in range(count):
-        cluster.later(index * 0.001, cluster.add(f"node{index:03}").start)
+        cluster.call_later(index * 0.001, cluster.add(f"node{index:03}").start)
     cluster.run(1.0)
     assert all(node.running is not None for node in cluster.nodes.values())
     assert len(looks) < 3 * count / 4  # each arrival and each report is an event of its own
@@ -304,5 +306,5 @@ def test_a_status_of_a_member_nobody_knows_changes_nothing() -> None:
     job = Job("ab", Shape(nodes_min=2, nodes_max=2))
     seal = job.read(Seal, job.keys.round)
     foreign = Status(round=1, plan_token=seal.plan_token, outcome="failed", exit_code=9)
-    job.put(job.keys.status("stranger"), records.encode(foreign))
+    job.put(job.keys.make_status_key("stranger"), records.encode(foreign))
     assert job.read(Seal, job.keys.round) == seal

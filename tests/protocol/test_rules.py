@@ -31,14 +31,14 @@ Patch = pytest.MonkeyPatch
 
 
 def _nobody_is_proven_gone(patch: Patch) -> None:
-    patch.setattr(PeerLiveness, "gone_since", lambda self, member_id, address: math.inf)
+    patch.setattr(PeerLiveness, "get_gone_since", lambda self, member_id, address: math.inf)
 
 
 def _a_broken_connection_is_a_proof(patch: Patch) -> None:
     def gone_since(self: PeerLiveness, member_id: str, address: str) -> float:
         return self.unreachable_since.get(member_id, math.inf)
 
-    patch.setattr(PeerLiveness, "gone_since", gone_since)
+    patch.setattr(PeerLiveness, "get_gone_since", gone_since)
 
 
 def _failures_are_charged_at_once(patch: Patch) -> None:
@@ -121,7 +121,7 @@ def _beats_need_no_answers(patch: Patch) -> None:
 
     def hold_at_once(self: Outage, *arguments: Any) -> None:
         ask(self, *arguments)
-        self._awaited.clear()
+        self._awaited_ids.clear()
         self.count_acknowledgements(arguments[1].plan_token)
 
     patch.setattr(Outage, "send_probe", hold_at_once)

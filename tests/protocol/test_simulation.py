@@ -90,14 +90,14 @@ def _without_stop_before_seal(patch: pytest.MonkeyPatch) -> None:
 
 def _without_settling(patch: pytest.MonkeyPatch) -> None:
     """A success is believed when one member has succeeded."""
-    outcome = View.outcome
+    outcome = View.get_outcome
 
     def of_anyone(self: View, member_id: str) -> str:
         return next(
             (found for m in self.active if (found := outcome(self, m)) == "succeeded"), outcome(self, member_id)
         )
 
-    patch.setattr(View, "outcome", of_anyone)
+    patch.setattr(View, "get_outcome", of_anyone)
 
 
 @pytest.mark.parametrize(

@@ -143,10 +143,10 @@ def test_a_watch_asked_for_on_the_stream_of_a_frozen_server_is_asked_for_again(s
     first = store.put("a", b"1")
     one = watch(store, "a", first)
     one.wait_for_revision(first)
-    stream = store._watching._stream
+    stream = store._watch_loop._stream
     server.stop()
     other = watch(store, "b", first)
-    wait_until(lambda: store._watching._stream is not stream, LIMIT_S, "the stream to be given up")
+    wait_until(lambda: store._watch_loop._stream is not stream, LIMIT_S, "the stream to be given up")
     server.cont()
     observer = EtcdStore([server.endpoint], call_limit_s=10)
     one.wait_for_revision(observer.put("a", b"2"))
@@ -165,7 +165,7 @@ class OneOfTwo:
         self.heard_at = 0.0
         self.given_up: list[float] = []
 
-    def stream(self, *words: object) -> OneOfTwo:
+    def open_stream(self, *words: object) -> OneOfTwo:
         return self
 
     def cancel(self) -> None:
@@ -289,7 +289,7 @@ def test_a_watch_that_is_forbidden_or_comes_when_the_token_is_old_leaves_the_oth
     forbidden = watch(store, "/bob/a", first)
     denied = f"the store at {guarded.endpoint} denies this user the key '/bob/a'"
     assert str(forbidden.wait_for_loss()) == denied
-    stream = store._watching._stream
+    stream = store._watch_loop._stream
     assert stream is not None
 
     def is_old() -> bool:

@@ -77,8 +77,8 @@ def wait_until_refused(endpoint: Endpoint, token: str) -> None:
 def test_an_expired_token_is_renewed_by_whatever_comes_first(short_tokens: EtcdServer) -> None:
     store = ann(short_tokens)
     first = store.put("/ann/a", b"1")
-    endpoint, session = store._endpoints.current, store._calls.session
-    wait_until_refused(endpoint, session.token(endpoint, 10))
+    endpoint, session = store._endpoints.current, store._client.session
+    wait_until_refused(endpoint, session.get_token(endpoint, 10))
     watched = watch(store, "/ann/", first)
     watched.wait_for_revision(first)
     lease = store.lease_grant(60).id

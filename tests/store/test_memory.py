@@ -199,23 +199,23 @@ def test_without_a_thread_nothing_happens_by_itself(still: MemoryStore, clock: F
 
 
 def test_the_next_deadline_is_that_of_the_lease_that_is_due_first(still: MemoryStore, clock: FakeClock) -> None:
-    assert still.next_deadline() is None
+    assert still.find_next_deadline() is None
     still.lease_grant(math.inf)
-    assert still.next_deadline() is None
+    assert still.find_next_deadline() is None
     still.lease_grant(9)
     first = still.lease_grant(5).id
-    assert still.next_deadline() == clock.now + 5
+    assert still.find_next_deadline() == clock.now + 5
     clock.now += 4
     still.lease_keep_alive(first)
     second_due = clock.now + 5
-    assert still.next_deadline() == second_due  # the other one's, 9 s after the start, is the same
+    assert still.find_next_deadline() == second_due  # the other one's, 9 s after the start, is the same
     clock.now += 4.5
     still.lease_keep_alive(first)
-    assert still.next_deadline() == second_due
+    assert still.find_next_deadline() == second_due
     still.lease_revoke(first)
     clock.now = second_due
     assert still.expire() == 1
-    assert still.next_deadline() is None
+    assert still.find_next_deadline() is None
 
 
 def test_leases_end_in_the_order_of_their_deadlines(still: MemoryStore, clock: FakeClock) -> None:
@@ -231,7 +231,7 @@ def test_leases_end_in_the_order_of_their_deadlines(still: MemoryStore, clock: F
 
 def test_a_lease_lasts_2_seconds_at_least(still: MemoryStore, clock: FakeClock) -> None:
     assert [still.lease_grant(asked_s).ttl_s for asked_s in (-1, 0, 1.9, 2, 2.5)] == [2, 2, 2, 2, 2.5]
-    assert still.next_deadline() == clock.now + 2
+    assert still.find_next_deadline() == clock.now + 2
 
 
 def test_a_lease_of_infinite_time_never_ends(still: MemoryStore, clock: FakeClock) -> None:
@@ -364,7 +364,7 @@ def test_a_lost_request_changes_nothing_and_its_outcome_is_unknown(
     still.put("a", b"1", lease=lease)
     before = still.get("", prefix=True)
     clock.now += 5
-    deadline = still.next_deadline()
+    deadline = still.find_next_deadline()
     still.faults.lose_requests = 2
     for call in READING_CALLS.values():
         call(still, lease)
@@ -372,7 +372,7 @@ def test_a_lost_request_changes_nothing_and_its_outcome_is_unknown(
         with pytest.raises(OutcomeUnknown):
             WRITING_CALLS[name](still, lease)
     assert still.get("", prefix=True) == before
-    assert still.next_deadline() == deadline
+    assert still.find_next_deadline() == deadline
     WRITING_CALLS[name](still, lease)
 
 
@@ -391,7 +391,7 @@ def test_a_lost_answer_leaves_its_outcome_unknown_though_the_store_acted_on_the_
         WRITING_CALLS[name](still, 1)
     WRITING_CALLS[name](twin, 1)
     assert still.get("", prefix=True) == twin.get("", prefix=True)
-    assert still.next_deadline() == twin.next_deadline()
+    assert still.find_next_deadline() == twin.find_next_deadline()
     assert still.lease_grant(10) == twin.lease_grant(10)
     assert still.faults.lose_answers == 0
 

@@ -293,7 +293,7 @@ def test_a_client_that_does_not_take_its_events_is_not_waited_for(
         for _ in range(40):
             put(writer, b"a", value)
             assert quick.hear().events
-        assert [stream.ended for stream in served.server._streams].count(None) == 1
+        assert [stream.end_reason for stream in served.server._streams].count(None) == 1
         assert stream.ending() == (
             "UNAVAILABLE",
             "meshrun: the watch did not take its events in time; watch on from the last one",

@@ -127,10 +127,10 @@ def test_a_path_that_is_no_text_is_refused_and_the_store_goes_on(serving: Servin
 
 def test_a_stranger_has_few_calls_and_little_time(serving: Serving) -> None:
     with closing(stranger(serving)) as end:
-        for _ in range(connections.STRANGER_CALLS + 1):
+        for _ in range(connections.UNAUTHENTICATED_CALLS_MAX + 1):
             end.socket.sendall(end.headers(b"/etcdserverpb.KV/Range")[1])
         said = heard(end)
-    assert sum(b"user name is empty" in words for words in statuses(said)) == connections.STRANGER_CALLS
+    assert sum(b"user name is empty" in words for words in statuses(said)) == connections.UNAUTHENTICATED_CALLS_MAX
     assert said.endswith((11).to_bytes(4, "big")), "ENHANCE_YOUR_CALM"
 
 
@@ -139,7 +139,7 @@ def test_of_a_flood_no_more_is_read_than_a_login_takes(serving: Serving) -> None
         end.socket.setblocking(True)
         end.socket.sendall(b"".join(end.headers(b"/etcdserverpb.KV/Range")[1] for _ in range(500)))
         said = heard(end)
-    assert int.from_bytes(said[-8:-4], "big") < 2 * connections.STRANGER_READ_BYTES / len(end.headers(b"")[1]), (
+    assert int.from_bytes(said[-8:-4], "big") < 2 * connections.UNAUTHENTICATED_READ_BYTES / len(end.headers(b"")[1]), (
         "last stream"
     )
 
@@ -148,14 +148,14 @@ def test_who_has_logged_in_is_no_stranger_any_more(serving: Serving) -> None:
     with RawClient(f"127.0.0.1:{serving.port}") as client:
         answer = client.ask(wire.AUTHENTICATE, wire.AuthenticateRequest("meshrun", "sesame"))
         client.metadata = (("token", answer.token),)
-        for _ in range(10 * connections.STRANGER_CALLS):
-            client.ask(wire.PUT_KEY, wire.PutRequest(b"a", bytes(connections.STRANGER_BYTES)))
+        for _ in range(10 * connections.UNAUTHENTICATED_CALLS_MAX):
+            client.ask(wire.PUT_KEY, wire.PutRequest(b"a", bytes(connections.UNAUTHENTICATED_BYTES_MAX)))
     with RawClient(f"127.0.0.1:{serving.port}", token=answer.token) as client:  # the first message is large
         client.ask(wire.PUT_KEY, wire.PutRequest(b"a", bytes(1_000_000)))
 
 
 def test_the_strangers_that_stay_are_counted_and_the_oldest_goes(serving: Serving) -> None:
-    ends = [stranger(serving) for _ in range(connections.STRANGERS_MAX + 1)]
+    ends = [stranger(serving) for _ in range(connections.UNAUTHENTICATED_MAX + 1)]
     first = ends[0].socket
     first.settimeout(LIMIT_S)
     try:
@@ -186,12 +186,12 @@ def test_who_reads_nothing_is_not_read_either() -> None:
                     while True:
                         rest[0] = rest[0] or pings
                         rest[0] = rest[0][end.socket.send(rest[0]) :]
-                return any(line.connection.is_choked for line in server._lines.all)
+                return any(line.http2.is_choked for line in server._connections.all)
 
             wait_until(is_held_up, 2 * LIMIT_S, "the server to stop reading")
             with RawClient(f"127.0.0.1:{server.port}") as client:
                 client.ask(wire.PUT_KEY, wire.PutRequest(b"a", b"1"))
-            (line,) = (line for line in server._lines.all if line.connection.is_choked)
+            (line,) = (line for line in server._connections.all if line.http2.is_choked)
             assert line._out_bytes + len(line._unsent) < 2 * connections.UNSENT_BYTES_MAX
     finally:
         server.close()
@@ -202,8 +202,8 @@ def test_connections_are_accepted_while_those_before_them_wait_to_be_read() -> N
     server = StoreServer("127.0.0.1", 0, token="sesame")
     server.start()
     try:
-        server._lines.share.take(1000.0)
+        server._connections.share.take(1000.0)
         with closing(Connection(("127.0.0.1", server.port))):
-            wait_until(lambda: len(server._lines.all) == 1, LIMIT_S, "the connection to be accepted")
+            wait_until(lambda: len(server._connections.all) == 1, LIMIT_S, "the connection to be accepted")
     finally:
         server.close()

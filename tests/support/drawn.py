@@ -8,9 +8,9 @@ from typing import NamedTuple
 from launcher.mesh import Mesh, parse
 from launcher.node import Node
 from launcher.placement import Costs, Limits, Plan
-from launcher.preview.page import html
-from launcher.preview.picture import svg
-from launcher.topology import in_order
+from launcher.preview.page import render_html
+from launcher.preview.picture import render_svg
+from launcher.topology import sort_nodes
 
 
 class Case(NamedTuple):
@@ -23,10 +23,10 @@ class Case(NamedTuple):
     costs: Costs = Costs()
 
     def svg(self) -> str:
-        return svg(*self)
+        return render_svg(*self)
 
     def html(self) -> str:
-        return html(*self)
+        return render_html(*self)
 
 
 def hosts(pods: int, leaves: int, count: int, *, slot_count: int = 8, lost: Sequence[str] = ()) -> list[Node]:
@@ -46,12 +46,12 @@ def filled(nodes: Sequence[Node], mesh: str, shape: Sequence[int], levels: Seque
     for size in shape:
         world_size *= size
     ranks, start = {}, 0
-    for node in in_order(nodes):
+    for node in sort_nodes(nodes):
         end = min(start + node.slot_count, world_size)
         if start < end:
             ranks[node.id] = tuple(range(start, end))
         start = end
-    spares = tuple(node.id for node in in_order(nodes) if node.id not in ranks)
+    spares = tuple(node.id for node in sort_nodes(nodes) if node.id not in ranks)
     plan = Plan(
         shape=tuple(shape), ranks=ranks, spares=spares, moved=8, reasons=("it fits",), cost=1552, lower_bound=1008.5
     )

@@ -33,7 +33,7 @@ def pairs_of(problem: Problem) -> Pairs:
         for low, high in zip(hops.low.tolist(), hops.high.tolist(), strict=True):
             pairs[low, high] = pairs.get((low, high), 0) + hops.weight
     for exchange in problem.traffic.exchanges:
-        for low, high in itertools.combinations(range(problem.traffic.unit_count), 2):
+        for low, high in itertools.combinations(range(problem.traffic.block_count), 2):
             if exchange.class_of[low] == exchange.class_of[high]:
                 pairs[low, high] = pairs.get((low, high), 0) + exchange.weight
     return pairs
@@ -64,7 +64,7 @@ class Model:
         assert int(problem.capacity.max()) <= 2
         assert problem.is_contiguous
         self.problem = problem
-        self.unit_count = problem.traffic.unit_count
+        self.unit_count = problem.traffic.block_count
         self.units = range(self.unit_count)
         self.model = cp_model.CpModel()
         self.pairs = pairs_of(problem)
@@ -183,7 +183,7 @@ class Model:
 
     def cost(self) -> cp_model.LinearExpr:
         """J in scaled numbers."""
-        tolls = self.problem.traffic.tolls
+        tolls = self.problem.traffic.level_costs
         on_a_node = sum(self.pairs.get((u, u + 1), 0) * pair for u, pair in enumerate(self.together))
         outer = tolls[:-1] if len(self.problem.labels) > 1 else (0,)
         found = tolls[-1] * (self.total - on_a_node)

@@ -14,7 +14,7 @@ from rendezvous.records import Assignment, LeaderRecord, Member, Seal, Spares, S
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.member_bench import Bench
 
-JOB = records.job_keys("p", "r", "job")
+JOB = records.make_job_keys("p", "r", "job")
 L_IS = "10.0.0.9:7000"
 
 
@@ -27,13 +27,13 @@ class Follower(Bench):
         super().__init__(store, **settings)
         self.id = self.protocol.member_id
         self.lease = store.lease_grant(60.0).id
-        self.put(records.current_key("p", "r"), b"job")
+        self.put(records.make_current_key("p", "r"), b"job")
         self.record(JOB.spec, Spec(mesh="dp=*", limits="1:1", digest="train.py"))
         for member_id, address in (("L", L_IS), ("S", "10.0.0.8:7000")):
             member = Member(
                 member_id=member_id, node_name=f"node {member_id}", boot_id="", description="", presence_address=address
             )
-            self.record(JOB.member(member_id), member, self.lease)
+            self.record(JOB.make_member_key(member_id), member, self.lease)
         self.leader = LeaderRecord(member_id="L", node_name="node L", presence_address=L_IS)
         self.record(JOB.leader, self.leader, self.lease)
         names = tuple(self.id if name == "me" else name for name in successors)
@@ -41,7 +41,7 @@ class Follower(Bench):
         self.record(JOB.round, seal)
         for member_id in ("L", "S", *([self.id] if role == "active" else [])):
             made = Assignment(round=1, plan_token="plan", content="ranks", node=f"node {member_id} ")
-            self.record(JOB.assignment(1, "plan", member_id), made)
+            self.record(JOB.make_assignment_key(1, "plan", member_id), made)
         if role == "spare":
             self.record(JOB.spares, Spares(member_ids=(self.id,)))
         self.first = self.tell(Start())

@@ -23,17 +23,17 @@ from launcher.arrival import control_group, predecessors
 from launcher.doctor import document as doctor
 from launcher.environments.jax import JaxEnvironment
 from launcher.environments.tpu import TpuEnvironment, XlaEnvironment
-from launcher.overview.document import document
-from launcher.reporting.events import Events
-from launcher.roster.description import Description, Share, describe, write_share
-from launcher.warden import Exited, Gone, ImageSpec, Spawned, SpawnFailed, Warden, WorkerSpec
+from launcher.overview.document import encode_overview
+from launcher.reporting.events import EventRecorder
+from launcher.roster.description import Description, NodeAssignment, encode_assignment, encode_description
+from launcher.warden import Exited, ForkServerSpec, RoundSwept, Spawned, SpawnFailed, Supervisor, WorkerSpec
 from launcher.warden.channel import Channel
 from launcher.warden.words import KEEPER_NAME, REPORTS, SUPERVISOR_NAME
 from launcher.worker import SOCKET_VARIABLE
 from rendezvous import records
 from rendezvous.events import Exit, StartRound, StopRound
 from rendezvous.peers import messages
-from rendezvous.peers.handshake import Handshake, Identity
+from rendezvous.peers.handshake import Handshake, PeerIdentity
 from rendezvous.stores.memory.store import MemoryStore
 from rendezvous.values import fields
 from tests.support.documentation import ROOT
@@ -43,7 +43,7 @@ from tests.unit.test_environments_tpu import place
 
 FOLDER = ROOT / "tests/unit/frozen"
 SECRET = b"a job's secret"
-SHARE = Share(
+SHARE = NodeAssignment(
     ranks=(4, 5), world_size=6, shape=(3, 2), group_rank=2, group_world_size=3, role_ranks=(4, 5), role_world_size=6,
     master_addr="10.0.0.1", master_port=29500, summary="3 nodes", slice_index=1, slice_count=2,
 )  # fmt: skip
@@ -81,23 +81,29 @@ def stored_records() -> Iterator[str]:
 
 
 def store_keys() -> Iterator[str]:
-    job = records.job_keys("prefix", "run", "job")
-    yield f"current {records.current_key('prefix', 'run')}"
-    yield f"numbers {records.node_number_prefix('prefix', 'run', 3)}"
+    job = records.make_job_keys("prefix", "run", "job")
+    yield f"current {records.make_current_key('prefix', 'run')}"
+    yield f"numbers {records.make_node_number_prefix('prefix', 'run', 3)}"
     for name in sorted(name for name, one in vars(records.Keys).items() if isinstance(one, property)):
         yield f"{name} {getattr(job, name)}"
-    for method, arguments in (
-        (job.member, ("m",)), (job.status, ("m",)), (job.lease, ("m",)), (job.drain, ("n",)), (job.command, ("t",)),
-        (job.round_history, (7,)), (job.assignments, (7,)), (job.assignments, (7, "t")),
-        (job.assignment, (7, "t", "m")),
-    ):  # fmt: skip
-        yield f"{method.__name__}{arguments} {method(*arguments)}"  # type: ignore[operator]
+    for name, key in (
+        ("member", job.make_member_key("m")),
+        ("status", job.make_status_key("m")),
+        ("lease", job.make_lease_key("m")),
+        ("drain", job.make_drain_key("n")),
+        ("command", job.make_command_key("t")),
+        ("past", job.make_history_key(7)),
+        ("assignments", job.make_assignments_prefix(7)),
+        ("assignments", job.make_assignments_prefix(7, "t")),
+        ("assignment", job.make_assignment_key(7, "t", "m")),
+    ):
+        yield f"{name} {key}"
 
 
 def launcher_texts() -> Iterator[str]:
     """The two texts that agreement carries without reading them."""
-    yield describe(sample(Description))
-    yield write_share(sample(Share))
+    yield encode_description(sample(Description))
+    yield encode_assignment(sample(NodeAssignment))
 
 
 def peer_messages() -> Iterator[str]:
@@ -105,8 +111,8 @@ def peer_messages() -> Iterator[str]:
     for kind in get_args(messages.Message):
         yield messages.encode_message(sample(kind))
     for secret in (b"", SECRET):
-        first = Handshake(Identity("job", "a", "10.0.0.1:7"), expected="b", secret=secret, nonce=bytes(16))
-        second = Handshake(Identity("job", "b", "10.0.0.2:7"), expected="", secret=secret, nonce=bytes(range(16)))
+        first = Handshake(PeerIdentity("job", "a", "10.0.0.1:7"), expected="b", secret=secret, nonce=bytes(16))
+        second = Handshake(PeerIdentity("job", "b", "10.0.0.2:7"), expected="", secret=secret, nonce=bytes(range(16)))
         hello = first.open()[0]
         answer = second.take(hello)[0]
         for words in (hello, answer, first.take(answer)[0]):
@@ -116,16 +122,16 @@ def peer_messages() -> Iterator[str]:
 def supervisor_messages() -> Iterator[str]:
     """Orders as they are sent, then reports."""
     ours, theirs = socket.socketpair()
-    handle = Warden(0, Channel(ours))
+    handle = Supervisor(0, Channel(ours))
     worker = WorkerSpec(1, ("python", "train.py"), {"RANK": "1"}, ("SECRET",), None, None, frozenset({1, 0}), (1,))
     with ours, theirs, mock.patch("launcher.warden._become_subreaper"):
-        handle.preload(ImageSpec(("python",), {"A": "1"}, ("B",), frozenset({0}), ("torch",), 2))
-        handle.spawn(3, [worker, worker._replace(affinity=None, warm=("script", "train.py"))])
+        handle.preload(ForkServerSpec(("python",), {"A": "1"}, ("B",), frozenset({0}), ("torch",), 2))
+        handle.spawn(3, [worker, worker._replace(affinity=None, fork_argv=("script", "train.py"))])
         handle.signal(3, 15)
         handle.signal(3, 10, [1])
         handle.sweep(3)
-        handle.extend_leash(12.5)
-        handle.extend_leash(None)
+        handle.extend_watchdog(12.5)
+        handle.extend_watchdog(None)
         yield from re.split(r"(?<=\])(?=\\x00)", ascii(theirs.recv(1 << 16))[2:-1])
     yield from (json.dumps([name, *sample(kind)]) for name, kind in REPORTS.items())
 
@@ -138,7 +144,7 @@ def worker_environments() -> Iterator[str]:
         "torch": variables(),
         "torch, visible": visible,
         "jax": JaxEnvironment().variables(replace(PLACE, slot=gpus(0, 1)), {}),
-        "jax, MPI": JaxEnvironment(with_mpi="mpirun is here").variables(PLACE, {}),
+        "jax, MPI": JaxEnvironment(mpi_reason="mpirun is here").variables(PLACE, {}),
         "tpu": TpuEnvironment().variables(sliced, {}),
         "xla": XlaEnvironment().variables(sliced, {}),
     }.items():
@@ -148,10 +154,13 @@ def worker_environments() -> Iterator[str]:
 def names() -> Iterator[str]:
     """Of processes, locks, marks, plug-ins and shared memory, which two versions or other programs look for."""
     yield f"processes {KEEPER_NAME} {SUPERVISOR_NAME}"
-    yield f"variables {predecessors.MARK} {board.VARIABLE} {SOCKET_VARIABLE}"
+    yield f"variables {predecessors.LOCK_VARIABLE} {board.VARIABLE} {SOCKET_VARIABLE}"
     yield f"group {control_group._PREFIX}"
-    yield f"folders {[folder.replace(str(predecessors.os.geteuid()), 'UID') for folder in predecessors._folders()]}"
-    yield f"board {board.LINE} {board.NUMBER} {board.TIMEOUT_MS} {board.BEATS} {board.ASKED_ROUND}"
+    yield (
+        "folders "
+        f"{[folder.replace(str(predecessors.os.geteuid()), 'UID') for folder in predecessors._list_lock_dirs()]}"
+    )
+    yield f"board {board.LINE_SIZE} {board.NUMBER_SIZE} {board.TIMEOUT_MS} {board.HEARTBEAT_COUNT} {board.POLLED_ROUND}"
     project = (ROOT / "pyproject.toml").read_text()
     for group, entries in re.findall(
         r"^\[project\.(scripts|entry-points.*)\]\n((?:\w+ = .*\n)+)", project, re.MULTILINE
@@ -163,21 +172,21 @@ def names() -> Iterator[str]:
 
 def lock(folder: Path) -> Iterator[str]:
     """The file that keeps two agents from one place, and the mark of what is started there."""
-    taken = predecessors.take_place("run", "node", {"CUDA_VISIBLE_DEVICES": "1"}, folder=str(folder))
+    taken = predecessors.take_node_lock("run", "node", {"CUDA_VISIBLE_DEVICES": "1"}, folder=str(folder))
     ((variable, mark),) = taken.environment.items()
     yield f"{Path(taken.path).name} {variable}={mark.rpartition('-')[0]}"
-    taken.leave()
+    taken.release()
 
 
 def events() -> Iterator[str]:
     """A line of --event-log-handler for each kind of thing that happens."""
     found: list[dict[str, Any]] = []
     made = config.resolve(options.parse(["--role", "trainer", "train.py"]), {}, "python3")
-    heard = Events(made, "node-a", "run", lambda round, restarts, local_rank: "", found.append)
+    heard = EventRecorder(made, "node-a", "run", lambda round, restarts, local_rank: "", found.append)
     for message in (
-        StartRound(1, 0, 6, "10.0.0.1:29500", write_share(SHARE)), Spawned(1, 0, 100),
+        StartRound(1, 0, 6, "10.0.0.1:29500", encode_assignment(SHARE)), Spawned(1, 0, 100),
         SpawnFailed(1, 1, "no such file", 2),
-        Exited(1, 0, 100, 3, 5.25), StopRound(1, "kill", "a failure"), Exited(1, 1, 101, -15, 6.0), Gone(1),
+        Exited(1, 0, 100, 3, 5.25), StopRound(1, "kill", "a failure"), Exited(1, 1, 101, -15, 6.0), RoundSwept(1),
         Exit(3, "a failure", None),
     ):  # fmt: skip
         heard.take(message)
@@ -195,7 +204,7 @@ def status() -> Iterator[str]:
     job.lead(1)
     job.spares({2: "no whole replica left"})
     job.status(0, 2, outcome="failed", rank=5, exit_code=3)
-    yield json.dumps(document(job.overview()))
+    yield json.dumps(encode_overview(job.overview()))
     store.close()
 
 

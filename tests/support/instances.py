@@ -22,8 +22,8 @@ from launcher.mesh import Mesh
 from launcher.mesh import parse as parse_mesh
 from launcher.node import Node
 from launcher.placement import Costs, Limits
-from launcher.placement.problem import Problem, problem_of
-from launcher.topology import HOST, tree
+from launcher.placement.problem import Problem, make_problem
+from launcher.topology import HOST, build_tree
 from launcher.traffic import parse as parse_traffic
 
 NODES_MIN, NODES_MAX = 6, 24
@@ -60,19 +60,19 @@ class Instance:
     def job(self) -> tuple[Mesh, Limits, Costs]:
         """What the planner is asked, beside the nodes."""
         mesh = parse_mesh(self.mesh)
-        limits = Limits(levels=self.levels, unit=UNIT, within=dict(self.within))
+        limits = Limits(levels=self.levels, block_size=UNIT, within=dict(self.within))
         return (
             mesh,
             limits,
-            Costs(traffic=parse_traffic(self.traffic, mesh) if self.traffic else None, tolls=self.tolls),
+            Costs(traffic=parse_traffic(self.traffic, mesh) if self.traffic else None, level_costs=self.tolls),
         )
 
     def problem(self) -> Problem:
         """The same as arrays. Items are the nodes in the tree's order."""
         mesh, limits, costs = self.job
-        domains = tree(self.nodes, self.levels)
+        domains = build_tree(self.nodes, self.levels)
         capacity = [node.slot_count // UNIT for node in domains.nodes]
-        return problem_of(domains, mesh, self.shape, UNIT, limits, costs, capacity)
+        return make_problem(domains, mesh, self.shape, UNIT, limits, costs, capacity)
 
     def line(self) -> str:
         """As stored; keys without a value are left out."""

@@ -75,9 +75,9 @@ class Bench:
 
     @property
     def job(self) -> records.Keys:
-        current = self.store.get(records.current_key("p", "r")).first
+        current = self.store.get(records.make_current_key("p", "r")).first
         assert current is not None
-        return records.job_keys("p", "r", current.value.decode())
+        return records.make_job_keys("p", "r", current.value.decode())
 
     def step(self, event: Event) -> list[Action]:
         """One event, and nothing is answered. Watches follow the member's wishes at once."""

@@ -106,8 +106,8 @@ MUTANTS = (
     Mutant(
         "an outage is held out for a lease longer than its limit",
         "member/lease",
-        "until = min(until, self.kept_at + settings.outage_limit_s)",
-        "until = min(until, self.kept_at + settings.outage_limit_s + settings.lease_ttl_s)",
+        "until = min(until, self.renewed_at + settings.outage_limit_s)",
+        "until = min(until, self.renewed_at + settings.outage_limit_s + settings.lease_ttl_s)",
     ),
     Mutant(
         "a member holds from when it hears that the beat holds",
@@ -118,19 +118,19 @@ MUTANTS = (
     Mutant(
         "the leader holds from when all have answered",
         "member/outage",
-        "self._member.lease.hold_until(self._asked_at + self._member.settings.lease_ttl_s)",
+        "self._member.lease.hold_until(self._probed_at + self._member.settings.lease_ttl_s)",
         "self._member.lease.hold_until(max(self._acknowledged_at.values()) + 1.0 + self._member.settings.lease_ttl_s)",
     ),
     Mutant(
         "words that come after their beat count",
         "member/outage",
-        "in_time = now <= self._asked_at + self._member.settings.probe_s",
-        "in_time = now <= self._asked_at + 3 * self._member.settings.probe_s",
+        "in_time = now <= self._probed_at + self._member.settings.probe_s",
+        "in_time = now <= self._probed_at + 3 * self._member.settings.probe_s",
     ),
     Mutant(
         "words of an earlier beat count",
         "member/outage",
-        "if plan_token == seal.plan_token and beat == self._probe:",
+        "if plan_token == seal.plan_token and beat == self._probe_number:",
         "if plan_token == seal.plan_token:",
     ),
     Mutant(
@@ -252,7 +252,7 @@ MUTANTS = (
     Mutant(
         "when a failure was first told is forgotten with the next report",
         "member/round",
-        "self._failed_revision = stored.failed_revision or self._member.cache.revision(key)",
+        "self._failed_revision = stored.failed_revision or self._member.cache.get_revision(key)",
         "self._failed_revision = 0",
     ),
     # Leading.
@@ -277,7 +277,7 @@ MUTANTS = (
     Mutant(
         "a broken connection to the leader is a proof",
         "leader/election",
-        "gone_since = member.peers.gone_since(leader.member_id, leader.presence_address)",
+        "gone_since = member.peers.get_gone_since(leader.member_id, leader.presence_address)",
         "gone_since = member.peers.unreachable_since.get(leader.member_id, math.inf)",
     ),
     Mutant(
@@ -326,7 +326,7 @@ MUTANTS = (
     Mutant(
         "a member that has not stopped is given up after the grace",
         "leader/decide",
-        "until = view.stopped_at + settings.gone_within_s(stop.mode)",
+        "until = view.stopped_at + settings.compute_gone_within_s(stop.mode)",
         "until = view.stopped_at + settings.grace_s(stop.mode) + settings.stop_limit_s",
     ),
     Mutant(
@@ -350,14 +350,14 @@ MUTANTS = (
     Mutant(
         "a pause is counted from nowhere",
         "leader/decide",
-        "until = view.stopped_at + settings.backoff_s(ledger.short_rounds)",
-        "until = view.stopped_at + settings.backoff_s(ledger.short_rounds - 1)",
+        "until = view.stopped_at + settings.compute_backoff_s(ledger.short_rounds)",
+        "until = view.stopped_at + settings.compute_backoff_s(ledger.short_rounds - 1)",
     ),
     Mutant(
         "the job has succeeded when all that are left have",
         "leader/decide",
-        'view.active and all(view.outcome(m) == "succeeded" for m in view.active):',
-        'view.active and all(view.outcome(m) == "succeeded" for m in view.active if m in view.members):',
+        'view.active and all(view.get_outcome(m) == "succeeded" for m in view.active):',
+        'view.active and all(view.get_outcome(m) == "succeeded" for m in view.active if m in view.members):',
     ),
     Mutant(
         "a status of an earlier round counts",
@@ -375,8 +375,8 @@ MUTANTS = (
     Mutant(
         "a plan of an earlier request is sealed",
         "leader/commit",
-        "if self._plan_asked is not None and event.id == self._plan_asked[0]:",
-        "if self._plan_asked is not None:",
+        "if self._plan_request is not None and event.id == self._plan_request[0]:",
+        "if self._plan_request is not None:",
     ),
     Mutant(
         "successors may be on one node",
@@ -406,8 +406,8 @@ MUTANTS = (
     Mutant(
         "one restart more than is allowed",
         "leader/charge",
-        "return is_final or ledger.count_spent(now, settings.restart_window_s) >= settings.max_restarts",
-        "return is_final or ledger.count_spent(now, settings.restart_window_s) > settings.max_restarts",
+        "return is_final or budget.count_spent(now, settings.restart_window_s) >= settings.max_restarts",
+        "return is_final or budget.count_spent(now, settings.restart_window_s) > settings.max_restarts",
     ),
     Mutant(
         "a charge counts from the failure before it",
@@ -424,8 +424,8 @@ MUTANTS = (
     Mutant(
         "any loss takes the last charge back",
         "leader/charge",
-        "if ledger.provisional_round and min(departed_at) - ledger.provisional_since <= settings.settle_s:",
-        "if ledger.provisional_round:",
+        "if budget.provisional_round and min(departed_at) - budget.provisional_since <= settings.settle_s:",
+        "if budget.provisional_round:",
     ),
     Mutant(
         "ages in a seal count from when the leader began, not from when it saw the last seal",
@@ -527,8 +527,8 @@ MUTANTS = (
     Mutant(
         "an old word about a key replaces a newer one",
         "cache/key_cache",
-        "if item.mod_revision > max(read_at, self.revision(item.key), self._gone.get(item.key, 0)):",
-        "if item.mod_revision != self.revision(item.key):",
+        "if item.mod_revision > max(read_at, self.get_revision(item.key), self._gone.get(item.key, 0)):",
+        "if item.mod_revision != self.get_revision(item.key):",
     ),
     Mutant(
         "a read does not tell of keys that are gone",

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from launcher.placement.problem import fault
+from launcher.placement.problem import find_fault
 from tests.support.instances import Instance, instance, make
 
 STORED = Path(__file__).parents[1] / "unit" / "optima.jsonl"
@@ -39,9 +39,9 @@ def missed(instances: Sequence[Instance]) -> list[str]:
         problem = one.problem()
         layout = search(problem)
         assert layout is not None, one.name
-        assert fault(problem, layout) is None, one.name
+        assert find_fault(problem, layout) is None, one.name
         assert one.optimum is not None
-        cost = problem.cost(layout)
+        cost = problem.compute_cost(layout)
         assert cost >= one.optimum, f"{one.name}: {cost} is less than the proven optimum {one.optimum}"
         if cost > one.optimum:
             found.append(f"{one.name}: {cost} is {cost / one.optimum - 1:.2%} above {one.optimum}")
@@ -57,13 +57,16 @@ def prove() -> Iterator[str]:
         problem = one.problem()
         layout = np.array(one.layout, dtype=np.int32)
         assert one.optimum is not None
-        wrong = fault(problem, layout)
-        if wrong or problem.cost(layout) != one.optimum:
-            yield f"{one.name}: the stored layout costs {problem.cost(layout)}, not {one.optimum}; {wrong or 'valid'}"
+        wrong = find_fault(problem, layout)
+        if wrong or problem.compute_cost(layout) != one.optimum:
+            yield (
+                f"{one.name}: the stored layout costs {problem.compute_cost(layout)}, not {one.optimum}; "
+                f"{wrong or 'valid'}"
+            )
             continue
         is_certain, better = cheaper(problem, one.optimum)
         if better is not None:
-            yield f"{one.name}: {problem.cost(better)} is less than {one.optimum}"
+            yield f"{one.name}: {problem.compute_cost(better)} is less than {one.optimum}"
         elif not is_certain:
             yield f"{one.name}: nothing cheaper than {one.optimum} was found, but that is no proof"
         print(f"{one.name}: {one.optimum}, {time.process_time() - start:.1f} s", flush=True)
@@ -86,15 +89,15 @@ def store(count: int) -> None:
         problem = one.problem()
         # To begin with the planner's layout saves the solver the way to a good one, and decides nothing else.
         known = search(problem)
-        is_certain, better = cheaper(problem, None if known is None else problem.cost(known))
+        is_certain, better = cheaper(problem, None if known is None else problem.compute_cost(known))
         layout = known if better is None else better
         print(f"{one.name}: {'proven' if is_certain else 'open'}, {time.process_time() - start:.1f} s", flush=True)
         if not is_certain or layout is None:
             unproven.append(one.name)
             continue
-        wrong = fault(problem, layout)
+        wrong = find_fault(problem, layout)
         assert wrong is None, f"{one.name}: {wrong}"
-        done = Instance(**{**vars(one), "optimum": problem.cost(layout), "layout": tuple(layout.tolist())})
+        done = Instance(**{**vars(one), "optimum": problem.compute_cost(layout), "layout": tuple(layout.tolist())})
         lines.append(done.line())
         about = (
             f"instances 0 to {number} of tests/support/instances.py: {len(lines)} with proven optima, and "

@@ -31,7 +31,7 @@ domains = st.sampled_from([None, "a", "b", "c2", "c10"])
 
 def coordinates(plan: Plan, mesh: Mesh) -> dict[tuple[int, ...], str]:
     """Coordinates -> the node that holds them."""
-    return {mesh.coordinates(rank, plan.shape): node for node, ranks in plan.ranks.items() for rank in ranks}
+    return {mesh.find_coordinates(rank, plan.shape): node for node, ranks in plan.ranks.items() for rank in ranks}
 
 
 def count_moved(before: Plan, after: Plan, mesh: Mesh) -> int:
@@ -53,14 +53,14 @@ def faults(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, unit: 
     by_id = {node.id: node for node in nodes}
     if sorted(itertools.chain(*plan.ranks.values())) != list(range(plan.world_size)):
         yield "not every rank is held once"
-    if plan.shape != mesh.shape(plan.world_size):
+    if plan.shape != mesh.resolve_shape(plan.world_size):
         yield f"shape {plan.shape} is not that of {plan.world_size} ranks"
     if sorted([*plan.ranks, *plan.spares]) != sorted(by_id):
         yield "a node is neither active nor spare, or both"
     if not limits.nodes_min <= len(plan.ranks) <= (limits.nodes_max or len(nodes)):
         yield f"{len(plan.ranks)} nodes are active"
     elastic_size = plan.world_size // mesh.replica_size
-    if mesh.elastic and not limits.elastic_min <= elastic_size <= (limits.elastic_max or elastic_size):
+    if mesh.elastic_axis and not limits.elastic_min <= elastic_size <= (limits.elastic_max or elastic_size):
         yield f"the elastic axis is {elastic_size} long"
     for name, ranks in plan.ranks.items():
         if not 0 < len(ranks) <= by_id[name].slot_count:
@@ -86,16 +86,16 @@ def _scattered(plan: Plan, by_id: dict[str, Node], mesh: Mesh, limits: Limits) -
 
 
 def _torn(plan: Plan, nodes: Sequence[Node], limits: Limits) -> Iterator[str]:
-    if limits.whole is None:
+    if limits.all_or_nothing is None:
         return
     members: dict[tuple[str | None, ...], list[Node]] = {}
     for node in nodes:
-        members.setdefault(domain(node, limits.whole.level, limits.levels), []).append(node)
+        members.setdefault(domain(node, limits.all_or_nothing.level, limits.levels), []).append(node)
     for place, hosts in members.items():
         active = sorted((node for node in hosts if node.id in plan.ranks), key=lambda node: plan.ranks[node.id])
         if not active:
             continue
-        if not len(active) == len(hosts) == limits.whole.hosts:
+        if not len(active) == len(hosts) == limits.all_or_nothing.hosts:
             yield f"{place} is used in part"
         if active[0].index is not None and [node.index for node in active] != list(range(len(active))):
             yield f"{place} is not in the order of its indices"

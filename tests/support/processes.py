@@ -138,7 +138,7 @@ class Agent:
         _, self.pid, self.keeper_pid, self.warden_pid = self.wait_for("Ready")
         if settles:
             self.do("sweep", 0)
-            self.wait_for("Gone", 0)  # now the warden has settled
+            self.wait_for("RoundSwept", 0)  # now the warden has settled
             self.heard.clear()
 
     def __enter__(self) -> Agent:

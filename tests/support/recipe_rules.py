@@ -143,7 +143,7 @@ def _replica_policy(pod: Pod) -> Iterator[str]:
         yield f"restartPolicy {', '.join(sorted(policies))}"
     if not ATTEMPTS * pod.count <= spec["runPolicy"].get("backoffLimit", 0) < 1000:
         yield "backoffLimit: too few losses are survived, or failures are tried again without end"
-    if is_elastic and float(pod.config.terms.get("start_timeout_s", 0)) < 3600:
+    if is_elastic and float(pod.config.settings.get("start_timeout_s", 0)) < 3600:
         yield "75 ends the job after the default of ten minutes, in which a pod may not find a place"
 
 

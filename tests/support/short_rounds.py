@@ -14,5 +14,5 @@ from launcher import agent, cli, membership
 
 if __name__ == "__main__":
     os.environ["AGENT"] = str(os.getpid())
-    agent.settings = lambda config, **more: replace(membership.settings(config, **more), min_round_time_s=0.0)
+    agent.make_settings = lambda config, **more: replace(membership.make_settings(config, **more), min_round_time_s=0.0)
     sys.exit(cli.main())

@@ -20,7 +20,7 @@ from typing import Any
 from launcher.forkserver import fork_server
 from launcher.warden import WorkerSpec, kernel
 from launcher.warden.channel import Channel
-from launcher.warden.words import written
+from launcher.warden.words import encode_worker_spec
 from tests.support.processes import REPOSITORY, TOKEN_VARIABLE, kill_family
 
 LIMIT_S = 60.0
@@ -81,11 +81,11 @@ class _Warden:
         """The next message; None at the end."""
         wire = self._wires[number]
         inbox = self._heard.setdefault(number, [])
-        while not inbox and not wire.ended:
+        while not inbox and not wire.has_ended:
             signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
-            wire._end.setblocking(True)
-            wire._end.recv(1, socket.MSG_PEEK)
-            wire._end.setblocking(False)
+            wire._socket.setblocking(True)
+            wire._socket.recv(1, socket.MSG_PEEK)
+            wire._socket.setblocking(False)
             signal.setitimer(signal.ITIMER_REAL, 0)
             inbox += [message for message, _ in wire.receive()]
         return inbox.pop(0) if inbox else None
@@ -97,7 +97,7 @@ class _Warden:
             fields["env"].pop(name, None)
         spec = WorkerSpec(argv=(), stdout=opened[0], stderr=opened[1], **fields)
         given = tuple(descriptor for descriptor in opened if descriptor is not None)
-        assert self._wires[number].send(written(spec), given)
+        assert self._wires[number].send(encode_worker_spec(spec), given)
         for descriptor in given:
             os.close(descriptor)
 
@@ -167,7 +167,7 @@ class SmallWarden:
     def release(self, number: int, *more: str, words: tuple[str, ...] = (), unset: list[str] | None = None, **env: str):  # type: ignore[no-untyped-def]
         """Let a worker go, with other words behind the script if there are some; the message if that failed."""
         warm = words or (*self._how[:2], *more) if more else words or self._how
-        fields = {"local_rank": 0, "env": env, "unset": unset or [], "warm": warm}
+        fields = {"local_rank": 0, "env": env, "unset": unset or [], "fork_argv": warm}
         self.ask("release", number, self._streams(f"warm{number}"), fields)
         return self.ask("hear", number)
 

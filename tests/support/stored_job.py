@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from launcher.overview import reading
-from launcher.overview.state import Overview, overview
-from launcher.roster.description import Description, Share, describe, write_share
+from launcher.overview.state import Overview, build_overview
+from launcher.roster.description import Description, NodeAssignment, encode_assignment, encode_description
 from rendezvous import records
 from rendezvous.records import (
     AnyRecord,
@@ -33,9 +33,9 @@ class StoredJob:
 
     def __init__(self, store: Store, run_id: str = "exp-41", job_key: str = "0a1b", secret: bytes = b"") -> None:
         self.store, self.run_id, self.secret = store, run_id, secret
-        self.keys = records.job_keys(PREFIX, run_id, job_key)
+        self.keys = records.make_job_keys(PREFIX, run_id, job_key)
         self.leases: dict[int, int] = {}
-        store.put(records.current_key(PREFIX, run_id), job_key.encode())
+        store.put(records.make_current_key(PREFIX, run_id), job_key.encode())
         self.put(self.keys.spec, Spec(mesh="dp=*,tp=2", limits="", digest=""))
 
     def put(self, key: str, record: AnyRecord, lease: int = 0) -> None:
@@ -49,10 +49,10 @@ class StoredJob:
                 member_id=f"m{index}",
                 node_name=node_name or f"h{index}",
                 boot_id="b",
-                description=describe(description),
+                description=encode_description(description),
                 lease_ttl_s=TTL_S,
             )
-            self.put(self.keys.member(f"m{index}"), member, self.leases[index])
+            self.put(self.keys.make_member_key(f"m{index}"), member, self.leases[index])
 
     def lead(self, index: int) -> None:
         leader = LeaderRecord(member_id=f"m{index}", node_name=f"h{index}")
@@ -63,7 +63,7 @@ class StoredJob:
         size = 4 * len(active)
         for place, index in enumerate(active):
             ranks = tuple(range(4 * place, 4 * place + 4))
-            share = Share(
+            share = NodeAssignment(
                 ranks=ranks,
                 world_size=size,
                 shape=(size // 2, 2),
@@ -74,9 +74,9 @@ class StoredJob:
                 master_addr=f"10.0.0.{active[0]}",
                 master_port=29500,
             )
-            content = write_share(share)
+            content = encode_assignment(share)
             assignment = Assignment(round=round, plan_token=f"t{round}", content=content, node=f"h{index} b")
-            self.put(self.keys.assignment(round, f"t{round}", f"m{index}"), assignment)
+            self.put(self.keys.make_assignment_key(round, f"t{round}", f"m{index}"), assignment)
             self.status(index, round)
         coordinator = f"10.0.0.{active[0]}:29500"
         seal = Seal(
@@ -91,7 +91,7 @@ class StoredJob:
         past = RoundHistory(
             round=round, world_size=size, node_count=len(active), coordinator=coordinator, reason=reason
         )
-        self.put(self.keys.round_history(round), past)
+        self.put(self.keys.make_history_key(round), past)
 
     def status(
         self, index: int, round: int, *, outcome: str = "", rank: int = -1, exit_code: int = 0, leaving: str = "",
@@ -106,7 +106,7 @@ class StoredJob:
             leaving=leaving,
             is_stopped=is_stopped,
         )
-        self.put(self.keys.status(f"m{index}"), status)
+        self.put(self.keys.make_status_key(f"m{index}"), status)
 
     def spares(self, reasons: dict[int, str]) -> None:
         ids = tuple(f"m{index}" for index in reasons)
@@ -123,4 +123,4 @@ class StoredJob:
         self.put(self.keys.verdict, Verdict(kind=kind, exit_code=exit_code, round=1, reason=reason))
 
     def overview(self) -> Overview:
-        return overview(reading.read(self.store, PREFIX, self.run_id, self.secret), self.secret)
+        return build_overview(reading.read_job(self.store, PREFIX, self.run_id, self.secret), self.secret)

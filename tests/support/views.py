@@ -62,7 +62,7 @@ def first_round(letters: str, statuses: Mapping[str, StatusView] | None = None, 
         opened_at=0.0,
         lost_at={},
         names={},
-        ledger=RestartBudget(),
+        budget=RestartBudget(),
     )
 
 
@@ -77,7 +77,7 @@ def running(letters: str = "ab", *, seen: Mapping[str, float] | None = None, **s
         active=("a", "b"),
         lost_at={m: 120.0 for m in "ab" if m not in letters},
         names={m: f"n{m}" for m in "abcd"},
-        ledger=ONE_USED,
+        budget=ONE_USED,
     )
 
 
@@ -88,7 +88,7 @@ def stopping(
     ran_s: float = 20.0,
     active: str = "ab",
     lost_at: float = 120.0,
-    ledger: RestartBudget = ONE_USED,
+    budget: RestartBudget = ONE_USED,
     **statuses: StatusView,
 ) -> View:
     """The round was stopped at 120 s; who is not in `statuses` has stopped."""
@@ -104,7 +104,7 @@ def stopping(
         stopped_at=120.0,
         lost_at={m: lost_at for m in active if m not in letters},
         names={m: f"n{m}" for m in "abcd"},
-        ledger=ledger,
+        budget=budget,
     )
 
 

@@ -23,16 +23,16 @@ os.dup2(null, 0)  # a worker that inherits 0 and 1 must not get in the way of th
 os.dup2(null, 1)
 os.close(null)
 
-from launcher.warden import Warden, WardenLost  # noqa: E402
+from launcher.warden import Supervisor, SupervisorLost  # noqa: E402
 
-warden = Warden.fork(keep=KEEP)
+warden = Supervisor.fork(keep=KEEP)
 
 import json  # noqa: E402
 import select  # noqa: E402
 import signal  # noqa: E402
 import time  # noqa: E402
 
-from launcher.warden import ImageSpec, WorkerSpec  # noqa: E402
+from launcher.warden import ForkServerSpec, WorkerSpec  # noqa: E402
 
 
 def say(*words: object) -> None:
@@ -56,7 +56,7 @@ def obey(verb: str, *words):  # type: ignore[no-untyped-def]
         return warden.spawn(words[0], [spec(**fields) for fields in words[1]])
     if verb == "preload":
         argv, modules, standby, env = words
-        return warden.preload(ImageSpec(tuple(argv), env, (), None, tuple(modules), standby))
+        return warden.preload(ForkServerSpec(tuple(argv), env, (), None, tuple(modules), standby))
     if verb == "exit":
         sys.exit(0)
     if verb == "run":  # any other process of the agent's own
@@ -77,7 +77,7 @@ poll.register(warden, select.POLLIN)
 buffer = b""
 is_listening = True
 while True:
-    left_s = min(warden.late_at - time.clock_gettime(time.CLOCK_BOOTTIME), 1000.0)
+    left_s = min(warden.reports_due_at - time.clock_gettime(time.CLOCK_BOOTTIME), 1000.0)
     for descriptor, _ in poll.poll(max(0.0, left_s) * 1000) or [(-1, 0)]:
         if descriptor == wakeup:
             os.read(wakeup, 4096)
@@ -92,8 +92,8 @@ while True:
                     is_listening = False
                     poll.unregister(warden)
                 say("Returned", verb, obey(verb, *words))
-        for report in warden.reports():
-            if isinstance(report, WardenLost) and is_listening:
+        for report in warden.read_reports():
+            if isinstance(report, SupervisorLost) and is_listening:
                 is_listening = False
                 poll.unregister(warden)
                 if CLEARS:

@@ -79,11 +79,11 @@ class WarmAgent(Agent):
 
     def _parked(self) -> list[int]:
         there = set(children(self.warden_pid)) - {self.server_pid}  # first, or one not born yet is taken for one
-        return sorted(there - {int(number) for number in re.findall(r"pid (\d+)", self.ask("still_there"))})
+        return sorted(there - {int(number) for number in re.findall(r"pid (\d+)", self.ask("describe_remaining"))})
 
     def sweep(self, round: int) -> None:
         self.do("sweep", round)
-        self.wait_for("Gone", round)
+        self.wait_for("RoundSwept", round)
 
     def wait_until_only_the_server_is_left(self) -> None:
         """But agent and warden, zombies included."""

@@ -9,7 +9,13 @@ import pytest
 
 from launcher import interfaces
 from launcher.arrival import addresses
-from launcher.arrival.addresses import address_of_interface, is_here, own_address, serving_addresses, source_address
+from launcher.arrival.addresses import (
+    find_interface_address,
+    find_own_address,
+    find_serving_addresses,
+    find_source_address,
+    is_here,
+)
 from launcher.errors import UsageError
 from rendezvous.errors import SettingsError
 from rendezvous.stores.addresses import is_local_only, join_address, split_address
@@ -45,8 +51,11 @@ def test_an_address_of_a_network_is_of_use_to_others(address: str) -> None:
 
 
 def test_a_store_on_this_node_is_reached_from_loopback_and_that_will_do() -> None:
-    assert own_address(local_addr=None, interface=None, endpoints=["127.0.0.1:2379"]) == "127.0.0.1"
-    assert own_address(local_addr="localhost", interface=None, endpoints=["localhost:2379"]) in ("127.0.0.1", "::1")
+    assert find_own_address(local_addr=None, interface=None, endpoints=["127.0.0.1:2379"]) == "127.0.0.1"
+    assert find_own_address(local_addr="localhost", interface=None, endpoints=["localhost:2379"]) in (
+        "127.0.0.1",
+        "::1",
+    )
 
 
 def test_a_name_that_means_loopback_on_its_own_host_alone_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,50 +71,52 @@ def test_a_name_that_means_loopback_on_its_own_host_alone_is_found_out(monkeypat
         return [(socket.AF_INET, 0, 0, "", (found, port)) for found in places.get(host, [])]
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    monkeypatch.setattr(addresses, "main_address", lambda: "10.0.0.5")
+    monkeypatch.setattr(addresses, "find_main_address", lambda: "10.0.0.5")
 
     def served_at(host: str, local_addr: str | None = None) -> tuple[str, ...]:
-        return serving_addresses(f"{host}:29400", local_addr=local_addr, interface=None)
+        return find_serving_addresses(f"{host}:29400", local_addr=local_addr, interface=None)
 
     assert served_at("head") == ("127.0.1.1", "10.0.0.5")
     assert served_at("head", "127.0.0.1") == ("127.0.1.1", "127.0.0.1")
     assert served_at("both") == ("127.0.1.1",)
     assert [served_at(host) for host in ("127.0.0.1", "unknown")] == [("127.0.0.1",), ()]
     assert served_at("localhost.localdomain") == ("127.0.0.1",)
-    assert own_address(local_addr=None, interface=None, endpoints=["head:29400"]) == "10.0.0.5"
-    assert own_address(local_addr=None, interface=None, endpoints=["127.0.0.1:29400"]) == "127.0.0.1"
+    assert find_own_address(local_addr=None, interface=None, endpoints=["head:29400"]) == "10.0.0.5"
+    assert find_own_address(local_addr=None, interface=None, endpoints=["127.0.0.1:29400"]) == "127.0.0.1"
 
 
 def test_a_name_is_given_back_in_digits() -> None:
-    assert own_address(local_addr="localhost", interface=None, endpoints=[]) in ("127.0.0.1", "::1")
+    assert find_own_address(local_addr="localhost", interface=None, endpoints=[]) in ("127.0.0.1", "::1")
 
 
 def test_the_given_address_goes_before_the_interface_and_that_before_the_route(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(addresses, "address_of_interface", lambda name: f"10.1.1.1 of {name}")
-    monkeypatch.setattr(addresses, "source_address", lambda endpoint: f"10.2.2.2 to {endpoint}" if endpoint else "")
+    monkeypatch.setattr(addresses, "find_interface_address", lambda name: f"10.1.1.1 of {name}")
+    monkeypatch.setattr(
+        addresses, "find_source_address", lambda endpoint: f"10.2.2.2 to {endpoint}" if endpoint else ""
+    )
     known = {"local_addr": "10.0.0.9", "interface": "eth7"}
     given: dict[str, str | None] = dict(known)
-    assert own_address(**given, endpoints=["s:1"]) == "10.0.0.9"
-    assert own_address(**{**given, "local_addr": None}, endpoints=["s:1"]) == "10.1.1.1 of eth7"
-    assert own_address(local_addr=None, interface=None, endpoints=["", "s:1"]) == "10.2.2.2 to s:1"
+    assert find_own_address(**given, endpoints=["s:1"]) == "10.0.0.9"
+    assert find_own_address(**{**given, "local_addr": None}, endpoints=["s:1"]) == "10.1.1.1 of eth7"
+    assert find_own_address(local_addr=None, interface=None, endpoints=["", "s:1"]) == "10.2.2.2 to s:1"
 
 
 @pytest.mark.parametrize("given", [{"local_addr": "127.0.0.1"}, {"interface": "lo"}, {}])
 def test_loopback_is_refused_when_the_store_is_on_another_host(
     given: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(addresses, "source_address", lambda endpoint: "127.0.0.1")
+    monkeypatch.setattr(addresses, "find_source_address", lambda endpoint: "127.0.0.1")
     choice = {"local_addr": None, "interface": None, **given}
     with pytest.raises(
         UsageError, match=r"gives 127\.0\.0\.1, by which no other node reaches this one; 192\.0\.2\.77:2379"
     ):
-        own_address(**choice, endpoints=["192.0.2.77:2379"])
+        find_own_address(**choice, endpoints=["192.0.2.77:2379"])
 
 
 def test_loopback_is_an_interface_and_an_unknown_one_is_named_beside_those_there_are() -> None:
-    assert address_of_interface("lo") == "127.0.0.1"
+    assert find_interface_address("lo") == "127.0.0.1"
     with pytest.raises(UsageError, match="--interface nowhere0: there is no such interface") as refusal:
-        address_of_interface("nowhere0")
+        find_interface_address("nowhere0")
     assert "lo" in str(refusal.value.hint)
 
 
@@ -114,13 +125,13 @@ def test_an_interface_with_ipv6_alone_gives_its_global_address(tmp_path: Path, m
     link, world = "fe80" + "0" * 27 + "1", "fd00" + "0" * 27 + "2"
     table.write_text(f"{link} 02 40 20 80 six0\n{world} 02 40 00 80 six0\n{'0' * 31}1 01 80 10 80 lo\n")
     monkeypatch.setattr(interfaces, "_IF_INET6", str(table))
-    assert address_of_interface("six0") == "fd00::2"
+    assert find_interface_address("six0") == "fd00::2"
 
 
 def test_a_host_that_nobody_knows_is_not_here_and_gives_no_address() -> None:
     assert not is_here("192.0.2.77:1")
     assert is_here("127.0.0.1:1")
-    assert source_address("127.0.0.1:1") == "127.0.0.1"
+    assert find_source_address("127.0.0.1:1") == "127.0.0.1"
 
 
 def test_an_unknown_host_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,5 +140,5 @@ def test_an_unknown_host_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(UsageError, match="--local-addr nohost: there is no such address, and no host of that name"):
-        own_address(local_addr="nohost", interface=None, endpoints=[])
-    assert source_address("nohost:1") == ""
+        find_own_address(local_addr="nohost", interface=None, endpoints=[])
+    assert find_source_address("nohost:1") == ""

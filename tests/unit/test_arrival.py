@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from launcher import arrival, config, options
-from launcher.arrival.probe import Finding
+from launcher.arrival.probe import ProbeResult
 from launcher.errors import TemporaryError, UsageError
 
 Meaning = dict[str, str]
@@ -34,9 +34,9 @@ def find(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, ...]]:
         monkeypatch.setattr(socket, "getaddrinfo", look_up)
         monkeypatch.setattr(arrival.time, "monotonic", lambda: float(next(clock)))
         monkeypatch.setattr(arrival.time, "sleep", sleep)
-        monkeypatch.setattr(arrival, "tell", lambda sentence: None)
-        absent = Finding("absent", "head:29501 cannot be reached: Connection refused")
-        monkeypatch.setattr(arrival, "probe", lambda network: Finding("good") if answers else absent)
+        monkeypatch.setattr(arrival, "log", lambda sentence: None)
+        absent = ProbeResult("absent", "head:29501 cannot be reached: Connection refused")
+        monkeypatch.setattr(arrival, "probe", lambda network: ProbeResult("good") if answers else absent)
         made = config.resolve(options.parse([*words, "train.py"]), {}, "python")
         assert made.network is not None
         return arrival._find_store(made, made.network, limit_s)

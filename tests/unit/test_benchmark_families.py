@@ -11,7 +11,7 @@ import pytest
 from benchmarks import judge, long_search
 from benchmarks.anneal import exchange_delta
 from benchmarks.families import FAMILIES, Case, Instance, cases, families
-from launcher.placement import Plan, Whole
+from launcher.placement import AllOrNothing, Plan
 
 SMALL = list(families(size_max=70))
 
@@ -20,7 +20,7 @@ def whole_world(instance: Instance) -> tuple[int, ...]:
     """The shape of a world on all slots."""
     size = instance.mesh.replica_size
     slots = sum(node.slot_count for node in instance.nodes)
-    return instance.mesh.shape(slots // size * size if instance.mesh.elastic else size)
+    return instance.mesh.resolve_shape(slots // size * size if instance.mesh.elastic_axis else size)
 
 
 def by_path(instance: Instance) -> Plan:
@@ -75,7 +75,7 @@ def test_the_umpire_sees_every_kind_of_fault() -> None:
     assert f"{one} has more ranks" in (fault({one: good.ranks[one] + good.ranks[other], other: ()}) or "")
     limits = dataclasses.replace(instance.limits, within={"dp": "leaf"})
     assert fault({}, instance._replace(limits=limits)) == "a group of dp lies in several domains of leaf"
-    limits = dataclasses.replace(instance.limits, whole=Whole(level="leaf", hosts=8))
+    limits = dataclasses.replace(instance.limits, all_or_nothing=AllOrNothing(level="leaf", hosts=8))
     assert "is used in part" in (fault({}, instance._replace(limits=limits)) or "")
 
 

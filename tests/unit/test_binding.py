@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.binding import Topology, bind, homes, ranges, sentence, sysfs
+from launcher.binding import CpuTopology, bind, describe_bindings, format_ranges, list_numa_nodes, sysfs
 from launcher.errors import UsageError
 from launcher.node import Device, Slot
 from tests.support.machines import cpus, machine, write
@@ -47,10 +47,10 @@ def two_nodes(root: Path) -> Path:
 
 def bound(mode: NumaMode, root: Path, found: Sequence[Slot], allowed: str | None = None) -> list[str]:
     """The CPUs of each slot as text."""
-    topology = sysfs.read(frozenset(), str(root))
+    topology = sysfs.read_topology(frozenset(), str(root))
     every = frozenset[int]().union(*topology.nodes.values())
     may = every if allowed is None else frozenset(cpus(allowed))
-    return [ranges(one.cpus) for one in bind(mode, topology, may, homes(found))]
+    return [format_ranges(one.cpus) for one in bind(mode, topology, may, list_numa_nodes(found))]
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_worker_with_gpus_on_two_nodes_gets_both_but_shares_none_of_them_out(t
 
 
 def test_a_kernel_without_numa_is_one_node(tmp_path: Path) -> None:
-    topology = sysfs.read(frozenset({2, 3}), str(tmp_path))
+    topology = sysfs.read_topology(frozenset({2, 3}), str(tmp_path))
     assert topology.nodes == {0: {2, 3}}
     (only,) = bind("node", topology, frozenset({2, 3}), [NOWHERE])
     assert (only.cpus, only.reason, only.core_count) == (frozenset({2, 3}), "dealt to NUMA node 0", 2)
@@ -158,12 +158,12 @@ def test_a_node_of_memory_alone_gets_nobody(tmp_path: Path) -> None:
 
 def test_the_cores_of_a_worker_are_counted_without_those_it_shares(tmp_path: Path) -> None:
     root = two_nodes(tmp_path)
-    topology = sysfs.read(frozenset(), str(root))
-    every, at = frozenset(range(32)), homes(slots(*FOUR_GPUS))
+    topology = sysfs.read_topology(frozenset(), str(root))
+    every, at = frozenset(range(32)), list_numa_nodes(slots(*FOUR_GPUS))
     assert [one.core_count for one in bind("node", topology, every, at)] == [4, 4, 4, 4]
     assert [one.core_count for one in bind("exclusive", topology, every, at)] == [4, 4, 4, 4]
     assert [one.core_count for one in bind("node", topology, frozenset({0, 8}), at)] == [1, 1, 1, 1]
-    wide = homes(slots([1, 1], [0, 0]))  # --devices-per-worker 2
+    wide = list_numa_nodes(slots([1, 1], [0, 0]))  # --devices-per-worker 2
     assert [[one.core_count for one in bind(mode, topology, every, wide)] for mode in MODES] == [
         [8, 8], [8, 8], [8, 8], [4, 4],
     ]  # fmt: skip
@@ -171,15 +171,15 @@ def test_the_cores_of_a_worker_are_counted_without_those_it_shares(tmp_path: Pat
 
 def test_what_was_decided_is_one_sentence(tmp_path: Path) -> None:
     root = two_nodes(tmp_path)
-    found = bind("node", sysfs.read(frozenset(), str(root)), frozenset(range(10)), [frozenset({1}), NOWHERE])
-    assert sentence("node", found) == (
+    found = bind("node", sysfs.read_topology(frozenset(), str(root)), frozenset(range(10)), [frozenset({1}), NOWHERE])
+    assert describe_bindings("node", found) == (
         "--numa-binding node keeps local rank 0 to CPUs 8-9 (NUMA node 1), 1 to 0-7 (dealt to NUMA node 0)"
     )
 
 
 def test_this_machine_can_be_read() -> None:
     allowed = frozenset(os.sched_getaffinity(0))
-    found = bind("node", sysfs.read(allowed), allowed, [NOWHERE])
+    found = bind("node", sysfs.read_topology(allowed), allowed, [NOWHERE])
     assert found[0].cpus <= allowed
     assert found[0].cpus
 
@@ -189,7 +189,7 @@ def test_every_worker_gets_cpus_it_may_use_or_the_job_is_refused(data: st.DataOb
     every = range(data.draw(st.integers(1, 24)))
     nodes = data.draw(st.lists(st.integers(0, 3), min_size=len(every), max_size=len(every)))
     core = {cpu: cpu - cpu % data.draw(st.sampled_from((1, 2)), label="threads") for cpu in every}
-    topology = Topology(
+    topology = CpuTopology(
         nodes={node: frozenset(cpu for cpu in every if nodes[cpu] == node) for node in set(nodes)},
         socket={cpu: nodes[cpu] // 2 for cpu in every},
         core=core,
@@ -212,8 +212,8 @@ def test_every_worker_gets_cpus_it_may_use_or_the_job_is_refused(data: st.DataOb
 
 def memory(mode: NumaMode, root: Path, found: Sequence[Slot], allowed: str = "0-31") -> list[tuple[int, ...]]:
     """The nodes whose memory each worker prefers."""
-    topology = sysfs.read(frozenset(), str(root))
-    return [one.memory for one in bind(mode, topology, frozenset(cpus(allowed)), homes(found))]
+    topology = sysfs.read_topology(frozenset(), str(root))
+    return [one.memory for one in bind(mode, topology, frozenset(cpus(allowed)), list_numa_nodes(found))]
 
 
 @pytest.mark.parametrize("mode", MODES)

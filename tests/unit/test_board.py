@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from launcher.board import VARIABLE, Board, make
+from launcher.board import VARIABLE, SharedPage, make
 from launcher.cli import parse
-from launcher.conversation import ABORT_GRACE_S, Conversation
+from launcher.conversation import ABORT_GRACE_S, WorkerChannel
 from launcher.errors import UsageError
-from launcher.heartbeats import LOOKS, Heartbeats
-from launcher.lifecycle import End, Round
+from launcher.heartbeats import CHECKS_PER_TIMEOUT, Heartbeats
+from launcher.lifecycle import Round, WorkerExit
 from launcher.worker import heartbeat, stop_requested, talking
 
 
 @pytest.fixture
-def board() -> Iterator[Board]:
+def board() -> Iterator[SharedPage]:
     made = make()
     assert made is not None
     yield made
@@ -33,12 +33,12 @@ def board() -> Iterator[Board]:
 def be(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Make this process the worker at a place of a board, in a round."""
 
-    def become(board: Board | None, index: int = 0, round: int = 1) -> None:
-        monkeypatch.setattr(talking, "_line", None)
-        monkeypatch.setattr(talking, "_is_looked_for", False)
+    def become(board: SharedPage | None, index: int = 0, round: int = 1) -> None:
+        monkeypatch.setattr(talking, "_page", None)
+        monkeypatch.setattr(talking, "_is_resolved", False)
         monkeypatch.setenv("LAUNCHER_ROUND", str(round))
         monkeypatch.delenv(VARIABLE, raising=False)
-        for name, value in (board.environment(index) if board else {}).items():
+        for name, value in (board.list_variables(index) if board else {}).items():
             monkeypatch.setenv(name, value)
 
     return become
@@ -54,40 +54,40 @@ class Orders:
         self.sent.append((signum, only))
 
 
-def test_a_stop_reaches_the_workers_of_its_round_and_of_no_later_one(board: Board, be: Any) -> None:
+def test_a_stop_reaches_the_workers_of_its_round_and_of_no_later_one(board: SharedPage, be: Any) -> None:
     board.begin(2, None)
     be(board, 1, round=3)
     assert not stop_requested()
-    board.stop(3)
+    board.request_stop(3)
     assert stop_requested()
     be(board, 1, round=4)
     assert not stop_requested()
 
 
-def test_the_agent_sees_who_has_asked_in_this_round(board: Board, be: Any) -> None:
+def test_the_agent_sees_who_has_asked_in_this_round(board: SharedPage, be: Any) -> None:
     board.begin(3, None)
     be(board, 2, round=5)
-    assert board.askers(5) == frozenset()
+    assert board.list_stop_pollers(5) == frozenset()
     stop_requested()
-    assert (board.askers(5), board.askers(6)) == (frozenset({2}), frozenset())
+    assert (board.list_stop_pollers(5), board.list_stop_pollers(6)) == (frozenset({2}), frozenset())
 
 
-def test_beats_are_counted_for_each_worker_and_begin_anew_with_a_round(board: Board, be: Any) -> None:
+def test_beats_are_counted_for_each_worker_and_begin_anew_with_a_round(board: SharedPage, be: Any) -> None:
     board.begin(3, 60)
     be(board, 1)
     assert heartbeat()
     assert heartbeat()
-    assert board.beats() == [0, 2, 0]
+    assert board.read_heartbeats() == [0, 2, 0]
     board.begin(2, 60)
-    assert board.beats() == [0, 0]
+    assert board.read_heartbeats() == [0, 0]
 
 
-def test_where_nobody_listens_a_beat_says_so_and_changes_nothing(board: Board, be: Any) -> None:
+def test_where_nobody_listens_a_beat_says_so_and_changes_nothing(board: SharedPage, be: Any) -> None:
     board.begin(1, None)
     be(board)
     was_enabled = faulthandler.is_enabled()
     assert not heartbeat()
-    assert board.beats() == [0]
+    assert board.read_heartbeats() == [0]
     assert faulthandler.is_enabled() == was_enabled
 
 
@@ -129,7 +129,7 @@ def test_a_python_that_was_built_without_memfd_create_has_a_board_all_the_same(
     made.begin(1, 60)
     be(made)
     assert heartbeat()
-    assert made.beats() == [1]
+    assert made.read_heartbeats() == [1]
     os.close(made.descriptor)
 
 
@@ -150,64 +150,64 @@ def test_a_worker_is_silent_when_looks_over_the_whole_time_out_have_found_nothin
     found: list[int] = []
     while not found:
         now = beats.wake_at
-        found = beats.looked([5, int(now), 0], {0, 1, 2}, now)
+        found = beats.observe([5, int(now), 0], {0, 1, 2}, now)
     assert found == [0]
-    assert 8.0 < now <= 8.0 + 2 * 8.0 / LOOKS
-    assert beats.looked([5, 99, 0], {0, 1, 2}, now + 1) == []  # told once
+    assert 8.0 < now <= 8.0 + 2 * 8.0 / CHECKS_PER_TIMEOUT
+    assert beats.observe([5, 99, 0], {0, 1, 2}, now + 1) == []  # told once
 
 
 def test_a_worker_that_never_beats_or_has_ended_is_not_silent() -> None:
     beats = Heartbeats(1.0, 0.0)
-    assert not any(beats.looked([0, 3], {0}, look / 10) for look in range(100))
+    assert not any(beats.observe([0, 3], {0}, look / 10) for look in range(100))
 
 
 def test_time_in_which_nobody_looked_is_nobodys_silence() -> None:
     beats = Heartbeats(8.0, 0.0)
-    assert beats.looked([1], {0}, 1.0) == []
-    assert beats.looked([1], {0}, 1000.0) == []
-    assert beats.looked([2], {0}, 1001.0) == []
+    assert beats.observe([1], {0}, 1.0) == []
+    assert beats.observe([1], {0}, 1000.0) == []
+    assert beats.observe([2], {0}, 1001.0) == []
 
 
-def silent_conversation(board: Board, orders: Orders, timeout_s: float | None) -> Conversation:
-    conversation = Conversation(board, orders, timeout_s)  # type: ignore[arg-type]
+def silent_conversation(board: SharedPage, orders: Orders, timeout_s: float | None) -> WorkerChannel:
+    conversation = WorkerChannel(board, orders, timeout_s)  # type: ignore[arg-type]
     conversation.begin(2, 0.0)
     for local_rank in range(2):
-        conversation.began(local_rank, os.getpid())
+        conversation.add_worker(local_rank, os.getpid())
     return conversation
 
 
-def test_a_silent_worker_gets_sigabrt_and_one_that_stays_is_killed_and_lost(board: Board, be: Any) -> None:
+def test_a_silent_worker_gets_sigabrt_and_one_that_stays_is_killed_and_lost(board: SharedPage, be: Any) -> None:
     orders, round = Orders(), Round(1, 2)
     conversation = silent_conversation(board, orders, 8.0)
     be(board, 1)
     heartbeat()
     looks = (look / 2 for look in range(1, 100))
-    at = next(now for now in looks if conversation.lost(round, now) == [] and orders.sent)
+    at = next(now for now in looks if conversation.check_heartbeats(round, now) == [] and orders.sent)
     assert orders.sent == [(signal.SIGABRT, [1])]
-    assert conversation.sentence(1) == "no heartbeat for 8 s"
-    assert conversation.sentence(0) is None
-    assert conversation.lost(round, at + ABORT_GRACE_S) == [(1, os.getpid(), "no heartbeat for 8 s")]
+    assert conversation.explain_end(1) == "no heartbeat for 8 s"
+    assert conversation.explain_end(0) is None
+    assert conversation.check_heartbeats(round, at + ABORT_GRACE_S) == [(1, os.getpid(), "no heartbeat for 8 s")]
     assert orders.sent[1:] == [(signal.SIGKILL, [1])]
-    assert conversation.lost(round, at + 2 * ABORT_GRACE_S) == []
+    assert conversation.check_heartbeats(round, at + 2 * ABORT_GRACE_S) == []
 
 
-def test_one_that_has_ended_by_sigabrt_is_not_lost_as_well(board: Board, be: Any) -> None:
+def test_one_that_has_ended_by_sigabrt_is_not_lost_as_well(board: SharedPage, be: Any) -> None:
     orders, round = Orders(), Round(1, 2)
     conversation = silent_conversation(board, orders, 8.0)
     be(board, 1)
     heartbeat()
-    at = next(now for now in range(1, 100) if conversation.lost(round, now) == [] and orders.sent)
-    round.ended(End(1, -signal.SIGABRT, False), at)
-    assert conversation.lost(round, at + 10 * ABORT_GRACE_S) == []
+    at = next(now for now in range(1, 100) if conversation.check_heartbeats(round, now) == [] and orders.sent)
+    round.take_exit(WorkerExit(1, -signal.SIGABRT, False), at)
+    assert conversation.check_heartbeats(round, at + 10 * ABORT_GRACE_S) == []
 
 
-def test_workers_that_are_told_to_end_may_be_silent(board: Board, be: Any) -> None:
+def test_workers_that_are_told_to_end_may_be_silent(board: SharedPage, be: Any) -> None:
     orders, round = Orders(), Round(1, 2)
     conversation = silent_conversation(board, orders, 8.0)
     be(board, 1)
     heartbeat()
     round.stop(signal.SIGTERM, 1000.0, 0.0)
-    assert not any(conversation.lost(round, float(now)) for now in range(100))
+    assert not any(conversation.check_heartbeats(round, float(now)) for now in range(100))
     assert orders.sent == []
 
 
@@ -219,7 +219,7 @@ def test_the_time_out_is_an_option_and_none_unless_it_is_given(words: tuple[str,
 
 def test_heartbeats_are_refused_where_there_is_no_board() -> None:
     with pytest.raises(UsageError, match="--heartbeat-timeout"):
-        Conversation(None, Orders(), 8.0)  # type: ignore[arg-type]
+        WorkerChannel(None, Orders(), 8.0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -232,17 +232,17 @@ def test_heartbeats_are_refused_where_there_is_no_board() -> None:
     ],
 )
 def test_a_worker_that_asks_is_spared_a_signal_it_does_not_handle(
-    signum: int, has_handler: bool, is_asked: bool, sent: list[object], board: Board, be: Any
+    signum: int, has_handler: bool, is_asked: bool, sent: list[object], board: SharedPage, be: Any
 ) -> None:
     orders, round = Orders(), Round(1, 2)
     conversation = silent_conversation(board, orders, None)
     be(board, 1)
     stop_requested()
     if is_asked:
-        conversation.ask_to_stop(1)
+        conversation.request_stop(1)
     before = signal.signal(signum, (lambda *_: None) if has_handler else signal.SIG_DFL)
     try:
-        conversation.signal(round, signum)
+        conversation.signal_workers(round, signum)
     finally:
         signal.signal(signum, before)
     assert orders.sent == sent

@@ -14,11 +14,11 @@ from launcher.mesh import parse
 from launcher.placement import Plan
 from launcher.preview import cluster as clusters
 from launcher.preview import document
-from launcher.preview.changes import changed
-from launcher.preview.cluster import Cluster, from_values
-from launcher.preview.generate import generated, is_form
-from launcher.preview.moves import Move, moves
-from launcher.preview.writing import to_file
+from launcher.preview.changes import apply_changes
+from launcher.preview.cluster import ClusterSpec, parse_cluster
+from launcher.preview.generate import generate, is_form
+from launcher.preview.moves import Move, list_moves
+from launcher.preview.writing import write_file
 
 NODE: dict[str, Any] = {"id": "a", "devices": 8}
 
@@ -38,15 +38,15 @@ nodes:
   - {id: h0, path: [p0, null], devices: 8, addr: 10.0.0.1, index: 0}
 """
     assert read(tmp_path, json.dumps(values)) == read(tmp_path, text, "c.yaml") == values
-    found = from_values(values, "c")
+    found = parse_cluster(values, "c")
     assert found.levels == ("pod", "leaf")
     assert found.nodes[0].path == ("p0", None)
     assert (found.nodes[0].slot_count, found.nodes[0].address, found.nodes[0].index) == (8, "10.0.0.1", 0)
-    assert found.wishes == {"tolls": "pod=4,host=0.5"}
+    assert found.options == {"tolls": "pod=4,host=0.5"}
 
 
 def test_every_key_becomes_the_text_of_its_flag() -> None:
-    found = from_values(
+    found = parse_cluster(
         {
             "nodes": [NODE],
             "mesh": [["pp", 4], ["dp", "*"], ["tp", 8]],
@@ -64,7 +64,7 @@ def test_every_key_becomes_the_text_of_its_flag() -> None:
         },
         "c",
     )
-    assert found.wishes == {
+    assert found.options == {
         "mesh": "pp=4,dp=*,tp=8",
         "traffic": "dp+tp=10:ring,pp=2.5",
         "unit": "8",
@@ -81,13 +81,16 @@ def test_every_key_becomes_the_text_of_its_flag() -> None:
 
 def test_levels_nobody_named_are_numbered_and_a_flag_names_them_anew() -> None:
     values = {"nodes": [{**NODE, "path": ["x", "y"]}, {"id": "b", "devices": 4}]}
-    assert from_values(values, "c").levels == ("level1", "level2")
-    assert [(node.path, node.order) for node in from_values(values, "c").nodes] == [(("x", "y"), 0), ((None, None), 1)]
-    assert from_values(values, "c", ["pod", "leaf"]).levels == ("pod", "leaf")
+    assert parse_cluster(values, "c").levels == ("level1", "level2")
+    assert [(node.path, node.order) for node in parse_cluster(values, "c").nodes] == [
+        (("x", "y"), 0),
+        ((None, None), 1),
+    ]
+    assert parse_cluster(values, "c", ["pod", "leaf"]).levels == ("pod", "leaf")
 
 
 def test_a_plan_before_is_read_from_the_file() -> None:
-    found = from_values({"nodes": [NODE], "previous": {"dims": [2, 1], "plan": {"a": [0], "gone": [1]}}}, "c")
+    found = parse_cluster({"nodes": [NODE], "previous": {"dims": [2, 1], "plan": {"a": [0], "gone": [1]}}}, "c")
     assert found.previous == Plan(shape=(2, 1), ranks={"a": (0,), "gone": (1,)}, spares=(), moved=0, reasons=())
 
 
@@ -152,13 +155,13 @@ def test_a_plan_before_is_read_from_the_file() -> None:
 )
 def test_a_file_that_makes_no_sense_is_told_so_in_a_sentence(values: object, sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
-        from_values(values, "c")
+        parse_cluster(values, "c")
     assert str(caught.value).startswith(sentence)
 
 
 def test_a_misspelt_key_gets_a_question() -> None:
     with pytest.raises(UsageError) as caught:
-        from_values({"nodes": [NODE], "leave_costs": {}}, "c")
+        parse_cluster({"nodes": [NODE], "leave_costs": {}}, "c")
     assert caught.value.hint == "did you mean 'leave_cost'?"
 
 
@@ -227,12 +230,12 @@ def test_a_file_of_a_million_nodes_is_refused_before_it_is_taken_apart(name: str
 
 def test_as_many_nodes_and_devices_as_are_planned_for_and_no_more() -> None:
     many = [{"id": str(at), "devices": 1} for at in range(clusters.NODES_MAX + 1)]
-    assert len(from_values({"nodes": many[:-1]}, "c").nodes) == 65536
+    assert len(parse_cluster({"nodes": many[:-1]}, "c").nodes) == 65536
     with pytest.raises(UsageError, match="c has 65537 nodes, more than the 65536 that are planned for"):
-        from_values({"nodes": many}, "c")
+        parse_cluster({"nodes": many}, "c")
     wide = [{"id": str(at), "devices": 1024} for at in range(1025)]
     with pytest.raises(UsageError, match="c has 1049600 devices, more than the 1048576 that are planned for"):
-        from_values({"nodes": wide}, "c")
+        parse_cluster({"nodes": wide}, "c")
 
 
 @pytest.mark.parametrize(
@@ -252,7 +255,7 @@ def test_as_many_nodes_and_devices_as_are_planned_for_and_no_more() -> None:
 def test_a_generator_makes_what_it_says(
     text: str, levels: tuple[str, ...], count: int, devices: int, last: tuple[str, ...]
 ) -> None:
-    made = generated(text)
+    made = generate(text)
     assert is_form(text)
     assert made.levels == levels
     by_id = {node.id: node for node in made.nodes}
@@ -263,18 +266,18 @@ def test_a_generator_makes_what_it_says(
 
 
 def test_generated_nodes_join_shuffled_and_their_addresses_sort_badly_as_text() -> None:
-    nodes = generated("dgx:4x8x8").nodes
+    nodes = generate("dgx:4x8x8").nodes
     along_the_tree = sorted(nodes, key=lambda node: int(node.id[1:]))
     assert [node.id for node in nodes][:4] == ["h29", "h18", "h6", "h2"]  # the same on every machine
     assert along_the_tree[9].address == "10.0.0.10"
     assert sorted(nodes, key=lambda node: node.address)[1].id == "h9"
-    assert generated("dgx:1x300x8").nodes != generated("dgx:300x1x8").nodes
-    assert len({node.address for node in generated("dgx:8x32x16x8").nodes}) == 4096
+    assert generate("dgx:1x300x8").nodes != generate("dgx:300x1x8").nodes
+    assert len({node.address for node in generate("dgx:8x32x16x8").nodes}) == 4096
 
 
 def test_generated_slices_are_used_as_a_whole_in_the_order_of_their_hosts() -> None:
-    made = generated("tpu:v5e-32:2")
-    assert made.wishes == {"whole": "slice:8"}
+    made = generate("tpu:v5e-32:2")
+    assert made.options == {"whole": "slice:8"}
     assert sorted((node.path, node.index) for node in made.nodes)[7] == (("s0",), 7)
 
 
@@ -295,17 +298,17 @@ def test_generated_slices_are_used_as_a_whole_in_the_order_of_their_hosts() -> N
 )
 def test_a_generator_refuses_what_it_cannot_make(text: str, sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
-        generated(text)
+        generate(text)
     assert str(caught.value).startswith(sentence)
 
 
-def ids(cluster: Cluster) -> set[str]:
+def ids(cluster: ClusterSpec) -> set[str]:
     return {node.id for node in cluster.nodes}
 
 
 def test_lost_nodes_are_gone_and_a_newcomer_takes_the_place_of_the_first() -> None:
-    before = generated("dgx:2x2x8")
-    after = changed(before, "h3,h0", "h9,h8=l0,h7")
+    before = generate("dgx:2x2x8")
+    after = apply_changes(before, "h3,h0", "h9,h8=l0,h7")
     assert ids(after) == {"h1", "h2", "h9", "h8", "h7"}
     newcomers = {node.id: node for node in after.nodes[-3:]}
     assert newcomers["h9"].path == ("l1",)  # h3's
@@ -317,7 +320,7 @@ def test_lost_nodes_are_gone_and_a_newcomer_takes_the_place_of_the_first() -> No
 
 
 def test_nobody_knows_where_a_newcomer_stands_if_none_was_lost() -> None:
-    assert changed(generated("dgx:2x2x8"), "", "h9").nodes[-1].path == (None,)
+    assert apply_changes(generate("dgx:2x2x8"), "", "h9").nodes[-1].path == (None,)
 
 
 @pytest.mark.parametrize(
@@ -335,7 +338,7 @@ def test_nobody_knows_where_a_newcomer_stands_if_none_was_lost() -> None:
 )
 def test_a_change_that_makes_no_sense_is_told_so(lost: str, joined: str, sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
-        changed(generated("dgx:2x2x8"), lost, joined)
+        apply_changes(generate("dgx:2x2x8"), lost, joined)
     assert str(caught.value) == sentence
 
 
@@ -344,22 +347,22 @@ def test_moves_are_counted_by_coordinates_not_by_rank() -> None:
     before = Plan(shape=(2, 3), ranks={"a": (0, 1), "b": (2, 3), "c": (4, 5)}, spares=(), moved=0, reasons=())
     # dp shrinks to 2: (0,0) (0,1) (1,0) (1,1) were ranks 0, 1, 3, 4 on a, a, b, c.
     after = Plan(shape=(2, 2), ranks={"a": (0, 1), "c": (2, 3)}, spares=(), moved=1, reasons=())
-    assert moves(before, after, mesh) == [Move("b", "c", 1)]
-    assert moves(before, before, mesh) == []
+    assert list_moves(before, after, mesh) == [Move("b", "c", 1)]
+    assert list_moves(before, before, mesh) == []
 
 
 def test_a_file_is_replaced_as_a_whole_or_stays_as_it_was(tmp_path: Path) -> None:
     old, link = tmp_path / "plan.svg", tmp_path / "link.svg"
     old.write_text("old")
     link.symlink_to(old)
-    to_file(str(link), "new")
+    write_file(str(link), "new")
     assert (old.read_text(), link.is_symlink()) == ("new", True)
     with pytest.raises(UsageError, match="cannot write '/dev/full': No space left on device"):
-        to_file("/dev/full", "new")
+        write_file("/dev/full", "new")
     with pytest.raises(UsageError, match=r"cannot write .*: No such file or directory"):
-        to_file(str(tmp_path / "nowhere" / "plan.svg"), "new")
+        write_file(str(tmp_path / "nowhere" / "plan.svg"), "new")
     with pytest.raises(UsageError, match="'-' is no name of a file"):
-        to_file("-", "new")
+        write_file("-", "new")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link.svg", "plan.svg"]
 
 
@@ -372,7 +375,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatc
     (tmp_path / "plan.svg").write_text("old")
     monkeypatch.setattr(writing.os, "write", full)
     with pytest.raises(UsageError, match="No space left on device") as caught:
-        to_file(str(tmp_path / "plan.svg"), "new")
+        write_file(str(tmp_path / "plan.svg"), "new")
     monkeypatch.undo()
     assert caught.value.hint == "see df -h and df -i"
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("plan.svg", "old")]

@@ -9,7 +9,7 @@ import pytest
 from launcher import config, options
 from launcher.config import Config, Streams
 from launcher.errors import UsageError
-from launcher.options.terms import TERMS
+from launcher.options.terms import SETTINGS_OPTIONS
 
 
 def resolve(*words: str, script: str = "train.py", **environ: str) -> Config:
@@ -34,8 +34,8 @@ def test_without_options_torchruns_defaults_hold() -> None:
         "worker_count": None,
         "devices_per_worker": None,
         "mesh": None,
-        "demands": {},
-        "terms": {},
+        "placement_options": {},
+        "settings": {},
         "preload": (),
         "standby": 0,
         "max_restarts": 0,
@@ -91,8 +91,8 @@ def test_without_options_torchruns_defaults_hold() -> None:
 
 def test_every_option_has_its_field_and_every_field_its_origin() -> None:
     fields = {field.name for field in dataclasses.fields(Config)}
-    without = {"script", "script_args", "demands", "terms", "python", "notes", "origins"}
-    assert set(resolve().origins) == fields - without | set(options.DEMANDS) | set(TERMS)
+    without = {"script", "script_args", "placement_options", "settings", "python", "notes", "origins"}
+    assert set(resolve().origins) == fields - without | set(options.PLACEMENT_OPTIONS) | set(SETTINGS_OPTIONS)
 
 
 def test_options_and_script_arguments_arrive() -> None:
@@ -105,7 +105,7 @@ def test_options_and_script_arguments_arrive() -> None:
     assert str(made.mesh) == "dp=*,tp=2"
     assert made.devices_per_worker == "all"
     assert (made.max_restarts, made.role, made.log_dir, made.run_id) == (3, "trainer", "/logs", "job7")
-    assert made.redirects == Streams(every=1)
+    assert made.redirects == Streams(all_ranks=1)
     assert made.tee == Streams(by_rank={0: 2})
     assert made.local_ranks_filter == {0, 2}
     assert (made.shutdown_timeout_s, made.lease_ttl_s) == (2.5, 3.0)
@@ -126,7 +126,7 @@ def test_each_value_remembers_where_it_came_from() -> None:
     assert made.origins["worker_count"] == "default"
 
 
-@pytest.mark.parametrize("name", options.DEMANDS)
+@pytest.mark.parametrize("name", options.PLACEMENT_OPTIONS)
 def test_what_is_asked_of_the_placement_comes_by_flag_by_variable_or_not_at_all(name: str) -> None:
     variable = "LAUNCHER_" + name.replace("-", "_").upper()
     by_flag, by_variable, by_neither = (
@@ -134,9 +134,9 @@ def test_what_is_asked_of_the_placement_comes_by_flag_by_variable_or_not_at_all(
         resolve(**{variable: "8"}),
         resolve(),
     )
-    assert (by_flag.demands, by_flag.origins[name]) == ({name: "7"}, f"--{name}")
-    assert (by_variable.demands, by_variable.origins[name]) == ({name: "8"}, variable)
-    assert (by_neither.demands, by_neither.origins[name]) == ({}, "default")
+    assert (by_flag.placement_options, by_flag.origins[name]) == ({name: "7"}, f"--{name}")
+    assert (by_variable.placement_options, by_variable.origins[name]) == ({name: "8"}, variable)
+    assert (by_neither.placement_options, by_neither.origins[name]) == ({}, "default")
 
 
 def test_torchruns_shutdown_variable_is_read_last() -> None:
@@ -161,7 +161,7 @@ def test_torchruns_shutdown_variable_is_read_last() -> None:
     ],
 )
 def test_streams_answer_for_each_local_rank(text: str, rank: int, streams: tuple[bool, bool]) -> None:
-    assert resolve("--redirects", text).redirects.of(rank) == streams
+    assert resolve("--redirects", text).redirects.select(rank) == streams
 
 
 @pytest.mark.parametrize(

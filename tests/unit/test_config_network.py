@@ -7,10 +7,10 @@ import pytest
 from launcher import config, options
 from launcher.config import Config
 from launcher.errors import UsageError
-from launcher.options import Given
-from launcher.options.network import Network
+from launcher.options import Value
+from launcher.options.network import StoreConfig
 from launcher.options.table import BY_NAME
-from launcher.roster.description import Description, describe, read_description
+from launcher.roster.description import Description, decode_description, encode_description
 
 ETCD = ("--rdzv-backend=etcd", "--rdzv-endpoint=h1:2379,h2", "--rdzv-id=run7")
 SERVED = ("--rdzv-backend=c10d", "--rdzv-endpoint=node0", "--nnodes=2")
@@ -29,27 +29,30 @@ def refusal(*words: str, **environ: str) -> str:
 @pytest.mark.parametrize(
     ("words", "network"),
     [
-        (ETCD, Network(backend="etcd", endpoints=("h1:2379", "h2:2379"))),
-        (("--rdzv-endpoint=etcd://h1,h2:99", "--rdzv-id=r"), Network(backend="etcd", endpoints=("h1:2379", "h2:99"))),
+        (ETCD, StoreConfig(backend="etcd", endpoints=("h1:2379", "h2:2379"))),
+        (
+            ("--rdzv-endpoint=etcd://h1,h2:99", "--rdzv-id=r"),
+            StoreConfig(backend="etcd", endpoints=("h1:2379", "h2:99")),
+        ),
         (
             ("--rdzv-backend=etcd-v2", "--rdzv-endpoint=etcds://[::1]:1,etcds://b/", "--rdzv-id=r"),
-            Network(backend="etcd", endpoints=("[::1]:1", "b:2379"), uses_tls=True),
+            StoreConfig(backend="etcd", endpoints=("[::1]:1", "b:2379"), uses_tls=True),
         ),
         (
             (*ETCD, "--rdzv-conf=protocol=https,cacert=/ca,cert=/c,key=/k,user=me,password_file=/p,etcd_prefix=/a/b/"),
-            Network(
+            StoreConfig(
                 backend="etcd", endpoints=("h1:2379", "h2:2379"), prefix="a/b", uses_tls=True,
                 ca_file="/ca", cert_file="/c", key_file="/k", user="me", password_file="/p",
             ),
         ),
         (
             (*ETCD, "--rdzv-conf=ca_cert=/ca,etcd_prefix=x", "--rdzv-prefix=y"),
-            Network(backend="etcd", endpoints=("h1:2379", "h2:2379"), prefix="y", uses_tls=True, ca_file="/ca"),
+            StoreConfig(backend="etcd", endpoints=("h1:2379", "h2:2379"), prefix="y", uses_tls=True, ca_file="/ca"),
         ),
-        (SERVED, Network(backend="served", endpoints=("node0:29400",))),
+        (SERVED, StoreConfig(backend="served", endpoints=("node0:29400",))),
         (
             ("--rdzv-backend=c10d", "--rdzv-endpoint=node0:5", "--mesh=dp=*", "--rdzv-conf=is_host=true"),
-            Network(backend="served", endpoints=("node0:5",), is_host=True),
+            StoreConfig(backend="served", endpoints=("node0:5",), is_host=True),
         ),
         (("--rdzv-backend=c10d", "--rdzv-endpoint=node0:5"), None),
         (("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--mesh=dp=*"), None),
@@ -59,7 +62,7 @@ def refusal(*words: str, **environ: str) -> str:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )  # fmt: skip
-def test_the_nodes_meet_where_the_options_say(words: tuple[str, ...], network: Network | None) -> None:
+def test_the_nodes_meet_where_the_options_say(words: tuple[str, ...], network: StoreConfig | None) -> None:
     assert resolve(*words).network == network
 
 
@@ -84,14 +87,14 @@ def test_a_mesh_is_enough_to_say_how_many_nodes_there_may_be(
 
 def test_terms_are_read_from_options_before_torchruns_settings() -> None:
     made = resolve(*ETCD, "--rdzv-conf=timeout=9,last_call_timeout=4", "--start-timeout=8", LAUNCHER_GROW="never")
-    assert made.terms == {"start_timeout_s": 8.0, "join_grace_s": 4.0, "growth": "never"}
+    assert made.settings == {"start_timeout_s": 8.0, "join_grace_s": 4.0, "growth": "never"}
     assert (made.origins["start-timeout"], made.origins["grow"]) == ("--start-timeout", "LAUNCHER_GROW")
     assert made.notes == ()
     made = resolve(
         *ETCD, "--nnodes=2:8", "--target-nodes=4", "--store-outage=stop", "--presence-proof=off", "--on-finished=exit",
         "--restart-window=60", "--min-round-time=1", "--rejoin-timeout=5", "--grow-delay=7",
     )  # fmt: skip
-    assert made.terms == {
+    assert made.settings == {
         "target_nodes": 4,
         "continues_without_store": False,
         "presence_proof": False,
@@ -105,12 +108,12 @@ def test_terms_are_read_from_options_before_torchruns_settings() -> None:
 
 def test_every_setting_of_torchruns_is_a_term_or_said_to_have_none() -> None:
     made = resolve(*ETCD, "--rdzv-conf=join_timeout=9,timeout=8,last_call_timeout=7,close_timeout=6")
-    assert made.terms == {"start_timeout_s": 9.0, "join_grace_s": 7.0, "farewell_s": 6.0}
+    assert made.settings == {"start_timeout_s": 9.0, "join_grace_s": 7.0, "farewell_s": 6.0}
     assert made.notes == ()
     made = resolve(
         *SERVED, "--rdzv-conf=read_timeout=60,keep_alive_interval=5,keep_alive_max_attempt=3,store_type=tcp,use_libuv=1"
     )
-    assert made.terms == {}
+    assert made.settings == {}
     assert made.notes == (
         "--rdzv-conf: read_timeout, keep_alive_interval, keep_alive_max_attempt, store_type, use_libuv without effect "
         "here; --lease-ttl is how long a node may be silent",
@@ -231,15 +234,15 @@ def test_unknown_settings_are_named() -> None:
 
 
 def test_a_default_is_never_refused() -> None:
-    assert Given(BY_NAME["grow"], "delay", "default").is_default
-    assert resolve(*ETCD).terms == {}
+    assert Value(BY_NAME["grow"], "delay", "default").is_default
+    assert resolve(*ETCD).settings == {}
 
 
 def test_what_a_node_tells_the_others_is_refused_where_they_would_not_read_it() -> None:
     long, longer = "x" * 255, "x" * 256
     made = resolve("--role", long, "--node-name", long, "--local-addr", long)
     told = Description(slot_count=1, address=made.local_addr or "", role=made.role, name=made.node_name or "")
-    assert read_description(describe(told)) == told
+    assert decode_description(encode_description(told)) == told
     assert refusal("--role", longer) == "--role has 256 characters, 255 is the most"
     assert refusal(LAUNCHER_NODE_NAME=longer) == "LAUNCHER_NODE_NAME has 256 characters, 255 is the most"
     for option in ("--local-addr", "--master-addr"):

@@ -7,7 +7,7 @@ import pytest
 from launcher import config, options
 from launcher.config import Config
 from launcher.errors import UsageError
-from launcher.options.network import Network
+from launcher.options.network import StoreConfig
 
 STATIC = ("--nnodes=4", "--node-rank=2", "--master-addr=node0", "--master-port=29500")
 
@@ -16,8 +16,8 @@ def resolve(*words: str, **environ: str) -> Config:
     return config.resolve(options.parse([*words, "train.py"]), environ, "python")
 
 
-def meets_at(endpoint: str, *, is_host: bool = False, prefix: str = "meshrun") -> Network:
-    return Network(backend="served", endpoints=(endpoint,), is_host=is_host, prefix=prefix)
+def meets_at(endpoint: str, *, is_host: bool = False, prefix: str = "meshrun") -> StoreConfig:
+    return StoreConfig(backend="served", endpoints=(endpoint,), is_host=is_host, prefix=prefix)
 
 
 def test_the_numbers_the_address_and_the_port_are_taken_as_given() -> None:
@@ -42,7 +42,7 @@ def test_the_numbers_the_address_and_the_port_are_taken_as_given() -> None:
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_node_rank_0_serves_the_store_beside_the_port_of_rank_0(
-    words: tuple[str, ...], address: str, port: int, network: Network
+    words: tuple[str, ...], address: str, port: int, network: StoreConfig
 ) -> None:
     made = resolve(*words)
     assert (made.master_addr, made.master_port, made.network) == (address, port, network)
@@ -64,7 +64,7 @@ def test_all_nodes_take_part_though_fewer_were_said_to_be_enough() -> None:
 
 def test_what_says_the_same_again_or_means_another_store_is_said_to_have_no_effect() -> None:
     made = resolve(*STATIC, "--rdzv-endpoint=node1:5", "--rdzv-conf=is_host=1,read_timeout=60,timeout=9")
-    assert (made.master_addr, made.master_port, made.terms) == ("node1", 5, {"start_timeout_s": 9.0})
+    assert (made.master_addr, made.master_port, made.settings) == ("node1", 5, {"start_timeout_s": 9.0})
     assert made.notes == (
         "--rdzv-conf: is_host without effect with --rdzv-backend static",
         "--rdzv-conf: read_timeout without effect here",

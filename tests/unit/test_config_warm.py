@@ -65,7 +65,7 @@ def test_only_python_can_be_warm() -> None:
 
 def test_a_function_in_workers_is_python_whatever_its_command_says() -> None:
     assert resolve("--preload=torch", "--no-python", LAUNCHER_CALL="/tmp/call").preload == ("torch",)
-    assert payload.VARIABLE == warm.CALL_VARIABLE
+    assert payload.CALL_VARIABLE == warm.CALL_VARIABLE
 
 
 def test_workers_may_wait_without_any_module_in_memory() -> None:

@@ -41,7 +41,7 @@ class Reader:
         os.dup2(self._stderr, 2)
         os.close(self._stderr)
         os.close(self._read_end)
-        console._kept.clear()
+        console._buffer.clear()
 
     def register(self, descriptor: int, events: int) -> None:
         assert (descriptor, events) == (2, select.POLLOUT)
@@ -95,29 +95,29 @@ class Socket(Reader):
 
 def test_a_line_comes_out_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     with Reader(monkeypatch) as reader:
-        console.tell("näh \udcff")
+        console.log("näh \udcff")
         assert reader.read() == "meshrun: näh \\udcff\n".encode()
 
 
 def test_it_waits_once_for_a_reader_who_does_not_read_and_again_once_he_does(monkeypatch: pytest.MonkeyPatch) -> None:
     with Reader(monkeypatch) as reader:
         reader.fill()
-        console.tell("one")
-        console.tell("two")
+        console.log("one")
+        console.log("two")
         assert reader.waits_s == [console.PATIENCE_S, 0]
         assert reader.read() == b""
-        console.tell("three")
+        console.log("three")
         assert reader.read() == b"meshrun: one\nmeshrun: two\nmeshrun: three\n"
         reader.fill()
         waits = len(reader.waits_s)
-        console.tell("four")
+        console.log("four")
         assert reader.waits_s[waits] == console.PATIENCE_S
 
 
 def test_at_the_end_what_was_kept_has_a_last_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     with Reader(monkeypatch) as reader:
         reader.fill()
-        console.tell("one")
+        console.log("one")
         reader.read()
         console.finish()
         assert reader.read() == b"meshrun: one\n"
@@ -128,14 +128,14 @@ def test_at_the_end_what_was_kept_has_a_last_chance(monkeypatch: pytest.MonkeyPa
 def test_what_is_kept_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     with Reader(monkeypatch) as reader:
         reader.fill()
-        for number in range(2 * console.KEPT_MAX // 1000):
-            console.say(f"{number:999}")
+        for number in range(2 * console.BUFFER_MAX // 1000):
+            console.write_stderr(f"{number:999}")
         reader.read()
         said = b""
-        while console._kept:
+        while console._buffer:
             console.finish()
             said += reader.read()
-        assert len(said) // 1000 == console.KEPT_MAX // 1000 + 1
+        assert len(said) // 1000 == console.BUFFER_MAX // 1000 + 1
 
 
 @pytest.fixture
@@ -163,10 +163,10 @@ def test_room_that_somebody_else_takes_first_does_not_hold_the_agent(
             monkeypatch.setattr(console, "open_unblocked", refuse)
         monkeypatch.setattr(console, "PATIENCE_S", 0.01)
         reader.thief = reader.fill_to_the_brim
-        console.tell("one")
+        console.log("one")
         reader.thief = None
         said = [reader.read()]  # a terminal hands on in its own time
-        console.tell("two")
+        console.log("two")
         wait_until(lambda: said.append(reader.read()) or b"two" in said[-1])
         assert b"".join(said) == b"meshrun: one\nmeshrun: two\n"
 
@@ -178,8 +178,8 @@ def refuse(descriptor: int) -> int:
 def test_the_last_words_are_worth_a_wait_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     with Reader(monkeypatch) as reader:
         reader.fill()
-        console.tell("one")
-        console.say("report", patience_s=7)
+        console.log("one")
+        console.write_stderr("report", patience_s=7)
         assert reader.waits_s == [console.PATIENCE_S, 7]
 
 
@@ -187,4 +187,4 @@ def test_a_stderr_that_has_gone_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -
     with Reader(monkeypatch):
         with open("/dev/full", "wb") as full:
             os.dup2(full.fileno(), 2)
-        console.tell("into the void")
+        console.log("into the void")

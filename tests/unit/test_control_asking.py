@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.control.asking import Job, Waiting, ask
+from launcher.control.asking import JobHandle, WaitPolicy, submit_request
 from launcher.errors import TemporaryError, UsageError
 from rendezvous.records import Command, Drain, Verdict, decode
 from rendezvous.stores.memory.store import MemoryStore
@@ -26,13 +26,13 @@ class World:
         self.stored.join(0, 1)
         self.stored.seal(1, 0, 1)
         self.then: list[Callable[[], object]] = []
-        self.key = self.stored.keys.command("t")
+        self.key = self.stored.keys.make_command_key("t")
 
     def ask(self, kind: str, target: str = "", *, may_be_absent: bool = False) -> str:
-        job = Job(self.store, PREFIX, self.stored.run_id, self.stored.secret)
-        waiting = Waiting(lambda: self.now, self.pause, LIMIT_S)
+        job = JobHandle(self.store, PREFIX, self.stored.run_id, self.stored.secret)
+        waiting = WaitPolicy(lambda: self.now, self.pause, LIMIT_S)
         command = Command(kind=kind, target=target, by="ada@login")
-        return ask(job, command, "t", waiting, may_be_absent=may_be_absent)
+        return submit_request(job, command, "t", waiting, may_be_absent=may_be_absent)
 
     def pause(self, seconds: float) -> None:
         self.now += seconds
@@ -79,7 +79,7 @@ def test_a_drain_is_told_when_the_node_has_no_ranks_any_more(world: World) -> No
     world.stored.lead(0)
 
     def accept() -> None:
-        world.stored.put(world.stored.keys.drain("h1"), Drain(node_name="h1"))
+        world.stored.put(world.stored.keys.make_drain_key("h1"), Drain(node_name="h1"))
         world.consume()
 
     world.then = [accept, lambda: None, lambda: world.stored.seal(2, 0)]
@@ -169,13 +169,13 @@ def test_a_request_is_signed_where_the_job_has_a_secret() -> None:
     values = []
 
     def leader(_: float) -> None:
-        item = store.get(stored.keys.command("t")).first
+        item = store.get(stored.keys.make_command_key("t")).first
         assert item is not None
         values.append(decode(Command, item.value, item.key, b"sesame"))
         stored.put(stored.keys.verdict, Verdict(kind="stopped", exit_code=143, round=0, reason="asked"))
         store.delete(item.key)
 
-    job = Job(store, PREFIX, stored.run_id, b"sesame")
-    ask(job, Command(kind="stop"), "t", Waiting(lambda: 0.0, leader, LIMIT_S))
+    job = JobHandle(store, PREFIX, stored.run_id, b"sesame")
+    submit_request(job, Command(kind="stop"), "t", WaitPolicy(lambda: 0.0, leader, LIMIT_S))
     assert values == [Command(kind="stop")]
     store.close()

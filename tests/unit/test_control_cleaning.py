@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher.control.cleaning import leftovers, remove
+from launcher.control.cleaning import find_leftovers, remove
 from rendezvous import records
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.stored_job import PREFIX, StoredJob
@@ -37,8 +37,8 @@ def test_a_finished_job_goes_with_all_its_keys_and_nothing_else(store: MemorySto
     before = there(store)
     finished(store, "exp-41")
     store.put("/other/key", b"")
-    (found,) = leftovers(store, PREFIX, "exp-41")
-    assert found.keeps == ""
+    (found,) = find_leftovers(store, PREFIX, "exp-41")
+    assert found.keep_reason == ""
     assert remove(store, found)
     assert there(store) == {*before, "/other/key"}
 
@@ -46,15 +46,15 @@ def test_a_finished_job_goes_with_all_its_keys_and_nothing_else(store: MemorySto
 def test_all_runs_are_looked_at_where_none_is_named(store: MemoryStore) -> None:
     finished(store, "a")
     finished(store, "b")
-    assert [remove(store, found) for found in leftovers(store, PREFIX, None)] == [True, True]
+    assert [remove(store, found) for found in find_leftovers(store, PREFIX, None)] == [True, True]
     assert there(store) == set()
 
 
 def test_a_job_with_a_member_stays_even_with_a_verdict(store: MemoryStore) -> None:
     job = finished(store, "exp-41")
     job.join(1)
-    (found,) = leftovers(store, PREFIX, "exp-41", insist=True)
-    assert found.keeps == "a member of it lives"
+    (found,) = find_leftovers(store, PREFIX, "exp-41", insist=True)
+    assert found.keep_reason == "a member of it lives"
 
 
 def test_a_job_without_verdict_and_members_goes_only_when_a_person_insists(store: MemoryStore) -> None:
@@ -62,10 +62,10 @@ def test_a_job_without_verdict_and_members_goes_only_when_a_person_insists(store
     job.join(0)
     job.seal(1, 0)
     job.lose(0)
-    (found,) = leftovers(store, PREFIX, "exp-41")
-    assert found.keeps.startswith("it has no verdict and no members")
-    (found,) = leftovers(store, PREFIX, "exp-41", insist=True)
-    assert found.keeps == ""
+    (found,) = find_leftovers(store, PREFIX, "exp-41")
+    assert found.keep_reason.startswith("it has no verdict and no members")
+    (found,) = find_leftovers(store, PREFIX, "exp-41", insist=True)
+    assert found.keep_reason == ""
     assert remove(store, found)
     assert there(store) == set()
 
@@ -75,8 +75,8 @@ def test_an_older_job_of_a_run_goes_while_the_current_one_lives(store: MemorySto
     store.delete(old.keys.verdict)
     live = StoredJob(store, "exp-41", "k1")
     live.join(0)
-    found = leftovers(store, PREFIX, "exp-41")
-    assert [(one.job.root[-2:], bool(one.keeps)) for one in found] == [("k0", False), ("k1", True)]
+    found = find_leftovers(store, PREFIX, "exp-41")
+    assert [(one.job.root[-2:], bool(one.keep_reason)) for one in found] == [("k0", False), ("k1", True)]
     assert remove(store, found[0])
     assert not store.get(old.keys.root + "/", prefix=True).items
     assert store.get(live.keys.spec).first is not None
@@ -85,20 +85,20 @@ def test_an_older_job_of_a_run_goes_while_the_current_one_lives(store: MemorySto
 def test_old_jobs_and_the_current_one_go_together(store: MemoryStore) -> None:
     finished(store, "exp-41", "k9")
     finished(store, "exp-41", "k0")
-    assert [remove(store, one) for one in leftovers(store, PREFIX, "exp-41")] == [True, True]
+    assert [remove(store, one) for one in find_leftovers(store, PREFIX, "exp-41")] == [True, True]
     assert there(store) == set()
 
 
 def test_an_older_job_with_a_member_stays(store: MemoryStore) -> None:
     StoredJob(store, "exp-41", "k0").join(0, 1)
     finished(store, "exp-41", "k1")
-    assert leftovers(store, PREFIX, "exp-41")[0].keeps == "2 of its members live"
+    assert find_leftovers(store, PREFIX, "exp-41")[0].keep_reason == "2 of its members live"
 
 
 def test_a_job_that_was_begun_anew_meanwhile_stays(store: MemoryStore) -> None:
     finished(store, "exp-41")
-    (found,) = leftovers(store, PREFIX, "exp-41")
-    store.put(records.current_key(PREFIX, "exp-41"), b"k2")
+    (found,) = find_leftovers(store, PREFIX, "exp-41")
+    store.put(records.make_current_key(PREFIX, "exp-41"), b"k2")
     before = there(store)
     assert not remove(store, found)
     assert there(store) == before
@@ -106,7 +106,7 @@ def test_a_job_that_was_begun_anew_meanwhile_stays(store: MemoryStore) -> None:
 
 def test_a_job_whose_verdict_has_gone_meanwhile_stays(store: MemoryStore) -> None:
     job = finished(store, "exp-41")
-    (found,) = leftovers(store, PREFIX, "exp-41")
+    (found,) = find_leftovers(store, PREFIX, "exp-41")
     store.delete(job.keys.verdict)
     assert not remove(store, found)
 
@@ -115,6 +115,6 @@ def test_foreign_keys_under_the_prefix_do_no_harm(store: MemoryStore) -> None:
     store.put(f"/{PREFIX}/lonely", b"")
     store.put(f"/{PREFIX}/exp-41/current", b"\xff\xfe")
     store.put(f"/{PREFIX}/x//", b"")
-    for found in leftovers(store, PREFIX, None):
+    for found in find_leftovers(store, PREFIX, None):
         remove(store, found)
     assert f"/{PREFIX}/lonely" in there(store)

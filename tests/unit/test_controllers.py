@@ -9,7 +9,7 @@ import pytest
 from launcher import config, controllers, options
 from launcher.config import Config
 from launcher.controllers import Detection
-from launcher.environments.foreign import step_variables
+from launcher.environments.foreign import list_step_variables
 from launcher.errors import UsageError
 
 # What srun gives each task of `srun -N4 --ntasks-per-node=1`, here the one on the second node.
@@ -170,7 +170,7 @@ def test_an_elastic_job_of_kubeflow_is_elastic_here() -> None:
     assert made.network is not None
     assert (nodes(made), made.rdzv_backend, made.network.endpoints) == ((2, 4), "c10d", ("train-worker-0:23456",))
     assert (made.network.is_host, made.run_id, made.max_restarts) == (None, "train", 5)
-    assert made.terms == {"start_timeout_s": 900.0}
+    assert made.settings == {"start_timeout_s": 900.0}
     assert made.notes == ()
 
 
@@ -272,7 +272,7 @@ def test_who_asks_for_one_node_gets_one(words: list[str], environ: dict[str, str
 def test_the_variable_of_an_option_wins_over_the_controller() -> None:
     for environ in ({"LAUNCHER_STANDALONE": "1"}, {"PET_STANDALONE": "1"}, {"PET_NNODES": "1"}):
         assert resolve(environ={**SLURM, **environ}).network is None
-    given = controllers.gather({"rdzv-id": "mine"}, {**SLURM, "LAUNCHER_NNODES": "2:8"}).given
+    given = controllers.resolve({"rdzv-id": "mine"}, {**SLURM, "LAUNCHER_NNODES": "2:8"}).values
     assert (given["nnodes"].text, given["nnodes"].origin) == ("2:8", "LAUNCHER_NNODES")
     assert (given["rdzv-id"].text, given["rdzv-id"].origin) == ("mine", "--rdzv-id")
     assert (given["rdzv-endpoint"].text, given["rdzv-endpoint"].origin) == (SLURM_PLACE, "SLURM_STEP_NODELIST")
@@ -312,9 +312,9 @@ def test_what_is_given_takes_along_what_belongs_to_it(
 
 def test_a_grid_takes_all_nodes_of_the_step_and_goes_on_with_fewer() -> None:
     made = resolve("--mesh=dp=*,tp=2", environ=SLURM)
-    assert (nodes(made), made.terms) == ((1, 4), {"target_nodes": 4})
+    assert (nodes(made), made.settings) == ((1, 4), {"target_nodes": 4})
     made = resolve("--mesh=dp=*,tp=2", "--target-nodes=3", environ=SLURM)
-    assert (nodes(made), made.terms) == ((1, 4), {"target_nodes": 3})
+    assert (nodes(made), made.settings) == ((1, 4), {"target_nodes": 3})
     assert nodes(resolve("--mesh=dp=*,tp=2", "--nnodes=4", environ=SLURM)) == (4, 4)
 
 
@@ -336,7 +336,7 @@ def test_an_indexed_job_knows_its_node_rank_and_asks_for_the_rest_only_where_it_
 
 
 def test_a_value_of_a_controller_names_the_variable_that_it_is_from() -> None:
-    given = controllers.gather({}, SLURM).given
+    given = controllers.resolve({}, SLURM).values
     assert str(given["nnodes"]) == "--nnodes 4 (from SLURM_STEP_NUM_NODES)"
     with pytest.raises(UsageError) as caught:
         resolve("--target-nodes=5", environ=SLURM)
@@ -344,7 +344,7 @@ def test_a_value_of_a_controller_names_the_variable_that_it_is_from() -> None:
 
 
 def test_every_controller_is_looked_for_where_its_variables_are() -> None:
-    assert [names for _, names in controllers.KNOWN_BY if not {*names} & {*config.CONTROLLED}] == []
+    assert [names for _, names in controllers.KNOWN_BY if not {*names} & {*config.SCHEDULER_VARIABLES}] == []
 
 
 def test_two_steps_of_one_job_meet_on_different_ports() -> None:
@@ -370,9 +370,9 @@ def test_who_sets_pet_variables_is_recognised_and_adds_nothing(environ: dict[str
 
 
 def test_a_process_number_of_a_pod_does_not_reach_its_workers() -> None:
-    assert step_variables({**JAX_JOB, "PATH": "/bin"}) == tuple(sorted(set(JAX_JOB) - {"PYTHONUNBUFFERED"}))
-    assert step_variables(TRAINER_JAX) == tuple(sorted(set(TRAINER_JAX) - {"JOB_COMPLETION_INDEX"}))
-    assert step_variables(XPK) == tuple(sorted(set(XPK) - {"JOB_COMPLETION_INDEX"}))
+    assert list_step_variables({**JAX_JOB, "PATH": "/bin"}) == tuple(sorted(set(JAX_JOB) - {"PYTHONUNBUFFERED"}))
+    assert list_step_variables(TRAINER_JAX) == tuple(sorted(set(TRAINER_JAX) - {"JOB_COMPLETION_INDEX"}))
+    assert list_step_variables(XPK) == tuple(sorted(set(XPK) - {"JOB_COMPLETION_INDEX"}))
     # Somebody's own variables of these names stay.
-    assert step_variables({"NUM_PROCESSES": "4", "NODE_RANK": "0", "JAX_COORDINATOR_ADDRESS": "h:1"}) == ()
-    assert step_variables(LWS) == ()
+    assert list_step_variables({"NUM_PROCESSES": "4", "NODE_RANK": "0", "JAX_COORDINATOR_ADDRESS": "h:1"}) == ()
+    assert list_step_variables(LWS) == ()

@@ -13,8 +13,8 @@ from launcher import mesh as meshes
 from launcher.errors import UsageError
 from launcher.mesh import Axis, Mesh
 from launcher.node import Node
-from launcher.placement import Costs, Limits, Whole
-from launcher.roster.demand import limits_and_costs, written
+from launcher.placement import AllOrNothing, Costs, Limits
+from launcher.roster.demand import format_options, parse_limits_and_costs
 from launcher.traffic import KINDS, parse
 
 MESH = "pp=4,dp=*,tp=8"
@@ -22,7 +22,7 @@ LEVELS = ("pod", "leaf")
 
 
 def ask(texts: Mapping[str, str], mesh: str = MESH, levels: Sequence[str] = LEVELS) -> tuple[Limits, Costs]:
-    return limits_and_costs(texts, meshes.parse(mesh), levels=levels)
+    return parse_limits_and_costs(texts, meshes.parse(mesh), levels=levels)
 
 
 def refusal(texts: Mapping[str, str], mesh: str = MESH, levels: Sequence[str] = LEVELS) -> tuple[str, str | None]:
@@ -33,7 +33,7 @@ def refusal(texts: Mapping[str, str], mesh: str = MESH, levels: Sequence[str] = 
 
 def test_without_options_only_the_numbers_of_nodes_and_the_levels_are_set() -> None:
     assert ask({}, levels=()) == (Limits(), Costs())
-    found = limits_and_costs({}, meshes.parse(MESH), levels=["leaf"], nodes_min=2, nodes_max=5)
+    found = parse_limits_and_costs({}, meshes.parse(MESH), levels=["leaf"], nodes_min=2, nodes_max=5)
     assert found == (Limits(nodes_min=2, nodes_max=5, levels=("leaf",)), Costs())
 
 
@@ -53,12 +53,12 @@ def test_every_option_arrives_where_it_belongs() -> None:
         elastic_min=2,
         elastic_max=64,
         levels=LEVELS,
-        unit=8,
+        block_size=8,
         within={"tp": "host", "dp": "pod"},
-        whole=Whole(level="leaf", hosts=4),
+        all_or_nothing=AllOrNothing(level="leaf", hosts=4),
     )
     traffic = parse("tp=100,dp=10", meshes.parse(MESH))
-    assert costs == Costs(traffic=traffic, tolls={"leaf": 2, "pod": 4.5, "host": 0}, move_cost=0.1)
+    assert costs == Costs(traffic=traffic, level_costs={"leaf": 2, "pod": 4.5, "host": 0}, move_cost=0.1)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_bounds_need_an_axis_that_they_bound() -> None:
 
 def test_where_no_level_is_known_only_the_host_and_any_toll_can_be_named() -> None:
     limits, costs = ask({"within": "tp=host", "tolls": "leaf=2,host=1"}, levels=())
-    assert (limits.within, costs.tolls) == ({"tp": "host"}, {"leaf": 2, "host": 1})
+    assert (limits.within, costs.level_costs) == ({"tp": "host"}, {"leaf": 2, "host": 1})
     assert refusal({"within": "dp=leaf"}, levels=()) == (
         "within 'dp=leaf': no level 'leaf' is known",
         "known here: host",
@@ -151,13 +151,13 @@ def test_a_complete_domain_has_as_many_nodes_as_the_fullest_unless_its_size_is_g
     paths = [("p", "a"), ("p", "a"), ("p", "a"), ("p", "b"), ("q", "a"), ("q", None)]
     nodes = [Node(id=f"h{number}", slot_count=8, path=path) for number, path in enumerate(paths)]
     for text, hosts in (("leaf", 3), ("pod", 4), ("leaf:5", 5)):
-        limits, _ = limits_and_costs({"whole": text}, meshes.parse(MESH), levels=LEVELS, nodes=nodes)
-        assert limits.whole == Whole(level=text.partition(":")[0], hosts=hosts)
+        limits, _ = parse_limits_and_costs({"whole": text}, meshes.parse(MESH), levels=LEVELS, nodes=nodes)
+        assert limits.all_or_nothing == AllOrNothing(level=text.partition(":")[0], hosts=hosts)
 
 
 def test_an_error_names_the_variable_the_text_came_from() -> None:
     with pytest.raises(UsageError, match=r"^LAUNCHER_UNIT: unit 'x' is not a whole number") as caught:
-        limits_and_costs({"unit": "x", "elastic": "2"}, meshes.parse(MESH), variables={"unit": "LAUNCHER_UNIT"})
+        parse_limits_and_costs({"unit": "x", "elastic": "2"}, meshes.parse(MESH), variables={"unit": "LAUNCHER_UNIT"})
     assert caught.value.exit_code == 2
 
 
@@ -191,10 +191,10 @@ def texts(draw: st.DrawFn) -> dict[str, str]:
 @given(texts())
 def test_what_was_asked_can_be_written_as_options_that_ask_the_same(texts: dict[str, str]) -> None:
     mesh = meshes.parse(MESH)
-    asked = limits_and_costs(texts, mesh, levels=LEVELS)
-    words = dict(options.parse(written(*asked).split()).values)
+    asked = parse_limits_and_costs(texts, mesh, levels=LEVELS)
+    words = dict(options.parse(format_options(*asked).split()).values)
     assert words.pop("nnodes") == "1:"
-    assert limits_and_costs(words, mesh, levels=LEVELS) == asked
+    assert parse_limits_and_costs(words, mesh, levels=LEVELS) == asked
 
 
 @given(st.lists(COUNTS, min_size=1, max_size=4), st.integers(0, 4))
@@ -208,18 +208,18 @@ def test_the_same_wishes_in_other_words_are_written_alike() -> None:
     other = ask(
         {"traffic": "dp=5:ring, tp=100.0", "within": "dp=leaf, tp=host", "tolls": "host=1.0,leaf=2", "dp-max": "4"}
     )
-    assert written(*one) == written(*other)
-    assert written(*one) == (
+    assert format_options(*one) == format_options(*other)
+    assert format_options(*one) == (
         "--nnodes 1: --elastic 1:4 --within dp=leaf,tp=host "
         "--traffic pp=3:line,dp=5:ring,tp=100:ring --tolls host=1,leaf=2"
     )
-    assert written(Limits(nodes_min=2, nodes_max=4), Costs()) == "--nnodes 2:4"
+    assert format_options(Limits(nodes_min=2, nodes_max=4), Costs()) == "--nnodes 2:4"
 
 
 def demands(*words: str, **environ: str) -> tuple[Limits, Costs]:
     made = config.resolve(options.parse([*words, "train.py"]), environ, "python3")
     assert made.mesh is not None
-    return membership.demands(made, made.mesh)
+    return membership.resolve_limits(made, made.mesh)
 
 
 def test_a_job_asks_what_its_options_and_variables_ask() -> None:

@@ -9,14 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.roster.description import Description, Share, describe, read_description, read_share, write_share
+from launcher.roster.description import (
+    Description,
+    NodeAssignment,
+    decode_assignment,
+    decode_description,
+    encode_assignment,
+    encode_description,
+)
 from rendezvous.errors import RecordError
 
 NODE = Description(
     slot_count=8, address="10.0.0.1", role="default", name="h1", machine="m", locality=(("zone", "a"), ("leaf", "l 3")),
     index=3, slice_hosts=4,
 )  # fmt: skip
-SHARE = Share(
+SHARE = NodeAssignment(
     ranks=(2, 3), world_size=4, shape=(2, 2), group_rank=1, group_world_size=2, role_ranks=(2, 3), role_world_size=4,
     master_addr="10.0.0.1", master_port=29500, summary="2 of 2 nodes",
 )  # fmt: skip
@@ -27,16 +34,16 @@ def changed(text: str, **fields: object) -> str:
 
 
 def placed(*locality: object) -> str:
-    return changed(describe(NODE), locality=locality)
+    return changed(encode_description(NODE), locality=locality)
 
 
 def test_what_was_written_is_read_again() -> None:
-    assert read_description(describe(NODE)) == NODE
-    assert read_share(write_share(SHARE)) == SHARE
+    assert decode_description(encode_description(NODE)) == NODE
+    assert decode_assignment(encode_assignment(SHARE)) == SHARE
 
 
 def test_fields_of_a_later_version_are_ignored() -> None:
-    assert read_description(changed(describe(NODE), colour="red")) == NODE
+    assert decode_description(changed(encode_description(NODE), colour="red")) == NODE
 
 
 @pytest.mark.parametrize(
@@ -46,13 +53,25 @@ def test_fields_of_a_later_version_are_ignored() -> None:
         ("[" * 100_000, "its description is not JSON"),
         ("[1]", "its description is not an object"),
         ("{}", "its description lacks slot_count"),
-        (changed(describe(NODE), slot_count=True), "it has slot_count True, which this version does not write"),
-        (changed(describe(NODE), slot_count=0), "it has slot_count 0, which this version does not write"),
-        (changed(describe(NODE), slot_count=10**9), "it has slot_count 1000000000, which this version does not write"),
-        (changed(describe(NODE), address=5), "it has address 5, which this version does not write"),
-        (changed(describe(NODE), address=""), "it has no address, which this version does not write"),
-        (changed(describe(NODE), name="\x1b[2J"), "it has the text '\\x1b[2J', which this version does not write"),
-        (changed(describe(NODE), role="r" * 300), f"it has the text '{'r' * 40}', which this version does not write"),
+        (
+            changed(encode_description(NODE), slot_count=True),
+            "it has slot_count True, which this version does not write",
+        ),
+        (changed(encode_description(NODE), slot_count=0), "it has slot_count 0, which this version does not write"),
+        (
+            changed(encode_description(NODE), slot_count=10**9),
+            "it has slot_count 1000000000, which this version does not write",
+        ),
+        (changed(encode_description(NODE), address=5), "it has address 5, which this version does not write"),
+        (changed(encode_description(NODE), address=""), "it has no address, which this version does not write"),
+        (
+            changed(encode_description(NODE), name="\x1b[2J"),
+            "it has the text '\\x1b[2J', which this version does not write",
+        ),
+        (
+            changed(encode_description(NODE), role="r" * 300),
+            f"it has the text '{'r' * 40}', which this version does not write",
+        ),
         (
             placed(*([f"l{at}", "a"] for at in range(1000))),
             "it has a place of 1000 levels, which this version does not write",
@@ -67,16 +86,22 @@ def test_fields_of_a_later_version_are_ignored() -> None:
         (placed(["leaf"]), "it has locality [['leaf']], which this version does not write"),
         (placed("leaf"), "it has locality ['leaf'], which this version does not write"),
         (placed(["leaf", 1]), "it has locality [['leaf', 1]], which this version does not write"),
-        (changed(describe(NODE), slice_hosts=-1), "it has slice_hosts -1, which this version does not write"),
-        (changed(describe(NODE), path=[]), "it is of another version of meshrun: run the same version on every node"),
-        (changed(describe(NODE), index="x"), "it has index 'x', which this version does not write"),
-        (changed(describe(NODE), master_port=70000), "it has master_port 70000, which this version does not write"),
+        (changed(encode_description(NODE), slice_hosts=-1), "it has slice_hosts -1, which this version does not write"),
+        (
+            changed(encode_description(NODE), path=[]),
+            "it is of another version of meshrun: run the same version on every node",
+        ),
+        (changed(encode_description(NODE), index="x"), "it has index 'x', which this version does not write"),
+        (
+            changed(encode_description(NODE), master_port=70000),
+            "it has master_port 70000, which this version does not write",
+        ),
     ],
     ids=range(23),
 )
 def test_a_description_that_nobody_wrote_is_refused(text: str, sentence: str) -> None:
     with pytest.raises(RecordError) as caught:
-        read_description(text)
+        decode_description(text)
     assert str(caught.value) == sentence
 
 
@@ -108,7 +133,7 @@ def test_a_description_that_nobody_wrote_is_refused(text: str, sentence: str) ->
 )
 def test_a_share_that_cannot_be_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises(RecordError):
-        read_share(changed(write_share(SHARE), **fields))
+        decode_assignment(changed(encode_assignment(SHARE), **fields))
 
 
 JSON = st.recursive(
@@ -121,6 +146,6 @@ JSON = st.recursive(
 @settings(deadline=None)  # a slow machine is no error
 @given(st.dictionaries(st.sampled_from(sorted(vars(NODE)) + sorted(vars(SHARE))), JSON))
 def test_whatever_the_store_holds_is_read_or_refused(fields: dict[str, object]) -> None:
-    for read, text in ((read_description, describe(NODE)), (read_share, write_share(SHARE))):
+    for read, text in ((decode_description, encode_description(NODE)), (decode_assignment, encode_assignment(SHARE))):
         with suppress(RecordError):
             read(changed(text, **fields))

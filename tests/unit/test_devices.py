@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from launcher.devices import KINDS, Inventory, Kind, choose, named, visible, visible_variable
+from launcher.devices import KINDS, DeviceKind, Inventory, choose, find_visible_variable, format_visible_variable, named
 from launcher.devices import cpu as cpu_devices
-from launcher.devices.choose import worker_devices
+from launcher.devices.choose import assign_devices
 from launcher.devices.rules import RULES
 from launcher.errors import UnfitError, UsageError
 from launcher.node import Device
@@ -42,7 +42,7 @@ class Fixed:
 
 
 def share(worker_count: Any, devices_per_worker: Any, *, gpus: int, cpus: int = 2) -> tuple[list[list[int]], str]:
-    slots, reason = worker_devices(
+    slots, reason = assign_devices(
         worker_count, devices_per_worker, {}, accelerators=[Fixed("nvidia", gpus)], cpu=Fixed("cpu", cpus)
     )
     assert [slot.index for slot in slots] == list(range(len(slots)))
@@ -110,7 +110,7 @@ def find(*counts: tuple[str, int], mistake: str = "", worker_count: Any = None) 
     detectors = [Fixed(kind, count) for kind, count in counts]
     detectors[0].inventory = detectors[0].inventory._replace(mistake=mistake)
     try:
-        return worker_devices(worker_count, 1, {}, accelerators=detectors, cpu=Fixed("cpu", 2))[1]
+        return assign_devices(worker_count, 1, {}, accelerators=detectors, cpu=Fixed("cpu", 2))[1]
     except UsageError as error:
         return f"{error} | {error.hint}"
 
@@ -138,30 +138,33 @@ def test_a_variable_that_cannot_be_meant_stops_a_run_that_counts_devices() -> No
 
 
 def test_where_a_variable_wants_a_silent_device_nobody_says_of_how_many() -> None:
-    inventory = Fixed("nvidia", 1).inventory._replace(silent=1, reason="3 found")
-    assert str(choose.mute(inventory)) == "1 of 2 devices does not answer (3 found)"
-    assert str(choose.mute(inventory._replace(mistake="no GPU 1"))) == "1 device does not answer (3 found)"
+    inventory = Fixed("nvidia", 1).inventory._replace(unresponsive_count=1, reason="3 found")
+    assert str(choose.make_unresponsive_error(inventory)) == "1 of 2 devices does not answer (3 found)"
+    assert (
+        str(choose.make_unresponsive_error(inventory._replace(mistake="no GPU 1")))
+        == "1 device does not answer (3 found)"
+    )
 
 
 @pytest.mark.parametrize("count", [None, 8])
 def test_devices_of_which_none_answers_are_waited_for_and_not_called_absent(count: int | None) -> None:
     driver = Fixed("nvidia", 0)
-    driver.inventory = Inventory((), "NVML has not answered for 30 s", silent=8)
+    driver.inventory = Inventory((), "NVML has not answered for 30 s", unresponsive_count=8)
     with pytest.raises(UnfitError, match="8 of 8 devices do not answer"):
-        named.inventory(DeviceRequest(kind="nvidia", number=count), {}, detectors=[driver])
+        named.detect_requested(DeviceRequest(kind="nvidia", number=count), {}, detectors=[driver])
 
 
 def test_a_kind_is_looked_for_only_where_there_is_a_sign_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "kfd").touch()
     known = {
-        "nvidia": Kind("NVIDIA GPU", "A", (str(tmp_path / "nvidiactl"),)),
-        "amd": Kind("AMD GPU", "B", (str(tmp_path / "no"), str(tmp_path / "kfd"))),
-        "tpu": Kind("TPU chip", "C", (str(tmp_path / "accel0"),), ("TPU_WORKER_ID",)),
+        "nvidia": DeviceKind("NVIDIA GPU", "A", (str(tmp_path / "nvidiactl"),)),
+        "amd": DeviceKind("AMD GPU", "B", (str(tmp_path / "no"), str(tmp_path / "kfd"))),
+        "tpu": DeviceKind("TPU chip", "C", (str(tmp_path / "accel0"),), ("TPU_WORKER_ID",)),
     }
     monkeypatch.setattr(choose, "KINDS", known)
-    assert [detector.kind for detector in choose.likely(known, {})] == ["amd"]
-    assert [detector.kind for detector in choose.likely(known, {"TPU_WORKER_ID": "0"})] == ["amd", "tpu"]
-    assert choose.likely(["nvidia"], {}) == ()
+    assert [detector.kind for detector in choose.list_candidates(known, {})] == ["amd"]
+    assert [detector.kind for detector in choose.list_candidates(known, {"TPU_WORKER_ID": "0"})] == ["amd", "tpu"]
+    assert choose.list_candidates(["nvidia"], {}) == ()
 
 
 def test_a_machine_without_a_sign_imports_no_detector() -> None:
@@ -169,8 +172,8 @@ def test_a_machine_without_a_sign_imports_no_detector() -> None:
     program = (
         "import sys\n"
         "from launcher.devices import KINDS, choose\n"
-        "choose.KINDS = {kind: known._replace(signs=()) for kind, known in KINDS.items()}\n"
-        "print(choose.worker_devices(None, 1, {})[1])\n"
+        "choose.KINDS = {kind: known._replace(driver_paths=()) for kind, known in KINDS.items()}\n"
+        "print(choose.assign_devices(None, 1, {})[1])\n"
         "print(*sorted(name for name in sys.modules if name.startswith('launcher.devices.')))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -182,10 +185,10 @@ def test_a_machine_without_a_sign_imports_no_detector() -> None:
 
 def test_every_kind_has_its_detector_and_its_rules() -> None:
     for kind in KINDS:
-        assert choose.detector(kind).kind == kind
+        assert choose.make_detector(kind).kind == kind
         assert {rule.subject for rule in RULES if rule.kind == kind} >= {"sign", "found by", "chosen by", "shown by"}
-        assert any(f"`{KINDS[kind].variable}`" in rule.says for rule in RULES if rule.kind == kind)
-    assert all(rule.source and rule.says[-1] != "." for rule in RULES)
+        assert any(f"`{KINDS[kind].variable}`" in rule.answer for rule in RULES if rule.kind == kind)
+    assert all(rule.source and rule.answer[-1] != "." for rule in RULES)
 
 
 # What makes devices visible
@@ -195,14 +198,17 @@ def test_the_variable_is_that_of_the_kind_unless_the_device_has_its_own() -> Non
     def device(kind: str, visible: str, variable: str = "") -> Device:
         return Device(kind=kind, index=0, id=visible, visible=visible, variable=variable)
 
-    assert visible([device("nvidia", "3"), device("nvidia", "GPU-a")], {}) == ("CUDA_VISIBLE_DEVICES", "3,GPU-a")
-    assert visible([device("tpu", "0")], {}) == ("TPU_VISIBLE_CHIPS", "0")
-    assert visible([device("xpu", "1")], {}) == ("ZE_AFFINITY_MASK", "1")
-    assert visible([device("foo", "1", "FOO")], {}) == ("FOO", "1")
-    assert visible([device("foo", "1")], {}) is None
-    assert visible([device("cpu", "1")], {}) is None
-    assert visible([], {}) is None
-    assert visible_variable("ascend", {}) is None  # at the plug-in's devices
+    assert format_visible_variable([device("nvidia", "3"), device("nvidia", "GPU-a")], {}) == (
+        "CUDA_VISIBLE_DEVICES",
+        "3,GPU-a",
+    )
+    assert format_visible_variable([device("tpu", "0")], {}) == ("TPU_VISIBLE_CHIPS", "0")
+    assert format_visible_variable([device("xpu", "1")], {}) == ("ZE_AFFINITY_MASK", "1")
+    assert format_visible_variable([device("foo", "1", "FOO")], {}) == ("FOO", "1")
+    assert format_visible_variable([device("foo", "1")], {}) is None
+    assert format_visible_variable([device("cpu", "1")], {}) is None
+    assert format_visible_variable([], {}) is None
+    assert find_visible_variable("ascend", {}) is None  # at the plug-in's devices
 
 
 # --devices
@@ -219,7 +225,7 @@ def asked(
     """How many workers, what selects the first one's devices, and the reason."""
     detector = Fixed(request.kind, found)
     detector.inventory = detector.inventory._replace(mistake=mistake)
-    slots, reason = worker_devices(
+    slots, reason = assign_devices(
         worker_count, None, environ or {}, request=request, accelerators=[detector], cpu=Fixed("cpu", 2)
     )
     return len(slots), [device.visible for device in slots[0].devices], reason

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.devices import Inventory, visible
+from launcher.devices import Inventory, format_visible_variable
 from launcher.devices.amd import Detector as Amd
 from launcher.devices.intel import Detector as Intel
 from tests.support.machines_with_devices import add_intel, add_kfd, add_pci, write
@@ -47,7 +47,7 @@ def test_processors_with_simd_units_are_gpus(instinct: Path) -> None:
     assert {device.domain for device in inventory.devices} == {"0000000000005eed"}
     assert {device.model for device in inventory.devices} == {"gfx942"}
     assert inventory.reason == "3 found by AMD's compute driver"
-    assert visible(inventory.devices[1:], {}) == ("HIP_VISIBLE_DEVICES", "1,2")
+    assert format_visible_variable(inventory.devices[1:], {}) == ("HIP_VISIBLE_DEVICES", "1,2")
 
 
 def test_the_product_is_named_where_the_card_has_a_name(instinct: Path) -> None:
@@ -96,7 +96,7 @@ def test_two_variables_choose_one_after_the_other(
 ) -> None:
     inventory = amd(instinct, **environ)
     assert ids(inventory) == [IDS[place] for place in chosen]
-    assert (visible(inventory.devices, environ) or ("", ""))[1] == entries
+    assert (format_visible_variable(inventory.devices, environ) or ("", ""))[1] == entries
     assert inventory.mistake.endswith(mistake)
     assert bool(inventory.mistake) == bool(mistake)
 
@@ -107,7 +107,7 @@ def test_gpus_of_another_container_cannot_be_read_and_are_not_numbered(instinct:
     assert ids(inventory) == [IDS[2]]
     (instinct / "dev/dri/renderD130").unlink()
     inventory = amd(instinct)
-    assert (ids(inventory), inventory.silent) == ([IDS[1]], 0)
+    assert (ids(inventory), inventory.unresponsive_count) == ([IDS[1]], 0)
     assert inventory.reason == "2 found by AMD's compute driver, 1 may not be opened here"
     (instinct / "dev/kfd").unlink()
     assert amd(instinct).reason == "2 of AMD's are there, but /dev/kfd may not be opened here"
@@ -174,7 +174,7 @@ def test_a_gpu_that_we_may_not_open_is_somebody_elses(ponte_vecchio: Path) -> No
     (ponte_vecchio / "dev/dri/renderD129").unlink()
     inventory = intel(ponte_vecchio)
     assert ids(inventory) == ["pci-0000:9a:00.0/tile0", "pci-0000:9a:00.0/tile1"]
-    assert (inventory.silent, inventory.devices[0].visible) == (0, "0")
+    assert (inventory.unresponsive_count, inventory.devices[0].visible) == (0, "0")
 
 
 @pytest.mark.parametrize(
@@ -208,4 +208,4 @@ def test_tiles_that_were_chosen_stay_chosen_for_a_worker(ponte_vecchio: Path) ->
     environ = {"ZE_FLAT_DEVICE_HIERARCHY": "COMPOSITE", "ZE_AFFINITY_MASK": "1.1,0.1,0.0"}
     inventory = intel(ponte_vecchio, **environ)
     assert [device.visible for device in inventory.devices] == ["0.0,0.1", "1.1"]
-    assert visible(inventory.devices, environ) == ("ZE_AFFINITY_MASK", "0.0,0.1,1.1")
+    assert format_visible_variable(inventory.devices, environ) == ("ZE_AFFINITY_MASK", "0.0,0.1,1.1")

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.devices import Inventory, nvml
-from launcher.devices.cuda_visible import Gpu, choose
+from launcher.devices.cuda_visible import NvidiaGpu, apply_visible
 from launcher.devices.nvidia import Detector
 from launcher.node import Device
 from tests.support.machines_with_devices import CLUSTER, UUIDS, FakeNvml, add_nvidia, add_pci, write
@@ -37,8 +37,8 @@ def ids(inventory: Inventory) -> list[str]:
 
 # CUDA_VISIBLE_DEVICES
 
-GPUS = tuple(Gpu(ordinal, uuid) for ordinal, uuid in enumerate(UUIDS))
-WITH_MIG = (*GPUS, Gpu(4, "GPU-mig0-4", ("MIG-1111-a", "MIG-1122-b", "MIG-3333-c")))
+GPUS = tuple(NvidiaGpu(ordinal, uuid) for ordinal, uuid in enumerate(UUIDS))
+WITH_MIG = (*GPUS, NvidiaGpu(4, "GPU-mig0-4", ("MIG-1111-a", "MIG-1122-b", "MIG-3333-c")))
 ENDS = ", and an entry that names none hides itself and all that follow"
 
 
@@ -71,7 +71,7 @@ ENDS = ", and an entry that names none hides itself and all that follow"
     ],
 )
 def test_cuda_visible_devices_is_read_as_cuda_and_torch_read_it(asked: str, ordinals: list[int], mistake: str) -> None:
-    choice = choose(asked, WITH_MIG)
+    choice = apply_visible(asked, WITH_MIG)
     assert [chosen.id for chosen in choice.devices] == [UUIDS[ordinal] for ordinal in ordinals]
     entries = [entry.strip() for entry in asked.split(",")]
     assert [chosen.entry for chosen in choice.devices] == entries[: len(ordinals)]
@@ -81,7 +81,7 @@ def test_cuda_visible_devices_is_read_as_cuda_and_torch_read_it(asked: str, ordi
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(["0", "1", "2", "7", "-1", "", "GPU-aa", "GPU-bb", "GPU-bb33", "GPU-cc44-3", "MIG-x"])))
 def test_what_is_chosen_is_the_beginning_of_the_list_and_each_gpu_once(entries: list[str]) -> None:
-    choice = choose(",".join(entries), GPUS, each_its_own=True)
+    choice = apply_visible(",".join(entries), GPUS, isolates_workers=True)
     chosen = [device.entry for device in choice.devices]
     assert chosen == entries[: len(chosen)]
     assert len({device.id for device in choice.devices}) == len(chosen)
@@ -102,17 +102,17 @@ def test_what_is_chosen_is_the_beginning_of_the_list_and_each_gpu_once(entries: 
         ("MIG-9999", GPUS, ["MIG-9999"]),  # the instances are unknown without NVML
     ],
 )
-def test_a_process_gets_one_mig_instance(asked: str, gpus: Sequence[Gpu], uuids: list[str]) -> None:
-    choice = choose(asked, gpus)
+def test_a_process_gets_one_mig_instance(asked: str, gpus: Sequence[NvidiaGpu], uuids: list[str]) -> None:
+    choice = apply_visible(asked, gpus)
     assert [chosen.id for chosen in choice.devices] == uuids
     assert bool(choice.mistake) == (not uuids)
 
 
 def test_ids_are_believed_where_none_can_be_read() -> None:
-    gpus = [Gpu(0, "pci-0000:01:00.0"), Gpu(1, "pci-0000:02:00.0")]
-    assert [chosen.id for chosen in choose("GPU-aa,GPU-bb,GPU-cc", gpus).devices] == ["GPU-aa", "GPU-bb"]
-    assert [chosen.id for chosen in choose("1", gpus).devices] == ["pci-0000:02:00.0"]
-    assert choose("GPU-aa,GPU-aa", gpus).mistake.endswith("names GPU-aa twice, which leaves no GPU")
+    gpus = [NvidiaGpu(0, "pci-0000:01:00.0"), NvidiaGpu(1, "pci-0000:02:00.0")]
+    assert [chosen.id for chosen in apply_visible("GPU-aa,GPU-bb,GPU-cc", gpus).devices] == ["GPU-aa", "GPU-bb"]
+    assert [chosen.id for chosen in apply_visible("1", gpus).devices] == ["pci-0000:02:00.0"]
+    assert apply_visible("GPU-aa,GPU-aa", gpus).mistake.endswith("names GPU-aa twice, which leaves no GPU")
 
 
 # Sources
@@ -164,7 +164,7 @@ def test_a_gpu_that_does_not_answer_is_left_out_and_mentioned(machine: Path) -> 
     inventory = detect(machine, FakeNvml(lost=[1]))
     assert ids(inventory) == [UUIDS[0], UUIDS[2], UUIDS[3]]
     assert [device.visible for device in inventory.devices] == ids(inventory)
-    assert (inventory.reason, inventory.silent) == ("3 found by NVML, 1 more does not answer", 1)
+    assert (inventory.reason, inventory.unresponsive_count) == ("3 found by NVML, 1 more does not answer", 1)
 
 
 def test_a_driver_that_hangs_makes_every_device_silent_and_is_asked_by_nobody_else(
@@ -181,19 +181,19 @@ def test_a_driver_that_hangs_makes_every_device_silent_and_is_asked_by_nobody_el
     for _ in range(2):
         inventory = detect(machine, Hanging())
         assert (inventory.devices, inventory.reason) == ((), "NVML has not answered for 0.01 s")
-        assert inventory.silent >= 1
+        assert inventory.unresponsive_count >= 1
     assert asked == [1]
     released.set()
-    assert nvml._asking is not None
-    nvml._asking.join(60)
+    assert nvml._query_thread is not None
+    nvml._query_thread.join(60)
     monkeypatch.setattr(nvml, "LIMIT_S", 60)
     assert len(detect(machine, FakeNvml()).devices) == 4
 
 
 def test_a_silent_gpu_is_missed_where_a_list_wants_more_than_are_found(machine: Path) -> None:
-    assert detect(machine, FakeNvml(lost=[1]), "0,1,2,3").silent == 1
-    assert detect(machine, FakeNvml(lost=[1]), "0,2,3").silent == 0
-    assert detect(machine, FakeNvml(), "0,1,2,9").silent == 0
+    assert detect(machine, FakeNvml(lost=[1]), "0,1,2,3").unresponsive_count == 1
+    assert detect(machine, FakeNvml(lost=[1]), "0,2,3").unresponsive_count == 0
+    assert detect(machine, FakeNvml(), "0,1,2,9").unresponsive_count == 0
 
 
 def test_a_gpu_that_was_granted_to_somebody_else_is_not_numbered_and_not_missed(machine: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_gpu_that_was_granted_to_somebody_else_is_not_numbered_and_not_missed(
         (UUIDS[1], "0", 1),
         (UUIDS[3], "1", None),
     ]
-    assert (inventory.reason, inventory.silent) == ("2 found by NVML", 0)
+    assert (inventory.reason, inventory.unresponsive_count) == ("2 found by NVML", 0)
     assert ids(detect(machine, nvml, "1,0")) == [UUIDS[3], UUIDS[1]]
 
 
@@ -254,8 +254,8 @@ def test_mig_instances_come_from_nvml(machine: Path) -> None:
     assert inventory.reason.endswith(
         "1 left by CUDA_VISIBLE_DEVICES=MIG-2,MIG-1: CUDA gives a process one MIG instance, and nothing else"
     )
-    assert ids(detect(machine, nvml, "MIG-2,MIG-1", each_its_own=True)) == ["MIG-2", "MIG-1"]
-    twice = detect(machine, nvml, "MIG-2,MIG-2", each_its_own=True)
+    assert ids(detect(machine, nvml, "MIG-2,MIG-1", isolates_workers=True)) == ["MIG-2", "MIG-1"]
+    twice = detect(machine, nvml, "MIG-2,MIG-2", isolates_workers=True)
     assert twice.mistake == "CUDA_VISIBLE_DEVICES=MIG-2,MIG-2 names MIG-2 twice, which leaves none"
 
 
@@ -264,7 +264,7 @@ def test_without_a_variable_mig_instances_are_one_device_unless_every_worker_get
     inventory = detect(machine, nvml)
     assert [(device.id, device.visible) for device in inventory.devices] == [("MIG-1", "MIG-1")]
     assert inventory.reason == "2 found by NVML, with 3 MIG instances: CUDA gives a process one, and nothing else"
-    inventory = detect(machine, nvml, each_its_own=True)
+    inventory = detect(machine, nvml, isolates_workers=True)
     assert ids(inventory) == ["MIG-1", "MIG-2", "MIG-3"]
     assert inventory.reason == "2 found by NVML, 3 MIG instances among them"
 
@@ -275,13 +275,16 @@ def test_beside_a_mig_instance_cuda_shows_no_whole_gpu(machine: Path) -> None:
     assert ids(detect(machine, nvml, "0,1,2")) == [UUIDS[1]]
     assert detect(machine, nvml, "0,1").reason.endswith("nothing else")
     assert ids(detect(machine, nvml, "2,0")) == [UUIDS[2], UUIDS[0]]
-    assert ids(detect(machine, nvml, each_its_own=True)) == [UUIDS[0], "MIG-1", "MIG-2", *UUIDS[2:]]
+    assert ids(detect(machine, nvml, isolates_workers=True)) == [UUIDS[0], "MIG-1", "MIG-2", *UUIDS[2:]]
 
 
 def test_a_gpu_with_mig_on_and_no_instance_is_none(machine: Path) -> None:
     inventory = detect(machine, FakeNvml(migs={1: [None]}))
     assert [device.visible for device in inventory.devices] == [UUIDS[0], *UUIDS[2:]]
-    assert (inventory.reason, inventory.silent) == ("3 found by NVML, 1 more with MIG on and no instance", 0)
+    assert (inventory.reason, inventory.unresponsive_count) == (
+        "3 found by NVML, 1 more with MIG on and no instance",
+        0,
+    )
     assert detect(machine, FakeNvml(UUIDS[:1], migs={0: []})).devices == ()
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from launcher.doctor.cgroups import Cgroups
-from launcher.doctor.machine import Bound
-from launcher.doctor.reading import read
+from launcher.doctor.machine import CgroupLimit
+from launcher.doctor.reading import read_machine
 
 V2 = "29 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n"
 
@@ -33,7 +33,7 @@ def test_the_tightest_quota_on_the_way_up_counts(tmp_path: Path) -> None:
             "sys/fs/cgroup/slurm/cpu.max": "6400000 100000\n",
         },
     )
-    assert Cgroups(root).cpu_quota() == Bound(2.5, 0, "/sys/fs/cgroup/slurm/job7/cpu.max")
+    assert Cgroups(root).read_cpu_quota() == CgroupLimit(2.5, 0, "/sys/fs/cgroup/slurm/job7/cpu.max")
 
 
 def test_a_container_sees_its_own_group_as_the_whole_tree(tmp_path: Path) -> None:
@@ -52,11 +52,11 @@ def test_a_container_sees_its_own_group_as_the_whole_tree(tmp_path: Path) -> Non
         },
     )
     found = Cgroups(root)
-    assert found.cpu_quota() == Bound(0.5, 0, "/sys/fs/cgroup/cpu.max")
-    assert found.memory_limit(64 << 30) == Bound(8 << 30, 2 << 30, "/sys/fs/cgroup/memory.max")
-    assert found.memory_limit(4 << 30) is None  # more than the machine has
-    assert found.oom_groups() == ("/sys/fs/cgroup",)
-    assert found.process_limit() == Bound(100, 40, "/sys/fs/cgroup/pids.max")
+    assert found.read_cpu_quota() == CgroupLimit(0.5, 0, "/sys/fs/cgroup/cpu.max")
+    assert found.read_memory_limit(64 << 30) == CgroupLimit(8 << 30, 2 << 30, "/sys/fs/cgroup/memory.max")
+    assert found.read_memory_limit(4 << 30) is None  # more than the machine has
+    assert found.list_oom_groups() == ("/sys/fs/cgroup",)
+    assert found.read_process_limit() == CgroupLimit(100, 40, "/sys/fs/cgroup/pids.max")
 
 
 def test_groups_of_version_1_are_found_below_the_mounts_of_their_controllers(tmp_path: Path) -> None:
@@ -77,10 +77,10 @@ def test_groups_of_version_1_are_found_below_the_mounts_of_their_controllers(tmp
         },
     )
     found = Cgroups(root)
-    assert found.cpu_quota() == Bound(1.5, 0, "/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us")
-    assert found.memory_limit(2 << 30) == Bound(1 << 30, 1000, "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+    assert found.read_cpu_quota() == CgroupLimit(1.5, 0, "/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us")
+    assert found.read_memory_limit(2 << 30) == CgroupLimit(1 << 30, 1000, "/sys/fs/cgroup/memory/memory.limit_in_bytes")
     (tmp_path / "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us").write_text("-1\n")
-    assert Cgroups(root).cpu_quota() is None
+    assert Cgroups(root).read_cpu_quota() is None
 
 
 def test_a_group_outside_of_what_is_mounted_here_is_not_looked_for(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_group_outside_of_what_is_mounted_here_is_not_looked_for(tmp_path: Pat
         "sys/fs/cgroup/cpu.max": "100000 100000\n",
         "sys/fs/other/cpu.max": "1 100000\n",
     }
-    assert Cgroups(tree(tmp_path, files)).cpu_quota() == Bound(1.0, 0, "/sys/fs/cgroup/cpu.max")
+    assert Cgroups(tree(tmp_path, files)).read_cpu_quota() == CgroupLimit(1.0, 0, "/sys/fs/cgroup/cpu.max")
 
 
 def test_a_group_of_which_only_a_part_is_mounted_is_not_looked_for_beside_it(tmp_path: Path) -> None:
@@ -100,19 +100,19 @@ def test_a_group_of_which_only_a_part_is_mounted_is_not_looked_for_beside_it(tmp
         "sys/fs/cgroup/cpu.max": "100000 100000\n",
         "sys/fs/cgroup/other/cpu.max": "1 100000\n",
     }
-    assert Cgroups(tree(tmp_path, files)).cpu_quota() == Bound(1.0, 0, "/sys/fs/cgroup/cpu.max")
+    assert Cgroups(tree(tmp_path, files)).read_cpu_quota() == CgroupLimit(1.0, 0, "/sys/fs/cgroup/cpu.max")
 
 
 @pytest.mark.parametrize("text", ["", "max\n", "x y\n", "100000 0\n", "1 2 3\n"])
 def test_a_quota_that_cannot_be_read_is_none(tmp_path: Path, text: str) -> None:
     files = {"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": V2, "sys/fs/cgroup/cpu.max": text}
-    assert Cgroups(tree(tmp_path, files)).cpu_quota() is None
+    assert Cgroups(tree(tmp_path, files)).read_cpu_quota() is None
 
 
 def test_a_machine_whose_kernel_says_nothing_is_read_without_a_word(tmp_path: Path) -> None:
-    machine = read({}, str(tmp_path), root=str(tmp_path))
+    machine = read_machine({}, str(tmp_path), root=str(tmp_path))
     assert (machine.cpu_quota, machine.memory, machine.memory_limit, machine.oom_groups) == (None, None, None, ())
-    assert (machine.rdma_devices, machine.listening, machine.numa_nodes) == ((), frozenset(), {})
+    assert (machine.rdma_devices, machine.listening_ports, machine.numa_nodes) == ((), frozenset(), {})
     assert machine.shared_memory is not None
     assert machine.shared_memory.amiss == "it is not there"
 
@@ -137,8 +137,8 @@ def test_ports_nodes_devices_and_capabilities_are_read(tmp_path: Path) -> None:
             "sys/class/net/bonding_masters": "bond0\n",
         },
     )
-    machine = read({}, os.devnull, root=root)
-    assert machine.listening == {15001, 22}
+    machine = read_machine({}, os.devnull, root=root)
+    assert machine.listening_ports == {15001, 22}
     assert machine.may_lock
     assert machine.memory == 1 << 20
     assert machine.balances_numa
@@ -151,7 +151,7 @@ def test_ports_nodes_devices_and_capabilities_are_read(tmp_path: Path) -> None:
 
 def test_logs_are_looked_for_where_they_would_be_made(tmp_path: Path) -> None:
     def amiss(log_dir: str | None, **environ: str) -> tuple[str, str]:
-        space = read(environ, log_dir, root=str(tmp_path)).logs
+        space = read_machine(environ, log_dir, root=str(tmp_path)).logs
         assert space is not None
         return space.path, space.amiss
 

@@ -11,7 +11,7 @@ from launcher import doctor
 from launcher.devices import Inventory
 from launcher.devices.nvidia import Detector as NvidiaDetector
 from launcher.doctor import detected
-from launcher.doctor.words import WIDTH, row
+from launcher.doctor.words import WIDTH, format_row
 from launcher.node import Device
 
 GPUS = tuple(
@@ -29,27 +29,27 @@ GPUS = tuple(
 
 
 def test_a_value_and_its_origin_have_columns_of_their_own() -> None:
-    assert list(row("nnodes", "2:4", "--nnodes")) == ["  nnodes                  2:4                 --nnodes"]
+    assert list(format_row("nnodes", "2:4", "--nnodes")) == ["  nnodes                  2:4                 --nnodes"]
 
 
 def test_a_long_name_has_a_line_for_itself() -> None:
-    assert list(row("duplicate-stdout-filters", "loss", "PET_DUPLICATE_STDOUT_FILTERS")) == [
+    assert list(format_row("duplicate-stdout-filters", "loss", "PET_DUPLICATE_STDOUT_FILTERS")) == [
         "  duplicate-stdout-filters",
         "                          loss                PET_DUPLICATE_STDOUT_FILTERS",
     ]
 
 
 def test_a_long_value_moves_no_column() -> None:
-    assert list(row("traffic", "tp=100,cp=30,ep=20", "LAUNCHER_TRAFFIC")) == [
+    assert list(format_row("traffic", "tp=100,cp=30,ep=20", "LAUNCHER_TRAFFIC")) == [
         "  traffic                 tp=100,cp=30,ep=20  LAUNCHER_TRAFFIC",
     ]
-    assert list(row("traffic", "tp=100,cp=30,ep=20,dp=10", "LAUNCHER_TRAFFIC")) == [
+    assert list(format_row("traffic", "tp=100,cp=30,ep=20,dp=10", "LAUNCHER_TRAFFIC")) == [
         "  traffic                 tp=100,cp=30,ep=20,dp=10",
         "                                              LAUNCHER_TRAFFIC",
     ]
     path = "/very" * 20
-    assert list(row("log-dir", path, "--log-dir")) == ["  log-dir", f"    {path}", " " * 46 + "--log-dir"]
-    assert max(map(len, row("why", "word " * 60))) <= WIDTH
+    assert list(format_row("log-dir", path, "--log-dir")) == ["  log-dir", f"    {path}", " " * 46 + "--log-dir"]
+    assert max(map(len, format_row("why", "word " * 60))) <= WIDTH
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
 
 
 def test_devices_are_shown_with_model_fabric_and_numa_node(found: Callable[..., dict[str, Any]]) -> None:
-    text = doctor.text(found())
+    text = doctor.render_text(found())
     assert "\n  nvidia                  8: 8 found by NVML\n" in text
     words = " ".join(text.split())
     first = "0: GPU-5a1c0c1e-7d53-4b0f-9f3a-000000000000, NVIDIA H100 80GB HBM3, fabric 3f2a.1, NUMA node 0"
@@ -90,7 +90,7 @@ def test_the_worst_stands_last_before_the_verdict(found: Callable[..., dict[str,
     whole = found("--monitor-interval=3", "--devices=nvidia:8", "no-such-script.py", silent=1)
     levels = [finding["level"] for finding in whole["findings"]]
     assert levels == sorted(levels, key=["stop", "hurt", "note"].index)
-    text = doctor.text(whole)
+    text = doctor.render_text(whole)
     at = [text.index(f"\n{word}: ") for word in ("note", "may hurt", "would stop a job")]
     assert at == sorted(at)
     assert text.splitlines()[-1].startswith("verdict: 1 thing would stop a job here, ")
@@ -108,7 +108,7 @@ def test_a_framework_of_another_python_is_found_without_starting_it(tmp_path: An
     python.chmod(0o755)
     environ = {"PYTHON_EXEC": str(python), "PATH": "/usr/bin:/bin"}
     config = cli.parse(["train.py"], environ)
-    assert detected.frameworks(config, environ) == {
+    assert detected.list_frameworks(config, environ) == {
         "torch": {"found": False, "version": None},
         "jax": {"found": True, "version": None},
         "torch_xla": {"found": False, "version": None},

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from launcher.environments import Place
-from launcher.environments.foreign import step_variables
+from launcher.environments import WorkerAssignment
+from launcher.environments.foreign import list_step_variables
 from launcher.environments.torch import TorchEnvironment
 from launcher.errors import UsageError
 from launcher.node import Device, Slot
@@ -19,7 +19,7 @@ def gpus(*indices: int) -> Slot:
     return Slot(index=0, devices=devices)
 
 
-PLACE = Place(
+PLACE = WorkerAssignment(
     run_id="job",
     round=5,
     restart_count=2,
@@ -43,7 +43,7 @@ PLACE = Place(
 )
 
 
-def variables(parent: dict[str, str] | None = None, place: Place = PLACE, **job: Any) -> dict[str, str]:
+def variables(parent: dict[str, str] | None = None, place: WorkerAssignment = PLACE, **job: Any) -> dict[str, str]:
     return TorchEnvironment(**job).variables(place, parent or {})
 
 
@@ -146,4 +146,4 @@ def test_a_foreign_launchers_step_is_not_the_workers() -> None:
         "SLURM_TASK_PID",
     ]
     job = ["OMPI_MCA_btl", "PATH", "SLURM_GPUS_ON_NODE", "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_TOPOLOGY_ADDR"]
-    assert step_variables([*reversed(step), *job]) == tuple(step)
+    assert list_step_variables([*reversed(step), *job]) == tuple(step)

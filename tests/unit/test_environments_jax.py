@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from launcher.environments.jax import JaxEnvironment
-from launcher.environments.meanings import MEANINGS
+from launcher.environments.meanings import VARIABLE_DESCRIPTIONS
 from launcher.environments.torch import TorchEnvironment
 from launcher.node import Device, Slot
 from tests.unit.test_environments import PLACE, gpus
@@ -39,7 +39,7 @@ def test_initialize_finds_all_that_it_needs() -> None:
 
 
 def test_where_mpi_is_in_use_nothing_looks_like_mpirun() -> None:
-    jax = JaxEnvironment(with_mpi="mpi4py is installed")
+    jax = JaxEnvironment(mpi_reason="mpi4py is installed")
     assert set(jax.variables(PLACE, {})) == {"JAX_COORDINATOR_ADDRESS", "JAX_LOCAL_DEVICE_IDS"}
     (sentence,) = jax.remarks([], {}, has_other_nodes=False)
     assert "launcher.worker.init_jax()" in sentence
@@ -146,4 +146,4 @@ def test_what_does_not_go_with_visible_devices_is_said() -> None:
 
 def test_every_variable_of_jax_has_its_row_and_no_row_is_of_a_variable_that_is_not_given() -> None:
     given = JaxEnvironment().variables(replace(PLACE, master_addr="127.0.0.1"), {})
-    assert sorted(given) == sorted(row.variable for row in MEANINGS if row.framework == "jax")
+    assert sorted(given) == sorted(row.variable for row in VARIABLE_DESCRIPTIONS if row.framework == "jax")

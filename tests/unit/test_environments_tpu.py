@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from launcher.devices import tpu_metadata
-from launcher.environments import Place
+from launcher.environments import WorkerAssignment
 from launcher.environments.jax import JaxEnvironment
 from launcher.environments.tpu import TpuEnvironment, XlaEnvironment
 from launcher.errors import UsageError
@@ -38,7 +38,9 @@ def chips(*numbers: int, model: str = "") -> Slot:
     return Slot(index=0, devices=tuple(devices))
 
 
-def place(*numbers: int, workers: int = 1, nodes: int = 1, slice: tuple[int, int] = (0, 0), model: str = "") -> Place:
+def place(
+    *numbers: int, workers: int = 1, nodes: int = 1, slice: tuple[int, int] = (0, 0), model: str = ""
+) -> WorkerAssignment:
     """Of the worker with these chips. `slice`: number and count."""
     return replace(
         PLACE,
@@ -51,7 +53,7 @@ def place(*numbers: int, workers: int = 1, nodes: int = 1, slice: tuple[int, int
     )
 
 
-def told(where: Place, parent: Mapping[str, str] = SKIP) -> dict[str, str]:
+def told(where: WorkerAssignment, parent: Mapping[str, str] = SKIP) -> dict[str, str]:
     return TpuEnvironment().variables(where, parent)
 
 
@@ -66,7 +68,9 @@ def told(where: Place, parent: Mapping[str, str] = SKIP) -> dict[str, str]:
         (replace(PLACE, slot=gpus(0)), {**GKE, **STALE}),
     ],
 )
-def test_one_process_with_all_chips_of_its_host_is_told_nothing(where: Place, parent: Mapping[str, str]) -> None:
+def test_one_process_with_all_chips_of_its_host_is_told_nothing(
+    where: WorkerAssignment, parent: Mapping[str, str]
+) -> None:
     assert told(where, parent) == {}
 
 
@@ -179,7 +183,7 @@ def test_one_process_with_some_chips_of_its_host_is_kept_to_them(own: int, bound
         ),
     ],
 )
-def test_what_libtpu_cannot_do_is_refused(where: Place, parent: Mapping[str, str], sentence: str) -> None:
+def test_what_libtpu_cannot_do_is_refused(where: WorkerAssignment, parent: Mapping[str, str], sentence: str) -> None:
     with pytest.raises(UsageError) as raised:
         told(where, parent)
     assert str(raised.value) == sentence
@@ -232,8 +236,8 @@ def test_what_the_slice_says_of_itself_is_left_alone(workers: int) -> None:
 
 def test_what_the_metadata_server_said_is_used_where_variables_are_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     variables = {name: value for name, value in V4_16.items() if name not in SKIP} | {"MEGASCALE_NUM_SLICES": "2"}
-    answer = tpu_metadata.Answer(variables, "by the metadata server")
-    monkeypatch.setattr(tpu_metadata, "_answers", {tpu_metadata.ADDRESS: answer})
+    answer = tpu_metadata.TpuMetadata(variables, "by the metadata server")
+    monkeypatch.setattr(tpu_metadata, "_cache", {tpu_metadata.ADDRESS: answer})
     said = told(place(0, workers=4, nodes=2, slice=(0, 1)), {})
     assert (said["TPU_PROCESS_BOUNDS"], said["CLOUD_TPU_TASK_ID"]) == ("2,2,2", "4")
     assert said["MEGASCALE_NUM_SLICES"] == "1", "JAX asks the server for what is not set, which would say 2"

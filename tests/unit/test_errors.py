@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from launcher.errors import shortage_hint
+from launcher.errors import find_shortage_hint
 
 
 @pytest.mark.parametrize(
@@ -14,4 +14,4 @@ from launcher.errors import shortage_hint
     [(errno.EMFILE, "see ulimit -n"), (errno.EAGAIN, "see ulimit -u"), (errno.ENOENT, None), (0, None), (None, None)],
 )
 def test_a_call_that_failed_for_want_of_something_names_where_to_look(number: int | None, hint: str | None) -> None:
-    assert shortage_hint(number) == hint
+    assert find_shortage_hint(number) == hint

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from launcher import config, options
-from launcher.reporting.events import Events
-from launcher.reporting.narrator import recorder
-from launcher.roster.description import Share, write_share
-from launcher.warden import Exited, Gone, Spawned, SpawnFailed
+from launcher.reporting.events import EventRecorder
+from launcher.reporting.narrator import make_recorder
+from launcher.roster.description import NodeAssignment, encode_assignment
+from launcher.warden import Exited, RoundSwept, Spawned, SpawnFailed
 from rendezvous.events import Exit, Start, StartRound, StopRound
 
-SHARE = Share(
+SHARE = NodeAssignment(
     ranks=(4, 5), world_size=6, shape=(6,), group_rank=2, group_world_size=3, role_ranks=(4, 5), role_world_size=6,
     master_addr="a", master_port=1,
 )  # fmt: skip
@@ -28,7 +28,7 @@ def told(*messages: object, error: str = "", directory: Path | None = None) -> l
     if directory:
         (directory / "error.json").write_text(json.dumps({"message": error}))
     path = str(directory / "error.json") if directory else ""
-    events = Events(made, "node-a", "night", lambda round, restarts, local_rank: path, found.append)
+    events = EventRecorder(made, "node-a", "night", lambda round, restarts, local_rank: path, found.append)
     for message in messages:
         events.take(message)
     return found
@@ -39,13 +39,13 @@ def names(events: list[dict[str, Any]]) -> list[tuple[str, str, int | None]]:
 
 
 def start(round: int, restart_count: int = 0) -> StartRound:
-    return StartRound(round, restart_count, 6, "a:1", write_share(SHARE))
+    return StartRound(round, restart_count, 6, "a:1", encode_assignment(SHARE))
 
 
 def test_a_round_and_its_workers_are_told_in_order() -> None:
     found = told(
         Start(), start(1), Spawned(1, 0, 100), Spawned(1, 1, 101), Exited(1, 1, 101, 0, 5.25),
-        Exited(1, 0, 100, 0, 6.0), StopRound(1, "kill", "all done"), Gone(1), Exit(0, "", None),
+        Exited(1, 0, 100, 0, 6.0), StopRound(1, "kill", "all done"), RoundSwept(1), Exit(0, "", None),
     )  # fmt: skip
     assert names(found) == [
         ("RENDEZVOUS", "AGENT", None), ("START", "WORKER", 4), ("START", "WORKER", 5), ("SUCCEEDED", "WORKER", 5),
@@ -58,7 +58,7 @@ def test_a_round_and_its_workers_are_told_in_order() -> None:
 def test_a_worker_that_ends_because_its_round_does_has_not_failed(tmp_path: Path) -> None:
     found = told(
         start(1), Spawned(1, 0, 100), Exited(1, 0, 100, 3, 5.0), StopRound(1, "kill", "a failure"),
-        Exited(1, 1, 101, -15, 6.0), Gone(1), start(2, 1), Exited(2, 1, 102, -9, 7.0), Exit(3, "3 of 3", None),
+        Exited(1, 1, 101, -15, 6.0), RoundSwept(1), start(2, 1), Exited(2, 1, 102, -9, 7.0), Exit(3, "3 of 3", None),
         error="the disk is full", directory=tmp_path,
     )  # fmt: skip
     assert names(found) == [
@@ -95,16 +95,18 @@ def test_an_event_has_the_keys_of_torchruns() -> None:
 
 @pytest.mark.parametrize("handler", ["null", "dynamic_rendezvous"])
 def test_a_silent_handler_makes_nothing(handler: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.reporting.events.Events.take", lambda *given: pytest.fail("it was told something"))
+    monkeypatch.setattr(
+        "launcher.reporting.events.EventRecorder.take", lambda *given: pytest.fail("it was told something")
+    )
     made = config.resolve(options.parse(["--event-log-handler", handler, "train.py"]), {}, "python3")
-    recorder(made, "node-a", "night", lambda *given: "")(start(1))
+    make_recorder(made, "node-a", "night", lambda *given: "")(start(1))
 
 
 def test_the_console_gets_one_line_of_json_for_each(capfd: pytest.CaptureFixture[str]) -> None:
     made = config.resolve(options.parse(["--event-log-handler", "console", "train.py"]), {}, "python3")
-    record = recorder(made, "node\n", "night", lambda *given: "")
+    record = make_recorder(made, "node\n", "night", lambda *given: "")
     record(start(1))
-    record(Gone(1))
+    record(RoundSwept(1))
     first, second = capfd.readouterr().err.splitlines()
     assert json.loads(first)["metadata"]["hostname"] == "node\n"
     assert json.loads(second)["name"] == PREFIX + "ROUND_ENDED"

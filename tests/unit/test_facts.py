@@ -14,9 +14,9 @@ from docs import facts
 from launcher import cli
 from launcher.devices import KINDS
 from launcher.devices.rules import RULES
-from launcher.environments import Place
-from launcher.environments.choice import Choice, made
-from launcher.environments.meanings import MEANINGS
+from launcher.environments import WorkerAssignment
+from launcher.environments.choice import EnvironmentChoice, make_environments
+from launcher.environments.meanings import VARIABLE_DESCRIPTIONS
 from launcher.errors import UsageError
 from launcher.locality import LEVELS, keys
 from launcher.locality.gather import BUILT_IN
@@ -37,11 +37,11 @@ def test_a_page_is_what_the_tables_say(name: str) -> None:
     assert (ROOT / "docs/reference" / name).read_text() == facts.PAGES[name](), "make docs writes it anew"
 
 
-def places() -> Iterator[Place]:
+def places() -> Iterator[WorkerAssignment]:
     """Workers of all kinds: with one device and several, alone on a node and not, in a slice and not."""
     for kind, width, count, several in product((*KINDS, "cpu"), (1, 4), (1, 4), (False, True)):
         devices = tuple(Device(kind=kind, index=at, id=f"{kind}{at}", visible=str(at)) for at in range(width))
-        yield Place(
+        yield WorkerAssignment(
             **dict.fromkeys(("round", "restart_count", "max_restarts", "rank", "local_rank", "role_rank"), 0),
             **dict.fromkeys(("world_size", "role_world_size", "master_port"), 16),
             group_rank=1, group_world_size=4 if several else 1, local_world_size=count, slice_index=0,
@@ -56,7 +56,9 @@ def told(name: str) -> set[str]:
     """Every variable that this environment sets for anybody."""
     found: set[str] = set()
     for options, parent in product(OPTIONS, PARENTS):
-        (environment,) = made(Choice((name,), ""), cli.parse([*options, "train.py"], {}), parent)
+        (environment,) = make_environments(
+            EnvironmentChoice((name,), ""), cli.parse([*options, "train.py"], {}), parent
+        )
         for place in places():
             with suppress(UsageError):  # chips that cannot be shared out like that
                 found |= environment.variables(place, parent).keys()
@@ -66,7 +68,7 @@ def told(name: str) -> set[str]:
 @pytest.mark.parametrize("name", ["torch", "jax", "tpu", "xla"])
 def test_every_variable_that_a_framework_s_workers_get_has_a_row(name: str) -> None:
     shown = {kind.variable for kind in KINDS.values()}  # these are rules of devices
-    missing = told(name) - {meaning.variable for meaning in MEANINGS} - shown
+    missing = told(name) - {meaning.variable for meaning in VARIABLE_DESCRIPTIONS} - shown
     assert not missing
 
 
@@ -76,14 +78,14 @@ def test_a_row_of_a_framework_is_a_variable_that_its_environment_sets(name: str)
     # What is not the framework's is the agent's: a real worker shows it (tests/end_to_end/test_worker_variables.py).
     rows = {
         meaning.variable
-        for meaning in MEANINGS
+        for meaning in VARIABLE_DESCRIPTIONS
         if meaning.framework == framework and not (name == "torch" and meaning.variable.startswith("LAUNCHER_"))
     }
     assert rows <= told(name) | {"TORCHELASTIC_TIMER_FILE"}  # of the agent
 
 
 def test_no_variable_has_two_rows() -> None:
-    names = [(meaning.variable, meaning.framework) for meaning in MEANINGS]
+    names = [(meaning.variable, meaning.framework) for meaning in VARIABLE_DESCRIPTIONS]
     assert len(set(names)) == len(names)
 
 
@@ -100,7 +102,7 @@ def test_every_key_of_a_place_belongs_to_a_source_and_a_level() -> None:
 
 
 def test_every_row_says_where_it_is_from() -> None:
-    assert all(row.source for row in (*MEANINGS, *RULES))
+    assert all(row.source for row in (*VARIABLE_DESCRIPTIONS, *RULES))
     assert all(key.citation for key in keys.KEYS)
 
 

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.reporting.failures import MESSAGE_MAX, Failures, _shortened
+from launcher.reporting.failures import MESSAGE_MAX, Failures, _shorten
 from launcher.reporting.report import WorkerFailure
-from launcher.roster import Share
+from launcher.roster import NodeAssignment
 from rendezvous.records import Verdict
 
 CAUSE = WorkerFailure(
     rank=3, local_rank=1, pid=77, exit_code=7, time="2026-01-01T10:00:00", host="h2", message="the cause"
 )
-SHARE = Share(
+SHARE = NodeAssignment(
     ranks=(0, 1), world_size=2, shape=(2,), group_rank=0, group_world_size=1, role_ranks=(0, 1), role_world_size=2,
     master_addr="127.0.0.1", master_port=29500,
 )  # fmt: skip
@@ -57,9 +57,9 @@ def test_a_failure_that_cannot_be_read_leaves_the_reason(capfd: pytest.CaptureFi
 
 
 def test_a_long_traceback_is_shortened_before_it_goes_to_every_node() -> None:
-    assert _shortened(None) is None
-    assert _shortened("short") == "short"
-    shortened = _shortened("a" + "x" * 10**6 + "z")
+    assert _shorten(None) is None
+    assert _shorten("short") == "short"
+    shortened = _shorten("a" + "x" * 10**6 + "z")
     assert shortened is not None
     assert len(shortened) <= MESSAGE_MAX
     assert (shortened[0], shortened[-1]) == ("a", "z")
@@ -71,7 +71,7 @@ def test_a_long_traceback_is_shortened_before_it_goes_to_every_node() -> None:
 def test_under_jax_an_abort_may_be_the_echo_of_another_failure(
     aborts_echo: bool, exit_code: int, is_echo: bool
 ) -> None:
-    failures = Failures("h1", None, aborts_echo=aborts_echo)
+    failures = Failures("h1", None, aborts_are_secondary=aborts_echo)
     failures.begin(1, SHARE, lambda local_rank: "")
     assert failures.note(1, 4711, exit_code, 0.0, None) is is_echo
 
@@ -90,5 +90,5 @@ def test_a_worker_that_ran_is_not_said_to_have_never_started(
     failures = Failures("h1", None)
     failures.begin(1, SHARE, lambda local_rank: "")
     failures.note(1, pid, exit_code, 0.0, "no heartbeat for 8 s")
-    failures.blame(1)
+    failures.set_root_cause(1)
     assert capfd.readouterr().err == f"meshrun: {told}\n"

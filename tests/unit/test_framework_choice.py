@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from launcher.environments.choice import Choice, choose, imports, mpi_in_use
+from launcher.environments.choice import EnvironmentChoice, choose_environments, detect_mpi, has_package
 from launcher.node import Device
 
 CPU = Device(kind="cpu", index=0, id="cpu0", visible="")
 TPU = Device(kind="tpu", index=0, id="0000:00:04.0", visible="0")
 
 
-def choice(framework: str, device: Device, *installed: str, unknown: bool = False) -> Choice:
-    return choose(
+def choice(framework: str, device: Device, *installed: str, unknown: bool = False) -> EnvironmentChoice:
+    return choose_environments(
         framework, [device], sys.executable, {}, can_import=lambda name: None if unknown else name in installed
     )
 
@@ -40,7 +40,7 @@ def test_auto_takes_what_can_be_imported(device: Device, installed: tuple[str, .
 
 
 def test_jax_is_not_taken_where_nobody_can_see_whether_torch_is_there() -> None:
-    assert choice("auto", CPU, unknown=True) == Choice(("torch",), "")
+    assert choice("auto", CPU, unknown=True) == EnvironmentChoice(("torch",), "")
 
 
 @pytest.mark.parametrize("framework", ["torch", "jax", "xla", "mine"])
@@ -51,15 +51,15 @@ def test_what_is_asked_for_is_not_looked_for(framework: str) -> None:
 
 
 def test_a_package_is_found_without_being_imported() -> None:
-    assert imports("wsgiref", sys.executable, {}) is True  # a package of the library that nobody imports here
+    assert has_package("wsgiref", sys.executable, {}) is True  # a package of the library that nobody imports here
     assert "wsgiref" not in sys.modules
-    assert imports("no_such_package", sys.executable, {}) is False
+    assert has_package("no_such_package", sys.executable, {}) is False
 
 
 def test_a_directory_without_code_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torchlike").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert imports("torchlike", sys.executable, {}) is False
+    assert has_package("torchlike", sys.executable, {}) is False
 
 
 def python_home(home: Path, *packages: str) -> str:
@@ -77,8 +77,8 @@ def python_home(home: Path, *packages: str) -> str:
 
 def test_another_python_is_looked_at_and_not_started(tmp_path: Path) -> None:
     python = python_home(tmp_path / "other", "jax")
-    assert (imports("jax", python, {}), imports("torch", python, {})) == (True, False)
-    assert choose("auto", [CPU], python, {}).names == ("torch", "jax")
+    assert (has_package("jax", python, {}), has_package("torch", python, {})) == (True, False)
+    assert choose_environments("auto", [CPU], python, {}).names == ("torch", "jax")
 
 
 def test_another_python_has_what_it_inherits_and_what_the_path_adds(tmp_path: Path) -> None:
@@ -86,18 +86,18 @@ def test_another_python_has_what_it_inherits_and_what_the_path_adds(tmp_path: Pa
     own = python_home(tmp_path / "own")
     settings = tmp_path / "own" / "pyvenv.cfg"
     settings.write_text(f"home = {os.path.dirname(base)}\ninclude-system-site-packages = false\n")
-    assert imports("torch", own, {}) is False
+    assert has_package("torch", own, {}) is False
     settings.write_text(f"home = {os.path.dirname(base)}\ninclude-system-site-packages = true\n")
-    assert imports("torch", own, {}) is True
+    assert has_package("torch", own, {}) is True
     (tmp_path / "jax.py").write_text("")
-    assert imports("jax", own, {"PYTHONPATH": str(tmp_path)}) is True
+    assert has_package("jax", own, {"PYTHONPATH": str(tmp_path)}) is True
 
 
 def test_a_python_that_is_a_link_has_its_targets_packages(tmp_path: Path) -> None:
     base = python_home(tmp_path / "base", "jax")
     (tmp_path / "bin").mkdir()
     os.symlink(base, tmp_path / "bin" / "python")
-    assert imports("jax", str(tmp_path / "bin" / "python"), {}) is True
+    assert has_package("jax", str(tmp_path / "bin" / "python"), {}) is True
 
 
 @pytest.mark.parametrize("name", ["wrapper.sh", "python-in-container"])
@@ -106,13 +106,13 @@ def test_nobody_sees_into_a_program_around_python(tmp_path: Path, name: str) -> 
     script.parent.mkdir()
     script.write_text("#!/bin/sh\n")
     script.chmod(0o755)
-    assert imports("torch", str(script), {}) is None
-    assert imports("torch", str(tmp_path / "nowhere" / "python"), {}) is None
+    assert has_package("torch", str(script), {}) is None
+    assert has_package("torch", str(tmp_path / "nowhere" / "python"), {}) is None
 
 
 def test_mpi_is_in_use_where_it_can_be_imported_or_is_asked_for(tmp_path: Path) -> None:
-    assert mpi_in_use(python_home(tmp_path / "with", "mpi4py"), {}) == "mpi4py is installed"
+    assert detect_mpi(python_home(tmp_path / "with", "mpi4py"), {}) == "mpi4py is installed"
     without = python_home(tmp_path / "without")
-    assert mpi_in_use(without, {}) == ""
-    assert "mpi" in mpi_in_use(without, {"JAX_CPU_COLLECTIVES_IMPLEMENTATION": "mpi"})
-    assert mpi_in_use(without, {"JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo"}) == ""
+    assert detect_mpi(without, {}) == ""
+    assert "mpi" in detect_mpi(without, {"JAX_CPU_COLLECTIVES_IMPLEMENTATION": "mpi"})
+    assert detect_mpi(without, {"JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo"}) == ""

@@ -15,14 +15,14 @@ from launcher import cli
 from launcher.environments.foreign import END_FILE
 from launcher.errors import LauncherError, TemporaryError, UsageError
 from launcher.functions import keywords
-from launcher.functions.failed import Ending, WorkerFailed, noted
+from launcher.functions.failed import JobFailure, WorkerFailed, add_hint
 from launcher.functions.keywords import OptionValue
-from launcher.functions.payload import Call
-from launcher.functions.pickling import name_of, said
+from launcher.functions.payload import FunctionCall
+from launcher.functions.pickling import format_error, format_name
 from launcher.reporting import ending
 from launcher.reporting.failures import Failures
 from launcher.reporting.report import WorkerFailure
-from launcher.roster.description import Share
+from launcher.roster.description import NodeAssignment
 from rendezvous.events import Exit
 from rendezvous.records import Verdict
 from tests.support.documentation import ROOT
@@ -48,7 +48,7 @@ VERDICT = Verdict(kind="failure", exit_code=7, round=4, reason="a worker failed"
     ],
 )
 def test_an_option_is_written_as_on_a_command_line(options: dict[str, OptionValue], words: list[str]) -> None:
-    assert keywords.words(options) == words
+    assert keywords.format_arguments(options) == words
     assert cli.parse([*words, "--no-python", "true"], {}).script == "true"
 
 
@@ -67,13 +67,13 @@ def test_an_option_is_written_as_on_a_command_line(options: dict[str, OptionValu
 )
 def test_what_is_no_option_is_refused(options: dict[str, OptionValue], sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
-        keywords.words(options)
+        keywords.format_arguments(options)
     assert str(caught.value).startswith(sentence)
 
 
 def test_a_misspelt_option_is_put_right() -> None:
     with pytest.raises(UsageError) as caught:
-        keywords.words({"max_restart": 2})
+        keywords.format_arguments({"max_restart": 2})
     assert caught.value.hint == "did you mean max_restarts?"
 
 
@@ -107,7 +107,7 @@ def test_what_is_neither_function_nor_program_is_refused() -> None:
 
 
 def test_false_silences_the_variables_of_a_flag_and_scripts_are_out_of_the_question() -> None:
-    silenced = keywords.silenced({"standalone": False, "virtual_local_rank": True})
+    silenced = keywords.list_suppressed_variables({"standalone": False, "virtual_local_rank": True})
     assert {"LAUNCHER_STANDALONE", "PET_STANDALONE", "PET_MODULE", "PET_RUN_PATH"} <= silenced
     assert "PET_VIRTUAL_LOCAL_RANK" not in silenced
 
@@ -115,26 +115,28 @@ def test_false_silences_the_variables_of_a_flag_and_scripts_are_out_of_the_quest
 def test_a_function_is_called_what_people_call_it() -> None:
     import functools
 
-    assert name_of(name_of) == "name_of"
-    assert name_of(functools.partial(name_of, 1)) == "name_of"
-    assert name_of("".split) == "str.split"
-    assert name_of(functools.lru_cache(lambda: 1)) == "test_a_function_is_called_what_people_call_it.<locals>.<lambda>"
+    assert format_name(format_name) == "format_name"
+    assert format_name(functools.partial(format_name, 1)) == "format_name"
+    assert format_name("".split) == "str.split"
+    assert (
+        format_name(functools.lru_cache(lambda: 1)) == "test_a_function_is_called_what_people_call_it.<locals>.<lambda>"
+    )
 
 
 def test_the_end_of_a_run_is_left_for_who_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     end = Exit(7, "", VERDICT)
     path = tmp_path / "end.json"
     monkeypatch.setenv(END_FILE, str(path))
-    Failures("h1", None).tell_end(end, "train.py", "")
+    Failures("h1", None).report_end(end, "train.py", "")
     found = ending.read(str(path))
-    assert found == ending.Ended(exit_code=7, reason="a worker failed", round=4, failures=(CAUSE,))
+    assert found == ending.RunOutcome(exit_code=7, reason="a worker failed", round=4, failures=(CAUSE,))
 
 
 @pytest.mark.parametrize(("last", "ranks"), [(4, (2, 3)), (3, ())])
 def test_only_ranks_of_the_last_round_are_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int, ranks: tuple[int, ...]
 ) -> None:
-    share = Share(
+    share = NodeAssignment(
         **dict.fromkeys(("world_size", "group_world_size", "role_world_size", "master_port"), 4),
         ranks=(2, 3),
         shape=(4,),
@@ -145,14 +147,14 @@ def test_only_ranks_of_the_last_round_are_left(
     monkeypatch.setenv(END_FILE, str(tmp_path / "end.json"))
     failures = Failures("h1", None)
     failures.begin(last, share, lambda local_rank: "")
-    failures.tell_end(Exit(0, "", Verdict(kind="success", exit_code=0, round=4, reason="done")), "train.py", "")
+    failures.report_end(Exit(0, "", Verdict(kind="success", exit_code=0, round=4, reason="done")), "train.py", "")
     found = ending.read(str(tmp_path / "end.json"))
-    assert found == ending.Ended(exit_code=0, reason="done", round=4, ranks=ranks)
+    assert found == ending.RunOutcome(exit_code=0, reason="done", round=4, ranks=ranks)
 
 
 def test_an_end_that_cannot_be_left_is_told(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv(END_FILE, "/proc/no/such/place")
-    Failures("h1", None).tell_end(Exit(7, "", VERDICT), "train.py", "")
+    Failures("h1", None).report_end(Exit(7, "", VERDICT), "train.py", "")
     assert "train.py FAILED" in capfd.readouterr().err
 
 
@@ -161,7 +163,9 @@ def test_an_error_is_left_with_its_hint(
 ) -> None:
     monkeypatch.setenv(END_FILE, str(tmp_path / "end.json"))
     assert cli.report(TemporaryError("no store", "start one"), "meshrun") == 75
-    assert ending.read(str(tmp_path / "end.json")) == ending.Ended(exit_code=75, reason="no store", hint="start one")
+    assert ending.read(str(tmp_path / "end.json")) == ending.RunOutcome(
+        exit_code=75, reason="no store", hint="start one"
+    )
     assert not capfd.readouterr().err
 
 
@@ -203,7 +207,7 @@ GROUP = """  + Exception Group Traceback (most recent call last):
 def test_the_first_line_of_a_failure_names_the_exception(message: str | None, said: str) -> None:
     from dataclasses import replace
 
-    error = WorkerFailed(Ending(title="train", failures=(replace(CAUSE, message=message),), outcome="no restarts"))
+    error = WorkerFailed(JobFailure(title="train", failures=(replace(CAUSE, message=message),), outcome="no restarts"))
     assert str(error).splitlines()[0] == f"train: rank 3 on h2 {said}"
 
 
@@ -224,29 +228,29 @@ class LeavesWhenLoaded(Exception):
 
 @pytest.mark.parametrize("error", [LeavesWhenPickled(), LeavesWhenLoaded()])
 def test_an_exception_that_would_leave_in_its_pickle_ends_nobody(tmp_path: Path, error: Exception) -> None:
-    call = Call(str(tmp_path))
-    call.keep_exception(1, 0, error)
-    assert call.exception(1, 0) is None
+    call = FunctionCall(str(tmp_path))
+    call.write_exception(1, 0, error)
+    assert call.read_exception(1, 0) is None
 
 
 def test_a_result_that_would_leave_in_its_pickle_is_told(tmp_path: Path) -> None:
-    call = Call(str(tmp_path))
+    call = FunctionCall(str(tmp_path))
     with pytest.raises(LauncherError, match=r"cannot be pickled: SystemExit: 7$"):
-        call.keep_result(1, 0, [b"much", LeavesWhenPickled()])
+        call.write_result(1, 0, [b"much", LeavesWhenPickled()])
     assert not list(tmp_path.iterdir())  # on a full disk, how it ended wants the space
-    call.keep_result(1, 0, LeavesWhenLoaded())
+    call.write_result(1, 0, LeavesWhenLoaded())
     with pytest.raises(LauncherError, match=r"the result of rank 0 cannot be loaded: SystemExit: 7$"):
-        call.result(1, 0)
+        call.read_result(1, 0)
 
 
 def test_an_exception_without_words_is_still_named() -> None:
-    assert said(LeavesWhenPickled()) == "LeavesWhenPickled: <exception str() failed>"
+    assert format_error(LeavesWhenPickled()) == "LeavesWhenPickled: <exception str() failed>"
 
 
 def test_a_hint_is_shown_once() -> None:
     import traceback
 
-    shown = "".join(traceback.format_exception(noted(noted(UsageError("wrong", "do right")))))
+    shown = "".join(traceback.format_exception(add_hint(add_hint(UsageError("wrong", "do right")))))
     assert shown.count("hint: do right") == 1
 
 

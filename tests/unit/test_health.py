@@ -12,9 +12,9 @@ import pytest
 from launcher import cli, health
 from launcher.config import Config
 from launcher.devices import Inventory
-from launcher.devices.choose import worker_devices
+from launcher.devices.choose import assign_devices
 from launcher.errors import UnfitError, UsageError
-from launcher.health.pauses import Pauses
+from launcher.health.pauses import Backoff
 from launcher.node import Device
 
 
@@ -23,8 +23,8 @@ def config(*words: str) -> Config:
 
 
 def test_pauses_grow_from_one_second_to_a_minute_and_the_last_look_is_at_the_limit() -> None:
-    pauses, now, found = Pauses(600, now=1000), 1000.0, []
-    while (pause_s := pauses.after(now)) is not None:
+    pauses, now, found = Backoff(600, now=1000), 1000.0, []
+    while (pause_s := pauses.take_pause(now)) is not None:
         found.append(pause_s)
         now += pause_s
     assert found[:8] == [1, 2, 4, 8, 16, 32, 60, 60]
@@ -33,8 +33,8 @@ def test_pauses_grow_from_one_second_to_a_minute_and_the_last_look_is_at_the_lim
 
 
 def test_a_look_that_took_longer_than_the_limit_was_the_last() -> None:
-    assert Pauses(5, now=0).after(5.1) is None
-    assert Pauses(0, now=0).after(0) is None
+    assert Backoff(5, now=0).take_pause(5.1) is None
+    assert Backoff(0, now=0).take_pause(0) is None
 
 
 def test_a_health_check_is_a_command_and_its_limit_a_time() -> None:
@@ -50,7 +50,7 @@ def test_a_health_check_is_a_command_and_its_limit_a_time() -> None:
 
 def test_one_machine_too_is_waited_for_so_long() -> None:
     made = config("--start-timeout=7")
-    assert made.terms == {"start_timeout_s": 7}
+    assert made.settings == {"start_timeout_s": 7}
     assert not made.notes
 
 
@@ -64,7 +64,7 @@ def room(monkeypatch: pytest.MonkeyPatch, directory: Path, found: SimpleNamespac
     monkeypatch.setattr(os, "statvfs", lambda path: found)
     monkeypatch.setattr(os, "geteuid", lambda: user)
     try:
-        health.require_room(config("--log-dir", str(directory)))
+        health.require_log_space(config("--log-dir", str(directory)))
     except UnfitError as error:
         return str(error).replace(str(directory), "DIR")
     return "room"
@@ -93,16 +93,16 @@ def test_what_is_kept_for_root_is_room_for_root(monkeypatch: pytest.MonkeyPatch,
 
 def test_a_log_directory_that_is_gone_or_read_only_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(UnfitError, match="cannot be looked at: No such file or directory"):
-        health.require_room(config("--log-dir", str(tmp_path / "gone")))
+        health.require_log_space(config("--log-dir", str(tmp_path / "gone")))
     monkeypatch.setattr(os, "access", lambda *words, **options: False)
     with pytest.raises(UnfitError, match="is not writable"):
-        health.require_room(config("--log-dir", str(tmp_path)))
+        health.require_log_space(config("--log-dir", str(tmp_path)))
 
 
 def test_logs_that_are_not_kept_need_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "statvfs", lambda path: disk(f_bavail=0))
-    health.require_room(config())
-    health.require_room(config("--log-dir", os.devnull))
+    health.require_log_space(config())
+    health.require_log_space(config("--log-dir", os.devnull))
 
 
 class Gpus:
@@ -116,24 +116,24 @@ class Gpus:
     def detect(self, environ: Mapping[str, str]) -> Inventory:
         found = range(8 - self._silent)
         devices = tuple(Device(kind="nvidia", index=at, id=f"GPU-{at}", visible=str(at)) for at in found)
-        return Inventory(devices, f"{len(found)} found by NVML", silent=self._silent)
+        return Inventory(devices, f"{len(found)} found by NVML", unresponsive_count=self._silent)
 
 
 @pytest.mark.parametrize("asked", [None, "auto", "gpu"])
 def test_a_device_that_does_not_answer_is_no_device_less(asked: str | None) -> None:
     with pytest.raises(UnfitError) as caught:
-        worker_devices(asked, 1, {}, accelerators=[Gpus(silent=1)])
+        assign_devices(asked, 1, {}, accelerators=[Gpus(silent=1)])
     assert str(caught.value) == "1 of 8 devices does not answer (7 found by NVML)"
     assert caught.value.hint == "see dmesg; --nproc-per-node=7 goes without"
-    assert len(worker_devices(7, 1, {}, accelerators=[Gpus(silent=1)])[0]) == 7
-    assert len(worker_devices(asked, 1, {}, accelerators=[Gpus(silent=0)])[0]) == 8
+    assert len(assign_devices(7, 1, {}, accelerators=[Gpus(silent=1)])[0]) == 7
+    assert len(assign_devices(asked, 1, {}, accelerators=[Gpus(silent=0)])[0]) == 8
 
 
 def test_a_node_with_fewer_devices_than_were_asked_for_is_not_fit() -> None:
     request = config("--devices=nvidia:9").devices
     with pytest.raises(UnfitError, match="9 are asked for, 8 are there"):
-        worker_devices(None, 1, {}, request=request, accelerators=[Gpus(silent=0)])
+        assign_devices(None, 1, {}, request=request, accelerators=[Gpus(silent=0)])
     with pytest.raises(UnfitError, match="9 are asked for, 7 are there"):
-        worker_devices(None, 1, {}, request=request, accelerators=[Gpus(silent=1)])
+        assign_devices(None, 1, {}, request=request, accelerators=[Gpus(silent=1)])
     request = config("--devices=nvidia:7").devices
-    assert len(worker_devices(None, 1, {}, request=request, accelerators=[Gpus(silent=1)])[0]) == 7
+    assert len(assign_devices(None, 1, {}, request=request, accelerators=[Gpus(silent=1)])[0]) == 7

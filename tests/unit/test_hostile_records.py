@@ -20,9 +20,15 @@ from launcher.mesh import parse
 from launcher.node import Device, Slot
 from launcher.output.layout import LogLayout
 from launcher.placement import Costs, Limits
-from launcher.roster import RosterPlanner
-from launcher.roster.description import Description, Share, describe, read_share, write_share
-from launcher.workers import WorkerMaker
+from launcher.roster import PlannerAdapter
+from launcher.roster.description import (
+    Description,
+    NodeAssignment,
+    decode_assignment,
+    encode_assignment,
+    encode_description,
+)
+from launcher.workers import WorkerSpecBuilder
 from rendezvous import records
 from rendezvous.errors import RecordError
 from rendezvous.events import Action, Event, Log, MakePlan, RoundFailed, RoundStopped, Start, StartRound, StopRound
@@ -39,10 +45,14 @@ class Job(Bench):
     """A member that leads a round of its own node and of "other", which is played by records."""
 
     def __init__(self) -> None:
-        self.planner = RosterPlanner(MESH, Limits(), Costs())
+        self.planner = PlannerAdapter(MESH, Limits(), Costs())
         self.round = 0  # that runs here
         super().__init__(
-            options={"description": describe(NODE), "sizer": self.planner.size, "presence_address": "10.0.0.1:7000"},
+            options={
+                "description": encode_description(NODE),
+                "sizer": self.planner.compute_size,
+                "presence_address": "10.0.0.1:7000",
+            },
             max_restarts=10**6,
             no_progress_rounds=10**6,
             join_grace_s=1.0,
@@ -52,13 +62,15 @@ class Job(Bench):
         self.tell(Start())
         self.keys = self.job
         other = Member(
-            member_id="other", node_name="other", boot_id="b", description=describe(OTHER), worker_port=4001,
+            member_id="other", node_name="other", boot_id="b", description=encode_description(OTHER), worker_port=4001,
             presence_address="10.0.0.2:7000",
         )  # fmt: skip
         lease = self.store.lease_grant(10**9).id
-        self.record(self.keys.member("other"), other, lease)
-        self.record(self.keys.drain("elsewhere"), Drain(node_name="elsewhere"))
-        self.record(self.keys.command("token"), Command(kind="undrain", target="elsewhere", answer="it is not here"))
+        self.record(self.keys.make_member_key("other"), other, lease)
+        self.record(self.keys.make_drain_key("elsewhere"), Drain(node_name="elsewhere"))
+        self.record(
+            self.keys.make_command_key("token"), Command(kind="undrain", target="elsewhere", answer="it is not here")
+        )
         self.record(self.keys.stop, Stop(round=0, reason="none", mode="kill"))
         self.wait(2.0)
         self.go_on()
@@ -81,7 +93,7 @@ class Job(Bench):
                 case StartRound(number, _, _, _, text):
                     self.round = number
                     try:
-                        share = read_share(text)
+                        share = decode_assignment(text)
                         assert share.master_addr
                         assert share.master_addr.isprintable()
                         assert all(0 <= rank < share.world_size for rank in share.ranks)
@@ -100,7 +112,7 @@ class Job(Bench):
             stop, seal = self.protocol.read(Stop, self.keys.stop), self.protocol.read(Seal, self.keys.round)
             if stop is not None and seal is not None:
                 stopped = Status(round=stop.round, plan_token=seal.plan_token, is_stopped=True)
-                self.record(self.keys.status("other"), stopped)
+                self.record(self.keys.make_status_key("other"), stopped)
             self.wait(3.0)
 
 
@@ -165,12 +177,14 @@ def test_a_share_that_does_not_fit_this_node_or_job_is_refused(fields: dict[str,
     slots = [Slot(index=index, devices=(Device(kind="cpu", index=0, id="cpu0", visible=""),)) for index in (0, 1)]
     layout = LogLayout(log_dir="/dev/null", run_id="job")
     mesh = parse("dp=*,tp=2")
-    maker = WorkerMaker(config=cli.parse(["train.py"], {}), mesh=mesh, slots=slots, host="h", layout=layout, parent={})
-    share = Share(
+    maker = WorkerSpecBuilder(
+        config=cli.parse(["train.py"], {}), mesh=mesh, slots=slots, host="h", layout=layout, parent={}
+    )
+    share = NodeAssignment(
         ranks=(0, 1), world_size=4, shape=(2, 2), group_rank=0, group_world_size=2, role_ranks=(0, 1),
         role_world_size=4, master_addr="h", master_port=1,
     )  # fmt: skip
-    assert maker.read(write_share(share)) == share
+    assert maker.read_assignment(encode_assignment(share)) == share
     with pytest.raises(RecordError) as caught:
-        maker.read(write_share(replace(share, **fields)))
+        maker.read_assignment(encode_assignment(replace(share, **fields)))
     assert str(caught.value) == why

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.controllers.hostlist import hosts
+from launcher.controllers.hostlist import expand_hostlist
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from launcher.controllers.hostlist import hosts
     ],
 )
 def test_a_list_stands_for_its_hosts_in_order(text: str, names: list[str]) -> None:
-    assert list(hosts(text)) == names
+    assert list(expand_hostlist(text)) == names
 
 
 @pytest.mark.parametrize(
@@ -40,17 +40,17 @@ def test_a_list_stands_for_its_hosts_in_order(text: str, names: list[str]) -> No
 )  # fmt: skip
 def test_what_is_no_list_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
-        list(hosts(text))
+        list(expand_hostlist(text))
 
 
 def test_the_first_of_very_many_hosts_is_there_at_once() -> None:
-    assert list(islice(hosts("n[0-999999999]r[0-999999999]"), 2)) == ["n0r0", "n0r1"]
+    assert list(islice(expand_hostlist("n[0-999999999]r[0-999999999]"), 2)) == ["n0r0", "n0r1"]
 
 
 @given(st.text(alphabet="ab[]-,0129 \n²", max_size=12))
 def test_any_text_gives_names_or_an_error(text: str) -> None:
     try:
-        names = list(islice(hosts(text), 100))
+        names = list(islice(expand_hostlist(text), 100))
     except ValueError:
         return
     assert names

@@ -10,17 +10,17 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from launcher import cli, mesh, workers
-from launcher.binding import Binding
-from launcher.binding.here import Bound
+from launcher.binding import CpuBinding
+from launcher.binding.here import NodeBinding
 from launcher.config import Config
 from launcher.node import Device, Slot
 from launcher.options.warm import CALL_VARIABLE
 from launcher.output.layout import LogLayout
-from launcher.roster import Share
-from launcher.warden import ImageSpec, WorkerSpec
-from launcher.workers import WorkerMaker
-from launcher.workers.commands import fork_server
-from launcher.workers.image import foreseen, image
+from launcher.roster import NodeAssignment
+from launcher.warden import ForkServerSpec, WorkerSpec
+from launcher.workers import WorkerSpecBuilder
+from launcher.workers.commands import make_fork_server_argv
+from launcher.workers.image import make_fork_server_spec, predict_slots
 
 
 def parse(*words: str, **environ: str) -> Config:
@@ -41,17 +41,17 @@ def slots(count: int, kind: str = "cpu") -> list[Slot]:
 def specs(config: Config, found: Sequence[Slot], parent: Mapping[str, str], round: int, first: int) -> list[WorkerSpec]:
     """The workers of a round in which this node has ranks from `first` on, of a world with three more."""
     count, size = len(found), first + len(found) + 3
-    grid = config.mesh or mesh.DEFAULT
+    grid = config.mesh or mesh.DEFAULT_MESH
     ranks = tuple(range(first, first + count))
-    share = Share(
+    share = NodeAssignment(
         ranks=ranks, world_size=size, shape=(size, *(1 for _ in grid.axes[1:])), group_rank=round, group_world_size=4,
         role_ranks=ranks, role_world_size=size, master_addr=f"10.0.0.{round}", master_port=29500 + round,
     )  # fmt: skip
-    maker = WorkerMaker(
+    maker = WorkerSpecBuilder(
         config=config, mesh=grid, slots=found, host="h1",
         layout=LogLayout(log_dir="/dev/null", run_id=config.run_id or "drawn"), parent=parent,
     )  # fmt: skip
-    return maker.make(round, round - 1, share, None)
+    return maker.make_specs(round, round - 1, share, None)
 
 
 @pytest.mark.parametrize("count", [1, 2, 8])
@@ -68,7 +68,7 @@ def test_the_image_says_nothing_that_a_worker_of_any_round_does_not_say(
     words: tuple[str, ...], count: int, parent: dict[str, str]
 ) -> None:
     config, found = asked(*words), slots(count, "nvidia")[: 4 if parent else 8]
-    spec = image(config, found, parent)
+    spec = make_fork_server_spec(config, found, parent)
     told = [worker for round in (1, 2, 7) for worker in specs(config, found, parent, round, first=5 * round)]
     assert {worker.unset for worker in told} == {spec.unset}
     for worker in told:
@@ -79,32 +79,32 @@ def test_the_image_says_nothing_that_a_worker_of_any_round_does_not_say(
 
 
 def test_libraries_find_in_the_image_how_many_threads_they_may_have() -> None:
-    assert image(asked(), slots(8), {}).env["OMP_NUM_THREADS"] == "1"
-    assert "OMP_NUM_THREADS" not in image(asked(), slots(1), {}).env
-    assert "OMP_NUM_THREADS" not in image(asked(), slots(8), {"OMP_NUM_THREADS": "4"}).env
+    assert make_fork_server_spec(asked(), slots(8), {}).env["OMP_NUM_THREADS"] == "1"
+    assert "OMP_NUM_THREADS" not in make_fork_server_spec(asked(), slots(1), {}).env
+    assert "OMP_NUM_THREADS" not in make_fork_server_spec(asked(), slots(8), {"OMP_NUM_THREADS": "4"}).env
 
 
 def test_workers_with_cpus_of_their_own_give_the_image_all_of_these_and_the_least_number_of_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert workers.bound(asked(), slots(2)) is None
-    bindings = (Binding(frozenset({0, 1, 2}), "", 3), Binding(frozenset({4, 5}), "", 2))
-    monkeypatch.setattr("launcher.workers.image.bound", lambda config, slots: Bound(bindings, ()))
-    spec = image(asked("--numa-binding=exclusive"), slots(2), {})
+    assert workers.bind_workers(asked(), slots(2)) is None
+    bindings = (CpuBinding(frozenset({0, 1, 2}), "", 3), CpuBinding(frozenset({4, 5}), "", 2))
+    monkeypatch.setattr("launcher.workers.image.bind_workers", lambda config, slots: NodeBinding(bindings, ()))
+    spec = make_fork_server_spec(asked("--numa-binding=exclusive"), slots(2), {})
     assert (spec.affinity, spec.env["OMP_NUM_THREADS"]) == (frozenset({0, 1, 2, 4, 5}), "2")
 
 
 def test_so_many_processes_wait_as_the_sets_hold() -> None:
-    spec = image(asked("--standby=2", "--max-restarts=1", "--preload=a,b.c"), slots(4), {})
+    spec = make_fork_server_spec(asked("--standby=2", "--max-restarts=1", "--preload=a,b.c"), slots(4), {})
     assert (spec.modules, spec.standby) == (("a", "b.c"), 8)
 
 
 def test_the_image_of_numbered_workers_of_torch_needs_no_look_at_devices() -> None:
     config = asked("--nproc-per-node=4", "--framework=torch")
-    early = foreseen(config, {})
+    early = predict_slots(config, {})
     assert len(early) == 4
-    known = image(config, slots(4), {})
-    assert image(config, early, {}) == known._replace(
+    known = make_fork_server_spec(config, slots(4), {})
+    assert make_fork_server_spec(config, early, {}) == known._replace(
         env={name: value for name, value in known.env.items() if name != "LAUNCHER_WORKER_DEVICES"}
     )
 
@@ -119,7 +119,7 @@ def test_the_image_of_numbered_workers_of_torch_needs_no_look_at_devices() -> No
     ids=" ".join,
 )  # fmt: skip
 def test_where_it_depends_on_devices_the_image_waits_for_a_look_at_them(words: tuple[str, ...]) -> None:
-    assert foreseen(asked(*words), {}) == ()
+    assert predict_slots(asked(*words), {}) == ()
 
 
 @pytest.mark.parametrize(
@@ -133,36 +133,36 @@ def test_where_it_depends_on_devices_the_image_waits_for_a_look_at_them(words: t
 def test_a_fork_runs_what_an_exec_would_have_run(words: tuple[str, ...], forked: tuple[str, ...]) -> None:
     config = parse(*words)
     (spec,) = specs(config, slots(1), {}, 1, 0)
-    assert spec.warm == forked
+    assert spec.fork_argv == forked
     plain = {"script": (), "module": ("-m",)}[forked[0]]
     assert spec.argv == (sys.executable, "-u", *plain, *forked[1:])
-    assert fork_server(config, is_jax=False)[3:] == forked
+    assert make_fork_server_argv(config, is_jax=False)[3:] == forked
 
 
 def test_by_run_path_and_for_a_function_a_fork_runs_the_same_text() -> None:
     config = parse("--run-path", "train.py", "x")
     (spec,) = specs(config, slots(1), {}, 1, 0)
     assert spec.argv[2] == "-c"
-    assert spec.warm == ("code", *spec.argv[3:])
+    assert spec.fork_argv == ("code", *spec.argv[3:])
     words = ("--no-python", "python3", "-X", "utf8", "-I", "-u", "-c", "import x", "train")
     (spec,) = specs(parse(*words, **{CALL_VARIABLE: "/tmp/call"}), slots(1), {}, 1, 0)
-    assert (spec.argv, spec.warm) == (words[1:], ("code", "import x", "train"))
-    server = fork_server(parse(*words, **{CALL_VARIABLE: "/tmp/call"}), is_jax=False)
+    assert (spec.argv, spec.fork_argv) == (words[1:], ("code", "import x", "train"))
+    server = make_fork_server_argv(parse(*words, **{CALL_VARIABLE: "/tmp/call"}), is_jax=False)
     assert server[:5] == words[1:6]
-    assert server[6:] == spec.warm
+    assert server[6:] == spec.fork_argv
 
 
 def test_a_fork_of_jax_begins_as_its_workers_begin() -> None:
     config = parse("--framework=jax", "train.py", "x")
     (spec,) = specs(config, slots(1), {}, 1, 0)
-    assert spec.warm == ("script", *spec.argv[2:])
-    assert spec.warm[-3:] == ("script", "train.py", "x")
-    assert fork_server(config, is_jax=True)[3:] == spec.warm
+    assert spec.fork_argv == ("script", *spec.argv[2:])
+    assert spec.fork_argv[-3:] == ("script", "train.py", "x")
+    assert make_fork_server_argv(config, is_jax=True)[3:] == spec.fork_argv
 
 
 def test_without_the_option_workers_are_started_by_exec_alone() -> None:
     (spec,) = specs(cli.parse(["train.py"], {}), slots(1), {}, 1, 0)
-    assert spec.warm == ()
+    assert spec.fork_argv == ()
 
 
 def test_a_start_without_the_option_imports_nothing_for_it() -> None:
@@ -177,5 +177,5 @@ def test_a_start_without_the_option_imports_nothing_for_it() -> None:
 
 def test_the_environments_of_made_up_places_hold_for_every_slot() -> None:
     """Not only for the first and the last: one worker in the middle may differ."""
-    spec: ImageSpec = image(asked("--device-binding=visible"), slots(3, "nvidia"), {})
+    spec: ForkServerSpec = make_fork_server_spec(asked("--device-binding=visible"), slots(3, "nvidia"), {})
     assert "CUDA_VISIBLE_DEVICES" not in spec.env

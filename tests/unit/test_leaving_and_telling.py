@@ -14,17 +14,17 @@ import pytest
 from launcher import config, credentials, options, worker
 from launcher.config import Config
 from launcher.credentials import Credentials
-from launcher.departure import FILE_INTERVAL_S, Departure
+from launcher.departure import FILE_INTERVAL_S, Termination
 from launcher.errors import UsageError
-from launcher.options.network import Network
-from launcher.reporting.narrator import STANDING_S, Narrator
-from launcher.roster.description import Share
+from launcher.options.network import StoreConfig
+from launcher.reporting.narrator import STABLE_S, RoundLog
+from launcher.roster.description import NodeAssignment
 from launcher.workers import hearing as hearing_module
-from launcher.workers.hearing import Hearing
+from launcher.workers.hearing import CheckpointSocket
 from rendezvous.events import LeaveRequest, StartRound
 
-ETCD = Network(backend="etcd", endpoints=("h:2379",))
-SERVED = Network(backend="served", endpoints=("h:29400",))
+ETCD = StoreConfig(backend="etcd", endpoints=("h:2379",))
+SERVED = StoreConfig(backend="served", endpoints=("h:29400",))
 
 
 def resolve(*words: str) -> Config:
@@ -35,38 +35,38 @@ def resolve(*words: str) -> Config:
 
 
 def test_a_preemption_signal_stops_workers_by_sigterm_and_others_are_passed_on() -> None:
-    departure = Departure(resolve("--preemption-signal=SIGUSR1"))
+    departure = Termination(resolve("--preemption-signal=SIGUSR1"))
     assert "SIGUSR1" in departure.signals
-    assert departure.told(signal.SIGUSR1) == LeaveRequest("SIGUSR1 announces a preemption", 128 + signal.SIGUSR1)
+    assert departure.take_signal(signal.SIGUSR1) == LeaveRequest("SIGUSR1 announces a preemption", 128 + signal.SIGUSR1)
     assert departure.signum == signal.SIGTERM
-    assert departure.told(signal.SIGTERM) is None
-    departure = Departure(resolve())
-    assert departure.told(signal.SIGHUP) == LeaveRequest("stopped by SIGHUP", 129)
+    assert departure.take_signal(signal.SIGTERM) is None
+    departure = Termination(resolve())
+    assert departure.take_signal(signal.SIGHUP) == LeaveRequest("stopped by SIGHUP", 129)
     assert departure.signum == signal.SIGHUP
 
 
 def test_a_preemption_file_is_looked_for_once_a_second(tmp_path: Path) -> None:
     file = tmp_path / "going"
-    departure = Departure(resolve(f"--preemption-file={file}"))
-    assert departure.looked(10.0) is None
+    departure = Termination(resolve(f"--preemption-file={file}"))
+    assert departure.check_file(10.0) is None
     assert departure.wake_at == 10.0 + FILE_INTERVAL_S
     file.touch()
-    assert departure.looked(10.5) is None
-    assert departure.looked(11.0) == LeaveRequest(f"{file} announces a preemption", 143)
-    assert departure.looked(20.0) is None
+    assert departure.check_file(10.5) is None
+    assert departure.check_file(11.0) == LeaveRequest(f"{file} announces a preemption", 143)
+    assert departure.check_file(20.0) is None
     assert departure.wake_at == float("inf")
 
 
 def test_without_a_file_nothing_is_looked_for() -> None:
-    assert Departure(resolve()).wake_at == float("inf")
-    assert Departure(resolve()).looked(1.0) is None
+    assert Termination(resolve()).wake_at == float("inf")
+    assert Termination(resolve()).check_file(1.0) is None
 
 
 # --- told by workers ---
 
 
 def test_a_worker_tells_its_agent_of_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    hearing = Hearing()
+    hearing = CheckpointSocket()
     for name, value in {**hearing.environment, "LAUNCHER_ROUND": "3"}.items():
         monkeypatch.setenv(name, value)
     assert worker.checkpoint_saved()
@@ -83,7 +83,7 @@ def test_without_an_agent_that_listens_nothing_happens(monkeypatch: pytest.Monke
 
 
 def test_what_is_no_such_message_is_not_heard() -> None:
-    hearing = Hearing()
+    hearing = CheckpointSocket()
     place, _, token = hearing.environment[worker.SOCKET_VARIABLE].partition(":")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         for message in ("", " saved", " saved x", " other 3", " saved " + "9" * 500, " saved 4"):
@@ -94,7 +94,7 @@ def test_what_is_no_such_message_is_not_heard() -> None:
 
 
 def test_what_does_not_begin_with_the_token_is_dropped_before_it_wakes_the_agent() -> None:
-    hearing = Hearing()
+    hearing = CheckpointSocket()
     place, _, token = hearing.environment[worker.SOCKET_VARIABLE].partition(":")
     others = [token[:at] + ("1" if token[at] == "0" else "0") + token[at + 1 :] for at in range(len(token))]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
@@ -112,7 +112,7 @@ def test_where_the_kernel_drops_nothing_the_token_is_looked_at_and_little_is_tak
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(hearing_module, "_ATTACH_FILTER", -1)
-    hearing = Hearing()
+    hearing = CheckpointSocket()
     place, _, token = hearing.environment[worker.SOCKET_VARIABLE].partition(":")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)
@@ -128,7 +128,7 @@ def test_where_the_kernel_drops_nothing_the_token_is_looked_at_and_little_is_tak
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
 def test_other_users_are_not_heard_even_if_they_know_the_token() -> None:
-    hearing = Hearing()
+    hearing = CheckpointSocket()
     place, _, token = hearing.environment[worker.SOCKET_VARIABLE].partition(":")
     pid = os.fork()
     if pid == 0:
@@ -150,7 +150,7 @@ def test_secrets_come_from_variables_or_from_files_that_they_name(tmp_path: Path
     path = str(tmp_path / "password")
     environ = {"LAUNCHER_ETCD_USER": "me", "LAUNCHER_ETCD_PASSWORD_FILE": path, "LAUNCHER_JOB_SECRET": "s"}
     assert credentials.read(ETCD, environ) == Credentials("me", "p w", "", b"s")
-    named = Network(backend="etcd", endpoints=("h:1",), user="you", password_file=path)
+    named = StoreConfig(backend="etcd", endpoints=("h:1",), user="you", password_file=path)
     assert credentials.read(named, {}) == Credentials("you", "p w", "", b"")
     assert credentials.read(SERVED, {"LAUNCHER_STORE_TOKEN": "t", "LAUNCHER_ETCD_USER": "me"}) == Credentials(token="t")
     assert credentials.read(ETCD, {}) == Credentials()
@@ -176,7 +176,7 @@ def test_half_a_pair_and_one_too_many_are_refused(environ: dict[str, str]) -> No
 
 # --- told to people ---
 
-SHARE = Share(
+SHARE = NodeAssignment(
     ranks=(8, 9, 10, 11), world_size=224, shape=(4, 7, 8), group_rank=1, group_world_size=28, role_ranks=(8, 9, 10, 11),
     role_world_size=224, master_addr="h", master_port=1, summary="28 of 31 nodes, 224 ranks, dp=7; spares h4, h9, h11",
 )  # fmt: skip
@@ -187,10 +187,10 @@ def told(capfd: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def test_every_round_of_several_nodes_is_told_by_each_of_them(capfd: pytest.CaptureFixture[str]) -> None:
-    narrator = Narrator(is_alone=False, max_restarts=3)
-    narrator.begins(StartRound(1, 0, 224, "h:1", ""), SHARE)
-    narrator.ends(1, "node h17 lost in round 1")
-    narrator.begins(StartRound(2, 1, 224, "h:1", ""), SHARE)
+    narrator = RoundLog(is_standalone=False, max_restarts=3)
+    narrator.log_start(StartRound(1, 0, 224, "h:1", ""), SHARE)
+    narrator.log_end(1, "node h17 lost in round 1")
+    narrator.log_start(StartRound(2, 1, 224, "h:1", ""), SHARE)
     assert told(capfd) == [
         "meshrun: round 1: 28 of 31 nodes, 224 ranks, dp=7; spares h4, h9, h11; ranks 8-11 here",
         "meshrun: round 1 ends: node h17 lost in round 1",
@@ -199,21 +199,21 @@ def test_every_round_of_several_nodes_is_told_by_each_of_them(capfd: pytest.Capt
 
 
 def test_on_one_machine_only_restarts_are_told(capfd: pytest.CaptureFixture[str]) -> None:
-    narrator = Narrator(is_alone=True, max_restarts=3)
-    narrator.begins(StartRound(1, 0, 4, "h:1", ""), SHARE)
-    narrator.ends(1, "a worker failed")
-    narrator.begins(StartRound(2, 1, 4, "h:1", ""), SHARE)
+    narrator = RoundLog(is_standalone=True, max_restarts=3)
+    narrator.log_start(StartRound(1, 0, 4, "h:1", ""), SHARE)
+    narrator.log_end(1, "a worker failed")
+    narrator.log_start(StartRound(2, 1, 4, "h:1", ""), SHARE)
     assert told(capfd) == ["meshrun: round 2 starts with 4 workers, 1 of 3 restarts used"]
 
 
 def test_what_is_waited_for_is_told_once_and_only_when_it_lasts(capfd: pytest.CaptureFixture[str]) -> None:
-    narrator = Narrator(is_alone=False, max_restarts=0)
+    narrator = RoundLog(is_standalone=False, max_restarts=0)
     narrator.note("waiting for nodes: 2 are present")
-    narrator.waits(10.0)
+    narrator.log_waiting(10.0)
     assert told(capfd) == []
-    assert narrator.wake_at == 10.0 + STANDING_S
-    narrator.waits(narrator.wake_at)
-    narrator.waits(30.0)
+    assert narrator.wake_at == 10.0 + STABLE_S
+    narrator.log_waiting(narrator.wake_at)
+    narrator.log_waiting(30.0)
     assert told(capfd) == ["meshrun: waiting for nodes: 2 are present"]
     assert narrator.wake_at == math.inf
 
@@ -221,48 +221,48 @@ def test_what_is_waited_for_is_told_once_and_only_when_it_lasts(capfd: pytest.Ca
 def test_of_what_changes_quickly_something_is_told_now_and_then_and_the_last_in_the_end(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    narrator = Narrator(is_alone=False, max_restarts=0)
+    narrator = RoundLog(is_standalone=False, max_restarts=0)
     for count in range(21):  # an eighth of a second from one to the next
         narrator.note(f"{count} nodes are present")
-        narrator.waits(10.0 + count / 8)
+        narrator.log_waiting(10.0 + count / 8)
     assert told(capfd) == ["meshrun: 16 nodes are present"]
-    narrator.waits(narrator.wake_at)
+    narrator.log_waiting(narrator.wake_at)
     assert told(capfd) == ["meshrun: 20 nodes are present"]
 
 
 def test_what_happens_is_told_at_once_where_there_are_other_nodes(capfd: pytest.CaptureFixture[str]) -> None:
     for is_alone in (True, False):
-        narrator = Narrator(is_alone=is_alone, max_restarts=0)
+        narrator = RoundLog(is_standalone=is_alone, max_restarts=0)
         narrator.note("round 1 runs 4 ranks")
         narrator.note("the store is back", is_remark=True)
         assert told(capfd) == ([] if is_alone else ["meshrun: the store is back"])
-        narrator.waits(10.0)
-        narrator.waits(11.0)
+        narrator.log_waiting(10.0)
+        narrator.log_waiting(11.0)
         assert told(capfd) == ["meshrun: round 1 runs 4 ranks"]
 
 
 def test_a_node_that_does_not_lead_says_after_a_while_that_it_waits(capfd: pytest.CaptureFixture[str]) -> None:
-    narrator = Narrator(is_alone=False, max_restarts=0)
+    narrator = RoundLog(is_standalone=False, max_restarts=0)
     for at in (10.0, 11.0, 12.5, 13.0):
-        narrator.waits(at)
+        narrator.log_waiting(at)
     assert told(capfd) == ["meshrun: waiting for the first round: the agent that leads says what it waits for"]
-    narrator.begins(StartRound(1, 0, 224, "h:1", ""), SHARE)
+    narrator.log_start(StartRound(1, 0, 224, "h:1", ""), SHARE)
     told(capfd)
     for at in (20.0, 21.0, 22.5, 23.0):
-        narrator.waits(at)
+        narrator.log_waiting(at)
     assert told(capfd) == ["meshrun: waiting for the next round: the agent that leads says what it waits for"]
 
 
 def test_what_comes_from_elsewhere_makes_no_line_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
-    narrator = Narrator(is_alone=False, max_restarts=0)
-    narrator.ends(1, "lost\nmeshrun: all is well\x1b[2J")
+    narrator = RoundLog(is_standalone=False, max_restarts=0)
+    narrator.log_end(1, "lost\nmeshrun: all is well\x1b[2J")
     assert told(capfd) == ["meshrun: round 1 ends: lost\\nmeshrun: all is well\\x1b[2J"]
 
 
 def test_who_was_told_to_go_waits_for_no_round(capfd: pytest.CaptureFixture[str]) -> None:
-    narrator = Narrator(is_alone=False, max_restarts=0)
-    narrator.leaves()
-    narrator.waits(10.0)
+    narrator = RoundLog(is_standalone=False, max_restarts=0)
+    narrator.set_leaving()
+    narrator.log_waiting(10.0)
     assert narrator.wake_at == math.inf
-    narrator.waits(20.0)
+    narrator.log_waiting(20.0)
     assert told(capfd) == []

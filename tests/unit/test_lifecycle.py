@@ -10,31 +10,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.lifecycle import (
-    ECHO_WINDOW_S,
-    Action,
-    End,
+    SECONDARY_WINDOW_S,
+    ReportFailed,
+    ReportStopped,
+    ReportSucceeded,
     Round,
-    Signal,
-    Sweep,
-    TellFailed,
-    TellStopped,
-    TellSucceeded,
+    RoundAction,
+    SignalWorkers,
+    SweepRound,
+    WorkerExit,
 )
 
 TERM = signal.SIGTERM
 GOOD, BAD, ECHO = (0, False), (1, False), (1, True)
 
 
-def end(local_rank: int, how: tuple[int, bool]) -> End:
-    return End(local_rank, *how)
+def end(local_rank: int, how: tuple[int, bool]) -> WorkerExit:
+    return WorkerExit(local_rank, *how)
 
 
-def ended(*how: tuple[int, bool], workers: int = 2, now: float = 10.0) -> tuple[Round, list[Action]]:
+def ended(*how: tuple[int, bool], workers: int = 2, now: float = 10.0) -> tuple[Round, list[RoundAction]]:
     """A round whose first workers have ended so, and what came out of it."""
     round = Round(1, workers)
-    actions: list[Action] = []
+    actions: list[RoundAction] = []
     for local_rank, each in enumerate(how):
-        actions += round.ended(end(local_rank, each), now)
+        actions += round.take_exit(end(local_rank, each), now)
     return round, actions
 
 
@@ -42,49 +42,49 @@ def ended(*how: tuple[int, bool], workers: int = 2, now: float = 10.0) -> tuple[
     ("how", "told"),
     [
         ((GOOD,), []),
-        ((GOOD, GOOD), [TellSucceeded()]),
-        ((BAD,), [TellFailed(end(0, BAD))]),
-        ((GOOD, BAD), [TellFailed(end(1, BAD))]),
-        ((BAD, GOOD), [TellFailed(end(0, BAD))]),
-        ((BAD, BAD), [TellFailed(end(0, BAD))]),
+        ((GOOD, GOOD), [ReportSucceeded()]),
+        ((BAD,), [ReportFailed(end(0, BAD))]),
+        ((GOOD, BAD), [ReportFailed(end(1, BAD))]),
+        ((BAD, GOOD), [ReportFailed(end(0, BAD))]),
+        ((BAD, BAD), [ReportFailed(end(0, BAD))]),
         ((ECHO,), []),
-        ((ECHO, BAD), [TellFailed(end(1, BAD))]),
-        ((GOOD, ECHO), [TellFailed(end(1, ECHO))]),
+        ((ECHO, BAD), [ReportFailed(end(1, BAD))]),
+        ((GOOD, ECHO), [ReportFailed(end(1, ECHO))]),
     ],
 )
 def test_a_success_is_that_of_all_and_the_first_failure_is_told_once(
-    how: tuple[tuple[int, bool], ...], told: list[Action]
+    how: tuple[tuple[int, bool], ...], told: list[RoundAction]
 ) -> None:
     assert ended(*how)[1] == told
 
 
 def test_a_failure_that_looks_like_a_lost_peer_waits_a_moment_for_a_better_one() -> None:
     round, told = ended(ECHO, now=10.0)
-    assert (told, round.wake_at) == ([], 10.0 + ECHO_WINDOW_S)
-    assert round.passed(10.0 + ECHO_WINDOW_S / 2) == []
-    assert round.passed(10.0 + ECHO_WINDOW_S) == [TellFailed(end(0, ECHO))]
+    assert (told, round.wake_at) == ([], 10.0 + SECONDARY_WINDOW_S)
+    assert round.advance(10.0 + SECONDARY_WINDOW_S / 2) == []
+    assert round.advance(10.0 + SECONDARY_WINDOW_S) == [ReportFailed(end(0, ECHO))]
     assert round.wake_at == math.inf
 
 
 def test_a_stop_tells_first_what_was_held_back() -> None:
     round, _ = ended(ECHO)
-    assert round.stop(TERM, 5.0, 10.1) == [TellFailed(end(0, ECHO)), Signal(TERM)]
+    assert round.stop(TERM, 5.0, 10.1) == [ReportFailed(end(0, ECHO)), SignalWorkers(TERM)]
 
 
 def test_what_was_held_back_does_not_shorten_the_grace() -> None:
     round, _ = ended(ECHO, now=10.0)
     round.stop(TERM, 30.0, 10.1)
     assert round.wake_at == 40.1
-    assert round.passed(11.0) == []
+    assert round.advance(11.0) == []
 
 
 def test_a_stop_signals_once_waits_for_the_grace_and_then_sweeps() -> None:
     round = Round(1, 2)
-    assert round.stop(TERM, 5.0, 10.0) == [Signal(TERM)]
+    assert round.stop(TERM, 5.0, 10.0) == [SignalWorkers(TERM)]
     assert round.stop(TERM, 5.0, 11.0) == []
     assert round.wake_at == 15.0
-    assert round.passed(14.9) == []
-    assert round.passed(15.0) == [Sweep()]
+    assert round.advance(14.9) == []
+    assert round.advance(15.0) == [SweepRound()]
     assert round.wake_at == math.inf
 
 
@@ -99,8 +99,8 @@ def test_a_later_stop_can_only_shorten_the_grace(later_grace_s: float, deadline:
 def test_nobody_waits_for_a_grace_that_nobody_uses() -> None:
     round = Round(1, 2)
     round.stop(TERM, 5.0, 10.0)
-    assert round.ended(end(0, GOOD), 11.0) == []
-    assert round.ended(end(1, (-TERM, False)), 11.1) == [Sweep()]
+    assert round.take_exit(end(0, GOOD), 11.0) == []
+    assert round.take_exit(end(1, (-TERM, False)), 11.1) == [SweepRound()]
 
 
 @pytest.mark.parametrize(("how", "grace_s"), [((), 0.0), ((GOOD, GOOD), 5.0)])
@@ -108,20 +108,20 @@ def test_a_stop_without_grace_or_without_workers_sweeps_at_once(
     how: tuple[tuple[int, bool], ...], grace_s: float
 ) -> None:
     round, _ = ended(*how)
-    assert round.stop(TERM, grace_s, 10.0) == [Sweep()]
+    assert round.stop(TERM, grace_s, 10.0) == [SweepRound()]
 
 
 def test_an_exit_after_the_order_to_stop_is_no_failure() -> None:
     round = Round(1, 2)
     round.stop(TERM, 5.0, 10.0)
-    round.ended(end(0, BAD), 10.1)
+    round.take_exit(end(0, BAD), 10.1)
     assert round.failures == []
 
 
 def test_to_kill_is_to_sweep_whatever_went_before_and_once() -> None:
     round = Round(1, 2)
     round.stop(TERM, 5.0, 10.0)
-    assert round.kill() == [Sweep()]
+    assert round.kill() == [SweepRound()]
     assert round.kill() == []
     assert round.stop(TERM, 5.0, 10.1) == []
 
@@ -129,7 +129,7 @@ def test_to_kill_is_to_sweep_whatever_went_before_and_once() -> None:
 def test_a_round_is_stopped_when_nothing_of_it_is_left_and_that_is_told_once() -> None:
     round = Round(1, 2)
     round.kill()
-    assert (round.gone(), round.gone()) == ([TellStopped()], [])
+    assert (round.take_gone(), round.take_gone()) == ([ReportStopped()], [])
     assert (round.is_gone, round.live, round.wake_at) == (True, set(), math.inf)
 
 
@@ -149,20 +149,20 @@ STEPS = st.lists(
 def test_whatever_happens_it_is_told_once_and_swept_once_and_never_succeeds_after_a_failure(
     steps: list[tuple[str, object, object]],
 ) -> None:
-    round, now, made, live = Round(1, 3), 0.0, list[Action](), {0, 1, 2}
+    round, now, made, live = Round(1, 3), 0.0, list[RoundAction](), {0, 1, 2}
     for what, how, detail in steps:
         if what == "end" and how in live:
             live.remove(how)  # a process ends once
-            made += round.ended(end(how, detail), now)  # type: ignore[arg-type]
+            made += round.take_exit(end(how, detail), now)  # type: ignore[arg-type]
         elif what == "stop":
             made += round.stop(TERM, how, now)  # type: ignore[arg-type]
         elif what == "kill":
             made += round.kill()
         elif what == "pass":
             now += how  # type: ignore[operator]
-            made += round.passed(now)
+            made += round.advance(now)
     kinds = [type(action) for action in made]
-    assert kinds.count(TellSucceeded) + kinds.count(TellFailed) <= 1
-    assert kinds.count(Sweep) <= 1
-    assert kinds.count(Signal) <= 1
-    assert TellSucceeded not in kinds or not round.failures
+    assert kinds.count(ReportSucceeded) + kinds.count(ReportFailed) <= 1
+    assert kinds.count(SweepRound) <= 1
+    assert kinds.count(SignalWorkers) <= 1
+    assert ReportSucceeded not in kinds or not round.failures

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from launcher.errors import UsageError
 from launcher.locality import LEVELS, LEVELS_MAX, Level
-from launcher.locality.merge import Looked, Merged, merge, usable
-from launcher.locality.order import Order, order
-from launcher.locality.texts import read_path
+from launcher.locality.merge import MergedLevels, SourceResult, keep_usable_levels, merge
+from launcher.locality.order import LevelOrder, order_levels
+from launcher.locality.texts import parse_path
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from launcher.locality.texts import read_path
     ],
 )
 def test_a_place_is_levels_and_domains(text: str, path: object) -> None:
-    assert read_path(text, "it") == path
+    assert parse_path(text, "it") == path
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_place_is_levels_and_domains(text: str, path: object) -> None:
 )
 def test_a_place_that_cannot_be_is_one_sentence(text: str, sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
-        read_path(text, "it")
+        parse_path(text, "it")
     assert str(caught.value) == sentence
 
 
@@ -72,7 +72,7 @@ def test_a_place_that_cannot_be_is_one_sentence(text: str, sentence: str) -> Non
 def test_levels_of_all_lists_stand_in_one_order(
     lists: list[tuple[str, ...]], levels: tuple[str, ...], remarks: tuple[str, ...]
 ) -> None:
-    assert order({one: lists.count(one) for one in lists}) == Order(levels, remarks)
+    assert order_levels({one: lists.count(one) for one in lists}) == LevelOrder(levels, remarks)
 
 
 names = st.sampled_from([*LEVELS, "row", "rack", "hall", "cage"])
@@ -82,8 +82,8 @@ lists = st.dictionaries(st.lists(names, unique=True, max_size=5).map(tuple), st.
 @settings(max_examples=60)
 @given(lists)
 def test_the_order_depends_on_what_is_said_and_not_on_who_speaks_first(said: dict[tuple[str, ...], int]) -> None:
-    found = order(said)
-    assert order(dict(reversed(said.items()))) == found
+    found = order_levels(said)
+    assert order_levels(dict(reversed(said.items()))) == found
     assert sorted(found.levels) == sorted({name for one in said for name in one})
     known = [LEVELS.index(name) for name in found.levels if name in LEVELS]
     assert known == sorted(known)
@@ -94,11 +94,13 @@ def test_the_order_depends_on_what_is_said_and_not_on_who_speaks_first(said: dic
 def test_what_one_list_says_holds_unless_it_is_wrong_about_known_levels(one: list[str]) -> None:
     known = [LEVELS.index(name) for name in one if name in LEVELS]
     if known == sorted(known):
-        assert order({tuple(one): 1, tuple(one[1:]): 1}).levels == tuple(one)
+        assert order_levels({tuple(one): 1, tuple(one[1:]): 1}).levels == tuple(one)
 
 
-def looked(source: str, **levels: str) -> Looked:
-    return Looked(source, tuple(Level(name, domain, f"key of {name}") for name, domain in levels.items()), "asked")
+def looked(source: str, **levels: str) -> SourceResult:
+    return SourceResult(
+        source, tuple(Level(name, domain, f"key of {name}") for name, domain in levels.items()), "asked"
+    )
 
 
 def test_who_is_trusted_more_counts_and_the_others_add_what_it_does_not_know() -> None:
@@ -119,8 +121,8 @@ def test_sources_that_contradict_each_other_are_named_with_what_they_say() -> No
 
 
 def test_nothing_comes_of_nothing() -> None:
-    assert merge([]) == Merged((), ())
-    assert merge([Looked("gce", (), "no answer")]) == Merged((), ())
+    assert merge([]) == MergedLevels((), ())
+    assert merge([SourceResult("gce", (), "no answer")]) == MergedLevels((), ())
 
 
 def test_levels_of_ones_own_stand_among_those_of_other_sources() -> None:
@@ -136,7 +138,7 @@ answers = st.lists(
 
 @settings(max_examples=60)
 @given(answers)
-def test_a_source_that_is_trusted_less_changes_no_domain(found: list[Looked]) -> None:
+def test_a_source_that_is_trusted_less_changes_no_domain(found: list[SourceResult]) -> None:
     for count in range(len(found)):
         fewer = {level.name: level.domain for level in merge(found[:count]).levels}
         more = {level.name: level.domain for level in merge(found).levels}
@@ -145,11 +147,11 @@ def test_a_source_that_is_trusted_less_changes_no_domain(found: list[Looked]) ->
 
 def test_what_a_source_says_that_cannot_be_told_is_left_out() -> None:
     levels = [("leaf", "l3"), ("leaf", "l4"), ("spine", ""), ("core", "\x1b[2J"), ("zone", "z" * 300), ("host", "h")]
-    found = usable(Looked("bad", tuple(Level(name, domain, "k") for name, domain in levels), "asked"))
+    found = keep_usable_levels(SourceResult("bad", tuple(Level(name, domain, "k") for name, domain in levels), "asked"))
     assert [level.domain for level in found.levels] == ["l3"]
     assert found.reason == "asked; 5 of its levels cannot be used, being double or no names"
     many = tuple(Level(f"l{at}", "a", "k") for at in range(1000))
-    assert len(usable(Looked("bad", many, "asked")).levels) == LEVELS_MAX
+    assert len(keep_usable_levels(SourceResult("bad", many, "asked")).levels) == LEVELS_MAX
 
 
 def test_more_levels_than_a_network_has_are_left_out_and_named() -> None:
@@ -160,4 +162,4 @@ def test_more_levels_than_a_network_has_are_left_out_and_named() -> None:
 
 
 def test_every_level_that_is_known_can_be_written() -> None:
-    assert [read_path(f"{level}=1", "it") for level in LEVELS] == [((level, "1"),) for level in LEVELS]
+    assert [parse_path(f"{level}=1", "it") for level in LEVELS] == [((level, "1"),) for level in LEVELS]

@@ -14,9 +14,9 @@ from launcher.config import Config
 from launcher.errors import TemporaryError, UsageError
 from launcher.locality import Hints, Level, command
 from launcher.locality import gather as gathering
-from launcher.locality.explicit import explicit, in_file
-from launcher.locality.gather import Asking, Locality, gather
-from launcher.locality.hints import Firmware, Infiniband
+from launcher.locality.explicit import find_in_file, read_explicit
+from launcher.locality.gather import Locality, SourceQuery, resolve_locality
+from launcher.locality.hints import FirmwareSource, InfinibandSource
 from launcher.locality.nvlink import Source as Nvlink
 from launcher.locality.slice import Source as Slice
 from launcher.node import Device
@@ -30,7 +30,7 @@ def config(*words: str, **environ: str) -> Config:
 
 
 def place(found: Locality) -> str:
-    return ",".join(f"{level}={domain}" for level, domain in found.place)
+    return ",".join(f"{level}={domain}" for level, domain in found.path)
 
 
 class Says:
@@ -62,7 +62,7 @@ def sources(monkeypatch: pytest.MonkeyPatch) -> dict[str, Says]:
     def built_in(name: str, devices: object) -> Says:
         return found.get(name, Says(name, None))
 
-    monkeypatch.setattr(gathering, "built_in", built_in)
+    monkeypatch.setattr(gathering, "make_built_in", built_in)
     return found
 
 
@@ -73,9 +73,9 @@ def test_the_option_counts_before_the_file_and_the_file_before_the_command(tmp_p
     (tmp_path / "places").write_text("node-17 spine=f,leaf=f")
     words = ("--locality", "leaf=o", "--locality-file", str(tmp_path / "places"))
     said = config(*words, "--locality-command", "echo zone=c,leaf=c", "--locality-sources", "none")
-    found = gather(said, {}, names=NAMES)
+    found = resolve_locality(said, {}, names=NAMES)
     assert place(found) == "zone=c,spine=f,leaf=o"
-    assert [one.source for one in found.looked] == ["--locality", "--locality-file", "--locality-command"]
+    assert [one.source for one in found.results] == ["--locality", "--locality-file", "--locality-command"]
     assert len(found.remarks) == 2
     assert found.remarks[0] == (
         f"leaf is o by --locality, which counts, and f by --locality-file ({tmp_path}/places, node-17)"
@@ -108,7 +108,7 @@ node-17     zone=a,leaf=l3   # by the door
 )
 def test_a_node_finds_itself_in_a_file(tmp_path: Path, text: str, path: object, key: str) -> None:
     (tmp_path / "places").write_text(text)
-    assert in_file(str(tmp_path / "places"), NAMES) == (path, key)
+    assert find_in_file(str(tmp_path / "places"), NAMES) == (path, key)
 
 
 @pytest.mark.parametrize(
@@ -128,28 +128,28 @@ def test_a_file_that_is_wrong_for_this_node_is_one_sentence(tmp_path: Path, cont
     file = tmp_path / "places"
     file.write_bytes(content)
     with pytest.raises(UsageError) as caught:
-        in_file(str(file), NAMES)
+        find_in_file(str(file), NAMES)
     assert str(caught.value).replace(str(file), "F") == sentence
 
 
 def test_a_host_that_knows_its_domain_is_not_taken_for_its_namesake_in_another(tmp_path: Path) -> None:
     (tmp_path / "places").write_text("h1.west leaf=w\nh1.east leaf=e\n")
-    assert in_file(str(tmp_path / "places"), ("h1.east", "10.0.0.1")) == ((("leaf", "e"),), "h1.east")
+    assert find_in_file(str(tmp_path / "places"), ("h1.east", "10.0.0.1")) == ((("leaf", "e"),), "h1.east")
     with pytest.raises(UsageError, match="two lines for this node that differ"):
-        in_file(str(tmp_path / "places"), ("h1", "10.0.0.1"))
+        find_in_file(str(tmp_path / "places"), ("h1", "10.0.0.1"))
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"^locality file .*/none cannot be read: No such file or directory$"):
-        in_file(str(tmp_path / "none"), NAMES)
+        find_in_file(str(tmp_path / "none"), NAMES)
     with pytest.raises(UsageError, match="cannot be read: Is a directory"):
-        in_file(str(tmp_path), NAMES)
+        find_in_file(str(tmp_path), NAMES)
 
 
 def test_a_file_of_ten_thousand_nodes_is_read_where_it_concerns_this_one(tmp_path: Path) -> None:
     file = tmp_path / "places"
     file.write_text("".join(f"node-{at} zone=z{at // 1000},leaf=l{at // 16}\n" for at in range(10_000)))
-    assert in_file(str(file), ("node-9999",)) == ((("zone", "z9"), ("leaf", "l624")), "node-9999")
+    assert find_in_file(str(file), ("node-9999",)) == ((("zone", "z9"), ("leaf", "l624")), "node-9999")
 
 
 @pytest.mark.parametrize(
@@ -172,9 +172,9 @@ def test_a_command_that_hangs_fails_or_prints_something_else_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch, text: str, error: type[Exception], sentence: str
 ) -> None:
     limit_s = 0.2 if "sleep" in text else 30.0
-    monkeypatch.setattr(command.output, "__defaults__", (limit_s,))
+    monkeypatch.setattr(command.read_output, "__defaults__", (limit_s,))
     with pytest.raises(error) as caught:
-        explicit(config("--locality-command", text), {"PATH": "/usr/bin:/bin"}, NAMES)
+        read_explicit(config("--locality-command", text), {"PATH": "/usr/bin:/bin"}, NAMES)
     found = str(caught.value).replace(f"--locality-command {text}", "C").replace("--locality-command", "C")
     assert found.startswith(sentence)
     assert len(found.splitlines()) == 1
@@ -182,9 +182,9 @@ def test_a_command_that_hangs_fails_or_prints_something_else_is_one_sentence(
 
 def test_a_command_is_told_no_secret_and_may_know_nothing() -> None:
     environ = {"PATH": "/usr/bin:/bin", "LAUNCHER_JOB_SECRET": "s3cret", "ROW": "7"}
-    (said,) = explicit(config("--locality-command", 'echo "row=$ROW,leaf=x$LAUNCHER_JOB_SECRET"'), environ, NAMES)
+    (said,) = read_explicit(config("--locality-command", 'echo "row=$ROW,leaf=x$LAUNCHER_JOB_SECRET"'), environ, NAMES)
     assert [level.domain for level in said.levels] == ["7", "x"]
-    (said,) = explicit(config("--locality-command", "true"), environ, NAMES)
+    (said,) = read_explicit(config("--locality-command", "true"), environ, NAMES)
     assert said == ("--locality-command", (), "the command printed nothing")
 
 
@@ -197,9 +197,9 @@ def test_likely_sources_are_asked_and_merged_in_one_order_of_trust(sources: dict
         slurm=Says("slurm", hints(spine="s", leaf="l")),
         kubernetes=Says("kubernetes", hints(leaf="k")),
     )
-    found = gather(config(), {}, names=NAMES)
+    found = resolve_locality(config(), {}, names=NAMES)
     assert place(found) == "zone=a,spine=s,leaf=k"
-    assert [one.source for one in found.looked] == ["kubernetes", "slurm", "aws"]
+    assert [one.source for one in found.results] == ["kubernetes", "slurm", "aws"]
     assert found.remarks == ("leaf is k by kubernetes (a key), which counts, and l by slurm (a key)",)
 
 
@@ -207,9 +207,9 @@ def test_named_sources_are_asked_without_a_sign_and_trusted_as_they_are_named(so
     sources.update(
         aws=Says("aws", hints(leaf="a")), slurm=Says("slurm", hints(leaf="s")), gce=Says("gce", hints(leaf="g"))
     )
-    found = gather(config("--locality-sources", "gce,slurm"), {}, names=NAMES)
-    assert (place(found), [one.source for one in found.looked]) == ("leaf=g", ["gce", "slurm"])
-    assert gather(config("--locality-sources", "none"), {}, names=NAMES) == Locality((), (), ())
+    found = resolve_locality(config("--locality-sources", "gce,slurm"), {}, names=NAMES)
+    assert (place(found), [one.source for one in found.results]) == ("leaf=g", ["gce", "slurm"])
+    assert resolve_locality(config("--locality-sources", "none"), {}, names=NAMES) == Locality((), (), ())
 
 
 def test_a_source_that_is_late_or_fails_is_left_behind_and_the_rest_counts(sources: dict[str, Says]) -> None:
@@ -221,11 +221,11 @@ def test_a_source_that_is_late_or_fails_is_left_behind_and_the_rest_counts(sourc
         gce=Says("gce", hints(zone="a")),
     )
     try:
-        found = gather(config(), {}, names=NAMES, limit_s=0.2)
+        found = resolve_locality(config(), {}, names=NAMES, limit_s=0.2)
     finally:
         over.set()
     assert place(found) == "zone=a"
-    reasons = {one.source: one.reason for one in found.looked}
+    reasons = {one.source: one.reason for one in found.results}
     assert reasons["kubernetes"] == "it has not answered within 0.2 s"
     assert reasons["slurm"] == "'it has failed with ValueError: odd\\x1b[2J'"
     assert reasons["oci"].startswith("it has failed with ValueError: ")
@@ -234,34 +234,34 @@ def test_a_source_that_is_late_or_fails_is_left_behind_and_the_rest_counts(sourc
 def test_nobody_waits_for_the_threads_of_sources() -> None:
     over = threading.Event()
     try:
-        asking = Asking([Says("slow", hints(), over)], {}, 0.0)
-        assert asking.answers()[0].reason == "it has not answered within 0 s"
+        asking = SourceQuery([Says("slow", hints(), over)], {}, 0.0)
+        assert asking.wait_for_results()[0].reason == "it has not answered within 0 s"
         assert all(thread.daemon for thread in threading.enumerate() if thread.name.startswith("locality"))
     finally:
         over.set()
 
 
 def test_that_nothing_is_known_is_said_with_what_was_asked(sources: dict[str, Says]) -> None:
-    assert gather(config(), {}, names=NAMES).remarks == (
+    assert resolve_locality(config(), {}, names=NAMES).remarks == (
         "no source says where this node stands: there is no sign here of Kubernetes, Slurm or a cloud that tells; "
         "--locality can",
     )
     sources["gce"] = Says("gce", Hints((), "the metadata server does not answer"))
-    assert gather(config(), {}, names=NAMES).remarks == (
+    assert resolve_locality(config(), {}, names=NAMES).remarks == (
         "no source says where this node stands: gce: the metadata server does not answer",
     )
     sources["aws"] = Says("aws", Hints(hints(region="r", zone="z").levels, "it knows no switches"))
-    assert gather(config("--locality", "zone=z"), {}, names=NAMES).remarks == (
+    assert resolve_locality(config("--locality", "zone=z"), {}, names=NAMES).remarks == (
         "no source says which switch this node is on: gce: the metadata server does not answer; aws: it knows no "
         "switches",
     )
-    assert gather(config("--locality", "leaf=l"), {}, names=NAMES).remarks == ()
-    assert gather(config("--locality", "zone=z", "--locality-sources", "none"), {}, names=NAMES).remarks == ()
+    assert resolve_locality(config("--locality", "leaf=l"), {}, names=NAMES).remarks == ()
+    assert resolve_locality(config("--locality", "zone=z", "--locality-sources", "none"), {}, names=NAMES).remarks == ()
 
 
 def test_a_source_that_nobody_has_is_refused_with_a_question() -> None:
     with pytest.raises(UsageError, match="slrum") as caught:
-        gather(config("--locality-sources", "slrum"), {}, names=NAMES)
+        resolve_locality(config("--locality-sources", "slrum"), {}, names=NAMES)
     assert caught.value.hint == "did you mean slurm?"
 
 
@@ -308,7 +308,7 @@ def test_an_nvlink_domain_is_that_of_all_gpus_or_none(domains: tuple[str, ...], 
 def test_a_host_of_a_tpu_slice_knows_its_slice_and_its_number() -> None:
     environ = {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "t-0,t-1", "TPU_NAME": "t", "TPU_SKIP_MDS_QUERY": "1"}
     tpu = [Device(kind="tpu", index=0, id="c0", visible="0")]
-    found = gather(config("--locality-sources", "none"), environ, names=NAMES, devices=tpu)
+    found = resolve_locality(config("--locality-sources", "none"), environ, names=NAMES, devices=tpu)
     assert [level.name for level in found.levels] == ["slice"]
     assert found.identity is not None
     assert (found.identity.worker_id, found.identity.host_count) == (1, 2)
@@ -328,15 +328,15 @@ def test_guids_and_firmware_are_shown_and_make_no_level(tmp_path: Path, sources:
     (firmware / "sys_vendor").write_text("Acme\n")
     (firmware / "product_name").write_bytes(b"\xff\x1b[2J")
     root = str(tmp_path)
-    assert Infiniband(root).look({}, 1.0) == (
+    assert InfinibandSource(root).look({}, 1.0) == (
         (), "GUIDs name adapters, not switches; mlx5_0 0c42:a103:0042:7f1e port 1 InfiniBand active"
     )  # fmt: skip
-    assert Firmware(root).look({}, 1.0) == ((), "sys_vendor Acme; that names no place in the network")
+    assert FirmwareSource(root).look({}, 1.0) == ((), "sys_vendor Acme; that names no place in the network")
     nowhere = str(tmp_path / "none")
-    assert not Infiniband(nowhere).is_likely({})
-    assert not Firmware(nowhere).is_likely({})
+    assert not InfinibandSource(nowhere).is_likely({})
+    assert not FirmwareSource(nowhere).is_likely({})
     sources["firmware"] = Says("firmware", Hints((), "Acme"))
-    assert gather(config(), {}, names=NAMES).looked == ()
-    thorough = gather(config(), {}, names=NAMES, is_thorough=True)
-    assert [one.source for one in thorough.looked] == ["firmware"]
+    assert resolve_locality(config(), {}, names=NAMES).results == ()
+    thorough = resolve_locality(config(), {}, names=NAMES, is_thorough=True)
+    assert [one.source for one in thorough.results] == ["firmware"]
     assert "firmware" not in thorough.remarks[0]

@@ -10,8 +10,8 @@ import pytest
 
 from launcher.locality import LEVELS, Hints, aws, azure, gce, is_text, keys, oci, signs
 from launcher.locality.kubernetes import Source as KubernetesSource
-from launcher.locality.labels import Unreadable, read_text
-from launcher.locality.levels import taken
+from launcher.locality.labels import LabelsError, parse_labels
+from launcher.locality.levels import derive_levels
 from launcher.locality.slurm import Source as SlurmSource
 
 LIMIT_S = 20.0
@@ -74,7 +74,7 @@ FAMILIES: list[tuple[str, dict[str, str], str]] = [
 
 @pytest.mark.parametrize(("labels", "levels"), [case[1:] for case in FAMILIES], ids=[case[0] for case in FAMILIES])
 def test_each_family_of_labels_gives_its_levels(labels: dict[str, str], levels: str) -> None:
-    found, remarks = taken("kubernetes", labels, "node label")
+    found, remarks = derive_levels("kubernetes", labels, "node label")
     assert " ".join(f"{level.name}={level.domain}" for level in found) == levels
     assert not remarks
     for level in found:
@@ -84,7 +84,7 @@ def test_each_family_of_labels_gives_its_levels(labels: dict[str, str], levels: 
 def test_levels_of_switches_come_from_one_family() -> None:
     labels = {f"{TIER}0": "l", f"{AWS}network-node-layer-1": "nn-1", f"{AWS}network-node-layer-2": "nn-2",
               f"{AWS}network-node-layer-3": "nn-3", "topology.kubernetes.io/zone": "z"}  # fmt: skip
-    found, _ = taken("kubernetes", labels)
+    found, _ = derive_levels("kubernetes", labels)
     assert {level.name: level.domain for level in found} == {"zone": "z", "leaf": "l"}
 
 
@@ -101,14 +101,14 @@ def test_levels_of_switches_come_from_one_family() -> None:
     ],
 )
 def test_a_label_that_cannot_be_used_is_remarked(labels: dict[str, str], remark: str) -> None:
-    found, remarks = taken("kubernetes", labels)
+    found, remarks = derive_levels("kubernetes", labels)
     assert not found
     assert len(remarks) == 1
     assert remark in remarks[0]
 
 
 def test_an_empty_label_says_nothing() -> None:
-    assert taken("kubernetes", {f"{KUBERNETES}zone": "", f"{TIER}0": ""}) == ((), ())
+    assert derive_levels("kubernetes", {f"{KUBERNETES}zone": "", f"{TIER}0": ""}) == ((), ())
 
 
 # The table
@@ -118,11 +118,11 @@ def test_every_row_of_the_table_is_whole() -> None:
     assert len({(key.source, key.name) for key in keys.KEYS}) == len(keys.KEYS)
     for key in keys.KEYS:
         assert all((key.source, key.family, key.name, key.example, key.set_by, key.needs, key.citation)), key
-        assert key.sureness in get_args(keys.Sureness)
+        assert key.confidence in get_args(keys.Confidence)
         assert is_text(key.example), key
         assert key.level in ("", *LEVELS, keys.FROM_NEAR, keys.FROM_FAR, keys.FROM_LAST), key
         assert key.name.endswith("N") == (key.level in (keys.FROM_NEAR, keys.FROM_FAR)), key
-    assert {sign.cloud for sign in signs.SIGNS} == {"aws", "azure", "gce", "oci"}
+    assert {sign.cloud for sign in signs.CLOUD_SIGNATURES} == {"aws", "azure", "gce", "oci"}
 
 
 def test_levels_of_switches_stand_in_one_order() -> None:
@@ -131,17 +131,17 @@ def test_levels_of_switches_stand_in_one_order() -> None:
 
 @pytest.mark.parametrize("source", sorted({key.source for key in keys.KEYS} - {"slurm"}))
 def test_every_key_with_a_level_is_taken(source: str) -> None:
-    for key in keys.of(source):
+    for key in keys.list_keys(source):
         name = key.name[:-1] + "3" if key.name.endswith("N") else key.name
-        found, _ = taken(source, {name: "here", f"{GKE}tpu-topology": "4x4x8"})
+        found, _ = derive_levels(source, {name: "here", f"{GKE}tpu-topology": "4x4x8"})
         expected = {keys.FROM_NEAR: "tier-3", keys.FROM_FAR: "leaf"}.get(key.level, key.level)
         assert [level.name for level in found if level.domain == "here"] == ([expected] if expected else []), key
 
 
 def test_a_key_that_is_not_in_the_table_has_no_level() -> None:
-    assert keys.level_of("azure", "location") == "region"
+    assert keys.find_level("azure", "location") == "region"
     with pytest.raises(KeyError, match="azure reads no colour"):
-        keys.level_of("azure", "colour")
+        keys.find_level("azure", "colour")
 
 
 # Labels as text
@@ -163,7 +163,7 @@ def test_a_key_that_is_not_in_the_table_has_no_level() -> None:
     ],
 )
 def test_labels_are_read_from_every_form(text: str, labels: dict[str, str]) -> None:
-    assert read_text(text) == labels
+    assert parse_labels(text) == labels
 
 
 @pytest.mark.parametrize(
@@ -181,8 +181,8 @@ def test_labels_are_read_from_every_form(text: str, labels: dict[str, str]) -> N
     ],
 )
 def test_text_that_is_no_labels_is_told_in_a_clause(text: str, clause: str) -> None:
-    with pytest.raises(Unreadable) as refused:
-        read_text(text)
+    with pytest.raises(LabelsError) as refused:
+        parse_labels(text)
     assert clause in str(refused.value)
     assert str(refused.value).isprintable()
 

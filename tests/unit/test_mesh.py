@@ -18,24 +18,31 @@ def test_a_mesh_is_read_from_its_outermost_axis_to_its_innermost() -> None:
     assert mesh == Mesh(axes=(Axis(name="pp", size=4), Axis(name="dp", size=None), Axis(name="tp", size=8)))
     assert str(mesh) == "pp=4,dp=*,tp=8"
     assert mesh.replica_size == 32
-    assert mesh.shape(96) == (4, 3, 8)
+    assert mesh.resolve_shape(96) == (4, 3, 8)
 
 
 def test_the_last_axis_varies_fastest() -> None:
     mesh = meshes.parse("dp=2,tp=3")
-    assert [mesh.coordinates(rank, (2, 3)) for rank in range(6)] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+    assert [mesh.find_coordinates(rank, (2, 3)) for rank in range(6)] == [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+        (1, 0),
+        (1, 1),
+        (1, 2),
+    ]
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 3), st.integers(1, 5))
 def test_coordinates_number_the_ranks_row_by_row(sizes: list[int], elastic_at: int, elastic_size: int) -> None:
     axes = [Axis(name=f"a{at}", size=None if at == elastic_at else size) for at, size in enumerate(sizes)]
     mesh = Mesh(axes=tuple(axes))
-    world = mesh.replica_size * (elastic_size if mesh.elastic else 1)
-    shape = mesh.shape(world)
+    world = mesh.replica_size * (elastic_size if mesh.elastic_axis else 1)
+    shape = mesh.resolve_shape(world)
     assert math.prod(shape) == world
     for rank in range(world):
         at = 0
-        for coordinate, size in zip(mesh.coordinates(rank, shape), shape, strict=True):
+        for coordinate, size in zip(mesh.find_coordinates(rank, shape), shape, strict=True):
             assert 0 <= coordinate < size
             at = at * size + coordinate
         assert at == rank
@@ -44,7 +51,7 @@ def test_coordinates_number_the_ranks_row_by_row(sizes: list[int], elastic_at: i
 @pytest.mark.parametrize(("mesh", "world"), [("dp=*,tp=4", 6), ("dp=*,tp=4", 0), ("dp=2,tp=4", 16), ("dp=2", 1)])
 def test_a_world_that_does_not_divide_has_no_shape(mesh: str, world: int) -> None:
     with pytest.raises(ValueError, match="does not make a world"):
-        meshes.parse(mesh).shape(world)
+        meshes.parse(mesh).resolve_shape(world)
 
 
 @pytest.mark.parametrize(

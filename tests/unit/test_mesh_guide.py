@@ -178,10 +178,10 @@ def value(formula: str, names: Numbers) -> int:
 @EACH_RECIPE
 def test_the_mesh_numbers_ranks_as_the_framework_does(key: str, recipe: Recipe) -> None:
     for mesh in resized(meshes.parse(recipe.mesh)):
-        shape = mesh.shape(mesh.replica_size)
+        shape = mesh.resolve_shape(mesh.replica_size)
         sizes = {axis.name: size for axis, size in zip(mesh.axes, shape, strict=True)}
         for rank in range(0, mesh.replica_size, max(1, mesh.replica_size // 40)):
-            at = dict(zip(sizes, mesh.coordinates(rank, shape), strict=True))
+            at = dict(zip(sizes, mesh.find_coordinates(rank, shape), strict=True))
             names = {**at, **{name.upper(): size for name, size in sizes.items()}}
             assert value(recipe.formulas["rank"], names) == rank
             derived = {name: value(formula, names) for name, formula in recipe.formulas.items() if name != "rank"}
@@ -218,5 +218,5 @@ def test_the_table_of_traffic_says_what_is_usual() -> None:
     section = PAGE.read_text().split("\n## Traffic\n")[1].split("\n## ")[0]
     found = {}
     for axes, kind, weight in re.findall(r"^\| (`.*`) \| (\w+) \| (\d+) \|$", section, flags=re.MULTILINE):
-        found |= {axis: traffic.Usual(kind, int(weight)) for axis in re.findall(r"`(\w+)`", axes)}
-    assert found == traffic.USUAL
+        found |= {axis: traffic.DefaultTraffic(kind, int(weight)) for axis in re.findall(r"`(\w+)`", axes)}
+    assert found == traffic.DEFAULTS

@@ -11,50 +11,50 @@ from unittest.mock import Mock
 
 import pytest
 
-from launcher.arrival import Arrival, namesakes
-from launcher.arrival.namesakes import require_own_number
-from launcher.arrival.predecessors import Place
-from launcher.arrival.probe import Finding
+from launcher.arrival import Startup, namesakes
+from launcher.arrival.namesakes import require_unique_rank
+from launcher.arrival.predecessors import NodeLock
+from launcher.arrival.probe import ProbeResult
 from launcher.credentials import Credentials
 from launcher.errors import TemporaryError, UsageError
-from launcher.networked import NetworkedMembership
-from launcher.options.network import Network
-from launcher.roster.description import Description, describe
+from launcher.networked import ClusterMembership
+from launcher.options.network import StoreConfig
+from launcher.roster.description import Description, encode_description
 from rendezvous import records
 from rendezvous.records import Member
 from rendezvous.settings import Settings
 from rendezvous.stores.memory.store import MemoryStore
 from rendezvous.stores.server.listen import PortTaken
 
-JOB = records.job_keys("meshrun", "run7", "abc")
+JOB = records.make_job_keys("meshrun", "run7", "abc")
 
 
 @pytest.fixture
 def store() -> MemoryStore:
     made = MemoryStore(clock=lambda: 0.0, threaded=False)
-    made.put(records.current_key("meshrun", "run7"), b"abc")
+    made.put(records.make_current_key("meshrun", "run7"), b"abc")
     return made
 
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lines: list[str] = []
-    monkeypatch.setattr(namesakes, "tell", lines.append)
+    monkeypatch.setattr(namesakes, "log", lines.append)
     monkeypatch.setattr(namesakes, "PAUSE_S", 0.0)
     return lines
 
 
-def arrival(name: str) -> Arrival:
-    return Arrival(
-        network=Network(backend="served", endpoints=("h:1",)), credentials=Credentials(), name=name, boot_id="b",
-        address="", place=Place("", -1, {}), listener=socket.socket(), serves_at=(),
+def arrival(name: str) -> Startup:
+    return Startup(
+        network=StoreConfig(backend="served", endpoints=("h:1",)), credentials=Credentials(), name=name, boot_id="b",
+        address="", node_lock=NodeLock("", -1, {}), listener=socket.socket(), serves_at=(),
     )  # fmt: skip
 
 
 def joins(store: MemoryStore, name: str, number: int, boot_id: str = "b") -> str:
-    text = describe(Description(slot_count=1, address="a", role="r", name=name, node_rank=number))
+    text = encode_description(Description(slot_count=1, address="a", role="r", name=name, node_rank=number))
     member = Member(member_id=name, node_name=name, boot_id=boot_id, description=text)
-    key = JOB.member(name)
+    key = JOB.make_member_key(name)
     store.put(key, records.encode(member, key))
     return key
 
@@ -63,7 +63,7 @@ def look(store: MemoryStore, name: str, number: int, lease_ttl_s: float = -1.0) 
     """A TTL of -1 is no patience at all."""
     place = arrival(name)
     with place.listener:
-        require_own_number(store, place, "run7", number, lease_ttl_s=lease_ttl_s)
+        require_unique_rank(store, place, "run7", number, lease_ttl_s=lease_ttl_s)
 
 
 def test_a_number_that_another_keeps_is_refused_with_both_names(store: MemoryStore, said: list[str]) -> None:
@@ -90,7 +90,7 @@ def test_once_a_round_is_sealed_the_second_joins_and_stands_by(store: MemoryStor
 
 def test_another_number_or_what_this_node_was_before_stands_in_nobodys_way(store: MemoryStore, said: list[str]) -> None:
     joins(store, "h2", 1)
-    store.put(JOB.member("rubbish"), b"rubbish")
+    store.put(JOB.make_member_key("rubbish"), b"rubbish")
     look(store, "h3", 2)
     look(store, "h2", 1)
     assert said == []
@@ -133,11 +133,11 @@ def test_of_two_that_would_both_serve_the_store_the_second_meets_the_first_if_th
     place = place._replace(network=replace(place.network, is_host=True), serves_at=("127.0.0.1",))
     taken = PortTaken("the port is taken")
     with place.listener:
-        member = SimpleNamespace(_arrival=place, _limits=Settings())
+        member = SimpleNamespace(_startup=place, _settings=Settings())
         monkeypatch.setattr("launcher.networked.stores.serve", Mock(side_effect=taken))
-        monkeypatch.setattr("launcher.networked.probe", lambda _: Finding("good"))
+        monkeypatch.setattr("launcher.networked.probe", lambda _: ProbeResult("good"))
         with pytest.raises(TemporaryError) if raises else nullcontext():
-            assert NetworkedMembership._serve(member, is_numbered) is None  # type: ignore[arg-type]
+            assert ClusterMembership._serve(member, is_numbered) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -165,19 +165,19 @@ def test_who_finds_the_port_taken_looks_again_until_a_store_answers(
 
     monkeypatch.setattr("launcher.networked.time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
     monkeypatch.setattr("launcher.networked.stores.serve", serve)
-    monkeypatch.setattr("launcher.networked.probe", lambda _: Finding(next(seen)))  # type: ignore[arg-type]
+    monkeypatch.setattr("launcher.networked.probe", lambda _: ProbeResult(next(seen)))  # type: ignore[arg-type]
     with place.listener:
-        member = SimpleNamespace(_arrival=place, _limits=Settings())
+        member = SimpleNamespace(_startup=place, _settings=Settings())
         ends_badly = outcome == "the port is taken"
         with pytest.raises(TemporaryError, match=outcome) if ends_badly else nullcontext():
-            assert NetworkedMembership._serve(member, False) == outcome  # type: ignore[arg-type]
+            assert ClusterMembership._serve(member, False) == outcome  # type: ignore[arg-type]
 
 
 def test_who_said_that_it_comes_and_has_died_is_waited_for(
     store: MemoryStore, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look(store, "h3", 1)
-    coming = records.node_number_prefix("meshrun", "run7", 1)
+    coming = records.make_node_number_prefix("meshrun", "run7", 1)
     monkeypatch.setattr("launcher.arrival.namesakes.time.sleep", lambda _: store.delete(coming, prefix=True))
     look(store, "h4", 1, lease_ttl_s=59)
     assert said == ["h4 and h3 are both given --node-rank 1: waiting up to 60 s for h3 to go"]

@@ -6,10 +6,10 @@ import pytest
 
 from launcher import mesh as meshes
 from launcher.placement import Costs, Limits
-from launcher.roster import RosterPlanner
-from launcher.roster.description import Description, describe, read_share
-from launcher.roster.numbering import missing_words, numbering
-from rendezvous.events import Candidate, MakePlan, PlanReady
+from launcher.roster import PlannerAdapter
+from launcher.roster.description import Description, decode_assignment, encode_description
+from launcher.roster.numbering import describe_missing_ranks, resolve_numbering
+from rendezvous.events import MakePlan, PlanReady, RosterMember
 from rendezvous.leader.decide import MemberView, Size
 from rendezvous.records import Member
 
@@ -20,20 +20,22 @@ def node(name: str, number: int | None, slot_count: int = 2, **fields: object) -
                        **{**known, **fields})  # type: ignore[arg-type]  # fmt: skip
 
 
-def candidates(*nodes: Description) -> tuple[Candidate, ...]:
+def candidates(*nodes: Description) -> tuple[RosterMember, ...]:
     """Members in the order in which they joined."""
-    return tuple(Candidate(f"{at:016x}", describe(one), 0, at) for at, one in enumerate(nodes, 1))
+    return tuple(RosterMember(f"{at:016x}", encode_description(one), 0, at) for at, one in enumerate(nodes, 1))
 
 
-def planner(node_count: int, mesh: str = "dp=*") -> RosterPlanner:
+def planner(node_count: int, mesh: str = "dp=*") -> PlannerAdapter:
     limits = Limits(nodes_min=node_count, nodes_max=node_count)
-    return RosterPlanner(meshes.parse(mesh), limits, Costs(), node_count)
+    return PlannerAdapter(meshes.parse(mesh), limits, Costs(), node_count)
 
 
 def size(*nodes: Description, node_count: int, mesh: str = "dp=*") -> Size:
     members = (Member(member_id=one.member_id, node_name="", boot_id="", description=one.description)
                for one in candidates(*nodes))  # fmt: skip
-    return planner(node_count, mesh).size([MemberView(member, at, at, 0) for at, member in enumerate(members, 1)])
+    return planner(node_count, mesh).compute_size(
+        [MemberView(member, at, at, 0) for at, member in enumerate(members, 1)]
+    )
 
 
 def given(*nodes: Description, node_count: int, mesh: str = "dp=*") -> dict[str, tuple[int, ...]]:
@@ -45,7 +47,7 @@ def given(*nodes: Description, node_count: int, mesh: str = "dp=*") -> dict[str,
     found = {}
     for one, description in zip(roster, nodes, strict=True):
         if one.member_id in planned.assignments:
-            share = read_share(planned.assignments[one.member_id])
+            share = decode_assignment(planned.assignments[one.member_id])
             assert (share.group_rank, share.group_world_size) == (description.node_rank, node_count)
             assert (share.master_addr, share.master_port) == ("head", 29500)
             found[description.name] = share.ranks
@@ -73,7 +75,7 @@ def test_each_node_tells_its_workers_the_address_that_it_was_given() -> None:
     roster = candidates(node("h1", 0, master_addr="localhost"), node("h2", 1))
     planned = planner(2).plan(MakePlan(1, 1, roster, {}))
     assert isinstance(planned, PlanReady)
-    told = [read_share(planned.assignments[one.member_id]).master_addr for one in roster]
+    told = [decode_assignment(planned.assignments[one.member_id]).master_addr for one in roster]
     assert told == ["localhost", "head"]
 
 
@@ -105,8 +107,8 @@ def test_two_nodes_with_one_number_are_both_named_and_the_first_has_it() -> None
 @pytest.mark.parametrize("number", [None, 2])
 def test_who_has_no_number_of_this_job_stands_by(number: int | None) -> None:
     members = {"a": (node("h1", 0), 1), "b": (node("h2", 1), 2), "c": (node("h3", number), 3)}
-    assert numbering(members, 2) == (("a", "b"), {"c": "h3 has no node rank from 0 to 1"}, (), "")
+    assert resolve_numbering(members, 2) == (("a", "b"), {"c": "h3 has no node rank from 0 to 1"}, (), "")
 
 
 def test_one_number_that_is_missing_is_one() -> None:
-    assert missing_words([1], 2) == "node rank 1 of 2 is missing"
+    assert describe_missing_ranks([1], 2) == "node rank 1 of 2 is missing"

@@ -75,14 +75,14 @@ def test_a_value_may_be_empty_negative_or_a_text_with_a_space() -> None:
 def test_prefixes_resolve_among_torchruns_names_first(spelling: str, name: str | None) -> None:
     if name is None:
         with pytest.raises(UsageError, match=f"^{spelling} could mean --"):
-            options.find(spelling)
+            options.find_option(spelling)
     else:
-        assert options.find(spelling).name == name
+        assert options.find_option(spelling).name == name
 
 
 def test_an_ambiguous_prefix_lists_what_it_could_mean() -> None:
     with pytest.raises(UsageError) as caught:
-        options.find("--master")
+        options.find_option("--master")
     assert str(caught.value) == "--master could mean --master-addr or --master-port"
 
 
@@ -95,7 +95,7 @@ def test_what_follows_the_script_is_the_scripts() -> None:
 
 
 def test_one_double_dash_beside_the_script_is_dropped_and_any_other_kept() -> None:
-    assert options.parse(["-m", "--", "pkg", "--", "a"]) == options.Words({"module": "1"}, "pkg", ("--", "a"))
+    assert options.parse(["-m", "--", "pkg", "--", "a"]) == options.ParsedArgs({"module": "1"}, "pkg", ("--", "a"))
     assert options.parse(["train.py", "--", "--lr=1", "--"]).script_args == ("--lr=1", "--")
     assert options.parse(["train.py", "a", "--", "b"]).script_args == ("a", "--", "b")
     assert options.parse(["--", "--odd.py"]).script == "--odd.py"
@@ -103,7 +103,7 @@ def test_one_double_dash_beside_the_script_is_dropped_and_any_other_kept() -> No
 
 
 def test_a_single_dash_is_a_script() -> None:
-    assert options.parse(["-", "a"]) == options.Words({}, "-", ("a",))
+    assert options.parse(["-", "a"]) == options.ParsedArgs({}, "-", ("a",))
 
 
 @pytest.mark.parametrize(
@@ -154,32 +154,32 @@ def test_an_unknown_option_gets_a_near_miss_suggested(word: str, hint: str) -> N
 )
 def test_help_and_version_can_be_asked_before_the_script(words: list[str], asks: str, topic: str) -> None:
     parsed = options.parse(words)
-    assert (parsed.asks, parsed.topic) == (asks, topic)
+    assert (parsed.action, parsed.topic) == (asks, topic)
 
 
 def test_the_flag_wins_over_launcher_over_pet_over_the_default() -> None:
     environ = {"LAUNCHER_ROLE": "second", "PET_ROLE": "third"}
-    found = options.gather({"role": "first"}, environ)["role"]
+    found = options.resolve_values({"role": "first"}, environ)["role"]
     assert (found.text, found.origin, str(found)) == ("first", "--role", "--role first")
-    found = options.gather({}, environ)["role"]
+    found = options.resolve_values({}, environ)["role"]
     assert (found.text, found.origin, str(found)) == ("second", "LAUNCHER_ROLE", "LAUNCHER_ROLE=second")
     del environ["LAUNCHER_ROLE"]
-    assert options.gather({}, environ)["role"].origin == "PET_ROLE"
-    assert options.gather({}, {})["role"] == options.Given(options.BY_NAME["role"], "default", "default")
+    assert options.resolve_values({}, environ)["role"].origin == "PET_ROLE"
+    assert options.resolve_values({}, {})["role"] == options.Value(options.BY_NAME["role"], "default", "default")
 
 
 def test_an_empty_text_counts_as_not_given() -> None:
-    assert options.gather({}, {"PET_RDZV_ENDPOINT": "", "PET_LOG_DIR": ""})["log-dir"].is_default
-    assert options.gather({"rdzv-endpoint": ""}, {})["rdzv-endpoint"].is_default
+    assert options.resolve_values({}, {"PET_RDZV_ENDPOINT": "", "PET_LOG_DIR": ""})["log-dir"].is_default
+    assert options.resolve_values({"rdzv-endpoint": ""}, {})["rdzv-endpoint"].is_default
 
 
 def test_our_own_options_have_no_pet_variable() -> None:
     assert options.BY_NAME["mesh"].variables == ("LAUNCHER_MESH",)
-    assert options.gather({}, {"PET_MESH": "dp=2"})["mesh"].is_default
+    assert options.resolve_values({}, {"PET_MESH": "dp=2"})["mesh"].is_default
 
 
 def test_torchruns_two_options_without_a_variable_ignore_one() -> None:
-    given = options.gather({}, {"PET_LOGS_SPECS": "x", "PET_NUMA_BINDING": "node"})
+    given = options.resolve_values({}, {"PET_LOGS_SPECS": "x", "PET_NUMA_BINDING": "node"})
     assert given["logs-specs"].is_default
     assert given["numa-binding"].is_default
 

@@ -7,7 +7,7 @@ import pytest
 from launcher import config, options
 from launcher.config import Config
 from launcher.errors import UsageError
-from launcher.options.redirects import texts
+from launcher.options.redirects import parse_texts
 
 
 def resolve(*words: str, **environ: str) -> Config:
@@ -76,7 +76,7 @@ def test_a_variable_that_torchruns_agent_reads_and_ours_does_not_is_named(name: 
     ],
 )
 def test_texts_are_parted_by_commas_and_two_commas_are_one(text: str, expected: tuple[str, ...]) -> None:
-    assert texts(options.Given(options.BY_NAME["duplicate-stdout-filters"], text, "--x")) == expected
+    assert parse_texts(options.Value(options.BY_NAME["duplicate-stdout-filters"], text, "--x")) == expected
     assert resolve("--duplicate-stdout-filters", text).duplicate_stdout_filters == expected
     assert resolve(PET_DUPLICATE_STDERR_FILTERS=text).duplicate_stderr_filters == expected
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.output.error_file import MESSAGE_LIMIT, READ_LIMIT, pass_on_error_file, read_error_file
+from launcher.output.error_file import MESSAGE_LIMIT, READ_LIMIT, copy_error_file, read_error_file
 
 RECORDED = {
     "message": {
@@ -75,7 +75,7 @@ def test_bytes_that_are_not_text_are_shown_as_far_as_they_go(tmp_path: Path) -> 
 def test_the_root_causes_file_reaches_whoever_launched_us_with_the_exit_code(tmp_path: Path) -> None:
     source, target = tmp_path / "error.json", tmp_path / "ours.json"
     source.write_text(json.dumps(RECORDED))
-    pass_on_error_file(str(source), str(target), -9)
+    copy_error_file(str(source), str(target), -9)
     passed = json.loads(target.read_text())
     assert passed["message"].pop("errorCode") == -9
     assert passed == RECORDED
@@ -85,10 +85,10 @@ def test_the_root_causes_file_reaches_whoever_launched_us_with_the_exit_code(tmp
 def test_an_error_file_of_another_shape_is_passed_on_as_it_is(tmp_path: Path, content: str) -> None:
     source, target = tmp_path / "error.json", tmp_path / "ours.json"
     source.write_text(content)
-    pass_on_error_file(str(source), str(target), 1)
+    copy_error_file(str(source), str(target), 1)
     assert target.read_text() == content
 
 
 def test_without_an_error_file_nothing_is_passed_on(tmp_path: Path) -> None:
-    pass_on_error_file(str(tmp_path / "missing"), str(tmp_path / "ours.json"), 1)
+    copy_error_file(str(tmp_path / "missing"), str(tmp_path / "ours.json"), 1)
     assert not (tmp_path / "ours.json").exists()

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from launcher.output.filters import Filter
+from launcher.output.filters import LineFilter
 from launcher.output.sinks import LogFile
 
 
 def copied(path: Path, texts: tuple[str, ...], *blocks: bytes, prefix: bytes = b"[default0]:") -> bytes:
-    found = Filter(texts, LogFile(str(path), lambda key, sentence: pytest.fail(sentence)))
-    found.share()
+    found = LineFilter(texts, LogFile(str(path), lambda key, sentence: pytest.fail(sentence)))
+    found.add_stream()
     for block in blocks:
         found.take(block, len(prefix))
-    found.leave()
+    found.remove_stream()
     return path.read_bytes()
 
 
@@ -48,9 +48,9 @@ def test_the_file_is_there_before_the_first_line_and_without_one(tmp_path: Path)
 
 def test_a_stream_that_begins_when_all_others_have_ended_adds_to_the_file(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    found = Filter(("a",), LogFile(str(path), lambda key, sentence: None))
+    found = LineFilter(("a",), LogFile(str(path), lambda key, sentence: None))
     for block in (b"a1\n", b"a2\n"):
-        found.share()
+        found.add_stream()
         found.take(block, 0)
-        found.leave()
+        found.remove_stream()
     assert path.read_bytes() == b"a1\na2\n"

@@ -15,17 +15,17 @@ from launcher.output.layout import LogLayout
 def test_files_lie_where_torchrun_puts_them(tmp_path: Path) -> None:
     layout = LogLayout(log_dir=f"{tmp_path}/logs", run_id="night")
     assert re.fullmatch(rf"{tmp_path}/logs/night_[0-9a-f]{{8}}", layout.root)
-    assert layout.stream_file(1, 0, 3, "stdout") == f"{layout.root}/attempt_0/3/stdout.log"
-    assert layout.error_file(1, 0, 3) == f"{layout.root}/attempt_0/3/error.json"
+    assert layout.make_stream_path(1, 0, 3, "stdout") == f"{layout.root}/attempt_0/3/stdout.log"
+    assert layout.make_error_path(1, 0, 3) == f"{layout.root}/attempt_0/3/error.json"
     assert os.listdir(f"{layout.root}/attempt_0") == ["3"]
     assert not layout.is_temporary
 
 
 def test_a_later_round_with_the_same_restart_count_gets_its_own_directory(tmp_path: Path) -> None:
     layout = LogLayout(log_dir=str(tmp_path), run_id="night")
-    names = [os.path.basename(layout.round_dir(round, count)) for round, count in [(1, 0), (2, 0), (3, 1), (5, 1)]]
+    names = [os.path.basename(layout.make_round_dir(round, count)) for round, count in [(1, 0), (2, 0), (3, 1), (5, 1)]]
     assert names == ["attempt_0", "attempt_0.round_2", "attempt_1", "attempt_1.round_5"]
-    assert os.path.basename(layout.round_dir(2, 0)) == "attempt_0.round_2"
+    assert os.path.basename(layout.make_round_dir(2, 0)) == "attempt_0.round_2"
 
 
 def test_two_jobs_with_one_run_id_share_nothing(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_paths_are_absolute_for_workers_that_change_their_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert LogLayout(log_dir="logs", run_id="night").error_file(1, 0, 0).startswith(f"{tmp_path}/logs/")
+    assert LogLayout(log_dir="logs", run_id="night").make_error_path(1, 0, 0).startswith(f"{tmp_path}/logs/")
 
 
 @pytest.mark.parametrize("run_id", ["a/b", "../up", "x" * 300, "\udcff", "\N{SNOWMAN}" * 100])
@@ -61,8 +61,8 @@ def test_a_temporary_directory_with_error_files_only_is_removed(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     layout = LogLayout(log_dir=None, run_id="night")
-    Path(layout.error_file(1, 0, 0)).write_text("{}")
-    layout.error_file(2, 1, 0)
+    Path(layout.make_error_path(1, 0, 0)).write_text("{}")
+    layout.make_error_path(2, 1, 0)
     layout.remove_if_unused(has_succeeded=True)
     assert os.listdir(tmp_path) == []
 
@@ -72,8 +72,8 @@ def test_without_success_a_temporary_directory_is_removed_only_if_it_is_empty(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     empty, used = LogLayout(log_dir=None, run_id="night"), LogLayout(log_dir=None, run_id="night")
-    empty.error_file(1, 0, 0)
-    Path(used.error_file(1, 0, 0)).write_text("{}")
+    empty.make_error_path(1, 0, 0)
+    Path(used.make_error_path(1, 0, 0)).write_text("{}")
     for layout in (empty, used):
         layout.remove_if_unused(has_succeeded=False)
     assert os.listdir(tmp_path) == [os.path.basename(used.root)]
@@ -82,7 +82,7 @@ def test_without_success_a_temporary_directory_is_removed_only_if_it_is_empty(
 def test_a_temporary_directory_with_output_stays_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     layout = LogLayout(log_dir=None, run_id="night")
-    error_file, log = Path(layout.error_file(1, 0, 0)), Path(layout.stream_file(2, 1, 0, "stderr") or "")
+    error_file, log = Path(layout.make_error_path(1, 0, 0)), Path(layout.make_stream_path(2, 1, 0, "stderr") or "")
     error_file.write_text("{}")
     log.write_text("hello\n")
     layout.remove_if_unused(has_succeeded=True)
@@ -99,9 +99,9 @@ def test_a_directory_that_was_asked_for_is_never_removed(tmp_path: Path) -> None
 def test_dev_null_as_log_dir_keeps_no_files() -> None:
     layout = LogLayout(log_dir="/dev/null", run_id="night")
     assert not layout.keeps_files
-    assert layout.stream_file(1, 0, 0, "stdout") is None
-    assert layout.error_file(1, 0, 0) == ""
-    assert layout.worker_dir(1, 0, 0) == "/dev/null"
+    assert layout.make_stream_path(1, 0, 0, "stdout") is None
+    assert layout.make_error_path(1, 0, 0) == ""
+    assert layout.make_worker_dir(1, 0, 0) == "/dev/null"
 
 
 def test_a_log_dir_that_is_a_file_is_a_usage_error(tmp_path: Path) -> None:
@@ -121,4 +121,4 @@ def test_a_round_starts_even_if_its_directory_cannot_be_made(tmp_path: Path) -> 
     layout = LogLayout(log_dir=str(tmp_path), run_id="night")
     Path(layout.root).rmdir()
     Path(layout.root).touch()  # as good as a full disk: nothing can be made below
-    assert layout.error_file(1, 0, 0) == f"{layout.root}/attempt_0/0/error.json"
+    assert layout.make_error_path(1, 0, 0) == f"{layout.root}/attempt_0/0/error.json"

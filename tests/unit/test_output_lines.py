@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.output.lines import Lines, last_lines
+from launcher.output.lines import LinePrefixer, split_last_lines
 
 PREFIX = b"[default3]:"
 
@@ -24,7 +24,7 @@ def chunks_of(data: bytes, borders: list[int]) -> list[bytes]:
 
 
 def shown(chunks: list[bytes], limit: int = 1000) -> bytes:
-    lines = Lines(PREFIX, limit)
+    lines = LinePrefixer(PREFIX, limit)
     return b"".join([*(lines.feed(chunk) for chunk in chunks), lines.finish()])
 
 
@@ -39,14 +39,14 @@ def test_how_the_bytes_were_cut_into_chunks_does_not_show(data: bytes, borders: 
 
 @given(outputs, st.lists(st.integers(min_value=0), max_size=10))
 def test_whatever_is_released_ends_with_a_line_end(data: bytes, borders: list[int]) -> None:
-    lines = Lines(PREFIX)
+    lines = LinePrefixer(PREFIX)
     for chunk in chunks_of(data, borders):
         released = lines.feed(chunk)
         assert not released or released.endswith(b"\n")
 
 
 def test_a_line_waits_for_its_end() -> None:
-    lines = Lines(PREFIX)
+    lines = LinePrefixer(PREFIX)
     assert lines.feed(b"loss ") == b""
     assert lines.feed(b"0.25\nacc") == b"[default3]:loss 0.25\n"
     assert lines.finish() == b"[default3]:acc\n"
@@ -60,7 +60,7 @@ def test_a_line_beyond_the_limit_is_shown_in_pieces_and_nothing_of_it_is_lost() 
 
 
 def test_a_progress_bar_shows_each_of_its_states() -> None:
-    lines = Lines(PREFIX)
+    lines = LinePrefixer(PREFIX)
     assert lines.feed(b"\r10%") == b"[default3]:\n"
     assert lines.feed(b"\r20%") == b"[default3]:10%\n"
     assert lines.feed(b"\r") == b""  # perhaps half of a "\r\n"
@@ -80,4 +80,4 @@ def test_a_progress_bar_shows_each_of_its_states() -> None:
     ],
 )
 def test_the_last_lines_are_text(data: bytes, count: int, expected: tuple[str, ...]) -> None:
-    assert last_lines(data, count) == expected
+    assert split_last_lines(data, count) == expected

@@ -11,7 +11,7 @@ import pytest
 from launcher import config, options
 from launcher.errors import UsageError
 from launcher.output.plugin import GROUP, PluginRoutes, Std
-from launcher.output.routes import Way
+from launcher.output.routes import Route
 from tests.support.distributions import install
 
 MODULE = """
@@ -144,12 +144,12 @@ def test_every_round_it_is_asked_with_the_environments_and_may_add_to_them() -> 
 def test_its_paths_are_followed() -> None:
     made, warnings = routes("fancy")
     made.begin(1, 0, environments())
-    assert [made.way(rank, "stdout") for rank in range(3)] == [
-        Way(inherits=True), Way(path="/logs/1.out", to_console=True), Way()
+    assert [made.find_route(rank, "stdout") for rank in range(3)] == [
+        Route(inherits=True), Route(path="/logs/1.out", to_console=True), Route()
     ]  # fmt: skip
-    assert made.way(0, "stderr") == Way(path="/logs/0.err")
-    assert made.error_file(1, 0, 2) == "/logs/2.json"
-    assert made.filter_file("stdout") == "/logs/found"
+    assert made.find_route(0, "stderr") == Route(path="/logs/0.err")
+    assert made.find_error_file(1, 0, 2) == "/logs/2.json"
+    assert made.find_filter_file("stdout") == "/logs/found"
     assert warnings == []
 
 
@@ -157,8 +157,8 @@ def test_what_cannot_be_followed_is_said_once() -> None:
     made, warnings = routes("fancy")
     for round in (1, 2):
         made.begin(round, 0, environments())
-        assert made.way(1, "stderr") == Way(path="/logs/1.err")
-        assert made.filter_file("stderr") is None
+        assert made.find_route(1, "stderr") == Route(path="/logs/1.err")
+        assert made.find_filter_file("stderr") is None
     assert warnings == [
         "--logs-specs=fancy tees /elsewhere, which is not the file of that stderr: not shown",
         "--logs-specs=fancy names no file for lines that are looked for in stderr",
@@ -168,14 +168,14 @@ def test_what_cannot_be_followed_is_said_once() -> None:
 def test_paths_of_any_kind_are_followed() -> None:
     made, _ = routes("any-paths", count=2)
     made.begin(1, 0, environments(2))
-    assert [made.way(rank, "stdout") for rank in range(2)] == [Way(path="/logs/0"), Way()]
+    assert [made.find_route(rank, "stdout") for rank in range(2)] == [Route(path="/logs/0"), Route()]
 
 
 def test_a_file_for_lines_that_nobody_tees_is_not_opened() -> None:
     made, warnings = routes("changed", count=2)
     for round in (1, 2):
         made.begin(round, 0, environments(2))
-        assert made.filter_file("stdout") is None
+        assert made.find_filter_file("stdout") is None
     assert warnings == ["--logs-specs=changed tees no worker's stdout: nothing is looked for there"]
 
 
@@ -187,7 +187,9 @@ def test_the_error_file_reaches_a_worker_that_it_was_not_told_to() -> None:
 
 
 def test_the_start_says_who_decides() -> None:
-    assert routes("fancy")[0].remarks() == ["--logs-specs=fancy (made_up_logs:Specs) says where output goes: /logs"]
+    assert routes("fancy")[0].list_remarks() == [
+        "--logs-specs=fancy (made_up_logs:Specs) says where output goes: /logs"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from launcher import config, options
 from launcher.output.layout import LogLayout
-from launcher.output.routes import PlainRoutes, Way
+from launcher.output.routes import PlainRoutes, Route
 
 
 def routes(tmp_path: Path, *words: str, count: int = 2) -> PlainRoutes:
@@ -23,21 +23,23 @@ def routes(tmp_path: Path, *words: str, count: int = 2) -> PlainRoutes:
 def test_streams_go_where_the_options_say(tmp_path: Path) -> None:
     found = routes(tmp_path, "-r", "2", "-t", "0:1,1:1", "--local-ranks-filter", "0")
     (folder,) = tmp_path.glob("night_*")
-    assert found.way(0, "stdout") == Way(path=f"{folder}/attempt_1/0/stdout.log", to_console=True)
-    assert found.way(1, "stdout") == Way(path=f"{folder}/attempt_1/1/stdout.log")
-    assert found.way(1, "stderr") == Way(path=f"{folder}/attempt_1/1/stderr.log")
-    assert found.filter_file("stdout") == f"{folder}/attempt_1/filtered_stdout.log"
-    assert found.filter_file("stderr") is None
-    assert found.error_file(2, 1, 0) == f"{folder}/attempt_1/0/error.json"
+    assert found.find_route(0, "stdout") == Route(path=f"{folder}/attempt_1/0/stdout.log", to_console=True)
+    assert found.find_route(1, "stdout") == Route(path=f"{folder}/attempt_1/1/stdout.log")
+    assert found.find_route(1, "stderr") == Route(path=f"{folder}/attempt_1/1/stderr.log")
+    assert found.find_filter_file("stdout") == f"{folder}/attempt_1/filtered_stdout.log"
+    assert found.find_filter_file("stderr") is None
+    assert found.find_error_file(2, 1, 0) == f"{folder}/attempt_1/0/error.json"
     assert found.captures
-    assert found.remarks() == [f"log files are in {folder}"]
+    assert found.list_remarks() == [f"log files are in {folder}"]
 
 
 def test_without_options_streams_are_the_agents_own_and_nothing_is_said(tmp_path: Path) -> None:
     found = routes(tmp_path)
-    assert {found.way(rank, stream) for rank in range(2) for stream in ("stdout", "stderr")} == {Way(inherits=True)}
+    assert {found.find_route(rank, stream) for rank in range(2) for stream in ("stdout", "stderr")} == {
+        Route(inherits=True)
+    }
     assert not found.captures
-    assert found.remarks() == []
+    assert found.list_remarks() == []
 
 
 @pytest.mark.parametrize(
@@ -59,4 +61,4 @@ def test_without_options_streams_are_the_agents_own_and_nothing_is_said(tmp_path
     ],
 )
 def test_what_an_option_cannot_do_is_said(tmp_path: Path, words: list[str], sentence: str) -> None:
-    assert sentence in routes(tmp_path, *words).remarks()
+    assert sentence in routes(tmp_path, *words).list_remarks()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.output.streams import Destination, destination, line_prefix
+from launcher.output.streams import Destination, choose_destination, format_line_prefix
 
 INHERITED = Destination(inherits=True, to_file=False, to_console=False)
 DISCARDED = Destination(inherits=False, to_file=False, to_console=False)
@@ -34,7 +34,7 @@ BOTH = Destination(inherits=False, to_file=True, to_console=True)
 def test_flags_decide_where_a_stream_goes(
     is_redirected: bool, is_teed: bool, is_filtered_out: bool, keeps_files: bool, expected: Destination
 ) -> None:
-    answer = destination(
+    answer = choose_destination(
         is_redirected=is_redirected, is_teed=is_teed, is_filtered_out=is_filtered_out, keeps_files=keeps_files
     )
     assert answer == expected
@@ -56,4 +56,4 @@ def test_flags_decide_where_a_stream_goes(
 def test_the_prefix_names_role_and_local_rank_or_follows_the_template(
     host: str | None, template: str | None, expected: bytes
 ) -> None:
-    assert line_prefix(role="trainer", local_rank=2, rank=10, host=host, template=template) == expected
+    assert format_line_prefix(role="trainer", local_rank=2, rank=10, host=host, template=template) == expected

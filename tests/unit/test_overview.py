@@ -126,8 +126,8 @@ def test_a_spare_that_is_benched_is_told_apart(job: StoredJob) -> None:
 def test_drains_and_requests_are_shown(job: StoredJob) -> None:
     job.join(0, 1)
     job.seal(1, 0)
-    job.put(job.keys.drain("h1"), Drain(node_name="h1"))
-    job.put(job.keys.command("t"), Command(kind="drain", target="h0", by="ada@login"))
+    job.put(job.keys.make_drain_key("h1"), Drain(node_name="h1"))
+    job.put(job.keys.make_command_key("t"), Command(kind="drain", target="h0", by="ada@login"))
     seen = job.overview()
     assert (seen.drained, seen.requests) == (("h1",), ("drain h0, asked for by ada@login",))
     assert states(seen)["h1"] == "drained"
@@ -148,7 +148,12 @@ def test_a_verdict_ends_it(job: StoredJob) -> None:
 def test_a_record_that_cannot_be_read_is_named_and_the_rest_is_shown(job: StoredJob, value: bytes) -> None:
     job.join(0, 1)
     job.seal(1, 0, 1)
-    for key in (job.keys.member("m7"), job.keys.stop, job.keys.round_history(1), job.keys.assignment(1, "t1", "m1")):
+    for key in (
+        job.keys.make_member_key("m7"),
+        job.keys.stop,
+        job.keys.make_history_key(1),
+        job.keys.make_assignment_key(1, "t1", "m1"),
+    ):
         job.store.put(key, value)
     seen = job.overview()
     assert len(seen.faults) == 4
@@ -167,7 +172,7 @@ def test_a_seal_that_cannot_be_read_leaves_the_nodes(job: StoredJob) -> None:
 @pytest.mark.parametrize("text", ["", "[]", '{"slot_count": "many", "path": [], "address": ""}', '{"path": 1}'])
 def test_a_node_whose_description_cannot_be_read_is_there_all_the_same(job: StoredJob, text: str) -> None:
     job.join(0)
-    key = job.keys.member("m0")
+    key = job.keys.make_member_key("m0")
     value = job.store.get(key).items[0].value.decode()
     start = value.index('"description":')
     end = value.index(',"presence_address"')
@@ -197,9 +202,9 @@ def test_a_run_that_is_not_there_is_told_with_those_that_are(job: StoredJob) -> 
     for run_id in ("exp-40", "exp-42", "other"):
         StoredJob(job.store, run_id)
     with pytest.raises(UsageError, match=r"^run exp-4 is not there; there are exp-4\d, exp-4\d, exp-4\d$"):
-        reading.read(job.store, PREFIX, "exp-4")
+        reading.read_job(job.store, PREFIX, "exp-4")
     with pytest.raises(UsageError, match=r"run zzz is not there; there are exp-40, exp-41, exp-42, other$"):
-        reading.read(job.store, PREFIX, "zzz")
+        reading.read_job(job.store, PREFIX, "zzz")
     with pytest.raises(UsageError, match="no run is under /elsewhere/") as error:
-        reading.read(job.store, "elsewhere", "exp-41")
+        reading.read_job(job.store, "elsewhere", "exp-41")
     assert error.value.hint == "--rdzv-prefix names another place"

@@ -12,7 +12,7 @@ from launcher.overview import ranges
     [([0, 1, 2, 3], "0-3"), ([0, 1, 6, 7, 9], "0-1, 6-7, 9"), ([4], "4"), ([], ""), ([3, 2, 1], "3, 2, 1")],
 )
 def test_consecutive_ranks_are_a_range_in_the_order_given(values: list[int], text: str) -> None:
-    assert ranges.numbers(values) == text
+    assert ranges.format_ranges(values) == text
 
 
 @pytest.mark.parametrize(
@@ -30,4 +30,4 @@ def test_consecutive_ranks_are_a_range_in_the_order_given(values: list[int], tex
     ],
 )
 def test_names_that_differ_only_in_the_number_at_their_end_are_a_range(values: list[str], found: list[str]) -> None:
-    assert ranges.names(values) == found
+    assert ranges.merge_names(values) == found

@@ -9,7 +9,7 @@ import pytest
 from launcher.errors import UsageError
 from launcher.overview import watching
 from launcher.overview.state import Overview
-from launcher.overview.watching import Log, Screen, follow
+from launcher.overview.watching import ChangePrinter, Screen, follow
 from rendezvous import records
 from rendezvous.errors import Compacted, StoreError
 from rendezvous.stores.contract import Batch, Compare, Operation, TxnResult, Watch
@@ -51,7 +51,7 @@ class Patchy(MemoryStore):
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[StoredJob]:
     monkeypatch.setattr(watching, "REFRESH_S", 0.01)
-    monkeypatch.setattr(watching, "GATHER_S", 0.0)
+    monkeypatch.setattr(watching, "DEBOUNCE_S", 0.0)
     store = Patchy(clock=lambda: 0.0)
     job = StoredJob(store)
     job.join(0, 1)
@@ -111,7 +111,7 @@ def test_another_job_under_the_same_name_is_followed(job: StoredJob) -> None:
 
 
 def test_a_run_that_is_removed_ends_it_with_an_error(job: StoredJob) -> None:
-    _, display = script(lambda: job.store.delete(records.current_key(PREFIX, job.run_id)))
+    _, display = script(lambda: job.store.delete(records.make_current_key(PREFIX, job.run_id)))
     with pytest.raises(UsageError, match="run exp-41 is not there"):
         follow(job.store, PREFIX, job.run_id, b"", display)
 
@@ -119,7 +119,7 @@ def test_a_run_that_is_removed_ends_it_with_an_error(job: StoredJob) -> None:
 def test_a_log_has_a_line_for_each_change_and_none_for_what_stays(
     job: StoredJob, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    log = Log()
+    log = ChangePrinter()
     log(job.overview())
     log(job.overview())
     job.stop(1, "a node was lost")

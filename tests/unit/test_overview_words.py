@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from launcher.overview import document, words
-from launcher.overview.changes import changes
+from launcher.overview.changes import describe_changes
 from launcher.overview.state import NodeState, Overview
 from launcher.preview.words import WIDTH
 from rendezvous.records import Command, Drain, RoundHistory, Verdict
@@ -30,7 +30,7 @@ def running(job: StoredJob) -> None:
     job.join(2, 3, locality=(("pod", "pod-a"), ("leaf", "l2")))
     job.seal(1, 0, 1, 9, reason="3 nodes of at least 2 are there, and nobody else came within 30 s")
     job.put(
-        job.keys.round_history(1),
+        job.keys.make_history_key(1),
         RoundHistory(
             round=1,
             world_size=12,
@@ -77,9 +77,9 @@ def test_a_job_with_trouble_in_words(job: StoredJob) -> None:
     job.lose(2)
     job.status(1, 2, outcome="failed", rank=2, exit_code=139)
     job.stop(2, "node h2 lost in round 2")
-    job.put(job.keys.drain("h7"), Drain(node_name="h7"))
-    job.put(job.keys.command("t"), Command(kind="drain", target="h3", by="ada@login"))
-    job.store.put(job.keys.round_history(1), b"\x1b[31mred")
+    job.put(job.keys.make_drain_key("h7"), Drain(node_name="h7"))
+    job.put(job.keys.make_command_key("t"), Command(kind="drain", target="h3", by="ada@login"))
+    job.store.put(job.keys.make_history_key(1), b"\x1b[31mred")
     assert (
         words.describe(job.overview())
         == """\
@@ -173,7 +173,7 @@ def test_no_line_is_wider_than_a_terminal_and_nothing_steers_it(job: StoredJob) 
 )
 def test_the_headline_of_a_job_that_has_ended(kind: str, code: int, sentence: str) -> None:
     verdict = Verdict(kind=kind, exit_code=code, round=3, reason="a worker failed on h1")
-    assert words.headline(Overview(run_id="r", job_key="k", phase="ended", verdict=verdict)) == sentence
+    assert words.format_headline(Overview(run_id="r", job_key="k", phase="ended", verdict=verdict)) == sentence
 
 
 @pytest.mark.parametrize(
@@ -181,12 +181,12 @@ def test_the_headline_of_a_job_that_has_ended(kind: str, code: int, sentence: st
     [(0.44, "0.4 s"), (12.3, "12 s"), (185, "3 min 5 s"), (3600, "1 h"), (9600, "2 h 40 min"), (273600, "3 d 4 h")],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert words.duration(seconds) == text
+    assert words.format_duration(seconds) == text
 
 
 def test_the_json_holds_all_of_it_and_can_be_read_again(job: StoredJob) -> None:
     running(job)
-    found = json.loads(json.dumps(document.document(job.overview())))
+    found = json.loads(json.dumps(document.encode_overview(job.overview())))
     assert (found["run_id"], found["round"], found["world_size"], found["leader"]) == ("exp-41", 2, 12, "h0")
     assert found["nodes"][0]["ranks"] == [0, 1, 2, 3]
     assert found["nodes"][0]["path"] == ["pod-a", "l1"]
@@ -203,18 +203,18 @@ def test_the_json_holds_all_of_it_and_can_be_read_again(job: StoredJob) -> None:
 def test_what_changes_is_told_in_sentences(job: StoredJob) -> None:
     running(job)
     first = job.overview()
-    assert changes(None, first) == ["run exp-41, job 0a1b: round 2 runs 12 ranks on 3 nodes"]
-    assert changes(first, first) == []
+    assert describe_changes(None, first) == ["run exp-41, job 0a1b: round 2 runs 12 ranks on 3 nodes"]
+    assert describe_changes(first, first) == []
     job.lose(2)
     job.stop(2, "node h2 lost in round 2")
     second = job.overview()
-    assert changes(first, second) == ["round 2 is stopped: node h2 lost in round 2", "left or lost: h2"]
+    assert describe_changes(first, second) == ["round 2 is stopped: node h2 lost in round 2", "left or lost: h2"]
     job.join(4, 5)
     job.seal(3, 0, 1, 3, reason="h3, a spare, takes the place of h2")
     job.lead(1)
-    job.put(job.keys.drain("h4"), Drain(node_name="h4"))
+    job.put(job.keys.make_drain_key("h4"), Drain(node_name="h4"))
     third = job.overview()
-    assert changes(second, third) == [
+    assert describe_changes(second, third) == [
         "round 3 is sealed: 12 ranks on 3 nodes, dp=6, tp=2: h3, a spare, takes the place of h2",
         "joined: h4-h5",
         "h1 leads",
@@ -223,7 +223,7 @@ def test_what_changes_is_told_in_sentences(job: StoredJob) -> None:
     job.status(0, 3, outcome="failed", rank=1, exit_code=1)
     job.end("failure", 1, "a worker failed on h0")
     fourth = job.overview()
-    assert changes(third, fourth) == [
+    assert describe_changes(third, fourth) == [
         "failed: h0 (rank 1, exit code 1)",
         "failed in round 1, exit code 1: a worker failed on h0",
     ]
@@ -233,4 +233,4 @@ def test_a_renewed_lease_is_no_change(job: StoredJob) -> None:
     running(job)
     seen = job.overview()
     silent = tuple(replace(node, silent_s=4.0) for node in seen.nodes)
-    assert changes(seen, replace(seen, nodes=silent)) == []
+    assert describe_changes(seen, replace(seen, nodes=silent)) == []

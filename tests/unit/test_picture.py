@@ -14,14 +14,14 @@ import pytest
 from launcher.mesh import parse
 from launcher.node import Node
 from launcher.placement import Costs
-from launcher.preview.colours import HUES, PALEST, colour
-from launcher.preview.flows import ledger
-from launcher.preview.layout import Place, arrange
-from launcher.preview.lettering import printable, shorten, spans, width, wrap
-from launcher.preview.markup import INK
-from launcher.preview.page import html
-from launcher.preview.picture import svg
-from launcher.preview.scene import Colouring, Domain, Tile, choose, scene
+from launcher.preview.colours import HUES, PALEST, choose_colour
+from launcher.preview.flows import summarize_traffic
+from launcher.preview.layout import Rect, arrange
+from launcher.preview.lettering import format_ranges, measure_width, replace_unprintable, shorten, wrap
+from launcher.preview.markup import TEXT_COLOUR
+from launcher.preview.page import render_html
+from launcher.preview.picture import render_svg
+from launcher.preview.scene import Colouring, DomainFrame, Tile, build_scene, choose_colouring
 from launcher.traffic import Communicator
 from tests.support import drawn
 
@@ -56,7 +56,7 @@ def test_a_node_with_two_groups_has_a_band_for_each() -> None:
     text = drawn.two_groups_a_node().svg()
     group = next(each for each in xml.fromstring(text).iter(f"{SVG}g") if each.findtext(f"{SVG}title", "")[:3] == "h1;")
     fills = [rect.get("fill") for rect in group.findall(f"{SVG}rect")]
-    assert fills == [colour(0, 2, 8), colour(0, 3, 8), "none"]
+    assert fills == [choose_colour(0, 2, 8), choose_colour(0, 3, 8), "none"]
     assert "pp 0 · dp 2\u20133" in [each.text for each in group.iter(f"{SVG}text")]
 
 
@@ -67,7 +67,7 @@ def test_spares_are_hollow() -> None:
 
 
 @pytest.mark.parametrize("case", [drawn.lost_one, drawn.hostile])
-@pytest.mark.parametrize("draw", [svg, html])
+@pytest.mark.parametrize("draw", [render_svg, render_html])
 def test_the_order_of_the_nodes_does_not_matter(case: Callable[[], drawn.Case], draw: Callable[..., str]) -> None:
     one = case()
     other = one._replace(
@@ -102,8 +102,8 @@ def test_a_page_needs_nothing_besides_itself() -> None:
 def test_a_page_has_a_view_by_stage_and_one_by_group() -> None:
     views = re.findall(r"<figure.*?</figure>", drawn.lost_one().html(), re.DOTALL)
     for view, told, fill in (
-        (views[0], "h15; leaf l1; ranks 112\u2013119; pp 2, dp 0", colour(2, 0, 7)),
-        (views[1], "h15; leaf l1; ranks 112\u2013119; dp 0, pp 2", colour(0, 2, 4)),
+        (views[0], "h15; leaf l1; ranks 112\u2013119; pp 2, dp 0", choose_colour(2, 0, 7)),
+        (views[1], "h15; leaf l1; ranks 112\u2013119; dp 0, pp 2", choose_colour(0, 2, 4)),
     ):
         assert view.count("<svg ") == 2  # for a window and for a telephone
         assert len(re.findall(f'<title>{told}</title><rect [^>]*fill="{fill}"', view)) == 2
@@ -125,8 +125,8 @@ def test_what_is_left_out_is_said() -> None:
     assert len(tips(text)) == 800
 
 
-def domains(domain: Domain) -> list[Domain]:
-    inner = [found for child in domain.children if isinstance(child, Domain) for found in domains(child)]
+def domains(domain: DomainFrame) -> list[DomainFrame]:
+    inner = [found for child in domain.children if isinstance(child, DomainFrame) for found in domains(child)]
     return [*inner, domain]
 
 
@@ -134,13 +134,13 @@ def test_nodes_of_unknown_locality_stand_together_in_a_dashed_frame() -> None:
     paths = [("p0", "l0"), ("p0", "l0"), ("p0", None), (None, None), (None, None), ("p1", "l0"), ("p1", "l0")]
     nodes = [Node(id=f"h{index}", slot_count=1, path=path) for index, path in enumerate(paths)]
     case = drawn.filled(nodes, "dp=*", (7,), ("pod", "leaf"))
-    shown = scene(case.plan, nodes, case.mesh, ("pod", "leaf"))
+    shown = build_scene(case.plan, nodes, case.mesh, ("pod", "leaf"))
     inner = [(each.level, each.name, len(each.children)) for each in domains(shown.root) if each.level == "leaf"]
     assert inner == [("leaf", "l0", 2), ("leaf", "unknown", 1), ("leaf", "l0", 2), ("leaf", "unknown", 2)]
     assert case.svg().count('stroke-dasharray="4 3"') == 3  # one of them around another
 
 
-def is_apart(one: Place, other: Place) -> bool:
+def is_apart(one: Rect, other: Rect) -> bool:
     return (
         one.x + one.width <= other.x
         or other.x + other.width <= one.x
@@ -153,7 +153,7 @@ def is_apart(one: Place, other: Place) -> bool:
 @pytest.mark.parametrize("case", [drawn.small, drawn.lost_one, drawn.racks, drawn.hostile, drawn.lone])
 def test_tiles_stand_apart_and_inside_the_sheet(case: Callable[[], drawn.Case], sheet: tuple[int, int]) -> None:
     one = case()
-    layout = arrange(scene(one.plan, one.nodes, one.mesh, one.limits.levels), *sheet)
+    layout = arrange(build_scene(one.plan, one.nodes, one.mesh, one.limits.levels), *sheet)
     places = [place for _, place in layout.tiles]
     assert all(is_apart(a, b) for a, b in itertools.combinations(places, 2))
     assert all(place.width > 0 and place.x + place.width <= sheet[0] for place in places)
@@ -162,7 +162,7 @@ def test_tiles_stand_apart_and_inside_the_sheet(case: Callable[[], drawn.Case], 
 
 def test_a_tile_stands_inside_the_frame_of_its_domain() -> None:
     one = drawn.lost_one()
-    layout = arrange(scene(one.plan, one.nodes, one.mesh, ("leaf",)), 1080, 940)
+    layout = arrange(build_scene(one.plan, one.nodes, one.mesh, ("leaf",)), 1080, 940)
     where = dict(layout.tiles)
     for domain, frame in layout.frames:
         for tile in domain.children:
@@ -186,12 +186,12 @@ def test_a_tile_stands_inside_the_frame_of_its_domain() -> None:
 )
 def test_the_axes_that_are_coloured(mesh: str, shape: Sequence[int], hue: int, shade: int | None) -> None:
     case = drawn.filled(drawn.hosts(1, 1, 8), mesh, shape)
-    assert choose(case.plan, parse(mesh)) == Colouring(hue, shade)
+    assert choose_colouring(case.plan, parse(mesh)) == Colouring(hue, shade)
 
 
 def test_the_amounts_are_those_of_the_exact_cost() -> None:
-    case = drawn.lost_one()._replace(costs=Costs(tolls={"leaf": 2, "host": 0}))
-    book = ledger(*case)
+    case = drawn.lost_one()._replace(costs=Costs(level_costs={"leaf": 2, "host": 0}))
+    book = summarize_traffic(*case)
     assert sum(flow.cost for flow in book.flows) == 1552  # 16 hops of dp and 152 of pp leave a leaf
     dp = next(flow for flow in book.flows if flow.communicator.name == "dp")
     assert (dp.crossing_count, dp.group_count) == (16, 32)
@@ -204,7 +204,7 @@ def test_the_amounts_are_those_of_the_exact_cost() -> None:
 def test_an_exchange_is_drawn_between_all_its_domains() -> None:
     expert = Communicator(axes=("ep",), kind="all", weight=12)
     case = drawn.filled(drawn.hosts(1, 4, 1, slot_count=1), "ep=4", (4,))._replace(costs=Costs(traffic=(expert,)))
-    (flow,) = ledger(*case).flows
+    (flow,) = summarize_traffic(*case).flows
     # Each sends 12 in all, 4 to each other; both directions count.
     assert [arc.amount for arc in flow.arcs] == [8] * 6
     assert flow.leaving == (48, 48)
@@ -222,7 +222,7 @@ def linear(code: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
 @pytest.mark.parametrize("hue", range(len(HUES)))
 @pytest.mark.parametrize("shade", range(3))
 def test_dark_text_can_be_read_on_every_colour(hue: int, shade: int) -> None:
-    assert (luminance(colour(hue, shade, 3)) + 0.05) / (luminance(INK) + 0.05) >= 4.5
+    assert (luminance(choose_colour(hue, shade, 3)) + 0.05) / (luminance(TEXT_COLOUR) + 0.05) >= 4.5
 
 
 # How people see who lack one kind of cones: Machado, Oliveira, Fernandes 2009, severity 1, for linear RGB.
@@ -239,15 +239,15 @@ def test_the_first_six_hues_differ_whatever_cones_are_lacking(sight: str) -> Non
     # Distances in Oklab, where about 0.02 can just be seen.
     cones = np.array([[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]])
     to_lab = np.array([[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]])
-    seen = [to_lab @ np.cbrt(cones @ np.clip(SIGHTS[sight] @ linear(colour(hue)), 0, 1)) for hue in range(6)]
+    seen = [to_lab @ np.cbrt(cones @ np.clip(SIGHTS[sight] @ linear(choose_colour(hue)), 0, 1)) for hue in range(6)]
     assert min(np.linalg.norm(one - other) for one, other in itertools.combinations(seen, 2)) > 0.06
 
 
 def test_shades_run_from_strong_to_pale() -> None:
-    shades = [colour(0, index, 64) for index in range(64)]
+    shades = [choose_colour(0, index, 64) for index in range(64)]
     assert shades[0] == HUES[0]
     assert [luminance(each) for each in shades] == sorted(luminance(each) for each in shades)
-    assert colour(0) == colour(0, 0, 9) != colour(0, 8, 9)
+    assert choose_colour(0) == choose_colour(0, 0, 9) != choose_colour(0, 8, 9)
     assert PALEST < 1
 
 
@@ -256,19 +256,19 @@ def test_a_long_name_keeps_its_end() -> None:
     short = shorten("ip-10-0-13-241.eu-central-1", 90, 10)
     assert short.startswith("ip")
     assert short.endswith("central-1"[-5:])
-    assert width(short, 10) <= 90
+    assert measure_width(short, 10) <= 90
     assert shorten("node", 3, 10) == ""
 
 
 def test_lines_are_no_wider_than_their_room() -> None:
     lines = wrap("a word, " * 9 + "x" * 90, 100, 12)
     assert len(lines) > 4
-    assert all(width(line, 12) <= 100 for line in lines)
+    assert all(measure_width(line, 12) <= 100 for line in lines)
 
 
 def test_numbers_are_told_as_runs() -> None:
-    assert spans([3, 1, 2, 7]) == "1\u20133, 7"
+    assert format_ranges([3, 1, 2, 7]) == "1\u20133, 7"
 
 
 def test_what_cannot_be_seen_is_replaced() -> None:
-    assert printable("a\x00\u202eb\ud800 é節") == "a\ufffd\ufffdb\ufffd é節"
+    assert replace_unprintable("a\x00\u202eb\ud800 é節") == "a\ufffd\ufffdb\ufffd é節"

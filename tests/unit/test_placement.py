@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from launcher.errors import UsageError
 from launcher.mesh import Mesh, parse
 from launcher.node import Node
-from launcher.placement import Costs, Limits, Plan, feasibility
+from launcher.placement import Costs, Limits, Plan, assess_feasibility
 from launcher.placement import plan as plan_with_costs
-from launcher.placement.units import unit_size, usual_slot_count
-from launcher.topology import in_order
+from launcher.placement.units import choose_block_size, find_usual_slot_count
+from launcher.topology import sort_nodes
 from tests.support.plans import domains, faults, meshes
 
 REFERENCE = parse("pp=4,dp=*,tp=8")
@@ -40,7 +40,7 @@ def refusal(nodes: list[Node], mesh: str, limits: Limits | None = None) -> str:
     limits = limits or Limits()
     with pytest.raises(UsageError) as caught:
         plan(nodes, parse(mesh), limits, None)
-    answer = feasibility(nodes, parse(mesh), limits)
+    answer = assess_feasibility(nodes, parse(mesh), limits)
     assert (answer.world_size, answer.node_count, answer.is_full) == (0, 0, False)
     assert answer.reason == str(caught.value)
     return str(caught.value)
@@ -51,14 +51,14 @@ def refusal(nodes: list[Node], mesh: str, limits: Limits | None = None) -> str:
 
 def test_numbers_in_names_and_domains_sort_as_numbers() -> None:
     ids = ["10.0.0.10", "10.0.0.9", "10.0.0.2", "10.0.0.100"]
-    assert [node.id for node in in_order(Node(id=name, slot_count=1) for name in ids)] == [
+    assert [node.id for node in sort_nodes(Node(id=name, slot_count=1) for name in ids)] == [
         "10.0.0.2",
         "10.0.0.9",
         "10.0.0.10",
         "10.0.0.100",
     ]
     leaves = [Node(id=leaf, slot_count=1, path=(leaf,)) for leaf in ("leaf-10", "leaf-9")]
-    assert [node.id for node in in_order(leaves)] == ["leaf-9", "leaf-10"]
+    assert [node.id for node in sort_nodes(leaves)] == ["leaf-9", "leaf-10"]
 
 
 def test_unknown_locality_comes_last_at_its_level() -> None:
@@ -67,12 +67,12 @@ def test_unknown_locality_comes_last_at_its_level() -> None:
         Node(id="half", slot_count=1, path=("zone", None)),
         Node(id="known", slot_count=1, path=("zone", "leaf")),
     ]
-    assert [node.id for node in in_order(nodes)] == ["known", "half", "nowhere"]
+    assert [node.id for node in sort_nodes(nodes)] == ["known", "half", "nowhere"]
 
 
 def test_names_that_read_as_the_same_number_keep_their_order_in_the_store() -> None:
     nodes = [Node(id="h1", slot_count=1, order=7), Node(id="h01", slot_count=1, order=8)]
-    assert [node.id for node in in_order(reversed(nodes))] == ["h1", "h01"]
+    assert [node.id for node in sort_nodes(reversed(nodes))] == ["h1", "h01"]
 
 
 # Units and worlds
@@ -94,12 +94,12 @@ def test_names_that_read_as_the_same_number_keep_their_order_in_the_store() -> N
     ],
 )
 def test_the_unit_is_the_innermost_axes_that_fill_a_node(mesh: str, slot_count: int, unit: int) -> None:
-    assert unit_size(parse(mesh), slot_count) == unit
+    assert choose_block_size(parse(mesh), slot_count) == unit
 
 
 def test_the_unit_is_made_for_the_kind_of_node_that_brings_the_most_slots() -> None:
-    assert usual_slot_count(nodes_of(8, 8, 8, 7, 16)) == 8
-    assert usual_slot_count(nodes_of(8, 4, 4)) == 8
+    assert find_usual_slot_count(nodes_of(8, 8, 8, 7, 16)) == 8
+    assert find_usual_slot_count(nodes_of(8, 4, 4)) == 8
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_the_world_is_the_largest_whole_number_of_replicas(
     mesh: str, slot_counts: list[int], limits: Limits, world_size: int, node_count: int, is_full: bool
 ) -> None:
     nodes = [Node(id=f"h{index}", slot_count=count) for index, count in enumerate(slot_counts)]
-    answer = feasibility(nodes, parse(mesh), limits)
+    answer = assess_feasibility(nodes, parse(mesh), limits)
     assert (answer.world_size, answer.node_count, answer.is_full) == (world_size, node_count, is_full)
     assert plan(nodes, parse(mesh), limits, None).world_size == world_size
 
@@ -173,14 +173,14 @@ def test_a_world_that_cannot_be_says_what_is_missing() -> None:
 
 def test_two_nodes_with_one_id_are_our_own_mistake() -> None:
     with pytest.raises(ValueError, match="same id"):
-        feasibility([*cluster(1), *cluster(1)], parse("dp=*"), Limits())
+        assess_feasibility([*cluster(1), *cluster(1)], parse("dp=*"), Limits())
 
 
 # Cost
 
 
 LEAVES = Limits(levels=("spine", "leaf"))
-TOLLS = Costs(tolls={"spine": 4, "leaf": 2, "host": 1})
+TOLLS = Costs(level_costs={"spine": 4, "leaf": 2, "host": 1})
 
 
 def hall(count: int, leaf: int = 8) -> list[Node]:
@@ -210,7 +210,7 @@ def test_where_it_does_not_matter_who_holds_what_no_search_is_needed(
     nodes = [Node(id=f"h{index}", slot_count=count, path=("leaf",)) for index, count in enumerate(slot_counts)]
     program = (
         "import sys; from launcher import mesh; from launcher.node import Node; "
-        "from launcher.placement import Costs, Limits, Plan, Whole, plan; "
+        "from launcher.placement import AllOrNothing, Costs, Limits, Plan, plan; "
         f"answer = plan({nodes!r}, mesh.parse({mesh!r}), {limits!r}, Costs(), None); "
         "assert 'numpy' not in sys.modules; print(answer.cost, answer.lower_bound)"
     )
@@ -218,7 +218,7 @@ def test_where_it_does_not_matter_who_holds_what_no_search_is_needed(
     assert ran.returncode == 0, ran.stderr
     # Two leaves make it a question for the search; if they are free of toll, the answer is the same.
     apart = [Node(id=node.id, slot_count=node.slot_count, path=(node.id,)) for node in nodes]
-    free = Costs(tolls={"level 1": 0})
+    free = Costs(level_costs={"level 1": 0})
     other = plan_with_costs(apart, parse(mesh), Limits(elastic_max=limits.elastic_max, is_contiguous=False), free, None)
     assert ran.stdout.split() == [str(other.cost), str(other.lower_bound)]
 
@@ -266,17 +266,17 @@ def node_lists(draw: st.DrawFn, *, size_min: int = 1, is_equal: bool = False) ->
 @given(nodes=node_lists(), mesh=meshes, nodes_max=st.one_of(st.none(), st.integers(1, 12)))
 def test_every_plan_is_valid_and_as_large_as_can_be(nodes: list[Node], mesh: Mesh, nodes_max: int | None) -> None:
     limits = Limits(nodes_max=nodes_max)
-    found = feasibility(nodes, mesh, limits)
+    found = assess_feasibility(nodes, mesh, limits)
     if not found.world_size:
         with pytest.raises(UsageError, match="needs"):
             plan(nodes, mesh, limits, None)
         return
     answer = plan(nodes, mesh, limits, None)
-    unit = unit_size(mesh, usual_slot_count(nodes))
+    unit = choose_block_size(mesh, find_usual_slot_count(nodes))
     assert not list(faults(answer, nodes, mesh, limits, unit))
     assert answer.world_size == found.world_size
     assert answer.lower_bound <= answer.cost
-    if mesh.elastic is not None:
+    if mesh.elastic_axis is not None:
         rooms = sorted((node.slot_count // unit * unit for node in nodes), reverse=True)
         assert sum(rooms[:nodes_max]) - answer.world_size < mesh.replica_size
 
@@ -287,5 +287,5 @@ def test_one_more_node_of_the_usual_kind_never_makes_the_world_smaller(
     nodes: list[Node], mesh: Mesh, nodes_max: int | None
 ) -> None:
     limits = Limits(nodes_max=nodes_max)
-    more = [*nodes, Node(id="new", slot_count=usual_slot_count(nodes), path=("a",))]
-    assert feasibility(more, mesh, limits).world_size >= feasibility(nodes, mesh, limits).world_size
+    more = [*nodes, Node(id="new", slot_count=find_usual_slot_count(nodes), path=("a",))]
+    assert assess_feasibility(more, mesh, limits).world_size >= assess_feasibility(nodes, mesh, limits).world_size

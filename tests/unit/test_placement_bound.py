@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.mesh import parse
-from launcher.placement.hops import traffic
-from launcher.placement.problem import Layout, Problem, Rule, fault
+from launcher.placement.hops import make_traffic
+from launcher.placement.problem import ClassRule, Layout, Problem, find_fault
 from launcher.placement.search import bound, shadows
-from launcher.placement.search.bound import lower_bound
-from launcher.placement.search.shadows import grid_of, least_between, least_of_runs
+from launcher.placement.search.bound import compute_lower_bound
+from launcher.placement.search.shadows import compute_least_between, compute_least_of_runs, make_grid
+from launcher.traffic import make_default_traffic
 from launcher.traffic import parse as parse_traffic
-from launcher.traffic import usual
 
 
 def regular(
@@ -35,8 +35,12 @@ def regular(
     names = [axis.name for axis in grid.axes]
     leaf = np.repeat(np.arange(len(leaves), dtype=np.int32), leaves)
     return Problem(
-        traffic=traffic(
-            grid.shape(grid.replica_size), names, unit, parse_traffic(load, grid) if load else usual(grid), tolls
+        traffic=make_traffic(
+            grid.resolve_shape(grid.replica_size),
+            names,
+            unit,
+            parse_traffic(load, grid) if load else make_default_traffic(grid),
+            tolls,
         ),
         capacity=np.full(len(leaf), capacity, dtype=np.int32),
         labels=((leaf // spine).astype(np.int32), leaf, np.arange(len(leaf), dtype=np.int32)),
@@ -59,7 +63,7 @@ def regular(
     ],
 )
 def test_where_the_best_layout_is_known_the_bound_is_its_cost(problem: Problem, best: int) -> None:
-    assert lower_bound(problem) == best * problem.traffic.scale
+    assert compute_lower_bound(problem) == best * problem.traffic.scale
 
 
 MESHES = ("pp=3,dp=4", "dp=5,cp=2", "dp=3,ep=4", "pp=2,dp=3,cp=2", "ep=6,tp=2", "dp=12", "pp=2,cp=2,dp=3", "tp=2,pp=6")
@@ -75,11 +79,11 @@ def load_for(mesh: str, load: str) -> str:
 @pytest.mark.parametrize(("mesh", "load"), list(itertools.product(MESHES, LOADS)))
 def test_no_set_of_units_pays_less_than_shadows_say(mesh: str, load: str) -> None:
     problem = regular([12], mesh, load_for(mesh, load), unit=1)
-    grid = grid_of(problem)
-    unit_count = grid.unit_count
+    grid = make_grid(problem)
+    unit_count = grid.block_count
     sets = (np.arange(1 << unit_count)[:, None] >> np.arange(unit_count)) & 1
     paid = np.zeros(len(sets), dtype=np.int64)
-    for hops, talk in zip(problem.traffic.hops, grid.talks, strict=False):
+    for hops, talk in zip(problem.traffic.hops, grid.groups, strict=False):
         inside = (sets[:, hops.low] & sets[:, hops.high]).sum(axis=1)
         # Two halves per hop; of a pipeline one for each end of a run, whether it is a cut or the end of the line.
         paid += 2 * talk.weight * (sets.sum(axis=1) - inside)
@@ -89,14 +93,14 @@ def test_no_set_of_units_pays_less_than_shadows_say(mesh: str, load: str) -> Non
             paid += exchange.weight * count * (exchange.size - count)
     sizes = np.arange(1, unit_count + 1)
     least = np.array([paid[sets.sum(axis=1) == size].min() for size in sizes])
-    found = least_between(grid, sizes, sizes, frozenset())
+    found = compute_least_between(grid, sizes, sizes, frozenset())
     assert (found <= least).all()
     assert (found == least).sum() >= 4 or load
-    between = least_between(grid, sizes[:-2], sizes[2:], frozenset())
+    between = compute_least_between(grid, sizes[:-2], sizes[2:], frozenset())
     assert (between <= np.minimum(np.minimum(found[:-2], found[1:-1]), found[2:])).all()
     is_run = np.array([bin(number + (number & -number)).count("1") == 1 for number in range(1, 1 << unit_count)])
     runs = [paid[1:][is_run & (sets[1:].sum(axis=1) == size)].min() for size in sizes]
-    assert least_of_runs(problem, grid, unit_count)[1:].tolist() == runs
+    assert compute_least_of_runs(problem, grid, unit_count)[1:].tolist() == runs
 
 
 @st.composite
@@ -105,11 +109,11 @@ def layouts(draw: st.DrawFn) -> tuple[Problem, Layout]:
     mesh = draw(st.sampled_from(MESHES))
     grid = parse(mesh)
     load = load_for(mesh, draw(st.sampled_from(LOADS)))
-    talk = traffic(
-        grid.shape(grid.replica_size),
+    talk = make_traffic(
+        grid.resolve_shape(grid.replica_size),
         [axis.name for axis in grid.axes],
         1,
-        parse_traffic(load, grid) if load else usual(grid),
+        parse_traffic(load, grid) if load else make_default_traffic(grid),
         draw(st.tuples(*[st.integers(0, 5)] * 3)),
     )
     chance = random.Random(draw(st.integers(0, 2**32)))
@@ -118,7 +122,7 @@ def layouts(draw: st.DrawFn) -> tuple[Problem, Layout]:
     capacity: list[int] = []
     leaf: list[int] = []
     held: list[int] = []
-    left = talk.unit_count
+    left = talk.block_count
     while left or chance.random() < 0.5:
         size = chance.randint(1, 5 + classes)
         rooms = [1 if has_rule else chance.randint(1, 3) for _ in range(size)]
@@ -140,9 +144,9 @@ def layouts(draw: st.DrawFn) -> tuple[Problem, Layout]:
         traffic=talk,
         capacity=np.array(capacity, dtype=np.int32),
         labels=(labels // 2, labels, np.arange(len(leaf), dtype=np.int32)),
-        rules=(Rule(1, np.arange(talk.unit_count, dtype=np.int32) // classes),) if has_rule else (),
+        rules=(ClassRule(1, np.arange(talk.block_count, dtype=np.int32) // classes),) if has_rule else (),
     )
-    assert fault(problem, layout) is None
+    assert find_fault(problem, layout) is None
     return problem, layout
 
 
@@ -153,16 +157,16 @@ def test_no_valid_layout_costs_less(found: tuple[Problem, Layout], is_priced: bo
     with pytest.MonkeyPatch.context() as patch:
         if is_priced:
             patch.setattr(bound, "FREE_MAX", -1)
-        assert lower_bound(problem) <= problem.cost(layout)
+        assert compute_lower_bound(problem) <= problem.compute_cost(layout)
 
 
 def test_levels_are_bound_together_by_the_spares_they_share() -> None:
     # One leaf of a pod would rather take 8, the other pod's too; only one of the three spares' places can be anywhere.
     problem = regular([4, 3, 4, 4], "pp=2,dp=6", unit=1, spine=2)
-    free = lower_bound(problem)
-    assert free > lower_bound(regular([4, 3, 4, 4], "pp=2,dp=6", unit=1, spine=2, tolls=(4, 0, 0))) + lower_bound(
-        regular([4, 3, 4, 4], "pp=2,dp=6", unit=1, spine=2, tolls=(0, 2, 0))
-    )
+    free = compute_lower_bound(problem)
+    assert free > compute_lower_bound(
+        regular([4, 3, 4, 4], "pp=2,dp=6", unit=1, spine=2, tolls=(4, 0, 0))
+    ) + compute_lower_bound(regular([4, 3, 4, 4], "pp=2,dp=6", unit=1, spine=2, tolls=(0, 2, 0)))
 
 
 def test_the_order_of_items_and_of_domains_does_not_matter() -> None:
@@ -176,38 +180,38 @@ def test_the_order_of_items_and_of_domains_does_not_matter() -> None:
         capacity=problem.capacity[order],
         labels=((1 - spines)[order], numbers[leaves][order], hosts[order]),
     )
-    assert lower_bound(other) == lower_bound(problem)
+    assert compute_lower_bound(other) == compute_lower_bound(problem)
 
 
 def test_a_rule_leaves_places_free_that_hold_no_whole_class() -> None:
     problem = regular([3, 3, 3], "dp=3,cp=2", "cp=1", unit=1, tolls=(0, 2, 0))
-    ruled = Problem(**{**vars(problem), "rules": (Rule(1, np.arange(6, dtype=np.int32) // 2),)})
+    ruled = Problem(**{**vars(problem), "rules": (ClassRule(1, np.arange(6, dtype=np.int32) // 2),)})
     # Every leaf has one class, so all three hops of both rings leave.
-    assert lower_bound(problem) < lower_bound(ruled) == 10 * 6 * 2
+    assert compute_lower_bound(problem) < compute_lower_bound(ruled) == 10 * 6 * 2
 
 
 def test_prices_come_close_where_many_places_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = regular([12] * 28, "pp=8,dp=24", unit=1, spine=4)
-    exact = lower_bound(problem)
+    exact = compute_lower_bound(problem)
     monkeypatch.setattr(bound, "FREE_MAX", -1)
-    assert 0.9 * exact <= lower_bound(problem) <= exact
+    assert 0.9 * exact <= compute_lower_bound(problem) <= exact
 
 
 def test_the_largest_weights_and_tolls_do_not_overflow() -> None:
     small = regular([16] * 64, "pp=8,dp=128,tp=8", "pp=3,dp=10,tp=100", spine=8)
     large = regular([16] * 64, "pp=8,dp=128,tp=8", "pp=3e8,dp=1e9,tp=0.000001", tolls=(10**9, 5 * 10**8, 0), spine=8)
-    ratio = lower_bound(large) / large.traffic.scale / lower_bound(small)
+    ratio = compute_lower_bound(large) / large.traffic.scale / compute_lower_bound(small)
     assert ratio == pytest.approx(10**8 * 10**9 / 4, rel=0.01)
 
 
 def test_a_mesh_of_one_unit_costs_nothing() -> None:
-    assert lower_bound(regular([2], "tp=8")) == 0
+    assert compute_lower_bound(regular([2], "tp=8")) == 0
 
 
 def test_many_axes_are_bounded_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = regular([8] * 8, "a=2,b=2,c=2,d=2,e=2,f=2", unit=1)
     # Three axes inside each leaf; the hops of the three others, 32 rings of two hops each, lead out.
     best = 10 * 3 * 64 * 2
-    assert 0.9 * best < lower_bound(problem) <= best
+    assert 0.9 * best < compute_lower_bound(problem) <= best
     monkeypatch.setattr(shadows, "POWER_BITS", 21)
-    assert best / 4 < lower_bound(problem) < best
+    assert best / 4 < compute_lower_bound(problem) < best

@@ -14,9 +14,9 @@ from launcher import traffic
 from launcher.mesh import parse
 from launcher.node import Node
 from launcher.placement import Costs, Limits
-from launcher.placement.problem import Layout, Problem, fault, problem_of
+from launcher.placement.problem import Layout, Problem, find_fault, make_problem
 from launcher.placement.search import search
-from launcher.topology import tree
+from launcher.topology import build_tree
 
 LEAVE = {"spine": 4, "leaf": 2, "host": 0}
 
@@ -29,15 +29,15 @@ def problem(leaves: Sequence[int], mesh: str, weights: str, leaves_of_a_spine: i
         for node in range(size)
     ]
     grid = parse(mesh)
-    count = len(nodes) * 8 // grid.replica_size if grid.elastic else 1
-    costs = Costs(traffic=traffic.parse(weights, grid), tolls={**LEAVE, "host": host_toll})
+    count = len(nodes) * 8 // grid.replica_size if grid.elastic_axis else 1
+    costs = Costs(traffic=traffic.parse(weights, grid), level_costs={**LEAVE, "host": host_toll})
     limits = Limits(levels=("spine", "leaf"))
-    shape = grid.shape(count * grid.replica_size)
-    return problem_of(tree(nodes, limits.levels), grid, shape, 8, limits, costs, [1] * len(nodes))
+    shape = grid.resolve_shape(count * grid.replica_size)
+    return make_problem(build_tree(nodes, limits.levels), grid, shape, 8, limits, costs, [1] * len(nodes))
 
 
 def price(problem: Problem, layout: Layout) -> float:
-    return problem.cost(layout) / problem.traffic.scale
+    return problem.compute_cost(layout) / problem.traffic.scale
 
 
 USUAL, EVEN = "tp=100,dp=10,pp=3", "tp=100,dp=5,pp=5"
@@ -62,10 +62,10 @@ def test_known_clusters_are_laid_out_at_their_optimum(
     leaves: Sequence[int], mesh: str, weights: str, leaves_of_a_spine: int, sorted_by_path: int, optimum: int
 ) -> None:
     given = problem(leaves, mesh, weights, leaves_of_a_spine)
-    assert price(given, np.arange(given.traffic.unit_count, dtype=np.int32)) == sorted_by_path
+    assert price(given, np.arange(given.traffic.block_count, dtype=np.int32)) == sorted_by_path
     found = search(given)
     assert found is not None
-    assert fault(given, found) is None
+    assert find_fault(given, found) is None
     assert price(given, found) == optimum
 
 

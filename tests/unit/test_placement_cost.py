@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.mesh import Mesh, parse
-from launcher.placement.cost import cost, leaving
-from launcher.placement.hops import box, traffic
-from launcher.traffic import Communicator, usual
+from launcher.placement.cost import compute_cost, sum_leaving_traffic
+from launcher.placement.hops import compute_box, make_traffic
+from launcher.traffic import Communicator, make_default_traffic
 
 
 def by_definition(mesh: Mesh, shape: tuple[int, ...], communicators: list[Communicator], toll_of_hop) -> Fraction:  # type: ignore[no-untyped-def]
@@ -25,7 +25,7 @@ def by_definition(mesh: Mesh, shape: tuple[int, ...], communicators: list[Commun
         along = [names.index(axis) for axis in one.axes]
         groups: dict[tuple[int, ...], list[int]] = {}
         for rank in range(math.prod(shape)):
-            place = mesh.coordinates(rank, shape)
+            place = mesh.find_coordinates(rank, shape)
             groups.setdefault(tuple(c for index, c in enumerate(place) if index not in along), []).append(rank)
         weight = Fraction(str(one.weight))
         for members in groups.values():
@@ -52,15 +52,15 @@ def test_the_cost_is_what_the_definition_says_for_every_mesh_unit_and_layout(
     case: tuple[str, int], data: st.DataObject
 ) -> None:
     mesh, unit = parse(case[0]), case[1]
-    shape = mesh.shape(mesh.replica_size)
-    communicators = list(usual(mesh))
+    shape = mesh.resolve_shape(mesh.replica_size)
+    communicators = list(make_default_traffic(mesh))
     if len(shape) > 1 and data.draw(st.booleans()):
         communicators.append(Communicator(axes=(mesh.axes[0].name, mesh.axes[-1].name), kind="ring", weight=2.5))
     unit_count = math.prod(shape) // unit
     hosts = data.draw(st.lists(st.integers(0, 5), min_size=unit_count, max_size=unit_count))
     leaves = [host // 2 for host in hosts]
     tolls = (2, 0.5)
-    talk = traffic(shape, [axis.name for axis in mesh.axes], unit, communicators, tolls)
+    talk = make_traffic(shape, [axis.name for axis in mesh.axes], unit, communicators, tolls)
     labels = [np.array(leaves, dtype=np.int32), np.array(hosts, dtype=np.int32)]
 
     def toll_of_hop(here: int, there: int) -> Fraction:
@@ -69,7 +69,7 @@ def test_the_cost_is_what_the_definition_says_for_every_mesh_unit_and_layout(
             (Fraction(str(toll)) for toll, level in levels if level[here // unit] != level[there // unit]), Fraction(0)
         )
 
-    assert Fraction(cost(talk, labels), talk.scale) == by_definition(mesh, shape, communicators, toll_of_hop)
+    assert Fraction(compute_cost(talk, labels), talk.scale) == by_definition(mesh, shape, communicators, toll_of_hop)
 
 
 @pytest.mark.parametrize(
@@ -88,15 +88,15 @@ def test_the_cost_is_what_the_definition_says_for_every_mesh_unit_and_layout(
 def test_a_unit_is_a_box_of_whole_inner_axes_and_a_part_of_the_next(
     shape: tuple[int, ...], unit: int, sides: tuple[int, ...] | None
 ) -> None:
-    assert box(shape, unit) == sides
+    assert compute_box(shape, unit) == sides
 
 
 def test_the_papers_example_costs_1008_on_even_leaves() -> None:
     mesh = parse("pp=4,dp=*,tp=8")
-    shape = mesh.shape(224)
-    talk = traffic(shape, ["pp", "dp", "tp"], 8, usual(mesh), (4, 2, 0))
+    shape = mesh.resolve_shape(224)
+    talk = make_traffic(shape, ["pp", "dp", "tp"], 8, make_default_traffic(mesh), (4, 2, 0))
     units = np.arange(28, dtype=np.int32)
-    assert cost(talk, [units * 0, units // 7, units]) / talk.scale == 1008
+    assert compute_cost(talk, [units * 0, units // 7, units]) / talk.scale == 1008
     uneven = np.repeat(np.arange(4, dtype=np.int32), [7, 8, 8, 5])
-    assert cost(talk, [units * 0, uneven, units]) / talk.scale == 1552
-    assert leaving(talk, units * 0) == [0, 0]
+    assert compute_cost(talk, [units * 0, uneven, units]) / talk.scale == 1552
+    assert sum_leaving_traffic(talk, units * 0) == [0, 0]

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from launcher import traffic as communicators
 from launcher.mesh import parse
 from launcher.node import Node
-from launcher.placement import Costs, Limits, Plan, Whole, plan
-from launcher.placement.cost import cost
+from launcher.placement import AllOrNothing, Costs, Limits, Plan, plan
+from launcher.placement.cost import compute_cost
 from launcher.placement.explain import Explanation, explain
-from launcher.placement.hops import traffic
-from launcher.preview.generate import generated
-from launcher.topology import tolls_of
+from launcher.placement.hops import make_traffic
+from launcher.preview.generate import generate
+from launcher.topology import resolve_level_costs
 
 
 def nodes_on(leaves: list[int], devices: int = 8) -> list[Node]:
@@ -57,7 +57,7 @@ def test_each_level_says_what_leaves_it_per_axis_and_all_adds_up_to_the_cost() -
     # 3 hops of pp x 56 lines x 3 leave a leaf; 4 rings of 7 hops x 8 x 10 leave the host; tp leaves nothing.
     assert leaf.leaving == (504, 0, 0)
     assert host.leaving == (504, 2240, 0)
-    assert (leaf.toll, host.toll) == (2, 1)
+    assert (leaf.level_cost, host.level_cost) == (2, 1)
     assert (leaf.cost, host.cost) == (1008, 2744)
     assert found.cost == 3752
 
@@ -97,7 +97,7 @@ def test_an_exchange_is_shared_out_evenly_over_the_others() -> None:
 
 def test_other_orders_of_the_nodes_are_priced_on_a_world_of_the_same_size() -> None:
     before, nodes = papers_case()
-    found = explain(before, nodes, PAPER, LEAF, Costs(tolls={"host": 0}))
+    found = explain(before, nodes, PAPER, LEAF, Costs(level_costs={"host": 0}))
     costs = {baseline.name: baseline.cost for baseline in found.baselines}
     assert costs["path order"] == 1552  # takes 7 + 8 + 8 + 5
     assert costs["address order, as numbers"] == 1552
@@ -109,7 +109,7 @@ def test_other_orders_of_the_nodes_are_priced_on_a_world_of_the_same_size() -> N
 
 def by_text(nodes: list[Node]) -> Fraction:
     ids = [node.id for node in sorted(nodes, key=lambda node: node.address)]
-    return explain(filled(ids[:28], (4, 7, 8)), nodes, PAPER, LEAF, Costs(tolls={"host": 0})).cost
+    return explain(filled(ids[:28], (4, 7, 8)), nodes, PAPER, LEAF, Costs(level_costs={"host": 0})).cost
 
 
 def test_address_orders_are_left_out_when_no_node_has_an_address() -> None:
@@ -121,7 +121,7 @@ def test_address_orders_are_left_out_when_no_node_has_an_address() -> None:
 def test_an_order_that_breaks_a_rule_says_which() -> None:
     nodes = [Node(id=f"h{at}", slot_count=4, path=(f"s{at % 2}",), address=f"10.0.0.{at}", order=at) for at in range(4)]
     mesh = parse("dp=*,tp=8")
-    limits = Limits(levels=("slice",), within={"tp": "slice"}, whole=Whole(level="slice", hosts=2))
+    limits = Limits(levels=("slice",), within={"tp": "slice"}, all_or_nothing=AllOrNothing(level="slice", hosts=2))
     one_slice = filled(["h0", "h2"], (1, 8), devices=4)
     faults = {one.name: one.faults for one in explain(one_slice, nodes, mesh, limits, Costs()).baselines}
     assert faults["join order"] == ("tp leaves its slice", "uses parts of a slice")
@@ -153,7 +153,7 @@ def test_the_levels_add_up_to_the_exact_cost_of_any_layout(
     text: str, devices: int, tolls: dict[str, float], chance: random.Random
 ) -> None:
     mesh, nodes, plan = random_case(text, devices, chance)
-    costs = Costs(tolls=tolls)
+    costs = Costs(level_costs=tolls)
     found = explain(plan, nodes, mesh, Limits(levels=("pod", "leaf")), costs)
     # The same by the unit that all nodes have room for, from the arrays the search works with.
     positions = {node.id: at for at, node in enumerate(nodes)}
@@ -166,8 +166,10 @@ def test_the_levels_add_up_to_the_exact_cost_of_any_layout(
         labels.append(np.array([known[nodes[at].path[:depth]] for at in holder], dtype=np.int32))
     labels.append(holder.astype(np.int32))
     names = [axis.name for axis in mesh.axes]
-    talk = traffic(plan.shape, names, 1, communicators.usual(mesh), tolls_of(("pod", "leaf"), tolls))
-    assert found.cost == Fraction(cost(talk, labels), talk.scale)
+    talk = make_traffic(
+        plan.shape, names, 1, communicators.make_default_traffic(mesh), resolve_level_costs(("pod", "leaf"), tolls)
+    )
+    assert found.cost == Fraction(compute_cost(talk, labels), talk.scale)
     assert found == explain(plan, nodes[::-1], mesh, Limits(levels=("pod", "leaf")), costs)
 
 
@@ -180,7 +182,7 @@ def random_case(text: str, devices: int, chance: random.Random) -> tuple[object,
         for at in range(count)
     ]
     ids = [node.id for node in chance.sample(nodes, world // devices)]
-    return mesh, nodes, filled(ids, mesh.shape(world), devices)  # type: ignore[return-value]
+    return mesh, nodes, filled(ids, mesh.resolve_shape(world), devices)  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("weight", [0, 10**9])
@@ -204,7 +206,7 @@ def test_weights_of_nothing_and_of_very_much_stay_exact(weight: int) -> None:
 def test_the_levels_add_up_to_what_the_planner_says_its_plan_costs(
     cluster: str, text: str, within: dict[str, str]
 ) -> None:
-    made, mesh = generated(cluster), parse(text)
+    made, mesh = generate(cluster), parse(text)
     limits = Limits(levels=made.levels, within=within)
     found = plan(made.nodes, mesh, limits, Costs(), None)
     explanation = explain(found, made.nodes, mesh, limits, Costs())

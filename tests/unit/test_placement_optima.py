@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from launcher.placement.problem import Problem, fault
-from launcher.placement.search.bound import lower_bound
+from launcher.placement.problem import Problem, find_fault
+from launcher.placement.search.bound import compute_lower_bound
 from tests.support.instances import Instance, instance
 from tests.support.optima import missed, stored
 
@@ -25,15 +25,15 @@ def test_the_search_finds_the_proven_optima() -> None:
 def test_every_stored_layout_is_valid_and_costs_what_is_stored() -> None:
     for one in ALL:
         problem, layout = one.problem(), np.array(one.layout, dtype=np.int32)
-        assert fault(problem, layout) is None, one.name
-        assert problem.cost(layout) == one.optimum, one.name
+        assert find_fault(problem, layout) is None, one.name
+        assert problem.compute_cost(layout) == one.optimum, one.name
 
 
 def test_the_lower_bound_is_below_every_optimum_and_mostly_close() -> None:
     ratios = []
     for one in ALL:
         assert one.optimum
-        ratios.append(lower_bound(one.problem()) / one.optimum)
+        ratios.append(compute_lower_bound(one.problem()) / one.optimum)
     assert max(ratios) <= 1
     assert sum(ratio == 1 for ratio in ratios) >= len(ALL) // 3
     assert sum(ratios) / len(ratios) > 0.94
@@ -53,7 +53,7 @@ def all_layouts(problem: Problem) -> Iterator[list[int]]:
     leaf = problem.labels[-2]
 
     def onward(begun: list[int]) -> Iterator[list[int]]:
-        if len(begun) == problem.traffic.unit_count:
+        if len(begun) == problem.traffic.block_count:
             yield begun
             return
         seen = set()
@@ -61,7 +61,7 @@ def all_layouts(problem: Problem) -> Iterator[list[int]]:
             kind = int(leaf[item]), room
             if item not in begun and kind not in seen:
                 seen.add(kind)
-                for length in range(1, min(room, problem.traffic.unit_count - len(begun)) + 1):
+                for length in range(1, min(room, problem.traffic.block_count - len(begun)) + 1):
                     yield from onward([*begun, *[item] * length])
 
     return onward([])
@@ -70,12 +70,12 @@ def all_layouts(problem: Problem) -> Iterator[list[int]]:
 def costs(problem: Problem, layouts: NDArray[np.int32]) -> NDArray[np.int64]:
     """J of many layouts, from the pairs of units that talk."""
     found = np.zeros(len(layouts), dtype=np.int64)
-    for labels, toll in zip(problem.labels, problem.traffic.tolls, strict=True):
+    for labels, toll in zip(problem.labels, problem.traffic.level_costs, strict=True):
         where = labels[layouts]
         for hops in problem.traffic.hops:
             found += toll * hops.weight * (where[:, hops.low] != where[:, hops.high]).sum(axis=1)
         for exchange in problem.traffic.exchanges:
-            low, high = np.triu_indices(problem.traffic.unit_count, 1)
+            low, high = np.triu_indices(problem.traffic.block_count, 1)
             is_pair = exchange.class_of[low] == exchange.class_of[high]
             leaving = where[:, low[is_pair]] != where[:, high[is_pair]]
             found += toll * exchange.weight * leaving.sum(axis=1)
@@ -86,7 +86,7 @@ def test_the_smallest_optima_are_those_of_trying_everything() -> None:
     tried = 0
     for one in ALL:
         problem = one.problem()
-        if problem.traffic.unit_count > 6 or problem.rules:
+        if problem.traffic.block_count > 6 or problem.rules:
             continue
         layouts = []
         for layout in all_layouts(problem):

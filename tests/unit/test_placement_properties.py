@@ -13,8 +13,8 @@ from launcher.errors import UsageError
 from launcher.mesh import Mesh, parse
 from launcher.node import Node
 from launcher.placement import Costs, Limits, Plan, plan
-from launcher.placement.problem import Layout, Problem, fault, problem_of
-from launcher.topology import tree
+from launcher.placement.problem import Layout, Problem, find_fault, make_problem
+from launcher.topology import build_tree
 from launcher.traffic import parse as parse_traffic
 
 UNIT = 4
@@ -52,7 +52,7 @@ def limits(draw: st.DrawFn) -> Limits:
     """`within` may name axes that a mesh lacks; see `bound_to`."""
     return Limits(
         levels=LEVELS,
-        unit=UNIT,
+        block_size=UNIT,
         nodes_max=draw(st.sampled_from([None, 6])),
         within=draw(st.sampled_from(WITHIN)),
         is_contiguous=draw(st.booleans()),
@@ -77,10 +77,10 @@ def as_arrays(
     found: Plan, nodes: Sequence[Node], mesh: Mesh, rules: Limits, costs: Costs | None = None
 ) -> tuple[Problem, Layout]:
     """The plan in the search's terms, made from nothing but what the plan says."""
-    place = tree(nodes, rules.levels)
+    place = build_tree(nodes, rules.levels)
     capacity = [node.slot_count // UNIT for node in place.nodes]
-    problem = problem_of(place, mesh, found.shape, UNIT, rules, costs or Costs(), capacity)
-    layout = np.full(problem.traffic.unit_count, -1, dtype=np.int32)
+    problem = make_problem(place, mesh, found.shape, UNIT, rules, costs or Costs(), capacity)
+    layout = np.full(problem.traffic.block_count, -1, dtype=np.int32)
     for position, node in enumerate(place.nodes):
         ranks = found.ranks.get(node.id, ())
         runs = [ranks[start : start + UNIT] for start in range(0, len(ranks), UNIT)]
@@ -99,7 +99,7 @@ def spread_groups(found: Plan, nodes: Sequence[Node], mesh: Mesh, rules: Limits)
     homes: dict[str, set[object]] = {}
     for rank, path in paths.items():
         for axis, level in rules.within.items():
-            place = list(mesh.coordinates(rank, found.shape))
+            place = list(mesh.find_coordinates(rank, found.shape))
             place[names.index(axis)] = -1
             depth = (*rules.levels, "host").index(level) + 1
             # Nobody shares an unknown domain, unless a deeper level is known.
@@ -113,7 +113,7 @@ TWO_LEAVES = [Node(id=f"h{index}", slot_count=4, path=("z0", "s0", f"l{index // 
 
 @settings(small, max_examples=20)
 @given(clusters(), meshes, limits(), st.booleans())
-@example(TWO_LEAVES, "dp=*,tp=8", Limits(levels=LEVELS, unit=UNIT, within={"tp": "leaf"}), True)
+@example(TWO_LEAVES, "dp=*,tp=8", Limits(levels=LEVELS, block_size=UNIT, within={"tp": "leaf"}), True)
 def test_a_plan_is_valid_costs_what_it_says_and_no_less_than_its_bound(
     nodes: list[Node], text: str, rules: Limits, is_outer_heavy: bool
 ) -> None:
@@ -126,13 +126,13 @@ def test_a_plan_is_valid_costs_what_it_says_and_no_less_than_its_bound(
     assume(found is not None)
     assert found is not None
     problem, layout = as_arrays(found, nodes, mesh, rules, costs)
-    assert fault(problem, layout) is None
+    assert find_fault(problem, layout) is None
     assert not spread_groups(found, nodes, mesh, rules)
     assert rules.nodes_max is None or len(found.ranks) <= rules.nodes_max
     assert not rules.is_contiguous or all(
         ranks == tuple(range(ranks[0], ranks[0] + len(ranks))) for ranks in found.ranks.values()
     )
-    assert found.cost * problem.traffic.scale == problem.cost(layout)
+    assert found.cost * problem.traffic.scale == problem.compute_cost(layout)
     assert 0 <= found.lower_bound <= found.cost
     assert set(found.ranks) | set(found.spares) == {node.id for node in nodes}
     assert len(found.ranks) + len(found.spares) == len(nodes)
@@ -142,14 +142,14 @@ def test_a_plan_is_valid_costs_what_it_says_and_no_less_than_its_bound(
 @given(clusters(), meshes, st.randoms(use_true_random=False))
 def test_the_order_in_which_nodes_come_does_not_matter(nodes: list[Node], text: str, chance) -> None:  # type: ignore[no-untyped-def]
     shuffled = chance.sample(nodes, len(nodes))
-    rules = Limits(levels=LEVELS, unit=UNIT)
+    rules = Limits(levels=LEVELS, block_size=UNIT)
     assert planned(nodes, parse(text), rules) == planned(shuffled, parse(text), rules)
 
 
 @small
 @given(clusters(), meshes)
 def test_only_the_order_of_names_matters_and_not_the_names(nodes: list[Node], text: str) -> None:
-    rules = Limits(levels=LEVELS, unit=UNIT)
+    rules = Limits(levels=LEVELS, block_size=UNIT)
 
     def renamed(name: str) -> str:
         return f"{name[0]}-rack-{1000 + int(name[1:])}-x"
@@ -171,7 +171,7 @@ def test_only_the_order_of_names_matters_and_not_the_names(nodes: list[Node], te
 @small
 @given(clusters(), worlds, st.randoms(use_true_random=False))
 def test_other_names_for_the_same_cluster_cost_the_same(nodes: list[Node], text: str, chance) -> None:  # type: ignore[no-untyped-def]
-    rules = Limits(levels=LEVELS, unit=UNIT)
+    rules = Limits(levels=LEVELS, block_size=UNIT)
     numbers = {name: str(chance.randrange(10**6)) for node in nodes for name in node.path if name is not None}
     numbers |= dict(zip((node.id for node in nodes), map(str, chance.sample(range(10**6), len(nodes))), strict=True))
     assume(len(set(numbers.values())) == len(numbers))
@@ -188,7 +188,7 @@ def test_other_names_for_the_same_cluster_cost_the_same(nodes: list[Node], text:
 @small
 @given(clusters(4), clusters(3), worlds)
 def test_more_nodes_never_make_the_plan_of_a_fixed_world_worse(nodes: list[Node], more: list[Node], text: str) -> None:
-    rules = Limits(levels=LEVELS, unit=UNIT)
+    rules = Limits(levels=LEVELS, block_size=UNIT)
     added = [dataclasses.replace(node, id=f"new-{node.id}") for node in more]  # on the same leaves and on others
     few = planned(nodes, parse(text), rules)
     assume(few is not None)
@@ -201,20 +201,20 @@ def test_more_nodes_never_make_the_plan_of_a_fixed_world_worse(nodes: list[Node]
 @small
 @given(clusters(), meshes)
 def test_a_plan_is_never_worse_than_nodes_sorted_by_path(nodes: list[Node], text: str) -> None:
-    rules = Limits(levels=LEVELS, unit=UNIT)
+    rules = Limits(levels=LEVELS, block_size=UNIT)
     found = planned(nodes, parse(text), rules)
     assume(found is not None)
     assert found is not None
     problem, _ = as_arrays(found, nodes, parse(text), rules)
-    in_line = np.repeat(np.arange(len(nodes), dtype=np.int32), problem.capacity)[: problem.traffic.unit_count]
-    assert fault(problem, in_line) is None
-    assert found.cost * problem.traffic.scale <= problem.cost(in_line)
+    in_line = np.repeat(np.arange(len(nodes), dtype=np.int32), problem.capacity)[: problem.traffic.block_count]
+    assert find_fault(problem, in_line) is None
+    assert found.cost * problem.traffic.scale <= problem.compute_cost(in_line)
 
 
 @small
 @given(clusters(), meshes, st.data())
 def test_a_plan_after_a_loss_is_as_valid_as_a_fresh_one(nodes: list[Node], text: str, data: st.DataObject) -> None:
-    mesh, rules = parse(text), Limits(levels=LEVELS, unit=UNIT)
+    mesh, rules = parse(text), Limits(levels=LEVELS, block_size=UNIT)
     before = planned(nodes, mesh, rules)
     assume(before is not None)
     lost = data.draw(st.sampled_from(nodes))
@@ -224,7 +224,7 @@ def test_a_plan_after_a_loss_is_as_valid_as_a_fresh_one(nodes: list[Node], text:
     assert (after is None) == (fresh is None)
     if after is not None and fresh is not None:
         problem, layout = as_arrays(after, left, mesh, rules)
-        assert fault(problem, layout) is None
+        assert find_fault(problem, layout) is None
         assert after.shape == fresh.shape
         # Moving everybody is worth 5 % of a plan's cost, so staying may not cost more than that.
         assert after.cost <= fresh.cost * 21 / 20

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from launcher.errors import UsageError
 from launcher.mesh import Mesh, parse
 from launcher.node import Node
-from launcher.placement import Costs, Limits, Plan, Whole, candidates, feasibility, plan
-from launcher.placement.units import elastic_sizes, grid
+from launcher.placement import AllOrNothing, Costs, Limits, Plan, assess_feasibility, candidates, plan
+from launcher.placement.units import compute_grid, list_elastic_sizes
 from tests.support.plans import faults
 
 LEVELS = ("pod", "leaf")
@@ -42,8 +42,8 @@ def slices(*sizes: int, slot_count: int = 4) -> list[Node]:
 
 def world(nodes: list[Node], mesh: str, rules: Limits) -> Plan | str:
     """The plan, of which everything is checked that can be; or the sentence why there is none."""
-    found = feasibility(nodes, parse(mesh), rules)
-    assert found == feasibility(nodes[::-1], parse(mesh), rules)
+    found = assess_feasibility(nodes, parse(mesh), rules)
+    assert found == assess_feasibility(nodes[::-1], parse(mesh), rules)
     if not found.world_size:
         assert (found.node_count, found.is_full) == (0, False)
         with pytest.raises(UsageError) as caught:
@@ -52,7 +52,7 @@ def world(nodes: list[Node], mesh: str, rules: Limits) -> Plan | str:
         return found.reason
     answer = plan(nodes, parse(mesh), rules, Costs(), None)
     assert found.world_size == answer.world_size
-    assert not list(faults(answer, nodes, parse(mesh), rules, rules.unit or 1))
+    assert not list(faults(answer, nodes, parse(mesh), rules, rules.block_size or 1))
     assert 0 <= answer.lower_bound <= answer.cost
     return answer
 
@@ -77,7 +77,7 @@ def test_the_elastic_axis_keeps_to_its_bounds(least: int, most: int | None, size
 def test_a_world_is_full_where_the_elastic_axis_ends() -> None:
     mesh = parse("pp=4,dp=*,tp=8")
     nodes = leaves(8, 8)
-    assert [feasibility(nodes[:count], mesh, limits(elastic_max=3)).is_full for count in (8, 11, 12, 16)] == [
+    assert [assess_feasibility(nodes[:count], mesh, limits(elastic_max=3)).is_full for count in (8, 11, 12, 16)] == [
         False,
         False,
         True,
@@ -105,17 +105,17 @@ def test_the_sizes_of_the_elastic_axis_are_those_at_which_units_are_boxes(
     expected = [
         size
         for size in range(low, high + 1)
-        if grid(parse(mesh).shape(size * replica), unit) and size * replica % block == 0
+        if compute_grid(parse(mesh).resolve_shape(size * replica), unit) and size * replica % block == 0
     ]
-    assert list(elastic_sizes(parse(mesh), unit, block, low, high)) == expected
+    assert list(list_elastic_sizes(parse(mesh), unit, block, low, high)) == expected
     assert expected or block > 1
 
 
 def test_a_unit_that_is_asked_for_stays_on_one_node() -> None:
-    answer = world(leaves(4, 4), "pp=2,dp=*,tp=2", limits(unit=8))  # four steps of dp on a node
+    answer = world(leaves(4, 4), "pp=2,dp=*,tp=2", limits(block_size=8))  # four steps of dp on a node
     assert isinstance(answer, Plan)
     assert answer.shape == (2, 16, 2)
-    halved = world(leaves(3, slot_count=12), "dp=*,tp=8", limits(unit=4))  # the usual unit of 12 slots is 4, too
+    halved = world(leaves(3, slot_count=12), "dp=*,tp=8", limits(block_size=4))  # the usual unit of 12 slots is 4, too
     assert isinstance(halved, Plan)
     assert halved.world_size == 32
 
@@ -138,25 +138,25 @@ def test_a_unit_that_makes_no_sense_is_refused_with_those_that_do(
     mesh: str, unit: int, sentence: str, hint: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        plan(leaves(2), parse(mesh), limits(unit=unit), Costs(), None)
+        plan(leaves(2), parse(mesh), limits(block_size=unit), Costs(), None)
     assert (str(caught.value), caught.value.hint) == (sentence, hint)
-    assert feasibility(leaves(2), parse(mesh), limits(unit=unit)).reason == sentence
+    assert assess_feasibility(leaves(2), parse(mesh), limits(block_size=unit)).reason == sentence
 
 
 def test_a_unit_may_leave_no_even_world() -> None:
-    assert world(leaves(3), "pp=2,dp=*,tp=2", limits(unit=8, elastic_min=3, elastic_max=3)) == (
+    assert world(leaves(3), "pp=2,dp=*,tp=2", limits(block_size=8, elastic_min=3, elastic_max=3)) == (
         "mesh pp=2,dp=*,tp=2 does not consist of units of 8 ranks for dp of 3, which is what could be formed"
     )
 
 
 # Whole domains
 
-SLICE = Whole(level="leaf", hosts=4)
+SLICE = AllOrNothing(level="leaf", hosts=4)
 
 
 def test_only_complete_slices_are_used_and_their_hosts_keep_the_order_of_their_indices() -> None:
     nodes = slices(4, 3, 4, 4)
-    answer = world(nodes, "dp=*,tp=4", limits(whole=SLICE))
+    answer = world(nodes, "dp=*,tp=4", limits(all_or_nothing=SLICE))
     assert isinstance(answer, Plan)
     assert answer.world_size == 48
     first = next(iter(answer.ranks))[:2]
@@ -169,7 +169,7 @@ def test_only_complete_slices_are_used_and_their_hosts_keep_the_order_of_their_i
 
 def test_the_cost_of_slices_counts_the_hops_inside_them() -> None:
     nodes = slices(4, 4)
-    answer = world(nodes, "dp=*,tp=4", limits(whole=SLICE))
+    answer = world(nodes, "dp=*,tp=4", limits(all_or_nothing=SLICE))
     plain = world([Node(id=n.id, slot_count=4, path=n.path) for n in nodes], "dp=*,tp=4", limits())
     assert isinstance(answer, Plan)
     assert isinstance(plain, Plan)
@@ -178,13 +178,15 @@ def test_the_cost_of_slices_counts_the_hops_inside_them() -> None:
 
 
 def test_the_cost_of_one_slice_is_that_of_its_inside() -> None:
-    answer = world(slices(4), "dp=*,tp=4", limits(whole=SLICE))
+    answer = world(slices(4), "dp=*,tp=4", limits(all_or_nothing=SLICE))
     assert isinstance(answer, Plan)
     assert answer.cost == answer.lower_bound == 4 * 4 * 10  # a ring of 4 hosts
 
 
 def test_slices_that_are_no_boxes_of_the_mesh_are_used_whole_all_the_same() -> None:
-    answer = world(slices(4, 4, 4, 4), "pp=2,dp=*,tp=2", limits(whole=Whole(level="leaf", hosts=4), elastic_max=12))
+    answer = world(
+        slices(4, 4, 4, 4), "pp=2,dp=*,tp=2", limits(all_or_nothing=AllOrNothing(level="leaf", hosts=4), elastic_max=12)
+    )
     assert isinstance(answer, Plan)
     assert answer.shape == (2, 12, 2)  # 48 ranks: a stage is one slice and a half
 
@@ -195,47 +197,47 @@ def test_slices_that_are_no_boxes_of_the_mesh_are_used_whole_all_the_same() -> N
         (
             slices(4, 3),
             "pp=2,dp=*,tp=16",
-            limits(whole=SLICE),
+            limits(all_or_nothing=SLICE),
             "mesh pp=2,dp=*,tp=16 needs at least 2 complete leaves of 4 hosts; 1 is present; "
             "leaf p/s1 has 3 of 4 hosts and lacks host 3",
         ),
         (
             [*slices(4)[:3], Node(id="odd", slot_count=8, path=("p", "s0"))],
             "dp=*",
-            limits(whole=SLICE),
+            limits(all_or_nothing=SLICE),
             "mesh dp=* needs complete leaves of 4 hosts; none is present; leaf p/s0 has hosts with 8, 4, 4, 4 devices",
         ),
         (
             [*slices(3), Node(id="again", slot_count=4, path=("p", "s0"), index=2)],
             "dp=*",
-            limits(whole=SLICE),
+            limits(all_or_nothing=SLICE),
             "mesh dp=* needs complete leaves of 4 hosts; none is present; "
             "leaf p/s0 has hosts with the indices 0, 1, 2, 2, not 0 to 3",
         ),
         (
             [*slices(5), Node(id="lost", slot_count=4)],
             "dp=*",
-            limits(whole=SLICE),
+            limits(all_or_nothing=SLICE),
             "mesh dp=* needs complete leaves of 4 hosts; none is present; "
             "leaf p/s0 has 5 hosts, 4 make a complete one; node lost has no known leaf",
         ),
         (
             slices(4, 4),
             "dp=*,tp=3",
-            limits(whole=SLICE),
+            limits(all_or_nothing=SLICE),
             "mesh dp=*,tp=3 does not consist of whole leaves of 16 ranks for dp of 1 to 10, which is what could be "
             "formed",
         ),
         (
             slices(4, 4),
             "dp=*",
-            limits(whole=SLICE, nodes_max=3),
+            limits(all_or_nothing=SLICE, nodes_max=3),
             "mesh dp=* needs at least 1 complete leaf of 4 hosts; at most 3 nodes may be active",
         ),
         (
             slices(4, 3),
             "dp=*",
-            limits(whole=SLICE, nodes_min=5),
+            limits(all_or_nothing=SLICE, nodes_min=5),
             "at least 5 nodes must be active, 4 in complete leaves are present; leaf p/s1 has 3 of 4 hosts and lacks "
             "host 3",
         ),
@@ -245,27 +247,27 @@ def test_slices_that_are_no_boxes_of_the_mesh_are_used_whole_all_the_same() -> N
                 for index in (1, 3)
             ],
             "dp=*",
-            Limits(levels=("pod", "slice"), whole=Whole(level="slice", hosts=4)),
+            Limits(levels=("pod", "slice"), all_or_nothing=AllOrNothing(level="slice", hosts=4)),
             "mesh dp=* needs complete slices of 4 hosts; none is present; slice p/a has 2 of 4 hosts and lacks "
             "workers 0, 2 (t-0.n, t-2.n)",
         ),
         (
             [Node(id="h0", slot_count=4, path=("p", "a"), index=0, host_pattern="t{}")],
             "dp=*",
-            Limits(levels=("pod", "slice"), whole=Whole(level="slice", hosts=64)),
+            Limits(levels=("pod", "slice"), all_or_nothing=AllOrNothing(level="slice", hosts=64)),
             "mesh dp=* needs complete slices of 64 hosts; none is present; slice p/a has 1 of 64 hosts and lacks "
             "workers 1-63 (t1, t2, t3, t4 and 59 more)",
         ),
         (
             slices(4),
             "dp=*",
-            limits(whole=SLICE, unit=3),
+            limits(all_or_nothing=SLICE, block_size=3),
             "unit 3 does not divide the 4 devices of a host, and none may stay idle",
         ),
         (
             slices(4),
             "dp=*",
-            limits(whole=Whole(level="slice", hosts=4)),
+            limits(all_or_nothing=AllOrNothing(level="slice", hosts=4)),
             "whole slice: there is no such level of domains; the levels are pod, leaf",
         ),
     ],
@@ -276,7 +278,7 @@ def test_what_slices_lack_is_named(nodes: list[Node], mesh: str, rules: Limits, 
 
 def test_slices_of_another_kind_are_left_out() -> None:
     other = [Node(id=f"x{index}", slot_count=8, path=("p", "x")) for index in range(4)]
-    answer = world([*slices(4, 4, 4), *other], "dp=*", limits(whole=SLICE))
+    answer = world([*slices(4, 4, 4), *other], "dp=*", limits(all_or_nothing=SLICE))
     assert isinstance(answer, Plan)
     assert answer.world_size == 48
     assert "not usable, as leaf p/x has 8 devices per host, others 4: x0, x1, x2, x3" in answer.reasons
@@ -364,7 +366,7 @@ def test_several_runs_on_a_node_let_far_units_meet() -> None:
         ),
         (
             "dp=*,tp=8",
-            limits(within={"tp": "leaf"}, whole=Whole(level="pod", hosts=16)),
+            limits(within={"tp": "leaf"}, all_or_nothing=AllOrNothing(level="pod", hosts=16)),
             "within tp=leaf: a leaf lies inside a pod, which is used as a whole in the order of its hosts",
         ),
     ],
@@ -374,7 +376,7 @@ def test_a_rule_that_cannot_be_kept_is_named(mesh: str, rules: Limits, sentence:
 
 
 def test_more_units_than_a_search_can_take_are_laid_out_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "UNITS_MAX", 7)
+    monkeypatch.setattr(candidates, "BLOCKS_MAX", 7)
     with mock.patch.object(candidates, "search", side_effect=AssertionError):
         found = world(leaves(3, 3, 3), "dp=*,tp=8", limits())
     assert isinstance(found, Plan)
@@ -403,7 +405,7 @@ meshes = st.sampled_from(
 def questions(draw: st.DrawFn) -> tuple[list[Node], Mesh, Limits]:
     mesh = draw(meshes)
     usual = draw(st.sampled_from([1, 2, 4, 6, 8]))
-    whole = draw(st.none() | st.builds(Whole, level=st.sampled_from(LEVELS), hosts=st.integers(1, 3)))
+    whole = draw(st.none() | st.builds(AllOrNothing, level=st.sampled_from(LEVELS), hosts=st.integers(1, 3)))
     if whole is None:
         slots = st.just(usual) if draw(st.booleans()) else st.integers(1, 8)
         names = st.sampled_from(["a", "b", "c", None])
@@ -426,13 +428,13 @@ def questions(draw: st.DrawFn) -> tuple[list[Node], Mesh, Limits]:
         mesh,
         limits(
             within=within,
-            whole=whole,
+            all_or_nothing=whole,
             is_contiguous=draw(st.booleans()),
             nodes_min=draw(st.sampled_from([1, 1, 1, 2])),
             nodes_max=draw(st.sampled_from([None, None, None, 3, 6])),
             elastic_min=draw(st.sampled_from([1, 1, 1, 2])),
             elastic_max=draw(st.sampled_from([None, None, None, 3])),
-            unit=draw(st.sampled_from([None, None, None, 1, 2])),
+            block_size=draw(st.sampled_from([None, None, None, 1, 2])),
         ),
     )
 
@@ -458,7 +460,7 @@ def test_the_order_of_the_nodes_and_of_the_rules_changes_nothing(
     question: tuple[list[Node], Mesh, Limits], data: st.DataObject
 ) -> None:
     nodes, mesh, rules = question
-    if feasibility(nodes, mesh, rules).world_size:
+    if assess_feasibility(nodes, mesh, rules).world_size:
         within = dict(data.draw(st.permutations(list(rules.within.items()))))
         other = Limits(**{**vars(rules), "within": within})
         shuffled = data.draw(st.permutations(nodes))

@@ -14,18 +14,18 @@ from launcher import traffic
 from launcher.mesh import parse
 from launcher.node import Node
 from launcher.placement import Costs, Limits
-from launcher.placement.problem import Layout, Problem, fault, problem_of
+from launcher.placement.problem import Layout, Problem, find_fault, make_problem
 from launcher.placement.search import search
-from launcher.placement.search.bound import lower_bound
-from launcher.placement.search.graph import graph, matrix, neighbours
+from launcher.placement.search.bound import compute_lower_bound
+from launcher.placement.search.graph import build_graph, list_neighbours, make_matrix
 from launcher.placement.search.improve import improve
-from launcher.placement.search.lineup import Kind, beam, greedy
+from launcher.placement.search.lineup import RoomKind, partition_by_beam, partition_greedily
 from launcher.placement.search.masonry import _lay
-from launcher.placement.search.orders import Digit, Order, loads_of, orders, walk
-from launcher.placement.search.reorder import kicks, reorder
+from launcher.placement.search.orders import Digit, WalkOrder, compute_loads, list_orders, walk
+from launcher.placement.search.reorder import perturb, reorder
 from launcher.placement.search.runs import cut_up
-from launcher.placement.search.simplify import coarse, restricted, rounded
-from launcher.topology import tree
+from launcher.placement.search.simplify import coarsen, restrict, round_weights
+from launcher.topology import build_tree
 
 small = settings(max_examples=15, deadline=None, derandomize=True)
 
@@ -42,9 +42,9 @@ def problem(
     grid = parse(mesh)
     limits = limits or Limits()
     costs = Costs(traffic=traffic.parse(weights, grid) if weights else None)
-    place = tree(nodes, ("pod", "leaf"))
+    place = build_tree(nodes, ("pod", "leaf"))
     rooms = [node.slot_count // 4 for node in place.nodes]
-    return problem_of(place, grid, grid.shape(size * grid.replica_size), 4, limits, costs, rooms)
+    return make_problem(place, grid, grid.resolve_shape(size * grid.replica_size), 4, limits, costs, rooms)
 
 
 @st.composite
@@ -64,7 +64,7 @@ def problems(draw: st.DrawFn) -> Problem:
 
 
 def sorted_by_path(given: Problem) -> Layout:
-    return np.repeat(np.arange(len(given.capacity)), given.capacity)[: given.traffic.unit_count].astype(np.int32)
+    return np.repeat(np.arange(len(given.capacity)), given.capacity)[: given.traffic.block_count].astype(np.int32)
 
 
 @small
@@ -72,8 +72,8 @@ def sorted_by_path(given: Problem) -> Layout:
 def test_what_is_found_is_valid_no_dearer_than_sorting_by_path_and_not_below_the_bound(given: Problem) -> None:
     found = search(given)
     assert found is not None
-    assert fault(given, found) is None
-    assert lower_bound(given) <= given.cost(found) <= given.cost(sorted_by_path(given))
+    assert find_fault(given, found) is None
+    assert compute_lower_bound(given) <= given.compute_cost(found) <= given.compute_cost(sorted_by_path(given))
 
 
 @small
@@ -82,10 +82,10 @@ def test_improving_never_costs_more_and_stays_valid(given: Problem, chance: obje
     order = list(range(len(given.capacity)))
     chance.shuffle(order)  # type: ignore[attr-defined]
     items = np.array(order)
-    start = np.repeat(items, given.capacity[items])[: given.traffic.unit_count].astype(np.int32)
+    start = np.repeat(items, given.capacity[items])[: given.traffic.block_count].astype(np.int32)
     found = improve(given, start)
-    assert fault(given, found) is None
-    assert given.cost(found) <= given.cost(start)
+    assert find_fault(given, found) is None
+    assert given.compute_cost(found) <= given.compute_cost(start)
 
 
 def test_the_same_question_has_the_same_answer() -> None:
@@ -102,8 +102,8 @@ def test_another_node_never_makes_the_best_layout_dearer() -> None:
         given = problem([*leaves, ("p1/l3", [1] * (1 + extra))], "pp=3,dp=4,tp=4")
         found = search(given)
         assert found is not None
-        assert given.cost(found) <= before
-        before = given.cost(found)
+        assert given.compute_cost(found) <= before
+        before = given.compute_cost(found)
 
 
 def test_swaps_bring_partners_together() -> None:
@@ -120,7 +120,7 @@ def test_rules_keep_classes_together_where_the_traffic_would_not() -> None:
     given = problem(leaves, "pp=3,dp=2,tp=4", limits=Limits(within={"dp": "leaf"}), weights="pp=50,dp=1")
     found = search(given)
     assert found is not None
-    assert fault(given, found) is None
+    assert find_fault(given, found) is None
     assert np.ptp(given.labels[1][found].reshape(3, 2), axis=1).tolist() == [0, 0, 0]
 
 
@@ -130,7 +130,7 @@ def test_as_many_nodes_are_active_as_allowed(nodes_min: int, nodes_max: int | No
     given = problem([("p0/l0", [3, 1, 1]), ("p0/l1", [3, 1, 1]), ("p1/l2", [3])], "pp=2,dp=4,tp=4", limits=limits)
     found = search(given)
     assert found is not None
-    assert fault(given, found) is None
+    assert find_fault(given, found) is None
     assert nodes_min <= len(set(found.tolist())) <= (nodes_max or 7)
 
 
@@ -143,17 +143,17 @@ def test_numbers_that_would_overflow_are_rounded_and_the_answer_stays() -> None:
     leaves = [("p0/l0", [1] * 3), ("p0/l1", [1] * 4), ("p1/l2", [1] * 4)]
     plain = problem(leaves, "pp=2,dp=4,tp=4", weights="pp=3,dp=10,tp=100")
     huge = problem(leaves, "pp=2,dp=4,tp=4", weights="pp=300000000,dp=1000000000,tp=1")
-    assert rounded(plain) is plain
-    assert max(hops.weight for hops in rounded(huge).traffic.hops) < 2**32
+    assert round_weights(plain) is plain
+    assert max(hops.weight for hops in round_weights(huge).traffic.hops) < 2**32
     one, other = search(plain), search(huge)
     assert one is not None
     assert other is not None
-    assert plain.cost(one) == plain.cost(other)
+    assert plain.compute_cost(one) == plain.compute_cost(other)
 
 
 def test_nodes_of_eight_units_are_laid_out_as_one() -> None:
     given = problem([("p0/l0", [8] * 3), ("p1/l1", [8] * 3)], "dp=*,tp=4", 40)
-    larger, size = coarse(given)
+    larger, size = coarsen(given)
     assert (size, larger.traffic.grid, larger.capacity.tolist()) == (8, (5, 1), [1] * 6)
     found = search(given)
     assert found is not None
@@ -162,15 +162,15 @@ def test_nodes_of_eight_units_are_laid_out_as_one() -> None:
 
 def test_coarse_costs_are_the_costs() -> None:
     given = problem([("p0/l0", [2] * 4), ("p1/l1", [2] * 4)], "pp=2,dp=2,ep=4,tp=4")
-    larger, size = coarse(given)
+    larger, size = coarsen(given)
     layout = np.array([3, 0, 5, 1, 7, 2, 6, 4], dtype=np.int32)
     assert size == 2
-    assert larger.cost(layout) == given.cost(np.repeat(layout, 2))
+    assert larger.compute_cost(layout) == given.compute_cost(np.repeat(layout, 2))
 
 
 def test_restricting_items_makes_every_layout_obey_the_limits() -> None:
     given = problem([("p0/l0", [3, 3, 1, 1])], "dp=*,tp=4", 4, Limits(nodes_min=3))
-    less = restricted(given)
+    less = restrict(given)
     assert less is not None
     assert np.sort(less.capacity)[-2:].sum() < 4 <= less.capacity.sum()
 
@@ -179,7 +179,7 @@ def test_orders_are_rows_and_strips_each_also_as_a_snake() -> None:
     given = problem([("p0/l0", [1] * 16)], "pp=4,dp=4,tp=4", weights="pp=10,dp=10")
     grid = given.traffic.grid
     coordinates = np.array(np.unravel_index(np.arange(16), grid))
-    found = [walk(coordinates, grid, order).tolist() for order in orders(grid, loads_of(given.traffic), 4)]
+    found = [walk(coordinates, grid, order).tolist() for order in list_orders(grid, compute_loads(given.traffic), 4)]
     assert list(range(16)) in found
     assert [0, 1, 2, 3, 7, 6, 5, 4, 8, 9, 10, 11, 15, 14, 13, 12] in found
     assert [0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15] in found
@@ -189,16 +189,16 @@ def test_orders_are_rows_and_strips_each_also_as_a_snake() -> None:
 def test_a_snake_goes_through_neighbours_only() -> None:
     grid = (3, 4, 5)
     coordinates = np.array(np.unravel_index(np.arange(60), grid))
-    order = Order((Digit(0, 1, 0), Digit(1, 1, 0), Digit(2, 1, 0)), True)
+    order = WalkOrder((Digit(0, 1, 0), Digit(1, 1, 0), Digit(2, 1, 0)), True)
     steps = np.abs(np.diff(coordinates[:, walk(coordinates, grid, order)], axis=1)).sum(axis=0)
     assert set(steps.tolist()) == {1}
 
 
-@pytest.mark.parametrize("way", [greedy, beam])
-def test_domains_take_less_than_they_could_where_a_cut_is_cheaper(way: type[greedy]) -> None:
+@pytest.mark.parametrize("way", [partition_greedily, partition_by_beam])
+def test_domains_take_less_than_they_could_where_a_cut_is_cheaper(way: type[partition_greedily]) -> None:
     # Four rows of 7 units: a cut at the end of a row costs 1, elsewhere 5.
     cut = [0, *(1 if position % 7 == 0 else 5 for position in range(1, 28)), 0]
-    chosen = way([Kind(8, 3), Kind(7, 1)], cut, 1)
+    chosen = way([RoomKind(8, 3), RoomKind(7, 1)], cut, 1)
     assert [take for _, take in chosen] == [7, 7, 7, 7]
 
 
@@ -216,9 +216,9 @@ def test_bricks_fill_rows_that_are_built_up_together() -> None:
 
 def test_the_graph_counts_every_pair_once() -> None:
     talk = problem([("p0/l0", [1] * 6)], "pp=3,dp=2,tp=4").traffic
-    found = graph(talk)
-    ends, weights = neighbours(found)
-    square = matrix(found)
+    found = build_graph(talk)
+    ends, weights = list_neighbours(found)
+    square = make_matrix(found)
     assert np.array_equal(square, square.T)
     assert square.sum() == weights.sum()
     for unit in range(6):
@@ -230,14 +230,14 @@ def test_the_graph_counts_every_pair_once() -> None:
 def test_kicks_are_valid_and_the_cheapest_comes_first() -> None:
     given = problem([("p0/l0", [1, 2, 1]), ("p0/l1", [2, 2]), ("p1/l2", [1, 2, 1])], "pp=2,dp=*,tp=4", 6)
     layout = reorder(given, sorted_by_path(given))
-    found = list(kicks(given, layout, 5))
-    costs = [given.cost(each) for each in found]
+    found = list(perturb(given, layout, 5))
+    costs = [given.compute_cost(each) for each in found]
     assert len(found) == 5
-    assert all(fault(given, each) is None for each in found)
+    assert all(find_fault(given, each) is None for each in found)
     assert costs == sorted(costs)
-    assert costs[0] >= given.cost(layout), "nothing that is cheaper was left by reorder"
+    assert costs[0] >= given.compute_cost(layout), "nothing that is cheaper was left by reorder"
 
 
 def test_nodes_of_one_size_have_no_kicks() -> None:
     given = problem([("p0/l0", [2, 2]), ("p0/l1", [2, 2])], "pp=2,dp=*,tp=4", 4)
-    assert not list(kicks(given, sorted_by_path(given), 5))
+    assert not list(perturb(given, sorted_by_path(given), 5))

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 
 from launcher.mesh import Mesh, parse
 from launcher.node import Node
-from launcher.placement import Costs, Limits, Plan, Whole, candidates, feasibility, plan
-from launcher.placement.hops import traffic
-from launcher.placement.mending import exchange_costs
+from launcher.placement import AllOrNothing, Costs, Limits, Plan, assess_feasibility, candidates, plan
+from launcher.placement.hops import make_traffic
+from launcher.placement.mending import compute_exchange_costs
 from launcher.placement.problem import Problem
-from launcher.placement.stability import NOBODY, first_that_fits, stay, tile
-from launcher.placement.units import unit_size
-from launcher.traffic import Communicator, usual
+from launcher.placement.stability import NO_ITEM, make_first_fit, stay, tile
+from launcher.placement.units import choose_block_size
+from launcher.traffic import Communicator, make_default_traffic
 from tests.support.plans import coordinates, count_moved, domains, faults, meshes
 
 REFERENCE = parse("pp=4,dp=*,tp=8")
 LEAVES = Limits(levels=("spine", "leaf"))
-TOLLS = Costs(tolls={"spine": 4, "leaf": 2, "host": 1})
+TOLLS = Costs(level_costs={"spine": 4, "leaf": 2, "host": 1})
 COSTLY = Costs(move_cost=10**6)  # to move is dearer than any traffic
 
 
@@ -94,18 +94,20 @@ def test_spares_are_named_in_the_order_in_which_they_would_be_taken() -> None:
 
 @pytest.mark.parametrize("mesh", ["pp=2,dp=3,tp=4", "dp=4,ep=4", "dp=5", "pp=3,dp=2,cp=2", "dp=2,ep=3,tp=2"])
 def test_what_an_exchange_of_two_units_costs_is_counted_without_trying_it(mesh: str) -> None:
-    shape = parse(mesh).shape(parse(mesh).replica_size)
-    talk = traffic(shape, [axis.name for axis in parse(mesh).axes], 1, usual(parse(mesh)), (4, 2, 1))
-    items = np.arange(talk.unit_count + 3, dtype=np.int32)
+    shape = parse(mesh).resolve_shape(parse(mesh).replica_size)
+    talk = make_traffic(
+        shape, [axis.name for axis in parse(mesh).axes], 1, make_default_traffic(parse(mesh)), (4, 2, 1)
+    )
+    items = np.arange(talk.block_count + 3, dtype=np.int32)
     labels = (items // 7, items // 3, items)
     problem = Problem(traffic=talk, capacity=np.ones(len(items), dtype=np.int32), labels=labels)
-    layout = items[(np.arange(talk.unit_count) * 5 + 1) % len(items)] if len(items) % 5 else items[::-1][:-3]
-    unit = talk.unit_count // 2
-    changes = exchange_costs(problem, layout, unit)
-    for other in range(talk.unit_count):
+    layout = items[(np.arange(talk.block_count) * 5 + 1) % len(items)] if len(items) % 5 else items[::-1][:-3]
+    unit = talk.block_count // 2
+    changes = compute_exchange_costs(problem, layout, unit)
+    for other in range(talk.block_count):
         exchanged = layout.copy()
         exchanged[[unit, other]] = layout[[other, unit]]
-        assert problem.cost(exchanged) - problem.cost(layout) == changes[other]
+        assert problem.compute_cost(exchanged) - problem.compute_cost(layout) == changes[other]
 
 
 def test_numbers_that_no_array_holds_price_a_move_like_small_ones_in_proportion() -> None:
@@ -119,7 +121,7 @@ def test_numbers_that_no_array_holds_price_a_move_like_small_ones_in_proportion(
             for axis, kind, weight in (("tp", "ring", 5), ("ep", "all", 2), ("dp", "ring", 1), ("pp", "line", 1))
         )
         tolls = {level: toll * factor for level, toll in (("spine", 4), ("leaf", 2), ("host", 1))}
-        costs = Costs(traffic=traffic, tolls=tolls, move_cost=factor * factor)
+        costs = Costs(traffic=traffic, level_costs=tolls, move_cost=factor * factor)
         before = plan(nodes, mesh, limits, costs, None)
         gone = next(node for node in nodes if 0 in before.ranks.get(node.id, ()))
         return plan([node for node in nodes if node is not gone], mesh, limits, costs, before)
@@ -135,7 +137,7 @@ def test_numbers_that_no_array_holds_price_a_move_like_small_ones_in_proportion(
 def test_a_replica_that_arrives_moves_nobody() -> None:
     nodes = cluster(32)
     before = plan(nodes[:28], REFERENCE, LEAVES, TOLLS, None)
-    after = plan(nodes, REFERENCE, LEAVES, Costs(tolls=TOLLS.tolls, move_cost=10**6), before)
+    after = plan(nodes, REFERENCE, LEAVES, Costs(level_costs=TOLLS.level_costs, move_cost=10**6), before)
     assert after.shape == (4, 8, 8)
     assert after.moved == count_moved(before, after, REFERENCE) == 0
 
@@ -177,7 +179,7 @@ def test_the_price_of_a_move_decides_between_cheap_and_still() -> None:
     before = Plan(shape=(8, 8), ranks=ranks, spares=(), moved=0, reasons=())
 
     def after(move_cost: int | float | None) -> Plan:
-        return plan(nodes, mesh, LEAVES, Costs(tolls=TOLLS.tolls, move_cost=move_cost), before)
+        return plan(nodes, mesh, LEAVES, Costs(level_costs=TOLLS.level_costs, move_cost=move_cost), before)
 
     # 7 hops x 8 ranks x weight 3: 168 for the host, 336 for leaves if all hops leave theirs, 48 if one does.
     assert after(100).moved == 0
@@ -196,7 +198,7 @@ def test_where_a_move_costs_nothing_cost_alone_decides() -> None:
     left = without(nodes, list(before.ranks)[100])
     fresh = plan(left, REFERENCE, LEAVES, TOLLS, None)
     still = plan(left, REFERENCE, LEAVES, TOLLS, before)
-    cheap = plan(left, REFERENCE, LEAVES, Costs(tolls=TOLLS.tolls, move_cost=0), before)
+    cheap = plan(left, REFERENCE, LEAVES, Costs(level_costs=TOLLS.level_costs, move_cost=0), before)
     assert cheap.cost <= fresh.cost < still.cost
     assert cheap.moved == count_moved(before, cheap, REFERENCE) > still.moved
 
@@ -208,7 +210,7 @@ def test_equal_domains_change_names_before_anybody_moves() -> None:
     renamed = {f"h{index}": f"h{(index + 8) % 32 // 8 * 8 + (index * 3 + 1) % 8}" for index in range(32)}
     ranks = {renamed[name]: ranks for name, ranks in fresh.ranks.items()}
     before = Plan(shape=fresh.shape, ranks=ranks, spares=(), moved=0, reasons=())
-    after = plan(nodes, REFERENCE, LEAVES, Costs(tolls=TOLLS.tolls, move_cost=0), before)
+    after = plan(nodes, REFERENCE, LEAVES, Costs(level_costs=TOLLS.level_costs, move_cost=0), before)
     assert (after.moved, after.cost) == (0, fresh.cost)
 
 
@@ -256,12 +258,12 @@ def test_staying_ends_where_too_many_nodes_would_be_active() -> None:
 
 
 def test_full_nodes_go_to_whoever_held_most_of_them() -> None:
-    held = [NOBODY, NOBODY, 0, 0, 0, 1, 1, 1, 2]
-    assert tile(held, [3, 3, 3], first_that_fits([3, 3, 3])) == [(2, 0, 3), (0, 3, 3), (1, 6, 3)]
+    held = [NO_ITEM, NO_ITEM, 0, 0, 0, 1, 1, 1, 2]
+    assert tile(held, [3, 3, 3], make_first_fit([3, 3, 3])) == [(2, 0, 3), (0, 3, 3), (1, 6, 3)]
 
 
 def test_parts_that_were_laid_out_by_somebody_else_cannot_all_stay() -> None:
-    assert stay([0, 1, 0], [3, 1, 1], first_that_fits([3, 1, 1])) is None
+    assert stay([0, 1, 0], [3, 1, 1], make_first_fit([3, 1, 1])) is None
 
 
 def test_a_node_that_returns_smaller_keeps_what_it_can_hold() -> None:
@@ -285,7 +287,7 @@ def test_several_runs_on_a_node_stay_where_they_are() -> None:
 
 
 def test_a_slice_takes_the_place_of_a_lost_one_host_by_host() -> None:
-    limits = Limits(levels=("slice",), whole=Whole(level="slice", hosts=4))
+    limits = Limits(levels=("slice",), all_or_nothing=AllOrNothing(level="slice", hosts=4))
     nodes = [Node(id=f"t{index}", slot_count=4, path=(f"s{index // 4}",), index=3 - index % 4) for index in range(20)]
     mesh = parse("dp=4,tp=16")
     before = plan(nodes, mesh, limits, Costs(), None)
@@ -314,7 +316,7 @@ def histories(draw: st.DrawFn, *, is_equal: bool = False) -> tuple[list[Node], l
 
 
 def are_worlds(history: tuple[list[Node], list[Node]], mesh: Mesh, limits: Limits) -> bool:
-    return all(feasibility(nodes, mesh, limits).world_size for nodes in history)
+    return all(assess_feasibility(nodes, mesh, limits).world_size for nodes in history)
 
 
 @settings(deadline=None, max_examples=25)
@@ -378,7 +380,7 @@ def test_with_whole_nodes_as_units_only_lost_coordinates_move(
     history: tuple[list[Node], list[Node]], mesh: Mesh
 ) -> None:
     then, now = history
-    if not are_worlds(history, mesh, Limits()) or unit_size(mesh, now[0].slot_count) != now[0].slot_count:
+    if not are_worlds(history, mesh, Limits()) or choose_block_size(mesh, now[0].slot_count) != now[0].slot_count:
         return
     before = plan(then, mesh, Limits(), COSTLY, None)
     after = plan(now, mesh, Limits(), COSTLY, before)

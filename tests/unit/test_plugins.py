@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from launcher import plugins
-from launcher.devices import Inventory, visible
+from launcher.devices import Inventory, format_visible_variable
 from launcher.devices.ascend import Detector as Ascend
-from launcher.devices.choose import worker_devices
+from launcher.devices.choose import assign_devices
 from launcher.devices.habana import Detector as Habana
 from launcher.devices.neuron import Detector as Neuron
 from launcher.errors import UsageError
@@ -50,8 +50,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 
 def workers(kind: str = "abacus", number: int | None = None) -> str:
-    slots, reason = worker_devices(None, None, {}, request=DeviceRequest(kind, number))
-    return f"{reason} {visible(slots[-1].devices, {})}"
+    slots, reason = assign_devices(None, None, {}, request=DeviceRequest(kind, number))
+    return f"{reason} {format_visible_variable(slots[-1].devices, {})}"
 
 
 def refusal(kind: str = "abacus") -> tuple[str, str | None]:

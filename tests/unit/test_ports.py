@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import pytest
 
 from launcher.errors import TemporaryError
-from launcher.roster.description import Share
+from launcher.roster.description import NodeAssignment
 from launcher.workers import master_port
 from launcher.workers.master_port import MasterPort
-from launcher.workers.ports import HeldPort
+from launcher.workers.ports import ReservedPort
 from rendezvous.peers import connections
 from rendezvous.stores import foreign_listener
 from rendezvous.stores.foreign_listener import find_foreign_listener
@@ -36,8 +36,8 @@ FAMILIES += [(socket.AF_INET6, "::"), (socket.AF_INET6, "::1")] if has_six() els
 
 
 @pytest.fixture
-def held() -> Iterator[HeldPort]:
-    port = HeldPort()
+def held() -> Iterator[ReservedPort]:
+    port = ReservedPort()
     yield port
     port.close()
 
@@ -60,7 +60,7 @@ def bind(family: socket.AddressFamily, address: str, port: int, *options: int) -
 @pytest.mark.parametrize(("family", "address"), FAMILIES)
 @pytest.mark.parametrize("options", [(), (socket.SO_REUSEPORT,)], ids=["plain", "reuse port"])
 def test_who_looks_for_a_free_port_does_not_find_it(
-    held: HeldPort, family: socket.AddressFamily, address: str, options: tuple[int, ...]
+    held: ReservedPort, family: socket.AddressFamily, address: str, options: tuple[int, ...]
 ) -> None:
     with pytest.raises(OSError, match="Address already in use"):
         bind(family, address, held.number, *options)
@@ -68,7 +68,7 @@ def test_who_looks_for_a_free_port_does_not_find_it(
 
 @pytest.mark.parametrize(("family", "address"), FAMILIES)
 def test_a_server_that_binds_as_servers_do_gets_it_and_is_reached(
-    held: HeldPort, family: socket.AddressFamily, address: str
+    held: ReservedPort, family: socket.AddressFamily, address: str
 ) -> None:
     with bind(family, address, held.number, socket.SO_REUSEADDR) as server:
         server.listen()
@@ -76,7 +76,7 @@ def test_a_server_that_binds_as_servers_do_gets_it_and_is_reached(
             server.accept()[0].close()
 
 
-def test_only_one_server_gets_it(held: HeldPort) -> None:
+def test_only_one_server_gets_it(held: ReservedPort) -> None:
     with bind(socket.AF_INET, "0.0.0.0", held.number, socket.SO_REUSEADDR) as server:
         server.listen()
         with pytest.raises(OSError, match="Address already in use"):
@@ -86,34 +86,34 @@ def test_only_one_server_gets_it(held: HeldPort) -> None:
 def test_coordinators_of_two_jobs_on_one_port_would_both_listen_so_no_two_jobs_hold_one() -> None:
     """JAX's coordinator is a server of gRPC, which asks for SO_REUSEADDR and SO_REUSEPORT."""
     first, last = free_range(2)
-    held = HeldPort((first, last))
+    held = ReservedPort((first, last))
     options = (socket.SO_REUSEADDR, socket.SO_REUSEPORT)
     with bind(socket.AF_INET6, "::", held.number, *options) as coordinator:
         coordinator.listen()
         with bind(socket.AF_INET6, "::", held.number, *options) as other:
             other.listen()  # nothing in the kernel speaks against it
         held.close()  # the job's agent was killed, say, and its rank 0 lives on for a moment
-        next_job = HeldPort((first, last))
+        next_job = ReservedPort((first, last))
         assert next_job.number != held.number
         next_job.close()
     with bind(socket.AF_INET6, "::", held.number, socket.SO_REUSEADDR):
         pass
 
 
-def test_nobody_answers_there_before_a_server_does(held: HeldPort) -> None:
+def test_nobody_answers_there_before_a_server_does(held: ReservedPort) -> None:
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", held.number), 10.0)
 
 
 def test_ports_that_are_held_together_differ_and_are_free_again_afterwards() -> None:
-    ports = [HeldPort() for _ in range(5)]
+    ports = [ReservedPort() for _ in range(5)]
     assert len({port.number for port in ports}) == 5
     for port in ports:
         port.close()
     bind(socket.AF_INET, "0.0.0.0", ports[0].number).close()
 
 
-def test_it_is_not_inherited_by_a_program_that_is_started(held: HeldPort) -> None:
+def test_it_is_not_inherited_by_a_program_that_is_started(held: ReservedPort) -> None:
     assert not held._socket.get_inheritable()
 
 
@@ -127,7 +127,7 @@ def test_a_machine_without_ipv6_holds_the_other_kind(monkeypatch: pytest.MonkeyP
 
     with monkeypatch.context() as patch:
         patch.setattr(socket, "socket", without_six)
-        held = HeldPort()
+        held = ReservedPort()
     with pytest.raises(OSError, match="Address already in use"):
         bind(socket.AF_INET, "127.0.0.1", held.number)
     held.close()
@@ -147,7 +147,7 @@ def free_range(count: int) -> tuple[int, int]:
 
 def test_a_port_is_taken_from_the_range_and_every_round_takes_the_next() -> None:
     first, last = free_range(3)
-    port = HeldPort((first, last))
+    port = ReservedPort((first, last))
     seen = [port.number]
     for _ in range(3):
         port.renew()
@@ -158,17 +158,17 @@ def test_a_port_is_taken_from_the_range_and_every_round_takes_the_next() -> None
 
 def test_ports_of_a_range_that_others_hold_are_passed_over_and_without_one_it_says_so() -> None:
     first, last = free_range(2)
-    one, other = HeldPort((first, last)), HeldPort((first, last))
+    one, other = ReservedPort((first, last)), ReservedPort((first, last))
     assert {one.number, other.number} == {first, last}
     with pytest.raises(TemporaryError, match=f"no port from {first} to {last} can be had for rank 0: Address already"):
-        HeldPort((first, last))
+        ReservedPort((first, last))
     one.renew()  # there is no other: the same again
     assert one.number == first
     other.close()
     one.close()
 
 
-def test_a_renewed_port_is_another_and_the_old_one_is_free(held: HeldPort) -> None:
+def test_a_renewed_port_is_another_and_the_old_one_is_free(held: ReservedPort) -> None:
     old = held.number
     held.renew()
     assert held.number != old
@@ -176,7 +176,7 @@ def test_a_renewed_port_is_another_and_the_old_one_is_free(held: HeldPort) -> No
 
 
 def test_presence_leaves_a_port_that_is_held_for_a_rank_0_alone_while_there_is_another() -> None:
-    held = HeldPort()
+    held = ReservedPort()
     try:
         with connections.bind("127.0.0.1", (held.number, 0)) as listener:
             assert listener.getsockname()[1] != held.number
@@ -198,7 +198,7 @@ def test_presence_gets_a_port_back_that_has_connections_of_the_agent_before() ->
 
 @pytest.mark.parametrize(("family", "address"), FAMILIES)
 def test_a_foreign_listener_is_named_and_an_own_one_is_not(
-    held: HeldPort, family: socket.AddressFamily, address: str
+    held: ReservedPort, family: socket.AddressFamily, address: str
 ) -> None:
     assert find_foreign_listener(held.number, ()) == ""
     with bind(family, address, held.number, socket.SO_REUSEADDR) as server:
@@ -212,10 +212,10 @@ def test_a_stranger_on_a_port_that_the_user_gave_is_told_of_and_excuses_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr(master_port, "tell", said.append)
+    monkeypatch.setattr(master_port, "log", said.append)
     monkeypatch.setattr(foreign_listener, "find_foreign_listener", lambda port, own: f"pid {port} (python)")
     first, second = (
-        Share(
+        NodeAssignment(
             ranks=(group_rank,), world_size=2, shape=(2,), group_rank=group_rank, group_world_size=2, role_ranks=(0,),
             role_world_size=2, master_addr="h", master_port=29500,
         )
@@ -229,25 +229,27 @@ def test_a_stranger_on_a_port_that_the_user_gave_is_told_of_and_excuses_nothing(
 
 def test_who_is_about_to_be_gone_is_no_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker of many threads that is ending has no files any more that one could see, but its socket for a moment."""
-    share = Share(
+    share = NodeAssignment(
         ranks=(0,), world_size=1, shape=(1,), group_rank=0, group_world_size=1, role_ranks=(0,), role_world_size=1,
         master_addr="h", master_port=29500,
     )  # fmt: skip
     said: list[str] = []
     looks = iter([foreign_listener.UNKNOWN, foreign_listener.UNKNOWN, ""])
-    monkeypatch.setattr(master_port, "tell", said.append)
-    monkeypatch.setattr(master_port, "LOOK_INTERVAL_S", 0.0)
+    monkeypatch.setattr(master_port, "log", said.append)
+    monkeypatch.setattr(master_port, "RETRY_INTERVAL_S", 0.0)
     monkeypatch.setattr(foreign_listener, "find_foreign_listener", lambda port, own: next(looks))
     drawn = MasterPort(None, None)
-    assert drawn._held is not None
-    drawn._held.close()
+    assert drawn._reserved is not None
+    drawn._reserved.close()
     assert (drawn.is_taken(share), said) == (False, [])
     monkeypatch.setattr(foreign_listener, "find_foreign_listener", lambda port, own: foreign_listener.UNKNOWN)
     assert drawn.is_taken(share)
     assert said == ["port 29500 was meant for rank 0, and another user's process listens there"]
 
 
-def test_a_file_that_is_closed_meanwhile_hides_none_behind_it(held: HeldPort, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_closed_meanwhile_hides_none_behind_it(
+    held: ReservedPort, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "listdir", lambda folder, real=os.listdir: ["999999", *real(folder)])
     with bind(socket.AF_INET, "127.0.0.1", held.number, socket.SO_REUSEADDR) as server:
         server.listen()

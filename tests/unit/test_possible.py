@@ -6,7 +6,7 @@ import pytest
 
 from launcher.cli import parse
 from launcher.errors import UsageError
-from launcher.membership import demands, require_possible
+from launcher.membership import require_feasible, resolve_limits
 from launcher.mesh import Axis, Mesh
 
 LEVELS = ("leaf", "slice")
@@ -16,8 +16,8 @@ def launched(*words: str, slot_count: int = 4, **environ: str) -> None:
     """Ask as an agent of several nodes does; raises UsageError if it is refused."""
     config = parse(("--rdzv-backend=c10d", "--rdzv-endpoint=head:29400", *words, "train.py"), environ)
     mesh = config.mesh or Mesh(axes=(Axis(name="dp", size=None),))
-    limits, _ = demands(config, mesh, LEVELS)
-    require_possible(config, mesh, limits, slot_count)
+    limits, _ = resolve_limits(config, mesh, LEVELS)
+    require_feasible(config, mesh, limits, slot_count)
 
 
 @pytest.mark.parametrize(

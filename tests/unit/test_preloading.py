@@ -6,17 +6,17 @@ import pytest
 
 from launcher import cli, preloading
 from launcher.node import Slot
-from launcher.preloading import Image
-from launcher.warden import ForkServerLost, Gone, ImageSpec, Preloaded, Preloading, PreloadRefused, Spawned
+from launcher.preloading import ForkServerClient
+from launcher.warden import ForkServerLost, ForkServerSpec, Preloaded, Preloading, PreloadRefused, RoundSwept, Spawned
 
 
 class Warden:
     """Hears of orders."""
 
     def __init__(self) -> None:
-        self.orders: list[ImageSpec] = []
+        self.orders: list[ForkServerSpec] = []
 
-    def preload(self, image: ImageSpec) -> None:
+    def preload(self, image: ForkServerSpec) -> None:
         self.orders.append(image)
 
 
@@ -26,8 +26,8 @@ class Bench:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
         self.warden = Warden()
         self._told: list[str] = []
-        monkeypatch.setattr(preloading, "tell", self._told.append)
-        self.image = Image(cli.parse([*words, "train.py"], {}), self.warden)  # type: ignore[arg-type]
+        monkeypatch.setattr(preloading, "log", self._told.append)
+        self.image = ForkServerClient(cli.parse([*words, "train.py"], {}), self.warden)  # type: ignore[arg-type]
 
     def told(self) -> list[str]:
         told, self._told[:] = list(self._told), []
@@ -41,21 +41,21 @@ def test_the_image_is_ordered_once_and_before_devices_are_looked_at_if_that_can_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     early = Bench(monkeypatch, "--preload=torch", "--nproc-per-node=2", "--framework=torch")
-    early.image.order()
+    early.image.start()
     assert len(early.warden.orders) == 1
     late = Bench(monkeypatch, "--preload=torch")
-    late.image.order()
+    late.image.start()
     assert late.warden.orders == []
     for bench in (early, late):
-        bench.image.order(SLOTS)
-        bench.image.order(SLOTS)
+        bench.image.start(SLOTS)
+        bench.image.start(SLOTS)
         assert [order.modules for order in bench.warden.orders] == [("torch",)]
 
 
 def test_what_the_next_agent_finds_left_processes_by_is_in_the_image() -> None:
     warden = Warden()
-    image = Image(cli.parse(["--preload=torch", "train.py"], {}), warden, {"LAUNCHER_PLACE": "here"})  # type: ignore[arg-type]
-    image.order(SLOTS)
+    image = ForkServerClient(cli.parse(["--preload=torch", "train.py"], {}), warden, {"LAUNCHER_PLACE": "here"})  # type: ignore[arg-type]
+    image.start(SLOTS)
     assert warden.orders[0].env["LAUNCHER_PLACE"] == "here"
 
 
@@ -77,51 +77,51 @@ def test_one_line_says_that_the_image_is_there_and_a_line_each_what_is_remarkabl
 
 def test_plain_pythons_that_wait_are_not_worth_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch, "--standby=1", "--max-restarts=1")
-    bench.image.order(SLOTS)
+    bench.image.start(SLOTS)
     bench.image.take(Preloaded(7, 0.01, ()), 100.0)
     assert bench.told() == []
 
 
 def test_a_round_that_waits_long_for_the_import_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch, "--preload=torch,jax")
-    bench.image.order(SLOTS)
+    bench.image.start(SLOTS)
     assert bench.image.wake_at == float("inf")  # nobody waits
     bench.image.take(Preloading(7), 100.0)
-    bench.image.awaited(105.0)
-    assert bench.image.wake_at == 105.0 + preloading.PATIENCE_S
-    bench.image.late(115.2)
+    bench.image.expect_workers(105.0)
+    assert bench.image.wake_at == 105.0 + preloading.WAIT_NOTICE_S
+    bench.image.report_delay(115.2)
     assert bench.told() == ["the workers wait for the import of torch and jax (--preload), which has taken 15 s so far"]
     assert bench.image.wake_at == float("inf")
 
 
 def test_a_round_that_waits_long_for_plain_pythons_says_so_too(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch, "--standby=1", "--max-restarts=1")
-    bench.image.awaited(100.0)
-    bench.image.late(110.0)
+    bench.image.expect_workers(100.0)
+    bench.image.report_delay(110.0)
     assert bench.told() == ["the workers wait for a Python (--standby), which has taken 10 s so far"]
 
 
-@pytest.mark.parametrize("report", [Preloaded(7, 2.0, ()), Spawned(1, 0, 8), Gone(1)])
+@pytest.mark.parametrize("report", [Preloaded(7, 2.0, ()), Spawned(1, 0, 8), RoundSwept(1)])
 def test_whoever_has_what_it_waited_for_waits_no_more(
-    monkeypatch: pytest.MonkeyPatch, report: Preloaded | Spawned | Gone
+    monkeypatch: pytest.MonkeyPatch, report: Preloaded | Spawned | RoundSwept
 ) -> None:
     bench = Bench(monkeypatch, "--preload=torch")
-    bench.image.order(SLOTS)
-    bench.image.awaited(100.0)
+    bench.image.start(SLOTS)
+    bench.image.expect_workers(100.0)
     bench.image.take(report, 101.0)
     assert bench.image.wake_at == float("inf")
 
 
 def test_once_the_image_is_there_no_round_waits_until_it_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch, "--preload=torch")
-    bench.image.order(SLOTS)
+    bench.image.start(SLOTS)
     bench.image.take(Preloaded(7, 2.0, ()), 100.0)
-    bench.image.awaited(100.0)
+    bench.image.expect_workers(100.0)
     assert bench.image.wake_at == float("inf")
     bench.told()
     bench.image.take(ForkServerLost("the fork server (pid 7) was killed by SIGKILL"), 101.0)
     assert bench.told() == ["the fork server (pid 7) was killed by SIGKILL"]
-    bench.image.awaited(100.0)
+    bench.image.expect_workers(100.0)
     assert bench.image.wake_at < float("inf")
 
 

@@ -43,7 +43,7 @@ def test_the_unit_gives_the_agent_its_grace_and_starts_it_again_where_that_helps
     assert settings["SuccessExitStatus"] == ["143"]
     assert settings["OOMPolicy"] == ["continue"]
     assert float(settings["RestartSec"][0]) * int(settings["StartLimitBurst"][0]) < 3600
-    assert config.terms["opens_next_job"] is False
+    assert config.settings["opens_next_job"] is False
 
 
 def unit_command() -> tuple[list[str], dict[str, str]]:
@@ -64,7 +64,7 @@ def test_the_command_of_the_unit_is_a_job_of_several_machines_with_its_secrets_i
     assert config.network is not None
     assert (config.network.backend, config.network.uses_tls) == ("etcd", True)
     loaded = {line.partition(":")[0] for line in unit()["LoadCredential"]}
-    given = credentials.given(environ)
+    given = credentials.find_variables(environ)
     assert {environ[variable].rpartition("/")[2] for variable in given.values()} == loaded
     assert all(variable.endswith("_FILE") for variable in given.values())
 

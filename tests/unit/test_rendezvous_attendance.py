@@ -65,7 +65,7 @@ def test_who_was_reached_is_unreachable_since_the_connection_ended() -> None:
 def test_a_member_is_gone_only_by_proof(
     events: tuple[PeerUp, ...], address: str, trusts_refusals: bool, since: float
 ) -> None:
-    assert attendance(*events, trusts_refusals=trusts_refusals).gone_since("b", address) == since
+    assert attendance(*events, trusts_refusals=trusts_refusals).get_gone_since("b", address) == since
 
 
 def test_peers_under_ever_new_names_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

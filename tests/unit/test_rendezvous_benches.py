@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rendezvous.leader import budget
 from rendezvous.leader.budget import RestartBudget
-from rendezvous.leader.quarantine import MARKS_MAX, Quarantine, Strike, drop_old_strikes, find_quarantines
+from rendezvous.leader.quarantine import STRIKES_MAX, Quarantine, Strike, drop_old_strikes, find_quarantines
 from rendezvous.records import Seal
 from rendezvous.settings import Settings
 
@@ -83,7 +83,7 @@ def test_a_bench_says_why() -> None:
 
 def test_marks_are_kept_as_long_as_a_bench_may_last_and_no_more_than_a_seal_can_carry() -> None:
     assert drop_old_strikes(lost(0, 100, 136), 236.0, LIMITS) == tuple(lost(136))
-    many = lost(*range(MARKS_MAX + 5))
+    many = lost(*range(STRIKES_MAX + 5))
     assert drop_old_strikes(many, 100.0, LIMITS) == tuple(many[5:])
 
 
@@ -105,7 +105,7 @@ def test_another_leader_finds_the_same_benches(
     ledger = RestartBudget().add_strikes(
         losses=[Strike(*mark) for mark in losses], first_failures=[Strike(*mark) for mark in failures]
     )
-    carried = budget.from_seal(budget.into_seal(SEAL, ledger, 300.0), seen_at=300.0 + offset_s)
+    carried = budget.restore_budget(budget.add_to_seal(SEAL, ledger, 300.0), seen_at=300.0 + offset_s)
     assert [mark.node for mark in carried.losses] == [node for node, _ in losses]
     assert [mark.rank for mark in carried.first_failures] == [rank for _, _, rank in failures]
     there = [(mark.node, mark.at - offset_s) for mark in (*carried.losses, *carried.first_failures)]

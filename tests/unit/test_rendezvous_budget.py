@@ -49,7 +49,7 @@ def test_short_rounds_count_as_long_as_they_follow_each_other() -> None:
     ledger = RestartBudget()
     counts = []
     for duration_s in (1.0, 4.9, 5.0, 0.0):
-        ledger = ledger.with_round_of(duration_s, limits)
+        ledger = ledger.add_round(duration_s, limits)
         counts.append(ledger.short_rounds)
     assert counts == [1, 2, 0, 1]
 
@@ -77,7 +77,7 @@ def test_a_seal_carries_the_ledger_to_another_clock(
         provisional_since=-math.inf if provisional_since is None else provisional_since,
     )
     sealed_at = 1e6 + passed_s
-    carried = budget.from_seal(budget.into_seal(SEAL, ledger, sealed_at), seen_at=sealed_at + clock_offset_s)
+    carried = budget.restore_budget(budget.add_to_seal(SEAL, ledger, sealed_at), seen_at=sealed_at + clock_offset_s)
     assert (carried.restart_count, carried.short_rounds) == (ledger.restart_count, ledger.short_rounds)
     assert carried.provisional_round == ledger.provisional_round
     assert carried.charged_at == pytest.approx([at + clock_offset_s for at in charged_at], abs=0.01)
@@ -85,6 +85,6 @@ def test_a_seal_carries_the_ledger_to_another_clock(
 
 
 def test_only_the_budget_of_a_seal_changes() -> None:
-    written = budget.into_seal(SEAL, CHARGED, 110.0)
+    written = budget.add_to_seal(SEAL, CHARGED, 110.0)
     assert (written.round, written.plan_token, written.world_size, written.coordinator) == (4, "t", 8, "a:1")
     assert (written.charge_ages_s, written.provisional_age_s) == ((100.0, 10.0), 11.0)

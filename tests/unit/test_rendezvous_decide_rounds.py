@@ -260,13 +260,13 @@ ROWS = [
     ),
     Row(
         "a node on the bench is no arrival before its bench is over",
-        see(running("abc"), ledger=losses(*THREE_LOSSES, node="nc boot")),
+        see(running("abc"), budget=losses(*THREE_LOSSES, node="nc boot")),
         130.0,
         Wait(170.0, RUNS),
     ),
     Row(
         "and then one of that time",
-        see(running("abc"), ledger=losses(*THREE_LOSSES, node="nc boot")),
+        see(running("abc"), budget=losses(*THREE_LOSSES, node="nc boot")),
         171.0,
         Wait(470.0, f"{RUNS}; could grow: 3 here"),
     ),
@@ -289,6 +289,6 @@ def test_many_nodes_are_named_by_four_and_a_number() -> None:
         active=tuple(names),
         lost_at=dict.fromkeys(names, 120.0),
         names=names,
-        ledger=RestartBudget(),
+        budget=RestartBudget(),
     )
     assert decide(view, 130.0, Settings(), sizer) == EndRound("kill", "nodes n0, n1, n2, n3 and 3 more lost in round 4")

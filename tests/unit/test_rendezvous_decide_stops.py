@@ -71,7 +71,9 @@ ROWS = [
         "who is proven gone is removed at once",
         see(running("abc"), gone=frozenset("bc")),
         130.0,
-        Fence(("b", "c"), "nodes nb, nc gone: nothing listens there any more", is_proven=True, rule="loss proven"),
+        Fence(
+            ("b", "c"), "nodes nb, nc gone: nothing listens there any more", is_confirmed_gone=True, rule="loss proven"
+        ),
     ),
     Row(
         "that everybody has succeeded comes before that",
@@ -152,7 +154,7 @@ ROWS = [
     ),
     Row(
         "or when presence has proven it",
-        see(running("a"), no_omission_before=140.0, proven=frozenset("b")),
+        see(running("a"), no_omission_before=140.0, confirmed_gone=frozenset("b")),
         130.0,
         EndRound("kill", "node nb lost in round 4"),
     ),

@@ -84,25 +84,25 @@ ROWS = [
     ),
     Row(
         "a node that is lost again and again sits out, whatever its member id",
-        see(stopping("abc"), ledger=losses(*THREE_LOSSES)),
+        see(stopping("abc"), budget=losses(*THREE_LOSSES)),
         121.0,
         SealRound(("a", "c"), losses(*THREE_LOSSES), f"2 here; {BENCHED}"),
     ),
     Row(
         "unless nothing is possible without it",
-        see(stopping("ab"), ledger=losses(*THREE_LOSSES)),
+        see(stopping("ab"), budget=losses(*THREE_LOSSES)),
         121.0,
         SealRound(("a", "b"), losses(*THREE_LOSSES), "2 here"),
     ),
     Row(
         "until its bench is over",
-        see(stopping("abc"), ledger=losses(*THREE_LOSSES)),
+        see(stopping("abc"), budget=losses(*THREE_LOSSES)),
         170.0,
         SealRound(("a", "b", "c"), losses(*THREE_LOSSES), "3 here"),
     ),
     Row(
         "who comes back after a bench and is lost again sits out twice as long",
-        see(stopping("abc"), ledger=losses(*THREE_LOSSES[:2], 61.0, 110.0)),
+        see(stopping("abc"), budget=losses(*THREE_LOSSES[:2], 61.0, 110.0)),
         229.0,
         SealRound(
             ("a", "c"),
@@ -124,7 +124,7 @@ ROWS = [
     ),
     Row(
         "a node whose workers fail first again and again sits out",
-        see(stopping("abc"), ledger=faults(*marks(90.0, 100.0, 110.0, rank=1))),
+        see(stopping("abc"), budget=faults(*marks(90.0, 100.0, 110.0, rank=1))),
         121.0,
         SealRound(
             ("a", "c"),
@@ -134,13 +134,13 @@ ROWS = [
     ),
     Row(
         "a rank that fails first on two nodes benches nobody, and frees who was benched for it",
-        see(stopping("abc"), ledger=faults(*marks(90.0, 100.0, 110.0, rank=0), Strike("na boot", 115.0, 0))),
+        see(stopping("abc"), budget=faults(*marks(90.0, 100.0, 110.0, rank=0), Strike("na boot", 115.0, 0))),
         121.0,
         SealRound(("a", "b", "c"), faults(*marks(90.0, 100.0, 110.0, rank=0), Strike("na boot", 115.0, 0)), "3 here"),
     ),
     Row(
         "rounds that are lost with a node on the bench make no progress, however long they took",
-        see(stopping("ac", ran_s=20.0), ledger=replace(losses(*THREE_LOSSES[:2]), short_rounds=2)),
+        see(stopping("ac", ran_s=20.0), budget=replace(losses(*THREE_LOSSES[:2]), short_rounds=2)),
         121.0,
         verdict(
             "failure",

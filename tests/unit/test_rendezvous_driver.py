@@ -94,7 +94,7 @@ class Bench:
         self.on_clock: Callable[[], None] = lambda: None
         self.woken = threading.Event()
         self.driver = Driver(
-            protocol=cast(MemberMachine, self.script),
+            machine=cast(MemberMachine, self.script),
             store=store,
             planner=lambda order: PlanReady(order.id, {}, len(order.roster), "host:1"),
             clock=self._clock,
@@ -261,7 +261,7 @@ def test_a_lease_that_is_there_already_has_been_granted(is_local: bool) -> None:
     with driven(StoreRequest(1, "grant a lease", Grant(5.0, 7)), store=store, is_local=is_local) as bench:
         bench.begin()
         wait_until(lambda: bench.heard(StoreReply(1, Lease(7, 5.0))), what="the lease")
-        assert store.leases() == [7]
+        assert store.list_leases() == [7]
 
 
 def test_a_watch_brings_its_events_and_wakes_the_caller() -> None:

@@ -63,23 +63,23 @@ def test_the_first_successor_takes_over_at_once_from_a_leader_that_is_proven_gon
     (takeover,) = asked(actions, "take over from node L")
     assert {(c.key, c.target) for c in takeover.compares} == {
         (JOB.leader, "mod"),
-        (JOB.member("L"), "mod"),
-        (JOB.member(member.id), "create"),
+        (JOB.make_member_key("L"), "mod"),
+        (JOB.make_member_key(member.id), "create"),
         (JOB.verdict, "create"),
         (JOB.round, "mod"),
         (JOB.spares, "mod"),
     }
     writes = [operation for operation in takeover.success if isinstance(operation, (Put, Delete))]
-    assert {operation.key for operation in writes} == {JOB.leader, JOB.member("L")}
+    assert {operation.key for operation in writes} == {JOB.leader, JOB.make_member_key("L")}
     assert member.leads
-    assert member.store.get(JOB.member("L")).first is None
+    assert member.store.get(JOB.make_member_key("L")).first is None
 
 
 def test_a_new_leader_tells_the_planner_what_the_node_of_the_lost_one_is_called() -> None:
     member = Follower(successors=("me",))
     member.lose_leader()
     member.tell(RoundStopped(1, 4001))
-    member.record(JOB.status("S"), Status(round=1, plan_token="plan", is_stopped=True))
+    member.record(JOB.make_status_key("S"), Status(round=1, plan_token="plan", is_stopped=True))
     order = only(member.pass_time(5.0), MakePlan)
     assert order.names == {"L": "node L", "S": "node S", member.id: "node"}
 
@@ -124,12 +124,12 @@ def test_a_leader_that_has_registered_again_meanwhile_is_not_deleted() -> None:
     member.step(PeerGone("L"))
     while not (writes := [ask for ask in member.asks if ask.why.startswith("take over")]):
         member.settle_one()
-    record = member.store.get(JOB.member("L")).first
+    record = member.store.get(JOB.make_member_key("L")).first
     assert record is not None
-    member.put(JOB.member("L"), record.value, member.lease)
+    member.put(JOB.make_member_key("L"), record.value, member.lease)
     member.answer(writes[0])
     assert not member.leads
-    assert member.store.get(JOB.member("L")).first is not None
+    assert member.store.get(JOB.make_member_key("L")).first is not None
 
 
 def test_a_job_that_has_ended_is_not_taken_over() -> None:
@@ -218,7 +218,7 @@ def test_a_member_of_the_roster_that_is_seen_meanwhile_makes_the_outsider_wait_a
     member = outsider()
     member.pass_time(15.0)
     here = member.store.lease_grant(5.0).id
-    member.record(JOB.member("S"), Member(member_id="S", node_name="s", boot_id="", description=""), here)
+    member.record(JOB.make_member_key("S"), Member(member_id="S", node_name="s", boot_id="", description=""), here)
     member.pass_time(16.0)
     assert not member.leads
     member.pass_time(16.0)
@@ -226,11 +226,11 @@ def test_a_member_of_the_roster_that_is_seen_meanwhile_makes_the_outsider_wait_a
 
 
 def test_who_is_not_among_the_first_outsiders_looks_seldom_and_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rendezvous.leader.takeover.FIRST", 0)
+    monkeypatch.setattr("rendezvous.leader.takeover.OBSERVERS_MAX", 0)
     member = outsider()
     looks = asked(member.pass_time(40.0), "look for the round's nodes")
     assert 4 <= len(looks) <= 9
-    assert not any(Get(JOB.assignments(1, "plan"), True) in look.success for look in looks)
+    assert not any(Get(JOB.make_assignments_prefix(1, "plan"), True) in look.success for look in looks)
     monkeypatch.undo()  # those before it have gone
     member.pass_time(20.0)
     assert not member.leads
@@ -247,21 +247,25 @@ def test_an_outsider_need_not_wait_where_outages_are_not_held_out() -> None:
 def test_an_outsider_need_not_wait_once_a_new_agent_stands_on_each_of_the_round_s_nodes() -> None:
     member = outsider()
     here = member.store.lease_grant(60.0).id
-    member.record(JOB.member("L2"), Member(member_id="L2", node_name="node L", boot_id="", description=""), here)
+    member.record(
+        JOB.make_member_key("L2"), Member(member_id="L2", node_name="node L", boot_id="", description=""), here
+    )
     member.pass_time(4.0)
     assert not member.leads
-    member.record(JOB.member("S2"), Member(member_id="S2", node_name="node S", boot_id="", description=""), here)
+    member.record(
+        JOB.make_member_key("S2"), Member(member_id="S2", node_name="node S", boot_id="", description=""), here
+    )
     member.pass_time(4.0)
     assert member.leads
 
 
 def test_a_person_can_order_an_outsider_to_take_over_and_the_order_is_consumed_with_it() -> None:
     member = outsider()
-    member.record(JOB.command("token"), Command(kind="takeover"))
+    member.record(JOB.make_command_key("token"), Command(kind="takeover"))
     actions = [*member.settle(), *member.wait(1.0)]
     (campaign,) = asked(actions, "ask to lead")
-    assert Delete(JOB.command("token")) in campaign.success
-    assert (JOB.command("token"), "mod") in {(c.key, c.target) for c in campaign.compares}
+    assert Delete(JOB.make_command_key("token")) in campaign.success
+    assert (JOB.make_command_key("token"), "mod") in {(c.key, c.target) for c in campaign.compares}
     assert member.leads
 
 
@@ -293,7 +297,7 @@ def test_who_is_told_of_something_newer_reads_again_and_acts() -> None:
 
 def test_who_is_told_that_it_is_no_member_looks_and_is_fenced() -> None:
     member = Follower()
-    own = JOB.member(member.id)
+    own = JOB.make_member_key(member.id)
     member.silence(own)
     member.store.delete(own)
     actions = member.tell(PeerMessage("L", encode_message(KnownRevision(0, False))))
@@ -356,7 +360,7 @@ def test_who_follows_a_leader_that_may_be_unaware_waits_for_everybody_who_is_mis
     member.tell(RoundStopped(1, 4001))
     member.lease = member.store.lease_grant(60.0).id
     back = Member(member_id="L2", node_name="node L", boot_id="", description="")
-    member.record(JOB.member("L2"), back, member.lease)
+    member.record(JOB.make_member_key("L2"), back, member.lease)
     assert not asked(member.settle(), "seal round 2")
     assert asked(member.pass_time(5.0), "seal round 2")
 
@@ -384,8 +388,8 @@ def test_who_was_connected_then_and_is_missed_later_is_waited_for_from_when_it_i
     """Its lease was renewed until then."""
     member = Follower()
     own = Assignment(round=1, plan_token="plan", content="ranks", node="node boot")
-    member.record(JOB.assignment(1, "plan", member.id), own)  # so that nobody waits for the membership before
-    member.record(JOB.status("S"), Status(round=1, plan_token="plan", is_stopped=True))
+    member.record(JOB.make_assignment_key(1, "plan", member.id), own)  # so that nobody waits for the membership before
+    member.record(JOB.make_status_key("S"), Status(round=1, plan_token="plan", is_stopped=True))
     member.tell(PeerUp("L", L_IS, True))
     assert member.protocol.lease.lease is not None
     member.store.lease_revoke(member.protocol.lease.lease)

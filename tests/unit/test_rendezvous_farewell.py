@@ -15,7 +15,7 @@ def host(farewell_s: float = 10.0) -> Bench:
     bench = Bench(options={"hosts_store": True}, farewell_s=farewell_s)
     assert only(bench.tell(Start()), StartRound).round == 1
     other = Member(member_id="other", node_name="other", boot_id="", description="")
-    bench.store.put(bench.job.member("other"), records.encode(other))
+    bench.store.put(bench.job.make_member_key("other"), records.encode(other))
     bench.settle()
     return bench
 
@@ -27,7 +27,7 @@ def test_the_host_of_the_store_ends_when_every_member_has_gone() -> None:
     assert none(actions, Exit)
     assert any(isinstance(ask.request, Revoke) for ask in actions if hasattr(ask, "request")), "others need not wait"
     assert none(bench.wait(1.0), Exit)
-    bench.store.delete(bench.job.member("other"))
+    bench.store.delete(bench.job.make_member_key("other"))
     end = only(bench.wait(1.0), Exit)
     assert (end.exit_code, end.reason) == (0, "all workers succeeded")
     assert end.verdict is not None
@@ -56,7 +56,7 @@ def test_nothing_that_happens_meanwhile_changes_how_the_host_ends() -> None:
     bench.tell(RoundSucceeded(1))
     bench.tell(RoundStopped(1, 4001))
     assert none(bench.tell(LeaveRequest("SIGTERM", 143)), Exit)
-    bench.store.delete(bench.job.member("other"))
+    bench.store.delete(bench.job.make_member_key("other"))
     assert only(bench.wait(1.0), Exit).exit_code == 0
 
 

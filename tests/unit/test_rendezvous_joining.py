@@ -25,7 +25,7 @@ from tests.support.member_bench import Bench, none, only, running
 
 
 def current(store: MemoryStore) -> str:
-    found = store.get(records.current_key("p", "r")).first
+    found = store.get(records.make_current_key("p", "r")).first
     assert found is not None
     return found.value.decode()
 
@@ -43,7 +43,7 @@ def test_a_new_member_appears_under_its_own_name() -> None:
 def test_a_member_says_where_it_listens() -> None:
     bench = Bench(options={"presence_address": "10.0.0.1:7000"})
     bench.tell(Start())
-    stored = bench.store.get(bench.job.member(bench.protocol.member_id)).first
+    stored = bench.store.get(bench.job.make_member_key(bench.protocol.member_id)).first
     assert stored is not None
     assert records.decode(Member, stored.value, stored.key).presence_address == "10.0.0.1:7000"
 
@@ -70,7 +70,7 @@ def test_a_later_attempt_waits_for_the_earlier_one_s_agents_and_then_opens_its_o
     later = attempt("1", bench.store)
     assert none(later.tell(Start()), StartRound, Exit)
     assert current(bench.store) == before
-    bench.store.delete(bench.job.member(bench.protocol.member_id))
+    bench.store.delete(bench.job.make_member_key(bench.protocol.member_id))
     later.now += 0.2
     assert only(later.wait(0.2), StartRound).round == 1
     assert current(bench.store).startswith("1-")
@@ -84,7 +84,7 @@ def test_an_attempt_that_is_no_number_is_refused() -> None:
 @pytest.mark.parametrize("value", [b"a/b", b"", b"x" * 65, b"\xff"])
 def test_what_cannot_be_the_name_of_a_job_is_not_used_as_one(value: bytes) -> None:
     bench = Bench()
-    bench.store.put(records.current_key("p", "r"), value)
+    bench.store.put(records.make_current_key("p", "r"), value)
     end = only(bench.tell(Start()), Exit)
     assert (end.exit_code, end.reason) == (
         2,
@@ -95,7 +95,7 @@ def test_what_cannot_be_the_name_of_a_job_is_not_used_as_one(value: bytes) -> No
 @pytest.mark.parametrize("version", [2, None])
 def test_a_job_of_another_record_version_is_refused(version: int | None) -> None:
     bench = Bench()
-    bench.store.put(records.current_key("p", "r"), b"job")
+    bench.store.put(records.make_current_key("p", "r"), b"job")
     bench.store.put("/p/r/job/spec", f'{{"version":{version or "null"}}}'.encode())
     end = only(bench.tell(Start()), Exit)
     assert end.exit_code == 2
@@ -154,7 +154,7 @@ def until_asked(bench: Bench, why: str) -> StoreRequest:
 def with_job(**records_below: records.AnyRecord) -> MemoryStore:
     """A store with a job `job`; the keys below it are written with "_" for "/"."""
     store = MemoryStore(clock=lambda: 100.0, threaded=False)
-    store.put(records.current_key("p", "r"), b"job")
+    store.put(records.make_current_key("p", "r"), b"job")
     for name, record in records_below.items():
         store.put(f"/p/r/job/{name.replace('_', '/')}", records.encode(record))
     return store
@@ -164,7 +164,7 @@ def test_whoever_opens_a_job_is_its_first_member_and_leads_it_with_the_same_writ
     bench = Bench()
     assert asked_to_join(bench) == ["grant a lease", "find the job", "open the job"]
     job = bench.job
-    written = (records.current_key("p", "r"), job.spec, job.member(bench.protocol.member_id), job.leader)
+    written = (records.make_current_key("p", "r"), job.spec, job.make_member_key(bench.protocol.member_id), job.leader)
     assert len({bench.store.get(key).items[0].create_revision for key in written}) == 1
     assert bench.protocol.is_leader
     assert "ask to lead" not in [action.why for action in bench.made if isinstance(action, StoreRequest)]
@@ -225,7 +225,7 @@ def test_a_job_that_is_found_to_be_another_s_while_its_spec_is_written_is_refuse
 def test_a_member_that_was_drained_by_its_id_before_it_could_register_stays_away() -> None:
     bench = Bench(with_job(spec=SPEC))
     ask = until_asked(bench, "register")
-    bench.store.put(bench.job.drain(bench.protocol.member_id), records.encode(Drain(node_name="node")))
+    bench.store.put(bench.job.make_drain_key(bench.protocol.member_id), records.encode(Drain(node_name="node")))
     bench.answer(ask)
     assert only(bench.made, Exit).exit_code == 75
 
@@ -233,7 +233,7 @@ def test_a_member_that_was_drained_by_its_id_before_it_could_register_stays_away
 def test_an_agent_registers_where_the_run_id_leads_by_then() -> None:
     bench = Bench(with_job(spec=SPEC))
     ask = until_asked(bench, "register")
-    bench.store.put(records.current_key("p", "r"), b"next")
+    bench.store.put(records.make_current_key("p", "r"), b"next")
     bench.answer(ask)
     bench.settle()
     assert [item.key for item in bench.store.get("/p/r/job/", prefix=True).items] == ["/p/r/job/spec"]
@@ -243,7 +243,7 @@ def test_an_agent_registers_where_the_run_id_leads_by_then() -> None:
 def test_what_cannot_be_the_name_of_a_job_is_not_used_as_one_later_either() -> None:
     bench = Bench(with_job(spec=SPEC))
     ask = until_asked(bench, "register")
-    bench.store.put(records.current_key("p", "r"), b"a/b")
+    bench.store.put(records.make_current_key("p", "r"), b"a/b")
     bench.answer(ask)
     assert only(bench.made, Exit).exit_code == 2
     assert none(bench.made, SetIdentity)
@@ -277,12 +277,12 @@ def test_a_registration_that_is_lost_is_made_again(why: str) -> None:
 
 def test_a_drained_node_does_not_join_and_leaves_if_it_has() -> None:
     bench = running()
-    bench.store.put(bench.job.drain("node"), records.encode(Drain(node_name="node")))
+    bench.store.put(bench.job.make_drain_key("node"), records.encode(Drain(node_name="node")))
     assert only(bench.settle(), StopRound).mode == "grace"
     end = only(bench.tell(RoundStopped(1, 4001)), Exit)
     assert (end.exit_code, end.reason) == (143, "node node was drained")
     store = MemoryStore(clock=lambda: 100.0, threaded=False)
-    store.put(records.current_key("p", "r"), b"job")
+    store.put(records.make_current_key("p", "r"), b"job")
     store.put("/p/r/job/spec", records.encode(Spec(mesh="dp=*", limits="1:1", digest="train.py")))
     store.put("/p/r/job/ctl/drained/node", records.encode(Drain(node_name="node")))
     end = only(Bench(store).tell(Start()), Exit)
@@ -291,7 +291,7 @@ def test_a_drained_node_does_not_join_and_leaves_if_it_has() -> None:
 
 def test_one_of_two_nodes_with_a_name_is_drained_by_its_member_id() -> None:
     member = Follower()
-    member.record(JOB.drain(member.id), Drain(node_name="node"))
+    member.record(JOB.make_drain_key(member.id), Drain(node_name="node"))
     assert only(member.settle(), StopRound).mode == "grace"
 
 

@@ -42,7 +42,9 @@ def answer(bench: Bench, ask: StoreRequest, answered: Renewal) -> list[events.Ac
 def test_a_renewal_reads_the_own_key_and_extends_from_when_it_was_sent() -> None:
     bench = running()
     ask = renewal(bench)
-    assert ask.request == KeepAlive(bench.protocol.lease.lease or 0, bench.job.member(bench.protocol.member_id))
+    assert ask.request == KeepAlive(
+        bench.protocol.lease.lease or 0, bench.job.make_member_key(bench.protocol.member_id)
+    )
     sent_at, bench.now = bench.now, bench.now + 0.7
     own = Renewal(5.0, True, REVISION, bench.protocol.member_revision)
     assert only(answer(bench, ask, own), ExtendWatchdog).until == sent_at + 4.0
@@ -79,7 +81,7 @@ def test_a_read_from_before_the_own_key_was_there_says_nothing_about_it() -> Non
 
 def lose_key(bench: Bench) -> StoreRequest:
     """Have the own key deleted under the lease; the question that follows."""
-    bench.store.delete(bench.job.member(bench.protocol.member_id))
+    bench.store.delete(bench.job.make_member_key(bench.protocol.member_id))
     bench.deliver()
     assert bench.protocol.round._stop_mode == "fence", "killed first, asked later"
     (ask,) = (ask for ask in bench.asks if ask.why == "see whether the lease and the job live")
@@ -104,7 +106,7 @@ def test_a_key_that_was_deleted_under_a_lease_that_lives_ends_the_agent_and_leav
     bench = running()
     lose_key(bench)
     assert only(bench.settle(), Exit).exit_code == 137
-    assert bench.store.leases() == []
+    assert bench.store.list_leases() == []
     assert not [item.key for item in bench.store.get(f"{bench.job.root}/lease/", prefix=True).items]
 
 
@@ -133,7 +135,7 @@ def test_a_grant_is_repeated_under_the_same_id_and_counts_from_the_first_request
     again = only(bench.step(Tick()), StoreRequest)
     assert again.request == first.request
     bench.answer(again)
-    assert bench.store.leases() == [first.request.id]
+    assert bench.store.list_leases() == [first.request.id]
     assert bench.protocol.lease.lease_until == begun + 5.0
 
 

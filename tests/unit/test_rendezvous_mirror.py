@@ -55,7 +55,7 @@ def test_only_what_is_newer_counts(first: Batch | GetResult, then: Batch | GetRe
             mirror.apply(arrival, 0.0)
         else:
             mirror.load(arrival, "d/", 0.0)
-    assert mirror.revision("d/a") == revision
+    assert mirror.get_revision("d/a") == revision
     assert (mirror.get("d/a") is None) is (revision == 0)
 
 
@@ -95,6 +95,6 @@ def test_a_key_counts_as_seen_when_it_became_what_it_is() -> None:
     mirror = KeyCache()
     mirror.apply(put("d/a", 3), 1.0)
     mirror.load(read(4, item("d/a", 3)), "d/", 2.0)
-    assert mirror.first_seen_at("d/a") == 1.0
+    assert mirror.get_first_seen_at("d/a") == 1.0
     mirror.apply(put("d/a", 5), 3.0)
-    assert mirror.first_seen_at("d/a") == 3.0
+    assert mirror.get_first_seen_at("d/a") == 3.0

@@ -56,7 +56,7 @@ class Cut(Follower):
 
     def lose_lease(self) -> None:
         """The lease ends in the store, which shows only when it is back."""
-        own = self.store.get(JOB.member(self.id)).first
+        own = self.store.get(JOB.make_member_key(self.id)).first
         assert own is not None
         self.store.lease_revoke(own.lease)
 
@@ -205,18 +205,18 @@ def test_a_held_member_registers_again_on_a_new_lease_and_the_round_goes_on() ->
     member = Cut()
     member.pass_time(1.5)
     member.beats(10)
-    before = member.store.get(JOB.member(member.id)).first
+    before = member.store.get(JOB.make_member_key(member.id)).first
     assert before is not None
     actions = back(member)
     assert none(actions, StopRound)
     (request,) = asked(actions, "register again")
     assert {(c.key, c.target, c.operand) for c in request.compares} == {
-        (JOB.member(member.id), "create", 0),
-        (JOB.round, "mod", member.protocol.cache.revision(JOB.round)),
+        (JOB.make_member_key(member.id), "create", 0),
+        (JOB.round, "mod", member.protocol.cache.get_revision(JOB.round)),
         (JOB.verdict, "create", 0),
         ("/p/r/current", "mod", member.store.get("/p/r/current").items[0].mod_revision),
     }
-    own = member.store.get(JOB.member(member.id)).first
+    own = member.store.get(JOB.make_member_key(member.id)).first
     assert own is not None
     assert own.lease != before.lease
     assert member.protocol.member_revision == own.create_revision > before.create_revision
@@ -239,7 +239,7 @@ def test_if_the_others_have_gone_on_the_workers_are_killed_and_a_new_member_join
 
 def test_a_lease_that_is_gone_is_the_end_where_nothing_holds_the_member() -> None:
     member = Cut()
-    member.silence(JOB.member(member.id))
+    member.silence(JOB.make_member_key(member.id))
     assert only(back(member), StopRound).mode == "fence"
     member.tell(RoundStopped(1, 4001))
     assert member.protocol.member_id != member.id
@@ -271,10 +271,10 @@ def test_a_held_member_whose_key_somebody_deleted_is_fenced() -> None:
     for _ in range(10):
         member.beats(1)
         member.store.lease_keep_alive(lease)
-    member.store.delete(JOB.member(member.id))
+    member.store.delete(JOB.make_member_key(member.id))
     member.is_away = False
     assert only(member.pass_time(0.5), StopRound).mode == "fence"
-    assert member.store.get(JOB.member(member.id)).first is None
+    assert member.store.get(JOB.make_member_key(member.id)).first is None
 
 
 # --- the leader's part
@@ -355,7 +355,7 @@ def test_one_node_alone_gives_its_word_to_itself() -> None:
 
 def test_a_leader_with_a_write_under_way_asks_nobody() -> None:
     leader = Leader()
-    leading = leader.protocol.election.leading
+    leading = leader.protocol.election.leader
     assert leading is not None
     leading._is_loaded = False
     assert leader.questions(leader.pass_time(2.0)) == []

@@ -181,7 +181,7 @@ def test_a_leash_that_has_ended_gives_the_lease_back_for_others_to_go_on() -> No
 
 def test_a_member_whose_key_is_deleted_while_its_lease_lives_is_fenced() -> None:
     bench = running()
-    bench.store.delete(bench.job.member(bench.protocol.member_id))
+    bench.store.delete(bench.job.make_member_key(bench.protocol.member_id))
     actions = bench.settle()
     assert only(actions, StopRound).mode == "fence"
     assert only(actions, Exit).exit_code == 137
@@ -228,7 +228,7 @@ def test_a_leader_that_has_lost_a_watch_decides_nothing_until_it_has_read_again(
 
 def test_the_loss_of_a_watch_that_nobody_wants_any_more_is_ignored() -> None:
     bench = running()
-    former = bench.job.member(bench.protocol.member_id)
+    former = bench.job.make_member_key(bench.protocol.member_id)
     bench.step(WatchdogExpired())
     bench.tell(RoundStopped(1, 4001))
     bench.step(WatchLost(former, StoreError("the watch has ended")))
@@ -259,7 +259,7 @@ def test_a_failure_after_the_order_to_stop_is_no_failure() -> None:
     bench = running()
     assert only(bench.tell(LeaveRequest("SIGTERM", 143)), StopRound).mode == "grace"
     bench.tell(RoundFailed(1, 1, False, "killed by SIGTERM"))
-    stored = bench.store.get(bench.job.status(bench.protocol.member_id)).first
+    stored = bench.store.get(bench.job.make_status_key(bench.protocol.member_id)).first
     assert stored is not None
     assert records.decode(Status, stored.value, stored.key).outcome == ""
     assert only(bench.tell(RoundStopped(1, 4001)), Exit).exit_code == 143
@@ -275,7 +275,7 @@ def test_what_is_told_of_another_round_is_ignored(event: Event) -> None:
 @pytest.mark.parametrize("is_seen", [False, True], ids=["found when it is told again", "seen by the watch before"])
 def test_when_a_failure_was_first_told_survives_a_lost_answer_and_what_is_told_later(is_seen: bool) -> None:
     bench = running()
-    key = bench.job.status(bench.protocol.member_id)
+    key = bench.job.make_status_key(bench.protocol.member_id)
 
     def stored() -> tuple[Status, int]:
         item = bench.store.get(key).first
@@ -341,7 +341,7 @@ def test_a_verdict_s_lease_that_has_gone_is_granted_again() -> None:
 def test_a_verdict_s_lease_that_was_granted_long_ago_is_replaced() -> None:
     """A conclusion may come to nothing and the job go on; the verdict that it ends with is to be read for as long."""
     bench = running(keep_finished_s=600.0)
-    command = bench.job.command("t")
+    command = bench.job.make_command_key("t")
     bench.store.put(command, records.encode(Command(kind="stop", target="")))
     while not [ask for ask in bench.asks if ask.why == "end the job: stopped"]:
         bench.settle_one()
@@ -391,7 +391,7 @@ def test_a_checkpoint_that_workers_tell_of_is_counted_in_the_status() -> None:
     bench.tell(CheckpointSaved(1))
     bench.tell(CheckpointSaved(1))
     bench.tell(CheckpointSaved(7))
-    stored = bench.store.get(bench.job.status(bench.protocol.member_id)).first
+    stored = bench.store.get(bench.job.make_status_key(bench.protocol.member_id)).first
     assert stored is not None
     assert records.decode(Status, stored.value, stored.key).saved_count == 2
 
@@ -451,7 +451,7 @@ def test_an_assignment_that_was_not_answered_is_written_again_under_the_same_tok
     bench.serve(first.request)  # it comes late, and does no harm
     bench.settle()
     assert bench.protocol.alive_round == 1
-    assert len(bench.store.get(bench.job.assignments(1), prefix=True).items) == 1
+    assert len(bench.store.get(bench.job.make_assignments_prefix(1), prefix=True).items) == 1
 
 
 def _settle_until(bench: Bench, why: str) -> None:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from rendezvous import records
 from rendezvous.errors import RecordError
 from rendezvous.records import (
+    ALLOWED_VALUES,
     RANGES,
-    WORDS,
     Assignment,
     Command,
     Drain,
@@ -65,14 +65,16 @@ def smallest(kind: Any) -> Any:
     """A record with nothing in it."""
     empty = {"str": "", "int": 0, "tuple[str, ...]": ()}
     required = [item for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING]
-    words = {name.partition(".")[2]: allowed[0] for name, allowed in WORDS.items() if name.startswith(kind.__name__)}
+    words = {
+        name.partition(".")[2]: allowed[0] for name, allowed in ALLOWED_VALUES.items() if name.startswith(kind.__name__)
+    }
     return kind(**{item.name: words.get(item.name, empty[str(item.type)]) for item in required})
 
 
 def drawn(kind: Any, item: Any) -> st.SearchStrategy[Any]:
     """What this field can hold."""
-    if f"{kind.__name__}.{item.name}" in WORDS:
-        return st.sampled_from(WORDS[f"{kind.__name__}.{item.name}"])
+    if f"{kind.__name__}.{item.name}" in ALLOWED_VALUES:
+        return st.sampled_from(ALLOWED_VALUES[f"{kind.__name__}.{item.name}"])
     allowed = RANGES.get(item.name)
     return VALUES[str(item.type)] if allowed is None else st.integers(allowed.start, allowed.stop - 1)
 

@@ -42,7 +42,7 @@ def test_a_lease_is_renewed_more_than_once(parts: int) -> None:
 
 
 def test_a_lease_without_end_suits_a_private_store() -> None:
-    assert Settings(lease_ttl_s=math.inf).gone_within_s("kill") == 35.0
+    assert Settings(lease_ttl_s=math.inf).compute_gone_within_s("kill") == 35.0
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_each_way_to_stop_has_its_grace_and_an_end_not_before_a_view_is_too_old(
     mode: str, grace_s: float, gone_within_s: float
 ) -> None:
     settings = Settings(stop_limit_s=1.0, lease_ttl_s=4.0)
-    assert (settings.grace_s(mode), settings.gone_within_s(mode)) == (grace_s, gone_within_s)
+    assert (settings.get_grace_s(mode), settings.compute_gone_within_s(mode)) == (grace_s, gone_within_s)
 
 
 def test_a_longer_lease_waits_longer_for_a_read_though_not_longer_than_for_a_write() -> None:
@@ -67,10 +67,18 @@ def test_two_calls_must_leave_time_within_a_lease(parts: int) -> None:
 
 def test_pauses_between_writes_that_are_not_answered_double_up_to_their_limit() -> None:
     settings = Settings(retry_delay_s=0.5, retry_delay_max_s=3.0)
-    assert [settings.retry_s(count) for count in (1, 2, 3, 4, 100_000)] == [0.5, 1.0, 2.0, 3.0, 3.0]
-    assert Settings(retry_delay_s=5.0).retry_s(9) == 5.0
+    assert [settings.compute_retry_s(count) for count in (1, 2, 3, 4, 100_000)] == [0.5, 1.0, 2.0, 3.0, 3.0]
+    assert Settings(retry_delay_s=5.0).compute_retry_s(9) == 5.0
 
 
 def test_pauses_double_from_the_second_short_round_up_to_their_limit() -> None:
     settings = Settings(backoff_first_s=1.5, backoff_max_s=10.0)
-    assert [settings.backoff_s(count) for count in (0, 1, 2, 3, 4, 5, 100_000)] == [0.0, 0.0, 1.5, 3.0, 6.0, 10.0, 10.0]
+    assert [settings.compute_backoff_s(count) for count in (0, 1, 2, 3, 4, 5, 100_000)] == [
+        0.0,
+        0.0,
+        1.5,
+        3.0,
+        6.0,
+        10.0,
+        10.0,
+    ]

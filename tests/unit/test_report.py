@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from launcher.reporting.report import LINE_LIMIT, OTHERS_LIMIT, WIDTH, WorkerFailure, render, signal_name
+from launcher.reporting.report import LINE_LIMIT, OTHERS_LIMIT, WIDTH, WorkerFailure, find_signal_name, render
 from rendezvous.errors import RecordError
 
 TRACEBACK = """\
@@ -228,7 +228,7 @@ def test_a_report_of_no_failure_is_a_mistake_of_the_caller() -> None:
     [(-9, "SIGKILL"), (-34, "SIGRTMIN"), (-36, "SIGRTMIN+2"), (-64, "SIGRTMAX"), (0, None), (1, None), (-33, None)],
 )
 def test_signals_have_names(exit_code: int, expected: str | None) -> None:
-    assert signal_name(exit_code) == expected
+    assert find_signal_name(exit_code) == expected
 
 
 def test_a_failure_survives_its_way_through_json() -> None:

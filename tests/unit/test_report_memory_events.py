@@ -85,20 +85,20 @@ V2 = "30 21 0:26 / {sys} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
 def test_the_count_of_the_own_group_is_found(
     tmp_path: Path, cgroup: str, mounts: list[str], files: dict[str, str], expected: int | None
 ) -> None:
-    assert events(tmp_path, cgroup=cgroup, mounts=mounts, files=files).oom_kill_count() == expected
+    assert events(tmp_path, cgroup=cgroup, mounts=mounts, files=files).count_oom_kills() == expected
 
 
 def test_the_count_is_read_anew_each_time(tmp_path: Path) -> None:
     memory = events(tmp_path, cgroup="0::/\n", mounts=[V2], files={"memory.events": EVENTS})
-    assert memory.oom_kill_count() == 2
+    assert memory.count_oom_kills() == 2
     (tmp_path / "sys" / "memory.events").write_text("oom_kill 3\n")
-    assert memory.oom_kill_count() == 3
+    assert memory.count_oom_kills() == 3
     (tmp_path / "sys" / "memory.events").unlink()
-    assert memory.oom_kill_count() is None
+    assert memory.count_oom_kills() is None
 
 
 def test_without_proc_nothing_is_claimed(tmp_path: Path) -> None:
-    assert MemoryEvents(str(tmp_path / "missing")).oom_kill_count() is None
+    assert MemoryEvents(str(tmp_path / "missing")).count_oom_kills() is None
 
 
 @pytest.mark.parametrize(

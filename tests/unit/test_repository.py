@@ -12,8 +12,8 @@ from tests.support.documentation import ROOT, anchors, blocks, links, pages
 FOLDERS = (".ci", "benchmarks", "docs", "examples", "launcher", "rendezvous", "tests")
 TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".svg", ".typed", ".sh", ".sbatch", ".service", ""}
 # A ratchet: neither grows unless the commit that raises the number says why. Both may be lowered.
-LINES_MAX = 51_113  # of launcher and rendezvous together
-FUNCTION_LINES_MAX = 91
+LINES_MAX = 51_874  # of launcher and rendezvous together
+FUNCTION_LINES_MAX = 95
 # Brackets keep a pattern from finding itself.
 UNWANTED = {
     r"/(?:wor[k]|roo[t]|tm[p]/venv|User[s])/": "a path of somebody's machine",
@@ -118,7 +118,7 @@ def test_the_tests_run_under_the_torch_that_is_measured_against() -> None:
 
 
 def test_the_page_of_options_is_what_the_table_says() -> None:
-    assert (ROOT / "docs/reference/options.md").read_text() == help.reference(), "make docs writes it anew"
+    assert (ROOT / "docs/reference/options.md").read_text() == help.render_reference(), "make docs writes it anew"
 
 
 def test_the_page_of_settings_is_what_the_code_says() -> None:

@@ -11,30 +11,30 @@ from hypothesis import strategies as st
 
 from launcher import mesh as meshes
 from launcher.node import Node
-from launcher.placement import Costs, Feasibility, Limits, Whole
-from launcher.placement.capacity import feasibility
-from launcher.roster import Description, RosterPlanner, Share, describe, read_share
-from rendezvous.events import Candidate, MakePlan, PlanReady, PlanRefused
+from launcher.placement import AllOrNothing, Costs, Feasibility, Limits
+from launcher.placement.capacity import assess_feasibility
+from launcher.roster import Description, NodeAssignment, PlannerAdapter, decode_assignment, encode_description
+from rendezvous.events import MakePlan, PlanReady, PlanRefused, RosterMember
 from rendezvous.leader.decide import MemberView, Size
 from rendezvous.records import Member
 
 
-def candidate(name: str, order: int, slots: int = 2, role: str = "default", master_port: int = 0) -> Candidate:
+def candidate(name: str, order: int, slots: int = 2, role: str = "default", master_port: int = 0) -> RosterMember:
     described = Description(slot_count=slots, address=f"10.0.0.{order}", role=role, master_port=master_port)
-    return Candidate(name, describe(described), 4000 + order, order)
+    return RosterMember(name, encode_description(described), 4000 + order, order)
 
 
-def planner(mesh: str = "dp=*", nodes_min: int = 1, nodes_max: int | None = None) -> RosterPlanner:
-    return RosterPlanner(meshes.parse(mesh), Limits(nodes_min=nodes_min, nodes_max=nodes_max), Costs())
+def planner(mesh: str = "dp=*", nodes_min: int = 1, nodes_max: int | None = None) -> PlannerAdapter:
+    return PlannerAdapter(meshes.parse(mesh), Limits(nodes_min=nodes_min, nodes_max=nodes_max), Costs())
 
 
-def shares(planned: PlanReady | PlanRefused) -> dict[str, Share]:
+def shares(planned: PlanReady | PlanRefused) -> dict[str, NodeAssignment]:
     assert isinstance(planned, PlanReady)
-    return {member_id: read_share(text) for member_id, text in planned.assignments.items()}
+    return {member_id: decode_assignment(text) for member_id, text in planned.assignments.items()}
 
 
 def plan(
-    roster: Sequence[Candidate], mesh: str = "dp=*", previous: Mapping[str, str] | None = None, **limits: int
+    roster: Sequence[RosterMember], mesh: str = "dp=*", previous: Mapping[str, str] | None = None, **limits: int
 ) -> PlanReady | PlanRefused:
     return planner(mesh, **limits).plan(MakePlan(7, 1, tuple(roster), previous or {}))
 
@@ -42,7 +42,7 @@ def plan(
 def test_each_node_is_told_its_ranks_and_what_all_know_alike() -> None:
     planned = plan([candidate("a", 1), candidate("b", 2)], "dp=*,tp=2")
     told = shares(planned)
-    assert told["b"] == Share(
+    assert told["b"] == NodeAssignment(
         ranks=(2, 3),
         world_size=4,
         shape=(2, 2),
@@ -63,9 +63,9 @@ def test_where_a_node_stands_reaches_the_planner() -> None:
     for order, (name, index) in enumerate({"a": 1, "b": 0, "c": 0}.items(), 1):
         place = (("slice", "whole" if name in "ab" else "half"),)
         described = Description(slot_count=2, address="10.0.0.1", role="default", locality=place, index=index)
-        roster.append(Candidate(name, describe(described), 4000, order))
-    limits = Limits(whole=Whole(level="slice", hosts=2))
-    told = shares(RosterPlanner(meshes.parse("dp=*"), limits, Costs()).plan(MakePlan(7, 1, tuple(roster), {})))
+        roster.append(RosterMember(name, encode_description(described), 4000, order))
+    limits = Limits(all_or_nothing=AllOrNothing(level="slice", hosts=2))
+    told = shares(PlannerAdapter(meshes.parse("dp=*"), limits, Costs()).plan(MakePlan(7, 1, tuple(roster), {})))
     assert {name: share.ranks for name, share in told.items()} == {"b": (0, 1), "a": (2, 3)}
 
 
@@ -74,17 +74,17 @@ def test_what_was_asked_last_is_answered_from_memory(monkeypatch: pytest.MonkeyP
 
     def counted(nodes: Sequence[Node], mesh: meshes.Mesh, limits: Limits) -> Feasibility:
         asked.append(len(nodes))
-        return feasibility(nodes, mesh, limits)
+        return assess_feasibility(nodes, mesh, limits)
 
     def member(name: str, order: int, slots: int) -> MemberView:
         text = candidate(name, order, slots).description
         return MemberView(Member(member_id=name, node_name=name, boot_id="", description=text), order, order, 0.0)
 
-    monkeypatch.setattr("launcher.roster.feasibility", counted)
+    monkeypatch.setattr("launcher.roster.assess_feasibility", counted)
     members, one = [member("a", 1, 2), member("b", 2, 2)], planner()
-    sizes = [one.size(some).world_size for some in (members, list(members), members[:1], members)]
+    sizes = [one.compute_size(some).world_size for some in (members, list(members), members[:1], members)]
     assert (sizes, asked) == ([4, 4, 2, 4], [2, 1, 2])
-    assert one.size([members[0], member("b", 2, 4)]).world_size == 6
+    assert one.compute_size([members[0], member("b", 2, 4)]).world_size == 6
 
 
 def test_a_master_port_that_was_asked_for_is_the_one_all_use() -> None:
@@ -122,7 +122,7 @@ def test_the_size_of_a_world_is_known_before_it_is_planned(names: str, size: int
         )
         for order, c in enumerate((candidate(name, order) for order, name in enumerate(names, 1)), 1)
     ]
-    found = planner(nodes_min=2, nodes_max=3).size(members)
+    found = planner(nodes_min=2, nodes_max=3).compute_size(members)
     assert (found.world_size, found.is_full) == (size, size == 6)
     assert isinstance(found, Size)
     assert found.reason

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from launcher import mesh as meshes
 from launcher.locality import LEVELS
-from launcher.placement import Costs, Limits, Whole
-from launcher.roster import RosterPlanner
-from launcher.roster.description import Description, describe, read_share
-from launcher.roster.ground import LEVELS_MAX, ground, limits_on
-from rendezvous.events import Candidate, MakePlan, PlanReady, PlanRefused
+from launcher.placement import AllOrNothing, Costs, Limits
+from launcher.roster import PlannerAdapter
+from launcher.roster.description import Description, decode_assignment, encode_description
+from launcher.roster.ground import LEVELS_MAX, build_topology, resolve_limits
+from rendezvous.events import MakePlan, PlanReady, PlanRefused, RosterMember
 from rendezvous.leader.decide import MemberView, Size
 from rendezvous.records import Member
 
@@ -35,17 +35,17 @@ def places(**texts: str) -> dict[str, Description]:
     return {name: node(name, text) for name, text in texts.items()}
 
 
-def candidates(*nodes: Description) -> tuple[Candidate, ...]:
-    return tuple(Candidate(f"{at:016x}", describe(one), 4000 + at, at) for at, one in enumerate(nodes, 1))
+def candidates(*nodes: Description) -> tuple[RosterMember, ...]:
+    return tuple(RosterMember(f"{at:016x}", encode_description(one), 4000 + at, at) for at, one in enumerate(nodes, 1))
 
 
 def ranks(planned: PlanReady, *nodes: Description) -> dict[str, tuple[int, ...]]:
     named = {f"{at:016x}": one.name for at, one in enumerate(nodes, 1)}
-    return {named[member_id]: read_share(text).ranks for member_id, text in planned.assignments.items()}
+    return {named[member_id]: decode_assignment(text).ranks for member_id, text in planned.assignments.items()}
 
 
 def plan(*nodes: Description, mesh: str = "dp=*,tp=2", limits: Limits = Limits(), costs: Costs = Costs()) -> PlanReady:  # noqa: B008
-    found = RosterPlanner(meshes.parse(mesh), limits, costs).plan(MakePlan(7, 1, candidates(*nodes), {}))
+    found = PlannerAdapter(meshes.parse(mesh), limits, costs).plan(MakePlan(7, 1, candidates(*nodes), {}))
     assert isinstance(found, PlanReady), found
     return found
 
@@ -55,7 +55,7 @@ def size(*nodes: Description, mesh: str = "dp=*,tp=2", limits: Limits = Limits()
         MemberView(Member(member_id=one.member_id, node_name="n", boot_id="", description=one.description), 1, 1, 0)
         for one in candidates(*nodes)
     ]
-    return RosterPlanner(meshes.parse(mesh), limits, Costs()).size(members)
+    return PlannerAdapter(meshes.parse(mesh), limits, Costs()).compute_size(members)
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,12 @@ def size(*nodes: Description, mesh: str = "dp=*,tp=2", limits: Limits = Limits()
 def test_levels_of_all_nodes_are_one_list_and_what_a_node_does_not_say_is_unknown(
     texts: dict[str, str], levels: tuple[str, ...], paths: list[tuple[str | None, ...]]
 ) -> None:
-    found = ground(places(**texts))
+    found = build_topology(places(**texts))
     assert (found.levels, list(found.paths.values())) == (levels, paths)
 
 
 def test_nodes_that_do_not_say_a_level_that_others_know_are_named_once_for_each_level() -> None:
-    found = ground(places(h1="zone=a,leaf=l1,x=1,y=1", h2="zone=a", h3="zone=a", h4="leaf=l2,nvl=n"))
+    found = build_topology(places(h1="zone=a,leaf=l1,x=1,y=1", h2="zone=a", h3="zone=a", h4="leaf=l2,nvl=n"))
     assert found.levels == ("zone", "leaf", "nvl")
     assert found.remarks == (
         "only h1 knows its x, y: that is not used, as nobody else is there",
@@ -85,29 +85,34 @@ def test_nodes_that_do_not_say_a_level_that_others_know_are_named_once_for_each_
 
 
 def test_nodes_that_contradict_each_other_are_lined_up_by_the_majority_and_it_is_said() -> None:
-    found = ground(places(h1="row=r,rack=k", h2="row=r,rack=k", h3="rack=k,row=r"))
+    found = build_topology(places(h1="row=r,rack=k", h2="row=r,rack=k", h3="rack=k,row=r"))
     assert found.levels == ("row", "rack")
     assert found.remarks == ("rack is taken to be inside row, though 1 has it the other way round",)
 
 
 def test_nodes_of_one_kernel_share_a_machine_where_that_tells_nodes_apart() -> None:
     known = places(h1="leaf=l", h2="leaf=l", h3="leaf=l")
-    assert ground(known).levels == ("leaf",)
+    assert build_topology(known).levels == ("leaf",)
     known["h2"] = replace(known["h2"], machine="boot-h1")
-    found = ground(known)
+    found = build_topology(known)
     assert found.levels == ("leaf", "machine")
     assert found.paths == {"h1": ("l", "boot-h1"), "h2": ("l", "boot-h1"), "h3": ("l", "boot-h3")}
     known["h3"] = replace(known["h3"], machine="boot-h1")
-    assert ground(known).levels == ("leaf",)
-    assert ground(known, named=["machine"]).levels == ("leaf", "machine")
+    assert build_topology(known).levels == ("leaf",)
+    assert build_topology(known, named=["machine"]).levels == ("leaf", "machine")
 
 
 def test_a_slice_that_is_wider_than_a_leaf_is_around_it() -> None:
-    found = ground(places(h1="zone=a,leaf=l1,slice=s", h2="zone=a,leaf=l2,slice=s", h3="zone=a,leaf=l2,slice=t"))
+    found = build_topology(
+        places(h1="zone=a,leaf=l1,slice=s", h2="zone=a,leaf=l2,slice=s", h3="zone=a,leaf=l2,slice=t")
+    )
     assert found.levels == ("zone", "slice", "leaf")
     assert found.paths["h2"] == ("a", "s", "l2")
     assert found.remarks == ("slice s touches leaf l1, l2: a slice is taken to be around a leaf",)
-    assert ground(places(h1="leaf=l1,slice=s", h2="leaf=l1,slice=t", h3="leaf=l2,slice=u")).levels == ("leaf", "slice")
+    assert build_topology(places(h1="leaf=l1,slice=s", h2="leaf=l1,slice=t", h3="leaf=l2,slice=u")).levels == (
+        "leaf",
+        "slice",
+    )
 
 
 @pytest.mark.parametrize(
@@ -123,14 +128,16 @@ def test_a_slice_that_is_wider_than_a_leaf_is_around_it() -> None:
 def test_a_node_that_does_not_know_its_zone_is_in_that_of_its_neighbours(
     texts: dict[str, str], zones: list[str | None]
 ) -> None:
-    found = ground(places(**texts))
+    found = build_topology(places(**texts))
     assert [path[0] for path in found.paths.values()] == zones
     assert bool([remark for remark in found.remarks if "zone" in remark]) == (None in zones)
 
 
 def test_a_host_that_is_told_another_zone_than_its_slice_or_none_does_not_tear_it() -> None:
     others = {f"h{at}": f"zone=a,leaf=l{at % 2},slice=t" for at in range(5, 8)}
-    found = ground(places(h1="zone=a,slice=s", h2="zone=wrong,slice=s", h3="slice=s", h4="zone=a,slice=s", **others))
+    found = build_topology(
+        places(h1="zone=a,slice=s", h2="zone=wrong,slice=s", h3="slice=s", h4="zone=a,slice=s", **others)
+    )
     assert found.levels == ("zone", "slice", "leaf")
     assert {path[:2] for path in list(found.paths.values())[:4]} == {("a", "s")}
     assert "all on slice s are taken to be in zone a, against the word of h2" in found.remarks
@@ -141,9 +148,9 @@ def test_a_thousand_members_with_levels_of_their_own_make_no_more_than_there_is_
     known = places(**{f"h{at}": ",".join(f"x{at}-{each}=a" for each in range(16)) for at in range(1000)})
     known["h0"] = node("h0", "zone=a,leaf=l")
     known |= {name: node(name, "your-row=r") for name in ("h1", "h2")}
-    found = ground(known)
+    found = build_topology(known)
     assert found.levels == ("your-row",), "more than one of them has it"
-    assert len(ground(known, named=[f"x{at}-0" for at in range(1000)]).levels) <= LEVELS_MAX
+    assert len(build_topology(known, named=[f"x{at}-0" for at in range(1000)]).levels) <= LEVELS_MAX
     assert any(
         remark.startswith(f"{LEVELS_MAX} levels are the most that are used; left out: ") for remark in found.remarks
     )
@@ -161,7 +168,7 @@ def test_who_joined_first_changes_nothing(said: list[list[tuple[str, str]]], cha
     known = {f"h{at}": replace(node(f"h{at}"), locality=tuple(one)) for at, one in enumerate(said)}
     shuffled = list(known.items())
     chance.shuffle(shuffled)  # type: ignore[attr-defined]
-    one, other = ground(known), ground(dict(shuffled))
+    one, other = build_topology(known), build_topology(dict(shuffled))
     assert (one.levels, dict(one.paths), one.remarks) == (other.levels, dict(other.paths), other.remarks)
 
 
@@ -173,19 +180,19 @@ def test_a_node_that_returns_and_knows_more_or_less_moves_nobody(place: str) -> 
     """Ranks from scratch would be others, so it is the plan before that keeps them."""
     leaves = [f"zone=z,spine=s{at // 16},leaf=l{at // 8}" for at in range(32)]
     nodes = [node(f"h{at}", leaf, slot_count=8) for at, leaf in enumerate(leaves)]
-    planner = RosterPlanner(meshes.parse("pp=4,dp=*,tp=8"), Limits(), Costs())
+    planner = PlannerAdapter(meshes.parse("pp=4,dp=*,tp=8"), Limits(), Costs())
     roster = candidates(*nodes)
     first = planner.plan(MakePlan(1, 1, roster, {}))
     assert isinstance(first, PlanReady)
-    held = {member_id: read_share(text).ranks for member_id, text in first.assignments.items()}
-    back = Candidate("f" * 16, describe(node("h17", place, slot_count=8)), 4000, 99)
+    held = {member_id: decode_assignment(text).ranks for member_id, text in first.assignments.items()}
+    back = RosterMember("f" * 16, encode_description(node("h17", place, slot_count=8)), 4000, 99)
     changed = tuple(back if at == 17 else one for at, one in enumerate(roster))
     held[back.member_id] = held.pop(roster[17].member_id)
     names = {one.member_id: known.name for one, known in zip(roster, nodes, strict=True)}
 
     def told(found: object) -> dict[str, tuple[int, ...]]:
         assert isinstance(found, PlanReady)
-        return {member_id: read_share(text).ranks for member_id, text in found.assignments.items()}
+        return {member_id: decode_assignment(text).ranks for member_id, text in found.assignments.items()}
 
     assert told(planner.plan(MakePlan(2, 2, changed, first.assignments, names))) == held
     assert told(planner.plan(MakePlan(3, 1, changed, {}))) != held
@@ -210,9 +217,11 @@ def test_a_level_that_no_node_knows_is_said_and_waited_for() -> None:
     sentence = "no node says which leaf it is on, and tp shall stay within one (--within tp=leaf)"
     found = size(node("h1", "zone=a"), node("h2"), limits=limits)
     assert (found.world_size, found.reason) == (0, f"{sentence}; here: h1, h2")
-    refused = RosterPlanner(meshes.parse("dp=*,tp=2"), limits, Costs()).plan(MakePlan(7, 1, candidates(node("h1")), {}))
+    refused = PlannerAdapter(meshes.parse("dp=*,tp=2"), limits, Costs()).plan(
+        MakePlan(7, 1, candidates(node("h1")), {})
+    )
     assert refused == PlanRefused(7, sentence)
-    assert size(node("h1"), limits=Limits(whole=Whole(level="nvl", hosts=2))).reason.startswith(
+    assert size(node("h1"), limits=Limits(all_or_nothing=AllOrNothing(level="nvl", hosts=2))).reason.startswith(
         "no node says which nvl it is on, and each shall be used as a whole (--whole nvl)"
     )
     assert size(node("h1", "leaf=l"), limits=limits).world_size == 2
@@ -227,7 +236,7 @@ def test_a_rule_holds_among_nodes_that_joined() -> None:
 
 
 def test_tolls_of_a_level_that_is_nowhere_are_said_once() -> None:
-    planner = RosterPlanner(meshes.parse("dp=*"), Limits(), Costs(tolls={"leaf": 2, "host": 1}))
+    planner = PlannerAdapter(meshes.parse("dp=*"), Limits(), Costs(level_costs={"leaf": 2, "host": 1}))
     remarks = []
     for number in (1, 2):
         found = planner.plan(MakePlan(number, number, candidates(node("h1", "zone=a"), node("h2", "zone=b")), {}))
@@ -258,9 +267,9 @@ def test_slices_of_another_size_stand_aside_and_it_is_said() -> None:
 
 
 def test_what_the_user_wants_whole_is_not_overruled_by_slices() -> None:
-    wish = Limits(whole=Whole(level="leaf", hosts=1))
+    wish = Limits(all_or_nothing=AllOrNothing(level="leaf", hosts=1))
     known = {"h1": tpu_host("h1", "s", 0)}
-    assert limits_on(wish, ground(known), known.values())[0].whole == wish.whole
+    assert resolve_limits(wish, build_topology(known), known.values())[0].all_or_nothing == wish.all_or_nothing
 
 
 @pytest.mark.parametrize(
@@ -280,9 +289,9 @@ def test_what_the_user_wants_whole_is_not_overruled_by_slices() -> None:
 def test_a_member_with_a_place_that_cannot_be_is_left_out_and_harms_nobody(locality: object) -> None:
     import json
 
-    bad = json.dumps({**json.loads(describe(node("h2"))), "locality": locality})
-    roster = (*candidates(node("h1", "leaf=l")), Candidate("f" * 16, bad, 4009, 9))
-    found = RosterPlanner(meshes.parse("dp=*,tp=2"), Limits(), Costs()).plan(MakePlan(7, 1, roster, {}))
+    bad = json.dumps({**json.loads(encode_description(node("h2"))), "locality": locality})
+    roster = (*candidates(node("h1", "leaf=l")), RosterMember("f" * 16, bad, 4009, 9))
+    found = PlannerAdapter(meshes.parse("dp=*,tp=2"), Limits(), Costs()).plan(MakePlan(7, 1, roster, {}))
     assert isinstance(found, PlanReady)
     assert found.world_size == 2
     (remark,) = found.remarks
@@ -294,10 +303,10 @@ def test_a_member_with_a_place_that_cannot_be_is_left_out_and_harms_nobody(local
 def test_a_node_of_an_earlier_version_is_told_to_be_of_the_same() -> None:
     import json
 
-    old = {**json.loads(describe(node("h2"))), "path": []}
+    old = {**json.loads(encode_description(node("h2"))), "path": []}
     del old["locality"]
-    roster = (*candidates(node("h1", "leaf=l")), Candidate("f" * 16, json.dumps(old), 4009, 9))
-    found = RosterPlanner(meshes.parse("dp=*,tp=2"), Limits(), Costs()).plan(MakePlan(7, 1, roster, {}))
+    roster = (*candidates(node("h1", "leaf=l")), RosterMember("f" * 16, json.dumps(old), 4009, 9))
+    found = PlannerAdapter(meshes.parse("dp=*,tp=2"), Limits(), Costs()).plan(MakePlan(7, 1, roster, {}))
     assert isinstance(found, PlanReady)
     assert found.remarks == (
         f"{'f' * 16} cannot take part: it is of another version of meshrun: run the same version on every node",

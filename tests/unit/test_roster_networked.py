@@ -6,9 +6,9 @@ import pytest
 
 from launcher import mesh as meshes
 from launcher.placement import Costs, Limits, Plan
-from launcher.roster import NAMES_MAX, SUCCESSORS, RosterPlanner
-from launcher.roster.description import Description, describe, read_share
-from rendezvous.events import Candidate, MakePlan, PlanReady, PlanRefused
+from launcher.roster import NAMES_MAX, SUCCESSORS, PlannerAdapter
+from launcher.roster.description import Description, decode_assignment, encode_description
+from rendezvous.events import MakePlan, PlanReady, PlanRefused, RosterMember
 from rendezvous.leader.decide import MemberView, Size
 from rendezvous.records import Member
 
@@ -16,15 +16,15 @@ from rendezvous.records import Member
 def text(name: str, **fields: object) -> str:
     order = int("".join(filter(str.isdigit, name)) or 0)
     known: dict[str, object] = {"slot_count": 2, "address": f"10.0.0.{order}", "role": "r", "machine": f"m{order}"}
-    return describe(Description(name=name, **{**known, **fields}))  # type: ignore[arg-type]
+    return encode_description(Description(name=name, **{**known, **fields}))  # type: ignore[arg-type]
 
 
-def candidates(*texts: str) -> tuple[Candidate, ...]:
-    return tuple(Candidate(f"{at:016x}", one, 4000 + at, at) for at, one in enumerate(texts, 1))
+def candidates(*texts: str) -> tuple[RosterMember, ...]:
+    return tuple(RosterMember(f"{at:016x}", one, 4000 + at, at) for at, one in enumerate(texts, 1))
 
 
-def planner(mesh: str = "dp=*,tp=2", nodes_min: int = 1, nodes_max: int | None = None) -> RosterPlanner:
-    return RosterPlanner(meshes.parse(mesh), Limits(nodes_min=nodes_min, nodes_max=nodes_max), Costs())
+def planner(mesh: str = "dp=*,tp=2", nodes_min: int = 1, nodes_max: int | None = None) -> PlannerAdapter:
+    return PlannerAdapter(meshes.parse(mesh), Limits(nodes_min=nodes_min, nodes_max=nodes_max), Costs())
 
 
 def plan(*texts: str, nodes_max: int | None = None, mesh: str = "dp=*,tp=2") -> PlanReady:
@@ -34,7 +34,7 @@ def plan(*texts: str, nodes_max: int | None = None, mesh: str = "dp=*,tp=2") -> 
 
 
 def size(*texts: str, nodes_min: int = 1) -> Size:
-    return planner(nodes_min=nodes_min).size(
+    return planner(nodes_min=nodes_min).compute_size(
         [
             MemberView(Member(member_id=one.member_id, node_name="n", boot_id="", description=one.description), 1, 1, 0)
             for one in candidates(*texts)
@@ -53,18 +53,18 @@ def test_sentences_name_nodes_and_not_members() -> None:
 
 def test_the_round_in_a_few_words_is_told_to_every_node() -> None:
     planned = plan(*(text(f"h{number}") for number in range(1, 6)), mesh="pp=2,dp=*,tp=2")
-    summaries = {read_share(share).summary for share in planned.assignments.values()}
+    summaries = {decode_assignment(share).summary for share in planned.assignments.values()}
     assert summaries == {"4 of 5 nodes, 8 ranks, dp=2; spare h5"}
     planned = plan(*(text(f"h{number}") for number in range(1, 21)), nodes_max=4)
-    summary = read_share(next(iter(planned.assignments.values()))).summary
+    summary = decode_assignment(next(iter(planned.assignments.values()))).summary
     assert summary.startswith("4 of 20 nodes, 8 ranks, dp=4; spares h5, h6, ")
     assert summary.endswith(f" and {16 - NAMES_MAX} more")
 
 
 def test_one_machine_needs_no_summary() -> None:
-    alone = describe(Description(slot_count=2, address="127.0.0.1", role="default"))
-    assert read_share(plan(alone).assignments[f"{1:016x}"]).summary == ""
-    assert read_share(plan(text("h1")).assignments[f"{1:016x}"]).summary == "1 of 1 node, 2 ranks, dp=1"
+    alone = encode_description(Description(slot_count=2, address="127.0.0.1", role="default"))
+    assert decode_assignment(plan(alone).assignments[f"{1:016x}"]).summary == ""
+    assert decode_assignment(plan(text("h1")).assignments[f"{1:016x}"]).summary == "1 of 1 node, 2 ranks, dp=1"
 
 
 def test_who_waits_is_told_who_is_there() -> None:
@@ -127,7 +127,7 @@ def test_a_node_that_comes_back_as_another_member_keeps_its_ranks() -> None:
     lost = candidates(*texts)[0].member_id
     second = planner().plan(MakePlan(2, 2, tuple(back), first.assignments, {lost: "h1"}))
     assert isinstance(second, PlanReady)
-    assert read_share(second.assignments["f" * 16]).ranks == read_share(first.assignments[lost]).ranks
+    assert decode_assignment(second.assignments["f" * 16]).ranks == decode_assignment(first.assignments[lost]).ranks
     assert "0 of 6 ranks change their node" in second.reasons
 
 

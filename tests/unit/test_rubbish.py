@@ -65,8 +65,8 @@ def judged(words: list[str], environ: dict[str, str]) -> Config | UsageError:
     """The Config of a command line, checked as far as an agent does before it starts anything, or the refusal."""
     try:
         made = config.resolve(options.parse([*words, "train.py"]), environ, "python")
-        membership.settings(made)
-        membership.demands(made, made.mesh or parse("dp=*"))
+        membership.make_settings(made)
+        membership.resolve_limits(made, made.mesh or parse("dp=*"))
     except UsageError as error:
         return error
     return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from launcher.roster.description import Share, write_share
+from launcher.roster.description import NodeAssignment, encode_assignment
 from tests.support.hosts import Life
 from tests.support.soak import history, lives
 from tests.support.soak.history import Change
@@ -13,8 +13,8 @@ from tests.support.soak.lives import World
 
 
 def share(*ranks: int, world_size: int = 2, port: int = 7) -> str:
-    return write_share(
-        Share(
+    return encode_assignment(
+        NodeAssignment(
             ranks=ranks,
             world_size=world_size,
             shape=(world_size,),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.workers.timers import Timers, place
+from launcher.workers.timers import TimerTable, choose_path
 
 
 def request(pid: int, name: str, expires: float, signum: int = 9) -> bytes:
@@ -18,33 +18,33 @@ def request(pid: int, name: str, expires: float, signum: int = 9) -> bytes:
 
 
 def test_a_timer_runs_out_at_its_time_and_once() -> None:
-    timers = Timers()
+    timers = TimerTable()
     assert timers.next_at == float("inf")
     timers.feed(request(7, "step", 100.0) + request(8, "load", 90.0, 15))
     assert timers.next_at == 90.0
-    assert timers.expired(89.9) == []
-    assert timers.expired(100.0) == [(8, "load", 15), (7, "step", 9)]
-    assert timers.expired(200.0) == []
+    assert timers.take_expired(89.9) == []
+    assert timers.take_expired(100.0) == [(8, "load", 15), (7, "step", 9)]
+    assert timers.take_expired(200.0) == []
 
 
 def test_a_timer_can_be_taken_back_and_set_anew() -> None:
-    timers = Timers()
+    timers = TimerTable()
     timers.feed(request(7, "step", 100.0) + request(7, "step", -1.0, 0) + request(8, "step", 100.0))
-    assert timers.expired(100.0) == [(8, "step", 9)]
+    assert timers.take_expired(100.0) == [(8, "step", 9)]
     timers.feed(request(7, "step", 100.0) + request(7, "step", 300.0))
     assert timers.next_at == 300.0
 
 
 def test_the_other_timers_of_a_killed_process_are_forgotten() -> None:
-    timers = Timers()
+    timers = TimerTable()
     timers.feed(request(7, "step", 100.0) + request(7, "epoch", 200.0) + request(8, "step", 150.0))
-    timers.expired(100.0)
+    timers.take_expired(100.0)
     timers.forget(7)
-    assert timers.expired(1000.0) == [(8, "step", 9)]
+    assert timers.take_expired(1000.0) == [(8, "step", 9)]
 
 
 def test_a_request_may_come_in_pieces() -> None:
-    timers = Timers()
+    timers = TimerTable()
     text = request(7, "step", 100.0)
     timers.feed(text[:20])
     timers.feed(text[20:] + text[:1])
@@ -52,7 +52,7 @@ def test_a_request_may_come_in_pieces() -> None:
 
 
 def test_what_comes_behind_half_a_request_does_not_push_it_out() -> None:
-    timers = Timers()
+    timers = TimerTable()
     text = request(7, "step", 100.0)
     timers.feed(text[:-1])
     many = b"".join(request(8, str(number), 200.0) for number in range(1000))  # more than a pipe holds
@@ -69,16 +69,16 @@ def test_what_comes_behind_half_a_request_does_not_push_it_out() -> None:
     ],
 )  # fmt: skip
 def test_rubbish_sets_no_timer_and_hinders_none(rubbish: bytes) -> None:
-    timers = Timers()
+    timers = TimerTable()
     timers.feed(rubbish + request(8, "step", 100.0))
-    assert timers.expired(1e12) == [(8, "step", 9)]
+    assert timers.take_expired(1e12) == [(8, "step", 9)]
 
 
 def test_a_pipe_that_an_agent_has_left_is_taken_away(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
-    assert place(str(path), "fresh") == str(path)
+    assert choose_path(str(path), "fresh") == str(path)
     os.mkfifo(path)
-    assert place(str(path), "fresh") == str(path)
+    assert choose_path(str(path), "fresh") == str(path)
     assert not path.exists()
 
 
@@ -87,7 +87,7 @@ def test_a_pipe_in_which_another_agent_listens_is_left_to_it(tmp_path: Path) -> 
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        assert place(str(path), "fresh") == "fresh"
+        assert choose_path(str(path), "fresh") == "fresh"
     finally:
         os.close(reader)
     assert path.exists()
@@ -96,5 +96,5 @@ def test_a_pipe_in_which_another_agent_listens_is_left_to_it(tmp_path: Path) -> 
 def test_what_is_no_pipe_is_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "notes"
     path.write_text("mine")
-    assert place(str(path), "fresh") == str(path)
+    assert choose_path(str(path), "fresh") == str(path)
     assert path.read_text() == "mine"

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.node import Node
-from launcher.topology import Tree, in_order, natural, tolls_of, tree, usual_tolls
+from launcher.topology import (
+    Tree,
+    build_tree,
+    make_default_level_costs,
+    make_natural_key,
+    resolve_level_costs,
+    sort_nodes,
+)
 
 Path = tuple[str | None, ...]
 
@@ -26,7 +33,7 @@ def domains(found: Tree) -> dict[str, str]:
 
 
 def test_nodes_share_a_domain_where_their_paths_agree_down_to_it() -> None:
-    found = tree(nodes(("p0", "l0"), ("p1", "l0"), ("p0", "l1"), ("p0", "l0")), ["pod", "leaf"])
+    found = build_tree(nodes(("p0", "l0"), ("p1", "l0"), ("p0", "l1"), ("p0", "l0")), ["pod", "leaf"])
     assert found.levels == ("pod", "leaf")
     assert [node.id for node in found.nodes] == ["h0", "h3", "h2", "h1"]
     assert found.domains == ((0, 0, 0, 1), (0, 0, 1, 2))
@@ -34,7 +41,9 @@ def test_nodes_share_a_domain_where_their_paths_agree_down_to_it() -> None:
 
 
 def test_a_node_whose_level_is_unknown_is_alone_there_unless_a_deeper_one_is_known() -> None:
-    found = tree(nodes(("p0", None, "n1"), ("p0", None, "n1"), ("p0", None, "n2"), ("p0", None), ("p0",), (), (None,)))
+    found = build_tree(
+        nodes(("p0", None, "n1"), ("p0", None, "n1"), ("p0", None, "n2"), ("p0", None), ("p0",), (), (None,))
+    )
     assert domains(found) == {
         "h0": "p0 p0/n1 p0/n1",
         "h1": "p0 p0/n1 p0/n1",
@@ -48,24 +57,24 @@ def test_a_node_whose_level_is_unknown_is_alone_there_unless_a_deeper_one_is_kno
 
 def test_a_node_that_is_called_like_a_domain_is_not_in_it() -> None:
     members = [Node(id="a", slot_count=1), Node(id="b", slot_count=1, path=("a",))]
-    assert tree(members).domains == ((0, 1),)
+    assert build_tree(members).domains == ((0, 1),)
 
 
 def test_levels_are_named_as_far_as_names_are_given_and_exist_without_nodes_in_them() -> None:
-    assert tree(nodes(("a", "b")), ["pod"]).levels == ("pod", "level 2")
-    assert tree(nodes(("a",), ("a",)), ["pod", "leaf"]).domains == ((0, 0), (0, 1))
-    assert tree([], ["pod"]) == Tree((), ("pod",), ((),), ((),))
-    assert tree(nodes(())) == Tree(tuple(nodes(())), (), (), ())
+    assert build_tree(nodes(("a", "b")), ["pod"]).levels == ("pod", "level 2")
+    assert build_tree(nodes(("a",), ("a",)), ["pod", "leaf"]).domains == ((0, 0), (0, 1))
+    assert build_tree([], ["pod"]) == Tree((), ("pod",), ((),), ((),))
+    assert build_tree(nodes(())) == Tree(tuple(nodes(())), (), (), ())
 
 
 def test_domains_whose_names_read_as_the_same_number_stay_apart() -> None:
     members = nodes(("leaf1",), ("leaf01",), ("leaf1",), ("leaf01",))
-    assert [node.id for node in in_order(members)] == ["h1", "h3", "h0", "h2"]
+    assert [node.id for node in sort_nodes(members)] == ["h1", "h3", "h0", "h2"]
 
 
 def test_digits_count_as_numbers_however_many_there_are() -> None:
-    assert natural("h9") < natural("h10") < natural("h10a") < natural("i0")
-    assert natural("9" * 5000) < natural("9" * 5000 + "a")
+    assert make_natural_key("h9") < make_natural_key("h10") < make_natural_key("h10a") < make_natural_key("i0")
+    assert make_natural_key("9" * 5000) < make_natural_key("9" * 5000 + "a")
 
 
 ENTRIES = st.sampled_from(["a", "b1", "b01", "b10", None])
@@ -74,12 +83,12 @@ PATHS = st.lists(ENTRIES, max_size=3).map(tuple)
 
 @given(st.lists(PATHS, max_size=8).flatmap(lambda paths: st.permutations(nodes(*paths))))
 def test_the_tree_is_the_same_in_whatever_order_the_nodes_come(shuffled: list[Node]) -> None:
-    assert tree(shuffled) == tree(sorted(shuffled, key=lambda node: node.id))
+    assert build_tree(shuffled) == build_tree(sorted(shuffled, key=lambda node: node.id))
 
 
 @given(st.lists(PATHS, max_size=8))
 def test_domains_are_runs_of_nodes_and_lie_inside_each_other(paths: list[Path]) -> None:
-    found = tree(nodes(*paths), ["one", "two", "three"])
+    found = build_tree(nodes(*paths), ["one", "two", "three"])
     for names, row in zip(found.names, found.domains, strict=True):
         runs = [number for number, _ in itertools.groupby(row)]
         assert runs == list(range(len(names)))
@@ -89,7 +98,7 @@ def test_domains_are_runs_of_nodes_and_lie_inside_each_other(paths: list[Path]) 
 
 @given(st.lists(PATHS, min_size=2, max_size=2))
 def test_two_nodes_share_a_domain_down_to_the_last_level_that_both_know_alike(paths: list[Path]) -> None:
-    found = tree(nodes(*paths), ["one", "two", "three"])
+    found = build_tree(nodes(*paths), ["one", "two", "three"])
     shared = sum(row[0] == row[1] for row in found.domains)
     one, other = paths
     alike = [
@@ -101,9 +110,9 @@ def test_two_nodes_share_a_domain_down_to_the_last_level_that_both_know_alike(pa
 
 
 def test_usual_tolls_double_with_every_level_outwards() -> None:
-    assert usual_tolls([]) == {"host": 1}
-    assert usual_tolls(["zone", "pod", "leaf"]) == {"zone": 8, "pod": 4, "leaf": 2, "host": 1}
+    assert make_default_level_costs([]) == {"host": 1}
+    assert make_default_level_costs(["zone", "pod", "leaf"]) == {"zone": 8, "pod": 4, "leaf": 2, "host": 1}
 
 
 def test_given_tolls_take_the_place_of_usual_ones_and_those_of_no_level_change_nothing() -> None:
-    assert tolls_of(["pod", "leaf"], {"host": 0, "leaf": 2.5, "rack": 9}) == (4, 2.5, 0)
+    assert resolve_level_costs(["pod", "leaf"], {"host": 0, "leaf": 2.5, "rack": 9}) == (4, 2.5, 0)

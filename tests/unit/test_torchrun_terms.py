@@ -10,7 +10,7 @@ import pytest
 
 from launcher.errors import TemporaryError, UsageError
 from launcher.torchrun_handler.port import OfferedPort
-from launcher.torchrun_handler.terms import Terms, limits, terms
+from launcher.torchrun_handler.terms import TorchrunOptions, adjust_settings, read_options
 from rendezvous.settings import Settings
 
 
@@ -26,10 +26,10 @@ class Told:
     config: dict[str, object] = field(default_factory=lambda: {"timeout": 900})
 
 
-def told(*, environ: dict[str, str] | None = None, **given: object) -> Terms:
+def told(*, environ: dict[str, str] | None = None, **given: object) -> TorchrunOptions:
     conf = given.pop("conf", {})
     assert isinstance(conf, dict)
-    return terms(Told(config={"timeout": 900, **conf}, **given), environ or {})  # type: ignore[arg-type]
+    return read_options(Told(config={"timeout": 900, **conf}, **given), environ or {})  # type: ignore[arg-type]
 
 
 def test_the_endpoint_the_name_and_the_numbers_of_nodes_are_torchrun_s() -> None:
@@ -44,19 +44,19 @@ def test_settings_of_the_backend_mean_what_they_mean_to_us() -> None:
     conf = {"cacert": "/ca.pem", "user": "trainer", "join_timeout": "60", "last_call_timeout": "3"}
     found = told(conf=conf, endpoint="etcds://a:1,b:2")
     assert (found.network.uses_tls, found.network.ca_file, found.network.user) == (True, "/ca.pem", "trainer")
-    assert (found.config.terms["start_timeout_s"], found.config.terms["join_grace_s"]) == (60, 3)
+    assert (found.config.settings["start_timeout_s"], found.config.settings["join_grace_s"]) == (60, 3)
     assert found.network.endpoints == ("a:1", "b:2")
 
 
 def test_a_timeout_that_nobody_gave_is_none() -> None:
-    assert "start_timeout_s" not in told().config.terms
-    assert told(conf={"timeout": "900"}).config.terms["start_timeout_s"] == 900
+    assert "start_timeout_s" not in told().config.settings
+    assert told(conf={"timeout": "900"}).config.settings["start_timeout_s"] == 900
 
 
 def test_what_torchrun_has_no_flag_for_comes_from_our_variables_and_not_from_its_own() -> None:
     environ = {"LAUNCHER_GROW_DELAY": "7", "LAUNCHER_NODE_NAME": "n1", "PET_NNODES": "9", "PET_STANDALONE": "1"}
     found = told(environ={**environ, "LAUNCHER_NNODES": "8", "LAUNCHER_STANDALONE": "1"})
-    assert (found.config.terms["grow_delay_s"], found.config.node_name) == (7, "n1")
+    assert (found.config.settings["grow_delay_s"], found.config.node_name) == (7, "n1")
     assert (found.config.nodes_min, found.config.nodes_max) == (2, 4)
 
 
@@ -70,7 +70,7 @@ def test_what_torchrun_has_no_flag_for_comes_from_our_variables_and_not_from_its
 )
 def test_a_node_whose_workers_are_counted_is_not_divided(conf: dict[str, str], environ: dict[str, str]) -> None:
     found = told(conf=conf, environ={**environ, "LAUNCHER_MESH": "dp=*,tp=4"})
-    assert (found.slot_count, found.knows_workers, found.config.demands["unit"]) == (8, True, "8")
+    assert (found.slot_count, found.knows_workers, found.config.placement_options["unit"]) == (8, True, "8")
     assert str(found.mesh) == "dp=*,tp=4"
 
 
@@ -96,9 +96,9 @@ def test_what_cannot_work_is_refused_in_torchrun_s_words(
 
 
 def test_only_torchrun_counts_restarts_and_nobody_is_benched_for_what_it_does_not_explain() -> None:
-    found = limits(Settings(max_restarts=0, shutdown_timeout_s=5))
+    found = adjust_settings(Settings(max_restarts=0, shutdown_timeout_s=5))
     assert min(found.max_restarts, found.no_progress_rounds, found.quarantine_failures) >= 1_000_000
-    assert found.grace_s("kill") == found.grace_s("grace") == 30  # torchrun's, which no option changes
+    assert found.get_grace_s("kill") == found.get_grace_s("grace") == 30  # torchrun's, which no option changes
 
 
 def test_an_offered_port_is_taken_by_nobody_else_and_is_another_in_the_next_round() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from launcher.devices import named, tpu_metadata, tpu_slice
-from launcher.devices.choose import worker_devices
+from launcher.devices.choose import assign_devices
 from launcher.devices.tpu import Detector
-from launcher.devices.tpu_metadata import Answer, ask
+from launcher.devices.tpu_metadata import TpuMetadata, fetch_metadata
 from launcher.errors import UsageError
 from launcher.options.sharing import DeviceRequest
 from tests.support.metadata_servers import Answering, dripping, pages, reply, serving, silence
@@ -39,7 +39,7 @@ ZONE: 'us-central2-b'
 
 @pytest.fixture(autouse=True)
 def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tpu_metadata, "_answers", {})
+    monkeypatch.setattr(tpu_metadata, "_cache", {})
     monkeypatch.setattr(tpu_metadata, "LIMIT_S", 20.0)  # this machine may be busy
 
 
@@ -207,7 +207,7 @@ def test_a_choice_that_cannot_be_meant_ends_the_start(machine: Machine, environ:
     detector = Detector(root=str(machine.root))
     assert detector.detect({**SKIP, **environ}).devices == ()
     with pytest.raises(UsageError) as raised:
-        worker_devices(None, None, {**SKIP, **environ}, accelerators=[detector])
+        assign_devices(None, None, {**SKIP, **environ}, accelerators=[detector])
     assert str(raised.value) == mistake
 
 
@@ -220,7 +220,7 @@ def shared(
     """How many chips each worker has, and why."""
     for number in range(4):
         machine.accel(number)
-    slots, reason = worker_devices(count, width, SKIP, accelerators=[Detector(root=str(machine.root))], **options)  # type: ignore[arg-type]
+    slots, reason = assign_devices(count, width, SKIP, accelerators=[Detector(root=str(machine.root))], **options)  # type: ignore[arg-type]
     return [len(slot.devices) for slot in slots], reason
 
 
@@ -250,9 +250,9 @@ def test_a_type_must_have_as_many_hosts_as_the_slice(machine: Machine) -> None:
     environ = {**SKIP, "TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "a,b"}
     detectors = [Detector(root=str(machine.root))]
     fits, other = (DeviceRequest("tpu", shape=shape) for shape in ("v4-16", "v4-32"))
-    assert len(named.inventory(fits, environ, detectors=detectors).devices) == 4
+    assert len(named.detect_requested(fits, environ, detectors=detectors).devices) == 4
     with pytest.raises(UsageError) as raised:
-        named.inventory(other, environ, detectors=detectors)
+        named.detect_requested(other, environ, detectors=detectors)
     assert str(raised.value) == (
         "--devices tpu:v4-32: 4 hosts have such a slice, and this is one of 2 by TPU_WORKER_HOSTNAMES, TPU_WORKER_ID 0"
     )
@@ -278,7 +278,7 @@ FULL = attributes(tpu_env=TPU_ENV, worker_network_endpoints="10.0.0.1,10.0.0.2")
 def test_a_cloud_machine_tells_its_type_and_its_slice(cloud_machine: Machine) -> None:
     with serving(FULL) as server:
         assert cloud_machine.detect({}, server.address)[-1] == "4 found in /dev, v4-256 by the metadata server"
-        said = tpu_metadata.with_answers({"TPU_NAME": "given"}, server.address)
+        said = tpu_metadata.merge_metadata({"TPU_NAME": "given"}, server.address)
         asked = [request.path.removeprefix(ATTRIBUTES) for request in server.requests]
         assert all(request.headers["metadata-flavor"] == "Google" for request in server.requests)
     assert asked == ["tpu-env", "worker-network-endpoints"], "only what the first answer lacked, and once"
@@ -299,8 +299,8 @@ def test_the_slice_is_known_by_older_forms_too() -> None:
         worker_network_endpoints="w0:uid-0:10.0.0.1,w1:uid-1:10.0.0.2",
     )
     with serving(answer) as server:
-        found = tpu_slice.identity(ask({}, server.address).variables)
-    assert found == tpu_slice.Identity("10.0.0.1", 1, 2, ("10.0.0.1", "10.0.0.2"))
+        found = tpu_slice.find_identity(fetch_metadata({}, server.address).variables)
+    assert found == tpu_slice.SliceIdentity("10.0.0.1", 1, 2, ("10.0.0.1", "10.0.0.2"))
 
 
 def test_a_machine_of_another_kind_knows_of_no_tpu(cloud_machine: Machine) -> None:
@@ -322,18 +322,20 @@ def test_a_machine_of_another_kind_knows_of_no_tpu(cloud_machine: Machine) -> No
 )
 def test_who_is_not_the_metadata_server_is_not_believed(answer: Answering, reason: str) -> None:
     with serving(answer) as server:
-        assert ask({}, server.address) == Answer({}, reason)
+        assert fetch_metadata({}, server.address) == TpuMetadata({}, reason)
 
 
 def test_a_server_that_drips_keeps_nobody() -> None:
     with serving(dripping(b"x")) as server:
-        found = ask({}, server.address, limit_s=0.1)
-    assert found == Answer({}, "the metadata server does not answer within 0.1 s")
+        found = fetch_metadata({}, server.address, limit_s=0.1)
+    assert found == TpuMetadata({}, "the metadata server does not answer within 0.1 s")
 
 
 def test_a_server_that_says_nothing_is_waited_for_only_so_long(cloud_machine: Machine) -> None:
     with silence() as address:
-        assert ask({}, address, limit_s=0.1) == Answer({}, "the metadata server does not answer within 0.1 s")
+        assert fetch_metadata({}, address, limit_s=0.1) == TpuMetadata(
+            {}, "the metadata server does not answer within 0.1 s"
+        )
         assert cloud_machine.detect({}, address)[-1].endswith("(the metadata server does not answer within 0.1 s)"), (
             "it is not asked again"
         )
@@ -344,7 +346,7 @@ def test_rubbish_in_the_answer_is_left_out() -> None:
         tpu_env="<html>\nTOPOLOGY\nTPU_NAME: 'a\x07b'\nMEGASCALE_SLICE_ID: '1'\n: 'x'\nLD_PRELOAD: 'x'\n"
     )
     with serving(answer) as server:
-        assert ask({}, server.address).variables == {"MEGASCALE_SLICE_ID": "1"}
+        assert fetch_metadata({}, server.address).variables == {"MEGASCALE_SLICE_ID": "1"}
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from launcher import mesh as meshes
-from launcher.devices.tpu_slice import Identity, identity, read
+from launcher.devices.tpu_slice import SliceIdentity, find_identity, read_identity
 from launcher.locality import Level
-from launcher.locality.merge import Looked, Merged, merge
+from launcher.locality.merge import MergedLevels, SourceResult, merge
 from launcher.placement import Costs, Limits
-from launcher.roster import Description, RosterPlanner, Share, describe, read_share
-from rendezvous.events import Candidate, MakePlan, PlanReady, PlanRefused
+from launcher.roster import Description, NodeAssignment, PlannerAdapter, decode_assignment, encode_description
+from rendezvous.events import MakePlan, PlanReady, PlanRefused, RosterMember
 
 HOSTS = tuple(f"train-slice-0-{index}.train" for index in range(4))
 # What a pod of GKE with a v6e-16 is told, as a public repository shows it.
@@ -34,43 +34,43 @@ GKE = {
 @pytest.mark.parametrize(
     ("environ", "found"),
     [
-        (GKE, Identity(HOSTS[0], 2, 4, HOSTS)),
+        (GKE, SliceIdentity(HOSTS[0], 2, 4, HOSTS)),
         (
             {**GKE, "MEGASCALE_NUM_SLICES": "3", "MEGASCALE_SLICE_ID": "1", "TPU_NAME": "of-the-whole-job"},
-            Identity(HOSTS[0], 2, 4, HOSTS, 1, 3),
+            SliceIdentity(HOSTS[0], 2, 4, HOSTS, 1, 3),
         ),
         # One host; GKE lists it as localhost.
         (
             {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost", "HOSTNAME": "pod-7"},
-            Identity("pod-7", 0, 1, ("localhost",)),
+            SliceIdentity("pod-7", 0, 1, ("localhost",)),
         ),
-        ({"TPU_WORKER_HOSTNAMES": "localhost", "TPU_NAME": "my-tpu"}, Identity("my-tpu", 0, 1, ("localhost",))),
+        ({"TPU_WORKER_HOSTNAMES": "localhost", "TPU_NAME": "my-tpu"}, SliceIdentity("my-tpu", 0, 1, ("localhost",))),
         (
             {"TPU_WORKER_HOSTNAMES": "localhost", "TPU_NAME": "of-the-whole-job", "HOSTNAME": "pod-7"},
-            Identity("pod-7", 0, 1, ("localhost",)),
+            SliceIdentity("pod-7", 0, 1, ("localhost",)),
         ),
         # As metadata servers list hosts, and addresses that only look so.
         (
             {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "u:0:10.0.0.2,u:1:10.0.0.3"},
-            Identity("10.0.0.2", 1, 2, ("10.0.0.2", "10.0.0.3")),
+            SliceIdentity("10.0.0.2", 1, 2, ("10.0.0.2", "10.0.0.3")),
         ),
         (
             {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "fd00::1,fd00::2"},
-            Identity("fd00::1", 1, 2, ("fd00::1", "fd00::2")),
+            SliceIdentity("fd00::1", 1, 2, ("fd00::1", "fd00::2")),
         ),
         # Nobody lists the hosts: the grid of hosts, or the type, says how many there are.
-        ({"TPU_WORKER_ID": "1", "TPU_HOST_BOUNDS": "1,1,2", "TPU_NAME": "t"}, Identity("t", 1, 2)),
-        ({"TPU_WORKER_ID": "1", "TPU_ACCELERATOR_TYPE": "v4-16", "TPU_NAME": "t"}, Identity("t", 1, 2)),
-        ({"TPU_WORKER_ID": "1", "TPU_ACCELERATOR_TYPE": "v4-16", "MEGASCALE_SLICE_ID": "0"}, Identity("0", 1, 2)),
+        ({"TPU_WORKER_ID": "1", "TPU_HOST_BOUNDS": "1,1,2", "TPU_NAME": "t"}, SliceIdentity("t", 1, 2)),
+        ({"TPU_WORKER_ID": "1", "TPU_ACCELERATOR_TYPE": "v4-16", "TPU_NAME": "t"}, SliceIdentity("t", 1, 2)),
+        ({"TPU_WORKER_ID": "1", "TPU_ACCELERATOR_TYPE": "v4-16", "MEGASCALE_SLICE_ID": "0"}, SliceIdentity("0", 1, 2)),
         # The index of a pod in its Job, where there is nothing better.
-        ({"TPU_WORKER_HOSTNAMES": "a,b", "JOB_COMPLETION_INDEX": "1"}, Identity("a", 1, 2, ("a", "b"))),
+        ({"TPU_WORKER_HOSTNAMES": "a,b", "JOB_COMPLETION_INDEX": "1"}, SliceIdentity("a", 1, 2, ("a", "b"))),
         # JAX, too, takes an empty one for "one slice".
-        ({**GKE, "MEGASCALE_NUM_SLICES": "", "MEGASCALE_SLICE_ID": ""}, Identity(HOSTS[0], 2, 4, HOSTS)),
+        ({**GKE, "MEGASCALE_NUM_SLICES": "", "MEGASCALE_SLICE_ID": ""}, SliceIdentity(HOSTS[0], 2, 4, HOSTS)),
         ({"HOSTNAME": "laptop", "TPU_NAME": "t"}, None),
     ],
 )
-def test_a_host_knows_its_slice(environ: Mapping[str, str], found: Identity | None) -> None:
-    assert identity(environ) == found
+def test_a_host_knows_its_slice(environ: Mapping[str, str], found: SliceIdentity | None) -> None:
+    assert find_identity(environ) == found
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_host_knows_its_slice(environ: Mapping[str, str], found: Identity | No
     ],
 )
 def test_what_cannot_be_is_no_slice_and_says_why(environ: Mapping[str, str], reason: str) -> None:
-    assert read(environ) == (None, reason)
+    assert read_identity(environ) == (None, reason)
 
 
 @pytest.mark.parametrize(
@@ -115,14 +115,14 @@ def test_what_cannot_be_is_no_slice_and_says_why(environ: Mapping[str, str], rea
     ],
 )
 def test_names_that_count_are_one_pattern(hostnames: tuple[str, ...], pattern: str) -> None:
-    assert Identity("s", 0, len(hostnames), hostnames).host_pattern == pattern
+    assert SliceIdentity("s", 0, len(hostnames), hostnames).host_pattern == pattern
 
 
 def test_that_gke_calls_a_slice_by_its_node_pool_is_no_contradiction() -> None:
-    own = Looked("slice", (Level("slice", "train-0-0", "TPU_WORKER_HOSTNAMES"),), "")
-    pool = Looked("kubernetes", (Level("slice", "pool-v6e", "node label cloud.google.com/gke-nodepool"),), "")
-    assert merge((own, pool)) == Merged(own.levels, ())
-    assert len(merge((Looked("file", pool.levels, ""), own)).remarks) == 1, "the user's word may be a mistake"
+    own = SourceResult("slice", (Level("slice", "train-0-0", "TPU_WORKER_HOSTNAMES"),), "")
+    pool = SourceResult("kubernetes", (Level("slice", "pool-v6e", "node label cloud.google.com/gke-nodepool"),), "")
+    assert merge((own, pool)) == MergedLevels(own.levels, ())
+    assert len(merge((SourceResult("file", pool.levels, ""), own)).remarks) == 1, "the user's word may be a mistake"
 
 
 # Through the planner: what nodes say of themselves, and what each is given.
@@ -145,14 +145,14 @@ def host(slice: str, worker_id: int, hosts: int = 4, slots: int = 1, name: str =
 def plan(
     members: Sequence[Description], mesh: str = "dp=*", previous: Mapping[str, str] | None = None, nodes_min: int = 1
 ) -> PlanReady | PlanRefused:
-    roster = tuple(Candidate(one.name, describe(one), 4000, order) for order, one in enumerate(members, 1))
-    planner = RosterPlanner(meshes.parse(mesh), Limits(nodes_min=nodes_min), Costs())
+    roster = tuple(RosterMember(one.name, encode_description(one), 4000, order) for order, one in enumerate(members, 1))
+    planner = PlannerAdapter(meshes.parse(mesh), Limits(nodes_min=nodes_min), Costs())
     return planner.plan(MakePlan(7, 1, roster, previous or {}))
 
 
-def shares(planned: PlanReady | PlanRefused) -> dict[str, Share]:
+def shares(planned: PlanReady | PlanRefused) -> dict[str, NodeAssignment]:
     assert isinstance(planned, PlanReady), planned
-    return {name: read_share(text) for name, text in planned.assignments.items()}
+    return {name: decode_assignment(text) for name, text in planned.assignments.items()}
 
 
 # In the order of joining, which is no order.
@@ -255,8 +255,8 @@ def test_complete_slices_are_preferred_to_larger_ones_that_are_not() -> None:
 def numbered(numbers: Mapping[int, int]) -> PlanReady | PlanRefused:
     """One slice of four; `numbers`: worker id -> --node-rank."""
     members = [replace(host("a", index), node_rank=number, master_addr="m") for index, number in numbers.items()]
-    roster = tuple(Candidate(one.name, describe(one), 4000, order) for order, one in enumerate(members, 1))
-    planner = RosterPlanner(meshes.parse("dp=*"), Limits(nodes_min=4, nodes_max=4), Costs(), node_count=4)
+    roster = tuple(RosterMember(one.name, encode_description(one), 4000, order) for order, one in enumerate(members, 1))
+    planner = PlannerAdapter(meshes.parse("dp=*"), Limits(nodes_min=4, nodes_max=4), Costs(), node_count=4)
     return planner.plan(MakePlan(7, 1, roster, {}))
 
 

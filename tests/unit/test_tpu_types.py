@@ -47,12 +47,12 @@ def test_a_type_is_so_many_hosts_with_so_many_chips(
 ) -> None:
     found = parse(name)
     assert (found.chips, found.hosts, found.chips_per_host) == (chips, hosts, each)
-    assert (tpu_types.grid(found.topology) if found.topology else None) == topology
+    assert (tpu_types.format_grid(found.topology) if found.topology else None) == topology
 
 
 def test_eight_chips_are_one_machine_or_two_by_what_this_one_has() -> None:
-    assert parse("v6e-8").words == "v6e-8: 1 host of 8 chips, 2x4"
-    assert parse("v6e-8", host_chips=4).words == "v6e-8: 2 hosts of 4 chips, 2x4"
+    assert parse("v6e-8").description == "v6e-8: 1 host of 8 chips, 2x4"
+    assert parse("v6e-8", host_chips=4).description == "v6e-8: 2 hosts of 4 chips, 2x4"
     assert parse("v6e-1", host_chips=8).hosts == parse("v6e-4", host_chips=1).hosts == 1
 
 
@@ -104,14 +104,14 @@ def test_every_type_that_is_suggested_can_be_read() -> None:
 def test_hosts_lie_in_the_grid_as_boxes_of_four_chips(
     topology: tuple[int, ...], chips_per_host: int, bounds: tuple[int, ...]
 ) -> None:
-    assert tpu_types.host_bounds(topology, chips_per_host) == bounds
+    assert tpu_types.compute_host_bounds(topology, chips_per_host) == bounds
 
 
 def test_a_grid_that_four_chips_cannot_tile_has_no_bounds() -> None:
-    assert tpu_types.host_bounds((3, 4), 4) is None
+    assert tpu_types.compute_host_bounds((3, 4), 4) is None
 
 
 def test_a_model_is_known_by_its_pci_id() -> None:
-    assert [tpu_types.by_pci_id(device) for device in ("0x0063", "0x006f", "0x0076")] == ["v5e", "v6e", "tpu7x"]
-    assert tpu_types.by_pci_id("0x0027") == "v2/v3"
-    assert tpu_types.by_pci_id("0x0042") == "", "Google's network card"
+    assert [tpu_types.find_by_pci_id(device) for device in ("0x0063", "0x006f", "0x0076")] == ["v5e", "v6e", "tpu7x"]
+    assert tpu_types.find_by_pci_id("0x0027") == "v2/v3"
+    assert tpu_types.find_by_pci_id("0x0042") == "", "Google's network card"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from launcher import mesh as meshes
 from launcher.errors import UsageError
-from launcher.traffic import KINDS, Communicator, in_integers, number, parse, usual
+from launcher.traffic import KINDS, Communicator, make_default_traffic, parse, parse_number, scale_to_integers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def refusal(text: str) -> tuple[str, str | None]:
 
 
 def test_each_axis_talks_as_is_usual_for_its_name() -> None:
-    assert usual(MESH) == (
+    assert make_default_traffic(MESH) == (
         one("pp", "line", 3),
         one("dp", "ring", 10),
         one("cp", "ring", 30),
@@ -36,7 +36,7 @@ def test_each_axis_talks_as_is_usual_for_its_name() -> None:
         one("tp", "ring", 100),
     )
     others = meshes.parse("stage=2,dp_shard=2,Expert=2,rows=2,tensor=2")
-    assert [(rule.kind, rule.weight) for rule in usual(others)] == [
+    assert [(rule.kind, rule.weight) for rule in make_default_traffic(others)] == [
         ("line", 3), ("ring", 10), ("all", 20), ("ring", 10), ("ring", 100),
     ]  # fmt: skip
 
@@ -92,23 +92,23 @@ def test_a_communicator_without_a_kind_talks_like_its_last_axis() -> None:
     [("100", 100), (" 1e3 ", 1000), ("0.25", 0.25), ("0", 0), ("2.0", 2), ("1e9", 10**9), ("1e-6", 1e-06)],
 )
 def test_a_number_is_whole_where_it_can_be(text: str, found: int | float) -> None:
-    assert number(text, "it") == found
-    assert isinstance(number(text, "it"), type(found))
+    assert parse_number(text, "it") == found
+    assert isinstance(parse_number(text, "it"), type(found))
 
 
 @pytest.mark.parametrize("text", ["", "one", "0x10", "1,5", "-1", "nan", "inf", "1000000001", "1e400", "9" * 400])
 def test_what_is_no_number_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"^the toll is '.*', not a number from 0 to 1e9$"):
-        number(text, "the toll")
+        parse_number(text, "the toll")
 
 
-DECIMALS = st.integers(0, 10**15).map(lambda millionths: number(str(millionths / 10**6), "it"))
+DECIMALS = st.integers(0, 10**15).map(lambda millionths: parse_number(str(millionths / 10**6), "it"))
 
 
 @given(st.lists(DECIMALS, max_size=4))
 @example([621897.4622])
 def test_numbers_made_whole_keep_their_proportions(numbers: list[int | float]) -> None:
-    whole, scale = in_integers(numbers)
+    whole, scale = scale_to_integers(numbers)
     assert scale in [10**power for power in range(7)]
     assert [each / scale for each in whole] == numbers
     smaller = scale // 10

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from launcher.warden import birth
-from launcher.warden.birth import Birth, Job, Ward
+from launcher.warden.birth import SpawnContext, SpawnRequest, WarmFork
 from launcher.warden.channel import Channel
 
 
@@ -21,24 +21,26 @@ def test_who_is_swept_before_its_first_word_is_read_is_begun_again(
     """It said that it was born after the sweep had looked who is to be spared, and before it was killed."""
     monkeypatch.setattr(birth, "_is_child", lambda pid: True)
     ours, theirs = socket.socketpair()
-    births: list[Birth] = []
-    again: list[Job] = []
+    births: list[WarmFork] = []
+    again: list[SpawnRequest] = []
     pid = os.getpid()
     workers: dict[int, Any] = {}
     loop = SimpleNamespace(
         watch=lambda *_, **__: None,
-        forget=lambda _: None,
+        unwatch=lambda _: None,
         is_killed=lambda killed: is_killed and killed == pid,
         report=lambda _: None,
         workers=workers,
     )
-    newborn = Birth(Ward(cast("Any", loop), {}, births, lambda: None, again.append), ours, cast("Any", job := object()))
-    newborn.give = lambda _: workers.update({pid: newborn})  # type: ignore[method-assign]
+    newborn = WarmFork(
+        SpawnContext(cast("Any", loop), {}, births, lambda: None, again.append), ours, cast("Any", job := object())
+    )
+    newborn.assign = lambda _: workers.update({pid: newborn})  # type: ignore[method-assign]
     newborn.was_swept = True
     teller = Channel(theirs)
     teller.send(("born", pid))
     teller.flush()
-    newborn.hear(pid if is_reaped else 0)
+    newborn.receive(pid if is_reaped else 0)
     is_hit = is_killed or is_reaped
     assert (again, bool(births), bool(workers)) == (([job], False, False) if is_hit else ([], True, True))
     for left in births.copy():

@@ -10,14 +10,14 @@ import pytest
 
 from launcher import cli, mesh
 from launcher.errors import UsageError
-from launcher.membership import settings
+from launcher.membership import make_settings
 from launcher.node import Device, Slot
 from launcher.output.layout import LogLayout
-from launcher.roster import Share
+from launcher.roster import NodeAssignment
 from launcher.warden import WorkerSpec
-from launcher.workers import WorkerMaker, as_main
+from launcher.workers import WorkerSpecBuilder, as_main
 
-SHARE = Share(
+SHARE = NodeAssignment(
     ranks=(0,), world_size=1, shape=(1,), group_rank=0, group_world_size=1, role_ranks=(0,), role_world_size=1,
     master_addr="127.0.0.1", master_port=29500,
 )  # fmt: skip
@@ -27,11 +27,11 @@ CPU = Slot(index=0, devices=(Device(kind="cpu", index=0, id="cpu0", visible=""),
 def worker(*words: str, parent: Mapping[str, str] | None = None) -> WorkerSpec:
     config = cli.parse(words, {})
     layout = LogLayout(log_dir="/dev/null", run_id="job")
-    maker = WorkerMaker(
+    maker = WorkerSpecBuilder(
         config=config, mesh=mesh.parse("dp=*"), slots=[CPU], host="h1", layout=layout, parent=parent or {}
     )
     assert maker.is_jax == (config.framework == "jax")
-    (spec,) = maker.make(1, 0, SHARE, None)
+    (spec,) = maker.make_specs(1, 0, SHARE, None)
     return spec
 
 
@@ -68,9 +68,9 @@ def test_what_the_user_set_for_jax_is_kept() -> None:
 
 def test_after_a_failure_jax_gets_no_grace_and_at_a_stop_all_of_it() -> None:
     config = cli.parse(["--shutdown-timeout=40", "train.py"], {})
-    under_jax, under_torch = settings(config, heeds_stop=False), settings(config)
-    assert (under_jax.grace_s("kill"), under_jax.grace_s("grace")) == (0, 40)
-    assert (under_torch.grace_s("kill"), under_torch.grace_s("grace")) == (5, 40)
+    under_jax, under_torch = make_settings(config, handles_sigterm=False), make_settings(config)
+    assert (under_jax.get_grace_s("kill"), under_jax.get_grace_s("grace")) == (0, 40)
+    assert (under_torch.get_grace_s("kill"), under_torch.get_grace_s("grace")) == (5, 40)
 
 
 PLUGIN = """

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def _users_own() -> Exception | None:
+def _load_user_module() -> Exception | None:
     """Take this one out of sight and load the user's. Returns what that raised."""
     room = os.path.dirname(__file__)
     sys.path[:] = [entry for entry in sys.path if entry != room]
@@ -25,7 +25,7 @@ def _users_own() -> Exception | None:
     return None
 
 
-def _load() -> "Any":
+def _load_server() -> "Any":
     """Load the server, without a trace in sys.modules: scripts and preloaded modules import their own."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     looked_up = set(sys.path_importer_cache)
@@ -53,9 +53,9 @@ def _main() -> Exception | None:
     rest = os.environ.pop("PYTHONPATH").partition(os.pathsep)[2]
     if path:
         os.environ["PYTHONPATH"] = rest
-    error = _users_own()
+    error = _load_user_module()
     if os.getpid() == int(pid):  # else something that the fork server's Python has started before it came here
-        serve = _load()
+        serve = _load_server()
         site = sys.modules["site"]
         if site.ENABLE_USER_SITE:  # what comes after sitecustomize, and before the script's imports
             site.execusercustomize()

@@ -19,56 +19,64 @@ from typing import NamedTuple
 
 import numpy as np
 
-from launcher.placement.hops import Units
+from launcher.placement.hops import BlockArray
 from launcher.placement.problem import Problem
-from launcher.placement.search.shadows import NEVER, Grid, Numbers, along, grid_of, least_between, least_of_runs
+from launcher.placement.search.shadows import (
+    NEVER,
+    Grid,
+    Numbers,
+    compute_least_between,
+    compute_least_of_runs,
+    find_class_axes,
+    make_grid,
+)
 
 SIZES_MAX = 96  # different n that are told apart on a level
 RUN_MAX = 64  # longest run of units for which all places on the line are tried
 FREE_MAX = 192  # free places up to which all divisions are looked at
-TOLL_BITS = 58  # of the largest sum with tolls; above that the tolls are rounded down
+LEVEL_COST_BITS = 58  # of the largest sum with tolls; above that the tolls are rounded down
 FRACTION = 64  # the price of a unit is tried in steps of 1 / FRACTION
 
 
-class _Level(NamedTuple):
+class _LevelBound(NamedTuple):
     """`places[domain]`: the rooms of its parts together; `rooms[domain]`: the most units it can have, in multiples of
     `step`; `parents[domain]`: its domain in the level before. `least[n]`: what a domain with n units sees leave, NEVER
     if none has n.
     """
 
-    toll: int
+    level_cost: int
     step: int
-    parents: Units
+    parents: BlockArray
     places: Numbers
     rooms: Numbers
     least: Numbers
 
 
-def lower_bound(problem: Problem) -> int:
-    """A number that J of no valid layout is below, scaled like `Problem.cost`."""
-    grid = grid_of(problem)
-    if not grid.talks:
+def compute_lower_bound(problem: Problem) -> int:
+    """A number that J of no valid layout is below, scaled like `Problem.compute_cost`."""
+    grid = make_grid(problem)
+    if not grid.groups:
         return 0
-    tolls = problem.traffic.tolls
-    shift = max(0, (sum(tolls) * grid.degree * grid.unit_count).bit_length() - TOLL_BITS)
-    levels, free = _levels(problem, grid, [toll >> shift for toll in tolls])
+    tolls = problem.traffic.level_costs
+    shift = max(0, (sum(tolls) * grid.degree * grid.block_count).bit_length() - LEVEL_COST_BITS)
+    levels, free = _make_levels(problem, grid, [toll >> shift for toll in tolls])
     if free <= FREE_MAX:
-        twice = _all_divisions(levels, free)
+        twice = _minimize_divisions(levels, free)
     else:
-        twice = sum(level.toll * _priced(level, grid) for level in levels if level.toll)
+        twice = sum(level.level_cost * _bound_by_price(level, grid) for level in levels if level.level_cost)
     # Of a pipeline every touch of a line was counted, of which the first is no cut.
-    first = sum(2 * talk.weight * (grid.unit_count // talk.size) for talk in grid.talks if talk.kind == "line")
-    twice -= first * sum(level.toll for level in levels)
+    first = sum(2 * talk.weight * (grid.block_count // talk.size) for talk in grid.groups if talk.kind == "line")
+    twice -= first * sum(level.level_cost for level in levels)
     return max(0, -(-twice // 2)) << shift << grid.shift
 
 
-def _levels(problem: Problem, grid: Grid, tolls: Sequence[int]) -> tuple[list[_Level], int]:
+def _make_levels(problem: Problem, grid: Grid, level_costs: Sequence[int]) -> tuple[list[_LevelBound], int]:
     """The levels from the innermost to the outermost, and how many places stay free."""
-    rules = [_rules(problem, grid, level) for level in range(len(tolls))]
+    rules = [_merge_rules(problem, grid, level) for level in range(len(level_costs))]
     rooms = problem.capacity.astype(np.int64)
-    found: list[_Level] = []
+    found: list[_LevelBound] = []
     children = np.arange(len(rooms))
-    for level in range(len(tolls) - 1, -1, -1):
+    for level in range(len(level_costs) - 1, -1, -1):
         labels = problem.labels[level]
         first = np.unique(labels, return_index=True)[1]
         # A domain can take what its parts can, in whole classes.
@@ -76,35 +84,37 @@ def _levels(problem: Problem, grid: Grid, tolls: Sequence[int]) -> tuple[list[_L
         places = np.bincount(labels[children], weights=rooms).astype(np.int64)
         rooms = places // step * step
         parents = problem.labels[level - 1][first] if level else np.zeros(len(first), dtype=np.int32)
-        found.append(_Level(tolls[level], step, parents, places, rooms, rooms))
+        found.append(_LevelBound(level_costs[level], step, parents, places, rooms, rooms))
         children = first
-    free = int(rooms.sum()) - grid.unit_count
+    free = int(rooms.sum()) - grid.block_count
     # A domain may leave free what others need, and what is no whole class in the domain around it.
     reach = free + sum(level.step - 1 for level in found)
-    longest = min(int(problem.capacity.max()), grid.unit_count)
+    longest = min(int(problem.capacity.max()), grid.block_count)
     for index, (one, (_, tied)) in enumerate(zip(found, reversed(rules), strict=True)):
-        least = _least(grid, one, reach, tied) if one.toll else np.zeros(grid.unit_count + 1, dtype=np.int64)
-        if index == 0 and one.toll and problem.is_contiguous and 1 < longest <= RUN_MAX:
-            runs = least_of_runs(problem, grid, longest)
+        least = (
+            _compute_least(grid, one, reach, tied) if one.level_cost else np.zeros(grid.block_count + 1, dtype=np.int64)
+        )
+        if index == 0 and one.level_cost and problem.is_contiguous and 1 < longest <= RUN_MAX:
+            runs = compute_least_of_runs(problem, grid, longest)
             least[: longest + 1] = np.maximum(least[: longest + 1], runs)
         found[index] = one._replace(least=least)
     return found, free
 
 
-def _rules(problem: Problem, grid: Grid, level: int) -> tuple[int, frozenset[int]]:
+def _merge_rules(problem: Problem, grid: Grid, level: int) -> tuple[int, frozenset[int]]:
     """What rules ask of the domains of a level: the number of units is a multiple of the first; and along the axes
     that are the second, all lines that are touched are wholly inside."""
     rules = [rule.class_of for rule in problem.rules if rule.level >= level]
-    sizes = [grid.unit_count // (int(class_of.max()) + 1) for class_of in rules]
-    axes = frozenset(axis for class_of in rules for axis in along(class_of, problem.traffic.grid))
-    tied = frozenset(index for index, block in enumerate(grid.blocks) if block <= axes)
+    sizes = [grid.block_count // (int(class_of.max()) + 1) for class_of in rules]
+    axes = frozenset(axis for class_of in rules for axis in find_class_axes(class_of, problem.traffic.grid))
+    tied = frozenset(index for index, block in enumerate(grid.axis_groups) if block <= axes)
     return math.lcm(1, *sizes), tied
 
 
-def _least(grid: Grid, level: _Level, reach: int, tied: frozenset[int]) -> Numbers:
+def _compute_least(grid: Grid, level: _LevelBound, reach: int, tied: frozenset[int]) -> Numbers:
     """By n, what a domain of a level pays."""
-    least = np.full(grid.unit_count + 1, NEVER, dtype=np.int64)
-    rooms = np.unique(np.minimum(level.rooms, grid.unit_count // level.step * level.step))
+    least = np.full(grid.block_count + 1, NEVER, dtype=np.int64)
+    rooms = np.unique(np.minimum(level.rooms, grid.block_count // level.step * level.step))
     wanted = np.zeros(len(least), dtype=np.bool_)
     for room in rooms.tolist():
         wanted[max(1, room - reach) : room + 1] = True
@@ -113,14 +123,14 @@ def _least(grid: Grid, level: _Level, reach: int, tied: frozenset[int]) -> Numbe
     if len(sizes):
         parts = np.array_split(sizes, min(len(sizes), SIZES_MAX))
         low, high = np.array([part[0] for part in parts]), np.array([part[-1] for part in parts])
-        for part, value in zip(parts, least_between(grid, low, high, tied).tolist(), strict=True):
+        for part, value in zip(parts, compute_least_between(grid, low, high, tied).tolist(), strict=True):
             least[part] = value
         full = rooms[rooms > 0][-SIZES_MAX:]
-        least[full] = least_between(grid, full, full, tied)
+        least[full] = compute_least_between(grid, full, full, tied)
     return least
 
 
-def _all_divisions(levels: Sequence[_Level], free: int) -> int:
+def _minimize_divisions(levels: Sequence[_LevelBound], free: int) -> int:
     """The least that all levels pay together, times their tolls.
 
     Domains that are made alike are of one kind: the places of their parts together and, by how many of these are free,
@@ -130,7 +140,7 @@ def _all_divisions(levels: Sequence[_Level], free: int) -> int:
     places, kind_of = np.unique(levels[0].places, return_inverse=True)
     kinds: list[tuple[int, Numbers]] = [(place, np.zeros(place + 1, dtype=np.int64)) for place in places.tolist()]
     for level in levels:
-        parts = [_with_own(level, place, inside, reach) for place, inside in kinds]
+        parts = [_add_own(level, place, inside, reach) for place, inside in kinds]
         pairs, counts = np.unique(np.stack((level.parents, kind_of)), axis=1, return_counts=True)
         made_of: dict[int, list[tuple[int, int]]] = {}
         for (parent, kind), count in zip(pairs.T.tolist(), counts.tolist(), strict=True):
@@ -138,12 +148,12 @@ def _all_divisions(levels: Sequence[_Level], free: int) -> int:
         known: dict[tuple[tuple[int, int], ...], int] = {}
         # Parents come in rising order, and every one has a child.
         kind_of = np.array([known.setdefault(tuple(made), len(known)) for made in made_of.values()])
-        kinds = [_together(parts, made, reach) for made in known]
+        kinds = [_combine_domains(parts, made, reach) for made in known]
     ((_, total),) = kinds
     return int(total[free])
 
 
-def _with_own(level: _Level, places: int, inside: Numbers, reach: int) -> tuple[int, Numbers]:
+def _add_own(level: _LevelBound, places: int, inside: Numbers, reach: int) -> tuple[int, Numbers]:
     """The room of a domain with these places in its parts; and by free places, what it pays and what is inside pays."""
     room = places // level.step * level.step
     free = np.arange(min(room, reach) + 1)
@@ -151,10 +161,12 @@ def _with_own(level: _Level, places: int, inside: Numbers, reach: int) -> tuple[
     units = room - free[: len(inside)]
     own = level.least[np.minimum(units, len(level.least) - 1)]
     is_possible = (units < len(level.least)) & (own < NEVER)
-    return room, np.where(is_possible, np.minimum(inside + own * is_possible * level.toll, NEVER), NEVER)
+    return room, np.where(is_possible, np.minimum(inside + own * is_possible * level.level_cost, NEVER), NEVER)
 
 
-def _together(parts: Sequence[tuple[int, Numbers]], made: Sequence[tuple[int, int]], reach: int) -> tuple[int, Numbers]:
+def _combine_domains(
+    parts: Sequence[tuple[int, Numbers]], made: Sequence[tuple[int, int]], reach: int
+) -> tuple[int, Numbers]:
     """Several domains: their rooms, and by places that are free in all together, what they pay."""
     places = 0
     total = np.zeros(1, dtype=np.int64)
@@ -163,12 +175,12 @@ def _together(parts: Sequence[tuple[int, Numbers]], made: Sequence[tuple[int, in
         places += room * count
         while count:  # one of them, two, four, ...
             if count % 2:
-                total = _joined(total, power, reach + 1)
-            power, count = _joined(power, power, reach + 1) if count > 1 else power, count // 2
+                total = _combine(total, power, reach + 1)
+            power, count = _combine(power, power, reach + 1) if count > 1 else power, count // 2
     return places, total
 
 
-def _joined(one: Numbers, other: Numbers, length: int) -> Numbers:
+def _combine(one: Numbers, other: Numbers, length: int) -> Numbers:
     """By free places of both together: the least sum."""
     if len(one) > len(other):
         one, other = other, one
@@ -179,21 +191,21 @@ def _joined(one: Numbers, other: Numbers, length: int) -> Numbers:
     return found
 
 
-def _priced(level: _Level, grid: Grid) -> int:
+def _bound_by_price(level: _LevelBound, grid: Grid) -> int:
     """No more than the least of a level: each domain takes what it likes at a price per unit; the best price counts."""
     sizes = np.arange(len(level.least))
     least = np.minimum(level.least, NEVER // FRACTION) * FRACTION
-    rooms, counts = np.unique(np.minimum(level.rooms, grid.unit_count), return_counts=True)
+    rooms, counts = np.unique(np.minimum(level.rooms, grid.block_count), return_counts=True)
 
-    def worth(price: int) -> int:
+    def compute_worth(price: int) -> int:
         best = np.minimum.accumulate(least - price * sizes)[rooms]
-        return price * grid.unit_count + sum(map(int.__mul__, counts.tolist(), best.tolist()))
+        return price * grid.block_count + sum(map(int.__mul__, counts.tolist(), best.tolist()))
 
     low, high = -grid.degree * FRACTION, grid.degree * FRACTION
     while low < high:  # concave in the price
         middle = (low + high) // 2
-        if worth(middle) < worth(middle + 1):
+        if compute_worth(middle) < compute_worth(middle + 1):
             low = middle + 1
         else:
             high = middle
-    return -(-worth(low) // FRACTION)
+    return -(-compute_worth(low) // FRACTION)

@@ -19,20 +19,20 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(kw_only=True, eq=False)
-class Domain:
-    """Items `start` to `end` of `Grove.items`, with `room` units in all.
+class DomainNode:
+    """Items `start` to `end` of `DomainTree.items`, with `room` units in all.
 
-    `depth`: how far its children are from the root, an index into `Grove.tolls` and `Grove.steps`.
+    `depth`: how far its children are from the root, an index into `DomainTree.level_costs` and `DomainTree.steps`.
     """
 
     start: int
     end: int
     room: int
     depth: int = 0
-    children: list[Domain] = field(default_factory=list)
+    children: list[DomainNode] = field(default_factory=list)
 
 
-class Grove:
+class DomainTree:
     """`items`: numbers of the problem's items, those of a domain side by side; `root`: the domain of all.
 
     `levels`: those that count, outermost first; `tolls[depth]`: of a hop between two of them and whatever is inside;
@@ -40,29 +40,29 @@ class Grove:
     """
 
     def __init__(self, problem: Problem) -> None:
-        tolls = problem.traffic.tolls
-        host = len(tolls) - 1
-        bound = {rule.level: class_size(rule.class_of) for rule in problem.rules}
+        level_costs = problem.traffic.level_costs
+        host = len(level_costs) - 1
+        bound = {rule.level: compute_class_size(rule.class_of) for rule in problem.rules}
         is_large = int(problem.capacity.max()) > 1
         self.is_in_runs = is_large and problem.is_contiguous
         self.is_split = is_large and not problem.is_contiguous
-        self.levels = [level for level in range(host) if tolls[level] or level in bound]
+        self.levels = [level for level in range(host) if level_costs[level] or level in bound]
         labels = [problem.labels[level] for level in self.levels]
         items = np.flatnonzero(problem.capacity)
         keys: list[Ints] = [items, *(label[items].astype(np.int64) for label in reversed(labels))]
         self.items = items[np.lexsort(keys)]
         if self.is_split:
             self.levels.append(host)
-        self.tolls = [sum(tolls[level:]) for level in self.levels]
+        self.level_costs = [sum(level_costs[level:]) for level in self.levels]
         self.steps = [max([1, *(bound[deep] for deep in bound if deep >= level)]) for level in self.levels]
         self.capacity = problem.capacity[self.items].astype(np.int64)
         self._ends = [0, *np.cumsum(self.capacity).tolist()]
         self._cuts = [np.flatnonzero(np.diff(label[self.items], prepend=-1)).tolist() for label in labels]
         if self.is_split:
             self._cuts.append(list(range(len(self.items))))
-        self.root = self._grow(0, len(self.items), 0)
+        self.root = self._build_domain(0, len(self.items), 0)
 
-    def usual_rooms(self) -> list[int]:
+    def list_usual_rooms(self) -> list[int]:
         """For every depth the room of the domain that a usual unit is in: a hundred loners make no usual domain."""
         rooms: list[int] = []
         layer = [self.root]
@@ -72,7 +72,7 @@ class Grove:
             rooms.append(max(1, int(sizes[np.searchsorted(np.cumsum(sizes), sizes.sum() // 2)])))
         return rooms
 
-    def in_order(self, amount: int) -> list[tuple[int, int]] | None:
+    def fill_in_order(self, amount: int) -> list[tuple[int, int]] | None:
         """Every domain filled before the next: places in `items` and how much each takes; None without the room."""
         if self.root.room < amount:
             return None
@@ -80,7 +80,7 @@ class Grove:
         todo = [(self.root, amount)]
         while todo:
             domain, amount = todo.pop()
-            shares: list[tuple[Domain, int]] = []
+            shares: list[tuple[DomainNode, int]] = []
             for child in domain.children:
                 shares.append((child, min(child.room, amount)))
                 amount -= shares[-1][1]
@@ -92,22 +92,22 @@ class Grove:
                     amount -= take
         return found
 
-    def _grow(self, start: int, end: int, depth: int) -> Domain:
+    def _build_domain(self, start: int, end: int, depth: int) -> DomainNode:
         outer = self.steps[depth - 1] if depth else 1
         while depth < len(self.levels):
             cuts = self._cuts[depth]
             inside = cuts[bisect_left(cuts, start) : bisect_left(cuts, end)]
             if len(inside) > 1:
                 ends = [*inside[1:], end]
-                children = [self._grow(low, high, depth + 1) for low, high in zip(inside, ends, strict=True)]
+                children = [self._build_domain(low, high, depth + 1) for low, high in zip(inside, ends, strict=True)]
                 room = sum(child.room for child in children)
-                return Domain(start=start, end=end, room=room // outer * outer, depth=depth, children=children)
+                return DomainNode(start=start, end=end, room=room // outer * outer, depth=depth, children=children)
             outer = max(outer, self.steps[depth])
             depth += 1
         room = (self._ends[end] - self._ends[start]) // outer * outer
-        return Domain(start=start, end=end, room=room)
+        return DomainNode(start=start, end=end, room=room)
 
 
-def class_size(class_of: NDArray[np.int32]) -> int:
+def compute_class_size(class_of: NDArray[np.int32]) -> int:
     """Units in a class of a rule."""
     return len(class_of) // (int(class_of.max()) + 1)

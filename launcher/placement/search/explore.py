@@ -16,34 +16,34 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from launcher.placement.problem import Layout, Problem, fault
-from launcher.placement.search.graph import Ints, graph, matrix
+from launcher.placement.problem import Layout, Problem, find_fault
+from launcher.placement.search.graph import Ints, build_graph, make_matrix
 
 FAR = np.int64(-(1 << 60))
 
 
-class Layer(NamedTuple):
+class CostTerm(NamedTuple):
     """Pairs of blocks and pairs of bins: J falls by `weight[u, v] * shared[bin of u, bin of v]`."""
 
     weight: Ints
     shared: Ints
 
 
-class Board(NamedTuple):
+class SwapModel(NamedTuple):
     """Blocks (units, then dummies) and bins: places that are alike.
 
     `bin_of[place]` and `item_of[place]`; places of a bin stand side by side.
     """
 
-    unit_count: int
+    block_count: int
     bin_of: Ints
     item_of: Ints
-    layers: tuple[Layer, ...]
+    terms: tuple[CostTerm, ...]
 
 
-def board(problem: Problem) -> Board:
-    capacity = np.minimum(problem.capacity, problem.traffic.unit_count).astype(np.int64)
-    tolls = problem.traffic.tolls
+def make_swap_model(problem: Problem) -> SwapModel:
+    capacity = np.minimum(problem.capacity, problem.traffic.block_count).astype(np.int64)
+    tolls = problem.traffic.level_costs
     bound = {rule.level for rule in problem.rules}
     kept = [level for level in range(len(tolls) - 1) if tolls[level] or level in bound]
     item_of = np.repeat(np.arange(len(capacity)), capacity)
@@ -62,28 +62,28 @@ def board(problem: Problem) -> Board:
     for level in kept:
         label = problem.labels[level][items]
         shared += tolls[level] * (label[:, None] == label)
-    count, places = problem.traffic.unit_count, len(item_of)
+    count, places = problem.traffic.block_count, len(item_of)
     weight = np.zeros((places, places), dtype=np.int64)
-    weight[:count, :count] = matrix(graph(problem.traffic))
+    weight[:count, :count] = make_matrix(build_graph(problem.traffic))
     penalty = int(weight.max()) * max(1, int(shared.max()))
-    layers = [Layer(weight, shared)]
+    layers = [CostTerm(weight, shared)]
     for rule in problem.rules:
         together = np.zeros_like(weight)
         together[:count, :count] = rule.class_of[:, None] == rule.class_of
         np.fill_diagonal(together, 0)
         domain = problem.labels[rule.level][items] if rule.level < len(tolls) - 1 else items
         alike = domain[:, None] == domain if rule.level < len(tolls) - 1 else same_item
-        layers.append(Layer(together * penalty, alike.astype(np.int64)))
+        layers.append(CostTerm(together * penalty, alike.astype(np.int64)))
     if problem.is_contiguous:
         units = np.arange(count)
         for room in np.unique(capacity[items[is_large]]).tolist():
             apart = np.zeros_like(weight)
             apart[:count, :count] = np.abs(units[:, None] - units) >= room
-            layers.append(Layer(apart * -penalty, (same_item & (capacity[items] == room)).astype(np.int64)))
-    return Board(count, bin_of, item_of, tuple(layers))
+            layers.append(CostTerm(apart * -penalty, (same_item & (capacity[items] == room)).astype(np.int64)))
+    return SwapModel(count, bin_of, item_of, tuple(layers))
 
 
-def chance(seed: int, shape: tuple[int, ...]) -> NDArray[np.uint64]:
+def draw_random(seed: int, shape: tuple[int, ...]) -> NDArray[np.uint64]:
     """Numbers without a pattern, the same on every machine (the mixing steps of splitmix64)."""
     size = int(np.prod(shape))
     numbers = (np.arange(size, dtype=np.uint64) + np.uint64(seed * size + 1)) * np.uint64(0x9E3779B97F4A7C15)
@@ -94,18 +94,18 @@ def chance(seed: int, shape: tuple[int, ...]) -> NDArray[np.uint64]:
     return found
 
 
-def explore(problem: Problem, starts: list[Layout], walkers: int, steps: int, target: int) -> Layout | None:
+def explore(problem: Problem, starts: list[Layout], beam_width: int, steps: int, target: int) -> Layout | None:
     """The cheapest valid layout met by so many walkers in so many steps, or in `starts`; stops at `target`."""
-    here = board(problem)
-    count, places = here.unit_count, len(here.item_of)
+    here = make_swap_model(problem)
+    count, places = here.block_count, len(here.item_of)
     best: Layout | None = None
     best_cost = 0
     for layout in starts:
-        cost = problem.cost(layout)
+        cost = problem.compute_cost(layout)
         if best is None or cost < best_cost:
             best, best_cost = layout, cost
-    walk = _Walk(here, np.stack([_start(here, starts, row) for row in range(walkers)]))
-    unshared = int(here.layers[0].weight.sum()) // 2 * sum(problem.traffic.tolls)
+    walk = _Beam(here, np.stack([_make_start(here, starts, row) for row in range(beam_width)]))
+    unshared = int(here.terms[0].weight.sum()) // 2 * sum(problem.traffic.level_costs)
     lowest = walk.total.copy()
     for step in range(steps):
         walk.step(step)
@@ -117,55 +117,55 @@ def explore(problem: Problem, starts: list[Layout], walkers: int, steps: int, ta
             layout = np.empty(places, dtype=np.int32)
             layout[walk.at[row]] = here.item_of
             layout = layout[:count]
-            if fault(problem, layout) is None:
-                best, best_cost = layout, problem.cost(layout)
+            if find_fault(problem, layout) is None:
+                best, best_cost = layout, problem.compute_cost(layout)
         if best is not None and best_cost <= target:
             break
     return best
 
 
-def _start(here: Board, starts: list[Layout], row: int) -> Ints:
+def _make_start(model: SwapModel, starts: list[Layout], row: int) -> Ints:
     """Place -> block: as a layout has it, or without any order."""
-    places = len(here.item_of)
+    places = len(model.item_of)
     if row < len(starts):
-        return seat(here, starts[row])
-    return np.argsort(chance(row, (places,)), kind="stable")
+        return assign(model, starts[row])
+    return np.argsort(draw_random(row, (places,)), kind="stable")
 
 
-class _Walk:
+class _Beam:
     """The walkers' layouts, and all that is needed to know what every swap would bring.
 
     Arrays have a row per walker and then one per place, so a swap exchanges rows; what depends on bins alone stays.
     `keeps[walker, place, bin]`: what the block at the place would keep together in the bin.
     """
 
-    def __init__(self, here: Board, at: Ints) -> None:
-        self.here, self.at = here, at
+    def __init__(self, model: SwapModel, at: Ints) -> None:
+        self.model, self.at = model, at
         self.rows = np.arange(len(at))
-        bins = here.bin_of
-        self.weights = [layer.weight[at[:, :, None], at[:, None, :]] for layer in here.layers]
+        bins = model.bin_of
+        self.weights = [layer.weight[at[:, :, None], at[:, None, :]] for layer in model.terms]
         self.spreads = []
-        for layer in here.layers:
+        for layer in model.terms:
             own = np.diagonal(layer.shared)[bins]
             self.spreads.append(own[:, None] + own - 2 * layer.shared[np.ix_(bins, bins)])
         self.keeps = np.zeros((*at.shape, int(bins[-1]) + 1), dtype=np.int64)
-        for weight, layer in zip(self.weights, here.layers, strict=True):
+        for weight, layer in zip(self.weights, model.terms, strict=True):
             self.keeps += weight @ layer.shared[bins]
         # Swaps that change nothing: in one bin, or of two dummies.
-        idle = at >= here.unit_count
+        idle = at >= model.block_count
         self.barred = np.where((bins[:, None] == bins) | (idle[:, :, None] & idle[:, None, :]), FAR, 0)
         self.tabu = np.zeros_like(self.keeps)
-        self.total = -self._own().sum(axis=1) // 2
+        self.total = -self._read_own_keeps().sum(axis=1) // 2
 
-    def _own(self) -> Ints:
-        return self.keeps[:, np.arange(self.at.shape[1]), self.here.bin_of]
+    def _read_own_keeps(self) -> Ints:
+        return self.keeps[:, np.arange(self.at.shape[1]), self.model.bin_of]
 
     def step(self, number: int) -> None:
         """Every walker takes the best swap that is not forbidden, though it may be a bad one."""
         places = self.at.shape[1]
-        wins = self.keeps - self._own()[:, :, None]
+        wins = self.keeps - self._read_own_keeps()[:, :, None]
         wins[self.tabu > number] = FAR // 4
-        there = wins[:, :, self.here.bin_of]
+        there = wins[:, :, self.model.bin_of]
         gain = there + there.transpose(0, 2, 1)
         gain += self.barred
         for weight, spread in zip(self.weights, self.spreads, strict=True):
@@ -175,17 +175,17 @@ class _Walk:
         won = gain[self.rows, one, other]
         self.total -= won
         self._swap(one, other)
-        luck = chance(number, (len(self.rows),)) % np.uint64(places // 2 + 1)
+        luck = draw_random(number, (len(self.rows),)) % np.uint64(places // 2 + 1)
         until = number + places // 2 + luck.astype(np.int64)
-        bins = self.here.bin_of
+        bins = self.model.bin_of
         # What stood at `one` is now at `other`, and may not go back for a while.
         for now, before in ((other, one), (one, other)):
-            is_unit = self.at[self.rows, now] < self.here.unit_count
+            is_unit = self.at[self.rows, now] < self.model.block_count
             self.tabu[self.rows, now, bins[before]] = np.where(is_unit, until, 0)
 
     def _swap(self, one: Ints, other: Ints) -> None:
-        rows, bins = self.rows, self.here.bin_of
-        for weight, layer in zip(self.weights, self.here.layers, strict=True):
+        rows, bins = self.rows, self.model.bin_of
+        for weight, layer in zip(self.weights, self.model.terms, strict=True):
             change = weight[rows, one] - weight[rows, other]
             self.keeps += change[:, :, None] * (layer.shared[bins[other]] - layer.shared[bins[one]])[:, None, :]
         for array in (self.at, self.keeps, self.tabu, self.barred, *self.weights):
@@ -194,12 +194,12 @@ class _Walk:
             array[rows, :, one], array[rows, :, other] = array[rows, :, other], array[rows, :, one]
 
 
-def seat(here: Board, layout: Layout) -> Ints:
+def assign(model: SwapModel, layout: Layout) -> Ints:
     """place -> block of a layout."""
-    at = np.empty(len(here.item_of), dtype=np.int64)
-    places = np.argsort(here.item_of, kind="stable")
+    at = np.empty(len(model.item_of), dtype=np.int64)
+    places = np.argsort(model.item_of, kind="stable")
     units = np.argsort(layout, kind="stable")
-    first = np.searchsorted(here.item_of[places], layout[units])
+    first = np.searchsorted(model.item_of[places], layout[units])
     rank = np.arange(len(units)) - np.searchsorted(layout[units], layout[units])
     taken = places[first + rank]
     at[taken] = units

@@ -18,11 +18,19 @@ from typing import NamedTuple
 import numpy as np
 
 from launcher.placement.problem import Layout
-from launcher.placement.search.domains import Domain
+from launcher.placement.search.domains import DomainNode
 from launcher.placement.search.graph import Ints
-from launcher.placement.search.ground import Cut, Ground, Region, hops_inside, leaving, profile, turned
-from launcher.placement.search.lineup import beam, greedy
-from launcher.placement.search.orders import Order
+from launcher.placement.search.ground import (
+    Partitioner,
+    Region,
+    SearchContext,
+    compute_profile,
+    reorder_regions,
+    select_inner_hops,
+    sum_leaving_traffic,
+)
+from launcher.placement.search.lineup import partition_by_beam, partition_greedily
+from launcher.placement.search.orders import WalkOrder
 from launcher.placement.search.runs import cut_up
 
 GROUPED_LINES, GROUPED_MAX = 2, 4
@@ -37,71 +45,71 @@ class Outline(NamedTuple):
     regions: list[Region]
 
 
-def filling(ground: Ground) -> Layout | None:
+def fill_in_path_order(context: SearchContext) -> Layout | None:
     """Every domain filled before the next, in the order of paths: what sorting would do."""
-    grove, count = ground.grove, len(ground.base_rank)
+    grove, count = context.tree, len(context.base_rank)
     if not any(step > 1 for step in grove.steps):
         return np.repeat(grove.items, grove.capacity)[:count].astype(np.int32)
-    shares = grove.in_order(count)
+    shares = grove.fill_in_order(count)
     if shares is None:
         return None
     layout = np.empty(count, dtype=np.int32)
     items = grove.items[[place for place, _ in shares]]
-    layout[np.argsort(ground.base_rank)] = np.repeat(items, [take for _, take in shares])
+    layout[np.argsort(context.base_rank)] = np.repeat(items, [take for _, take in shares])
     return layout
 
 
-def outlines(ground: Ground, orders: Sequence[Order], careful: int) -> list[Outline]:
+def list_outlines(context: SearchContext, orders: Sequence[WalkOrder], careful: int) -> list[Outline]:
     """Ways to lay out the outermost domains, the cheapest first, each only once.
 
     `careful`: how many of those that are the cheapest at a first glance are tried again with more care.
     """
-    root = ground.grove.root
-    everything = Region(root, 0, len(ground.base_rank))
+    root = context.tree.root
+    everything = Region(root, 0, len(context.base_rank))
     region_at = np.zeros(everything.amount, dtype=np.int64)
     found: dict[bytes, Outline] = {}
 
-    def attempt(line: Ints, cut: Ints, domain: Domain, way: Cut, tries: int) -> int:
-        regions = ground.share(everything._replace(domain=domain), cut, way)
+    def attempt(line: Ints, cut: Ints, domain: DomainNode, partition: Partitioner, tries: int) -> int:
+        regions = context.divide_region(everything._replace(domain=domain), cut, partition)
         both = [region for region in regions if region.domain.depth == root.depth and region.domain.children]
         if both:
             rest = [region for region in regions if region not in both]
-            inside, line = _inside(ground, both, line, orders, tries)
+            inside, line = _divide_regions(context, both, line, orders, tries)
             regions = sorted([*rest, *inside], key=lambda region: region.start)
-        cost = int(leaving(ground.hops, line, region_at, 1, regions)[0])
-        cost += int(ground.splits(line)[[region.start for region in regions]].sum())
+        cost = int(sum_leaving_traffic(context.hops, line, region_at, 1, regions)[0])
+        cost += int(context.price_splits(line)[[region.start for region in regions]].sum())
         owner = np.empty(len(line), dtype=np.int32)
         owner[line] = np.repeat([region.domain.start for region in regions], [region.amount for region in regions])
-        found.setdefault(owner.tobytes(), Outline(cost * ground.grove.tolls[root.depth], line, regions))
+        found.setdefault(owner.tobytes(), Outline(cost * context.tree.level_costs[root.depth], line, regions))
         return cost
 
-    glances: list[tuple[int, int, Ints, Ints, Domain]] = []
-    for line in turned(ground, [everything], np.arange(everything.amount), root.depth, orders):
-        cut = profile(ground.hops, line) + ground.splits(line)
-        glances.append((attempt(line, cut, root, greedy, 0), len(glances), line, cut, root))
+    glances: list[tuple[int, int, Ints, Ints, DomainNode]] = []
+    for line in reorder_regions(context, [everything], np.arange(everything.amount), root.depth, orders):
+        cut = compute_profile(context.hops, line) + context.price_splits(line)
+        glances.append((attempt(line, cut, root, partition_greedily, 0), len(glances), line, cut, root))
     for _, _, line, cut, _ in sorted(glances, key=lambda glance: glance[:2])[:GROUPED_LINES]:
-        for domain in _groupings(root):
-            glances.append((attempt(line, cut, domain, greedy, 0), len(glances), line, cut, domain))
+        for domain in _list_groupings(root):
+            glances.append((attempt(line, cut, domain, partition_greedily, 0), len(glances), line, cut, domain))
     for _, _, line, cut, domain in sorted(glances, key=lambda glance: glance[:2])[:careful]:
-        attempt(line, cut, domain, beam, 1)
+        attempt(line, cut, domain, partition_by_beam, 1)
     return sorted(found.values(), key=lambda outline: outline.cost)
 
 
-def _groupings(root: Domain) -> list[Domain]:
+def _list_groupings(root: DomainNode) -> list[DomainNode]:
     """The same domain with two of its children as one; what a line of three bands cannot do, one beside two can."""
     if not 3 <= len(root.children) <= GROUPED_MAX:
         return []
-    found: list[Domain] = []
+    found: list[DomainNode] = []
     for pair in combinations(root.children, 2):
         rest = [child for child in root.children if child not in pair]
-        both = Domain(
+        both = DomainNode(
             start=pair[0].start, end=pair[1].end, room=pair[0].room + pair[1].room, depth=root.depth, children=[*pair]
         )
         found.append(replace(root, children=[*rest, both]))
     return found
 
 
-def fit(ground: Ground, outline: Outline, inner: Sequence[Sequence[Order]], tries: int) -> Layout | None:
+def fit(context: SearchContext, outline: Outline, inner: Sequence[Sequence[WalkOrder]], tries: int) -> Layout | None:
     """A layout with these outermost regions; inside each, domains lie along the best of the orders `inner[depth]`.
 
     `tries`: how many of the orders, the best at a first glance, are tried with care. None if runs are broken up so
@@ -116,42 +124,42 @@ def fit(ground: Ground, outline: Outline, inner: Sequence[Sequence[Order]], trie
         now = [region for region in regions if region.domain.depth == depth]
         later = [region for region in regions if region.domain.depth != depth]
         if now:
-            now, line = _inside(ground, now, line, inner[depth], tries)
+            now, line = _divide_regions(context, now, line, inner[depth], tries)
         regions = sorted(now + later, key=lambda region: region.start)
-    return _fill(ground, done, line)
+    return _fill(context, done, line)
 
 
-def _inside(
-    ground: Ground, regions: list[Region], line: Ints, orders: Sequence[Order], tries: int
+def _divide_regions(
+    context: SearchContext, regions: list[Region], line: Ints, orders: Sequence[WalkOrder], tries: int
 ) -> tuple[list[Region], Ints]:
     """The regions shared out among their domains' children, each along the order that suits it best; the new line."""
     region_at = np.full(len(line), -1, dtype=np.int64)
     for index, region in enumerate(regions):
         region_at[region.start : region.end] = index
-    lines = [line, *turned(ground, regions, line, regions[0].domain.depth, orders)]
-    hops = hops_inside(ground.hops, line, region_at)
-    prices = [ground.splits(each) for each in lines]
-    cuts = [profile(hops, each) + price for each, price in zip(lines, prices, strict=True)]
+    lines = [line, *reorder_regions(context, regions, line, regions[0].domain.depth, orders)]
+    hops = select_inner_hops(context.hops, line, region_at)
+    prices = [context.price_splits(each) for each in lines]
+    cuts = [compute_profile(hops, each) + price for each, price in zip(lines, prices, strict=True)]
     best: list[tuple[int, int, list[Region]] | None] = [None] * len(regions)
 
-    def attempt(number: int, mine: Sequence[int], way: Cut) -> list[int]:
-        shares = [ground.share(regions[index], cuts[number], way) for index in mine]
+    def attempt(number: int, mine: Sequence[int], partition: Partitioner) -> list[int]:
+        shares = [context.divide_region(regions[index], cuts[number], partition) for index in mine]
         pieces = [piece for share in shares for piece in share]
-        costs: list[int] = leaving(hops, lines[number], region_at, len(regions), pieces).tolist()
+        costs: list[int] = sum_leaving_traffic(hops, lines[number], region_at, len(regions), pieces).tolist()
         for index, share in zip(mine, shares, strict=True):
-            if ground.split_price:
+            if context.split_price:
                 costs[index] += int(prices[number][[piece.start for piece in share[1:]]].sum())
             known = best[index]
             if known is None or costs[index] < known[0]:
                 best[index] = (costs[index], number, share)
         return costs
 
-    glance = np.array([attempt(number, range(len(regions)), greedy) for number in range(len(lines))])
+    glance = np.array([attempt(number, range(len(regions)), partition_greedily) for number in range(len(lines))])
     promising = np.argsort(glance, axis=0, kind="stable")[:tries]
     for number in range(len(lines)):
         mine = np.flatnonzero((promising == number).any(axis=0)).tolist()
         if mine:
-            attempt(number, mine, beam)
+            attempt(number, mine, partition_by_beam)
     result = line.copy()
     shared: list[Region] = []
     for region, choice in zip(regions, best, strict=True):
@@ -161,16 +169,16 @@ def _inside(
     return shared, result
 
 
-def _fill(ground: Ground, regions: list[Region], line: Ints) -> Layout | None:
+def _fill(context: SearchContext, regions: list[Region], line: Ints) -> Layout | None:
     """The items of the innermost domains one after the other; an item of several units is a domain of its own."""
-    grove = ground.grove
+    grove = context.tree
     layout = np.empty(len(line), dtype=np.int32)
     if not grove.is_split and not grove.is_in_runs:
         places = np.concatenate([region.domain.start + np.arange(region.amount) for region in regions])
         positions = np.concatenate([np.arange(region.start, region.end) for region in regions])
         layout[line[positions]] = grove.items[places]
         return layout
-    cut = profile(ground.hops, line)
+    cut = compute_profile(context.hops, line)
     for region in regions:
         places = np.arange(region.domain.start, region.domain.end)
         if not grove.is_in_runs:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from launcher.placement.problem import Layout, Problem, fault
-from launcher.placement.search.graph import Ints, graph, neighbours
+from launcher.placement.problem import Layout, Problem, find_fault
+from launcher.placement.search.graph import Ints, build_graph, list_neighbours
 
 FAR = np.int64(-(1 << 60))
 LINE_MAX = 64
@@ -22,7 +22,7 @@ CELLS_MAX = 1 << 21
 """Blocks times bins: 16 MiB for the table."""
 
 
-class Blocks(NamedTuple):
+class Segments(NamedTuple):
     """How a layout is cut up. Blocks are stretches of units; the last ones are dummies, which stand for spare places.
 
     Block `block_of[unit]` begins at unit `first[block]` and has `length[block]` units, a dummy none. Its place is in
@@ -30,36 +30,36 @@ class Blocks(NamedTuple):
     first of them. Places of a bin stand side by side and have `room[bin]` units. Blocks move only inside a `zone[bin]`.
     """
 
-    block_of: Ints
+    segment_of: Ints
     first: Ints
     length: Ints
-    where: Ints
+    bin_of: Ints
     items: Ints
     room: Ints
     zone: Ints
     shared: Ints
 
-    def layout(self, where: Ints) -> Layout:
-        place = np.empty(len(where), dtype=np.int64)
-        place[np.argsort(where, kind="stable")] = np.arange(len(where))
-        offset = np.arange(len(self.block_of)) - self.first[self.block_of]
-        layout: Layout = self.items[place[self.block_of], offset].astype(np.int32)
+    def make_layout(self, bin_of: Ints) -> Layout:
+        place = np.empty(len(bin_of), dtype=np.int64)
+        place[np.argsort(bin_of, kind="stable")] = np.arange(len(bin_of))
+        offset = np.arange(len(self.segment_of)) - self.first[self.segment_of]
+        layout: Layout = self.items[place[self.segment_of], offset].astype(np.int32)
         return layout
 
 
-def blocks(problem: Problem, layout: Layout, size: int) -> Blocks:
+def make_segments(problem: Problem, layout: Layout, size: int) -> Segments:
     """Lines of `size` units as blocks, where they are in one domain and end where items end; else the smallest ones."""
-    count, tolls = len(layout), problem.traffic.tolls
+    count, tolls = len(layout), problem.traffic.level_costs
     capacity = np.minimum(problem.capacity, count).astype(np.int64)
     bound = [rule.level for rule in problem.rules]
     kept = [level for level in range(len(tolls) - 1) if tolls[level] or level in bound]
     labels = [problem.labels[level] for level in kept]
     own = np.full(len(capacity), -1) if problem.is_contiguous else np.where(capacity > 1, np.arange(len(capacity)), -1)
     domain = np.unique(np.stack([*labels, own]), axis=1, return_inverse=True)[1].ravel()
-    starts = _starts(layout, domain[layout], size, problem.is_contiguous)
+    starts = _find_starts(layout, domain[layout], size, problem.is_contiguous)
     length = np.diff([*starts.tolist(), count])
     held = layout[starts]
-    spare = np.repeat(np.arange(len(capacity)), _spare(problem, layout, capacity))
+    spare = np.repeat(np.arange(len(capacity)), _count_spare(problem, layout, capacity))
     # A line goes where a line was; anything else where there is room for it.
     is_one = length <= 1 if not problem.is_contiguous else layout[starts + length - 1] == held
     in_runs = problem.is_contiguous
@@ -78,11 +78,11 @@ def blocks(problem: Problem, layout: Layout, size: int) -> Blocks:
     for level, label in zip(kept, labels, strict=True):
         shared += tolls[level] * (label[example][:, None] == label[example])
     shared += tolls[-1] * ((own[example][:, None] == own[example]) & (own[example] >= 0))
-    return Blocks(
-        block_of=np.repeat(np.arange(len(starts)), length),
+    return Segments(
+        segment_of=np.repeat(np.arange(len(starts)), length),
         first=starts,
         length=np.concatenate((length, np.zeros(len(spare), dtype=np.int64))),
-        where=where.astype(np.int64),
+        bin_of=where.astype(np.int64),
         items=items[order],
         room=bins[1],
         zone=problem.labels[max(bound)][example].astype(np.int64) if bound else np.zeros(len(example), dtype=np.int64),
@@ -90,7 +90,7 @@ def blocks(problem: Problem, layout: Layout, size: int) -> Blocks:
     )
 
 
-def _starts(layout: Layout, domain: Ints, size: int, is_contiguous: bool) -> Ints:
+def _find_starts(layout: Layout, domain: Ints, size: int, is_contiguous: bool) -> Ints:
     """The first unit of every block."""
     begins = np.ones(len(layout), dtype=bool)
     if is_contiguous:
@@ -107,7 +107,7 @@ def _starts(layout: Layout, domain: Ints, size: int, is_contiguous: bool) -> Int
     return np.flatnonzero(begins)
 
 
-def _spare(problem: Problem, layout: Layout, capacity: Ints) -> Ints:
+def _count_spare(problem: Problem, layout: Layout, capacity: Ints) -> Ints:
     """Spare places of each item: of one that takes a run, one if it holds nothing."""
     held = np.bincount(layout, minlength=len(capacity))
     return (held == 0) & (capacity > 0) if problem.is_contiguous else capacity - held
@@ -124,110 +124,110 @@ def improve(problem: Problem, layout: Layout, swaps: int = 2000) -> Layout:
         sizes += [room, 1]
     for size in dict.fromkeys(sizes) if room == 1 else sizes:
         if size <= LINE_MAX and size < len(layout):
-            found = _descended(problem, layout, size, swaps)
-            if problem.cost(found) < problem.cost(layout) and fault(problem, found) is None:
+            found = _descend(problem, layout, size, swaps)
+            if problem.compute_cost(found) < problem.compute_cost(layout) and find_fault(problem, found) is None:
                 layout = found
     return layout
 
 
-def _descended(problem: Problem, layout: Layout, size: int, swaps: int) -> Layout:
-    here = blocks(problem, layout, size)
-    ends, weights = neighbours(graph(problem.traffic, here.block_of))
-    if len(here.room) < 2 or here.where.size * here.room.size > CELLS_MAX or not ends.size:
+def _descend(problem: Problem, layout: Layout, size: int, swaps: int) -> Layout:
+    here = make_segments(problem, layout, size)
+    ends, weights = list_neighbours(build_graph(problem.traffic, here.segment_of))
+    if len(here.room) < 2 or here.bin_of.size * here.room.size > CELLS_MAX or not ends.size:
         return layout
     swapper = _Swapper(here, ends, weights)
     swapper.descend(swaps)
-    return here.layout(swapper.where)
+    return here.make_layout(swapper.bin_of)
 
 
 class _Swapper:
     """Blocks on their way; `keeps[block, bin]`: traffic times tolls that the block would keep close there."""
 
-    def __init__(self, here: Blocks, ends: Ints, weights: Ints) -> None:
-        self.here, self.ends, self.weights = here, ends, weights
-        self.real = len(ends)
-        self.where = here.where.copy()
-        self.keeps = np.zeros((len(self.where), len(here.room)), dtype=np.int64)
+    def __init__(self, segments: Segments, ends: Ints, weights: Ints) -> None:
+        self.segments, self.ends, self.weights = segments, ends, weights
+        self.segment_count = len(ends)
+        self.bin_of = segments.bin_of.copy()
+        self.keeps = np.zeros((len(self.bin_of), len(segments.room)), dtype=np.int64)
         for column in range(ends.shape[1]):
-            self.keeps[: self.real] += weights[:, column, None] * here.shared[self.where[ends[:, column]]]
-        too_large = here.length[:, None] > here.room
+            self.keeps[: self.segment_count] += weights[:, column, None] * segments.shared[self.bin_of[ends[:, column]]]
+        too_large = segments.length[:, None] > segments.room
         self.forbidden = too_large if too_large.any() else None
-        self.apart = here.zone[:, None] != here.zone
-        self.apart |= np.eye(len(here.room), dtype=bool)
-        self.sizes = np.bincount(self.where, minlength=len(here.room))
+        self.apart = segments.zone[:, None] != segments.zone
+        self.apart |= np.eye(len(segments.room), dtype=bool)
+        self.sizes = np.bincount(self.bin_of, minlength=len(segments.room))
         self.starts = np.cumsum(self.sizes) - self.sizes
         # Blocks in the order of their bins; a swap exchanges two entries.
-        self.order = np.argsort(self.where, kind="stable")
-        self.seat = np.empty_like(self.order)
-        self.seat[self.order] = np.arange(len(self.order))
+        self.order = np.argsort(self.bin_of, kind="stable")
+        self.position = np.empty_like(self.order)
+        self.position[self.order] = np.arange(len(self.order))
 
-    def leavers(self) -> tuple[Ints, Ints]:
+    def find_leavers(self) -> tuple[Ints, Ints]:
         """For each block what it would win in each bin; for every two bins what the best leaver of one would."""
-        wins = self.keeps - self.keeps[np.arange(len(self.where)), self.where][:, None]
+        wins = self.keeps - self.keeps[np.arange(len(self.bin_of)), self.bin_of][:, None]
         if self.forbidden is not None:
             wins[self.forbidden] = FAR
         best = np.maximum.reduceat(wins[self.order], self.starts, axis=0)
         return wins, best
 
-    def pairs(self, best: Ints) -> Ints:
+    def rate_pairs(self, best: Ints) -> Ints:
         both: Ints = best + best.T
         both[self.apart] = FAR
         return both
 
-    def best_swap(self, wins: Ints, a: int, b: int) -> tuple[int, int, int]:
+    def find_best_swap(self, wins: Ints, a: int, b: int) -> tuple[int, int, int]:
         """What the best swap found between two bins brings, and its blocks.
 
         Two that talk to each other win less by changing places than each would alone, so the best leavers of both
         sides need not be the best pair: to each of them the best partner is looked for.
         """
-        mine, theirs = self.members(a), self.members(b)
+        mine, theirs = self.list_members(a), self.list_members(b)
         one, other = mine[int(wins[mine, b].argmax())], theirs[int(wins[theirs, a].argmax())]
-        first, last = self.gains(int(one), theirs), self.gains(int(other), mine)
+        first, last = self.compute_gains(int(one), theirs), self.compute_gains(int(other), mine)
         if first.max() >= last.max():
             return int(first.max()), int(one), int(theirs[int(first.argmax())])
         return int(last.max()), int(mine[int(last.argmax())]), int(other)
 
-    def members(self, a: int) -> Ints:
+    def list_members(self, a: int) -> Ints:
         return self.order[self.starts[a] : self.starts[a] + self.sizes[a]]
 
-    def gains(self, one: int, others: Ints) -> Ints:
+    def compute_gains(self, one: int, others: Ints) -> Ints:
         """What it brings if a block changes places with each of some in one other bin."""
-        keeps, shared = self.keeps, self.here.shared
-        a, b = self.where[one], self.where[others[0]]
+        keeps, shared = self.keeps, self.segments.shared
+        a, b = self.bin_of[one], self.bin_of[others[0]]
         found: Ints = keeps[one, b] - keeps[one, a] + keeps[others, a] - keeps[others, b]
-        length, room = self.here.length, self.here.room
+        length, room = self.segments.length, self.segments.room
         found[(length[one] > room[b]) | (length[others] > room[a])] = FAR
-        if one < self.real:
-            between = np.zeros(len(self.where), dtype=np.int64)
+        if one < self.segment_count:
+            between = np.zeros(len(self.bin_of), dtype=np.int64)
             between[self.ends[one]] = self.weights[one]
             found -= between[others] * (shared[a, a] + shared[b, b] - 2 * shared[a, b])
         return found
 
     def swap(self, u: int, v: int) -> None:
-        a, b = self.where[u], self.where[v]
-        change = self.here.shared[b] - self.here.shared[a]
+        a, b = self.bin_of[u], self.bin_of[v]
+        change = self.segments.shared[b] - self.segments.shared[a]
         for block, sign in ((u, 1), (v, -1)):
-            if block < self.real:
+            if block < self.segment_count:
                 self.keeps[self.ends[block]] += (sign * self.weights[block])[:, None] * change
-        self.where[u], self.where[v] = b, a
-        seat_u, seat_v = self.seat[u], self.seat[v]
+        self.bin_of[u], self.bin_of[v] = b, a
+        seat_u, seat_v = self.position[u], self.position[v]
         self.order[seat_u], self.order[seat_v] = v, u
-        self.seat[u], self.seat[v] = seat_v, seat_u
+        self.position[u], self.position[v] = seat_v, seat_u
 
     def descend(self, swaps: int) -> None:
         """Swap as long as it helps."""
         batch = max(8, len(self.sizes))
         while swaps > 0:
-            wins, best = self.leavers()
-            both = np.triu(self.pairs(best), 1)
+            wins, best = self.find_leavers()
+            both = np.triu(self.rate_pairs(best), 1)
             flat = both.ravel()
-            top = np.argsort(-flat, kind="stable")[:batch] if flat.size <= batch * 8 else _top(flat, batch)
+            top = np.argsort(-flat, kind="stable")[:batch] if flat.size <= batch * 8 else _find_largest(flat, batch)
             done = 0
             for cell in top.tolist():
                 if flat[cell] <= 0 or done >= swaps:
                     break
                 a, b = divmod(cell, len(self.sizes))
-                gain, one, other = self.best_swap(wins, a, b)
+                gain, one, other = self.find_best_swap(wins, a, b)
                 if gain > 0:
                     self.swap(one, other)
                     done += 1
@@ -236,7 +236,7 @@ class _Swapper:
                 return
 
 
-def _top(values: Ints, count: int) -> Ints:
+def _find_largest(values: Ints, count: int) -> Ints:
     """The indices of the `count` largest values, the largest first; of equals the first."""
     least = np.partition(values, -count)[-count] if values.size > count else FAR
     cells = np.flatnonzero(values >= least)

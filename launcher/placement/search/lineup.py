@@ -3,8 +3,8 @@
 The picture: units stand on a line, and above each gap between two of them hangs the weight of all hops that cross it,
 the cut profile. Domains are boxes of given sizes, put on the line end to end. Boxes of 7, 8, 8 and 8 on rows of 7
 units: the first fits; the others would end in the middle of a row, but if there is room to spare, each can take 7 as
-well. What is left over at the end are the spares. `greedy` takes the cheapest cut at each step; `beam` follows several
-ways at once and is dearer.
+well. What is left over at the end are the spares. `partition_greedily` takes the cheapest cut at each step;
+`partition_by_beam` follows several ways at once and is dearer.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ CHILDREN_SMALL = 40
 TAKES = 3
 """How many amounts are tried per kind of domain: all it has, and the best of fewer."""
 
-Chosen = list[tuple[int, int]]
+Partition = list[tuple[int, int]]
 """Kind and amount of each domain along the line."""
 
 
-class Kind(NamedTuple):
+class RoomKind(NamedTuple):
     """`number` domains with the same `room`."""
 
     room: int
     number: int
 
 
-def is_forced(kinds: Sequence[Kind], amount: int, step: int) -> Chosen | None:
+def find_only_partition(kinds: Sequence[RoomKind], amount: int, step: int) -> Partition | None:
     """The only way, if there is but one."""
     if len(kinds) > 1 or kinds[0].room * kinds[0].number - amount >= step:
         return None
@@ -37,19 +37,19 @@ def is_forced(kinds: Sequence[Kind], amount: int, step: int) -> Chosen | None:
     return [(0, min(room, amount - done)) for done in range(0, amount, room)]
 
 
-def _scale(kinds: Sequence[Kind], cut: Sequence[int]) -> tuple[int, int, int]:
+def _compute_scale(kinds: Sequence[RoomKind], cut: Sequence[int]) -> tuple[int, int, int]:
     """The slack, a usual room, and what a cut costs usually: a dear cut is worth it if it gets far."""
     amount = len(cut) - 1
     total = sum(kind.room * kind.number for kind in kinds)
     return total - amount, max(1, total // sum(kind.number for kind in kinds)), sum(cut) // amount
 
 
-def greedy(kinds: Sequence[Kind], cut: Sequence[int], step: int) -> Chosen:
+def partition_greedily(kinds: Sequence[RoomKind], cut: Sequence[int], step: int) -> Partition:
     """Domains along a line with this profile, each time the one whose end is the cheapest cut for its size."""
     amount = len(cut) - 1
-    slack, usual_room, usual_cut = _scale(kinds, cut)
+    slack, usual_room, usual_cut = _compute_scale(kinds, cut)
     left = [kind.number for kind in kinds]
-    chosen: Chosen = []
+    chosen: Partition = []
     position = 0
     rooms = [kind.room for kind in kinds]
     live = [*range(len(kinds))]
@@ -58,7 +58,7 @@ def greedy(kinds: Sequence[Kind], cut: Sequence[int], step: int) -> Chosen:
         rest = amount - position
         for index in live:
             room = rooms[index]
-            takes = (room,) if slack < step and room <= rest else _takes(room, rest, slack, step, cut, position)
+            takes = (room,) if slack < step and room <= rest else _list_takes(room, rest, slack, step, cut, position)
             for take in takes:
                 key = cut[position + take] * usual_room - usual_cut * take
                 if key < best_key or best_index < 0:
@@ -72,29 +72,29 @@ def greedy(kinds: Sequence[Kind], cut: Sequence[int], step: int) -> Chosen:
     return chosen
 
 
-State = tuple[int, int, int, int, int, Any]
+BeamState = tuple[int, int, int, int, int, Any]
 """Key, kinds used (a number with a digit for each kind), position, cost, slack, and how it came about:
 (kind, amount, the one before)."""
 
 
-def beam(kinds: Sequence[Kind], cut: Sequence[int], step: int) -> Chosen:
+def partition_by_beam(kinds: Sequence[RoomKind], cut: Sequence[int], step: int) -> Partition:
     """The same, following several ways at once."""
     amount = len(cut) - 1
     width = BEAM_SMALL if sum(kind.number for kind in kinds) <= CHILDREN_SMALL else BEAM_LARGE
-    slack, usual_room, usual_cut = _scale(kinds, cut)
+    slack, usual_room, usual_cut = _compute_scale(kinds, cut)
     digits: list[int] = [1]
     for kind in kinds:
         digits.append(digits[-1] * (kind.number + 1))
-    states: list[State] = [(0, 0, 0, 0, slack, None)]
-    best: State | None = None
+    states: list[BeamState] = [(0, 0, 0, 0, slack, None)]
+    best: BeamState | None = None
     while states:
-        following: dict[tuple[int, int], State] = {}
+        following: dict[tuple[int, int], BeamState] = {}
         for _, used, position, cost, slack, last in states:
             for index, (room, number) in enumerate(kinds):
                 digit = digits[index]
                 if used // digit % (number + 1) == number:
                     continue
-                for take in _takes(room, amount - position, slack, step, cut, position):
+                for take in _list_takes(room, amount - position, slack, step, cut, position):
                     end = position + take
                     spent = cost + cut[end]
                     key = spent * usual_room - usual_cut * end
@@ -111,7 +111,7 @@ def beam(kinds: Sequence[Kind], cut: Sequence[int], step: int) -> Chosen:
             else:
                 states.append(state)
     assert best is not None  # rooms suffice
-    chosen: Chosen = []
+    chosen: Partition = []
     last = best[5]
     while last is not None:
         index, take, last = last
@@ -119,7 +119,7 @@ def beam(kinds: Sequence[Kind], cut: Sequence[int], step: int) -> Chosen:
     return chosen[::-1]
 
 
-def _takes(room: int, left: int, slack: int, step: int, cut: Sequence[int], position: int) -> Sequence[int]:
+def _list_takes(room: int, left: int, slack: int, step: int, cut: Sequence[int], position: int) -> Sequence[int]:
     """Amounts worth trying: as much as possible, and where the cuts are cheapest among those that slack allows."""
     most = min(room, left)
     least = max(step, room - slack)

@@ -18,16 +18,16 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from launcher.placement.problem import Layout
-from launcher.placement.search.domains import Grove
+from launcher.placement.search.domains import DomainTree
 
 ROWS_MAX = 16
-AHEAD = 32
+LOOKAHEAD = 32
 """How many items after the next are looked at for one that fits."""
 
 
-def bricks(grove: Grove, grid: Sequence[int]) -> Iterator[Layout]:
+def lay_rows(tree: DomainTree, grid: Sequence[int]) -> Iterator[Layout]:
     """Layouts of rows built up together, for every sensible number of them; for each end of the axes as rows."""
-    rooms = grove.capacity.tolist()
+    rooms = tree.capacity.tolist()
     seen: set[tuple[int, int]] = set()
     for axis in range(1, len(grid)):
         length = math.prod(grid[axis:])
@@ -40,7 +40,7 @@ def bricks(grove: Grove, grid: Sequence[int]) -> Iterator[Layout]:
             seen.add((length, together))
             laid = _lay(rooms, row_count, length, together)
             if laid is not None:
-                yield grove.items[laid].astype(np.int32)
+                yield tree.items[laid].astype(np.int32)
 
 
 def _lay(rooms: Sequence[int], row_count: int, length: int, together: int) -> list[int] | None:
@@ -56,7 +56,7 @@ def _lay(rooms: Sequence[int], row_count: int, length: int, together: int) -> li
             left = length - ends[row]
             if not waiting:
                 return None
-            take = _next(waiting, rooms, left, largest)
+            take = _choose_next(waiting, rooms, left, largest)
             room = rooms[take]
             slack -= max(0, room - left)
             if slack < 0:
@@ -69,11 +69,11 @@ def _lay(rooms: Sequence[int], row_count: int, length: int, together: int) -> li
     return found
 
 
-def _next(waiting: list[int], rooms: Sequence[int], left: int, largest: int) -> int:
+def _choose_next(waiting: list[int], rooms: Sequence[int], left: int, largest: int) -> int:
     """The next item; at the end of a row one of the next that fills it, or as much of it as possible."""
     best = len(waiting) - 1
     if left <= largest:
-        ahead = range(best, max(-1, best - AHEAD), -1)
+        ahead = range(best, max(-1, best - LOOKAHEAD), -1)
         fitting = [index for index in ahead if rooms[waiting[index]] <= left]
         if fitting:
             best = max(fitting, key=lambda index: rooms[waiting[index]])

@@ -38,19 +38,19 @@ class Digit(NamedTuple):
     modulus: int
 
 
-class Order(NamedTuple):
+class WalkOrder(NamedTuple):
     digits: tuple[Digit, ...]
     is_snake: bool
 
 
-class Load(NamedTuple):
+class AxisLoad(NamedTuple):
     """What one step along an axis carries per unit: by hops to the next, and by exchanges with every other."""
 
     hops: int
     exchange: int
 
 
-def orders(grid: Sequence[int], loads: Sequence[Load], room: int, most: int | None = None) -> list[Order]:
+def list_orders(grid: Sequence[int], loads: Sequence[AxisLoad], room: int, most: int | None = None) -> list[WalkOrder]:
     """Orders worth trying where a usual domain has `room` units: rows of every kind first, then strips and tiles.
 
     `most`: keep no more than about so many, those in which a stretch of `room` units has the least border. A mesh of
@@ -59,29 +59,31 @@ def orders(grid: Sequence[int], loads: Sequence[Load], room: int, most: int | No
     long = [axis for axis, size in enumerate(grid) if size > 1]
     found: dict[tuple[Digit, ...], None] = {}
     for permutation in itertools.permutations(long):
-        found.setdefault(_digits(grid, permutation, {}))
+        found.setdefault(_make_digits(grid, permutation, {}))
     for axis in long:
         others = [other for other in long if other != axis]
-        for widths in _best(grid, loads, room, axis, others)[:STRIPS]:
-            found.setdefault(_digits(grid, (*others, axis), dict(zip(others, widths, strict=True))))
+        for widths in _choose_strips(grid, loads, room, axis, others)[:STRIPS]:
+            found.setdefault(_make_digits(grid, (*others, axis), dict(zip(others, widths, strict=True))))
     chosen = list(found)
     if most is not None and 2 * len(chosen) > most:
-        least = sorted((_stretch_border(grid, loads, room, digits), index) for index, digits in enumerate(chosen))
+        least = sorted(
+            (_measure_stretch_border(grid, loads, room, digits), index) for index, digits in enumerate(chosen)
+        )
         chosen = [chosen[index] for index in sorted(index for _, index in least[: max(1, most // 2)])]
-    return [Order(digits, is_snake) for digits in chosen for is_snake in (False, True)]
+    return [WalkOrder(digits, is_snake) for digits in chosen for is_snake in (False, True)]
 
 
-def _stretch_border(grid: Sequence[int], loads: Sequence[Load], room: int, digits: Sequence[Digit]) -> int:
+def _measure_stretch_border(grid: Sequence[int], loads: Sequence[AxisLoad], room: int, digits: Sequence[Digit]) -> int:
     """The border of the tile that a stretch of `room` units fills, from the fastest digit on."""
     widths = [1] * len(grid)
     for axis, divisor, modulus in reversed(digits):
         size = -(-grid[axis] // divisor)
         step = min(size, modulus or size, max(1, room // math.prod(widths)))
         widths[axis] = min(grid[axis], widths[axis] * step)
-    return border(grid, loads, widths)
+    return measure_border(grid, loads, widths)
 
 
-def walk(coordinates: Ints, grid: Sequence[int], order: Order, region: Ints | None = None) -> Ints:
+def walk(coordinates: Ints, grid: Sequence[int], order: WalkOrder, region: Ints | None = None) -> Ints:
     """Positions sorted by the order's digits, region by region. `coordinates[axis][position]`."""
     key = np.zeros(coordinates.shape[1], dtype=np.int64) if region is None else region
     for axis, divisor, modulus in order.digits:
@@ -96,7 +98,7 @@ def walk(coordinates: Ints, grid: Sequence[int], order: Order, region: Ints | No
     return np.argsort(key, kind="stable")
 
 
-def _digits(grid: Sequence[int], permutation: Sequence[int], widths: dict[int, int]) -> tuple[Digit, ...]:
+def _make_digits(grid: Sequence[int], permutation: Sequence[int], widths: dict[int, int]) -> tuple[Digit, ...]:
     """Strips of these widths in the order of `permutation`; inside a strip the narrowest axis is the fastest."""
     cut = {axis: width for axis, width in widths.items() if width < grid[axis]}
     narrow = sorted((axis for axis in permutation if axis in widths), key=lambda axis: -widths[axis])
@@ -106,41 +108,41 @@ def _digits(grid: Sequence[int], permutation: Sequence[int], widths: dict[int, i
     return tuple(digits)
 
 
-def _best(
-    grid: Sequence[int], loads: Sequence[Load], room: int, along: int, others: Sequence[int]
+def _choose_strips(
+    grid: Sequence[int], loads: Sequence[AxisLoad], room: int, along: int, others: Sequence[int]
 ) -> list[tuple[int, ...]]:
     """Widths of strips along an axis, those first of which a stretch of `room` units has the least border per unit."""
     scored: list[tuple[int, tuple[int, ...]]] = []
-    for widths in itertools.product(*(_widths(min(grid[other], room)) for other in others)):
+    for widths in itertools.product(*(_list_widths(min(grid[other], room)) for other in others)):
         volume = math.prod(widths)
         if volume <= room:
             box = dict(zip(others, widths, strict=True))
             box[along] = min(grid[along], room // volume)
-            scored.append((border(grid, loads, [box.get(axis, 1) for axis in range(len(grid))]), widths))
+            scored.append((measure_border(grid, loads, [box.get(axis, 1) for axis in range(len(grid))]), widths))
     return [widths for _, widths in sorted(scored)]
 
 
-def _widths(most: int) -> list[int]:
+def _list_widths(most: int) -> list[int]:
     """Every width while there are few; of long axes those that a tile may sensibly have."""
     return [width for width in range(1, most + 1) if width <= 20 or width == most or width & (width - 1) == 0]
 
 
-def loads_of(traffic: Traffic) -> list[Load]:
+def compute_loads(traffic: Traffic) -> list[AxisLoad]:
     """The load of every axis, per unit."""
     loads = [[0, 0] for _ in traffic.grid]
     for hops in traffic.hops:
         here, there = np.unravel_index(hops.low, traffic.grid), np.unravel_index(hops.high, traffic.grid)
         for axis, load in enumerate(loads):
-            load[0] += hops.weight * int(np.count_nonzero(here[axis] != there[axis])) // traffic.unit_count
+            load[0] += hops.weight * int(np.count_nonzero(here[axis] != there[axis])) // traffic.block_count
     for exchange in traffic.exchanges:
         places = np.unravel_index(np.flatnonzero(exchange.class_of == exchange.class_of[0]), traffic.grid)
         for axis, load in enumerate(loads):
             if np.ptp(places[axis]):
                 load[1] += exchange.weight * (exchange.size // len(np.unique(places[axis])))
-    return [Load(*load) for load in loads]
+    return [AxisLoad(*load) for load in loads]
 
 
-def border(grid: Sequence[int], loads: Sequence[Load], widths: Sequence[int]) -> int:
+def measure_border(grid: Sequence[int], loads: Sequence[AxisLoad], widths: Sequence[int]) -> int:
     """What leaves a tile of these widths, per unit, times a number that makes it whole enough to compare."""
     total = 0
     for size, load, width in zip(grid, loads, widths, strict=True):

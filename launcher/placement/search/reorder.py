@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from launcher.placement.problem import Layout, Problem, fault
-from launcher.placement.search.graph import Graph, Ints, graph
+from launcher.placement.problem import Layout, Problem, find_fault
+from launcher.placement.search.graph import Graph, Ints, build_graph
 
 REACH = 24
 ROUNDS = 20
@@ -27,11 +27,11 @@ CHUNK = 128
 def reorder(problem: Problem, layout: Layout) -> Layout:
     """A valid layout that costs no more. Takes contiguous runs."""
     for _ in range(ROUNDS):
-        tried = _tried(problem, layout)
+        tried = _try_exchanges(problem, layout)
         if tried is None:
             return layout
         items, lengths, pairs, costs = tried
-        now = problem.cost(layout)
+        now = problem.compute_cost(layout)
         gains = now - costs
         chosen: list[tuple[int, int]] = []
         for index in np.argsort(-gains, kind="stable").tolist():
@@ -47,7 +47,7 @@ def reorder(problem: Problem, layout: Layout) -> Layout:
             for one, other in chosen[:count]:
                 order[[one, other]] = order[[other, one]]
             found = np.repeat(items[order], lengths[order]).astype(np.int32)
-            if problem.cost(found) < problem.cost(layout) and fault(problem, found) is None:
+            if problem.compute_cost(found) < problem.compute_cost(layout) and find_fault(problem, found) is None:
                 break
         else:
             return layout
@@ -55,18 +55,18 @@ def reorder(problem: Problem, layout: Layout) -> Layout:
     return layout
 
 
-def kicks(problem: Problem, layout: Layout, count: int) -> Iterator[Layout]:
+def perturb(problem: Problem, layout: Layout, count: int) -> Iterator[Layout]:
     """The `count` cheapest layouts that are one exchange away, though each may cost more than `layout`."""
-    tried = _tried(problem, layout)
+    tried = _try_exchanges(problem, layout)
     if tried is not None:
         items, lengths, pairs, costs = tried
         for index in np.argsort(costs, kind="stable")[:count].tolist():
-            yield next(_exchanged(items, lengths, [pairs[index]]))[0].astype(np.int32)
+            yield next(_apply_exchanges(items, lengths, [pairs[index]]))[0].astype(np.int32)
 
 
-def _tried(problem: Problem, layout: Layout) -> tuple[Ints, Ints, list[tuple[int, int]], Ints] | None:
+def _try_exchanges(problem: Problem, layout: Layout) -> tuple[Ints, Ints, list[tuple[int, int]], Ints] | None:
     """Items and lengths of the runs, exchanges of unequal ones, and what each would cost; None if they are too many."""
-    talk = graph(problem.traffic)
+    talk = build_graph(problem.traffic)
     starts = np.flatnonzero(np.diff(layout, prepend=-1))
     items, lengths = layout[starts].astype(np.int64), np.diff([*starts.tolist(), len(layout)])
     pairs = [
@@ -77,11 +77,11 @@ def _tried(problem: Problem, layout: Layout) -> tuple[Ints, Ints, list[tuple[int
     ]
     if not pairs or len(pairs) * len(talk.low) > CELLS_MAX:
         return None
-    costs = np.concatenate([_costs(problem, talk, each) for each in _exchanged(items, lengths, pairs)])
+    costs = np.concatenate([_compute_costs(problem, talk, each) for each in _apply_exchanges(items, lengths, pairs)])
     return items, lengths, pairs, costs
 
 
-def _exchanged(items: Ints, lengths: Ints, pairs: list[tuple[int, int]]) -> Iterator[Ints]:
+def _apply_exchanges(items: Ints, lengths: Ints, pairs: list[tuple[int, int]]) -> Iterator[Ints]:
     """The layouts after each exchange, some at a time."""
     for start in range(0, len(pairs), CHUNK):
         some = np.array(pairs[start : start + CHUNK])
@@ -91,11 +91,11 @@ def _exchanged(items: Ints, lengths: Ints, pairs: list[tuple[int, int]]) -> Iter
         yield np.repeat(items[order].ravel(), lengths[order].ravel()).reshape(len(some), -1)
 
 
-def _costs(problem: Problem, talk: Graph, layouts: NDArray[np.integer]) -> Ints:
+def _compute_costs(problem: Problem, graph: Graph, layouts: NDArray[np.integer]) -> Ints:
     """J of each layout."""
     total = np.zeros(len(layouts), dtype=np.int64)
-    for toll, label in zip(problem.traffic.tolls, problem.labels, strict=True):
+    for toll, label in zip(problem.traffic.level_costs, problem.labels, strict=True):
         if toll:
             placed = label[layouts]
-            total += toll * ((placed[:, talk.low] != placed[:, talk.high]) @ talk.weight)
+            total += toll * ((placed[:, graph.low] != placed[:, graph.high]) @ graph.weight)
     return total

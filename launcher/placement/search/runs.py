@@ -9,37 +9,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.placement.search.lineup import Kind, greedy
+from launcher.placement.search.lineup import RoomKind, partition_greedily
 
-Taken = list[tuple[int, int, int]]
+Allocation = list[tuple[int, int, int]]
 """Item, first position, how many."""
 
 
-def cut_up(rooms: Sequence[int], runs: Sequence[tuple[int, int]], cut: Sequence[int]) -> Taken | None:
+def cut_up(rooms: Sequence[int], runs: Sequence[tuple[int, int]], cut: Sequence[int]) -> Allocation | None:
     """Who takes what; None if the items do not suffice. `runs`: first position and length; `cut`: see `lineup`."""
     free: dict[int, list[int]] = {}
     for item in range(len(rooms) - 1, -1, -1):
         free.setdefault(rooms[item], []).append(item)
-    taken: Taken = []
+    taken: Allocation = []
     ordered = sorted(runs, key=lambda run: (run[1], run[0]))
     for index, (start, length) in enumerate(ordered):
-        own = _remaining(free) if index == len(ordered) - 1 else _for_run(free, length)
+        own = _count_remaining(free) if index == len(ordered) - 1 else _choose_for_run(free, length)
         if sum(room * count for room, count in own.items()) < length:
             return None
-        kinds = [Kind(room, own[room]) for room in sorted(own, reverse=True)]
+        kinds = [RoomKind(room, own[room]) for room in sorted(own, reverse=True)]
         # Inside a run only its own cuts count; at its end there is none.
         profile = [0, *cut[start + 1 : start + length], 0]
-        for kind, take in greedy(kinds, profile, 1):
+        for kind, take in partition_greedily(kinds, profile, 1):
             taken.append((free[kinds[kind].room].pop(), start, take))
             start += take
     return taken
 
 
-def _remaining(free: dict[int, list[int]]) -> dict[int, int]:
+def _count_remaining(free: dict[int, list[int]]) -> dict[int, int]:
     return {room: len(items) for room, items in free.items() if items}
 
 
-def _for_run(free: dict[int, list[int]], length: int) -> dict[int, int]:
+def _choose_for_run(free: dict[int, list[int]], length: int) -> dict[int, int]:
     """How many items of each room for a run: the largest that fit, and for a rest the smallest that holds it."""
     own: dict[int, int] = {}
     left = length

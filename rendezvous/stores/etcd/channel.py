@@ -52,8 +52,10 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 # gRPC's C core logs to stderr and installs fork handlers unless its environment says otherwise.
-_QUIET = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
-_quieting = threading.Lock()  # the environment is the process's, and several of its threads may begin a client at once
+_SILENT_ENVIRONMENT = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
+_environment_lock = (
+    threading.Lock()
+)  # the environment is the process's, and several of its threads may begin a client at once
 
 # Where distributions keep the authorities that they trust. gRPC would use a list of its own.
 _SYSTEM_ROOTS = (
@@ -160,10 +162,10 @@ class Endpoint:
             raise self.make_failure(error, given_s) from None
         return self.decode(method.answer, data)
 
-    def stream(self, method: Method[Question, Answer], questions: Iterator[bytes], token: str) -> Stream:
+    def open_stream(self, method: Method[Question, Answer], questions: Iterator[bytes], token: str) -> Stream:
         """Open a stream. Its answers are for `read`, the error that ends the iteration is for `failed`."""
         try:
-            opened: Stream = self._channel.stream_stream(method.path, _identity, _identity)(
+            opened: Stream = self._channel.stream_stream(method.path, _pass_through, _pass_through)(
                 questions, metadata=_make_metadata(token)
             )
         except ValueError:
@@ -224,7 +226,7 @@ class Endpoints:
         index = self._index
         return self.all[index:] + self.all[:index]
 
-    def turn_from(self, endpoint: Endpoint) -> None:
+    def switch_from(self, endpoint: Endpoint) -> None:
         """Make the next one current, unless another is by now."""
         with self._lock:
             if self.current is endpoint:
@@ -235,7 +237,7 @@ class Endpoints:
             endpoint.close()
 
 
-def _identity(data: bytes) -> bytes:
+def _pass_through(data: bytes) -> bytes:
     return data
 
 
@@ -252,8 +254,8 @@ def _make_metadata(token: str) -> tuple[tuple[str, str], ...]:
 @contextmanager
 def _silence_grpc() -> Iterator[None]:
     """gRPC reads its environment at its first channel; afterwards ours is as it was, for it may be handed on."""
-    with _quieting:
-        set_by_us = {name: value for name, value in _QUIET.items() if name not in os.environ}
+    with _environment_lock:
+        set_by_us = {name: value for name, value in _SILENT_ENVIRONMENT.items() if name not in os.environ}
         os.environ.update(set_by_us)
         try:
             yield

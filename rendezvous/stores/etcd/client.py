@@ -44,7 +44,7 @@ class EtcdSession:
         self._token: str | None = None if user else ""
         self._asked: tuple[Endpoint, grpc.Future[bytes]] | None = None
 
-    def token(self, endpoint: Endpoint, limit_s: float) -> str:
+    def get_token(self, endpoint: Endpoint, limit_s: float) -> str:
         """The token, "" without a user or where etcd asks for none. Raises CallFailed; nothing was written then."""
         with self._lock:
             if self._token is not None:
@@ -143,7 +143,7 @@ class EtcdClient:
     ) -> Answer:
         log_ins = 0
         while True:
-            token = self.session.token(endpoint, deadline - time.monotonic())
+            token = self.session.get_token(endpoint, deadline - time.monotonic())
             try:
                 left_s = deadline - time.monotonic()
                 return endpoint.call(method, question, token, left_s, given_s=limit_s, is_patient=is_write)
@@ -160,7 +160,7 @@ class EtcdClient:
 
     def give_up(self, endpoint: Endpoint, since: float) -> None:
         """Ask elsewhere from now on. Silent since then, it may be frozen, and whoever listens to it should know."""
-        self.endpoints.turn_from(endpoint)
+        self.endpoints.switch_from(endpoint)
         if endpoint.heard_at < since:
             self._on_silent(endpoint)
 

@@ -42,7 +42,7 @@ __all__ = ["EtcdStore", "Tls"]
 OLDEST_VERSION = (3, 4)
 # The first release of each line whose leader asks most others whether it still leads before it renews leases or ends
 # them (etcd's change logs: pull requests 17465 and 17425); later lines have always had it.
-_LEASES_MENDED = {(3, 4): 31, (3, 5): 13}
+_LEASES_FIXED = {(3, 4): 31, (3, 5): 13}
 CLOSE_LIMIT_S = 3.0  # for a thread whose stream is cancelled: milliseconds, unless a callback hangs
 
 _RELATIONS = {"=": wire.EQUAL, "!=": wire.NOT_EQUAL, "<": wire.LESS, ">": wire.GREATER}
@@ -70,8 +70,8 @@ class EtcdStore(Store):
         self._endpoints = Endpoints(endpoints, tls)
         session = EtcdSession(user, password, connect_limit_s)
         write_limit_s = call_limit_s if write_limit_s is None else write_limit_s
-        self._calls = EtcdClient(self._endpoints, session, call_limit_s, write_limit_s, self._on_silent)
-        self._watching = WatchLoop(self._calls)
+        self._client = EtcdClient(self._endpoints, session, call_limit_s, write_limit_s, self._on_silent)
+        self._watch_loop = WatchLoop(self._client)
         self._connect_limit_s = connect_limit_s
         self._is_closed = False
 
@@ -80,14 +80,14 @@ class EtcdStore(Store):
 
         Nothing needs this: calls connect by themselves. It is for the start, when a mistake is still cheap.
         """
-        status = self._first_status()
+        status = self._read_first_status()
         if parse_version(status.version)[:2] < OLDEST_VERSION:
             oldest = ".".join(map(str, OLDEST_VERSION))
             at = self._endpoints.current.address
             raise StoreError(f"the store at {at} is etcd {status.version}, too old: {oldest} is needed")
         return status.version
 
-    def _first_status(self) -> wire.StatusResponse:
+    def _read_first_status(self) -> wire.StatusResponse:
         """Each endpoint has its share of the time; one that is silent is left behind."""
         count = len(self._endpoints.all)
 
@@ -167,7 +167,7 @@ class EtcdStore(Store):
         read = self._call(wire.RANGE, question, _describe(key), "read")
         is_confirmed = kept.header.raft_term == read.header.raft_term
         if not is_confirmed:
-            self._endpoints.turn_from(self._endpoints.current)  # a server that lags behind may do so for long
+            self._endpoints.switch_from(self._endpoints.current)  # a server that lags behind may do so for long
         created = read.kvs[0].create_revision if read.kvs else 0
         return Renewal(float(kept.ttl), is_confirmed, read.header.revision, created)
 
@@ -212,8 +212,8 @@ class EtcdStore(Store):
         self._check_open()
         start, end = _encode_range(key, prefix)
         question = wire.WatchCreateRequest(start, end, start_revision, progress_notify=True)
-        watch = EtcdWatch(_describe(key, prefix), question, on_batch, on_lost, self._watching.remove)
-        self._watching.add(watch)
+        watch = EtcdWatch(_describe(key, prefix), question, on_batch, on_lost, self._watch_loop.remove)
+        self._watch_loop.add(watch)
         return watch
 
     def close(self) -> None:
@@ -222,7 +222,7 @@ class EtcdStore(Store):
         Waits up to CLOSE_LIMIT_S for callbacks that are running.
         """
         self._is_closed = True
-        thread = self._watching.close()
+        thread = self._watch_loop.close()
         self._endpoints.close()
         if thread is not None and thread is not threading.current_thread():
             thread.join(CLOSE_LIMIT_S)
@@ -237,14 +237,14 @@ class EtcdStore(Store):
         limit_s: float | None = None,
     ) -> Answer:
         self._check_open()
-        return self._calls.call(method, question, about=about, effect=effect, limit_s=limit_s)
+        return self._client.call(method, question, about=about, effect=effect, limit_s=limit_s)
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise StoreError("the store is closed")
 
     def _on_silent(self, endpoint: Endpoint) -> None:
-        self._watching.abandon(endpoint)
+        self._watch_loop.abandon(endpoint)
 
 
 def parse_version(version: str) -> tuple[int, ...]:
@@ -256,7 +256,7 @@ def parse_version(version: str) -> tuple[int, ...]:
 def may_end_leases_early(version: str) -> bool:
     """Whether a leader of this version that was replaced while its disk hung ends leases that others have renewed."""
     major, minor, patch = parse_version(version)
-    return patch < _LEASES_MENDED.get((major, minor), 0)
+    return patch < _LEASES_FIXED.get((major, minor), 0)
 
 
 def _describe(key: str, prefix: bool = False) -> str:

@@ -34,7 +34,7 @@ from rendezvous.stores.protobuf import encode
 
 OPEN_LIMIT_S = 2.0  # how long a server may take to confirm a watch; a healthy one needs milliseconds
 QUIET_LIMIT_S = 1.5  # with keep-alives every second an endpoint is never quiet for so long
-LOOK_PAUSE_S = 0.25  # while another endpoint might be better
+CHECK_PAUSE_S = 0.25  # while another endpoint might be better
 RETRY_PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0)  # the last one again and again
 
 # Of our own: who seeds the common one wants its numbers in order, whatever a thread of ours does.
@@ -44,8 +44,8 @@ _rng = random.Random()
 class WatchLoop:
     """The watches, and the thread that reads for them: it begins with the first and ends with the last."""
 
-    def __init__(self, calls: EtcdClient) -> None:
-        self._calls = calls
+    def __init__(self, client: EtcdClient) -> None:
+        self._client = client
         self._lock = threading.Lock()
         self._watches: dict[EtcdWatch, None] = {}  # those that have not ended, oldest first
         self._stream: _WatchStream | None = None
@@ -77,7 +77,7 @@ class WatchLoop:
     def abandon(self, endpoint: Endpoint) -> None:
         """This endpoint has fallen silent: go on elsewhere, if there is an elsewhere."""
         with self._lock:
-            if len(self._calls.endpoints.all) > 1 and self._stream is not None and self._stream.endpoint is endpoint:
+            if len(self._client.endpoints.all) > 1 and self._stream is not None and self._stream.endpoint is endpoint:
                 self._stream.cancel()
 
     def close(self) -> threading.Thread | None:
@@ -96,10 +96,10 @@ class WatchLoop:
     def _run(self) -> None:
         failures = log_ins = 0
         while self._is_wanted():
-            endpoint, token = self._calls.endpoints.current, ""
+            endpoint, token = self._client.endpoints.current, ""
             stream: _WatchStream | None = None
             try:
-                token = self._calls.session.token(endpoint, OPEN_LIMIT_S)
+                token = self._client.session.get_token(endpoint, OPEN_LIMIT_S)
                 stream = self._open(endpoint, token)
                 if stream is not None:
                     self._read(stream)
@@ -108,13 +108,13 @@ class WatchLoop:
                     failures = log_ins = 0
                 if stream is not None and stream.is_cut:
                     continue  # by us, who knew why
-                if self._calls.is_token_at_fault(failed.refusal, log_ins):
+                if self._client.is_token_at_fault(failed.refusal, log_ins):
                     log_ins += 1
-                    self._calls.session.forget(token)
+                    self._client.session.forget(token)
                 elif failed.refusal.kind in (ErrorKind.REFUSED, ErrorKind.LOG_IN):
                     self._lose_all(functools.partial(self._make_error, endpoint, failed.refusal))
                 else:
-                    self._calls.endpoints.turn_from(endpoint)
+                    self._client.endpoints.switch_from(endpoint)
             except Exception as raised:  # a mistake of ours: nobody shall wait for what does not come
                 print_traceback(raised)
                 refusal = EtcdError(ErrorKind.REFUSED, f"cannot be read: {raised!r}")
@@ -138,7 +138,7 @@ class WatchLoop:
         with self._lock:
             if not self._watches:
                 return None
-            self._stream = _WatchStream(self._calls, endpoint, token, self._watches)
+            self._stream = _WatchStream(self._client, endpoint, token, self._watches)
             return self._stream
 
     def _read(self, stream: _WatchStream) -> None:
@@ -167,18 +167,18 @@ class WatchLoop:
         refusal = classify("", reason, OPEN_LIMIT_S)
         if refusal.kind is ErrorKind.UNKNOWN:
             refusal = EtcdError(ErrorKind.REFUSED, f"ended the watch of {watch.about}: {reason or 'no reason'}")
-        if self._calls.is_token_at_fault(refusal, watch.log_ins):
+        if self._client.is_token_at_fault(refusal, watch.log_ins):
             watch.log_ins += 1
-            self._calls.session.forget(stream.token)
+            self._client.session.forget(stream.token)
             return False
         if refusal.kind not in (ErrorKind.REFUSED, ErrorKind.LOG_IN):
-            self._calls.endpoints.turn_from(stream.endpoint)
+            self._client.endpoints.switch_from(stream.endpoint)
             return False
         watch.lose(self._make_error(stream.endpoint, refusal, watch))
         return True
 
     def _make_error(self, endpoint: Endpoint, refusal: EtcdError, watch: EtcdWatch) -> StoreError:
-        return self._calls.make_error(endpoint, refusal, watch.about)
+        return self._client.make_error(endpoint, refusal, watch.about)
 
     def _lose_all(self, error: Callable[[EtcdWatch], StoreError]) -> None:
         with self._lock:
@@ -190,20 +190,20 @@ class WatchLoop:
 class _WatchStream:
     """One stream, opened at once. The caller holds a lock, but for reading and cutting."""
 
-    def __init__(self, calls: EtcdClient, endpoint: Endpoint, token: str, watches: Iterable[EtcdWatch]) -> None:
+    def __init__(self, client: EtcdClient, endpoint: Endpoint, token: str, watches: Iterable[EtcdWatch]) -> None:
         self.endpoint = endpoint
         self.token = token
         self.is_confirmed = False
         """Whether the server has answered for every watch there was."""
         self.is_cut = False
-        self._calls = calls
+        self._client = client
         self._waiting = deque(watches)  # to be asked for
         self._asked: EtcdWatch | None = None  # not answered yet
         self._asked_at = 0.0
-        self._named: dict[int, EtcdWatch] = {}
+        self._watches_by_id: dict[int, EtcdWatch] = {}
         self._questions = _WatchRequests(self._check)
         self._create_next()
-        self._answers = endpoint.stream(wire.WATCH, self._questions, token)
+        self._answers = endpoint.open_stream(wire.WATCH, self._questions, token)
 
     def add(self, watch: EtcdWatch) -> None:
         self._waiting.append(watch)
@@ -211,20 +211,24 @@ class _WatchStream:
 
     def remove(self, watch: EtcdWatch) -> None:
         """Hear no more of it. One that was not answered yet is dropped when it is."""
-        for id in [id for id, named in self._named.items() if named is watch]:
-            del self._named[id]
+        for id in [id for id, named in self._watches_by_id.items() if named is watch]:
+            del self._watches_by_id[id]
             self._questions.add(wire.WatchRequest(cancel_request=wire.WatchCancelRequest(id)))
 
     def find_watch(self, response: wire.WatchResponse) -> EtcdWatch | None:
         """The watch that is told or lost by this; None if there is nothing to tell."""
         if not response.created:
-            return self._named.pop(response.watch_id, None) if response.canceled else self._named.get(response.watch_id)
+            return (
+                self._watches_by_id.pop(response.watch_id, None)
+                if response.canceled
+                else self._watches_by_id.get(response.watch_id)
+            )
         watch, self._asked = self._asked, None
         self._create_next()
         self.is_confirmed = self.is_confirmed or self._asked is None
         if watch is None or response.canceled:
             return watch
-        self._named[response.watch_id] = watch
+        self._watches_by_id[response.watch_id] = watch
         watch.log_ins = 0
         if watch.has_ended:
             self.remove(watch)
@@ -264,19 +268,19 @@ class _WatchStream:
             since = max(sent_at, self._asked_at)
             if now - since < OPEN_LIMIT_S:
                 return since + OPEN_LIMIT_S - now
-            self._calls.give_up(self.endpoint, since)
+            self._client.give_up(self.endpoint, since)
             self.cancel()
             return None
-        if len(self._calls.endpoints.all) == 1:
+        if len(self._client.endpoints.all) == 1:
             return None
         if now - self.endpoint.heard_at >= QUIET_LIMIT_S:
             try:
-                self.endpoint.call(wire.STATUS, wire.StatusRequest(), "", self._calls.limit_s)
+                self.endpoint.call(wire.STATUS, wire.StatusRequest(), "", self._client.limit_s)
             except CallFailed:
                 if self.endpoint.heard_at < now:
-                    self._calls.give_up(self.endpoint, now)
+                    self._client.give_up(self.endpoint, now)
                     self.endpoint.abandon()  # it is frozen or cut off: a slow disk keeps nobody from saying how he is
-        return LOOK_PAUSE_S
+        return CHECK_PAUSE_S
 
 
 class _WatchRequests(Iterator[bytes]):
@@ -286,8 +290,8 @@ class _WatchRequests(Iterator[bytes]):
     thread to wait here; but etcd's grpc-proxy takes that for the end and tells nothing any more (tried with 3.4, 3.5).
     """
 
-    def __init__(self, look: Callable[[float], float | None]) -> None:
-        self._look = look
+    def __init__(self, check: Callable[[float], float | None]) -> None:
+        self._check = check
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
 
     def add(self, question: wire.WatchRequest) -> None:
@@ -300,7 +304,7 @@ class _WatchRequests(Iterator[bytes]):
         sent_at = time.monotonic()  # what was taken before has left by now
         while True:
             try:
-                question = self._queue.get(timeout=self._look(sent_at))
+                question = self._queue.get(timeout=self._check(sent_at))
             except queue.Empty:
                 continue
             if question is None:

@@ -46,17 +46,17 @@ class Range(NamedTuple):
 
     @classmethod
     def prefix(cls, prefix: str) -> Range:
-        return cls(prefix, end_of_prefix(prefix))
+        return cls(prefix, find_prefix_end(prefix))
 
     def covers(self, key: str) -> bool:
         return self.start <= key and (self.end is None or key < self.end)
 
-    def keys_in(self, keys: list[str]) -> list[str]:
+    def select_keys(self, keys: list[str]) -> list[str]:
         first = bisect.bisect_left(keys, self.start)
         return keys[first : len(keys) if self.end is None else bisect.bisect_left(keys, self.end, first)]
 
 
-def end_of_prefix(prefix: str) -> str | None:
+def find_prefix_end(prefix: str) -> str | None:
     """What sorts right after all texts that begin with `prefix`, as the end of a range; None if nothing does."""
     stem = prefix.rstrip(_LAST_CHARACTER)  # nothing sorts after it: "a" followed by it ends where "a" ends
     return stem[:-1] + chr(ord(stem[-1]) + 1) if stem else None
@@ -96,7 +96,7 @@ class Page:
             self._batch = Batch(self.revision, tuple(change.event for change in self.changes))
         return self._batch
 
-    def within(self, keys: Range) -> Page | None:
+    def filter_keys(self, keys: Range) -> Page | None:
         changes = tuple(change for change in self.changes if keys.covers(change.event.item.key))
         if len(changes) == len(self.changes):
             return self
@@ -118,7 +118,7 @@ class Keyspace:
         self._item_bytes = 0
         self._history_bytes = 0
 
-    def size(self) -> int:
+    def measure_size(self) -> int:
         """What the keys, their values and the leases take. The history is bounded by itself."""
         return self._item_bytes + ENTRY_BYTES * len(self.leases)
 
@@ -132,7 +132,7 @@ class Keyspace:
 
     def find(self, keys: Range) -> list[KeyValue]:
         """In byte order."""
-        return [self._items[key] for key in keys.keys_in(self._keys)]
+        return [self._items[key] for key in keys.select_keys(self._keys)]
 
     def find_at(self, keys: Range, revision: int) -> list[KeyValue]:
         """As they were after that revision: what came later is undone. Raises Compacted; StoreError for one to come."""
@@ -151,7 +151,7 @@ class Keyspace:
         return [items[key] for key in sorted(items)]
 
     def count(self, keys: Range) -> int:
-        return len(keys.keys_in(self._keys))
+        return len(keys.select_keys(self._keys))
 
     def holds(self, compare: Compare) -> bool:
         item = self._items.get(compare.key)
@@ -198,7 +198,7 @@ class Keyspace:
         if item.lease:
             self.leases.get(item.lease).keys.discard(item.key)
 
-    def turn(self) -> Page | None:
+    def close_page(self) -> Page | None:
         """Close the open page; None if nothing was written on it."""
         if not self._open:
             return None
@@ -214,7 +214,7 @@ class Keyspace:
             self._forget(self._history[1].revision)
         return page
 
-    def pages_from(self, revision: int) -> Iterator[Page]:
+    def list_pages_from(self, revision: int) -> Iterator[Page]:
         oldest = self.revision - len(self._history) + 1
         return itertools.islice(self._history, max(0, revision - oldest), None)
 

@@ -87,7 +87,7 @@ class LeaseTable:
     def remove(self, lease: LeaseState) -> None:
         del self._held[lease.id]
 
-    def next_deadline(self) -> float:
+    def find_next_deadline(self) -> float:
         """When the first lease is due; infinity if none ever is."""
         while self._due:
             deadline, id = self._due[0]
@@ -103,7 +103,7 @@ class LeaseTable:
     def list_due(self, now: float) -> list[LeaseState]:
         """Those due by now, oldest deadline first. They are not in the heap any more: remove them."""
         due: dict[int, LeaseState] = {}  # a lease that was granted again under its id may lie in the heap twice
-        while self.next_deadline() <= now:
+        while self.find_next_deadline() <= now:
             id = heapq.heappop(self._due)[1]
             due[id] = self._held[id]
         return list(due.values())

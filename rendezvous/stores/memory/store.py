@@ -116,7 +116,7 @@ class MemoryStore(Store):
         with self._changed:
             self._admit(writes)
             answer = work(self._keyspace)
-            self._turn()
+            self._close_page()
             return self.faults.answer(answer) if writes else answer
 
     @property
@@ -125,9 +125,9 @@ class MemoryStore(Store):
         with self._changed:
             return self._keyspace.revision
 
-    def size(self) -> int:
+    def measure_size(self) -> int:
         """About how many bytes the keys and their values take."""
-        return self.transact(lambda keyspace: keyspace.size(), writes=False)
+        return self.transact(lambda keyspace: keyspace.measure_size(), writes=False)
 
     def compact(self, revision: int) -> None:
         """Forget the history before `revision`. Raises Compacted when that is gone already, StoreError when to come."""
@@ -172,14 +172,14 @@ class MemoryStore(Store):
             self._admit(writes=False)
             return max(0.0, self._leases.get(lease).deadline - self._clock())
 
-    def lease_keys(self, lease: int) -> tuple[float, tuple[str, ...]]:
+    def list_lease_keys(self, lease: int) -> tuple[float, tuple[str, ...]]:
         """The granted seconds and the keys of a lease. Raises LeaseNotFound when it is gone."""
         with self._changed:
             self._admit(writes=False)
             held = self._leases.get(lease)
             return held.ttl_s, tuple(sorted(held.keys))
 
-    def leases(self) -> list[int]:
+    def list_leases(self) -> list[int]:
         """Every lease that has not ended."""
         with self._changed:
             self._admit(writes=False)
@@ -216,8 +216,8 @@ class MemoryStore(Store):
                 self._hub.lose(watch, Compacted(self._keyspace.compacted_revision))
             else:
                 self._hub.add(watch)
-                for page in self._keyspace.pages_from(start_revision):
-                    part = page.within(keys)
+                for page in self._keyspace.list_pages_from(start_revision):
+                    part = page.filter_keys(keys)
                     if part is not None:
                         self._hub.notify(watch, part)
             self._wake_thread()
@@ -234,10 +234,10 @@ class MemoryStore(Store):
 
     # Time, for whoever runs the clock
 
-    def next_deadline(self) -> float | None:
+    def find_next_deadline(self) -> float | None:
         """When, by the store's clock, the next lease is due; None if none ever is."""
         with self._changed:
-            deadline = self._leases.next_deadline()
+            deadline = self._leases.find_next_deadline()
             return deadline if deadline < math.inf else None
 
     def expire(self) -> int:
@@ -283,8 +283,8 @@ class MemoryStore(Store):
                 found.append(GetResult(self._keyspace.reading_revision, tuple(self._keyspace.find(keys))))
         return tuple(found)
 
-    def _turn(self) -> None:
-        page = self._keyspace.turn()
+    def _close_page(self) -> None:
+        page = self._keyspace.close_page()
         if page is not None:
             self._hub.announce(page)
             if self._hub.pending:
@@ -293,7 +293,7 @@ class MemoryStore(Store):
     def _end_lease(self, lease: LeaseState) -> None:
         for key in sorted(lease.keys):
             self._keyspace.delete(Range.one(key))
-        self._turn()
+        self._close_page()
         self._leases.remove(lease)
 
     def _expire(self) -> int:

@@ -54,7 +54,7 @@ class MemoryWatch(Watch):
         self.hub.cancel(self)
 
 
-class _Name(NamedTuple):
+class _GroupName(NamedTuple):
     """How a group of watches is found. `end` matters to "range" alone."""
 
     kind: Literal["key", "prefix", "range"]
@@ -65,21 +65,21 @@ class _Name(NamedTuple):
 _Group = dict[MemoryWatch, None]  # a set that keeps its order
 
 
-def _find_name(keys: Range) -> _Name:
+def _find_name(keys: Range) -> _GroupName:
     if keys == Range.one(keys.start):
-        return _Name("key", keys.start)
+        return _GroupName("key", keys.start)
     if keys == Range.prefix(keys.start):
-        return _Name("prefix", keys.start)
-    return _Name("range", *keys)
+        return _GroupName("prefix", keys.start)
+    return _GroupName("range", *keys)
 
 
 class WatchIndex:
     """Watches by the range they watch."""
 
     def __init__(self) -> None:
-        self._groups: dict[_Name, _Group] = {}
+        self._groups: dict[_GroupName, _Group] = {}
         self._prefix_lengths: Counter[int] = Counter()  # of the groups of a prefix
-        self._ranges: dict[_Name, Range] = {}  # of the groups that are neither a key nor a prefix
+        self._ranges: dict[_GroupName, Range] = {}  # of the groups that are neither a key nor a prefix
 
     def add(self, watch: MemoryWatch) -> None:
         name = _find_name(watch.keys)
@@ -108,9 +108,9 @@ class WatchIndex:
         self._prefix_lengths.clear()
         self._ranges.clear()
 
-    def _groups_of(self, key: str) -> Iterator[_Group]:
-        names = [_Name("key", key)]
-        names += [_Name("prefix", key[:length]) for length in self._prefix_lengths if length <= len(key)]
+    def _list_groups(self, key: str) -> Iterator[_Group]:
+        names = [_GroupName("key", key)]
+        names += [_GroupName("prefix", key[:length]) for length in self._prefix_lengths if length <= len(key)]
         names += [name for name, keys in self._ranges.items() if keys.covers(key)]
         return (self._groups[name] for name in names if name in self._groups)
 
@@ -118,7 +118,7 @@ class WatchIndex:
         """Each watch that the page concerns, with its part of it; those that watch the same share the part."""
         found: dict[int, tuple[_Group, list[Change]]] = {}
         for change in page.changes:
-            for group in self._groups_of(change.event.item.key):
+            for group in self._list_groups(change.event.item.key):
                 found.setdefault(id(group), (group, []))[1].append(change)
         told = []
         for group, changes in found.values():

@@ -17,12 +17,12 @@ from rendezvous.stores.server.errors import ServedFailure
 USER = "meshrun"
 
 
-class Guard:
+class Authenticator:
     """`token` is the shared secret; empty is none."""
 
     def __init__(self, token: str) -> None:
         self._token = token
-        self._pass = secrets.token_urlsafe(24)
+        self._issued_token = secrets.token_urlsafe(24)
 
     def authenticate(self, request: wire.AuthenticateRequest, header: wire.Header) -> wire.AuthenticateResponse:
         """The pass. Raises Refused for another user or password."""
@@ -31,19 +31,19 @@ class Guard:
         is_user = _is_same(request.name, USER)
         if not (_is_same(request.password, self._token) and is_user):
             raise ServedFailure(errors.AUTH_FAILED)
-        return wire.AuthenticateResponse(header, self._pass)
+        return wire.AuthenticateResponse(header, self._issued_token)
 
     @property
     def has_token(self) -> bool:
         return bool(self._token)
 
-    def admit(self, shown: bytes | None) -> None:
+    def admit(self, token: bytes | None) -> None:
         """Raises Refused for a call that shows no pass, or another."""
         if not self._token:
             return
-        if shown is None:
+        if token is None:
             raise ServedFailure(errors.USER_EMPTY)
-        if not hmac.compare_digest(shown, self._pass.encode()):
+        if not hmac.compare_digest(token, self._issued_token.encode()):
             raise ServedFailure(errors.BAD_TOKEN)
 
 

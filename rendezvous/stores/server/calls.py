@@ -47,13 +47,13 @@ class UnaryCall:
         self,
         server: CallHandler,
         stream: Http2Stream,
-        line: ServedConnection,
+        connection: ServedConnection,
         method: wire.Method[Any, Any],
         answer: Callable[[Any], Any],
         bytes_max: int,
     ) -> None:
         self.bytes_max = bytes_max
-        self._server, self._stream, self._line = server, stream, line
+        self._server, self._stream, self._connection = server, stream, connection
         self._method, self._answer = method, answer
         self._question: bytes | None = None
 
@@ -69,7 +69,7 @@ class UnaryCall:
         reply = self._server.answer(self._method, self._answer, self._question)
         if isinstance(reply, bytes):
             if self._method is wire.AUTHENTICATE:
-                self._line.trust()
+                self._connection.trust()
             self._stream.send(reply)
             self._stream.end()
         else:
@@ -133,15 +133,15 @@ class WatchCall:
         pass  # it may still want to hear
 
     def drain(self) -> None:
-        while self._stream.is_clear and (message := self._watch.next()) is not None:
+        while self._stream.is_clear and (message := self._watch.take_next()) is not None:
             self._stream.send(message)
-        if self._watch.ended is not None:
-            refuse(self._stream, self._watch.ended)
+        if self._watch.end_reason is not None:
+            refuse(self._stream, self._watch.end_reason)
             self._server.forget_watching(self._watch)
 
     def lose(self) -> None:
         self._watch.end(errors.STOPPED)
 
 
-def refuse(stream: Http2Stream, refusal: ServedError) -> None:
-    stream.end(refusal.code, refusal.words)
+def refuse(stream: Http2Stream, error: ServedError) -> None:
+    stream.end(error.code, error.message)

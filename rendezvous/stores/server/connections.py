@@ -15,16 +15,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from rendezvous.stores.server.http2 import CALM, ConnectionFault, Http2Connection, Http2Stream
+from rendezvous.stores.server.http2 import ENHANCE_YOUR_CALM, ConnectionFault, Http2Connection, Http2Stream
 
-STRANGERS_SHARE = 0.2
+UNAUTHENTICATED_SHARE = 0.2
 CREDIT_S = 0.05  # what strangers may use at once: no member waits longer for them
-STRANGERS_MAX = 512  # connections; beyond that the oldest of the address that has most is ended
-STRANGER_BYTES = 16 * 1024  # what one may say; logging in takes less than 1 KiB
-STRANGER_CALLS = 8
-STRANGER_S = 10.0  # how long one may stay
+UNAUTHENTICATED_MAX = 512  # connections; beyond that the oldest of the address that has most is ended
+UNAUTHENTICATED_BYTES_MAX = 16 * 1024  # what one may say; logging in takes less than 1 KiB
+UNAUTHENTICATED_CALLS_MAX = 8
+UNAUTHENTICATED_LIMIT_S = 10.0  # how long one may stay
 READ_BYTES = 4 * 1024  # at a time, so that all are read in turn: what is read at once is parsed at once
-STRANGER_READ_BYTES = 1024  # logging in takes less, and a flood some 50 calls
+UNAUTHENTICATED_READ_BYTES = 1024  # logging in takes less, and a flood some 50 calls
 UNSENT_BYTES_MAX = 64 * 1024  # a client that does not take so much is not read until it does
 PING_AFTER_S = 20.0  # of silence; a client whose host has gone must not stay
 GONE_AFTER_S = 30.0
@@ -45,48 +45,48 @@ class CpuShare:
         self._refill()
         self._credit_s -= used_s
 
-    def wait_s(self) -> float:
+    def compute_wait_s(self) -> float:
         self._refill()
-        return max(0.0, -self._credit_s / STRANGERS_SHARE)
+        return max(0.0, -self._credit_s / UNAUTHENTICATED_SHARE)
 
     def _refill(self) -> None:
         now = self.clock()
-        self._credit_s = min(CREDIT_S, self._credit_s + (now - self._seen_at) * STRANGERS_SHARE)
+        self._credit_s = min(CREDIT_S, self._credit_s + (now - self._seen_at) * UNAUTHENTICATED_SHARE)
         self._seen_at = now
 
 
 class ServedConnection:
     """One client's connection. It is the loop's from the beginning to `close`."""
 
-    def __init__(self, lines: ConnectionTable, end: socket.socket, origin: str, is_trusted: bool) -> None:
-        end.setblocking(False)
+    def __init__(self, table: ConnectionTable, sock: socket.socket, origin: str, is_trusted: bool) -> None:
+        sock.setblocking(False)
         with contextlib.suppress(OSError):
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.origin = origin
         self.is_trusted = is_trusted
-        self.heard_at = self.begun_at = lines.share.clock()
+        self.heard_at = self.begun_at = table.share.clock()
         self.is_open = True
-        self._lines = lines
-        self._end = end
+        self._table = table
+        self._sock = sock
         self._out: list[bytes] = []
         self._out_bytes, self._unsent = 0, b""
         self._is_leaving = self._is_pinged = False
-        self._left_bytes, self._left_calls = STRANGER_BYTES, STRANGER_CALLS
-        self.connection = Http2Connection(self._begin, self._write)
-        lines.loop.add_reader(end, self._on_readable)
+        self._left_bytes, self._left_calls = UNAUTHENTICATED_BYTES_MAX, UNAUTHENTICATED_CALLS_MAX
+        self.http2 = Http2Connection(self._begin, self._write)
+        table.loop.add_reader(sock, self._on_readable)
 
     def trust(self) -> None:
         """It has shown the token."""
         if not self.is_trusted:
             self.is_trusted = True
-            self._lines.trust(self)
+            self._table.trust(self)
 
     def _begin(self, stream: Http2Stream, fields: dict[bytes, bytes]) -> None:
         if not self.is_trusted:
             self._left_calls -= 1
             if self._left_calls < 0:
-                raise ConnectionFault(CALM, "too many calls without the token")
-        self._lines.begin(self, stream, fields)
+                raise ConnectionFault(ENHANCE_YOUR_CALM, "too many calls without the token")
+        self._table.begin(self, stream, fields)
 
     # Reading
 
@@ -94,22 +94,22 @@ class ServedConnection:
         if self.is_trusted:
             self.read()
         else:
-            self._lines.let_read(self)
+            self._table.let_read(self)
 
     def pause(self) -> None:
         if self.is_open:
-            self._lines.loop.remove_reader(self._end)
+            self._table.loop.remove_reader(self._sock)
 
     def resume(self) -> None:
-        if self.is_open and not self.connection.is_choked:
-            self._lines.loop.add_reader(self._end, self._on_readable)
+        if self.is_open and not self.http2.is_choked:
+            self._table.loop.add_reader(self._sock, self._on_readable)
 
     def read(self) -> None:
         """Take what has come, as much as one may say at a time."""
-        if not self.is_open or self.connection.is_choked:
+        if not self.is_open or self.http2.is_choked:
             return
         try:
-            size = self._end.recv_into(_buffer, READ_BYTES if self.is_trusted else STRANGER_READ_BYTES)
+            size = self._sock.recv_into(_buffer, READ_BYTES if self.is_trusted else UNAUTHENTICATED_READ_BYTES)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -117,14 +117,14 @@ class ServedConnection:
         if not size:
             self.close()
             return
-        self.heard_at, self._is_pinged = self._lines.share.clock(), False
+        self.heard_at, self._is_pinged = self._table.share.clock(), False
         try:
-            self.connection.receive(_buffer[:size])
+            self.http2.receive(_buffer[:size])
             self._left_bytes -= size
             if not self.is_trusted and self._left_bytes <= 0:
-                raise ConnectionFault(CALM, "too much without the token")
+                raise ConnectionFault(ENHANCE_YOUR_CALM, "too much without the token")
         except ConnectionFault as fault:
-            self.connection.go_away(fault.code)
+            self.http2.go_away(fault.code)
             self._flush()
             self.close()
         except BaseException:
@@ -135,11 +135,11 @@ class ServedConnection:
 
     def _write(self, data: bytes) -> None:
         if not self._out and not self._unsent and self.is_open:
-            self._lines.loop.call_soon(self._flush)
+            self._table.loop.call_soon(self._flush)
         self._out.append(data)
         self._out_bytes += len(data)
-        if not self.connection.is_choked and self._out_bytes + len(self._unsent) > UNSENT_BYTES_MAX:
-            self.connection.is_choked = True
+        if not self.http2.is_choked and self._out_bytes + len(self._unsent) > UNSENT_BYTES_MAX:
+            self.http2.is_choked = True
             self.pause()
 
     def _flush(self) -> None:
@@ -150,7 +150,7 @@ class ServedConnection:
         self._out.clear()
         self._out_bytes = 0
         try:
-            sent = self._end.send(data) if data else 0
+            sent = self._sock.send(data) if data else 0
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError:
@@ -158,42 +158,42 @@ class ServedConnection:
             return
         self._unsent = data[sent:]
         if self._unsent and not is_waiting:
-            self._lines.loop.add_writer(self._end, self._flush)
+            self._table.loop.add_writer(self._sock, self._flush)
         elif is_waiting and not self._unsent:
-            self._lines.loop.remove_writer(self._end)
-        if self.connection.is_choked and not self._unsent:
-            self.connection.is_choked = False
+            self._table.loop.remove_writer(self._sock)
+        if self.http2.is_choked and not self._unsent:
+            self.http2.is_choked = False
             self.resume()
-            self.connection.resume()
+            self.http2.resume()
         if self._is_leaving and not self._unsent and not self._out:
             with contextlib.suppress(OSError):
-                self._end.shutdown(socket.SHUT_WR)
+                self._sock.shutdown(socket.SHUT_WR)
 
     # Ending
 
     def check(self, now: float) -> None:
         """End what is gone or has stayed too long without the token, and ask who has been silent."""
         silent_s = now - self.heard_at
-        if silent_s > GONE_AFTER_S or (not self.is_trusted and now - self.begun_at > STRANGER_S):
+        if silent_s > GONE_AFTER_S or (not self.is_trusted and now - self.begun_at > UNAUTHENTICATED_LIMIT_S):
             self.close()
         elif silent_s > PING_AFTER_S and not self._is_pinged:
             self._is_pinged = True
-            self.connection.ping()
+            self.http2.ping()
 
     def shut_down(self) -> None:
         """Say all that is to be said, and goodbye; the client ends the connection."""
-        self.connection.go_away()
+        self.http2.go_away()
         self._is_leaving = True
         self._flush()
 
     def close(self) -> None:
         if self.is_open:
             self.is_open = False
-            self._lines.loop.remove_reader(self._end)
-            self._lines.loop.remove_writer(self._end)
-            self._end.close()
-            self._lines.forget(self)
-            self.connection.lose()
+            self._table.loop.remove_reader(self._sock)
+            self._table.loop.remove_writer(self._sock)
+            self._sock.close()
+            self._table.forget(self)
+            self.http2.lose()
 
 
 class ConnectionTable:
@@ -213,17 +213,17 @@ class ConnectionTable:
         self._accepting = CpuShare(clock)
         self.all: set[ServedConnection] = set()
         self._has_token = has_token
-        self._strangers: dict[str, dict[ServedConnection, None]] = {}  # by address, the oldest first
+        self._unauthenticated: dict[str, dict[ServedConnection, None]] = {}  # by address, the oldest first
         self._waiting: dict[str, deque[ServedConnection]] = {}  # of these, who has said something that is still unread
         self._waking: asyncio.TimerHandle | None = None
-        self._looked_at = clock()
+        self._checked_at = clock()
 
     def listen(self, listener: socket.socket) -> None:
         listener.setblocking(False)
         self.loop.add_reader(listener, self._accept, listener)
 
     def _accept(self, listener: socket.socket) -> None:
-        if self._has_token and (wait_s := self._accepting.wait_s()):
+        if self._has_token and (wait_s := self._accepting.compute_wait_s()):
             self._accept_later(listener, wait_s)
             return
         began_at = self.share.clock()
@@ -237,10 +237,10 @@ class ConnectionTable:
         line = ServedConnection(self, end, str(address[0]), not self._has_token)
         self.all.add(line)
         if self._has_token:
-            self._strangers.setdefault(line.origin, {})[line] = None
-            if sum(map(len, self._strangers.values())) > STRANGERS_MAX:
-                most = max(self._strangers, key=lambda origin: len(self._strangers[origin]))
-                next(iter(self._strangers[most])).close()
+            self._unauthenticated.setdefault(line.origin, {})[line] = None
+            if sum(map(len, self._unauthenticated.values())) > UNAUTHENTICATED_MAX:
+                most = max(self._unauthenticated, key=lambda origin: len(self._unauthenticated[origin]))
+                next(iter(self._unauthenticated[most])).close()
             self._accepting.take(self.share.clock() - began_at)
 
     def _accept_later(self, listener: socket.socket, wait_s: float) -> None:
@@ -254,15 +254,15 @@ class ConnectionTable:
 
     # Strangers
 
-    def let_read(self, line: ServedConnection) -> None:
+    def let_read(self, connection: ServedConnection) -> None:
         """Read what a stranger says, now or in its turn."""
-        if not self._waiting and not self.share.wait_s():
-            self._read(line)
+        if not self._waiting and not self.share.compute_wait_s():
+            self._read(connection)
             return
-        line.pause()
-        self._waiting.setdefault(line.origin, deque()).append(line)
+        connection.pause()
+        self._waiting.setdefault(connection.origin, deque()).append(connection)
         if self._waking is None:
-            self._waking = self.loop.call_later(self.share.wait_s(), self._read_next)
+            self._waking = self.loop.call_later(self.share.compute_wait_s(), self._read_next)
 
     def _read_next(self) -> None:
         """One of the address whose turn it is; the address goes to the end."""
@@ -277,30 +277,30 @@ class ConnectionTable:
         finally:  # a mistake of ours in one turn keeps nobody from the next
             line.resume()
             if self._waiting:
-                self._waking = self.loop.call_later(self.share.wait_s(), self._read_next)
+                self._waking = self.loop.call_later(self.share.compute_wait_s(), self._read_next)
 
-    def _read(self, line: ServedConnection) -> None:
+    def _read(self, connection: ServedConnection) -> None:
         began_at = self.share.clock()
         try:
-            line.read()
+            connection.read()
         finally:
             self.share.take(self.share.clock() - began_at)
 
-    def trust(self, line: ServedConnection) -> None:
-        of_address = self._strangers.get(line.origin, {})
-        of_address.pop(line, None)
+    def trust(self, connection: ServedConnection) -> None:
+        of_address = self._unauthenticated.get(connection.origin, {})
+        of_address.pop(connection, None)
         if not of_address:
-            self._strangers.pop(line.origin, None)
+            self._unauthenticated.pop(connection.origin, None)
 
-    def forget(self, line: ServedConnection) -> None:
-        self.all.discard(line)
-        self.trust(line)
+    def forget(self, connection: ServedConnection) -> None:
+        self.all.discard(connection)
+        self.trust(connection)
 
     def check(self) -> None:
         """To be called every now and then."""
         now = self.share.clock()
-        was_away = now - self._looked_at > AWAY_S  # nobody could be heard then
-        self._looked_at = now
+        was_away = now - self._checked_at > AWAY_S  # nobody could be heard then
+        self._checked_at = now
         for line in list(self.all):
             if was_away:
                 line.heard_at = line.begun_at = now

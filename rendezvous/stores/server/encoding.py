@@ -11,7 +11,7 @@ import bisect
 
 from rendezvous.stores import wire
 from rendezvous.stores.contract import KeyValue
-from rendezvous.stores.memory.keyspace import Range, end_of_prefix
+from rendezvous.stores.memory.keyspace import Range, find_prefix_end
 from rendezvous.stores.server.errors import EMPTY_KEY, NOT_TEXT, ServedFailure
 
 _EVERYTHING = b"\0"  # as the end of a range: there is none
@@ -48,7 +48,7 @@ def find_first_text(bound: bytes) -> str | None:
     except UnicodeDecodeError as error:
         head, rest = bound[: error.start].decode(), bound[error.start :]
     index = bisect.bisect_left(range(_CHARACTERS_COUNT), rest, key=lambda index: _character(index).encode())
-    return head + _character(index) if index < _CHARACTERS_COUNT else end_of_prefix(head)
+    return head + _character(index) if index < _CHARACTERS_COUNT else find_prefix_end(head)
 
 
 def _character(index: int) -> str:

@@ -10,15 +10,15 @@ class ServedError(NamedTuple):
     """`code` is the name of a gRPC status code."""
 
     code: str
-    words: str
+    message: str
 
 
 class ServedFailure(Exception):
     """The question has no other answer than this refusal."""
 
-    def __init__(self, refusal: ServedError) -> None:
-        super().__init__(refusal.words)
-        self.refusal = refusal
+    def __init__(self, error: ServedError) -> None:
+        super().__init__(error.message)
+        self.error = error
 
 
 EMPTY_KEY = ServedError("INVALID_ARGUMENT", "etcdserver: key is not provided")

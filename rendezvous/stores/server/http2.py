@@ -25,7 +25,7 @@ from h2.settings import SettingCodes, Settings
 from hpack import NeverIndexedHeaderTuple
 from hyperframe.frame import GoAwayFrame
 
-CALM = ErrorCodes.ENHANCE_YOUR_CALM
+ENHANCE_YOUR_CALM = ErrorCodes.ENHANCE_YOUR_CALM
 STREAMS_MAX = 1000
 FIELDS_BYTES_MAX = 16 * 1024  # of one header block once it is read; gRPC's own limit is the same
 OWED_BYTES_MAX = 16 << 20  # of answers; who asks for more before it takes them is sent away
@@ -42,7 +42,7 @@ CODES = {  # of gRPC's statuses, those that are used
     "UNAVAILABLE": 14,
     "UNAUTHENTICATED": 16,
 }
-_BEGINNING = [(b":status", b"200"), (b"content-type", b"application/grpc")]  # of every answer
+_RESPONSE_HEADERS = [(b":status", b"200"), (b"content-type", b"application/grpc")]  # of every answer
 # Fields are looked up by name and never passed on, so what RFC 9113 says of their letters is not checked.
 _CONFIGURATION = H2Configuration(
     client_side=False,
@@ -56,12 +56,12 @@ _CONFIGURATION = H2Configuration(
 class ConnectionFault(Exception):
     """The peer has said what cannot be gone on from; `code` is HTTP/2's for it."""
 
-    def __init__(self, code: int, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
         self.code = code
 
 
-class Call(Protocol):
+class StreamHandler(Protocol):
     """What answers one stream. `bytes_max` is the largest message that it takes."""
 
     bytes_max: int
@@ -87,7 +87,7 @@ class Http2Stream:
     def __init__(self, connection: Http2Connection, id: int) -> None:
         self._connection = connection
         self.id = id
-        self.call: Call | None = None
+        self.call: StreamHandler | None = None
         self.data = bytearray()  # of messages that are not complete
         self.owed: deque[memoryview] = deque()
         self.trailers: list[tuple[bytes, bytes]] = []  # to be sent after what is owed
@@ -103,13 +103,13 @@ class Http2Stream:
             self.owed.append(memoryview(b"\0" + len(message).to_bytes(4, "big") + message))
             self._connection.flush(self)
 
-    def end(self, code: str = "OK", words: str = "") -> None:
+    def end(self, code: str = "OK", message: str = "") -> None:
         """Say the status, last of all."""
         if self.trailers:
             return
         self.trailers = [(b"grpc-status", b"%d" % CODES[code])]
-        if words:  # not kept in the table, whose size is the client's choice
-            self.trailers.append(NeverIndexedHeaderTuple(b"grpc-message", _percent_encode(words)))
+        if message:  # not kept in the table, whose size is the client's choice
+            self.trailers.append(NeverIndexedHeaderTuple(b"grpc-message", _percent_encode(message)))
         self._connection.flush(self)
 
 
@@ -193,7 +193,7 @@ class Http2Connection:
                 break
             else:
                 if self._count_owed_bytes() > OWED_BYTES_MAX:
-                    raise ConnectionFault(CALM, "the answers are not taken")
+                    raise ConnectionFault(ENHANCE_YOUR_CALM, "the answers are not taken")
                 message = bytes(stream.data[PREFIX_BYTES : PREFIX_BYTES + size])
                 del stream.data[: PREFIX_BYTES + size]
                 stream.call.take(message)
@@ -221,7 +221,7 @@ class Http2Connection:
         if stream.id not in self.streams:
             return
         try:
-            self._send_error(stream)
+            self._send_owed(stream)
         except ProtocolError:  # it has been taken back, which we are told in a moment
             self._drop(stream.id)
         except Exception:  # never the caller's, who may be answering another client
@@ -229,11 +229,11 @@ class Http2Connection:
             self.lose()
         self._pass_on()
 
-    def _send_error(self, stream: Http2Stream) -> None:
+    def _send_owed(self, stream: Http2Stream) -> None:
         http2, id = self._http2, stream.id
         if stream.owed and not stream.has_begun:
             stream.has_begun = True
-            http2.send_headers(id, _BEGINNING)
+            http2.send_headers(id, _RESPONSE_HEADERS)
         while stream.owed:
             piece = stream.owed[0]
             size = min(len(piece), http2.local_flow_control_window(id), http2.max_outbound_frame_size, FRAME_BYTES_MAX)
@@ -245,7 +245,7 @@ class Http2Connection:
                 stream.owed.appendleft(piece[size:])
         if stream.trailers:
             del self.streams[id]
-            http2.send_headers(id, stream.trailers if stream.has_begun else _BEGINNING + stream.trailers, True)
+            http2.send_headers(id, stream.trailers if stream.has_begun else _RESPONSE_HEADERS + stream.trailers, True)
             if not stream.is_half_closed:  # the client need not say the rest (RFC 9113 8.1)
                 http2.reset_stream(id, ErrorCodes.NO_ERROR)
 
@@ -273,8 +273,8 @@ class Http2Connection:
             self._write(data)
 
 
-def _percent_encode(words: str) -> bytes:
+def _percent_encode(message: str) -> bytes:
     """As gRPC writes a status's words into a field."""
     return b"".join(
-        bytes((byte,)) if 0x20 <= byte < 0x7F and byte != 0x25 else b"%%%02X" % byte for byte in words.encode()
+        bytes((byte,)) if 0x20 <= byte < 0x7F and byte != 0x25 else b"%%%02X" % byte for byte in message.encode()
     )

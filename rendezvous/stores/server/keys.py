@@ -48,7 +48,7 @@ class KeyService:
 
     def range(self, request: wire.RangeRequest) -> wire.RangeResponse:
         _check_range(request)
-        return self._store.transact(lambda keyspace: self._range(keyspace, request), writes=False)
+        return self._store.transact(lambda keyspace: self._apply_range(keyspace, request), writes=False)
 
     def put(self, request: wire.PutRequest) -> wire.PutResponse:
         _check_put(request)
@@ -56,13 +56,13 @@ class KeyService:
         def apply(keyspace: Keyspace) -> wire.PutResponse:
             _admit_put(keyspace, request)
             self._admit_growth(keyspace, (wire.RequestOp(request_put=request),))
-            return self._put(keyspace, request)
+            return self._apply_put(keyspace, request)
 
         return self._store.transact(apply)
 
     def delete_range(self, request: wire.DeleteRangeRequest) -> wire.DeleteRangeResponse:
         decode_range(request.key, request.range_end)
-        return self._store.transact(lambda keyspace: self._delete_range(keyspace, request))
+        return self._store.transact(lambda keyspace: self._apply_delete_range(keyspace, request))
 
     def txn(self, request: wire.TxnRequest) -> wire.TxnResponse:
         _check_txn(request)
@@ -76,7 +76,7 @@ class KeyService:
                 if each.request_put is not None:
                     _admit_put(keyspace, each.request_put)
                 if each.request_range is not None:
-                    self._range(keyspace, each.request_range)  # it may ask for a revision that is gone
+                    self._apply_range(keyspace, each.request_range)  # it may ask for a revision that is gone
             self._admit_growth(keyspace, branch)
             responses = tuple(self._apply(keyspace, each) for each in branch)
             return wire.TxnResponse(self._header(keyspace.reading_revision), succeeded, responses)
@@ -105,18 +105,20 @@ class KeyService:
             elif each.request_delete_range is not None:
                 keys = decode_range(each.request_delete_range.key, each.request_delete_range.range_end)
                 growth -= sum(map(measure, keyspace.find(keys)))
-        if growth > 0 and keyspace.size() + growth > self._quota_bytes:
+        if growth > 0 and keyspace.measure_size() + growth > self._quota_bytes:
             raise ServedFailure(errors.NO_SPACE)
 
     def _apply(self, keyspace: Keyspace, request: wire.RequestOp) -> wire.ResponseOp:
         if request.request_put is not None:
-            return wire.ResponseOp(response_put=self._put(keyspace, request.request_put))
+            return wire.ResponseOp(response_put=self._apply_put(keyspace, request.request_put))
         if request.request_delete_range is not None:
-            return wire.ResponseOp(response_delete_range=self._delete_range(keyspace, request.request_delete_range))
+            return wire.ResponseOp(
+                response_delete_range=self._apply_delete_range(keyspace, request.request_delete_range)
+            )
         assert request.request_range is not None
-        return wire.ResponseOp(response_range=self._range(keyspace, request.request_range))
+        return wire.ResponseOp(response_range=self._apply_range(keyspace, request.request_range))
 
-    def _range(self, keyspace: Keyspace, request: wire.RangeRequest) -> wire.RangeResponse:
+    def _apply_range(self, keyspace: Keyspace, request: wire.RangeRequest) -> wire.RangeResponse:
         keys = decode_range(request.key, request.range_end)
         header = self._header(keyspace.reading_revision)
         if request.count_only and request.revision <= 0:
@@ -134,7 +136,7 @@ class KeyService:
             header, tuple(encode_item(item, keys_only=request.keys_only) for item in shown), more, count
         )
 
-    def _put(self, keyspace: Keyspace, request: wire.PutRequest) -> wire.PutResponse:
+    def _apply_put(self, keyspace: Keyspace, request: wire.PutRequest) -> wire.PutResponse:
         key = decode_key(request.key)
         now = keyspace.get(key) or _ABSENT
         value = now.value if request.ignore_value else request.value
@@ -142,7 +144,7 @@ class KeyService:
         shown = encode_item(before) if request.prev_kv and before is not None else None
         return wire.PutResponse(self._header(keyspace.reading_revision), shown)
 
-    def _delete_range(self, keyspace: Keyspace, request: wire.DeleteRangeRequest) -> wire.DeleteRangeResponse:
+    def _apply_delete_range(self, keyspace: Keyspace, request: wire.DeleteRangeRequest) -> wire.DeleteRangeResponse:
         gone = keyspace.delete(decode_range(request.key, request.range_end))
         shown = tuple(map(encode_item, gone)) if request.prev_kv else ()
         return wire.DeleteRangeResponse(self._header(keyspace.reading_revision), len(gone), shown)
@@ -211,10 +213,10 @@ def _holds(keyspace: Keyspace, compare: wire.WireCompare) -> bool:
     items = keyspace.find(decode_range(compare.key, compare.range_end))
     if not items and compare.target == wire.VALUE:
         return False
-    return all(_compares(item, compare) for item in items or [_ABSENT])
+    return all(_matches(item, compare) for item in items or [_ABSENT])
 
 
-def _compares(item: KeyValue, compare: wire.WireCompare) -> bool:
+def _matches(item: KeyValue, compare: wire.WireCompare) -> bool:
     actual, operand = {
         wire.VERSION: (item.version, compare.version or 0),
         wire.CREATE: (item.create_revision, compare.create_revision or 0),

@@ -28,7 +28,7 @@ class LeaseService:
             raise ServedFailure(errors.TTL_TOO_LARGE)
         if self._exists(request.id):
             raise ServedFailure(errors.LEASE_EXISTS)
-        if self._store.size() + ENTRY_BYTES > self._quota_bytes:
+        if self._store.measure_size() + ENTRY_BYTES > self._quota_bytes:
             raise ServedFailure(errors.NO_SPACE)
         lease = self._store.lease_grant(request.ttl, id=request.id)
         return wire.LeaseGrantResponse(self._header(), lease.id, math.ceil(lease.ttl_s))
@@ -47,14 +47,14 @@ class LeaseService:
     def time_to_live(self, request: wire.LeaseTimeToLiveRequest) -> wire.LeaseTimeToLiveResponse:
         try:
             left_s = self._store.lease_remaining(request.id)
-            granted_s, keys = self._store.lease_keys(request.id)
+            granted_s, keys = self._store.list_lease_keys(request.id)
         except LeaseNotFound:
             return wire.LeaseTimeToLiveResponse(self._header(), request.id, -1)
         shown = tuple(key.encode() for key in keys) if request.keys else ()
         return wire.LeaseTimeToLiveResponse(self._header(), request.id, int(left_s), math.ceil(granted_s), shown)
 
     def leases(self, request: wire.LeaseLeasesRequest) -> wire.LeaseLeasesResponse:
-        return wire.LeaseLeasesResponse(self._header(), tuple(map(wire.LeaseStatus, self._store.leases())))
+        return wire.LeaseLeasesResponse(self._header(), tuple(map(wire.LeaseStatus, self._store.list_leases())))
 
     def _exists(self, id: int) -> bool:
         try:

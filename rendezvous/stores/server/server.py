@@ -30,7 +30,7 @@ from rendezvous.stores.contract import REQUEST_BYTES_MAX
 from rendezvous.stores.memory.store import MemoryStore
 from rendezvous.stores.protobuf import WireError, decode, encode
 from rendezvous.stores.server import errors
-from rendezvous.stores.server.authentication import Guard
+from rendezvous.stores.server.authentication import Authenticator
 from rendezvous.stores.server.calls import MESSAGE_BYTES_MAX, KeepAliveStream, UnaryCall, WatchCall, refuse
 from rendezvous.stores.server.connections import ConnectionTable, ServedConnection
 from rendezvous.stores.server.errors import ServedError, ServedFailure, make_error
@@ -45,7 +45,7 @@ TICK_S = 0.5  # how late a lease may end, and how often we look whether we were 
 AWAY_S = 2.0  # not having run for so long is being frozen or starved
 PROGRESS_S = 600.0  # how often a quiet watch that wants to hear is told where the store is; etcd's is the same
 START_LIMIT_S = 20.0
-FAREWELL_S = 0.5  # the least grace: it is over as soon as every client has been told
+SHUTDOWN_GRACE_S = 0.5  # the least grace: it is over as soon as every client has been told
 STOP_LIMIT_S = 10.0  # beyond the grace that callers of close give
 # Of keys, values and leases. A job keeps about 2 KiB for each node, so this is thirty times what a thousand need.
 # The 2 GiB of etcd, on disk, would be more memory than a node that trains can spare.
@@ -89,16 +89,16 @@ class StoreServer:
             # a thousand writes a second. A client that remembers a revision of that one is told to list again.
             first_revision=max(2, int(time.time() * 1000)),
         )
-        self._guard = Guard(token)
-        self._keys = KeyService(self._store, self._header, quota_bytes)
-        self._leases = LeaseService(self._store, lambda: self._header(self._store.revision), quota_bytes)
-        self._watches = WatchService(self._store, self._header)
+        self._authenticator = Authenticator(token)
+        self._keys = KeyService(self._store, self._make_header, quota_bytes)
+        self._leases = LeaseService(self._store, lambda: self._make_header(self._store.revision), quota_bytes)
+        self._watches = WatchService(self._store, self._make_header)
         self._streams: set[WatchStream] = set()
-        self._lines: ConnectionTable
+        self._connections: ConnectionTable
         self._seen_at = 0.0
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._answering = self._answers()
+        self._handlers = self._make_handlers()
         self._grace_s = 0.0
         self._stop: asyncio.Event
 
@@ -138,10 +138,10 @@ class StoreServer:
 
     async def _serve(self, started: Future[None], listeners: Sequence[socket.socket]) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self._lines = ConnectionTable(self._loop, self._begin, has_token=self._guard.has_token)
+        self._connections = ConnectionTable(self._loop, self._begin, has_token=self._authenticator.has_token)
         self._seen_at = time.monotonic()
         for listener in listeners:
-            self._lines.listen(listener)
+            self._connections.listen(listener)
         ticking = asyncio.create_task(self._tick())
         started.set_result(None)
         try:
@@ -151,10 +151,10 @@ class StoreServer:
             for listener in listeners:
                 self._loop.remove_reader(listener)
                 listener.close()
-            for line in self._lines.all:
-                for stream in list(line.connection.streams.values()):
+            for line in self._connections.all:
+                for stream in list(line.http2.streams.values()):
                     refuse(stream, errors.STOPPED)
-            await self._lines.leave(max(self._grace_s, FAREWELL_S))
+            await self._connections.leave(max(self._grace_s, SHUTDOWN_GRACE_S))
             self._store.close()
 
     async def _tick(self) -> None:
@@ -163,13 +163,13 @@ class StoreServer:
             self._notice_absence()
             self._store.expire()
             self._store.deliver()
-            self._lines.check()
+            self._connections.check()
             now = time.monotonic()
             if now >= told_at + PROGRESS_S:
                 told_at = now
                 for stream in list(self._streams):
-                    stream.tell_progress()
-            due = self._store.next_deadline()
+                    stream.send_progress()
+            due = self._store.find_next_deadline()
             await asyncio.sleep(TICK_S if due is None else min(TICK_S, max(0.0, due - self._clock())))
 
     def _notice_absence(self) -> None:
@@ -180,10 +180,10 @@ class StoreServer:
 
     # The services
 
-    def _header(self, revision: int) -> wire.Header:
+    def _make_header(self, revision: int) -> wire.Header:
         return wire.Header(self._id, self._id, revision, 1)
 
-    def _answers(self) -> dict[bytes, tuple[wire.Method[Any, Any], Callable[[Any], Any]]]:
+    def _make_handlers(self) -> dict[bytes, tuple[wire.Method[Any, Any], Callable[[Any], Any]]]:
         """The calls with one question and one answer, by their paths."""
         one_to_one: tuple[tuple[wire.Method[Any, Any], Callable[[Any], Any]], ...] = (
             (wire.RANGE, self._keys.range),
@@ -195,44 +195,49 @@ class StoreServer:
             (wire.LEASE_REVOKE, self._leases.revoke),
             (wire.LEASE_TIME_TO_LIVE, self._leases.time_to_live),
             (wire.LEASE_LEASES, self._leases.leases),
-            (wire.STATUS, self._status),
-            (wire.ALARM, lambda _: wire.AlarmResponse(self._header(self._store.revision))),
-            (wire.MEMBER_LIST, self._member_list),
+            (wire.STATUS, self._answer_status),
+            (wire.ALARM, lambda _: wire.AlarmResponse(self._make_header(self._store.revision))),
+            (wire.MEMBER_LIST, self._answer_member_list),
             (wire.AUTHENTICATE, self._authenticate),
         )
         return {method.path.encode(): (method, answer) for method, answer in one_to_one}
 
     def _authenticate(self, request: wire.AuthenticateRequest) -> wire.AuthenticateResponse:
-        return self._guard.authenticate(request, self._header(self._store.revision))
+        return self._authenticator.authenticate(request, self._make_header(self._store.revision))
 
-    def _status(self, _: wire.StatusRequest) -> wire.StatusResponse:
+    def _answer_status(self, _: wire.StatusRequest) -> wire.StatusResponse:
         revision = self._store.revision
         return wire.StatusResponse(
-            self._header(revision), VERSION, self._store.size(), leader=self._id, raft_index=revision, raft_term=1
+            self._make_header(revision),
+            VERSION,
+            self._store.measure_size(),
+            leader=self._id,
+            raft_index=revision,
+            raft_term=1,
         )
 
-    def _member_list(self, _: wire.MemberListRequest) -> wire.MemberListResponse:
+    def _answer_member_list(self, _: wire.MemberListRequest) -> wire.MemberListResponse:
         us = wire.WireMember(self._id, "meshrun", (), (f"http://{join_address(self.host, self.port)}",))
-        return wire.MemberListResponse(self._header(self._store.revision), (us,))
+        return wire.MemberListResponse(self._make_header(self._store.revision), (us,))
 
     # Between a client and the services
 
-    def _begin(self, line: ServedConnection, stream: Http2Stream, fields: dict[bytes, bytes]) -> None:
+    def _begin(self, connection: ServedConnection, stream: Http2Stream, fields: dict[bytes, bytes]) -> None:
         """Find who answers a call, once it is known that its caller may ask."""
         path = fields.get(b":path", b"")
         if path == _AUTHENTICATE:
-            stream.call = UnaryCall(self, stream, line, *self._answering[path], LOGIN_BYTES_MAX)
+            stream.call = UnaryCall(self, stream, connection, *self._handlers[path], LOGIN_BYTES_MAX)
             return
         try:
-            self._guard.admit(fields.get(b"token"))
+            self._authenticator.admit(fields.get(b"token"))
         except ServedFailure as refused:
-            refuse(stream, refused.refusal)
+            refuse(stream, refused.error)
             return
-        line.trust()
+        connection.trust()
         if self._stop.is_set():
             refuse(stream, errors.STOPPED)
-        elif path in self._answering:
-            stream.call = UnaryCall(self, stream, line, *self._answering[path], MESSAGE_BYTES_MAX)
+        elif path in self._handlers:
+            stream.call = UnaryCall(self, stream, connection, *self._handlers[path], MESSAGE_BYTES_MAX)
         elif path == _KEEP_ALIVE:
             stream.call = KeepAliveStream(self, stream)
         elif path == _WATCH:
@@ -250,7 +255,7 @@ class StoreServer:
         try:
             return encode(answer(decode(method.question, question)))
         except ServedFailure as refused:
-            return refused.refusal
+            return refused.error
         except StoreError as error:
             return make_error(error)
         except WireError as error:

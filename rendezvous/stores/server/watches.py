@@ -48,7 +48,7 @@ class WatchService:
 
     def __init__(self, store: MemoryStore, header: Callable[[int], wire.Header]) -> None:
         self.store = store
-        self.header = header
+        self.make_header = header
         self._page: Page | None = None
         self._encoded: dict[wire.WatchCreateRequest, list[bytes]] = {}
 
@@ -60,7 +60,7 @@ class WatchService:
             watch_id=id, prev_kv=request.prev_kv, fragment=request.fragment, filters=request.filters
         )
         if form not in self._encoded:
-            header = self.header(page.revision)
+            header = self.make_header(page.revision)
             self._encoded[form] = [encode(each) for each in _make_responses(page, id, request, header)]
         return self._encoded[form]
 
@@ -108,7 +108,7 @@ class WatchStream:
     """
 
     def __init__(self, service: WatchService, wake: Callable[[], None]) -> None:
-        self.ended: errors.ServedError | None = None
+        self.end_reason: errors.ServedError | None = None
         self._service = service
         self._wake = wake
         self._ids = itertools.count()
@@ -122,9 +122,9 @@ class WatchStream:
         elif request.cancel_request is not None:
             self._cancel(request.cancel_request.watch_id)
         elif request.progress_request is not None:
-            self._say(wire.WatchResponse(self._header(), _NO_WATCH))
+            self._send(wire.WatchResponse(self._make_header(), _NO_WATCH))
 
-    def next(self) -> bytes | None:
+    def take_next(self) -> bytes | None:
         """The next message; None if there is none now."""
         if not self._queue:
             return None
@@ -132,16 +132,16 @@ class WatchStream:
         self._queued_bytes -= len(message)
         return message
 
-    def tell_progress(self) -> None:
+    def send_progress(self) -> None:
         """Tell those watches that asked for it, and were told nothing since the last time, where the store is."""
         for served in list(self._watches.values()):
             if served.request.progress_notify and served.is_quiet:
-                self._say(wire.WatchResponse(self._header(), served.id))
+                self._send(wire.WatchResponse(self._make_header(), served.id))
             served.is_quiet = True
 
     def end(self, reason: errors.ServedError) -> None:
         """Cancel all watches and forget what was to be told."""
-        self.ended = self.ended or reason
+        self.end_reason = self.end_reason or reason
         for served in self._watches.values():
             if served.watch is not None:
                 served.watch.cancel()
@@ -157,14 +157,14 @@ class WatchStream:
         try:
             keys = decode_range(request.key or b"\0", request.range_end)
         except ServedFailure as refused:
-            self._say(wire.WatchResponse(self._header(), _NO_WATCH, True, True, cancel_reason=str(refused)))
+            self._send(wire.WatchResponse(self._make_header(), _NO_WATCH, True, True, cancel_reason=str(refused)))
             return
         if id in self._watches:
             reason = "mvcc: duplicate watch ID provided on the WatchStream"
-            self._say(wire.WatchResponse(self._header(), _NO_WATCH, True, True, cancel_reason=reason))
+            self._send(wire.WatchResponse(self._make_header(), _NO_WATCH, True, True, cancel_reason=reason))
             return
         served = self._watches[id] = _ServedWatch(id, request)
-        self._say(wire.WatchResponse(self._header(), id, created=True))
+        self._send(wire.WatchResponse(self._make_header(), id, created=True))
         start_revision = max(1, request.start_revision or self._revision + 1)
         served.watch = self._service.store.watch_pages(
             keys, start_revision, lambda page: self._on_page(served, page), lambda error: self._on_lost(served, error)
@@ -175,7 +175,7 @@ class WatchStream:
         if served is not None:
             assert served.watch is not None
             served.watch.cancel()
-            self._say(wire.WatchResponse(self._header(), id, canceled=True))
+            self._send(wire.WatchResponse(self._make_header(), id, canceled=True))
 
     # What the store tells
 
@@ -187,18 +187,20 @@ class WatchStream:
     def _on_lost(self, served: _ServedWatch, error: StoreError) -> None:
         self._watches.pop(served.id, None)
         oldest = error.revision if isinstance(error, Compacted) else 0
-        reason = make_error(error).words
-        self._say(
-            wire.WatchResponse(self._header(), served.id, canceled=True, compact_revision=oldest, cancel_reason=reason)
+        reason = make_error(error).message
+        self._send(
+            wire.WatchResponse(
+                self._make_header(), served.id, canceled=True, compact_revision=oldest, cancel_reason=reason
+            )
         )
 
     # The queue
 
-    def _say(self, response: wire.WatchResponse) -> None:
+    def _send(self, response: wire.WatchResponse) -> None:
         self._add(encode(response))
 
     def _add(self, message: bytes) -> None:
-        if self.ended:
+        if self.end_reason:
             return
         if self._queued_bytes + len(message) > QUEUE_BYTES_MAX and self._queue:
             self.end(errors.TOO_SLOW)
@@ -211,5 +213,5 @@ class WatchStream:
     def _revision(self) -> int:
         return self._service.store.revision
 
-    def _header(self) -> wire.Header:
-        return self._service.header(self._revision)
+    def _make_header(self) -> wire.Header:
+        return self._service.make_header(self._revision)

@@ -24,7 +24,7 @@ def main(names: tuple[str, ...], seconds: float, depth: int, processes: int, lev
     chosen = [name for name in SCOPES if name in names or not names]
     found = 0
     print(f"{'scope':32}{'states':>9}{'transitions':>13}{'depth':>7}{'seconds':>9}  what was reached", flush=True)
-    for result in _results(chosen, seconds * processes, depth, processes, levels):
+    for result in _explore_scopes(chosen, seconds * processes, depth, processes, levels):
         found += bool(result.found)
         print(
             f"{result.scope.name:32}{result.states:>9}{result.transitions:>13}{result.depth:>7}{result.took_s:>9.1f}  "
@@ -41,7 +41,7 @@ def _describe_depth(result: ScopeResult) -> str:
     return f"{'all there is' if result.is_complete else 'a fault' if result.found else 'all to this depth'}; {ends}"
 
 
-def _results(chosen: list[str], cpu_s: float, depth: int, processes: int, levels: bool) -> Iterator[ScopeResult]:
+def _explore_scopes(chosen: list[str], cpu_s: float, depth: int, processes: int, levels: bool) -> Iterator[ScopeResult]:
     """Each scope, those first that take longest."""
     shares = {name: cpu_s * SCOPES[name].share / sum(SCOPES[each].share for each in chosen) for name in chosen}
     tasks = [(SCOPES[name], shares[name], depth, levels) for name in sorted(chosen, key=lambda name: -shares[name])]

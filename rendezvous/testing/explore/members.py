@@ -12,33 +12,33 @@ from rendezvous.stores.contract import Batch, Watch
 from rendezvous.stores.memory.store import MemoryStore
 from rendezvous.testing.explore.offers import STORE, describe_event
 from rendezvous.testing.explore.snapshot import IDS, IDS_PER_NODE, LEASES, REVISIONS
-from rendezvous.testing.simulation.node import Node
+from rendezvous.testing.simulation.node import SimulatedNode
 from rendezvous.testing.simulation.peers import SimulatedPeers
 from rendezvous.testing.simulation.storage import Storage
 
 if TYPE_CHECKING:
-    from rendezvous.testing.explore.world import World
+    from rendezvous.testing.explore.world import ExploredCluster
 
 
-class Chance:
+class DeterministicRandom:
     """Random numbers that depend only on how many the same node has drawn before, so that its tokens have names."""
 
     def __init__(self) -> None:
         self.owner = ""
-        self.drawn: Counter[str] = Counter()
+        self.draw_counts: Counter[str] = Counter()
 
     def random(self) -> float:
-        self.drawn[self.owner] += 1
-        return ((sum(map(ord, self.owner)) << 16) + self.drawn[self.owner]) / 2.0**32
+        self.draw_counts[self.owner] += 1
+        return ((sum(map(ord, self.owner)) << 16) + self.draw_counts[self.owner]) / 2.0**32
 
     def uniform(self, low: float, high: float) -> float:
         return low
 
 
-class SteppedMember(Node):
+class SteppedMember(SimulatedNode):
     """A node whose presence is heard when it is chosen, and whose chance is its own."""
 
-    cluster: World
+    cluster: ExploredCluster
 
     def start(self) -> None:
         self.cluster.random.owner = self.name
@@ -46,9 +46,9 @@ class SteppedMember(Node):
 
     def send(self, *events: Event) -> None:
         self.cluster.random.owner = self.name
-        if self.protocol is not None and self.protocol._next_id < IDS:
+        if self.machine is not None and self.machine._next_id < IDS:
             index = list(self.cluster.nodes).index(self.name)
-            self.protocol._next_id += IDS + IDS_PER_NODE * index
+            self.machine._next_id += IDS + IDS_PER_NODE * index
         super().send(*events)
 
     def send_as(self, presence: SimulatedPeers, event: Event) -> None:
@@ -64,30 +64,34 @@ class SteppedMember(Node):
         super().send_as(presence, event)
 
 
-class Stepped(Storage):
+class SteppedStorage(Storage):
     """The store behind the network, one step at a time."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ExploredCluster) -> None:
         super().__init__(world)
         self._world = world
         self.store = MemoryStore(clock=self._clock, threaded=False, first_lease=LEASES)
         self.store._keyspace.revision = REVISIONS
 
-    def request(self, node: Node, incarnation: int, ask: StoreRequest, send: Callable[[int, Event], None]) -> None:
-        if isinstance(ask.request, Grant):  # nobody else's affair, and its answer tells of nothing else
-            self.serve(node.name, incarnation, ask, send)
+    def request(
+        self, node: SimulatedNode, incarnation: int, store_request: StoreRequest, send: Callable[[int, Event], None]
+    ) -> None:
+        if isinstance(store_request.request, Grant):  # nobody else's affair, and its answer tells of nothing else
+            self.serve(node.name, incarnation, store_request, send)
         else:
-            label = f"the store applies a request of {node.name}: {ask.why}"
-            self._world.offer(ask, label, (STORE,), self.serve, node.name, incarnation, ask, send)
+            label = f"the store applies a request of {node.name}: {store_request.why}"
+            self._world.offer(store_request, label, (STORE,), self.serve, node.name, incarnation, store_request, send)
 
-    def serve(self, name: str, incarnation: int, ask: StoreRequest, send: Callable[[int, Event], None]) -> None:
-        event = self._apply(ask)
-        if not isinstance(ask.request, Revoke):
+    def serve(
+        self, name: str, incarnation: int, store_request: StoreRequest, send: Callable[[int, Event], None]
+    ) -> None:
+        event = self._apply(store_request)
+        if not isinstance(store_request.request, Revoke):
             how = "answered" if isinstance(event, StoreReply) else "refused"
-            self._world.offer(event, f"{name} is {how}: {ask.why}", (name,), send, incarnation, event)
+            self._world.offer(event, f"{name} is {how}: {store_request.why}", (name,), send, incarnation, event)
 
     def follow(
-        self, node: Node, key: str, start_revision: int, incarnation: int, send: Callable[[int, Event], None]
+        self, node: SimulatedNode, key: str, start_revision: int, incarnation: int, send: Callable[[int, Event], None]
     ) -> Watch:
         world, name = self._world, node.name
         line = (name, "watch", "" if world.scope.has_one_stream else key)
@@ -105,9 +109,9 @@ class Stepped(Storage):
         self.deliver()
         return watch
 
-    def apply_late(self, ask: StoreRequest) -> None:
-        self._world.trace(f"the store applies late: {ask.why}")
-        self._apply(ask)
+    def apply_late(self, store_request: StoreRequest) -> None:
+        self._world.trace(f"the store applies late: {store_request.why}")
+        self._apply(store_request)
 
     def end_leases(self) -> None:
         self.store.expire()

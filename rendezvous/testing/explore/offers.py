@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from rendezvous import events
 from rendezvous.events import Event, StoreOutcomeUnknown
-from rendezvous.testing.simulation.node import Node
+from rendezvous.testing.simulation.node import SimulatedNode
 from rendezvous.testing.simulation.processes import SimulatedProcesses
 
 ALL: tuple[str, ...] = ("all",)
@@ -43,7 +43,7 @@ class Offer:
         self.arguments = arguments
         self.put_off = 0
 
-    def order(self, late: Mapping[object, int]) -> tuple[int, str]:
+    def make_sort_key(self, late: Mapping[object, int]) -> tuple[int, str]:
         """Its place in the pool; what one connection carries stays together. `late`: lines that were put off."""
         if type(self.line) is tuple:
             return late.get(self.line, 0), "/".join(self.line)
@@ -72,14 +72,14 @@ def is_void(call: Any, arguments: Sequence[Any], at: float) -> bool:
 def is_known(event: Event, node: Any) -> bool:
     """Whether this member's copy of the store is not older than what a watch or a word tells."""
     if isinstance(event, events.WatchUpdate):
-        protocol = node.protocol
+        protocol = node.machine
         if event.key not in protocol._watched:
             return True
         mirror = protocol.cache
         for change in event.batch.events:
             key, revision = change.item.key, change.item.mod_revision
             read_at = max((at for prefix, at in mirror._read_at.items() if key.startswith(prefix)), default=0)
-            if revision > max(mirror.revision(key), mirror._gone.get(key, 0), read_at):
+            if revision > max(mirror.get_revision(key), mirror._gone.get(key, 0), read_at):
                 return False
         return True
     return False
@@ -88,7 +88,9 @@ def is_known(event: Event, node: Any) -> bool:
 def find_owner(call: Any) -> str:
     """The node that this concerns, if it is one."""
     owner = getattr(call, "__self__", None)
-    return owner.name if isinstance(owner, Node) else owner._node.name if isinstance(owner, SimulatedProcesses) else ""
+    if isinstance(owner, SimulatedProcesses):
+        owner = owner._node
+    return owner.name if isinstance(owner, SimulatedNode) else ""
 
 
 def make_label(call: Any, arguments: tuple[Any, ...]) -> str:

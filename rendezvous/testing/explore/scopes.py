@@ -64,11 +64,11 @@ ANY_ONE = (*((kind, 1) for kind in ONE_OF), ("restart", 1))
 ONE_OF_EACH = (("crash", 1), ("lost answer", 1), ("pause", 1), ("restart", 1))  # a pause beyond the lease ends it
 
 
-def _two(name: str, faults: tuple[tuple[str, int], ...] = ANY_ONE, **more: Any) -> Scope:
+def _make_two_node_scope(name: str, faults: tuple[tuple[str, int], ...] = ANY_ONE, **more: Any) -> Scope:
     return Scope(name=name, shape=ONE_OR_TWO, settings=SETTINGS, faults=faults, faults_max=1, **more)
 
 
-def _three(name: str, **more: Any) -> Scope:
+def _make_three_node_scope(name: str, **more: Any) -> Scope:
     return Scope(name=name, members=3, shape=TWO_OR_THREE, settings=SETTINGS, faults=ONE_OF_EACH, faults_max=3, **more)
 
 
@@ -76,10 +76,10 @@ SCOPES = {
     scope.name: scope
     for scope in (
         Scope(name="two, no fault", shape=TWO, settings=SETTINGS, ends_any_time=True, jumps_max=0, share=2.0),
-        _two("two, any one fault"),
-        _two("two, one fault, 1 detour", begins_running=True, detours_max=1, share=3.0),
-        _two("two, a lease ends early", (("lease", 1),), begins_running=True, detours_max=1),
-        _three("three, three faults"),
-        _three("three, three faults, 0 detours", begins_running=True, detours_max=0, share=2.0),
+        _make_two_node_scope("two, any one fault"),
+        _make_two_node_scope("two, one fault, 1 detour", begins_running=True, detours_max=1, share=3.0),
+        _make_two_node_scope("two, a lease ends early", (("lease", 1),), begins_running=True, detours_max=1),
+        _make_three_node_scope("three, three faults"),
+        _make_three_node_scope("three, three faults, 0 detours", begins_running=True, detours_max=0, share=2.0),
     )
 }

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from rendezvous.testing.explore import snapshot
 from rendezvous.testing.explore.scopes import ANY, Scope
-from rendezvous.testing.explore.world import World
+from rendezvous.testing.explore.world import ExploredCluster
 from rendezvous.testing.invariants.checker import Checker, Violation
 
 CALM_STEPS = 2000
@@ -49,9 +49,9 @@ class ScopeResult:
     record: list[str] = field(default_factory=list)
 
 
-def build(scope: Scope, trace: Callable[[str], None] | None = None) -> World:
+def build(scope: Scope, trace: Callable[[str], None] | None = None) -> ExploredCluster:
     """The world of this scope before anything has happened in it."""
-    world = World(scope, trace or _say_nothing)
+    world = ExploredCluster(scope, trace or _ignore_line)
     world.checker = Checker(world, scope.settings, 0, EXIT_CODES, has_witnesses=False)  # type: ignore[attr-defined]
     world.begin()
     return world
@@ -101,7 +101,7 @@ class _Search:
     def __init__(self, scope: Scope, is_reduced: bool) -> None:
         self.result = ScopeResult(scope=scope)
         self._is_reduced = is_reduced  # not where detours are counted: one order may cost more of them
-        self._table = snapshot.Table()
+        self._table = snapshot.ValueTable()
         root = build(scope)
         name = snapshot.digest(root, self._table)
         self._frontier = {name: _State(0, self._copy(root), AWAKE, AWAKE)}
@@ -131,12 +131,12 @@ class _Search:
         result.states, result.took_s = len(self._parents), time.process_time() - started
         return result
 
-    def _copy(self, world: World) -> bytes:
+    def _copy(self, world: ExploredCluster) -> bytes:
         return zlib.compress(snapshot.dump(world, self._table), 1)
 
     def _visit_level(self, until: float, states: int) -> bool:
         """Make all choices in the states of this level. Whether it was finished."""
-        old, self._table = self._table, snapshot.Table()
+        old, self._table = self._table, snapshot.ValueTable()
         for count, (name, state) in enumerate(self._frontier.items()):
             if time.process_time() > until or len(self._parents) > states:
                 return False
@@ -149,10 +149,10 @@ class _Search:
         gc.collect()
         return True
 
-    def _visit(self, name: bytes, state: _State, old: snapshot.Table) -> None:
+    def _visit(self, name: bytes, state: _State, old: snapshot.ValueTable) -> None:
         result, packed = self.result, zlib.decompress(state.world)
-        world: World = snapshot.load(packed, old)
-        choices = world.choices()
+        world: ExploredCluster = snapshot.load(packed, old)
+        choices = world.list_choices()
         if not choices and world.is_over:
             result.over += 1
         elif not choices and world.jumps_left:
@@ -163,7 +163,7 @@ class _Search:
         elif not name[0] % CALM_EVERY:
             self._end_calmly(state.number, world)
             world = snapshot.load(packed, old)
-            choices = world.choices()
+            choices = world.list_choices()
         labels = Counter(choice.label for choice in choices)
         asleep = set(state.asleep)
         self._asleep[name] = state.asleep
@@ -175,7 +175,7 @@ class _Search:
                 continue
             if not is_fresh:
                 world = snapshot.load(packed, old)
-                choice = world.choices()[index]
+                choice = world.list_choices()[index]
             is_fresh = False
             try:
                 is_local = world.take(choice)
@@ -191,13 +191,13 @@ class _Search:
             if is_local and labels[choice.label] == 1 and self._is_reduced:
                 asleep.add(key)
 
-    def _end_calmly(self, number: int, world: World) -> None:
+    def _end_calmly(self, number: int, world: ExploredCluster) -> None:
         """From here on nothing goes wrong any more: then the job must come to an end."""
-        world.be_calm(CALM_STEPS)
+        world.stop_faults(CALM_STEPS)
         steps: list[str] = []
         what = ""
         try:
-            while not world.is_over and len(steps) < CALM_STEPS and (choice := world.usual()) is not None:
+            while not world.is_over and len(steps) < CALM_STEPS and (choice := world.find_usual_choice()) is not None:
                 steps.append(choice.label)
                 world.take(choice)
         except Exception as error:  # a bug may show as anything
@@ -208,7 +208,7 @@ class _Search:
                 number, "", what or f"L1: no end within {CALM_STEPS} steps of calm; {world.describe_status()}", steps
             )
 
-    def _arrive(self, world: World, parent: int, label: str, asleep: Sleeping) -> None:
+    def _arrive(self, world: ExploredCluster, parent: int, label: str, asleep: Sleeping) -> None:
         """Note the state that a choice has led to, and whatever has to be chosen there that was not yet."""
         name = snapshot.digest(world, self._table)
         number = self._numbers.get(name)
@@ -250,13 +250,13 @@ def play(scope: Scope, schedule: Sequence[str]) -> list[str]:
     try:
         for label in schedule:
             if label == CALM:
-                world.be_calm(CALM_STEPS)
+                world.stop_faults(CALM_STEPS)
                 continue
-            world.take(next(choice for choice in world.choices() if choice.label == label))
+            world.take(next(choice for choice in world.list_choices() if choice.label == label))
     except Exception as error:
         record.append(f"violation of {error}" if isinstance(error, Violation) else repr(error))
     return record
 
 
-def _say_nothing(line: str) -> None:
+def _ignore_line(line: str) -> None:
     """Nobody reads it."""

@@ -36,18 +36,18 @@ IDS_PER_NODE = 1 << 24
 
 # What only people read, what is made anew from the rest, and what the world is made with.
 _UNSEEN: dict[str, frozenset[str]] = {
-    "World": frozenset({
+    "ExploredCluster": frozenset({
         "_heap", "_order", "_trace", "check_end", "check_request", "check_start", "check_step", "counts",
         "network", "now", "on_start", "random", "scope", "settings", "shape",
     }),
-    "SteppedMember": frozenset({"said", "stops", "cluster", "_clock_offset_s"}),
-    "Stepped": frozenset({"_due", "_ended_at", "_broken", "_running_before", "_expiry_at", "_cluster", "fates"}),
+    "SteppedMember": frozenset({"last_status", "stops", "cluster", "_clock_offset_s"}),
+    "SteppedStorage": frozenset({"_due", "_ended_at", "_broken", "_running_before", "_expiry_at", "_cluster", "fates"}),
     "Checker": frozenset({"_cluster", "_settings", "_seed", "_exit_codes", "_witnesses"}),
     "RoundRecord": frozenset({"sealed_at", "stopped_at", "failed_at", "departed_at"}),
     "JobRecord": frozenset({"seen_until", "leases"}),
     "MemberMachine": frozenset({"_last_status", "settings", "rng", "_actions", "secret"}),
     "Leader": frozenset({"_waiting"}),
-    "Join": frozenset({"_trouble"}),
+    "Join": frozenset({"_problem"}),
     "MemoryStore": frozenset({"_changed", "faults", "_thread", "_hub", "_clock"}),
     "Keyspace": frozenset({"_history", "compacted_revision"}),
     "LeaseTable": frozenset({"_due", "_next_id"}),
@@ -55,18 +55,18 @@ _UNSEEN: dict[str, frozenset[str]] = {
     "Link": frozenset({"_last_at"}),
 }  # fmt: skip
 _NOTHING: frozenset[str] = frozenset()
-_kept: dict[type, bool] = {}
+_is_value_by_type: dict[type, bool] = {}
 
 
 def _is_value(kind: type) -> bool:
     """Whether objects of this type never change, and hold nothing that does."""
     if issubclass(kind, tuple):
-        return kind.__name__ != "_Pending"  # which holds functions
+        return kind.__name__ != "_PendingRequest"  # which holds functions
     is_frozen = "__dataclass_fields__" in kind.__dict__ and kind.__setattr__ is not object.__setattr__
     return is_frozen or issubclass(kind, (Page, Exception)) or kind.__name__ in ("Condition", "lock")
 
 
-class Table:
+class ValueTable:
     """The values that the snapshots of one level of a search refer to; it goes when they go."""
 
     def __init__(self) -> None:
@@ -82,10 +82,10 @@ class Table:
         return place
 
 
-_table = Table()  # that of the pickle being read
+_table = ValueTable()  # that of the pickle being read
 
 
-def _value(place: int) -> object:
+def _get_value(place: int) -> object:
     return _table.values[place]
 
 
@@ -93,7 +93,7 @@ def _empty_cell() -> types.CellType:
     return types.CellType()
 
 
-def _function(
+def _make_function(
     code: int, module: str, name: str, defaults: tuple[object, ...] | None, closure: tuple[types.CellType, ...]
 ) -> types.FunctionType:
     body: Any = _table.values[code]
@@ -108,7 +108,7 @@ def _fill(function: types.FunctionType, contents: tuple[object, ...]) -> None:
 
 
 class _Pickler(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, table: Table) -> None:
+    def __init__(self, file: io.BytesIO, table: ValueTable) -> None:
         super().__init__(file, 5)
         self._table = table
 
@@ -116,38 +116,38 @@ class _Pickler(pickle.Pickler):
         kind = type(thing)
         if kind is types.FunctionType:
             if thing.__closure__ is None:  # one that is found under its name, or a lambda
-                return (_value, (self._table.place(thing),)) if "<" in thing.__qualname__ else NotImplemented
+                return (_get_value, (self._table.place(thing),)) if "<" in thing.__qualname__ else NotImplemented
             code = self._table.place(thing.__code__)
             made_of = (code, thing.__module__, thing.__qualname__, thing.__defaults__, thing.__closure__)
             contents = tuple(cell.cell_contents for cell in thing.__closure__)
-            return _function, made_of, contents, None, None, _fill
+            return _make_function, made_of, contents, None, None, _fill
         if kind is types.CellType:
             return _empty_cell, ()
         if kind is itertools.count:
             return itertools.count, (int(repr(thing)[6:-1]),)
-        is_kept = _kept.get(kind)
+        is_kept = _is_value_by_type.get(kind)
         if is_kept is None:
-            is_kept = _kept[kind] = kind is not type and _is_value(kind)
-        return (_value, (self._table.place(thing),)) if is_kept else NotImplemented
+            is_kept = _is_value_by_type[kind] = kind is not type and _is_value(kind)
+        return (_get_value, (self._table.place(thing),)) if is_kept else NotImplemented
 
 
-def dump(world: object, table: Table) -> bytes:
+def dump(world: object, table: ValueTable) -> bytes:
     """A copy of the world, to be read any number of times."""
     file = io.BytesIO()
     _Pickler(file, table).dump(world)
     return file.getvalue()
 
 
-def load(snapshot: bytes, table: Table) -> Any:
+def load(snapshot: bytes, table: ValueTable) -> Any:
     global _table
     _table = table
     return pickle.loads(snapshot)
 
 
-class _Walk:
+class _GraphWalk:
     """Lists the atoms of a graph; those whose name depends on the rest are listed apart, with their places."""
 
-    def __init__(self, table: Table, is_value: bool = False) -> None:
+    def __init__(self, table: ValueTable, is_value: bool = False) -> None:
         self.atoms: list[object] = []
         self.special: list[tuple[int, int | float]] = []
         self.leases: dict[object, int] = {}  # in the order in which they appear
@@ -162,7 +162,7 @@ class _Walk:
         else:
             (_HANDLERS.get(kind) or _find_handler(kind))(self, thing)
 
-    def number(self, thing: int) -> None:
+    def add_number(self, thing: int) -> None:
         if thing < REVISIONS:
             self.atoms.append(thing)
         elif LEASES <= thing < IDS and not self._is_value:
@@ -171,15 +171,15 @@ class _Walk:
             self.special.append((len(self.atoms), thing))
             self.atoms.append(thing)
 
-    def time(self, thing: float) -> None:
+    def add_time(self, thing: float) -> None:
         if abs(thing) > ERA / 2 and not math.isinf(thing):
             self.special.append((len(self.atoms), thing))
         self.atoms.append(thing)
 
-    def show(self, thing: object) -> None:
+    def add_repr(self, thing: object) -> None:
         self.atoms.append(repr(thing))
 
-    def row(self, things: Any) -> None:
+    def add_row(self, things: Any) -> None:
         self.atoms.append("(")
         self.atoms.append(len(things))
         for thing in things:
@@ -188,25 +188,25 @@ class _Walk:
             else:
                 self.walk(thing)
 
-    def bag(self, things: Any) -> None:
-        self.row(sorted(things, key=self._key))
+    def add_set(self, things: Any) -> None:
+        self.add_row(sorted(things, key=self._make_sort_key))
 
-    def mapping(self, things: Any) -> None:
+    def add_mapping(self, things: Any) -> None:
         self.atoms.append("{")
         self.atoms.append(len(things))
         if not things:
             return
-        for key in sorted(things) if type(next(iter(things))) is str else sorted(things, key=self._key):
+        for key in sorted(things) if type(next(iter(things))) is str else sorted(things, key=self._make_sort_key):
             self.walk(key)
             self.walk(things[key])
 
-    def value(self, thing: Any) -> None:
+    def add_value(self, thing: Any) -> None:
         place = self._table.place(thing)
         known = self._table.atoms.get(place)
         if known is None:
-            walk = _Walk(self._table, is_value=True)
+            walk = _GraphWalk(self._table, is_value=True)
             walk.atoms.append(type(thing).__name__)
-            walk.row(thing) if isinstance(thing, tuple) else walk.mapping(_list_fields(thing))
+            walk.add_row(thing) if isinstance(thing, tuple) else walk.add_mapping(_list_fields(thing))
             known = self._table.atoms[place] = (walk.atoms, walk.special)
         base = len(self.atoms)
         self.atoms += known[0]
@@ -225,26 +225,26 @@ class _Walk:
         self.atoms.append(number)
         return True
 
-    def _key(self, thing: Any) -> str:
+    def _make_sort_key(self, thing: Any) -> str:
         if isinstance(thing, int) and LEASES <= thing < IDS:
             return f"{self.leases.get(thing, 1 << 30):010}"
         name = thing if isinstance(thing, str) else getattr(thing, "name", None)
         return name if isinstance(name, str) else repr(thing)
 
-    def function(self, thing: Any) -> None:
+    def add_function(self, thing: Any) -> None:
         if not self.is_again(thing):
             self.atoms.append(thing.__qualname__)
             for cell in thing.__closure__ or ():
                 self.walk(cell.cell_contents)
 
-    def method(self, thing: Any) -> None:
+    def add_method(self, thing: Any) -> None:
         self.atoms.append(thing.__func__.__qualname__)
         self.walk(thing.__self__)
 
-    def nothing(self, thing: object) -> None:
+    def add_type_name(self, thing: object) -> None:
         self.atoms.append(type(thing).__name__)
 
-    def thing(self, thing: Any) -> None:
+    def add_object(self, thing: Any) -> None:
         if self.is_again(thing):
             return
         kind, fields = type(thing), _list_fields(thing)
@@ -273,34 +273,36 @@ def _list_fields(thing: Any) -> dict[str, Any]:
 
 
 _PLAIN = frozenset({str, bytes, bool, type(None)})
-_HANDLERS: dict[type, Callable[[_Walk, Any], None]] = {
-    int: _Walk.number, float: _Walk.time,
-    tuple: _Walk.row, list: _Walk.row, deque: _Walk.row,
-    set: _Walk.bag, frozenset: _Walk.bag,
-    dict: _Walk.mapping, defaultdict: _Walk.mapping, OrderedDict: _Walk.mapping, Counter: _Walk.mapping,
-    itertools.count: _Walk.show, types.FunctionType: _Walk.function, types.MethodType: _Walk.method,
+_HANDLERS: dict[type, Callable[[_GraphWalk, Any], None]] = {
+    int: _GraphWalk.add_number, float: _GraphWalk.add_time,
+    tuple: _GraphWalk.add_row, list: _GraphWalk.add_row, deque: _GraphWalk.add_row,
+    set: _GraphWalk.add_set, frozenset: _GraphWalk.add_set,
+    dict: _GraphWalk.add_mapping, defaultdict: _GraphWalk.add_mapping,
+    OrderedDict: _GraphWalk.add_mapping, Counter: _GraphWalk.add_mapping,
+    itertools.count: _GraphWalk.add_repr, types.FunctionType: _GraphWalk.add_function,
+    types.MethodType: _GraphWalk.add_method,
 }  # fmt: skip
-_OPAQUE = frozenset({"MemoryWatch", "Chance", "Condition", "lock", "Shape", "Settings", "Spec"})
+_OPAQUE = frozenset({"MemoryWatch", "DeterministicRandom", "Condition", "lock", "Shape", "Settings", "Spec"})
 
 
-def _find_handler(kind: type) -> Callable[[_Walk, Any], None]:
+def _find_handler(kind: type) -> Callable[[_GraphWalk, Any], None]:
     """How things of a type that was not met before are listed."""
-    handler: Callable[[_Walk, Any], None]
+    handler: Callable[[_GraphWalk, Any], None]
     if kind.__name__ in _OPAQUE or issubclass(kind, type):
-        handler = _Walk.nothing
+        handler = _GraphWalk.add_type_name
     elif isinstance({}.keys(), kind):
-        handler = _Walk.bag
+        handler = _GraphWalk.add_set
     elif issubclass(kind, tuple) and not _is_value(kind):
-        handler = _Walk.row
+        handler = _GraphWalk.add_row
     else:
-        handler = _Walk.value if _is_value(kind) else _Walk.thing
+        handler = _GraphWalk.add_value if _is_value(kind) else _GraphWalk.add_object
     _HANDLERS[kind] = handler
     return handler
 
 
-def digest(world: Any, table: Table) -> bytes:
+def digest(world: Any, table: ValueTable) -> bytes:
     """The name of the world's state."""
-    walk = _Walk(table)
+    walk = _GraphWalk(table)
     walk.walk(world)
     walk.walk(_list_history(world))
     atoms, now = walk.atoms, world.now
@@ -314,7 +316,7 @@ def _list_history(world: Any) -> list[object]:
     """What a watch may be told that begins where an answer under way says."""
     under_way = (getattr(thing, "answer", None) for offer in world.pool for thing in offer.arguments)
     oldest = min((answer.revision for answer in under_way if isinstance(answer, TxnResult)), default=1 << 62)
-    return [page.batch for page in world.storage.store._keyspace.pages_from(oldest + 1)]
+    return [page.batch for page in world.storage.store._keyspace.list_pages_from(oldest + 1)]
 
 
-__all__ = ["ERA", "GRID", "IDS", "IDS_PER_NODE", "LEASES", "REVISIONS", "Table", "digest", "dump", "load"]
+__all__ = ["ERA", "GRID", "IDS", "IDS_PER_NODE", "LEASES", "REVISIONS", "ValueTable", "digest", "dump", "load"]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rendezvous.events import StoreOutcomeUnknown, StoreReply, StoreRequest
-from rendezvous.testing.explore.members import Chance, Stepped, SteppedMember
+from rendezvous.testing.explore.members import DeterministicRandom, SteppedMember, SteppedStorage
 from rendezvous.testing.explore.offers import (
     ALL,
     STORE,
@@ -31,25 +31,25 @@ from rendezvous.testing.explore.offers import (
 )
 from rendezvous.testing.explore.scopes import ANY, Scope
 from rendezvous.testing.explore.snapshot import ERA, GRID
-from rendezvous.testing.simulation.cluster import Cluster
-from rendezvous.testing.simulation.network import Network
+from rendezvous.testing.simulation.cluster import SimulatedCluster
+from rendezvous.testing.simulation.network import NetworkModel
 
 SOON_S = 0.1  # a presence network's own delays up to this are none
 LATE_S = 3.0  # how much later a request is applied that was held up
 PAUSE_S = 12.0  # beyond every lease
 
 
-class World(Cluster):
+class ExploredCluster(SimulatedCluster):
     random: Any
-    storage: Stepped
+    storage: SteppedStorage
     nodes: dict[str, SteppedMember]  # type: ignore[assignment]
 
     def __init__(self, scope: Scope, trace: Callable[[str], None]) -> None:
         super().__init__(
-            random=Chance(),  # type: ignore[arg-type]
+            random=DeterministicRandom(),  # type: ignore[arg-type]
             settings=scope.settings,
             shape=scope.shape,
-            network=Network(delay_s=(0.0, 0.0), expiry_late_s=(0.0, 1.0)),
+            network=NetworkModel(delay_s=(0.0, 0.0), expiry_late_s=(0.0, 1.0)),
             trace=trace,
         )
         self.now = ERA
@@ -57,13 +57,13 @@ class World(Cluster):
         self.stop_s = 0.0
         self.pool: list[Offer] = []
         self.timers: list[tuple[float, Callable[..., object], tuple[Any, ...]]] = []
-        self.left = dict(scope.faults)  # of each fault, how often it may happen yet
+        self.faults_left_by_kind = dict(scope.faults)  # of each fault, how often it may happen yet
         self.faults_left = scope.faults_max
         self.jumps_left = scope.jumps_max
         self.detours_left = ANY
         self.slow: list[str] = []  # nodes that hear of nothing while others do
         self._inner: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
-        self.storage = Stepped(self)
+        self.storage = SteppedStorage(self)
         for name in "abcdefg"[: scope.members]:
             self.nodes[name] = SteppedMember(self, name)
 
@@ -72,8 +72,10 @@ class World(Cluster):
         for name in names if self.scope.starts_together else names[:1]:
             self.nodes[name].start()
         self._settle()
-        while self.scope.begins_running and not self.does_run:
-            self.take(next(choice for choice in self._choices() if not choice.is_fault and SUCCEED not in choice.label))
+        while self.scope.begins_running and not self.is_running:
+            self.take(
+                next(choice for choice in self._list_choices() if not choice.is_fault and SUCCEED not in choice.label)
+            )
         self.jumps_left, self.detours_left = self.scope.jumps_max, self.scope.detours_max
 
     # --- what the simulation asks for ---
@@ -83,7 +85,7 @@ class World(Cluster):
     ) -> None:
         self.pool.append(Offer(line, label, touched, call, arguments))
 
-    def at(self, time: float, call: Callable[..., object], *arguments: Any) -> None:
+    def call_at(self, time: float, call: Callable[..., object], *arguments: Any) -> None:
         time = math.ceil(time * GRID) / GRID
         is_inner = call.__module__.endswith(".peers")
         if call.__qualname__ == "Storage._expire":
@@ -116,7 +118,7 @@ class World(Cluster):
         late: dict[object, int] = {
             offer.line: offer.put_off for offer in self.pool if type(offer.line) is tuple and offer.put_off
         }
-        self.pool.sort(key=lambda offer: (any(name in self.slow for name in offer.touched), *offer.order(late)))
+        self.pool.sort(key=lambda offer: (any(name in self.slow for name in offer.touched), *offer.make_sort_key(late)))
         self.timers = [timer for timer in self.timers if not is_void(timer[1], timer[2], timer[0])]
         self.timers.sort(key=lambda timer: (timer[0], timer[1].__qualname__, find_owner(timer[1])))
 
@@ -133,18 +135,18 @@ class World(Cluster):
 
     # --- choosing ---
 
-    def choices(self) -> list[ScheduleChoice]:
+    def list_choices(self) -> list[ScheduleChoice]:
         """What may happen next: all, or, where detours are counted, the usual, faults, and what puts the usual off."""
-        found = self._choices()
+        found = self._list_choices()
         if self.scope.detours_max == ANY:
             return found
-        usual = self.usual(found)
+        usual = self.find_usual_choice(found)
         chosen = [choice for choice in found if choice.is_fault or choice is usual]
         if self.detours_left and usual is not None:
-            chosen += self._detours(usual, found)
+            chosen += self._list_detours(usual, found)
         return chosen
 
-    def _detours(self, usual: ScheduleChoice, found: Sequence[ScheduleChoice]) -> list[ScheduleChoice]:
+    def _list_detours(self, usual: ScheduleChoice, found: Sequence[ScheduleChoice]) -> list[ScheduleChoice]:
         """Let what is next wait for all that is or comes under way, or a node for all others, or choose at rest."""
         if not self.pool:
             others = [choice for choice in found if not choice.is_fault and choice is not usual]
@@ -162,24 +164,24 @@ class World(Cluster):
     def _put_off(self, late: Offer) -> None:
         late.put_off = 1 + max(offer.put_off for offer in self.pool)
 
-    def usual(self, choices: Sequence[ScheduleChoice] | None = None) -> ScheduleChoice | None:
+    def find_usual_choice(self, choices: Sequence[ScheduleChoice] | None = None) -> ScheduleChoice | None:
         """What happens next in the calmest of all schedules: what was under way first, at rest the end of the work."""
-        return next((choice for choice in choices or self._choices() if not choice.is_fault), None)
+        return next((choice for choice in choices or self._list_choices() if not choice.is_fault), None)
 
-    def _choices(self) -> list[ScheduleChoice]:
+    def _list_choices(self) -> list[ScheduleChoice]:
         found: list[ScheduleChoice] = []
         if self.is_over:
-            return [choice for node in self.nodes.values() for choice in self._starts(node)]
+            return [choice for node in self.nodes.values() for choice in self._list_starts(node)]
         lines = []
         for index, offer in enumerate(self.pool):
             if offer.line is None or offer.line not in lines:
                 lines.append(offer.line)
                 found.append(ScheduleChoice(offer.label, offer.touched, self._take, (index,)))
                 if self.faults_left and isinstance(offer.line, (StoreRequest, StoreReply)):
-                    found += self._fates(index, offer)
+                    found += self._list_fates(index, offer)
         for node in self.nodes.values():
-            found += self._starts(node) or self._choices_of(node)
-        due_at = self._due_at()
+            found += self._list_starts(node) or self._list_node_choices(node)
+        due_at = self._find_due_at()
         is_due = due_at <= self.now
         if is_due:
             found.append(ScheduleChoice("the store ends the leases that are due", ALL, self.storage.end_leases))
@@ -187,48 +189,50 @@ class World(Cluster):
             found.append(ScheduleChoice(f"{due_at - self.now:.3f} s pass", ALL, self._jump))
         return found
 
-    def _starts(self, node: SteppedMember) -> list[ScheduleChoice]:
+    def _list_starts(self, node: SteppedMember) -> list[ScheduleChoice]:
         """Its first start, once those before it have started: by symmetry that is no loss."""
         is_next = node.presence is None and all(
             other.presence is not None for other in self.nodes.values() if other.name < node.name
         )
         return [ScheduleChoice(f"{node.name} starts", ALL, node.start)] if is_next else []
 
-    def _choices_of(self, node: SteppedMember) -> list[ScheduleChoice]:
+    def _list_node_choices(self, node: SteppedMember) -> list[ScheduleChoice]:
         found: list[ScheduleChoice] = []
         name, running = node.name, node.running
         if running is not None and not node.processes.has_finished:
             # The checker looks at both when something is written.
             if not self.pool or self.scope.ends_any_time:
                 found.append(ScheduleChoice(f"{SUCCEED} {name}", (name, STORE), node.processes.succeed))
-            found += self._fault("fail", f"a worker of {name} fails", node.processes.fail)
+            found += self._list_fault("fail", f"a worker of {name} fails", node.processes.fail)
         if node.is_up and not node.is_frozen:
-            lease = node.protocol.lease.lease if node.protocol is not None else None
-            found += self._fault("crash", f"the agent of {name} is killed", node.crash)
-            found += self._fault("power", f"{name} loses its power", node.power_off)
-            found += self._fault("pause", f"{name} is paused", node.pause, PAUSE_S)
+            lease = node.machine.lease.lease if node.machine is not None else None
+            found += self._list_fault("crash", f"the agent of {name} is killed", node.crash)
+            found += self._list_fault("power", f"{name} loses its power", node.power_off)
+            found += self._list_fault("pause", f"{name} is paused", node.pause, PAUSE_S)
             if not node.is_told_to_leave:
-                found += self._fault("leave", f"{name} is told to leave", node.leave)
+                found += self._list_fault("leave", f"{name} is told to leave", node.leave)
             if node.has_watches:
-                found += self._fault("deafen", f"{name} loses its watches", node.deafen)
-            if lease is not None and lease in self.storage.store.leases():
-                found += self._fault("lease", f"the store ends the lease of {name}", self.storage.end_lease, lease)
+                found += self._list_fault("deafen", f"{name} loses its watches", node.deafen)
+            if lease is not None and lease in self.storage.store.list_leases():
+                found += self._list_fault("lease", f"the store ends the lease of {name}", self.storage.end_lease, lease)
         elif not node.is_up and running is None and node.ended is None:
-            found += self._fault("restart", f"{name} starts again", node.start)
+            found += self._list_fault("restart", f"{name} starts again", node.start)
         return found
 
-    def _fault(self, kind: str, label: str, strike: Callable[..., object], *arguments: object) -> list[ScheduleChoice]:
+    def _list_fault(
+        self, kind: str, label: str, inject: Callable[..., object], *arguments: object
+    ) -> list[ScheduleChoice]:
         """This fault, if it may still happen."""
 
-        def struck() -> None:
-            self.left[kind] -= 1
+        def apply_fault() -> None:
+            self.faults_left_by_kind[kind] -= 1
             self.faults_left -= kind != "restart"
-            strike(*arguments)
+            inject(*arguments)
 
-        may_be = self.left.get(kind) and (self.faults_left or kind == "restart")
-        return [ScheduleChoice(label, ALL, struck, (), True)] if may_be else []
+        may_be = self.faults_left_by_kind.get(kind) and (self.faults_left or kind == "restart")
+        return [ScheduleChoice(label, ALL, apply_fault, (), True)] if may_be else []
 
-    def _fates(self, index: int, offer: Offer) -> list[ScheduleChoice]:
+    def _list_fates(self, index: int, offer: Offer) -> list[ScheduleChoice]:
         """What may become of a request besides being applied, or of an answer besides being heard."""
         is_request = isinstance(offer.line, StoreRequest)
         if is_request:
@@ -238,22 +242,22 @@ class World(Cluster):
 
         def lose() -> None:
             del self.pool[index]
-            self.later(self.settings.call_limit_s, send, incarnation, StoreOutcomeUnknown(ask.id))
+            self.call_later(self.settings.call_limit_s, send, incarnation, StoreOutcomeUnknown(ask.id))
 
         def hold_up() -> None:
             lose()
-            self.later(LATE_S, self.storage.apply_late, ask)
+            self.call_later(LATE_S, self.storage.apply_late, ask)
 
         what = offer.label.removeprefix("the store applies ")
         if not is_request:
-            return self._fault("lost answer", f"lost: {what}", lose)
-        lost = self._fault("lost request", f"lost: {what}", lose)
-        return lost + self._fault("late request", f"late by {LATE_S:g} s: {what}", hold_up)
+            return self._list_fault("lost answer", f"lost: {what}", lose)
+        lost = self._list_fault("lost request", f"lost: {what}", lose)
+        return lost + self._list_fault("late request", f"late by {LATE_S:g} s: {what}", hold_up)
 
-    def be_calm(self, jumps: int) -> None:
+    def stop_faults(self, jumps: int) -> None:
         """No fault any more, and so much time."""
         self.trace("--- nothing goes wrong any more")
-        self.faults_left, self.left, self.jumps_left = 0, {}, jumps
+        self.faults_left, self.faults_left_by_kind, self.jumps_left = 0, {}, jumps
 
     def take(self, choice: ScheduleChoice) -> bool:
         """Let this happen. Whether it concerned nobody but those that the choice touches."""
@@ -273,13 +277,13 @@ class World(Cluster):
         offer = self.pool.pop(index)
         offer.call(*offer.arguments)
 
-    def _due_at(self) -> float:
+    def _find_due_at(self) -> float:
         """When something happens next, if nothing is under way."""
-        deadline = self.storage.store.next_deadline()
+        deadline = self.storage.store.find_next_deadline()
         return min(self.timers[0][0] if self.timers else math.inf, math.inf if deadline is None else deadline)
 
     def _jump(self) -> None:
-        self.now = math.ceil(self._due_at() * GRID) / GRID
+        self.now = math.ceil(self._find_due_at() * GRID) / GRID
         self.jumps_left -= 1
         due = [timer for timer in self.timers if timer[0] <= self.now]
         self.timers = [timer for timer in self.timers if timer[0] > self.now]
@@ -289,7 +293,7 @@ class World(Cluster):
     # --- what it looks like ---
 
     @property
-    def does_run(self) -> bool:
+    def is_running(self) -> bool:
         """Whether all run, and nothing is under way."""
         return not self.pool and all(node.running is not None for node in self.nodes.values())
 

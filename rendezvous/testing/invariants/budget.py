@@ -18,11 +18,11 @@ ROUNDED_S = 0.0021  # ages are kept in milliseconds, and two of them are compare
 Fail = Callable[[str, object], None]
 
 
-class AskedRound(NamedTuple):
+class SealRequest(NamedTuple):
     """A seal as its writer asked for it: who, when, and when it was told of the seal and the stop before it.
 
     `gone`: members that it had been told are gone, and when; `statuses`: when it was told of each member's status;
-    `word_at`: when it last said that it could not reach the store.
+    `acknowledged_at`: when it last said that it could not reach the store.
     """
 
     node: str
@@ -31,22 +31,22 @@ class AskedRound(NamedTuple):
     stop_seen_at: float
     gone: Mapping[str, float]
     statuses: Mapping[str, float]
-    word_at: float
+    acknowledged_at: float
 
 
 class BudgetModel:
     """`name_of`: the node of a member, by name and boot id."""
 
-    def __init__(self, settings: Settings, name_of: Callable[[str], str], fail: Fail) -> None:
+    def __init__(self, settings: Settings, find_node_name: Callable[[str], str], fail: Fail) -> None:
         self._settings = settings
-        self._name_of = name_of
+        self._find_node_name = find_node_name
         self._fail = fail
 
-    def check(self, seal: Seal, last: RoundRecord, asked: AskedRound, lost: Collection[str]) -> None:
+    def check(self, seal: Seal, last: RoundRecord, request: SealRequest, lost: Collection[str]) -> None:
         """The seal of the next round, against the one before and what befell its round. `lost`: not by leaving."""
         prior, settings = last.seal, self._settings
-        seen_at = self._seen_at(seal, prior, asked)
-        elapsed_s = asked.at - seen_at
+        seen_at = self._find_seen_at(seal, prior, request)
+        elapsed_s = request.at - seen_at
         charged = seal.restart_count - prior.restart_count
         if len(seal.charge_ages_s) != seal.restart_count:
             self._fail("S5", f"{seal.restart_count} restarts, {len(seal.charge_ages_s)} times of them")
@@ -55,19 +55,19 @@ class BudgetModel:
             carried = carried[:charged]
         self._compare("S5", "charges", seal.charge_ages_s[: len(carried)], carried)
         # A charge is made at the moment of the decision, so its age says when that was.
-        decided_at = asked.at - seal.charge_ages_s[-1] if charged > 0 else asked.at
+        decided_at = request.at - seal.charge_ages_s[-1] if charged > 0 else request.at
         if charged > 0:
-            self._check_charged(seal, last, asked, decided_at)
+            self._check_charged(seal, last, request, decided_at)
         since = seen_at - prior.provisional_age_s
-        self._check_provisional(seal, last, asked, charged, decided_at, since)
+        self._check_provisional(seal, last, request, charged, decided_at, since)
         self._check_ports(seal, last, charged)
-        fresh_losses = self._check_losses(seal, last, asked, elapsed_s, lost)
-        self._check_failures(seal, last, asked, elapsed_s, charged, decided_at)
+        fresh_losses = self._check_losses(seal, last, request, elapsed_s, lost)
+        self._check_failures(seal, last, request, elapsed_s, charged, decided_at)
         # Decided earlier, once the round was stopped: who sat out then may not any more.
         nodes = {node for node, _ in fresh_losses}
         futile = [
             bool(nodes & list_quarantined(seal, settings, ago_s).keys())
-            for ago_s in (0.0, asked.at - asked.stop_seen_at)
+            for ago_s in (0.0, request.at - request.stop_seen_at)
         ]
         ran_s = last.stop.ran_s if last.stop is not None else 0.0
         wanted = {
@@ -82,39 +82,41 @@ class BudgetModel:
             pause_s = settings.backoff_first_s
             for _ in range(seal.short_rounds - 2):
                 pause_s = min(2 * pause_s, settings.backoff_max_s)
-            if asked.at < asked.stop_seen_at + min(pause_s, settings.backoff_max_s) - ROUNDED_S:
+            if request.at < request.stop_seen_at + min(pause_s, settings.backoff_max_s) - ROUNDED_S:
                 self._fail(
-                    "S5", f"{seal.short_rounds} short rounds, and a pause of {asked.at - asked.stop_seen_at:g} s"
+                    "S5", f"{seal.short_rounds} short rounds, and a pause of {request.at - request.stop_seen_at:g} s"
                 )
 
-    def _seen_at(self, seal: Seal, prior: Seal, asked: AskedRound) -> float:
+    def _find_seen_at(self, seal: Seal, prior: Seal, request: SealRequest) -> float:
         """From when on the writer has counted: of the times when it was told of the last seal, that which fits best."""
 
-        ages = _ages(seal)
+        ages = _list_ages(seal)
 
         def count(seen_at: float) -> int:
-            return sum(any(abs(old + asked.at - seen_at - age) <= ROUNDED_S for age in ages) for old in _ages(prior))
+            return sum(
+                any(abs(old + request.at - seen_at - age) <= ROUNDED_S for age in ages) for old in _list_ages(prior)
+            )
 
-        return max(asked.seal_seen_at, key=count, default=-math.inf)
+        return max(request.seal_seen_at, key=count, default=-math.inf)
 
     def _compare(self, letter: str, what: str, found: Sequence[float], wanted: Sequence[float]) -> None:
         if len(found) != len(wanted) or any(abs(a - b) > ROUNDED_S for a, b in zip(found, wanted, strict=False)):
             self._fail(letter, f"the ages of {what} are {list(found)}, they should be {wanted}")
 
-    def _check_charged(self, seal: Seal, last: RoundRecord, asked: AskedRound, decided_at: float) -> None:
+    def _check_charged(self, seal: Seal, last: RoundRecord, request: SealRequest, decided_at: float) -> None:
         settings = self._settings
-        ages = [age - (asked.at - decided_at) for age in seal.charge_ages_s[:-1]]
+        ages = [age - (request.at - decided_at) for age in seal.charge_ages_s[:-1]]
         spent = sum(1 for age in ages if age <= settings.restart_window_s - ROUNDED_S)
         if spent >= settings.max_restarts:
             self._fail("S5", f"restart {spent + 1} within the window, {settings.max_restarts} are allowed")
-        departed = [m for m in last.active - last.succeeded if asked.gone.get(m, math.inf) < decided_at - ROUNDED_S]
+        departed = [m for m in last.active - last.succeeded if request.gone.get(m, math.inf) < decided_at - ROUNDED_S]
         if departed:
             self._fail("S5", f"round {last.seal.round} is charged though {len(departed)} of its members are known gone")
         if not last.failed_at:
             self._fail("S5", f"round {last.seal.round} is charged, and nobody had failed")
 
     def _check_provisional(
-        self, seal: Seal, last: RoundRecord, asked: AskedRound, charged: int, decided_at: float, since: float
+        self, seal: Seal, last: RoundRecord, request: SealRequest, charged: int, decided_at: float, since: float
     ) -> None:
         """A charge may be taken back for `settle_s` after its failure, at `since`, and no longer."""
         prior, settle_s = last.seal, self._settings.settle_s
@@ -124,19 +126,21 @@ class BudgetModel:
                 self._fail("S5", f"{-charged} restarts given back {first_s:g} s after round {prior.provisional_round}")
         failed_at = min(last.failed_at.values(), default=math.inf)
         if seal.provisional_round == last.seal.round and charged == 1:
-            age_s = seal.provisional_age_s - (asked.at - decided_at)
-            if age_s > settle_s + ROUNDED_S or asked.at - seal.provisional_age_s < failed_at - ROUNDED_S:
+            age_s = seal.provisional_age_s - (request.at - decided_at)
+            if age_s > settle_s + ROUNDED_S or request.at - seal.provisional_age_s < failed_at - ROUNDED_S:
                 self._fail("S5", f"the charge of round {last.seal.round} is provisional after {age_s:g} s")
         elif seal.provisional_round:
             if charged or seal.provisional_round != prior.provisional_round:
                 self._fail("S5", f"round {seal.provisional_round} is provisional, {charged} charged")
-            self._compare("S5", "the provisional charge", [asked.at - seal.provisional_age_s], [since])
-            if asked.stop_seen_at - since > settle_s + ROUNDED_S:
+            self._compare("S5", "the provisional charge", [request.at - seal.provisional_age_s], [since])
+            if request.stop_seen_at - since > settle_s + ROUNDED_S:
                 self._fail("S5", f"the charge of round {seal.provisional_round} is provisional for ever")
         elif charged == 1 and decided_at - failed_at <= settle_s - ROUNDED_S:
             self._fail("S5", f"the charge of round {last.seal.round} is final {decided_at - failed_at:g} s after it")
-        elif not charged and prior.provisional_round and asked.at - since <= settle_s - ROUNDED_S:
-            self._fail("S5", f"the charge of round {prior.provisional_round} is final {asked.at - since:g} s after it")
+        elif not charged and prior.provisional_round and request.at - since <= settle_s - ROUNDED_S:
+            self._fail(
+                "S5", f"the charge of round {prior.provisional_round} is final {request.at - since:g} s after it"
+            )
 
     def _check_ports(self, seal: Seal, last: RoundRecord, charged: int) -> None:
         count, before = seal.port_taken_rounds, last.seal.port_taken_rounds
@@ -150,51 +154,51 @@ class BudgetModel:
         self,
         seal: Seal,
         last: RoundRecord,
-        asked: AskedRound,
+        request: SealRequest,
         elapsed_s: float,
         lost: Collection[str],
     ) -> list[tuple[str, float]]:
         """The losses that are new in this seal, as marks against nodes."""
         carried = [(node, age + elapsed_s) for node, age in last.seal.losses]
-        fresh = self._after(seal.losses, self._drop_old(carried, seal), "losses")
+        fresh = self._find_new(seal.losses, self._drop_old(carried, seal), "losses")
         for node, age_s in fresh:
-            went = min((at for m, at in last.departed_at.items() if self._name_of(m) == node), default=math.inf)
-            if went > asked.at - age_s + ROUNDED_S:
+            went = min((at for m, at in last.departed_at.items() if self._find_node_name(m) == node), default=math.inf)
+            if went > request.at - age_s + ROUNDED_S:
                 self._fail("S5", f"{node} is said to be lost {age_s:g} s ago, it departed at {went:.3f}")
         marked = {node for node, _ in fresh}
         for member_id in (last.active - last.succeeded) & set(lost):
-            is_known = asked.gone.get(member_id, math.inf) < asked.stop_seen_at
-            if is_known and self._name_of(member_id) not in marked:
-                self._fail("S5", f"{self._name_of(member_id)} was lost, and no mark is in the seal: {fresh}")
+            is_known = request.gone.get(member_id, math.inf) < request.stop_seen_at
+            if is_known and self._find_node_name(member_id) not in marked:
+                self._fail("S5", f"{self._find_node_name(member_id)} was lost, and no mark is in the seal: {fresh}")
         return fresh
 
     def _check_failures(
-        self, seal: Seal, last: RoundRecord, asked: AskedRound, elapsed_s: float, charged: int, decided_at: float
+        self, seal: Seal, last: RoundRecord, request: SealRequest, elapsed_s: float, charged: int, decided_at: float
     ) -> None:
         before = last.seal.first_failures
         if charged < 0:
             before = tuple(mark for mark in before if mark[2] > last.seal.provisional_age_s)
         carried = [(f"{node} #{rank}", age + elapsed_s) for node, rank, age in before]
         now = [(f"{node} #{rank}", age) for node, rank, age in seal.first_failures]
-        fresh = self._after(now, self._drop_old(carried, seal), "first failures")
+        fresh = self._find_new(now, self._drop_old(carried, seal), "first failures")
         if len(fresh) > 1 or (fresh and charged != 1):
             self._fail("S9", f"{fresh} are new first failures with {charged} restarts charged")
         failed = {m: s for m, s in last.statuses.items() if s.outcome == "failed" and m in last.active}
-        known = [m for m in failed if asked.statuses.get(m, math.inf) <= decided_at]
+        known = [m for m in failed if request.statuses.get(m, math.inf) <= decided_at]
         if charged == 1 and known and len(known) == len(failed):
             first = min(known, key=lambda m: (failed[m].is_peer_loss, last.failed_revisions[m]))
             status = failed[first]
-            wanted = [] if status.is_peer_loss else [f"{self._name_of(first)} #{status.rank}"]
+            wanted = [] if status.is_peer_loss else [f"{self._find_node_name(first)} #{status.rank}"]
             if [name for name, _ in fresh] != wanted:
                 self._fail("S9", f"blamed are {fresh}, the first failure was {wanted}")
 
-    def _drop_old(self, marks: Sequence[tuple[str, float]], seal: Seal) -> Iterator[tuple[str, float, bool]]:
+    def _drop_old(self, strikes: Sequence[tuple[str, float]], seal: Seal) -> Iterator[tuple[str, float, bool]]:
         """Marks that go on, and whether they may be left out, since they will never matter again."""
         settings = self._settings
         limit_s = settings.quarantine_window_s + settings.quarantine_max_s
-        return ((name, age, age > limit_s - ROUNDED_S) for name, age in marks)
+        return ((name, age, age > limit_s - ROUNDED_S) for name, age in strikes)
 
-    def _after(
+    def _find_new(
         self, found: Sequence[tuple[str, float]], carried: Iterator[tuple[str, float, bool]], what: str
     ) -> list[tuple[str, float]]:
         """What stands behind the marks that were carried on; all of these must be there."""
@@ -207,7 +211,7 @@ class BudgetModel:
         return rest
 
 
-def _ages(seal: Seal) -> list[float]:
+def _list_ages(seal: Seal) -> list[float]:
     losses, failures = [age for _, age in seal.losses], [age for _, _, age in seal.first_failures]
     return [*seal.charge_ages_s, *losses, *failures]
 

@@ -21,13 +21,13 @@ from rendezvous.machine import MemberMachine
 from rendezvous.records import Assignment, Seal, Spares, Status, Stop, Verdict
 from rendezvous.settings import Settings
 from rendezvous.stores.contract import Batch, Get, KeyEvent
-from rendezvous.testing.invariants.deadlines import Deadlines
-from rendezvous.testing.invariants.guards import missing_guards
+from rendezvous.testing.invariants.deadlines import DeadlineChecks
+from rendezvous.testing.invariants.guards import find_missing_guards
 from rendezvous.testing.invariants.history import JobRecord, RoundRecord
-from rendezvous.testing.invariants.seals import Seals
-from rendezvous.testing.invariants.warrants import Warrants
+from rendezvous.testing.invariants.seals import SealChecks
+from rendezvous.testing.invariants.warrants import PermissionChecks
 from rendezvous.testing.invariants.witness import Witness
-from rendezvous.testing.simulation.cluster import PREFIX, Cluster, Node, Running
+from rendezvous.testing.simulation.cluster import PREFIX, Running, SimulatedCluster, SimulatedNode
 
 EXIT_CODES = (137,)  # what an agent may end with of its own, without the job's verdict
 
@@ -45,7 +45,7 @@ class Checker:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: SimulatedCluster,
         settings: Settings,
         seed: int,
         exit_codes: Sequence[int] = EXIT_CODES,
@@ -60,9 +60,9 @@ class Checker:
         self._job = JobRecord()  # that of the event being looked at, else the last one
         self._has_witnesses = has_witnesses
         self._witnesses: dict[MemberMachine, Witness] = {}
-        self._deadlines = Deadlines(cluster, settings, self.fail)
-        self._warrants = Warrants(cluster, settings, self._deadlines, self.fail)
-        self._seals = Seals(cluster, settings, self._deadlines, self.fail, has_witnesses)
+        self._deadlines = DeadlineChecks(cluster, settings, self.fail)
+        self._permissions = PermissionChecks(cluster, settings, self._deadlines, self.fail)
+        self._seals = SealChecks(cluster, settings, self._deadlines, self.fail, has_witnesses)
         cluster.check_start = self.check_start
         cluster.check_step = self.check_step
         cluster.check_end = self.check_end
@@ -71,7 +71,7 @@ class Checker:
             f"/{PREFIX}/",
             prefix=True,
             start_revision=1,
-            on_batch=self._see,
+            on_batch=self._observe,
             on_lost=lambda error: self.fail("S10", error),
         )
 
@@ -89,16 +89,16 @@ class Checker:
 
     # --- the store ---
 
-    def _see(self, batch: Batch) -> None:
+    def _observe(self, batch: Batch) -> None:
         if self.is_removed:
             return
         for event in batch.events:
             parts = event.item.key.split("/", 4)
             if len(parts) == 5:
                 self._job = self._jobs[parts[3]]
-                self._see_event(parts[4], event)
+                self._observe_event(parts[4], event)
 
-    def _see_event(self, name: str, event: KeyEvent) -> None:
+    def _observe_event(self, name: str, event: KeyEvent) -> None:
         job = self._job
         kind, _, rest = name.partition("/")
         if event.kind == "delete":
@@ -122,11 +122,11 @@ class Checker:
             if job.last is not None:
                 job.last.lost.discard(rest)
         elif kind == "status":
-            self._see_status(rest, event)
+            self._observe_status(rest, event)
         elif name == "ctl/verdict":
-            self._see_verdict(event)
+            self._observe_verdict(event)
         elif name == "ctl/round":
-            self._see_seal(event)
+            self._observe_seal(event)
         elif name == "ctl/stop" and job.last is not None:
             stop = records.decode(Stop, event.item.value, event.item.key)
             if stop.round == job.last.seal.round:
@@ -143,19 +143,19 @@ class Checker:
         elif name == "ctl/leader":
             self._cluster.count("takeover of the leader" if event.item.version > 1 else "election")
 
-    def _see_status(self, member_id: str, event: KeyEvent) -> None:
+    def _observe_status(self, member_id: str, event: KeyEvent) -> None:
         status = records.decode(Status, event.item.value, event.item.key)
         last = self._job.last
         if last is not None and status.plan_token == last.seal.plan_token:
             try:
-                last.see(member_id, status, event.item.mod_revision, self._cluster.now)
+                last.observe(member_id, status, event.item.mod_revision, self._cluster.now)
             except ValueError as error:
                 self.fail("S4", error)
         if status.leaving:
             self._job.leaving.add(member_id)
             self._job.depart(member_id, self._cluster.now)
 
-    def _see_verdict(self, event: KeyEvent) -> None:
+    def _observe_verdict(self, event: KeyEvent) -> None:
         job, last = self._job, self._job.last
         if event.item.version != 1 or job.verdict is not None:
             self.fail("S3", "the verdict was written twice")
@@ -171,7 +171,7 @@ class Checker:
         if verdict.failure and last is not None:
             self._seals.check_failure(verdict, last)
 
-    def _see_seal(self, event: KeyEvent) -> None:
+    def _observe_seal(self, event: KeyEvent) -> None:
         job = self._job
         seal = records.decode(Seal, event.item.value, event.item.key)
         if seal.round != len(job.rounds) + 1:
@@ -185,7 +185,7 @@ class Checker:
             self.fail("S8", f"round {seal.round} uses the coordinator {seal.coordinator} again")
         root = event.item.key.removesuffix("/ctl/round")
         found = self._cluster.storage.store.get(
-            records.Keys(root).assignments(seal.round, seal.plan_token), prefix=True
+            records.Keys(root).make_assignments_prefix(seal.round, seal.plan_token), prefix=True
         )
         decoded = {item.key: records.decode(Assignment, item.value, item.key) for item in found.items}
         given = {key.rpartition("/")[2]: assignment.content for key, assignment in decoded.items()}
@@ -195,14 +195,14 @@ class Checker:
         job.rounds[-1].lost |= active - job.present
         job.rounds[-1].known = frozenset(job.members)
 
-    def _is_acting(self, node: Node) -> bool:
+    def _is_acting(self, node: SimulatedNode) -> bool:
         """Whether processes live there, and the store has not broken its word to them."""
         lease = self._job.leases.get(node.processes.running_as, 0)
         return node.processes.may_still_act and not self._cluster.storage.is_excused(lease)
 
     # --- the agents ---
 
-    def check_start(self, node: Node, started: Running) -> None:
+    def check_start(self, node: SimulatedNode, started: Running) -> None:
         job = self._jobs[started.job]
         if node.running is not None:
             self.fail("S2", f"{node.name} starts round {started.round} while round {node.running.round} lives")
@@ -230,38 +230,40 @@ class Checker:
         if job.rounds[started.round - 1].seal.restart_count != started.restart_count:
             self.fail("S5", f"{node.name} runs round {started.round} with another restart count than was sealed")
 
-    def check_request(self, node: Node, ask: StoreRequest) -> None:
+    def check_request(self, node: SimulatedNode, store_request: StoreRequest) -> None:
         """Every write names what it was decided on, so that it does nothing once that has changed."""
-        if not isinstance(ask.request, Txn) or node.protocol is None:
+        if not isinstance(store_request.request, Txn) or node.machine is None:
             return
-        witness = self._witness(node)
+        witness = self._get_witness(node)
         if not self.is_removed and self._has_witnesses:
-            self._seals.note(node.name, witness, self._job_of(node), ask.request)
-            self._warrants.check(node, witness, self._job_of(node), ask)
-        self._cluster.count("asked: " + re.sub(r"[0-9a-f]{16}|\d+", "#", ask.why.partition("/")[0]))
+            self._seals.note(node.name, witness, self._find_job(node), store_request.request)
+            self._permissions.check(node, witness, self._find_job(node), store_request)
+        self._cluster.count("asked: " + re.sub(r"[0-9a-f]{16}|\d+", "#", store_request.why.partition("/")[0]))
         # A step may end the membership that it has just written for; its last one is then among those registered.
-        ids = (node.protocol.member_id, *node.member_ids[-1:])
-        missing = min((missing_guards(ask.request, each, node.running is not None) for each in ids), key=len)
+        ids = (node.machine.member_id, *node.member_ids[-1:])
+        missing = min(
+            (find_missing_guards(store_request.request, each, node.running is not None) for each in ids), key=len
+        )
         if missing:
-            self.fail("S10", f"{node.name} wants to {ask.why} without naming {sorted(missing)}")
-        if not all(isinstance(operation, Get) for operation in ask.request.failure):
-            self.fail("S10", f"{node.name} writes where its guards do not hold: {ask.why}")
+            self.fail("S10", f"{node.name} wants to {store_request.why} without naming {sorted(missing)}")
+        if not all(isinstance(operation, Get) for operation in store_request.request.failure):
+            self.fail("S10", f"{node.name} writes where its guards do not hold: {store_request.why}")
 
-    def check_step(self, node: Node, events: Sequence[events.Event], actions: Sequence[Action]) -> None:
+    def check_step(self, node: SimulatedNode, events: Sequence[events.Event], actions: Sequence[Action]) -> None:
         """Nobody asks to be woken in the past, nor after its end."""
-        if node.protocol is not None and self._has_witnesses:
-            witness = self._witness(node)
+        if node.machine is not None and self._has_witnesses:
+            witness = self._get_witness(node)
             witness.take(events, self._cluster.now)
             witness.note(actions, self._cluster.now)
-            self._seals.proven |= {event.member_id for event in events if isinstance(event, PeerGone)}
+            self._seals.confirmed_gone |= {event.member_id for event in events if isinstance(event, PeerGone)}
             if not self.is_removed:
-                self._deadlines.check(node, witness, self._job_of(node), events, actions)
-                self._warrants.check_departure(node, witness, actions)
+                self._deadlines.check(node, witness, self._find_job(node), events, actions)
+                self._permissions.check_departure(node, witness, actions)
         if any(isinstance(action, Exit) for action in actions[:-1]):
             self.fail("L1", f"{node.name} acts after its end: {actions}")
         has_ended = bool(actions) and isinstance(actions[-1], Exit)
-        wake_at = node.protocol.wake_at if node.protocol is not None else math.inf
-        if wake_at < math.inf and (has_ended or wake_at <= node.clock()):
+        wake_at = node.machine.wake_at if node.machine is not None else math.inf
+        if wake_at < math.inf and (has_ended or wake_at <= node.read_clock()):
             self.fail("L1", f"{node.name} wants to be woken at {wake_at:.3f}, ended: {has_ended}")
         for action in actions:
             if isinstance(action, Log) and action.rule:
@@ -273,15 +275,15 @@ class Checker:
         ):
             self._cluster.count("leash extended in an outage")
 
-    def _witness(self, node: Node) -> Witness:
-        assert node.protocol is not None
-        return self._witnesses.setdefault(node.protocol, Witness(node.name))
+    def _get_witness(self, node: SimulatedNode) -> Witness:
+        assert node.machine is not None
+        return self._witnesses.setdefault(node.machine, Witness(node.name))
 
-    def _job_of(self, node: Node) -> JobRecord:
-        job = node.protocol.join.job if node.protocol is not None else None
+    def _find_job(self, node: SimulatedNode) -> JobRecord:
+        job = node.machine.join.job if node.machine is not None else None
         return self._jobs[job.name if job is not None else ""]
 
-    def check_end(self, node: Node, watched: Sequence[str]) -> None:
+    def check_end(self, node: SimulatedNode, watched: Sequence[str]) -> None:
         """Who ends with the job's verdict ends with the same one; others end as they were told, never with success."""
         assert node.ended is not None
         verdict, exit_code = node.ended.verdict, node.ended.exit_code
@@ -294,7 +296,7 @@ class Checker:
                 self.fail("S3", f"{node.name} ends with {exit_code}, {verdict}; the store says {known}")
             return
         if self._has_witnesses:
-            self._warrants.check_end(node, self._witness(node), self._job_of(node))
+            self._permissions.check_end(node, self._get_witness(node), self._find_job(node))
         allowed = {*self._exit_codes, *((143,) if node.is_told_to_leave else ())}
         if node.name in self._cluster.asked_to_drain:
             allowed |= {75, 143}

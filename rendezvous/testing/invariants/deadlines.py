@@ -21,79 +21,83 @@ from rendezvous.events import (
     StartRound,
     StoreRequest,
     Txn,
-    request_kind,
+    get_request_kind,
 )
 from rendezvous.settings import Settings
 from rendezvous.testing.invariants.history import JobRecord
 from rendezvous.testing.invariants.witness import Witness
 
 if TYPE_CHECKING:
-    from rendezvous.testing.simulation.cluster import Cluster
-    from rendezvous.testing.simulation.node import Node
+    from rendezvous.testing.simulation.cluster import SimulatedCluster
+    from rendezvous.testing.simulation.node import SimulatedNode
 
 EPS_S = 1e-6
-Beat = tuple[str, int, str]  # who leads, its number, the plan token
+ProbeKey = tuple[str, int, str]  # who leads, its number, the plan token
 
 
-class Deadlines:
+class DeadlineChecks:
     """`fail` is called with the invariant's letter and what was seen."""
 
-    def __init__(self, cluster: Cluster, settings: Settings, fail: Callable[[str, object], None]) -> None:
+    def __init__(self, cluster: SimulatedCluster, settings: Settings, fail: Callable[[str, object], None]) -> None:
         self._cluster = cluster
         self._settings = settings
         self._fail = fail
-        self._words: dict[Beat, dict[str, float]] = {}  # who has said when that the store is away
+        self._acknowledged_at: dict[ProbeKey, dict[str, float]] = {}  # who has said when that the store is away
 
     def check(
-        self, node: Node, witness: Witness, job: JobRecord, events: Sequence[Event], actions: Sequence[Action]
+        self, node: SimulatedNode, witness: Witness, job: JobRecord, events: Sequence[Event], actions: Sequence[Action]
     ) -> None:
         """After one step of this agent: `job` is the one that it is a member of."""
-        member_id = node.protocol.member_id if node.protocol is not None else ""
+        member_id = node.machine.member_id if node.machine is not None else ""
         gone_by = node.processes.watchdog_until + self._settings.kill_margin_s + EPS_S
         if node.processes.may_still_act and self._cluster.now > gone_by:
             self._fail("S6", f"processes live on {node.name}, whose leash ended at {node.processes.watchdog_until:.3f}")
-        is_over = witness.was_member and self._cluster.now >= witness.leash_until + self._settings.kill_margin_s
+        is_over = witness.was_member and self._cluster.now >= witness.watchdog_until + self._settings.kill_margin_s
         for action in actions:
             match action:
-                case StoreRequest(_, why, Txn()) if is_over and request_kind(action.request) == "write":
-                    self._fail("S10", f"{node.name} wants to {why}, and is no member since {witness.leash_until:.3f}")
+                case StoreRequest(_, why, Txn()) if is_over and get_request_kind(action.request) == "write":
+                    self._fail(
+                        "S10", f"{node.name} wants to {why}, and is no member since {witness.watchdog_until:.3f}"
+                    )
                 case StartRound() if is_over:
-                    self._fail("S1", f"{node.name} starts workers, and is no member since {witness.leash_until:.3f}")
+                    self._fail("S1", f"{node.name} starts workers, and is no member since {witness.watchdog_until:.3f}")
                 case SendToPeer(to, text):
-                    self._note_word(member_id, to, json.loads(text), witness, job)
+                    self._note_acknowledgement(member_id, to, json.loads(text), witness, job)
                 case ExtendWatchdog(until):
-                    self._check_extension(node, witness, job, node.on_cluster_clock(until))
-                    witness.leash_until = node.on_cluster_clock(until)
+                    self._check_extension(node, witness, job, node.to_cluster_time(until))
+                    witness.watchdog_until = node.to_cluster_time(until)
                 case StartRound():
                     self._check_start(node, witness, job, action)
-        if node.protocol is not None and not node.protocol.leave.has_ended:
+        if node.machine is not None and not node.machine.leave.has_ended:
             self._check_stop(node, witness)
             self._check_renewals(node, witness)
             self._check_knowledge(node, witness)
 
     # --- the watchdog ---
 
-    def lease_bound(self, lease: int) -> float:
+    def compute_lease_bound(self, lease: int) -> float:
         """Until when the processes of whoever lives on this lease may live."""
         storage, settings = self._cluster.storage, self._settings
         grace_s = settings.lease_ttl_s if storage.is_broken(lease) else 0.0
-        return storage.lease_end(lease) + grace_s - settings.kill_margin_s
+        return storage.get_lease_end(lease) + grace_s - settings.kill_margin_s
 
-    def _check_extension(self, node: Node, witness: Witness, job: JobRecord, until: float) -> None:
-        settings, protocol = self._settings, node.protocol
+    def _check_extension(self, node: SimulatedNode, witness: Witness, job: JobRecord, until: float) -> None:
+        settings, protocol = self._settings, node.machine
         assert protocol is not None
         lease, is_member, member_id = protocol.lease.lease, protocol.member_revision > 0, protocol.member_id
         if witness.member_id not in ("", member_id):  # it was extended before the membership ended in this very step
             lease, is_member, member_id = witness.lease, witness.was_member, witness.member_id
-        bound = self.lease_bound(lease) if lease is not None else -math.inf
+        bound = self.compute_lease_bound(lease) if lease is not None else -math.inf
         if is_member:
-            own_key = protocol.job.member(member_id)
+            own_key = protocol.job.make_member_key(member_id)
             bound = min(bound, witness.read_at.get(own_key, -math.inf) + settings.view_s - settings.kill_margin_s)
         bound = max(bound, witness.held_until - settings.kill_margin_s)  # what was held is held
         is_allowed = until <= max(bound, self._cluster.now) + EPS_S
-        if is_allowed and until > witness.word_at + settings.lease_ttl_s:  # no beat that could have held it so long
+        if (
+            is_allowed and until > witness.acknowledged_at + settings.lease_ttl_s
+        ):  # no beat that could have held it so long
             return
-        held = self._held_bound(witness, job, member_id)
+        held = self._compute_held_bound(witness, job, member_id)
         if until <= held + EPS_S:  # and is held though the lease is found to have ended in the meantime
             witness.held_until = max(witness.held_until, until + settings.kill_margin_s)
         elif not is_allowed:
@@ -103,16 +107,16 @@ class Deadlines:
                 f"{bound:.3f}, an outage {held:.3f}",
             )
 
-    def _held_bound(self, witness: Witness, job: JobRecord, member_id: str) -> float:
+    def _compute_held_bound(self, witness: Witness, job: JobRecord, member_id: str) -> float:
         """Until when the words of the whole roster permit this member's processes to live."""
         settings, last = self._settings, job.last
         if not settings.continues_without_store or last is None:
             return -math.inf
         found = -math.inf
-        alive = self._alive(job) - {member_id}
+        alive = self._list_alive(job) - {member_id}
         if not alive:
             found = self._cluster.now
-        for (leader_id, _, token), words in self._words.items():
+        for (leader_id, _, token), words in self._acknowledged_at.items():
             if token != last.seal.plan_token or member_id not in words or leader_id not in words:
                 continue
             asked_at = words[leader_id]
@@ -122,12 +126,14 @@ class Deadlines:
         limit = witness.renewed_at + settings.outage_limit_s
         return min(found + settings.lease_ttl_s, limit) - settings.kill_margin_s
 
-    def _alive(self, job: JobRecord) -> set[str]:
+    def _list_alive(self, job: JobRecord) -> set[str]:
         """The members of the roster of whom something is left."""
         active = job.last.active if job.last is not None else set()
         return {m for m in active | set(job.listed_spares) if self._is_anything_left(m)}
 
-    def _note_word(self, member_id: str, to: str, message: list[object], witness: Witness, job: JobRecord) -> None:
+    def _note_acknowledgement(
+        self, member_id: str, to: str, message: list[object], witness: Witness, job: JobRecord
+    ) -> None:
         """Remember who has said in which beat that it cannot reach the store; whoever says that it holds must know."""
         name, number, token = message
         if name not in ("IsStoreAway", "StoreIsAway", "HoldOn"):
@@ -135,44 +141,44 @@ class Deadlines:
         assert isinstance(number, int)
         assert isinstance(token, str)
         if name == "HoldOn":
-            words = self._words[member_id, number, token]
-            missing = self._alive(job) - words.keys()
+            words = self._acknowledged_at[member_id, number, token]
+            missing = self._list_alive(job) - words.keys()
             is_late = self._cluster.now > words[member_id] + self._settings.probe_s + EPS_S
             if job.last is not None and token == job.last.seal.plan_token and (missing or is_late):
                 self._fail("S1", f"beat {number} is said to hold, late: {is_late}, words that lack: {sorted(missing)}")
             return
         leader_id = member_id if name == "IsStoreAway" else to
-        self._words.setdefault((leader_id, number, token), {}).setdefault(member_id, self._cluster.now)
-        witness.word_at = self._cluster.now
-        for old in list(self._words)[:-64]:
-            del self._words[old]
+        self._acknowledged_at.setdefault((leader_id, number, token), {}).setdefault(member_id, self._cluster.now)
+        witness.acknowledged_at = self._cluster.now
+        for old in list(self._acknowledged_at)[:-64]:
+            del self._acknowledged_at[old]
 
     def _is_anything_left(self, member_id: str) -> bool:
-        node = self.node_of(member_id)
+        node = self.find_node(member_id)
         return node is not None and (
-            (node.is_up and node.protocol is not None and node.protocol.member_id == member_id)
+            (node.is_up and node.machine is not None and node.machine.member_id == member_id)
             or (node.running is not None and node.processes.running_as == member_id)
         )
 
-    def node_of(self, member_id: str) -> Node | None:
+    def find_node(self, member_id: str) -> SimulatedNode | None:
         """The machine whose agents have asked to be this member."""
         return next((node for node in self._cluster.nodes.values() if member_id in node.member_ids), None)
 
     # --- starts and stops ---
 
-    def _check_start(self, node: Node, witness: Witness, job: JobRecord, start: StartRound) -> None:
-        protocol, last, now = node.protocol, job.last, self._cluster.now
+    def _check_start(self, node: SimulatedNode, witness: Witness, job: JobRecord, start: StartRound) -> None:
+        protocol, last, now = node.machine, job.last, self._cluster.now
         assert protocol is not None
         if last is None:
             return
-        leash_until, lease = witness.leash_until, protocol.lease.lease
+        leash_until, lease = witness.watchdog_until, protocol.lease.lease
         is_finite = self._settings.lease_ttl_s < math.inf
         if is_finite and not now < leash_until < math.inf:
             self._fail("S1", f"{node.name} starts round {start.round} at the end of its leash, {leash_until:.3f}")
         held_until = witness.held_until - self._settings.kill_margin_s
-        if lease is None or max(self.lease_bound(lease), held_until) <= now - EPS_S:
+        if lease is None or max(self.compute_lease_bound(lease), held_until) <= now - EPS_S:
             self._fail("S1", f"{node.name} starts round {start.round} when its lease is over")
-        key = protocol.job.assignment(last.seal.round, last.seal.plan_token, protocol.member_id)
+        key = protocol.job.make_assignment_key(last.seal.round, last.seal.plan_token, protocol.member_id)
         if start.round != last.seal.round or key not in witness.just_read:
             self._fail("S1", f"{node.name} starts round {start.round} and has read {witness.just_read}, not {key}")
         if last.assignments.get(protocol.member_id) != start.assignment:
@@ -181,16 +187,16 @@ class Deadlines:
         if start.coordinator != last.seal.coordinator or start.world_size != last.seal.world_size:
             self._fail("S1", f"{node.name} starts {start}, sealed is {last.seal}")
 
-    def _check_stop(self, node: Node, witness: Witness) -> None:
+    def _check_stop(self, node: SimulatedNode, witness: Witness) -> None:
         """Who is no member any more, or was removed, has ordered its processes to be killed by the end of that step."""
-        protocol = node.protocol
+        protocol = node.machine
         assert protocol is not None
         why = ""
         if witness.was_member and protocol.member_id != witness.member_id:
             why = "lapses"
         elif protocol.member_revision and self._cluster.now >= witness.held_until:
-            own_key = protocol.job.member(protocol.member_id)
-            if own_key in witness.told.gone_at:
+            own_key = protocol.job.make_member_key(protocol.member_id)
+            if own_key in witness.known.gone_at:
                 why = "was removed"
         is_over = self._cluster.now >= witness.held_until and witness.is_lease_gone and not protocol.leave.is_final
         if is_over and witness.was_member and protocol.member_id == witness.member_id:
@@ -203,13 +209,13 @@ class Deadlines:
         witness.member_id, witness.was_member = protocol.member_id, protocol.member_revision > 0
         witness.lease = protocol.lease.lease
 
-    def _check_renewals(self, node: Node, witness: Witness) -> None:
+    def _check_renewals(self, node: SimulatedNode, witness: Witness) -> None:
         """A member that lives on a lease asks for the next renewal in time, or is about to."""
-        protocol = node.protocol
+        protocol = node.machine
         assert protocol is not None
         if not protocol.member_revision or protocol.lease.lease_until == math.inf or protocol.leave.is_final:
             return
-        if protocol.job.member(protocol.member_id) in witness.told.gone_at:
+        if protocol.job.make_member_key(protocol.member_id) in witness.known.gone_at:
             return
         due = witness.renewed_at + self._settings.keep_alive_interval_s + self._settings.retry_delay_s
         is_asking = (
@@ -218,29 +224,29 @@ class Deadlines:
             or witness.is_asking_for("register again")
             or witness.is_asking_for("see whether the lease")
         )
-        if not is_asking and node.on_cluster_clock(protocol.wake_at) > max(due, self._cluster.now) + 1.0:
+        if not is_asking and node.to_cluster_time(protocol.wake_at) > max(due, self._cluster.now) + 1.0:
             self._fail("L2", f"{node.name} renews its lease when it wakes at {protocol.wake_at:.3f}, not at {due:.3f}")
 
     # --- what it knows ---
 
-    def _check_knowledge(self, node: Node, witness: Witness) -> None:
+    def _check_knowledge(self, node: SimulatedNode, witness: Witness) -> None:
         """What is known becomes only newer; who has looked knows what it was shown, and watches it from there."""
-        protocol = node.protocol
+        protocol = node.machine
         assert protocol is not None
         if not protocol.member_revision:
             return
         job, mirror = protocol.job, protocol.cache
-        for key in (job.leader, job.round, job.stop, job.spares, job.member(protocol.member_id)):
-            revision = mirror.revision(key)
+        for key in (job.leader, job.round, job.stop, job.spares, job.make_member_key(protocol.member_id)):
+            revision = mirror.get_revision(key)
             if 0 < revision < witness.revisions.get(key, 0):
                 self._fail("S10", f"{node.name} knew {key} as of {witness.revisions[key]}, and now as of {revision}")
             witness.revisions[key] = max(revision, witness.revisions.get(key, 0))
         for key, lost_at in witness.unwatched.items():
-            if witness.looked_at.get(key, -math.inf) > lost_at:
+            if witness.resynced_at.get(key, -math.inf) > lost_at:
                 self._fail("L5", f"{node.name} has read {key} again and does not watch it")
-        if witness.has_looked:
+        if witness.has_resynced:
             for key in sorted(witness.followed):
                 known = {item.key: item.mod_revision for item in mirror.list_under(key)}
-                told = {name: item.mod_revision for name, item in witness.told.items.items() if name.startswith(key)}
+                told = {name: item.mod_revision for name, item in witness.known.items.items() if name.startswith(key)}
                 if known != told:
                     self._fail("S10", f"{node.name} knows {known} below {key}, and was shown {told}")

@@ -12,23 +12,23 @@ from rendezvous.stores.contract import Delete, Get, Operation
 Guard = tuple[str, str]  # key below the job's, and what of it
 
 
-def missing_guards(request: Txn, member_id: str, is_running: bool) -> set[Guard]:
+def find_missing_guards(request: Txn, member_id: str, is_running: bool) -> set[Guard]:
     """The guards that this request of `member_id` lacks. `is_running`: processes of a round live there."""
-    named = {(name_of(compare.key), compare.target) for compare in request.compares if compare.relation == "="}
+    named = {(strip_job_prefix(compare.key), compare.target) for compare in request.compares if compare.relation == "="}
     wanted: set[Guard] = set()
     for write in request.success:
         if not isinstance(write, Get):
-            wanted |= _guards(write, member_id, is_running)
+            wanted |= _list_required_guards(write, member_id, is_running)
     return wanted - named
 
 
-def name_of(key: str) -> str:
+def strip_job_prefix(key: str) -> str:
     """The key below its job."""
     return key.split("/", 4)[-1]
 
 
-def _guards(write: Operation, member_id: str, is_running: bool) -> set[Guard]:
-    name, is_delete = name_of(write.key), isinstance(write, Delete)
+def _list_required_guards(write: Operation, member_id: str, is_running: bool) -> set[Guard]:
+    name, is_delete = strip_job_prefix(write.key), isinstance(write, Delete)
     own = f"members/{member_id}"
     leading = {("ctl/leader", "mod"), (own, "create"), ("ctl/verdict", "create")}
     if name in ("current", "spec"):

@@ -33,7 +33,7 @@ class RoundRecord:
         self.failed_before_stop = False
         self.first_failure: tuple[bool, int, int] | None = None  # echo, revision, exit code: the least of all
 
-    def see(self, member_id: str, status: Status, revision: int, now: float) -> None:
+    def observe(self, member_id: str, status: Status, revision: int, now: float) -> None:
         """Take in what a member has said. Raises ValueError for what cannot follow upon what it said before."""
         before = self.statuses.get(member_id)
         if before is not None and before.outcome and status.outcome != before.outcome:

@@ -16,45 +16,49 @@ from rendezvous.records import Command, LeaderRecord, Member, Status, Stop, Verd
 from rendezvous.settings import Settings
 from rendezvous.stores.contract import Delete, Put
 from rendezvous.testing.invariants.budget import list_quarantined
-from rendezvous.testing.invariants.deadlines import Deadlines
+from rendezvous.testing.invariants.deadlines import DeadlineChecks
 from rendezvous.testing.invariants.history import JobRecord, RoundRecord
 from rendezvous.testing.invariants.witness import Witness
 
 if TYPE_CHECKING:
-    from rendezvous.testing.simulation.cluster import Cluster
-    from rendezvous.testing.simulation.node import Node
+    from rendezvous.testing.simulation.cluster import SimulatedCluster
+    from rendezvous.testing.simulation.node import SimulatedNode
 
 EPS_S = 1e-6
 UNSEEN_S = 10.0  # a leader that does not reach the store decides nothing, and sees what came meanwhile in one look
 
 
-class Warrants:
+class PermissionChecks:
     """`fail` is called with the invariant's letter and what was seen."""
 
     def __init__(
-        self, cluster: Cluster, settings: Settings, deadlines: Deadlines, fail: Callable[[str, object], None]
+        self,
+        cluster: SimulatedCluster,
+        settings: Settings,
+        deadlines: DeadlineChecks,
+        fail: Callable[[str, object], None],
     ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._deadlines = deadlines
         self._fail = fail
 
-    def check(self, node: Node, witness: Witness, job: JobRecord, ask: StoreRequest) -> None:
-        if not isinstance(ask.request, Txn):
+    def check(self, node: SimulatedNode, witness: Witness, job: JobRecord, store_request: StoreRequest) -> None:
+        if not isinstance(store_request.request, Txn):
             return
-        for compare in ask.request.compares:
-            told = witness.told.items.get(compare.key)
+        for compare in store_request.request.compares:
+            told = witness.known.items.get(compare.key)
             is_own = compare.key.endswith("/ctl/leader") and compare.target == "mod" and compare.operand
-            is_campaign = "lead" in ask.why or ask.why.startswith("take over")
+            is_campaign = "lead" in store_request.why or store_request.why.startswith("take over")
             if is_own and told is not None and told.mod_revision != compare.operand and not is_campaign:
-                self._fail("S10", f"{node.name} wants to {ask.why}, and knows that another leads")
-        for write in ask.request.success:
+                self._fail("S10", f"{node.name} wants to {store_request.why}, and knows that another leads")
+        for write in store_request.request.success:
             folder, _, name = getattr(write, "key", "").rpartition("/")
             match write:
                 case Delete(key) if folder.endswith("/members"):
                     self._check_removal(node, witness, job, key, name)
                 case Put(key) if folder.endswith("/members"):
-                    self._check_registration(node, witness, name, ask.why)
+                    self._check_registration(node, witness, name, store_request.why)
                     self._check_drained(node, witness, key)
                 case Put(key, value) if key.endswith("/ctl/stop"):
                     self._check_ending(node, witness, job, records.decode(Stop, value, key))
@@ -62,28 +66,28 @@ class Warrants:
                     self._check_verdict(node, witness, job, records.decode(Verdict, value, key))
                 case Put(key, value) if folder.endswith("/status"):
                     self._check_status(node, witness, job, name, records.decode(Status, value, key))
-                case Put(key) if key.endswith("/ctl/leader") and not ask.why.startswith("open"):
-                    seen = witness.told.items.get(key)
-                    guards = {compare.operand for compare in ask.request.compares if compare.key == key}
+                case Put(key) if key.endswith("/ctl/leader") and not store_request.why.startswith("open"):
+                    seen = witness.known.items.get(key)
+                    guards = {compare.operand for compare in store_request.request.compares if compare.key == key}
                     is_current = guards == {seen.mod_revision if seen is not None else 0}
-                    if is_current and not self._is_outdated(ask.request):  # else it comes to nothing
-                        is_takeover = ask.why.startswith("take over")
-                        deletes = [one.key for one in ask.request.success if isinstance(one, Delete)]
-                        is_ordered = any("/ctl/command/" in one and one in witness.told.items for one in deletes)
+                    if is_current and not self._is_outdated(store_request.request):  # else it comes to nothing
+                        is_takeover = store_request.why.startswith("take over")
+                        deletes = [one.key for one in store_request.request.success if isinstance(one, Delete)]
+                        is_ordered = any("/ctl/command/" in one and one in witness.known.items for one in deletes)
                         if not is_ordered:
                             self._check_campaign(node, witness, job, key, is_takeover=is_takeover)
 
     # --- removing a member ---
 
-    def _check_removal(self, node: Node, witness: Witness, job: JobRecord, key: str, member_id: str) -> None:
+    def _check_removal(self, node: SimulatedNode, witness: Witness, job: JobRecord, key: str, member_id: str) -> None:
         """A member's key is deleted when nothing of it is left, when it is cut off, or does not stop in time."""
         settings, now, last = self._settings, self._cluster.now, job.last
-        if self._is_proven(witness, key, member_id):
+        if self._is_confirmed_gone(witness, key, member_id):
             if not self._cluster.presence.is_forging_refusals:
                 self._check_really_gone(node, member_id)
             return
         is_cut_off = now >= witness.down_since.get(member_id, math.inf) + settings.isolation_s - EPS_S
-        others = {key.rpartition("/")[2] for key in witness.told.items if "/members/" in key} - {witness.member_id}
+        others = {key.rpartition("/")[2] for key in witness.known.items if "/members/" in key} - {witness.member_id}
         reached = others & witness.up.keys() - witness.down_since.keys()
         if is_cut_off and 2 * len(reached) < len(others):
             self._fail("S7", f"{node.name} removes {member_id} as cut off, and reaches {len(reached)} of {len(others)}")
@@ -95,25 +99,25 @@ class Warrants:
         if not (is_cut_off or is_late):
             self._fail("S2", f"{node.name} removes {member_id}, which is neither proven gone nor cut off nor late")
 
-    def _is_proven(self, witness: Witness, key: str, member_id: str) -> bool:
+    def _is_confirmed_gone(self, witness: Witness, key: str, member_id: str) -> bool:
         """Whether this agent was told that nothing of this very incarnation is left."""
-        up, item = witness.up.get(member_id), witness.told.items.get(key)
+        up, item = witness.up.get(member_id), witness.known.items.get(key)
         if not self._settings.presence_proof or member_id not in witness.gone_since or up is None:
             return False
         address = records.decode(Member, item.value, key).presence_address if item is not None else up.address
         return up.is_provable and up.address == address
 
-    def _check_really_gone(self, node: Node, member_id: str) -> None:
-        victim = self._deadlines.node_of(member_id)
+    def _check_really_gone(self, node: SimulatedNode, member_id: str) -> None:
+        victim = self._deadlines.find_node(member_id)
         if victim is None:
             return
-        is_up = victim.is_up and victim.protocol is not None and victim.protocol.member_id == member_id
+        is_up = victim.is_up and victim.machine is not None and victim.machine.member_id == member_id
         if is_up or (victim.processes.may_still_act and victim.processes.running_as == member_id):
             self._fail("S2", f"{node.name} removes {member_id} as proven gone, which lives on {victim.name}")
 
     # --- what an agent says of itself ---
 
-    def _check_registration(self, node: Node, witness: Witness, member_id: str, why: str) -> None:
+    def _check_registration(self, node: SimulatedNode, witness: Witness, member_id: str, why: str) -> None:
         """Whoever comes back as a new member has nothing left of the one before; who registers again is the same."""
         is_again = why == "register again"
         if node.running is not None and node.processes.running_as != member_id:
@@ -121,7 +125,9 @@ class Warrants:
         if is_again and self._cluster.now >= witness.held_until:
             self._fail("S2", f"{node.name} registers again, and its place was held until {witness.held_until:.3f}")
 
-    def _check_status(self, node: Node, witness: Witness, job: JobRecord, member_id: str, status: Status) -> None:
+    def _check_status(
+        self, node: SimulatedNode, witness: Witness, job: JobRecord, member_id: str, status: Status
+    ) -> None:
         """What is reported is what happened."""
         if status.is_stopped and node.running is not None:
             self._fail("S2", f"{node.name} reports that it has stopped, and round {node.running.round} lives")
@@ -140,9 +146,9 @@ class Warrants:
         if status.leaving and not (node.is_told_to_leave or node.name in self._cluster.asked_to_drain):
             self._fail("S9", f"{node.name} says that it leaves, and was not told to")
 
-    def _check_drained(self, node: Node, witness: Witness, key: str) -> None:
+    def _check_drained(self, node: SimulatedNode, witness: Witness, key: str) -> None:
         """Who knows that its node is drained stays away, unless somebody has asked to take that back."""
-        root, items = key.partition("/members/")[0], witness.told.items
+        root, items = key.partition("/members/")[0], witness.known.items
         if f"{root}/ctl/drained/{node.name}" not in items:
             return
         commands = [item for name, item in items.items() if name.startswith(f"{root}/ctl/command/")]
@@ -150,20 +156,20 @@ class Warrants:
         if not any((each.kind, each.target, each.answer) == ("undrain", node.name, "") for each in asked):
             self._fail("S10", f"{node.name} registers, and knows that it is drained")
 
-    def check_departure(self, node: Node, witness: Witness, actions: Sequence[Action]) -> None:
+    def check_departure(self, node: SimulatedNode, witness: Witness, actions: Sequence[Action]) -> None:
         """Who leaves says so before it signals its first worker, or waits a moment for the store to take it."""
         stops = [each for each in actions if isinstance(each, StopRound) and each.mode == "grace"]
-        if not stops or stops[0].reason != "SIGTERM" or not node.is_told_to_leave or node.protocol is None:
+        if not stops or stops[0].reason != "SIGTERM" or not node.is_told_to_leave or node.machine is None:
             return
-        key = node.protocol.job.status(witness.member_id)
-        item = witness.told.items.get(key)
+        key = node.machine.job.make_status_key(witness.member_id)
+        item = witness.known.items.get(key)
         is_said = item is not None and bool(records.decode(Status, item.value, key).leaving)
         if not is_said and self._cluster.now < witness.left_at + self._settings.announce_limit_s - EPS_S:
             self._fail("L4", f"{node.name} stops its workers and has not said yet that it leaves")
 
     # --- ending a round, or the job ---
 
-    def _check_ending(self, node: Node, witness: Witness, job: JobRecord, stop: Stop) -> None:
+    def _check_ending(self, node: SimulatedNode, witness: Witness, job: JobRecord, stop: Stop) -> None:
         """A round is killed for a loss or a failure, and ended in peace for a departure or to grow."""
         last, now = job.last, self._cluster.now
         if last is None or stop.round != last.seal.round:
@@ -175,9 +181,9 @@ class Warrants:
             self._check_growth(node, witness, last, stop, job.leaving)
 
     def _check_growth(
-        self, node: Node, witness: Witness, last: RoundRecord, stop: Stop, leaving: Collection[str]
+        self, node: SimulatedNode, witness: Witness, last: RoundRecord, stop: Stop, leaving: Collection[str]
     ) -> None:
-        settings, now, told = self._settings, self._cluster.now, witness.told
+        settings, now, told = self._settings, self._cluster.now, witness.known
         marked = {node.rpartition(" ")[0] for node in list_quarantined(last.seal, settings, ago_s=math.inf)}
         come = [
             at
@@ -185,7 +191,7 @@ class Warrants:
             if "/members/" in key
             and (m := key.rpartition("/")[2]) not in last.active
             and m not in leaving
-            and self._name(m) not in marked
+            and self._find_node_name(m) not in marked
         ]
         saved = [
             told.seen_at[key]
@@ -200,12 +206,12 @@ class Warrants:
         if not is_due:
             self._fail("L3", f"{node.name} ends round {stop.round} and need not: {stop.reason}")
 
-    def _check_verdict(self, node: Node, witness: Witness, job: JobRecord, verdict: Verdict) -> None:
+    def _check_verdict(self, node: SimulatedNode, witness: Witness, job: JobRecord, verdict: Verdict) -> None:
         """Nobody ends the job while members may come back that an outage has hidden, or before patience is over."""
         settings, last, now = self._settings, job.last, self._cluster.now
         if last is None:
             return
-        until = witness.word_at + settings.lease_ttl_s + settings.probe_s + settings.kill_margin_s
+        until = witness.acknowledged_at + settings.lease_ttl_s + settings.probe_s + settings.kill_margin_s
         missed = last.active - job.present  # a watch may not have told it yet
         silent = [m for m in missed if m not in witness.gone_since and not _has_stopped(last, m)]
         if "at the request" in verdict.reason and silent and now < until - EPS_S:
@@ -215,14 +221,14 @@ class Warrants:
         if verdict.reason.startswith("no progress") and last.seal.short_rounds + 1 < settings.no_progress_rounds:
             self._fail("S5", f"{node.name} gives up after {last.seal.short_rounds} short rounds: {verdict.reason}")
 
-    def check_end(self, node: Node, witness: Witness, job: JobRecord) -> None:
+    def check_end(self, node: SimulatedNode, witness: Witness, job: JobRecord) -> None:
         """Who ends as removed was removed: its lease has not just ended, and its key is gone."""
         assert node.ended is not None
-        if node.protocol is None or "removed from the job" not in node.ended.reason:
+        if node.machine is None or "removed from the job" not in node.ended.reason:
             return
-        if node.protocol.member_id in job.ended:
+        if node.machine.member_id in job.ended:
             self._fail("S3", f"{node.name} ends as removed, and its lease has ended: {node.ended.reason}")
-        if node.protocol.member_id in job.present and not witness.fenced:
+        if node.machine.member_id in job.present and not witness.fenced:
             self._fail("S3", f"{node.name} ends as removed, and is a member: {node.ended.reason}")
 
     # --- leading ---
@@ -233,18 +239,20 @@ class Warrants:
         guards = [(one.operand, store.get(one.key).first) for one in request.compares if one.target == "mod"]
         return any(operand != (item.mod_revision if item is not None else 0) for operand, item in guards)
 
-    def _check_campaign(self, node: Node, witness: Witness, job: JobRecord, key: str, *, is_takeover: bool) -> None:
+    def _check_campaign(
+        self, node: SimulatedNode, witness: Witness, job: JobRecord, key: str, *, is_takeover: bool
+    ) -> None:
         last, now = job.last, self._cluster.now
         if last is None:
             return
         if not is_takeover:
-            if key in witness.told.items and self._is_leader_readable(witness, key):
+            if key in witness.known.items and self._is_leader_readable(witness, key):
                 self._fail("S10", f"{node.name} wants to lead, and knows of a leader")
-            self._check_belongs(node, witness, job)
+            self._check_in_roster(node, witness, job)
             return
-        former = self._former(witness, key)
+        former = self._find_former(witness, key)
         member_key = f"{key.removesuffix('ctl/leader')}members/{former}"
-        if not self._is_proven(witness, member_key, former):
+        if not self._is_confirmed_gone(witness, member_key, former):
             self._fail("S2", f"{node.name} takes over from {former} without a proof that it is gone")
         order = [m for m in last.seal.successors if m != former]
         own_id = witness.member_id
@@ -254,13 +262,13 @@ class Warrants:
             self._fail("S10", f"{node.name} takes over before its turn")
 
     def _is_leader_readable(self, witness: Witness, key: str) -> bool:
-        return bool(self._former(witness, key))
+        return bool(self._find_former(witness, key))
 
-    def _former(self, witness: Witness, key: str) -> str:
-        item = witness.told.items.get(key)
+    def _find_former(self, witness: Witness, key: str) -> str:
+        item = witness.known.items.get(key)
         return records.decode(LeaderRecord, item.value, key).member_id if item is not None else ""
 
-    def _check_belongs(self, node: Node, witness: Witness, job: JobRecord) -> None:
+    def _check_in_roster(self, node: SimulatedNode, witness: Witness, job: JobRecord) -> None:
         """Whoever is not of the roster leads only when nobody of it can be running, or a person says so."""
         last, settings = job.last, self._settings
         assert last is not None
@@ -269,9 +277,9 @@ class Warrants:
         roster = last.active | set(job.listed_spares)
         if roster & set(node.member_ids) or roster & {witness.member_id}:
             return
-        nodes = {name for m in last.active if (name := self._name(m))}
+        nodes = {name for m in last.active if (name := self._find_node_name(m))}
         # Whoever has joined since proves that the node's earlier processes were gone, though it may be gone itself.
-        new = {name for m in job.present | (job.members - last.known) if (name := self._name(m))}
+        new = {name for m in job.present | (job.members - last.known) if (name := self._find_node_name(m))}
         if nodes <= new:
             return
         present_until = max((job.seen_until.get(m, -math.inf) for m in roster), default=-math.inf)
@@ -281,8 +289,8 @@ class Warrants:
         if self._cluster.now < present_until + limit_s - settings.lease_ttl_s / 2:
             self._fail("S7", f"{node.name} wants to lead, to whose roster it does not belong, {limit_s:g} s too early")
 
-    def _name(self, member_id: str) -> str:
-        node = self._deadlines.node_of(member_id)
+    def _find_node_name(self, member_id: str) -> str:
+        node = self._deadlines.find_node(member_id)
         return node.name if node is not None else ""
 
 

@@ -28,10 +28,10 @@ from rendezvous.events import (
 )
 from rendezvous.stores.contract import Delete, Get, GetResult, KeyValue, Lease, Put, Renewal, TxnResult
 
-LOOK = "see whether a watch has fallen silent"
+RESYNC_PURPOSE = "see whether a watch has fallen silent"
 
 
-class ToldKeys:
+class KnownKeys:
     """The keys that one agent was told of, by whatever way, newest word first."""
 
     def __init__(self) -> None:
@@ -77,14 +77,14 @@ class ToldKeys:
 class Witness:
     def __init__(self, name: str) -> None:
         self.name = name
-        self.told = ToldKeys()
+        self.known = KnownKeys()
         self.member_id = ""  # after the last step
         self.was_member = False
         self.lease: int | None = None
         self.renewed_at = -math.inf  # when the last lease or renewal that was answered was asked for
         self.read_at: dict[str, float] = {}  # key -> when the last read of it and all control keys was sent
         self.held_until = -math.inf  # by the roster's word
-        self.word_at = -math.inf  # when it last said that it cannot reach the store either
+        self.acknowledged_at = -math.inf  # when it last said that it cannot reach the store either
         self.stopped: set[str] = set()  # plan tokens of rounds that it has said to have stopped
         self.up: dict[str, PeerUp] = {}
         self.down_since: dict[str, float] = {}
@@ -95,59 +95,59 @@ class Witness:
         self.failed: set[int] = set()  # rounds of which a worker here has failed
         self.failed_late: set[int] = set()  # and those that failed only after that
         self.unwatched: dict[str, float] = {}  # what it follows whose watch has ended -> since when
-        self.looked_at: dict[str, float] = {}  # what it follows -> when the last read to make sure of it was sent
-        self.has_looked = False  # in this very step
+        self.resynced_at: dict[str, float] = {}  # what it follows -> when the last read to make sure of it was sent
+        self.has_resynced = False  # in this very step
         self.is_lease_gone = False  # as it was told in this step
         self.just_read: list[str] = []  # what was read by the answers of this step
-        self.leash_until = math.inf
+        self.watchdog_until = math.inf
         self.revisions: dict[str, int] = {}  # what it has known of control keys
         self.planned: tuple[int, PlanReady | None] = (0, None)  # the last request for a plan, and its answer
         self._followed: set[str] = set()
-        self._asked: dict[int, tuple[StoreRequest, float]] = {}
-        self._asked_as: dict[int, str] = {}  # request -> the member id that it was asked under
+        self._requests: dict[int, tuple[StoreRequest, float]] = {}
+        self._request_member_ids: dict[int, str] = {}  # request -> the member id that it was asked under
 
     def forget(self, now: float) -> None:
         """The agent has become another member, which knows nothing and waits for nothing."""
-        self.told = ToldKeys()
-        self._asked = {id: (ask, at) for id, (ask, at) in self._asked.items() if at == now}
+        self.known = KnownKeys()
+        self._requests = {id: (ask, at) for id, (ask, at) in self._requests.items() if at == now}
         self.unwatched.clear()
-        self.looked_at.clear()
+        self.resynced_at.clear()
         self.revisions.clear()
-        self.word_at = self.held_until = -math.inf
-        self.leash_until = math.inf
+        self.acknowledged_at = self.held_until = -math.inf
+        self.watchdog_until = math.inf
 
     def is_asking(self, kind: type) -> bool:
-        return any(isinstance(ask.request, kind) for ask, _ in self._asked.values())
+        return any(isinstance(ask.request, kind) for ask, _ in self._requests.values())
 
-    def is_asking_for(self, words: str) -> bool:
-        return any(words in ask.why for ask, _ in self._asked.values())
+    def is_asking_for(self, phrase: str) -> bool:
+        return any(phrase in ask.why for ask, _ in self._requests.values())
 
     @property
     def followed(self) -> frozenset[str]:
         return frozenset(self._followed)
 
     def take(self, new_events: Iterable[Event], now: float) -> None:
-        self.has_looked = self.is_lease_gone = False
+        self.has_resynced = self.is_lease_gone = False
         self.just_read = []
         for event in new_events:
             match event:
                 case StoreReply(id, answer):
-                    ask, sent_at = self._asked.pop(id, (None, now))
+                    ask, sent_at = self._requests.pop(id, (None, now))
                     if ask is not None:
                         self._take_answer(ask, sent_at, answer, now)
                 case StoreRejected(id, error):
-                    ask, _ = self._asked.pop(id, (None, now))
+                    ask, _ = self._requests.pop(id, (None, now))
                     is_own = ask is not None and not ask.why.startswith("end the job")
-                    is_own = is_own and self._asked_as[id] == self.member_id  # else it is of a former lease
+                    is_own = is_own and self._request_member_ids[id] == self.member_id  # else it is of a former lease
                     self.is_lease_gone |= is_own and isinstance(error, LeaseNotFound)
                 case StoreOutcomeUnknown(id):
-                    self._asked.pop(id, None)
+                    self._requests.pop(id, None)
                 case events.WatchUpdate(key, batch) if key in self._followed:
                     for each in batch.events:
                         if each.kind == "put":
-                            self.told.put(each.item, now)
+                            self.known.put(each.item, now)
                         else:
-                            self.told.remove(each.item.key, each.item.mod_revision, now)
+                            self.known.remove(each.item.key, each.item.mod_revision, now)
                 case events.WatchLost(key) if key in self._followed:
                     self.unwatched.setdefault(key, now)
                 case events.LeaveRequest():
@@ -177,35 +177,37 @@ class Witness:
                 case MakePlan(id):
                     self.planned = (id, None)
                 case StoreRequest(id):
-                    self._asked[id], self._asked_as[id] = (action, now), self.member_id
+                    self._requests[id], self._request_member_ids[id] = (action, now), self.member_id
                 case StopRound(round, mode):
                     self.ordered.add(round)
                     if mode == "fence":
                         self.fenced.add(round)
 
-    def _take_answer(self, ask: StoreRequest, sent_at: float, answer: events.Answer, now: float) -> None:
+    def _take_answer(self, store_request: StoreRequest, sent_at: float, answer: events.Answer, now: float) -> None:
         if isinstance(answer, Lease) or (isinstance(answer, Renewal) and answer.is_confirmed):
             self.renewed_at = max(self.renewed_at, sent_at)
-        if isinstance(answer, Renewal) and isinstance(ask.request, KeepAlive) and not answer.create_revision:
-            self.told.remove(ask.request.key, answer.revision, now)
-        if not isinstance(answer, TxnResult) or not isinstance(ask.request, events.Txn):
+        if isinstance(answer, Renewal) and isinstance(store_request.request, KeepAlive) and not answer.create_revision:
+            self.known.remove(store_request.request.key, answer.revision, now)
+        if not isinstance(answer, TxnResult) or not isinstance(store_request.request, events.Txn):
             return
-        branch = ask.request.success if answer.succeeded else ask.request.failure
+        branch = store_request.request.success if answer.succeeded else store_request.request.failure
         found = iter(answer.found)
         names: list[str] = []
         for operation in branch:
             match operation:
                 case Put(key, value, lease):
-                    self.told.put(KeyValue(key, value, 0, answer.revision, 0, lease), now)
+                    self.known.put(KeyValue(key, value, 0, answer.revision, 0, lease), now)
                 case Delete(key, False):
-                    self.told.remove(key, answer.revision, now)
+                    self.known.remove(key, answer.revision, now)
                 case Get():
-                    self.told.load(operation, next(found), now)
+                    self.known.load(operation, next(found), now)
                     names.append(operation.key)
         self.just_read += names
-        if ask.why == LOOK or (ask.why.startswith("read ") and ask.why.endswith(" again")):
-            self.has_looked = ask.why == LOOK
-            self.looked_at.update(dict.fromkeys(names, sent_at))
+        if store_request.why == RESYNC_PURPOSE or (
+            store_request.why.startswith("read ") and store_request.why.endswith(" again")
+        ):
+            self.has_resynced = store_request.why == RESYNC_PURPOSE
+            self.resynced_at.update(dict.fromkeys(names, sent_at))
         if any(name.endswith("/ctl/") for name in names):
             for name in names:
                 self.read_at[name] = max(sent_at, self.read_at.get(name, -math.inf))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class NetworkModel:
     """Delays in seconds, and the share of requests to the store that meet each fault."""
 
     delay_s: tuple[float, float] = (0.001, 0.001)
@@ -46,7 +46,7 @@ class Cuts:
         pairs = ((source, target), (source, self.ANYBODY), (self.ANYBODY, target))
         return any(now < self._until.get(pair, -math.inf) for pair in pairs)
 
-    def store_cut_until(self, node: str) -> float:
+    def get_store_cut_until(self, node: str) -> float:
         return self._until.get((node, self.STORE), -math.inf)
 
     def heal(self) -> None:
@@ -62,7 +62,7 @@ class Lags:
     def begin(self, key: str, lag_s: float, until: float) -> None:
         self._lags[key] = (until, lag_s)
 
-    def of(self, key: str, now: float) -> float:
+    def get_lag_s(self, key: str, now: float) -> float:
         until, lag_s = self._lags.get(key, (-math.inf, 0.0))
         return lag_s if now < until else 0.0
 

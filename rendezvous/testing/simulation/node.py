@@ -33,24 +33,24 @@ from rendezvous.records import Member, Spec
 from rendezvous.stores.contract import Put, Watch
 from rendezvous.testing.simulation.network import Lags
 from rendezvous.testing.simulation.peers import SimulatedPeers
-from rendezvous.testing.simulation.processes import WARDEN_LATE_S, Running, SimulatedProcesses
+from rendezvous.testing.simulation.processes import SUPERVISOR_LATE_S, Running, SimulatedProcesses
 
 if TYPE_CHECKING:
-    from rendezvous.testing.simulation.cluster import Cluster
+    from rendezvous.testing.simulation.cluster import SimulatedCluster
 
 PREFIX, RUN_ID = "meshrun", "simulated"
 
 
-class Node:
-    def __init__(self, cluster: Cluster, name: str, clock_offset_s: float = 0.0) -> None:
+class SimulatedNode:
+    def __init__(self, cluster: SimulatedCluster, name: str, clock_offset_s: float = 0.0) -> None:
         self.name = name
-        self.protocol: MemberMachine | None = None
+        self.machine: MemberMachine | None = None
         self.presence: SimulatedPeers | None = None
         self.cluster = cluster
         self.processes = SimulatedProcesses(self)
         self.ended: Exit | None = None
         self.is_told_to_leave = False
-        self.said = ""
+        self.last_status = ""
         self.paused_until = -math.inf
         self.watches_stalled_until = -math.inf
         self.stale_until = -math.inf  # till then a leader of the store answers renewals that is none any more
@@ -83,25 +83,25 @@ class Node:
 
     @property
     def is_leader(self) -> bool:
-        return self.protocol is not None and self.protocol.is_leader
+        return self.machine is not None and self.machine.is_leader
 
     @property
     def is_up(self) -> bool:
-        return self.protocol is not None and self.ended is None
+        return self.machine is not None and self.ended is None
 
     @property
     def store_cut_until(self) -> float:
-        return self.cluster.cuts.store_cut_until(self.name)
+        return self.cluster.cuts.get_store_cut_until(self.name)
 
     @property
     def is_cut_from_store(self) -> bool:
         return self.cluster.now < self.store_cut_until
 
-    def clock(self) -> float:
+    def read_clock(self) -> float:
         """What this machine's clock shows."""
         return self.cluster.now + self._clock_offset_s
 
-    def on_cluster_clock(self, time: float) -> float:
+    def to_cluster_time(self, time: float) -> float:
         """A time of this machine's clock as the cluster counts."""
         return time - self._clock_offset_s
 
@@ -116,7 +116,7 @@ class Node:
         self._backlog, self._frozen_calls, self._armed_for = [], [], math.inf
         address = f"{self.name}:{7000 + self._incarnation}"
         self.presence = SimulatedPeers(cluster.presence, self, address)
-        self.protocol = MemberMachine(
+        self.machine = MemberMachine(
             settings=cluster.settings,
             spec=Spec(mesh="simulated", limits="", digest=cluster.command),
             node_name=self.name,
@@ -125,7 +125,7 @@ class Node:
             worker_port=next(self.processes.ports),
             prefix=PREFIX,
             run_id=RUN_ID,
-            sizer=cluster.shape.size,
+            sizer=cluster.shape.decide_size,
             rng=cluster.random.random,
             presence_address=address,
             secret=cluster.secret,
@@ -142,7 +142,7 @@ class Node:
         """Kill the agent. The warden kills the processes within milliseconds; nobody tells the store."""
         self.cluster.trace(f"{self.name} is killed")
         self._lose_agent()
-        late_s = max(WARDEN_LATE_S, self.cluster.children_late_s)
+        late_s = max(SUPERVISOR_LATE_S, self.cluster.children_late_s)
         self.processes.kill_later(self.cluster.random.uniform(0.0, late_s))
 
     def power_off(self) -> None:
@@ -154,25 +154,25 @@ class Node:
         self.processes.kill(self.running)
 
     def _lose_agent(self) -> None:
-        self.protocol = None
+        self.machine = None
         self._forget_watches()
         if self.presence is not None:
             self.presence.close()
-        self.cluster.presence.changed(self)
+        self.cluster.presence.notify_change(self)
 
     def pause(self, duration_s: float) -> None:
         """Stop the agent as SIGSTOP does. Processes run on until the leash ends."""
         self.cluster.trace(f"{self.name} is paused for {duration_s:g} s")
         self.paused_until = max(self.paused_until, self.cluster.now + duration_s)
-        self.cluster.presence.changed(self)
-        self.cluster.later(duration_s, self.resume)
+        self.cluster.presence.notify_change(self)
+        self.cluster.call_later(duration_s, self.resume)
 
     def deafen(self) -> None:
         """End every watch, as a reconnect to a store does that has forgotten what came meanwhile."""
         self.cluster.trace(f"{self.name} loses its watches")
         for key in self._watches:
             lost = WatchLost(key, StoreError("the watch has ended"))
-            self.cluster.later(self.cluster.delay(), self._send_to, self._incarnation, lost)
+            self.cluster.call_later(self.cluster.draw_delay(), self._send_to, self._incarnation, lost)
         self._forget_watches()
 
     def stall(self, duration_s: float) -> None:
@@ -206,12 +206,12 @@ class Node:
 
     def send(self, *events: Event) -> None:
         """Give the agent events: now, or when it runs again."""
-        if self.protocol is None or self.ended is not None:
+        if self.machine is None or self.ended is not None:
             return
         if self.is_frozen:
             self._backlog += events
             return
-        actions = self.protocol.steps(events, self.clock())
+        actions = self.machine.steps(events, self.read_clock())
         self.cluster.check_step(self, events, actions)
         for action in actions:
             self._carry_out(action)
@@ -225,7 +225,7 @@ class Node:
         if incarnation == self._incarnation:
             self.send(event)
 
-    def when_thawed(self, call: Callable[..., None], *arguments: object) -> bool:
+    def defer_if_frozen(self, call: Callable[..., None], *arguments: object) -> bool:
         """Whether the agent is frozen, and this call kept until it is not."""
         if self.is_frozen:
             self._frozen_calls.append((call, arguments))
@@ -236,23 +236,23 @@ class Node:
         if not self.is_frozen:
             calls, self._frozen_calls = self._frozen_calls, []
             backlog, self._backlog = self._backlog, []
-            self.cluster.presence.changed(self)
+            self.cluster.presence.notify_change(self)
             self.send(*(backlog or [Tick()]))
             for call, arguments in calls:
                 call(*arguments)
 
     def _arm(self) -> None:
         """Have a Tick come when it is wanted; one that was wanted for later finds out by itself."""
-        if self.protocol is not None and self.protocol.wake_at < self._armed_for:
-            self._armed_for = self.protocol.wake_at
+        if self.machine is not None and self.machine.wake_at < self._armed_for:
+            self._armed_for = self.machine.wake_at
             at = max(self._armed_for - self._clock_offset_s, self.cluster.now)
-            self.cluster.at(at, self._tick, self._incarnation, self._armed_for)
+            self.cluster.call_at(at, self._tick, self._incarnation, self._armed_for)
 
     def _tick(self, incarnation: int, armed_for: float) -> None:
         if incarnation != self._incarnation or armed_for != self._armed_for or not self.is_up:
             return
         self._armed_for = math.inf
-        if self.protocol is not None and self.clock() >= self.protocol.wake_at:
+        if self.machine is not None and self.read_clock() >= self.machine.wake_at:
             self.send(Tick())
         else:
             self._arm()
@@ -272,8 +272,8 @@ class Node:
                 if watch is not None:
                     watch.cancel()
             case MakePlan():
-                plan_s = cluster.random.uniform(*cluster.plan_s) if cluster.plan_s else cluster.delay()
-                cluster.later(plan_s, self._send_to, self._incarnation, cluster.shape.plan(action))
+                plan_s = cluster.random.uniform(*cluster.plan_s) if cluster.plan_s else cluster.draw_delay()
+                cluster.call_later(plan_s, self._send_to, self._incarnation, cluster.shape.plan(action))
             case SetIdentity(job, member_id) if self.presence is not None:
                 self.presence.set_identity(job, member_id)
             case ConnectTo(member_id, address) if self.presence is not None:
@@ -281,23 +281,23 @@ class Node:
             case SendToPeer(member_id, text) if self.presence is not None:
                 self.presence.send(member_id, text)
             case StartRound():
-                found = cluster.storage.store.get(records.current_key(PREFIX, RUN_ID)).first
+                found = cluster.storage.store.get(records.make_current_key(PREFIX, RUN_ID)).first
                 job = found.value.decode() if found else ""
-                self.processes.start(action, job, self.protocol.member_id if self.protocol else "")
+                self.processes.start(action, job, self.machine.member_id if self.machine else "")
             case StopRound():
                 self.stops.append(action)
                 self.processes.stop(action)
             case ExtendWatchdog(until):
                 self.processes.extend_watchdog(until - self._clock_offset_s)
             case Log(sentence):
-                self.said = sentence
+                self.last_status = sentence
                 cluster.trace(f"{self.name} says: {sentence}")
             case Exit():
                 self._end(action)
 
-    def _notice_registration(self, ask: StoreRequest) -> None:
+    def _notice_registration(self, store_request: StoreRequest) -> None:
         """Remember under which ids this machine's agents have asked to be members."""
-        for write in getattr(ask.request, "success", ()):
+        for write in getattr(store_request.request, "success", ()):
             if isinstance(write, Put) and write.key.rpartition("/")[0].endswith("/members"):
                 member = records.decode(Member, write.value, write.key)
                 if member.member_id not in self.member_ids:
@@ -312,7 +312,7 @@ class Node:
         self.processes.kill_later(0.01)
         if self.presence is not None:
             self.presence.close()
-        cluster.presence.changed(self)
+        cluster.presence.notify_change(self)
 
     def _forget_watches(self) -> None:
         for watch in self._watches.values():

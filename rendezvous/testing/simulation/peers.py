@@ -15,54 +15,54 @@ from typing import TYPE_CHECKING, Literal
 from rendezvous.events import Event, PeerDown, PeerGone, PeerMessage, PeerUp
 
 if TYPE_CHECKING:
-    from rendezvous.testing.simulation.cluster import Cluster
-    from rendezvous.testing.simulation.node import Node
+    from rendezvous.testing.simulation.cluster import SimulatedCluster
+    from rendezvous.testing.simulation.node import SimulatedNode
 
 DIAL_LIMIT_S = 1.0
 REDIAL_S = 0.1
 PROOF_DIAL_S = 0.02
 SILENCE_S = 2.5  # without a word for so long a connection is given up
 BYE = "\0bye"  # this connection is not needed any more, which says nothing about who says so
-Dialled = Literal["answered", "mute", "refused", "silence"]
+DialResult = Literal["answered", "mute", "refused", "silence"]
 
 
 class PresenceNetwork:
     """All listeners and connections there are."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: SimulatedCluster) -> None:
         self.cluster = cluster
         self.listeners: dict[str, SimulatedPeers] = {}
         self.is_forging_refusals = False  # a middlebox answers dials with RST in the name of a host that is well
-        self._waiting: dict[Node, list[Callable[[], None]]] = defaultdict(list)
+        self._waiting: dict[SimulatedNode, list[Callable[[], None]]] = defaultdict(list)
 
-    def passes(self, source: Node, target: Node) -> bool:
+    def passes(self, source: SimulatedNode, target: SimulatedNode) -> bool:
         """Whether what one node sends reaches the other."""
         is_walled = source.is_walled or target.is_walled or source.is_powered_off or target.is_powered_off
         return not is_walled and not self.cluster.cuts.is_cut(source.name, target.name, self.cluster.now)
 
-    def dial(self, source: SimulatedPeers, address: str, then: Callable[[Dialled], None]) -> None:
-        self.cluster.later(self.cluster.delay(), self._arrive, source, address, then)
+    def dial(self, source: SimulatedPeers, address: str, then: Callable[[DialResult], None]) -> None:
+        self.cluster.call_later(self.cluster.draw_delay(), self._arrive, source, address, then)
 
-    def _arrive(self, source: SimulatedPeers, address: str, then: Callable[[Dialled], None]) -> None:
+    def _arrive(self, source: SimulatedPeers, address: str, then: Callable[[DialResult], None]) -> None:
         target = self.listeners.get(address)
-        delay = self.cluster.delay()
+        delay = self.cluster.draw_delay()
         if target is None:
-            result: Dialled = "silence"
+            result: DialResult = "silence"
         elif not (self.passes(source.node, target.node) and self.passes(target.node, source.node)):
             result, delay = "silence", DIAL_LIMIT_S
         elif self.is_forging_refusals or not target.is_held:
             result = "refused"
         else:
             result = "answered" if target.is_open and not target.node.is_frozen else "mute"
-        self.cluster.later(delay, source.awake, lambda: then(result))
+        self.cluster.call_later(delay, source.call_when_awake, lambda: then(result))
 
     def connect(self, source: SimulatedPeers, address: str) -> None:
         """A dial was answered and both sides know each other."""
         link = Link(self, source, self.listeners[address])
         for end in link.ends:
-            self.cluster.later(self.cluster.delay(), end.awake, end.opened, link)
+            self.cluster.call_later(self.cluster.draw_delay(), end.call_when_awake, end.handle_opened, link)
 
-    def when_changed(self, node: Node, then: Callable[[], None]) -> None:
+    def call_when_changed(self, node: SimulatedNode, then: Callable[[], None]) -> None:
         """Once something about this node has changed, or after a while: an answer to a dial may be another now."""
         is_done = False
 
@@ -73,21 +73,21 @@ class PresenceNetwork:
                 then()
 
         self._waiting[node].append(once)
-        self.cluster.later(DIAL_LIMIT_S, once)
+        self.cluster.call_later(DIAL_LIMIT_S, once)
 
-    def changed(self, node: Node) -> None:
+    def notify_change(self, node: SimulatedNode) -> None:
         """This node's processes, its power or its ways have changed."""
         for then in self._waiting.pop(node, []):
-            self.cluster.later(PROOF_DIAL_S, then)
+            self.cluster.call_later(PROOF_DIAL_S, then)
         for presence in self.listeners.values():
-            for link in presence.links():
+            for link in presence.list_links():
                 if node in (link.ends[0].node, link.ends[1].node):
                     link.review()
 
     def reset(self) -> None:
         """A middlebox resets every connection."""
         for presence in list(self.listeners.values()):
-            for link in list(presence.links()):
+            for link in list(presence.list_links()):
                 link.reset()
 
 
@@ -104,15 +104,15 @@ class Link:
         self._still_since = [math.inf, math.inf]
         self._is_closed = [False, False]
 
-    def side(self, end: SimulatedPeers) -> int:
+    def get_side(self, end: SimulatedPeers) -> int:
         return 0 if end is self.ends[0] else 1
 
-    def peer_id(self, end: SimulatedPeers) -> str:
-        return self.member_ids[1 - self.side(end)]
+    def get_peer_id(self, end: SimulatedPeers) -> str:
+        return self.member_ids[1 - self.get_side(end)]
 
     def send(self, end: SimulatedPeers, text: str | None) -> None:
         """Send a message, or with None a FIN; what the network does not pass now waits for its heal."""
-        direction = self.side(end)
+        direction = self.get_side(end)
         if self._is_closed[direction]:
             return
         self._is_closed[direction] = text in (None, BYE)
@@ -138,7 +138,7 @@ class Link:
                 self._still_since[direction] = math.inf
             elif self._still_since[direction] == math.inf:
                 now = self._still_since[direction] = self._network.cluster.now
-                self._network.cluster.later(SILENCE_S, self._fall_silent, direction, now)
+                self._network.cluster.call_later(SILENCE_S, self._fall_silent, direction, now)
             self._flush(direction)
 
     def _flush(self, direction: int) -> None:
@@ -150,27 +150,27 @@ class Link:
 
     def _later(self, direction: int, text: str | None) -> None:
         cluster = self._network.cluster
-        at = max(self._last_at[direction], cluster.now + cluster.delay())
+        at = max(self._last_at[direction], cluster.now + cluster.draw_delay())
         self._last_at[direction] = at
         target = self.ends[1 - direction]
-        cluster.at(at, target.awake, target.received, self, text)
+        cluster.call_at(at, target.call_when_awake, target.handle_received, self, text)
 
     def _fall_silent(self, direction: int, since: float) -> None:
         target = self.ends[1 - direction]
         if self._still_since[direction] == since:
-            target.awake(target.closed, self, True)
+            target.call_when_awake(target.handle_closed, self, True)
 
 
 class SimulatedPeers:
     """One agent's part, with the calls of `rendezvous.peers.connections.Presence`."""
 
-    def __init__(self, network: PresenceNetwork, node: Node, address: str) -> None:
+    def __init__(self, network: PresenceNetwork, node: SimulatedNode, address: str) -> None:
         self._network = network
         self.node = node
         self.address = address
         self.is_open = True
         self.job = self.member_id = ""
-        self._attended = ("", "")
+        self._wanted = ("", "")
         self._links: dict[str, list[Link]] = {}
         self._proving: set[str] = set()
         network.listeners[address] = self
@@ -180,29 +180,29 @@ class SimulatedPeers:
         """Whether agent, warden or workers hold the listener."""
         return self.is_open or (self.node.presence is self and self.node.running is not None)
 
-    def links(self) -> list[Link]:
+    def list_links(self) -> list[Link]:
         return [link for links in self._links.values() for link in links]
 
-    def awake(self, call: Callable[..., None], *arguments: object) -> None:
+    def call_when_awake(self, call: Callable[..., None], *arguments: object) -> None:
         """Do this when the agent runs; never once it is gone."""
-        if self.is_open and not self.node.when_thawed(self.awake, call, *arguments):
+        if self.is_open and not self.node.defer_if_frozen(self.call_when_awake, call, *arguments):
             call(*arguments)
 
     def set_identity(self, job: str, member_id: str) -> None:
         """Be another member from now on: connections that knew the one before are of no use."""
         if (job, member_id) != (self.job, self.member_id):
-            for link in self.links():
+            for link in self.list_links():
                 link.send(self, BYE)
                 self._drop(link, True)
             self._proving.clear()
         self.job, self.member_id = job, member_id
 
     def connect_to(self, member_id: str, address: str) -> None:
-        if (member_id, address) == self._attended:
+        if (member_id, address) == self._wanted:
             return
-        left, self._attended = self._attended[0], (member_id, address)
+        left, self._wanted = self._wanted[0], (member_id, address)
         for link in list(self._links.get(left, [])):
-            if link.side(self) == 0:  # one that this side has dialled
+            if link.get_side(self) == 0:  # one that this side has dialled
                 link.send(self, BYE)
                 self._drop(link, True)
         if member_id:
@@ -215,33 +215,33 @@ class SimulatedPeers:
     def close(self) -> None:
         """The agent is gone, and its kernel says so to all it was connected with."""
         self.is_open = False
-        for link in self.links():
+        for link in self.list_links():
             link.send(self, None)
         self._links.clear()
 
     # --- connections ---
 
     def _dial(self, member_id: str, address: str) -> None:
-        def dialled(result: Dialled) -> None:
-            if self._attended != (member_id, address) or self._is_dialled(member_id):
+        def on_result(result: DialResult) -> None:
+            if self._wanted != (member_id, address) or self._is_dialled(member_id):
                 return
             target = self._network.listeners.get(address)
             if result == "answered" and target is not None and (target.job, target.member_id) == (self.job, member_id):
                 self._network.connect(self, address)
             elif target is not None and result in ("mute", "silence"):
-                self._network.when_changed(target.node, lambda: self._dial(member_id, address))
+                self._network.call_when_changed(target.node, lambda: self._dial(member_id, address))
             else:
-                self._network.cluster.later(REDIAL_S * 5, self._dial, member_id, address)
+                self._network.cluster.call_later(REDIAL_S * 5, self._dial, member_id, address)
 
-        if self.is_open and self._attended == (member_id, address):
-            self._network.dial(self, address, dialled)
+        if self.is_open and self._wanted == (member_id, address):
+            self._network.dial(self, address, on_result)
 
     def _is_dialled(self, member_id: str) -> bool:
-        return any(link.side(self) == 0 for link in self._links.get(member_id, []))
+        return any(link.get_side(self) == 0 for link in self._links.get(member_id, []))
 
-    def opened(self, link: Link) -> None:
-        peer_id = link.peer_id(self)
-        side = link.side(self)
+    def handle_opened(self, link: Link) -> None:
+        peer_id = link.get_peer_id(self)
+        side = link.get_side(self)
         if link.member_ids[side] != self.member_id or not link.ends[1 - side].is_open:
             link.send(self, None)
             return
@@ -251,28 +251,28 @@ class SimulatedPeers:
         if len(links) == 1:
             self._submit(PeerUp(peer_id, link.ends[1 - side].address, link.is_provable))
 
-    def received(self, link: Link, text: str | None) -> None:
+    def handle_received(self, link: Link, text: str | None) -> None:
         if text in (None, BYE):
-            self.closed(link, False, is_farewell=text == BYE)
-        elif link in self._links.get(link.peer_id(self), []):
-            self._submit(PeerMessage(link.peer_id(self), text))
+            self.handle_closed(link, False, is_farewell=text == BYE)
+        elif link in self._links.get(link.get_peer_id(self), []):
+            self._submit(PeerMessage(link.get_peer_id(self), text))
 
-    def closed(self, link: Link, is_silent: bool, is_farewell: bool = False) -> None:
-        if link not in self.links():
+    def handle_closed(self, link: Link, is_silent: bool, is_farewell: bool = False) -> None:
+        if link not in self.list_links():
             return
         if is_silent:
             link.send(self, None)
         self._drop(link, is_silent)
-        peer_id, address = link.peer_id(self), link.ends[1 - link.side(self)].address
-        if peer_id == self._attended[0]:
-            self._network.cluster.later(REDIAL_S, self._dial, *self._attended)
+        peer_id, address = link.get_peer_id(self), link.ends[1 - link.get_side(self)].address
+        if peer_id == self._wanted[0]:
+            self._network.cluster.call_later(REDIAL_S, self._dial, *self._wanted)
         is_by_kernel = not is_silent and not is_farewell
         if is_by_kernel and link.is_provable and peer_id not in self._links and peer_id not in self._proving:
             self._proving.add(peer_id)
             self._prove(peer_id, address, 0)
 
     def _drop(self, link: Link, is_silent: bool) -> None:
-        peer_id = link.peer_id(self)
+        peer_id = link.get_peer_id(self)
         links = self._links[peer_id]
         links.remove(link)
         if not links:
@@ -284,7 +284,7 @@ class SimulatedPeers:
     def _prove(self, member_id: str, address: str, refusals: int) -> None:
         """Dial until two refusals prove that nothing of that member is left, or it answers."""
 
-        def dialled(result: Dialled) -> None:
+        def on_result(result: DialResult) -> None:
             target = self._network.listeners[address]
             if member_id in self._links or member_id not in self._proving:
                 self._proving.discard(member_id)
@@ -295,12 +295,12 @@ class SimulatedPeers:
                 self._proving.discard(member_id)
                 self._submit(PeerGone(member_id))
             elif result == "refused":
-                self._network.cluster.later(PROOF_DIAL_S, self._prove, member_id, address, refusals + 1)
+                self._network.cluster.call_later(PROOF_DIAL_S, self._prove, member_id, address, refusals + 1)
             else:
-                self._network.when_changed(target.node, lambda: self._prove(member_id, address, 0))
+                self._network.call_when_changed(target.node, lambda: self._prove(member_id, address, 0))
 
         if self.is_open and member_id not in self._links:
-            self._network.dial(self, address, dialled)
+            self._network.dial(self, address, on_result)
         else:
             self._proving.discard(member_id)
 

@@ -15,12 +15,12 @@ from rendezvous.events import (
     StopRound,
     WatchdogExpired,
 )
-from rendezvous.testing.simulation.shape import rank_of
+from rendezvous.testing.simulation.shape import parse_rank
 
 if TYPE_CHECKING:
-    from rendezvous.testing.simulation.node import Node
+    from rendezvous.testing.simulation.node import SimulatedNode
 
-WARDEN_LATE_S = 0.05  # a warden kills its workers within this after the agent's end
+SUPERVISOR_LATE_S = 0.05  # a warden kills its workers within this after the agent's end
 
 
 class Running(NamedTuple):
@@ -35,7 +35,7 @@ class Running(NamedTuple):
 
 
 class SimulatedProcesses:
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: SimulatedNode) -> None:
         self.running: Running | None = None
         self.running_as = ""  # the member id that started them
         self.has_finished = False  # all have exited with success, or one has failed
@@ -53,7 +53,7 @@ class SimulatedProcesses:
         return self.running is not None and self._cluster.now >= self.hangs_until
 
     def start(self, start: StartRound, job: str, member_id: str) -> None:
-        node, rank = self._node, rank_of(start.assignment)
+        node, rank = self._node, parse_rank(start.assignment)
         restarts = f" after {start.restart_count} restarts" if start.restart_count else ""
         self._cluster.trace(f"{node.name} starts rank {rank} of {start.world_size} in round {start.round}{restarts}")
         started = Running(job, start.round, rank, start.world_size, start.coordinator, start.restart_count)
@@ -64,20 +64,20 @@ class SimulatedProcesses:
     def stop(self, stop: StopRound) -> None:
         """End as they were told, within the grace; the agent kills what is left after it."""
         self._cluster.trace(f"{self._node.name} stops round {stop.round} ({stop.mode}): {stop.reason}")
-        self._cluster.later(self._cluster.stop_time_s(stop.mode), self.kill, self.running)
+        self._cluster.call_later(self._cluster.draw_stop_time_s(stop.mode), self.kill, self.running)
 
     def kill_later(self, within_s: float) -> None:
-        self._cluster.later(within_s, self.kill, self.running)
+        self._cluster.call_later(within_s, self.kill, self.running)
 
     def kill(self, which: Running | None) -> None:
         """The processes that ran as `which` are gone now, if they are not already and nothing holds them."""
         if which is not None and self.running is which:
             if self._cluster.now < self.hangs_until:
-                self._cluster.at(self.hangs_until, self.kill, which)
+                self._cluster.call_at(self.hangs_until, self.kill, which)
                 return
             self.running = None
             self._node.send(RoundStopped(which.round, next(self.ports)))
-            self._cluster.presence.changed(self._node)
+            self._cluster.presence.notify_change(self._node)
 
     def hang(self, duration_s: float) -> None:
         """Let no process be killed for so long: the kernel holds it."""
@@ -85,7 +85,7 @@ class SimulatedProcesses:
 
     def extend_watchdog(self, until: float) -> None:
         self.watchdog_until = until
-        self._cluster.at(until, self._check_watchdog)
+        self._cluster.call_at(until, self._check_watchdog)
 
     def _check_watchdog(self) -> None:
         """At the end of the leash workers are killed; what they have started may live a little longer than they."""
@@ -94,7 +94,7 @@ class SimulatedProcesses:
             self._cluster.count("leash ended")
             if self._cluster.children_late_s:
                 late_s = self._cluster.random.uniform(0.0, self._cluster.children_late_s)
-                self._cluster.later(late_s, self._end_watchdog, self.running)
+                self._cluster.call_later(late_s, self._end_watchdog, self.running)
             else:
                 self._end_watchdog(self.running)
 

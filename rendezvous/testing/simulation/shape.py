@@ -22,36 +22,40 @@ class Shape:
     nodes_max: int = 1
     group: int = 1
 
-    def usable(self, present: int) -> int:
+    def count_usable(self, present: int) -> int:
         count = min(present, self.nodes_max) // self.group * self.group
         return count if count >= self.nodes_min else 0
 
-    def size(self, members: Sequence[MemberView]) -> Size:
-        usable = self.usable(len(members))
+    def decide_size(self, members: Sequence[MemberView]) -> Size:
+        usable = self.count_usable(len(members))
         need = f"{len(members)} of at least {self.nodes_min} nodes are here"
-        return Size(usable, usable == self.usable(self.nodes_max), f"{usable} nodes make a world" if usable else need)
+        return Size(
+            usable, usable == self.count_usable(self.nodes_max), f"{usable} nodes make a world" if usable else need
+        )
 
-    def plan(self, order: MakePlan) -> PlanReady | PlanRefused:
+    def plan(self, request: MakePlan) -> PlanReady | PlanRefused:
         """Nobody moves who need not: who stays keeps a rank that still exists; others fill the gaps, oldest first."""
-        usable = self.usable(len(order.roster))
+        usable = self.count_usable(len(request.roster))
         if not usable:
-            return PlanRefused(order.id, f"{len(order.roster)} nodes make no world")
-        chosen = sorted(order.roster, key=lambda c: (c.member_id not in order.previous, c.order))[:usable]
-        held = {c.member_id: rank_of(order.previous[c.member_id]) for c in chosen if c.member_id in order.previous}
+            return PlanRefused(request.id, f"{len(request.roster)} nodes make no world")
+        chosen = sorted(request.roster, key=lambda c: (c.member_id not in request.previous, c.order))[:usable]
+        held = {
+            c.member_id: parse_rank(request.previous[c.member_id]) for c in chosen if c.member_id in request.previous
+        }
         ranks = {member_id: rank for member_id, rank in held.items() if rank < usable}
         free = iter(sorted(set(range(usable)) - set(ranks.values())))
         for candidate in chosen:
             if candidate.member_id not in ranks:
                 ranks[candidate.member_id] = next(free)
         first = next(candidate for candidate in chosen if ranks[candidate.member_id] == 0)
-        spare_reasons = {c.member_id: f"{usable} nodes are enough" for c in order.roster if c.member_id not in ranks}
+        spare_reasons = {c.member_id: f"{usable} nodes are enough" for c in request.roster if c.member_id not in ranks}
         contents = {member_id: json.dumps({"rank": rank}) for member_id, rank in ranks.items()}
         return PlanReady(
-            order.id, contents, usable, f"{first.member_id}:{first.worker_port}", spare_reasons=spare_reasons
+            request.id, contents, usable, f"{first.member_id}:{first.worker_port}", spare_reasons=spare_reasons
         )
 
 
-def rank_of(assignment: str) -> int:
+def parse_rank(assignment: str) -> int:
     rank = json.loads(assignment)["rank"]
     assert isinstance(rank, int)
     return rank

@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, cast
 from rendezvous import events
 from rendezvous.driver.driver import execute_request
 from rendezvous.errors import Compacted, StoreError
-from rendezvous.events import Event, StoreRequest, WatchLost, request_kind
+from rendezvous.events import Event, StoreRequest, WatchLost, get_request_kind
 from rendezvous.stores.contract import Batch, Renewal, Watch
 from rendezvous.stores.memory.leases import LeaseState
 from rendezvous.stores.memory.store import MemoryStore
 
 if TYPE_CHECKING:
-    from rendezvous.testing.simulation.cluster import Cluster
-    from rendezvous.testing.simulation.node import Node
+    from rendezvous.testing.simulation.cluster import SimulatedCluster
+    from rendezvous.testing.simulation.node import SimulatedNode
     from rendezvous.testing.simulation.processes import Running
 
 Send = Callable[[int, Event], None]
@@ -47,7 +47,7 @@ class _Store(MemoryStore):
 
 
 class Storage:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
         self._stood_still_s = 0.0  # how far the store's clock is behind
         self._still_since = math.inf
@@ -56,7 +56,7 @@ class Storage:
         self.store: MemoryStore = store
         self.fates: dict[str, str] = {}  # what shall happen to the next request of this purpose
         self.away_since, self.away_until = math.inf, -math.inf
-        self._running_before: list[tuple[Node, Running | None]] = []
+        self._running_before: list[tuple[SimulatedNode, Running | None]] = []
         self._leases = "frozen"  # what leases do while the store is away
         self._is_refusing = False
         self._due: dict[int, float] = {}  # lease -> when it ends, on the store's clock
@@ -86,7 +86,7 @@ class Storage:
         self._leases, self._is_refusing = leases, is_refusing
         if leases != "running" and self._still_since == math.inf:
             self._still_since = cluster.now
-        cluster.later(duration_s, self.come_back)
+        cluster.call_later(duration_s, self.come_back)
 
     def come_back(self) -> None:
         if self.is_away or self.away_since == math.inf:
@@ -109,7 +109,7 @@ class Storage:
 
     # --- leases ---
 
-    def lease_end(self, lease: int) -> float:
+    def get_lease_end(self, lease: int) -> float:
         """When this lease ended, or will if nobody renews it, on the cluster's clock; minus infinity for none."""
         due = self._due.get(lease, -math.inf) + self._cluster.now - self._clock()
         return min(due, self._ended_at.get(lease, math.inf))
@@ -139,7 +139,7 @@ class Storage:
         self.write_s, self.slow_until = write_s, max(self.slow_until, self._cluster.now + duration_s)
 
     def _note_end(self, lease: int) -> None:
-        self._ended_at[lease] = min(self.lease_end(lease), self._cluster.now)
+        self._ended_at[lease] = min(self.get_lease_end(lease), self._cluster.now)
 
     def compact(self) -> None:
         """Forget the history: a watch from an earlier revision is lost."""
@@ -149,13 +149,13 @@ class Storage:
 
     # --- requests ---
 
-    def request(self, node: Node, incarnation: int, ask: StoreRequest, send: Send) -> None:
+    def request(self, node: SimulatedNode, incarnation: int, store_request: StoreRequest, send: Send) -> None:
         """Carry a request to the store and its answer back, or lose either."""
         cluster = self._cluster
         network, settings = cluster.network, cluster.settings
-        is_write = request_kind(ask.request) == "write"
+        is_write = get_request_kind(store_request.request) == "write"
         limit_s = settings.write_limit_s if is_write else settings.call_limit_s
-        there, back = cluster.delay(), cluster.delay()
+        there, back = cluster.draw_delay(), cluster.draw_delay()
         if cluster.now < self.slow_until and is_write:
             there += cluster.random.uniform(*self.write_s)
         shares = {
@@ -168,107 +168,115 @@ class Storage:
         }
         shares["answered"] = 1.0 - sum(shares.values())
         fate = cluster.random.choices(list(shares), list(shares.values()))[0]
-        fate = self.fates.pop(f"{node.name}: {ask.why}", self.fates.pop(ask.why, fate))
+        fate = self.fates.pop(f"{node.name}: {store_request.why}", self.fates.pop(store_request.why, fate))
         if fate == "slow request":
             fate, there = "answered", SLOW_S
         elif fate == "slow answer":
             fate, back = "answered", SLOW_S
         late_s = cluster.random.uniform(*network.late_s) if fate == "late" else there
         is_at_stale = cluster.now < node.stale_until
-        is_renewal = isinstance(ask.request, events.KeepAlive)
+        is_renewal = isinstance(store_request.request, events.KeepAlive)
         is_lost = cluster.now < node.renews_only_until and not is_renewal
         if node.is_cut_from_store or is_lost or (is_at_stale and not node.is_served_elsewhere):
             fate = "lost"
         elif is_at_stale and is_renewal:
             fate = "unconfirmed"
         elif self.is_away:
-            fate = self._fate_while_away(fate)
+            fate = self._choose_fate_while_away(fate)
             late_s += self.away_until - cluster.now
         if fate == "refused":
-            refusal = events.StoreRejected(ask.id, StoreError("the store said no"))
-            cluster.later(there + back, send, incarnation, refusal)
+            refusal = events.StoreRejected(store_request.id, StoreError("the store said no"))
+            cluster.call_later(there + back, send, incarnation, refusal)
         elif fate == "unconfirmed":
-            assert isinstance(ask.request, events.KeepAlive)
-            cluster.later(there, self._renew_nothing, ask.id, ask.request, back, send, incarnation)
+            assert isinstance(store_request.request, events.KeepAlive)
+            cluster.call_later(
+                there, self._renew_nothing, store_request.id, store_request.request, back, send, incarnation
+            )
         elif fate == "answered" and there + back < limit_s:
             gave_up_at = cluster.now + limit_s
-            cluster.later(there, self._serve, node, incarnation, ask, send, back, gave_up_at)
+            cluster.call_later(there, self._serve, node, incarnation, store_request, send, back, gave_up_at)
         else:
             if fate != "lost":
-                cluster.later(late_s, self._apply, ask)
-            cluster.later(limit_s, send, incarnation, events.StoreOutcomeUnknown(ask.id))
+                cluster.call_later(late_s, self._apply, store_request)
+            cluster.call_later(limit_s, send, incarnation, events.StoreOutcomeUnknown(store_request.id))
 
-    def _fate_while_away(self, fate: str) -> str:
+    def _choose_fate_while_away(self, fate: str) -> str:
         """Without a quorum a write may be applied once it is healed, though it was answered with an error."""
         if self._is_refusing:
             return "refused"
         return "late" if fate in ("late", "unanswered") else "lost"
 
     def _serve(
-        self, node: Node, incarnation: int, ask: StoreRequest, send: Send, back: float, gave_up_at: float
+        self,
+        node: SimulatedNode,
+        incarnation: int,
+        store_request: StoreRequest,
+        send: Send,
+        back: float,
+        gave_up_at: float,
     ) -> None:
         if self.is_away:  # it went while the request was under way
-            self._cluster.at(gave_up_at, send, incarnation, events.StoreOutcomeUnknown(ask.id))
+            self._cluster.call_at(gave_up_at, send, incarnation, events.StoreOutcomeUnknown(store_request.id))
             return
-        event = self._apply(ask)
-        self._cluster.later(back, self._bring_back, node, incarnation, send, event, gave_up_at)
+        event = self._apply(store_request)
+        self._cluster.call_later(back, self._bring_back, node, incarnation, send, event, gave_up_at)
 
-    def _bring_back(self, node: Node, incarnation: int, send: Send, event: Event, gave_up_at: float) -> None:
+    def _bring_back(self, node: SimulatedNode, incarnation: int, send: Send, event: Event, gave_up_at: float) -> None:
         if node.is_cut_from_store and isinstance(event, events.StoreReply | events.StoreRejected):
-            self._cluster.at(gave_up_at, send, incarnation, events.StoreOutcomeUnknown(event.id))
+            self._cluster.call_at(gave_up_at, send, incarnation, events.StoreOutcomeUnknown(event.id))
         else:
             send(incarnation, event)
 
-    def _renew_nothing(self, id: int, ask: events.KeepAlive, back: float, send: Send, incarnation: int) -> None:
+    def _renew_nothing(self, id: int, request: events.KeepAlive, back: float, send: Send, incarnation: int) -> None:
         """What a leader answers that is none any more, and a majority after it."""
-        found = self.store.get(ask.key)
+        found = self.store.get(request.key)
         revision = found.first.create_revision if found.first is not None else 0
         renewal = Renewal(self._cluster.settings.lease_ttl_s, False, found.revision, revision)
-        self._cluster.later(back, send, incarnation, events.StoreReply(id, renewal))
+        self._cluster.call_later(back, send, incarnation, events.StoreReply(id, renewal))
 
-    def _apply(self, ask: StoreRequest) -> Event:
+    def _apply(self, store_request: StoreRequest) -> Event:
         if self._cluster.network.expiry_late_s[1] == 0.0:
             self.store.expire()
         event: Event
         try:
-            given = execute_request(self.store, ask.request)
-            event = events.StoreReply(ask.id, given)
-            match ask.request:
+            given = execute_request(self.store, store_request.request)
+            event = events.StoreReply(store_request.id, given)
+            match store_request.request:
                 case events.Grant(ttl_s, id) if id not in self._due or id in self._ended_at:
                     self._due[id] = self._clock() + ttl_s
                     self._ended_at.pop(id, None)
                 case events.KeepAlive(lease):
                     self._due[lease] = self._clock() + cast("Renewal", given).ttl_s
         except StoreError as error:
-            event = events.StoreRejected(ask.id, error)
+            event = events.StoreRejected(store_request.id, error)
         self.deliver()
         return event
 
     # --- watches ---
 
-    def follow(self, node: Node, key: str, start_revision: int, incarnation: int, send: Send) -> Watch:
+    def follow(self, node: SimulatedNode, key: str, start_revision: int, incarnation: int, send: Send) -> Watch:
         """Watch for a node; events come in order, as late as the network is, and after a stall all at once."""
         cluster = self._cluster
         last, waiting = cluster.now, deque[Batch]()
 
         def on_batch(batch: Batch) -> None:
             nonlocal last
-            last = max(last, held_until() + cluster.delay() + node.lags.of(key, cluster.now))
+            last = max(last, find_held_until() + cluster.draw_delay() + node.lags.get_lag_s(key, cluster.now))
             waiting.append(batch)
-            cluster.at(last, arrive)
+            cluster.call_at(last, arrive)
 
-        def held_until() -> float:
+        def find_held_until() -> float:
             silent_until = max(node.watches_stalled_until, node.stale_until, node.renews_only_until)
             return max(cluster.now, node.store_cut_until, silent_until, self.away_until)
 
         def arrive() -> None:
-            if held_until() > cluster.now:  # cut while it was under way
-                cluster.at(held_until() + cluster.delay(), arrive)
+            if find_held_until() > cluster.now:  # cut while it was under way
+                cluster.call_at(find_held_until() + cluster.draw_delay(), arrive)
             else:
                 send(incarnation, events.WatchUpdate(key, waiting.popleft()))
 
         def on_lost(error: StoreError) -> None:
-            cluster.later(cluster.delay(), send, incarnation, WatchLost(key, error))
+            cluster.call_later(cluster.draw_delay(), send, incarnation, WatchLost(key, error))
 
         watch = self.store.watch(
             key, prefix=key.endswith("/"), start_revision=start_revision, on_batch=on_batch, on_lost=on_lost
@@ -280,13 +288,13 @@ class Storage:
 
     def deliver(self) -> None:
         self.store.deliver()
-        deadline = self.store.next_deadline()
+        deadline = self.store.find_next_deadline()
         if deadline is None or self._still_since < math.inf:
             return
         due_at = deadline + self._stood_still_s + self._cluster.random.uniform(*self._cluster.network.expiry_late_s)
         if due_at < self._expiry_at:
             self._expiry_at = due_at
-            self._cluster.at(due_at, self._expire)
+            self._cluster.call_at(due_at, self._expire)
 
     def _expire(self) -> None:
         self._expiry_at = math.inf

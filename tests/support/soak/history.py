@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from launcher.roster.description import Share, read_share
+from launcher.roster.description import NodeAssignment, decode_assignment
 from rendezvous.errors import StoreError
 from rendezvous.stores.contract import Batch
 from rendezvous.stores.etcd.store import EtcdStore
@@ -74,7 +74,7 @@ class Round(NamedTuple):
     number: int
     revision: int
     seal: dict[str, Any]
-    shares: dict[str, Share]
+    shares: dict[str, NodeAssignment]
 
 
 def rounds(changes: list[Change], job_key: str) -> list[Round]:
@@ -89,7 +89,7 @@ def rounds(changes: list[Change], job_key: str) -> list[Round]:
             dealt[key] = change.record["content"]
         elif key == "ctl/round":
             start = f"assign/{change.record['round']}/{change.record['plan_token']}/"
-            shares = {k.removeprefix(start): read_share(v) for k, v in dealt.items() if k.startswith(start)}
+            shares = {k.removeprefix(start): decode_assignment(v) for k, v in dealt.items() if k.startswith(start)}
             found.append(Round(change.record["round"], change.revision, change.record, shares))
     return found
 
