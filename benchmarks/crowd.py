@@ -1,7 +1,7 @@
 """The simulated agents of `scale.py`: all of an agent's part in agreement, and workers that start and stop at once.
 
-Protocol, driver, planner, records and presence are production's, on a real etcd; devices, warden and workers are not
-there. A process of this module is one of two kinds:
+Protocol, driver, planner, records and presence are production's, on a real etcd; devices, supervisor and workers are
+not there. A process of this module is one of two kinds:
 
 - own: each agent has what a real one has, its own client, connection and threads (`members.py` does the same);
 - shared: agents share what `shared.py` names, and THREADS threads take turns at being any of them.

@@ -1,6 +1,6 @@
 """The members of `rendezvous.py`: threads of some processes, of one job, on one side.
 
-Nothing of a node is here but its part in the agreement: no devices, no warden, no workers. meshrun's member is the
+Nothing of a node is here but its part in the agreement: no devices, no supervisor, no workers. meshrun's member is the
 production driver, protocol, planner, presence and etcd client; torchrun's is its c10d rendezvous handler. Imports
 are done once, then the processes are forked, each says "ready" and waits for the end of stdin. Then it starts its
 members at once and prints for each the time (CLOCK_MONOTONIC, one clock for all processes of a machine) at which it

@@ -1,7 +1,7 @@
 """How much memory the launcher itself holds while its workers run, on one node and on a node of several.
 
 Eight workers sleep; what is counted is every process of the job that is not a worker: torchrun's agent,
-our agent, keeper and warden. The measure is PSS (proportional set size, as psutil reads it): a page that several
+our agent, keeper and supervisor. The measure is PSS (proportional set size, as psutil reads it): a page that several
 processes share is divided among them, so a sum over processes counts no page twice.
 
 A node of several talks to a store in the network, meshrun's to a real etcd, torchrun's to a store that its agent

@@ -11,8 +11,8 @@ Two kinds of worker:
 
     python -m benchmarks.output [--pairs 3] [--kind block] [--pump]
 
-`--pump` measures the output thread alone with eight real writers, without agent and warden, in meshrun's place; such
-figures go to no record.
+`--pump` measures the output thread alone with eight real writers, without agent and supervisor, in meshrun's place;
+such figures go to no record.
 """
 
 from __future__ import annotations

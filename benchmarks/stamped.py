@@ -3,8 +3,8 @@
     python benchmarks/stamped.py OPTIONS ...
 
 is `python -m launcher OPTIONS ...`, but that every order to the store, every answer, and what passes between the
-agreement, the agent and the warden is noted in the file that STAMPS names, one line each: time (CLOCK_MONOTONIC), node,
-pid, what. Nothing of this is in the launcher: the methods are wrapped from outside, at some microseconds a call.
+agreement, the agent and the supervisor is noted in the file that STAMPS names, one line each: time (CLOCK_MONOTONIC),
+node, pid, what. Nothing of this is in the launcher: the methods are wrapped from outside, at some microseconds a call.
 
 Read together, the notebooks of all agents say in which steps a job comes from an event to its next round:
 

@@ -4,7 +4,7 @@
     kill       all processes of a node are killed at once; its kernel lives and refuses connections
     leave      an agent is told to leave with SIGTERM
     join       an agent is started beside those that run
-    freeze     an agent is stopped (SIGSTOP); its warden and its workers run on
+    freeze     an agent is stopped (SIGSTOP); its supervisor and its workers run on
     pause      all processes of a node are stopped, as on a machine that is paused
     partition  every packet to and from a node is dropped, as if it had lost its power (network namespaces)
 

@@ -1,6 +1,6 @@
 """The agent: the loop that joins agreement, workers and signals on one node.
 
-It waits for three things at once: reports of the warden, events of the agreement, and signals. Each is handed
+It waits for three things at once: reports of the supervisor, events of the agreement, and signals. Each is handed
 to the machine that knows what it means (`rendezvous.machine` for the job, `lifecycle` for the processes of a
 round), and what that machine wants done is done here. Signal handlers do nothing but wake the loop.
 """
@@ -25,7 +25,16 @@ from launcher.membership import join, make_settings, read_clock
 from launcher.output.layout import LogLayout
 from launcher.reporting.failures import Failures, find_spawn_exit_code
 from launcher.reporting.narrator import RoundLog, format_pids, make_recorder
-from launcher.warden import Exited, Report, RoundSwept, Spawned, SpawnFailed, Supervisor, SupervisorLost, WorkersFenced
+from launcher.supervisor import (
+    Exited,
+    Report,
+    RoundSwept,
+    Spawned,
+    SpawnFailed,
+    Supervisor,
+    SupervisorLost,
+    WorkersFenced,
+)
 from launcher.workers import WorkerSpecBuilder
 from launcher.workers.master_port import MasterPort
 from rendezvous import events
@@ -107,7 +116,7 @@ class Agent:
         self._round: lifecycle.Round | None = None
         self._assignment: NodeAssignment | None = None  # of the round that is or was
         self._exit: events.Exit | None = None
-        self._loss_reason = ""  # why the warden is gone
+        self._loss_reason = ""  # why the supervisor is gone
         self._fork_server_error: UsageError | None = None  # why there is no image
         self._stuck_at = math.inf  # when a sweep has taken so long that it is explained
         self._poll = select.poll()
@@ -223,7 +232,7 @@ class Agent:
         if mode == "grace" and grace_s > 0 and round.live:
             log(f"{signal.Signals(signum).name} is passed to the workers, which have {grace_s:g} s")
 
-    # --- what the warden says ---
+    # --- what the supervisor says ---
 
     def _take_report(self, report: Report) -> None:
         self._record(report)
@@ -245,7 +254,7 @@ class Agent:
                 if round is not None and round.round == number:
                     self._carry_out_all(round, round.take_gone())
             case WorkersFenced():
-                log("the leash has run out: this node could not renew its membership, so its workers were killed")
+                log("the watchdog has run out: this node could not renew its membership, so its workers were killed")
                 self._driver.submit(events.WatchdogExpired())
             case SupervisorLost(sentence, exit_code):
                 self._take_supervisor_loss(sentence, exit_code)
@@ -259,7 +268,7 @@ class Agent:
         self._carry_out_all(round, round.take_exit(lifecycle.WorkerExit(local_rank, exit_code, is_echo), read_clock()))
 
     def _take_supervisor_loss(self, sentence: str, exit_code: int) -> None:
-        """The warden is gone, and the kernel kills its workers. See that all are, then leave the job."""
+        """The supervisor is gone, and the kernel kills its workers. See that all are, then leave the job."""
         self._loss_reason = sentence
         self._poll.unregister(self._supervisor)
         left = self._supervisor.kill_orphans(SWEEP_LIMIT_S)

@@ -6,10 +6,10 @@ could ask. A worker has two things to tell its agent: that it is alive, and that
 All of that is numbers that only grow, so nobody waits for anybody: to look costs a worker no system call and the
 agent one, and nobody is woken by a training step.
 
-The page is a file without a name that is made before the warden's fork, so that workers inherit it; the kernel frees
-it with the last process. Its lines are of 64 bytes, of which the first is the agent's: the last round that was asked
-to stop, and after how many milliseconds of silence a worker is taken as failed (0: never). Each of the others is one
-worker's, by its place on the node: how often it has beaten, and the round in which it has asked whether to stop.
+The page is a file without a name that is made before the supervisor's fork, so that workers inherit it; the kernel
+frees it with the last process. Its lines are of 64 bytes, of which the first is the agent's: the last round that was
+asked to stop, and after how many milliseconds of silence a worker is taken as failed (0: never). Each of the others is
+one worker's, by its place on the node: how often it has beaten, and the round in which it has asked whether to stop.
 Numbers are of 8 bytes, in this machine's order. `launcher.worker.talking` is the workers' end.
 """
 
@@ -86,7 +86,7 @@ def _make_memory_file() -> int:
     if hasattr(os, "memfd_create"):
         return os.memfd_create(_NAME)
     # A Python that was built for C libraries before glibc 2.27, as uv's and conda's are; the library here may be newer.
-    from launcher.warden import kernel
+    from launcher.supervisor import kernel
 
     return kernel.make_memory_file(_NAME)
 
@@ -104,5 +104,5 @@ def _move_descriptor(descriptor: int) -> int:
 
 
 def list_inherited_fds(shared_page: SharedPage | None) -> Sequence[int]:
-    """What the warden is to keep open."""
+    """What the supervisor is to keep open."""
     return () if shared_page is None else (shared_page.descriptor,)

@@ -2,7 +2,7 @@
 
 Only `os` and `sys` are imported at the top, and both are loaded before Python runs anybody's code: until
 `protect_imports` has run, an import might find a file of the user's that happens to be called `queue.py`.
-What follows is in the order that starts the first worker soonest: words, checks, the warden's fork while this
+What follows is in the order that starts the first worker soonest: words, checks, the supervisor's fork while this
 process is small, then the agent.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from launcher.board import SharedPage
     from launcher.config import Config
     from launcher.options import ParsedArgs
-    from launcher.warden import Supervisor
+    from launcher.supervisor import Supervisor
     from rendezvous.errors import MeshrunError
 
 PROGRAM = "meshrun"
@@ -61,7 +61,7 @@ def _run(argv: Sequence[str]) -> int:
     files.require_proc()
 
     from launcher.board import list_inherited_fds, make
-    from launcher.warden import Supervisor
+    from launcher.supervisor import Supervisor
 
     arrival = None
     if config.network is not None:
@@ -75,15 +75,15 @@ def _run(argv: Sequence[str]) -> int:
     try:
         board = make()
         keep = (*list_inherited_fds(board), *(arrival.inherited_fds if arrival else ()))
-        warden = Supervisor.fork(keep, arrival.node_lock.group if arrival else "")
-        return _run_agent(config, warden, arrival, board)
+        supervisor = Supervisor.fork(keep, arrival.node_lock.group if arrival else "")
+        return _run_agent(config, supervisor, arrival, board)
     finally:
         if arrival is not None:
             arrival.node_lock.release()
 
 
 def _run_agent(config: Config, supervisor: Supervisor, startup: Startup | None, shared_page: SharedPage | None) -> int:
-    """Run the agent, beside its warden."""
+    """Run the agent, beside its supervisor."""
     if startup is not None:
         from launcher.arrival.limits import raise_descriptor_limit
 

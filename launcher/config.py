@@ -71,7 +71,7 @@ class Config:
     sets of workers wait so. `local_ranks_filter` None: all. `run_id` None: the agent draws one. `node_name` None: the
     host's. `master_addr` None: `local_addr` if given, else loopback; `master_port` None: a free one for every round;
     where the rounds say who is who, `node_rank` is None and so are these two. `lease_ttl_s` None: on one machine no
-    leash, else the agreement's default. `python` is the interpreter of the workers. `notes` are lines to print once,
+    watchdog, else the agreement's default. `python` is the interpreter of the workers. `notes` are lines to print once,
     before the first worker starts. `origins`: field, or name of an option of `demands` or `terms` -> "--flag", the
     variable's name, or "default".
     """

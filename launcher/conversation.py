@@ -23,7 +23,7 @@ from launcher.lifecycle import Round
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.heartbeats import Heartbeats
-    from launcher.warden import Supervisor
+    from launcher.supervisor import Supervisor
     from launcher.workers.hearing import CheckpointSocket
 
 ABORT_GRACE_S = 3.0

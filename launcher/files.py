@@ -1,7 +1,7 @@
 """Whether the files a command line names can be used, before anything is started for them.
 
 What Python itself would say a second later, once per worker and in a traceback, is said here once and in a
-sentence. Only what is cheap is looked at: a module is found by the workers, a program by the warden.
+sentence. Only what is cheap is looked at: a module is found by the workers, a program by the supervisor.
 """
 
 from __future__ import annotations

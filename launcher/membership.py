@@ -1,7 +1,7 @@
 """How this node takes part in the agreement: what it says of itself, by which limits, over which store.
 
 On one machine the store is inside the agent and nobody else can reach it. So the lease has no end and there is
-no leash unless one is asked for: Ctrl-Z or a debugger must not kill a run. With other nodes both are needed, and the
+no watchdog unless one is asked for: Ctrl-Z or a debugger must not kill a run. With other nodes both are needed, and the
 store is in the network; what that takes is in `networked`.
 """
 

@@ -1,7 +1,7 @@
 """This node as one of several: its membership over a store in the network, and the store itself if it serves it.
 
-What `membership` is for one machine. Everything that runs a thread is begun here, after the warden's fork; what had to
-happen before it has happened in `arrival`.
+What `membership` is for one machine. Everything that runs a thread is begun here, after the supervisor's fork; what had
+to happen before it has happened in `arrival`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """--preload as the agent sees it: when the image is ordered, and what people are told of it.
 
-The warden starts a process that imports the modules once and forks the workers (`launcher.warden`). An import takes a
-second or many, so it is ordered as early as can be: when it is known how many workers there will be, which decides how
-many threads a library makes ready for. That is before this node looks at its devices, or else right after, and always
-before it waits for a health check, for the store or for other nodes. A round that comes too early waits in the warden.
+The supervisor starts a process that imports the modules once and forks the workers (`launcher.supervisor`). An import
+takes a second or many, so it is ordered as early as can be: when it is known how many workers there will be, which
+decides how many threads a library makes ready for. That is before this node looks at its devices, or else right after,
+and always before it waits for a health check, for the store or for other nodes. A round that comes too early waits in
+the supervisor.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from launcher.config import Config
 from launcher.console import log
 from launcher.errors import UsageError
 from launcher.node import Slot
-from launcher.warden import (
+from launcher.supervisor import (
     ForkServerLost,
     Preloaded,
     Preloading,
@@ -71,7 +72,7 @@ class ForkServerClient:
         log(f"the workers wait for {what}, which has taken {so_far_s:.0f} s so far")
 
     def take(self, report: Report, now: float) -> UsageError | None:
-        """Hear of a report of the warden's. The error if this node cannot stay: its image cannot be made."""
+        """Hear of a report of the supervisor's. The error if this node cannot stay: its image cannot be made."""
         match report:
             case Preloading():  # again, if it was lost
                 self._importing_since = now

@@ -7,7 +7,7 @@ import os
 from launcher.config import Config
 from launcher.health import wait_until_ready
 from launcher.output.layout import LogLayout
-from launcher.warden import Supervisor
+from launcher.supervisor import Supervisor
 
 TYPE_CHECKING = False
 SWEEP_LIMIT_S = 10.0  # as the agent's
@@ -21,7 +21,8 @@ def run(
 ) -> int:
     """Run the job on this node and return the exit code. Raises UsageError for what cannot be started.
 
-    `arrival`: what was done before the warden's fork so that this node can be one of several. `board`: made then, too.
+    `arrival`: what was done before the supervisor's fork so that this node can be one of several. `board`: made then,
+    too.
     """
     exit_code = 1
     layout: LogLayout | None = None

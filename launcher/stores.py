@@ -1,6 +1,7 @@
 """Opening the store in which a job's nodes meet, and serving it where that is this node's part.
 
-grpc is imported here at the earliest, so after the warden's fork: it runs threads, and threads and forks do not mix.
+grpc is imported here at the earliest, so after the supervisor's fork: it runs threads, and threads and forks do not
+mix.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ class PeerDown(NamedTuple):
 class PeerGone(NamedTuple):
     """The presence proof: after FIN or RST of a provable connection, its host has refused two dials.
 
-    The listener is held by keeper, warden and workers too, so none of them is left. Said once, until PeerUp.
+    The listener is held by keeper, supervisor and workers too, so none of them is left. Said once, until PeerUp.
     """
 
     member_id: str
@@ -187,7 +187,7 @@ class PeerMessage(NamedTuple):
 
 
 class WatchdogExpired(NamedTuple):
-    """The leash ran out and the workers were killed, though the lease may yet be renewed."""
+    """The watchdog ran out and the workers were killed, though the lease may yet be renewed."""
 
 
 class LeaveRequest(NamedTuple):

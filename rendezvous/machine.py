@@ -265,7 +265,7 @@ class MemberMachine(WatchCache):
 
     @property
     def no_omission_before(self) -> float:
-        """Until then no seal may leave out a roster member that has not stopped: its leash may be held."""
+        """Until then no seal may leave out a roster member that has not stopped: its watchdog may be held."""
         return self.outage.no_omission_before
 
     def become_member(self, own: KeyValue, revision: int) -> None:

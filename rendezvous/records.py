@@ -128,7 +128,7 @@ class Seal:
     first. `short_rounds`: rounds in a row that ended before the least useful time. `provisional_round`: a round
     whose charge may still turn out to be the loss of a node, `provisional_age_s` after its first failure.
     `port_taken_rounds`: rounds in a row that ended uncharged since somebody else listened on the worker port.
-    `losses` and `first_failures`, oldest first, are what nodes are benched for: a node (name and boot id) and how
+    `losses` and `first_failures`, oldest first, are what nodes are quarantined for: a node (name and boot id) and how
     long ago it was lost; a node, a rank and how long ago that rank failed there before any other.
     """
 

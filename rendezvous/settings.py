@@ -21,7 +21,7 @@ class Settings:
     """The longest a write may take before its outcome counts as unknown. It waits for the disks of most servers; one
     that is given up too soon is made again, which is more work for a slow disk. etcd itself gives up after 7 s."""
     kill_margin_s: float = 1.0
-    """The leash ends this long before the lease, so that workers are gone when others see the member gone."""
+    """The watchdog ends this long before the lease, so that workers are gone when others see the member gone."""
     retry_delay_s: float = 0.2
     """Pause before a refused request is made again; a healthy store answers within milliseconds."""
     retry_delay_max_s: float = 3.0
@@ -43,7 +43,7 @@ class Settings:
     continues_without_store: bool = True
     """Whether a store outage leaves a running round alone, as long as its whole roster sees the same outage."""
     probe_s: float = 1.0
-    """Within this all members must confirm an outage, or nobody's leash is extended."""
+    """Within this all members must confirm an outage, or nobody's watchdog is extended."""
     outage_limit_s: float = 600.0
     """The longest outage that a round survives."""
 

@@ -1,9 +1,9 @@
-"""What a node of a job on several machines does before it forks the warden: look round, and take its place.
+"""What a node of a job on several machines does before it forks the supervisor: look round, and take its place.
 
 It waits until the store answers, or it turns out that this node is to serve it, so that nothing has been started for a
 job that cannot begin; it finds the address by which others reach this node; it sees to what an earlier agent of the run
 has left here; and it binds the listener whose silence will prove, one day, that nothing of this node is left. That has
-to happen before the fork, because keeper, warden and workers hold the listener too. While nothing runs here, any
+to happen before the fork, because keeper, supervisor and workers hold the listener too. While nothing runs here, any
 signal ends the process at once.
 """
 
@@ -27,7 +27,7 @@ from launcher.console import log
 from launcher.credentials import Credentials
 from launcher.errors import TemporaryError, UsageError
 from launcher.options.network import StoreConfig
-from launcher.warden import open_standard_streams
+from launcher.supervisor import open_standard_streams
 from rendezvous.errors import MeshrunError
 from rendezvous.peers import connections
 from rendezvous.settings import Settings
@@ -62,7 +62,7 @@ class Startup(NamedTuple):
 
     @property
     def inherited_fds(self) -> tuple[int, ...]:
-        """Descriptors that keeper, warden and workers hold too."""
+        """Descriptors that keeper, supervisor and workers hold too."""
         return (self.listener.fileno(), self.node_lock.descriptor)
 
 

@@ -1,8 +1,8 @@
 """The control group of what an agent starts: one write kills all that is in it, whatever that has made of itself.
 
 A process cannot leave it, nor hide in it, as it may clear its environment or close the lock. So the next agent of the
-run kills by it what is left when keeper, warden and agent were all killed at once (`predecessors`). It takes a cgroup
-of version 2 in which this user may make others: one that systemd has delegated, or the top of a tree, that of a
+run kills by it what is left when keeper, supervisor and agent were all killed at once (`predecessors`). It takes a
+cgroup of version 2 in which this user may make others: one that systemd has delegated, or the top of a tree, that of a
 container or of a machine without systemd. No controller is enabled for it, so it changes no limit and no share.
 """
 

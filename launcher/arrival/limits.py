@@ -1,7 +1,7 @@
 """What the kernel allows this process: open files, for a leader has a connection to every node, and one timer.
 
 The usual limit of 1,024 is there for programs that use select(), which the agent does not. It is raised for the agent
-alone and after the warden's fork, so the warden and the workers keep what the user had set.
+alone and after the supervisor's fork, so the supervisor and the workers keep what the user had set.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ DESCRIPTORS_WANTED = 65536
 
 
 def raise_descriptor_limit(wanted: int = DESCRIPTORS_WANTED) -> int:
-    """Raise the soft limit to `wanted`, or as far as the hard one allows; what it is now. Call after Warden.fork."""
+    """Raise the soft limit to `wanted`, or as far as the hard one allows; what it is now. Call after the fork."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -27,7 +27,7 @@ def raise_descriptor_limit(wanted: int = DESCRIPTORS_WANTED) -> int:
 
 
 def require_timer() -> None:
-    """Raise TemporaryError where the warden could not make its timer: a timer counts as a signal that is pending.
+    """Raise TemporaryError where the supervisor could not make its timer: a timer counts as a signal that is pending.
 
     All of the user's on this machine count together, so the last of them may still go to somebody else.
     """

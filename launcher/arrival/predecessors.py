@@ -1,12 +1,12 @@
 """What an earlier agent of this run has left on this node: seen to before a new one joins.
 
 The keeper of an agent that was killed ends all that its workers have started, and holds the lock until that is done. If
-agent, keeper and warden were all killed at once, what workers started is left, with the device in its hands. Two things
-tell. The *place* of an agent is a locked file, one for each run and node name (and choice of visible devices) on this
-host; keeper, warden and workers hold the same lock, so it is free only when the last of them is gone. And workers carry
-a mark in their environment, which they hand down, by which they are found in /proc wherever they have gone: the same in
-every life of the place, but for the end, which is new each time. Who has neither is found in the control group, where
-the agent could make one.
+agent, keeper and supervisor were all killed at once, what workers started is left, with the device in its hands. Two
+things tell. The *place* of an agent is a locked file, one for each run and node name (and choice of visible devices) on
+this host; keeper, supervisor and workers hold the same lock, so it is free only when the last of them is gone. And
+workers carry a mark in their environment, which they hand down, by which they are found in /proc wherever they have
+gone: the same in every life of the place, but for the end, which is new each time. Who has neither is found in the
+control group, where the agent could make one.
 
 A keeper is given time, since what it has adopted is lost from sight if it is killed. Whoever else is left of a dead
 agent is killed, and no stranger under a reused pid can be hit. An agent that lives
@@ -31,8 +31,8 @@ from contextlib import suppress
 from launcher.arrival import control_group
 from launcher.console import log
 from launcher.errors import TemporaryError, UsageError, find_shortage_hint
-from launcher.warden.pidfds import kill_exactly
-from launcher.warden.words import KEEPER_NAME
+from launcher.supervisor.pidfds import kill_exactly
+from launcher.supervisor.words import KEEPER_NAME
 from rendezvous.errors import MeshrunError
 from rendezvous.values import NamedTuple
 
@@ -49,7 +49,8 @@ _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE
 
 
 class NodeLock(NamedTuple):
-    """`lock` is to be kept open by the agent and inherited by keeper, warden and workers; `environment` is for workers.
+    """`lock` is to be kept open by the agent and inherited by keeper, supervisor and workers; `environment` is for
+    workers.
 
     `group`: the control group for the keeper and all below it, "" if there is none.
     """
@@ -76,7 +77,7 @@ class NodeLock(NamedTuple):
 def take_node_lock(
     run_id: str, node_name: str, environ: Mapping[str, str], *, limit_s: float = LIMIT_S, folder: str = ""
 ) -> NodeLock:
-    """Clear away what an earlier life of this run has left here, and take its place; call before the warden's fork.
+    """Clear away what an earlier life of this run has left here, and take its place; call before the supervisor's fork.
 
     `folder`: where the locks lie, by default a directory of this user's. Raises TemporaryError with the pids of those
     who are still there after `limit_s`, and UsageError when there is no directory that is this user's alone.

@@ -8,7 +8,7 @@ runs near its GPU copies faster, and one whose caches are its own is not disturb
     exclusive     the node's cores, shared out among its workers: no two of them run on one core
     core-complex  the CPUs behind one of the node's last-level caches, the largest first, in turns
 
-Two things differ from there. numactl is not needed, because the warden sets each worker's affinity before it runs.
+Two things differ from there. numactl is not needed, because the supervisor sets each worker's affinity before it runs.
 And a worker whose device has no known node, one on the CPU above all, is not refused: such workers are dealt out
 evenly over the nodes. Nobody gets a CPU that the agent itself may not use; a container's cpuset and taskset hold.
 Memory is preferred from the nodes of those CPUs where there are others to prefer them to.

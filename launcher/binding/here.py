@@ -42,7 +42,7 @@ def _explain_refusal(node_sets: Iterable[tuple[int, ...]]) -> str:
     node_sets = sorted(node_sets)
     if not node_sets:
         return ""
-    from launcher.warden import memory
+    from launcher.supervisor import memory
 
     try:
         if memory.read_policy()[0] != memory.DEFAULT:

@@ -1,4 +1,4 @@
-"""What the warden starts in the workers' Python: it becomes the command of a worker, with the hook that serves.
+"""What the supervisor starts in the workers' Python: it becomes the command of a worker, with the hook that serves.
 
     python -u fork_server.py script train.py a b    becomes  python -u train.py a b
     python -u fork_server.py module pkg.train a     becomes  python -u -m pkg.train a
@@ -6,7 +6,7 @@
 
 In two steps, since the hook is found through PYTHONPATH: a Python that does not heed it would run the script, here and
 without a rank. Such a Python is refused while that can still be done. The process stays the same, and with it the
-parent-death signal and all that the warden has set.
+parent-death signal and all that the supervisor has set.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PYTHON_OPTIONS = {"script": (), "module": ("-m",), "code": ("-c",)}
 
 
 def main() -> None:
-    """Become the worker's command, or tell the warden why not."""
+    """Become the worker's command, or tell the supervisor why not."""
     number = int(os.environ[SOCKET_VARIABLE])
     problem = _find_problem()
     if problem:

@@ -1,6 +1,6 @@
 """What a worker asks of the kernel and of C, and Python's library does not offer.
 
-As in `launcher/warden`, of which nothing can be imported here; a test compares the numbers.
+As in `launcher/supervisor`, of which nothing can be imported here; a test compares the numbers.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The life of the fork server: import, say so, and fork whenever the warden asks, until it has gone.
+"""The life of the fork server: import, say so, and fork whenever the supervisor asks, until it has gone.
 
-Workers shall be the warden's own children, which it can reap and kill by number, as those that it starts by exec. So
-the fork server does not fork them itself. It forks a *go-between*, that forks the workers ordered and ends; its
-children then belong to the nearest ancestor that adopts, the warden. One go-between does for all orders that wait.
+Workers shall be the supervisor's own children, which it can reap and kill by number, as those that it starts by exec.
+So the fork server does not fork them itself. It forks a *go-between*, that forks the workers ordered and ends; its
+children then belong to the nearest ancestor that adopts, the supervisor. One go-between does for all orders that wait.
 
-    in   ["preload", modules, the warden's pid, descriptors that workers keep], once
+    in   ["preload", modules, the supervisor's pid, descriptors that workers keep], once
     out  ["ready", seconds, remarks]  or  ["refused", sentence, hint]
     in   ["fork"] with one end of a socket, which is the worker's own: see worker.py
 """
@@ -54,7 +54,7 @@ def serve(number: int, launch_mode: str, argument_count: int) -> None:
     order = wire.receive(wait=True)
     if order is None:
         os._exit(0)
-    (_, modules, warden_pid, _), _ = order
+    (_, modules, supervisor_pid, _), _ = order
     start = time.monotonic()
     try:
         remarks = import_all(modules, _find_script_directory(image), _fork)
@@ -70,7 +70,7 @@ def serve(number: int, launch_mode: str, argument_count: int) -> None:
     signals = _reset_signals()
     wire.send(["ready", time.monotonic() - start, remarks])
     end, go_between = _serve_forks(wire)
-    order = wait_for_spec(end, go_between, warden_pid)
+    order = wait_for_spec(end, go_between, supervisor_pid)
     become_worker(end, image, *order, signals=signals)
 
 
@@ -104,7 +104,7 @@ def _reset_signals() -> tuple[dict[int, Any], set[int]]:
 
 
 def _serve_forks(wire: Wire) -> tuple[Wire, int]:
-    """Fork for every order, until the warden's end closes. Returns in a worker: its own wire, and who forked it."""
+    """Fork for every order, until the supervisor's end closes. Returns in a worker: its own wire, and who forked it."""
     own_pid = os.getpid()
     while True:
         order = wire.receive(wait=True)
@@ -120,7 +120,7 @@ def _serve_forks(wire: Wire) -> tuple[Wire, int]:
             _report_failure(ends, error)
             continue
         if pid == 0:
-            # If the warden is killed the fork server dies, and a go-between that stands still goes with it.
+            # If the supervisor is killed the fork server dies, and a go-between that stands still goes with it.
             linux.signal_on_parent_death(SIGKILL)
             if os.getppid() != own_pid:
                 os._exit(0)

@@ -1,4 +1,5 @@
-"""Whole messages, with descriptors, as the warden's channel sends them: a head, JSON, descriptors with the first byte.
+"""Whole messages, with descriptors, as the supervisor's channel sends them: a head, JSON, descriptors with the first
+byte.
 
 The head is the length of the JSON, four bytes with the highest first, and the number of descriptors, one byte. Here
 reading may block: fork server and worker have nothing else to do.
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _HEAD_SIZE = 5
 _READ_SIZE = 1 << 16
 _NUMBER_SIZE = 4  # a C int
-_DESCRIPTOR_LIMIT = 8  # per message, as in the warden's channel
+_DESCRIPTOR_LIMIT = 8  # per message, as in the supervisor's channel
 
 
 class Wire:

@@ -1,10 +1,11 @@
-"""A forked worker: parked until the warden says what it is, then turned into that.
+"""A forked worker: parked until the supervisor says what it is, then turned into that.
 
-As in `launcher/warden/child.py`, a mistake here is quiet and lasting: what is open, blocked or ignored now stays so in
-the user's program. What a worker does between fork and exec is done here between fork and script.
+As in `launcher/supervisor/child.py`, a mistake here is quiet and lasting: what is open, blocked or ignored now stays so
+in the user's program. What a worker does between fork and exec is done here between fork and script.
 
-    out  ["born", pid], once it is the warden's child and dies with it
-    in   the worker's spec, as `launcher/warden/words.py` writes it, with its streams and its whole environment; or the
+    out  ["born", pid], once it is the supervisor's child and dies with it
+    in   the worker's spec, as `launcher/supervisor/words.py` writes it, with its streams and its whole environment; or
+    the
          end: exit
     out  ["failed", sentence, errno], or nothing: the end closes as the script begins
 """
@@ -46,7 +47,7 @@ def wait_for_spec(wire: Wire, intermediate_pid: int, supervisor_pid: int) -> tup
     if os.getppid() != supervisor_pid:
         os._exit(127)
     linux.signal_on_parent_death(SIGKILL)
-    if os.getppid() != supervisor_pid:  # the warden died before the line above
+    if os.getppid() != supervisor_pid:  # the supervisor died before the line above
         os._exit(127)
     wire.send(["born", os.getpid()])
     reseed()

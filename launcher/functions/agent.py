@@ -19,7 +19,7 @@ def main() -> int:
 
     import signal
 
-    from launcher.warden import kernel
+    from launcher.supervisor import kernel
 
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the caller's thread may have blocked some
     kernel.signal_on_parent_death(signal.SIGTERM)

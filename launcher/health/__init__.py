@@ -1,8 +1,8 @@
 """Whether this node is fit to take part in a job, looked at before it joins.
 
 A node that has lost one of its GPUs joins as fast as any other, fails first, and takes everybody's round with it. So a
-node looks at itself between the warden's fork and its membership: are the devices there that were asked for, do they
-answer, is there room for logs, and does the user's own --health-check pass? One that is not fit says why and looks
+node looks at itself between the supervisor's fork and its membership: are the devices there that were asked for, do
+they answer, is there room for logs, and does the user's own --health-check pass? One that is not fit says why and looks
 again, with pauses, up to --start-timeout. The others do not see it meanwhile.
 
 Here is what every start pays for, which is next to nothing. `waiting` is imported where there is something to wait for.
@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.arrival import Startup
     from launcher.preloading import ForkServerClient
-    from launcher.warden import Supervisor
+    from launcher.supervisor import Supervisor
 
 FREE_BYTES_MIN = 16 << 20
 """With less left a log disk is full: a worker's traceback, its last lines and a page of anything else still fit."""

@@ -1,6 +1,6 @@
 """The wait of a node until it is fit: the user's --health-check, pauses, and the signals that end both at once.
 
-The warden runs the check as it runs workers, which is how nothing of it outlives its time: in a session of its own,
+The supervisor runs the check as it runs workers, which is how nothing of it outlives its time: in a session of its own,
 swept with all its children when it has ended or its time is over, and killed if the agent is. What the check prints is
 read here and shown when it has failed, so stdout stays the workers'.
 """
@@ -22,8 +22,8 @@ from launcher.environments.foreign import list_step_variables
 from launcher.errors import EarlyExitError, TemporaryError, UnfitError
 from launcher.health.pauses import Backoff
 from launcher.membership import read_clock
+from launcher.supervisor import Exited, Report, RoundSwept, SpawnFailed, Supervisor, SupervisorLost, WorkerSpec
 from launcher.wakeup import Wakeup
-from launcher.warden import Exited, Report, RoundSwept, SpawnFailed, Supervisor, SupervisorLost, WorkerSpec
 from rendezvous.settings import Settings
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class HealthGate:
     # --- what else may happen ---
 
     def _wait_for_reports(self, until: float) -> list[Report]:
-        """Until something happens, or this time; what the warden says."""
+        """Until something happens, or this time; what the supervisor says."""
         wake_at = min(until, self._termination.wake_at)
         self._poll.poll(math.ceil(min(max(0.0, wake_at - read_clock()), _POLL_LIMIT_S) * 1000))
         for signum in self._wakeup.take():

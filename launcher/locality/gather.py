@@ -5,7 +5,7 @@ the same time, each in a thread, because most wait for somebody: a metadata serv
 two seconds, since a place in the network is worth less than a start; who has not answered by then is left behind. What
 is known is merged in a fixed order of trust, so that the same answers give the same place on every start.
 
-Threads are begun here, so it runs after the warden's fork, and only where there are other nodes to stand beside.
+Threads are begun here, so it runs after the supervisor's fork, and only where there are other nodes to stand beside.
 """
 
 from __future__ import annotations

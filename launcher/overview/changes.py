@@ -62,7 +62,7 @@ def _describe_states(before: Overview, after: Overview) -> Iterator[str]:
     old = {node.member_id: node.state for node in before.nodes}
     changed: dict[tuple[str, str], list[NodeState]] = {}
     for node in after.nodes:
-        if node.state in ("failed", "leaving", "benched", "succeeded") and old.get(node.member_id) != node.state:
+        if node.state in ("failed", "leaving", "quarantined", "succeeded") and old.get(node.member_id) != node.state:
             changed.setdefault((node.state, node.why), []).append(node)
     for (state, why), nodes in sorted(changed.items()):
         names = format_list(ranges.merge_names(node.name for node in nodes), _NAMES_MAX)

@@ -52,7 +52,7 @@ class NodeState:
     """One member, or a former one whose ranks nobody has taken yet.
 
     `state`: "waiting" (for a first round), "running", "succeeded", "failed", "stopping", "stopped", "leaving",
-    "spare", "benched", "drained" or "lost"; "gone" when the job has ended. `why` is for people, and empty where the
+    "spare", "quarantined", "drained" or "lost"; "gone" when the job has ended. `why` is for people, and empty where the
     state says it all. `path`: its place in the network, outermost first; `locality`: the same, each domain after its
     level. `silent_s`: since its last keep-alive, None if it has no lease or nobody knows.
     """
@@ -284,7 +284,7 @@ def _derive_idle_state(seal: Seal | None, status: Status | None, is_drained: boo
         return "drained", ""
     if seal is None:
         return "waiting", ""
-    return ("benched" if "benched for" in why_spare else "spare"), why_spare
+    return ("quarantined" if "quarantined for" in why_spare else "spare"), why_spare
 
 
 def _describe_request(command: Command) -> str:

@@ -23,7 +23,7 @@ RANGES_MAX = 12
 _LABEL_WIDTH = 10  # width of the first column
 _NAME_MAX, _CELL_MAX, _PLACE_MAX = 22, 12, 18  # with the other columns 80 letters
 _HEALTHY_STATES = ("running", "succeeded", "spare", "stopped", "waiting")  # states that are as they should be
-_EXPLAINED_ABOVE = ("spare", "benched")  # with their reasons, once for all who have the same
+_EXPLAINED_ABOVE = ("spare", "quarantined")  # with their reasons, once for all who have the same
 _SILENCE_MAX_S = 3.0  # of silence: with the usual lease two keep-alives have not come
 
 
@@ -65,7 +65,7 @@ def format_mesh(overview: Overview) -> str:
 
 def _format_job(overview: Overview, common: str) -> str:
     spares = [node for node in overview.nodes if node.state in ("spare", "waiting") and not node.ranks]
-    benched = [node for node in overview.nodes if node.state == "benched"]
+    quarantined = [node for node in overview.nodes if node.state == "quarantined"]
     restarts = format_count(overview.restart_count, "restart") + " charged" if overview.restart_count else ""
     if overview.short_rounds > 1:
         restarts += f"{', ' if restarts else ''}{overview.short_rounds} short rounds in a row"
@@ -79,7 +79,7 @@ def _format_job(overview: Overview, common: str) -> str:
         ("place", f"all nodes are on {common}" if common else ""),
         ("restarts", restarts),
         ("spares", _format_reasons(spares) if overview.round else ""),
-        ("benched", _format_reasons(benched)),
+        ("quarantined", _format_reasons(quarantined)),
         ("drained", _format_names(overview.drained)),
         ("asked", format_list(overview.requests, 4)),
     )

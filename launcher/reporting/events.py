@@ -26,7 +26,7 @@ from launcher.console import log, write_stderr
 from launcher.errors import UsageError
 from launcher.options import sanitize
 from launcher.roster.description import NodeAssignment, decode_assignment
-from launcher.warden import Exited, RoundSwept, Spawned, SpawnFailed
+from launcher.supervisor import Exited, RoundSwept, Spawned, SpawnFailed
 from rendezvous.events import Exit, StartRound, StopRound
 
 NULL_HANDLERS = ("null", "dynamic_rendezvous")
@@ -58,7 +58,7 @@ class EventRecorder:
         self._is_stopping = False
 
     def take(self, message: object) -> None:
-        """Hear of an action that the agreement wants, or of a report of the warden's."""
+        """Hear of an action that the agreement wants, or of a report of the supervisor's."""
         match message:
             case StartRound():
                 self._round, self._assignment, self._is_stopping = message, decode_assignment(message.assignment), False

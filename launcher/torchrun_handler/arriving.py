@@ -1,8 +1,8 @@
 """Before torchrun's agent is a member: the store is there, this node has an address, and a place to be called at.
 
-The same as in `launcher.arrival`, but for what comes of a warden: torchrun's workers hold neither the listener of this
-node's presence nor a lock, so its silence proves that the agent is gone, and says nothing of the workers. And since
-they inherit all of torchrun's environment, what is secret is taken out of that.
+The same as in `launcher.arrival`, but for what comes of a supervisor: torchrun's workers hold neither the listener of
+this node's presence nor a lock, so its silence proves that the agent is gone, and says nothing of the workers. And
+since they inherit all of torchrun's environment, what is secret is taken out of that.
 """
 
 from __future__ import annotations

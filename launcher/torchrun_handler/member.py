@@ -5,7 +5,7 @@ speaks when something happens. Between the two is one round at a time, which beg
 on this node when torchrun has stopped its workers and comes back for the next. What torchrun does is told by the
 methods here, what the others want is read from them; all of them are for torchrun's thread.
 
-There is no warden beside torchrun's agent. If the lease cannot be renewed, this node's workers are stopped by
+There is no supervisor beside torchrun's agent. If the lease cannot be renewed, this node's workers are stopped by
 torchrun's own means, which take it up to half a minute, and not by the kernel.
 """
 

@@ -19,7 +19,7 @@ from launcher.output.routes import STREAMS, PlainRoutes
 from launcher.output.streams import format_line_prefix
 from launcher.reporting.narrator import format_workers
 from launcher.roster import NodeAssignment, decode_assignment
-from launcher.warden import WorkerSpec
+from launcher.supervisor import WorkerSpec
 from launcher.workers.commands import make_argv, make_fork_argv
 from rendezvous.errors import RecordError
 

@@ -19,7 +19,7 @@ from launcher.environments.choice import choose_environments, has_package, make_
 from launcher.environments.foreign import list_step_variables
 from launcher.errors import UsageError
 from launcher.node import Slot
-from launcher.warden import ForkServerSpec
+from launcher.supervisor import ForkServerSpec
 from launcher.workers import bind_workers, make_thread_variables
 from launcher.workers.commands import make_fork_server_argv
 

@@ -36,7 +36,7 @@ class MasterPort:
         """Whether rank 0 of this round is here, and somebody else listens on the port offered: its failure is ours."""
         if share.group_rank != 0:
             return False
-        from launcher.warden import kernel
+        from launcher.supervisor import kernel
         from rendezvous.stores.foreign_listener import UNKNOWN, find_foreign_listener
 
         # A worker that has just failed, too, may be past the point where one sees what it listened on: look again.

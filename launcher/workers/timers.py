@@ -3,7 +3,7 @@
 A script says "if this step is not over within a minute, I hang: kill me" by a line of JSON in a named pipe, and takes
 it back by another. One thread of the agent reads the pipe and kills whose time has run out. That worker has then
 failed, and the job goes on as after any failure; torchrun 2.13 kills its own agent as well. The pipe is found through
-TORCHELASTIC_TIMER_FILE, and torch is not needed here. Only what descends from this job's warden is ever signalled.
+TORCHELASTIC_TIMER_FILE, and torch is not needed here. Only what descends from this job's supervisor is ever signalled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from launcher.console import log
 from launcher.errors import UsageError
-from launcher.warden import kernel
+from launcher.supervisor import kernel
 
 ENABLE_VARIABLE, FILE_VARIABLE = "TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_TIMER_FILE"
 _POLL_LIMIT_S = 3600.0

@@ -4,7 +4,7 @@ Events from anywhere (the store's watches, answers, other members, the agent) la
 them to the protocol at once, in the caller's thread, and carries out what comes out. Nothing that can take its time
 is done in that thread when the store is on a network: keep-alives have a thread to themselves, other requests, the
 ends of watches and plans share a few (hired.py). So a stuck call delays neither a renewal nor a stop nor the caller.
-A store within the process answers at once and needs no thread. What concerns the agent (start, stop, leash, end) is
+A store within the process answers at once and needs no thread. What concerns the agent (start, stop, watchdog, end) is
 returned to it.
 """
 

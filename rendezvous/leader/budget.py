@@ -21,7 +21,7 @@ from rendezvous.values import dataclass, replace
 class RestartBudget:
     """The budget on the leader's own clock. `charged_at`: one time per charged failure, oldest first.
 
-    `losses` and `first_failures` are what nodes are benched for, oldest first.
+    `losses` and `first_failures` are what nodes are quarantined for, oldest first.
     """
 
     restart_count: int = 0
@@ -71,7 +71,7 @@ class RestartBudget:
         return self
 
     def add_strikes(self, *, losses: Iterable[Strike] = (), first_failures: Iterable[Strike] = ()) -> RestartBudget:
-        """Remember what nodes are benched for."""
+        """Remember what nodes are quarantined for."""
         return replace(self, losses=(*self.losses, *losses), first_failures=(*self.first_failures, *first_failures))
 
     def find_quarantines(self, settings: Settings) -> dict[str, quarantine.Quarantine]:

@@ -40,18 +40,18 @@ def choose_members(view: View, budget: RestartBudget, now: float, settings: Sett
     """All who stay, but those on the bench only as far as nothing is possible without them, shortest bench first."""
     stay = list_staying(view)
     benches = {node: bench for node, bench in budget.find_quarantines(settings).items() if bench.until > now}
-    benched = {member.member.member_id: benches[member.node] for member in stay if member.node in benches}
-    able = [member for member in stay if member.member.member_id not in benched]
+    quarantined = {member.member.member_id: benches[member.node] for member in stay if member.node in benches}
+    able = [member for member in stay if member.member.member_id not in quarantined]
     size = sizer(able)
-    if not benched or size.world_size:
-        return MemberChoice(able, size, benched)
-    for member_id in sorted(benched, key=lambda member_id: (benched[member_id].until, member_id)):
-        del benched[member_id]
-        able = [member for member in stay if member.member.member_id not in benched]
+    if not quarantined or size.world_size:
+        return MemberChoice(able, size, quarantined)
+    for member_id in sorted(quarantined, key=lambda member_id: (quarantined[member_id].until, member_id)):
+        del quarantined[member_id]
+        able = [member for member in stay if member.member.member_id not in quarantined]
         size = sizer(able)
         if size.world_size:
             break
-    return MemberChoice(able, size, benched)
+    return MemberChoice(able, size, quarantined)
 
 
 def decide_growth(view: View, seal: Seal, now: float, settings: Settings, sizer: Sizer) -> EndRound | Wait:

@@ -239,8 +239,8 @@ def _decide_between(view: View, seal: Seal, stop: Stop, now: float, settings: Se
     if now < until:
         words = f"round {seal.round} was short, as {ledger.short_rounds - 1} before it: pausing"
         return Wait(until, words, rule="backoff")
-    benched = [f"; {view.get_name(m)}: {bench.reason}" for m, bench in sorted(chosen.quarantined.items())]
-    return SealRound(chosen.roster, ledger, chosen.size.reason + "".join(benched[:4]))
+    quarantined = [f"; {view.get_name(m)}: {bench.reason}" for m, bench in sorted(chosen.quarantined.items())]
+    return SealRound(chosen.roster, ledger, chosen.size.reason + "".join(quarantined[:4]))
 
 
 def _describe_missing(view: View) -> str:

@@ -61,7 +61,7 @@ def _list_quarantines(
         if 0 < limit <= count:
             doublings = min(count - limit, 60)  # beyond any limit, and still a number
             duration_s = min(settings.quarantine_first_s * 2.0**doublings, settings.quarantine_max_s)
-            reason = f"{what} {count} times within {settings.quarantine_window_s:g} s, benched for {duration_s:g} s"
+            reason = f"{what} {count} times within {settings.quarantine_window_s:g} s, quarantined for {duration_s:g} s"
             yield node, Quarantine(last + duration_s, reason)
 
 

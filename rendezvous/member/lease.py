@@ -1,11 +1,11 @@
-"""The lease that makes this agent a member, and the leash that its workers live on.
+"""The lease that makes this agent a member, and the watchdog that its workers live on.
 
 The store drops a member's keys when its lease ends, and then others may take its place. So the workers here must
-be gone a little before: their leash ends `kill_margin_s` before the lease does, counted from when the last renewal was
-*sent* that is known to have reached the store's leader and to have left the own key in its place. The id of a lease is
-chosen here: a grant whose answer was lost is asked for again and leaves no second lease behind.
+be gone a little before: their watchdog ends `kill_margin_s` before the lease does, counted from when the last renewal
+was *sent* that is known to have reached the store's leader and to have left the own key in its place. The id of a lease
+is chosen here: a grant whose answer was lost is asked for again and leaves no second lease behind.
 
-During a store outage the whole roster may agree that nobody can take anybody's place (see `outage`), and the leash
+During a store outage the whole roster may agree that nobody can take anybody's place (see `outage`), and the watchdog
 goes on beyond the lease. When the store is back and the lease has ended there meanwhile, the member registers again on
 a new one, if nothing has moved on without it.
 """
@@ -173,7 +173,7 @@ class LeaseKeeper:
             self.extend_lease(member.sent_at, answer.ttl_s)
 
     def extend_lease(self, sent_at: float, ttl_s: float) -> None:
-        """The lease lives until the *send* time of the renewal plus its TTL; the leash ends a margin before."""
+        """The lease lives until the *send* time of the renewal plus its TTL; the watchdog ends a margin before."""
         member = self._member
         self.renewed_at = sent_at
         self.lease_until = sent_at + ttl_s
@@ -181,7 +181,7 @@ class LeaseKeeper:
         self._extend_watchdog()
 
     def _extend_watchdog(self) -> None:
-        # A round of an earlier membership lives on the leash it had, until it is gone.
+        # A round of an earlier membership lives on the watchdog it had, until it is gone.
         member = self._member
         if self.lease_until < math.inf and (member.round.alive_round is None or member.member_revision):
             member.emit(ExtendWatchdog(self.membership_until - member.settings.kill_margin_s))

@@ -5,7 +5,7 @@ the store. But if nobody of the roster reaches it, nobody of the roster replaces
 `election`). So the leader asks all of them in beats, over their presence connections. Each that cannot reach the
 store either, and knows no newer round, says so; from then on for a lease's time and a little it takes nobody's
 place. Once all have said so within `probe_s`, each may keep its workers for a lease's time, counted from when it
-sent its own word. One missing word, and the beat is void: the leashes run out.
+sent its own word. One missing word, and the beat is void: the watchdogs run out.
 """
 
 from __future__ import annotations

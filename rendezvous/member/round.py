@@ -116,7 +116,7 @@ class LocalRound:
         return seal.round == self.alive_round and seal.plan_token != self.status.plan_token
 
     def _take_up(self, job: records.Keys, sealed: Seal, answer: Answer, now: float) -> None:
-        """Act on the record under the sealed token; no record means no ranks. Start nothing beyond the leash."""
+        """Act on the record under the sealed token; no record means no ranks. Start nothing beyond the watchdog."""
         assert isinstance(answer, TxnResult)
         member = self._member
         seal, stop = member.read(Seal, job.round), member.read(Stop, job.stop)

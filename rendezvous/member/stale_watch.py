@@ -6,7 +6,7 @@ each that connects, one short message with the revision; and a connected peer th
 that. Who is behind reads again.
 
 That is quick, and not sure: the connection may be silent too. So every member also reads what it follows every few
-leases; its workers live no longer than `view_s` after such a read, and nobody is given up before that (see `leash`).
+leases; its workers live no longer than `view_s` after such a read, and nobody is given up before that (see `watchdog`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A lease says that a member has been silent for too long. A connection says more: when a process ends, for whatever
 reason, its kernel ends its connections at once, and refuses new ones when nobody holds the listener any more. Every
-agent listens, and keeps one connection to the leader. The listener is bound before keeper and warden are forked
+agent listens, and keeps one connection to the leader. The listener is bound before keeper and supervisor are forked
 and is held by them and by the workers, and the keeper goes last: refused dials prove that not only the agent has gone
 but all that its workers have started, so their ranks can be given to others at once. Silence proves
 nothing, and is said to be silence.
@@ -54,7 +54,7 @@ def bind(host: str, ports: Iterable[int]) -> socket.socket:
 class PeerConnections:
     """The connections of one agent. Methods may be called from any thread and return at once.
 
-    `listener` is listening and remains the caller's: the agent's, keeper's, warden's and workers'. `address` is
+    `listener` is listening and remains the caller's: the agent's, keeper's, supervisor's and workers'. `address` is
     HOST:PORT by which others reach it. With a `secret` only agents that know it are believed. `submit` is called
     from the thread of the connections with PeerUp, PeerDown, PeerGone and Told. `silence_s`: how long nothing has
     to be heard until a connection counts as silent.

@@ -2,7 +2,7 @@
 
 There are two reasons to dial. The member that is *attended* gets a connection, soon at first and then less often.
 And after the kernel of a member's host has ended a connection, a *proof* is sought: the listener is held by keeper,
-warden and workers, so as long as one of them lives a dial is answered, or at least taken, and when all are gone it
+supervisor and workers, so as long as one of them lives a dial is answered, or at least taken, and when all are gone it
 is refused. Two refusals in a row prove it. A dial that is taken and then hears nothing proves nothing, and neither
 does one that never arrives.
 """

@@ -15,7 +15,7 @@ import pytest
 
 from launcher import cli, files, stay
 from launcher.errors import UsageError
-from launcher.warden import Supervisor
+from launcher.supervisor import Supervisor
 from tests.cli.running import run
 
 

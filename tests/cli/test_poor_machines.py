@@ -50,13 +50,13 @@ def test_a_node_that_can_have_no_timer_does_not_join() -> None:
     assert "TemporaryError: the kernel refuses another timer" in done.stderr
 
 
-def test_a_warden_that_gets_no_timer_says_so_kills_its_workers_and_ends() -> None:
+def test_a_supervisor_that_gets_no_timer_says_so_kills_its_workers_and_ends() -> None:
     with Agent(setup=NO_TIMER) as agent:
         agent.start(1, ["sh", "-c", "sleep 1000 & exec sleep 1000"])
         agent.do("extend_watchdog", 1e9)
         lost = agent.wait_for("SupervisorLost")
         assert lost[1:] == [
-            "the warden cannot make the timer that ends workers: "
+            "the supervisor cannot make the timer that ends workers: "
             "timer_create: Resource temporarily unavailable; see ulimit -i",
             75,
         ]
@@ -64,21 +64,21 @@ def test_a_warden_that_gets_no_timer_says_so_kills_its_workers_and_ends() -> Non
         agent.wait_until_nobody_is_left(agent.pid)
 
 
-def test_a_warden_that_cannot_begin_says_so() -> None:
+def test_a_supervisor_that_cannot_begin_says_so() -> None:
     no_proc = "import os; listdir = os.listdir; "
     no_proc += "os.listdir = lambda path='.': listdir('/nowhere' if path == '/proc/self/fd' else path)"
     done = subprocess.run(
         [sys.executable, "-c", f"{no_proc}\n{BEGIN}"], cwd=REPOSITORY, capture_output=True, text=True, timeout=60
     )
-    assert (done.stdout, done.stderr) == ("75 the warden cannot work here: No such file or directory\n", "")
+    assert (done.stdout, done.stderr) == ("75 the supervisor cannot work here: No such file or directory\n", "")
 
 
 BEGIN = """
 import select
-from launcher.warden import Supervisor
-warden = Supervisor.fork()
-while not (reports := warden.read_reports()):
-    select.select([warden], [], [], 10)
+from launcher.supervisor import Supervisor
+supervisor = Supervisor.fork()
+while not (reports := supervisor.read_reports()):
+    select.select([supervisor], [], [], 10)
 print(reports[0].exit_code, reports[0].sentence)
 """
 
@@ -87,7 +87,7 @@ print(reports[0].exit_code, reports[0].sentence)
 @pytest.mark.parametrize(
     ("limit", "sentence"),
     [
-        (1, "cannot fork the warden: Resource temporarily unavailable"),
+        (1, "cannot fork the supervisor: Resource temporarily unavailable"),
         (3, "this machine gives too little to run: can't start new thread"),
     ],
 )

@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 OURS_MAX = 120  # modules
-WARDEN_MAX = 16  # of them, with those of the keeper, which forks it
+SUPERVISOR_MAX = 16  # of them, with those of the keeper, which forks it
 SOURCE_MAX = 710_000  # their bytes
 LIBRARY_MAX = 48  # modules of Python's library that a bare Python has not loaded
 COMPILED_MAX = 3  # texts: a named tuple of functools', one of selectors'; dataclasses would add three each
@@ -51,8 +51,8 @@ root, report = sys.argv[1:3]
 before = set(sys.modules)
 sys.path.append(root)
 sys.addaudithook(note)
-from launcher import cli, warden
-spawn = warden.Supervisor.spawn
+from launcher import cli, supervisor
+spawn = supervisor.Supervisor.spawn
 
 def noted(*arguments):
     new = sorted(set(sys.modules) - before)
@@ -61,10 +61,10 @@ def noted(*arguments):
     counts["source"] = sum(os.path.getsize(sys.modules[name].__file__) for name in counts["ours"])
     with open(report, "w") as file:
         json.dump(counts, file)
-    warden.Supervisor.spawn = spawn
+    supervisor.Supervisor.spawn = spawn
     spawn(*arguments)
 
-warden.Supervisor.spawn = noted
+supervisor.Supervisor.spawn = noted
 sys.exit(cli.main(sys.argv[3:]))
 """
 
@@ -100,16 +100,16 @@ def test_no_source_text_is_made_and_compiled_on_the_way_to_a_worker(start: dict[
 
 
 def test_the_keeper_alone_is_forked_before_the_workers_are_ordered(start: dict[str, Any]) -> None:
-    # It forks the warden, beside the agent, and with what both need already loaded.
+    # It forks the supervisor, beside the agent, and with what both need already loaded.
     assert start["forks"] == 1
 
 
-def test_the_warden_loads_no_more_than_it_needs_to_fork_workers() -> None:
+def test_the_supervisor_loads_no_more_than_it_needs_to_fork_workers() -> None:
     program = (
-        "import sys; before = set(sys.modules); sys.path.append(sys.argv[1]); import launcher.warden.process\n"
+        "import sys; before = set(sys.modules); sys.path.append(sys.argv[1]); import launcher.supervisor.process\n"
         "print(*sorted(set(sys.modules) - before))"
     )
     command = [sys.executable, "-I", "-S", "-c", program, str(ROOT)]
     loaded = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split()
     assert HEAVY.isdisjoint(loaded)
-    assert len([name for name in loaded if name.startswith(("launcher", "rendezvous"))]) <= WARDEN_MAX
+    assert len([name for name in loaded if name.startswith(("launcher", "rendezvous"))]) <= SUPERVISOR_MAX

@@ -107,11 +107,11 @@ def test_a_check_does_not_outlive_its_agent(tmp_path: Path) -> None:
         job.wait_until_nobody_is_left()
 
 
-def test_the_loss_of_the_warden_ends_the_check_too(tmp_path: Path) -> None:
+def test_the_loss_of_the_supervisor_ends_the_check_too(tmp_path: Path) -> None:
     check = LEAVES_A_CHILD + "while ! test -s child; do sleep 0.01; done; touch runs; sleep 1000"
     with Job(tmp_path, "--health-check", check, script=TRAIN) as job:
         wait_until((tmp_path / "runs").exists, what="the check")
-        os.kill(job.warden_pid, signal.SIGKILL)
+        os.kill(job.supervisor_pid, signal.SIGKILL)
         ended = job.wait()
         assert not job.left()
     assert ended.exit_code == 137

@@ -1,4 +1,4 @@
-"""The command on one machine, with real processes: restarts, signals, deaths of agent and warden."""
+"""The command on one machine, with real processes: restarts, signals, deaths of agent and supervisor."""
 
 from __future__ import annotations
 
@@ -120,20 +120,20 @@ def test_a_killed_agent_leaves_nobody(tmp_path: Path) -> None:
         job.wait_until_nobody_is_left()
 
 
-def test_a_killed_warden_is_reported_and_leaves_nobody(tmp_path: Path) -> None:
+def test_a_killed_supervisor_is_reported_and_leaves_nobody(tmp_path: Path) -> None:
     with Job(tmp_path, "--nproc-per-node", "2", script=GRANDCHILD + IDLE) as job:
         for rank in range(2):
             job.mark("grandchild", rank, 1)
             job.mark("up", rank, 1)
-        os.kill(job.warden_pid, signal.SIGKILL)
+        os.kill(job.supervisor_pid, signal.SIGKILL)
         ended = job.wait()
         assert not job.left()
     assert ended.exit_code == 137
-    assert "warden" in ended.stderr
+    assert "supervisor" in ended.stderr
     assert "SIGKILL" in ended.stderr
 
 
-def test_a_frozen_agent_with_a_leash_keeps_no_workers(tmp_path: Path) -> None:
+def test_a_frozen_agent_with_a_watchdog_keeps_no_workers(tmp_path: Path) -> None:
     with Job(tmp_path, "--nproc-per-node", "2", "--lease-ttl", "3", script=IDLE) as job:
         pids = [int(job.mark("up", rank, 1)) for rank in range(2)]
         job.send(signal.SIGSTOP)
@@ -157,7 +157,7 @@ if ROUND == 1:
     assert job.mark("restarts", 0, 2) == "0"
 
 
-def test_without_a_leash_a_stopped_agent_kills_nobody(tmp_path: Path) -> None:
+def test_without_a_watchdog_a_stopped_agent_kills_nobody(tmp_path: Path) -> None:
     script = """
 mark("up")
 wait_for("go")

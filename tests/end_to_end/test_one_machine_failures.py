@@ -54,10 +54,10 @@ def test_torch_passes_the_reason_on_to_whoever_started_the_job(tmp_path: Path) -
     assert message["extraInfo"]["py_callstack"].startswith("Traceback")
 
 
-def test_a_lost_warden_is_said_once(tmp_path: Path) -> None:
+def test_a_lost_supervisor_is_said_once(tmp_path: Path) -> None:
     with Job(tmp_path, script="mark('up')\ntime.sleep(1000)") as job:
         job.mark("up", 0, 1)
-        os.kill(job.warden_pid, signal.SIGKILL)
+        os.kill(job.supervisor_pid, signal.SIGKILL)
         ended = job.wait()
     assert ended.exit_code == 137
     assert ended.stderr.count("was killed by SIGKILL") == 1
@@ -67,11 +67,11 @@ def test_who_holds_up_the_end_is_named(tmp_path: Path) -> None:
     script = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nmark('up')\ntime.sleep(1000)"
     with Job(tmp_path, "--shutdown-timeout", "0.1", script=script) as job:
         job.mark("up", 0, 1)
-        warden = job.warden_pid
-        os.kill(warden, signal.SIGSTOP)
+        supervisor = job.supervisor_pid
+        os.kill(supervisor, signal.SIGSTOP)
         job.send(signal.SIGTERM)
-        job.says(f"not everything is gone 3 s after SIGKILL: waiting for pid {warden} (mr-supervisor, state T)")
-        os.kill(warden, signal.SIGCONT)
+        job.says(f"not everything is gone 3 s after SIGKILL: waiting for pid {supervisor} (mr-supervisor, state T)")
+        os.kill(supervisor, signal.SIGCONT)
         assert job.wait().exit_code == 143
 
 

@@ -32,10 +32,10 @@ def test_a_stop_in_the_pause_between_two_rounds_is_obeyed_at_once(tmp_path: Path
     assert not job.has_mark("up", 0, 5)
 
 
-def test_a_warden_lost_in_the_pause_between_two_rounds_ends_the_job(tmp_path: Path) -> None:
+def test_a_supervisor_lost_in_the_pause_between_two_rounds_ends_the_job(tmp_path: Path) -> None:
     with Job(tmp_path, "--max-restarts", "9", script=CRASHES) as job:
         job.says("round 4 was short")
-        os.kill(job.warden_pid, signal.SIGKILL)
+        os.kill(job.supervisor_pid, signal.SIGKILL)
         assert job.wait().exit_code == 137
     assert not job.has_mark("up", 0, 5)
 

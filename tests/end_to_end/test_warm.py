@@ -90,11 +90,11 @@ def test_eight_workers_learn_in_two_rounds_from_one_import(tmp_path: Path) -> No
     with Job(tmp_path, *options, script=LEARN) as job:
         first = learnt(job, 1)
         (importer,) = importers(tmp_path)
-        assert importer in children(job.warden_pid)
+        assert importer in children(job.supervisor_pid)
         assert "preloaded torch, numpy and counted in " in job.stderr
         pids = {int(words[0]) for words in first}
-        wait_until(lambda: len(children(job.warden_pid)) == 8 + 8 + 1, LIMIT_S, "a set of workers that wait")
-        waiting = set(children(job.warden_pid)) - pids - {importer}
+        wait_until(lambda: len(children(job.supervisor_pid)) == 8 + 8 + 1, LIMIT_S, "a set of workers that wait")
+        waiting = set(children(job.supervisor_pid)) - pids - {importer}
         os.kill(int(first[3][0]), signal.SIGKILL)
         second = learnt(job, 2)
         assert {int(words[0]) for words in second} == waiting
@@ -126,7 +126,7 @@ def test_a_fork_server_that_is_lost_between_rounds_is_started_once_more(tmp_path
         os.kill(pid, signal.SIGKILL)
         again, new = map(int, job.mark("began", 1, 2).split())
         assert new != importer
-        assert new in children(job.warden_pid)
+        assert new in children(job.supervisor_pid)
         os.kill(again, signal.SIGKILL)
         assert {job.mark("began", rank, 3).split()[1] for rank in range(2)} == {str(new)}
         (tmp_path / "go-3").touch()
@@ -140,8 +140,8 @@ def test_workers_may_wait_for_a_restart_without_any_module(tmp_path: Path) -> No
     script = "mark('began'); wait_for(f'go-{ROUND}')"
     with Job(tmp_path, "--standby=1", "--nproc-per-node=2", "--max-restarts=1", script=script) as job:
         pids = {int(job.mark("began", rank, 1)) for rank in range(2)}
-        wait_until(lambda: len(children(job.warden_pid)) == 2 + 2 + 1, LIMIT_S, "a set of workers that wait")
-        others = set(children(job.warden_pid)) - pids
+        wait_until(lambda: len(children(job.supervisor_pid)) == 2 + 2 + 1, LIMIT_S, "a set of workers that wait")
+        others = set(children(job.supervisor_pid)) - pids
         os.kill(min(pids), signal.SIGKILL)
         assert {int(job.mark("began", rank, 2)) for rank in range(2)} < others
         (tmp_path / "go-2").touch()

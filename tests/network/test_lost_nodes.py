@@ -105,7 +105,7 @@ def test_a_node_that_is_cut_off_from_its_peers_alone_is_replaced(
     assert job.overlaps() == []
 
 
-@pytest.mark.parametrize("parts", [("agent",), ("agent", "warden"), ("node",)], ids="+".join)
+@pytest.mark.parametrize("parts", [("agent",), ("agent", "supervisor"), ("node",)], ids="+".join)
 def test_a_frozen_node_that_thaws_never_has_two_owners_of_one_rank(
     cluster: Make, hosts: list[Host], is_leader_victim: bool, parts: tuple[str, ...]
 ) -> None:

@@ -11,19 +11,19 @@ import pytest
 from launcher.environments.meanings import VARIABLE_DESCRIPTIONS
 from launcher.forkserver import leavings
 from launcher.forkserver.watching import WORKER_VARIABLES
-from tests.support.small_warden import SmallWarden
+from tests.support.small_supervisor import SmallSupervisor
 
 
 @pytest.fixture
-def warden(tmp_path: Path) -> Iterator[SmallWarden]:
+def supervisor(tmp_path: Path) -> Iterator[SmallSupervisor]:
     (tmp_path / "main.py").write_text("import sys\nprint('runs')")
-    with SmallWarden(tmp_path) as warden:
-        yield warden
+    with SmallSupervisor(tmp_path) as supervisor:
+        yield supervisor
 
 
-def write(warden: SmallWarden, **modules: str) -> None:
+def write(supervisor: SmallSupervisor, **modules: str) -> None:
     for name, text in modules.items():
-        (warden.folder / f"{name}.py").write_text(text)
+        (supervisor.folder / f"{name}.py").write_text(text)
 
 
 REFUSED = {
@@ -48,50 +48,54 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_a_fork_would_lose_or_cannot_be_imported_is_refused_by_name(warden: SmallWarden, name: str) -> None:
+def test_what_a_fork_would_lose_or_cannot_be_imported_is_refused_by_name(
+    supervisor: SmallSupervisor, name: str
+) -> None:
     text, expected = REFUSED[name]
-    write(warden, **{name: text})
-    kind, sentence, hint = warden.start(["colorsys", name], "script", "main.py")
+    write(supervisor, **{name: text})
+    kind, sentence, hint = supervisor.start(["colorsys", name], "script", "main.py")
     assert kind == "refused"
     assert sentence.startswith(f"--preload: importing {name} "), sentence
     assert sentence.endswith(expected), sentence
     assert hint == f"leave {name} out of --preload"
-    assert warden.ask("wait", warden.server_pid) == 0
+    assert supervisor.ask("wait", supervisor.server_pid) == 0
     if name == "fails":
-        trace = warden.output("server")[1]
-        assert trace.startswith(f'Traceback (most recent call last):\n  File "{warden.folder}/fails.py", line 2, in'), (
-            trace
-        )
+        trace = supervisor.output("server")[1]
+        assert trace.startswith(
+            f'Traceback (most recent call last):\n  File "{supervisor.folder}/fails.py", line 2, in'
+        ), trace
 
 
 @pytest.mark.parametrize("name", ["does_not_exist", "json.does_not_exist", "does_not_exist.json"])
-def test_a_module_that_is_not_there_is_named_with_the_python_that_looked(warden: SmallWarden, name: str) -> None:
+def test_a_module_that_is_not_there_is_named_with_the_python_that_looked(
+    supervisor: SmallSupervisor, name: str
+) -> None:
     missing = name if name.startswith("json") else "does_not_exist"
-    kind, sentence, hint = warden.start([name], "script", "main.py")
+    kind, sentence, hint = supervisor.start([name], "script", "main.py")
     assert (kind, sentence) == ("refused", f"--preload: there is no module {missing}")
-    assert hint == f"workers are run by {warden.python}, which finds no such module"
-    assert warden.output("server") == ("", "")
+    assert hint == f"workers are run by {supervisor.python}, which finds no such module"
+    assert supervisor.output("server") == ("", "")
 
 
-def test_a_thread_that_is_there_before_the_imports_is_not_put_down_to_one_of_them(warden: SmallWarden) -> None:
-    (warden.folder / "own").mkdir()
-    (warden.folder / "own" / "sitecustomize.py").write_text(REFUSED["threads"][0])
-    kind, sentence, _ = warden.start(["colorsys"], "script", "main.py", PYTHONPATH=str(warden.folder / "own"))
-    expected = f'{warden.python} has started the thread "the poller" before anything was imported'
+def test_a_thread_that_is_there_before_the_imports_is_not_put_down_to_one_of_them(supervisor: SmallSupervisor) -> None:
+    (supervisor.folder / "own").mkdir()
+    (supervisor.folder / "own" / "sitecustomize.py").write_text(REFUSED["threads"][0])
+    kind, sentence, _ = supervisor.start(["colorsys"], "script", "main.py", PYTHONPATH=str(supervisor.folder / "own"))
+    expected = f'{supervisor.python} has started the thread "the poller" before anything was imported'
     assert (kind, sentence) == ("refused", f"--preload: {expected}")
 
 
-def test_cuda_is_refused_when_it_was_begun_or_as_much_as_asked(warden: SmallWarden) -> None:
+def test_cuda_is_refused_when_it_was_begun_or_as_much_as_asked(supervisor: SmallSupervisor) -> None:
     fake = "import os, sys\npid = os.getpid()\ndef is_initialized(): return {begun}\n"
     fake += "def _is_in_bad_fork(): return {asked} and os.getpid() != pid\n"
-    (warden.folder / "torch").mkdir()
-    (warden.folder / "torch" / "__init__.py").write_text("import torch.cuda")
+    (supervisor.folder / "torch").mkdir()
+    (supervisor.folder / "torch" / "__init__.py").write_text("import torch.cuda")
     for begun, asked, expected in (
         (True, False, "importing torch began to use torch.cuda, which a forked process could not use"),
         (False, True, "importing torch asked torch.cuda for its devices: a forked process could not use them"),
     ):
-        (warden.folder / "torch" / "cuda.py").write_text(fake.format(begun=begun, asked=asked))
-        with SmallWarden(warden.folder) as other:
+        (supervisor.folder / "torch" / "cuda.py").write_text(fake.format(begun=begun, asked=asked))
+        with SmallSupervisor(supervisor.folder) as other:
             answer = other.start(["torch"], "script", "main.py", PYTHONDONTWRITEBYTECODE="1")
             assert answer[:2] == ["refused", f"--preload: {expected}"]
 
@@ -104,32 +108,32 @@ def test_devices_are_known_by_the_names_of_their_files() -> None:
         assert not leavings._ACCELERATOR_PATH.match(f"/dev/{name}"), name
 
 
-def test_threads_that_end_soon_and_those_that_a_fork_takes_down_are_fine(warden: SmallWarden) -> None:
+def test_threads_that_end_soon_and_those_that_a_fork_takes_down_are_fine(supervisor: SmallSupervisor) -> None:
     pytest.importorskip("numpy")
     write(
-        warden,
+        supervisor,
         ends="import threading, time\nthreading.Thread(target=time.sleep, args=(0.05,)).start()",
         main="import numpy, os\nassert (numpy.ones((300, 300)) @ numpy.ones((300, 300)))[0, 0] == 300",
     )
-    answer = warden.start(["ends", "numpy"], "script", "main.py", OPENBLAS_NUM_THREADS="4", PYTHONWARNINGS="error")
-    assert (answer[0], answer[2]) == ("ready", []), (answer, warden.output("server"))
-    assert warden.run() == (0, "", "")
+    answer = supervisor.start(["ends", "numpy"], "script", "main.py", OPENBLAS_NUM_THREADS="4", PYTHONWARNINGS="error")
+    assert (answer[0], answer[2]) == ("ready", []), (answer, supervisor.output("server"))
+    assert supervisor.run() == (0, "", "")
 
 
-def test_a_module_beside_the_script_is_imported_with_the_script_s_words_and_path(warden: SmallWarden) -> None:
+def test_a_module_beside_the_script_is_imported_with_the_script_s_words_and_path(supervisor: SmallSupervisor) -> None:
     write(
-        warden,
+        supervisor,
         beside="import sys\nwords, path = list(sys.argv), list(sys.path)",
         main="import beside, sys\n"
         "print(beside.words == sys.argv, beside.path == sys.path, sys.path.count(sys.path[0]))",
     )
-    assert warden.start(["beside"], "script", "main.py", "a", "--b")[0] == "ready"
-    assert warden.run() == (0, "True True 1\n", "")
+    assert supervisor.start(["beside"], "script", "main.py", "a", "--b")[0] == "ready"
+    assert supervisor.run() == (0, "True True 1\n", "")
 
 
-def test_what_an_import_does_to_its_process_it_has_done_to_every_worker(warden: SmallWarden) -> None:
+def test_what_an_import_does_to_its_process_it_has_done_to_every_worker(supervisor: SmallSupervisor) -> None:
     write(
-        warden,
+        supervisor,
         acts="import atexit, ctypes, signal, sys\n"
         "print('imported')\n"
         "atexit.register(print, 'exit handler')\n"
@@ -144,23 +148,23 @@ def test_what_an_import_does_to_its_process_it_has_done_to_every_worker(warden: 
         "print(signal.pthread_sigmask(signal.SIG_BLOCK, []) == {signal.SIGUSR2}, sys.path[-1],\n"
         "      signal.getsignal(signal.SIGINT) is signal.default_int_handler)",
     )
-    assert warden.start(["acts"], "script", "main.py")[::2] == ["ready", []]
+    assert supervisor.start(["acts"], "script", "main.py")[::2] == ["ready", []]
     for _ in range(2):
-        assert warden.run() == (0, "signalled\nTrue added True\nexit handler\n", "")
-    warden.ask("close", 0)
-    warden.ask("wait", warden.server_pid)
-    assert warden.output("server") == ("imported\nby C\n", "")
+        assert supervisor.run() == (0, "signalled\nTrue added True\nexit handler\n", "")
+    supervisor.ask("close", 0)
+    supervisor.ask("wait", supervisor.server_pid)
+    assert supervisor.output("server") == ("imported\nby C\n", "")
 
 
-def test_an_import_that_takes_standard_output_apart_stops_nobody(warden: SmallWarden) -> None:
-    write(warden, wraps="import io, sys\nsys.stdout = io.TextIOWrapper(sys.stdout.detach(), encoding='utf-8')")
-    assert warden.start(["wraps"], "script", "main.py")[0] == "ready"
-    assert warden.run() == (0, "runs\n", "")
+def test_an_import_that_takes_standard_output_apart_stops_nobody(supervisor: SmallSupervisor) -> None:
+    write(supervisor, wraps="import io, sys\nsys.stdout = io.TextIOWrapper(sys.stdout.detach(), encoding='utf-8')")
+    assert supervisor.start(["wraps"], "script", "main.py")[0] == "ready"
+    assert supervisor.run() == (0, "runs\n", "")
 
 
-def test_people_are_told_of_what_workers_will_see_otherwise_than_they_expect(warden: SmallWarden) -> None:
+def test_people_are_told_of_what_workers_will_see_otherwise_than_they_expect(supervisor: SmallSupervisor) -> None:
     write(
-        warden,
+        supervisor,
         reads="import os\nrank = os.environ.get('RANK'), 'WORLD_SIZE' in os.environ, os.getenv('HOME')\nimport deeper",
         deeper="import os\nos.environ.setdefault('LOCAL_RANK', '0')\n"
         "copy = dict(os.environ)\nos.environ['MASTER_PORT'] = '1'",
@@ -168,8 +172,8 @@ def test_people_are_told_of_what_workers_will_see_otherwise_than_they_expect(war
         opens="import socket\nfile = open('log', 'w')\nfile.write('once\\n')\none, two = socket.socketpair()",
         main="import opens, os\nprint(os.getcwd())\nopens.file.close()",
     )
-    kind, _, remarks = warden.start(["reads", "moves", "opens"], "script", "main.py")
-    place = str(warden.folder)
+    kind, _, remarks = supervisor.start(["reads", "moves", "opens"], "script", "main.py")
+    place = str(supervisor.folder)
     assert kind == "ready"
     assert remarks == [
         "importing reads read RANK and WORLD_SIZE, which no process has before its round: it saw none",
@@ -178,13 +182,13 @@ def test_people_are_told_of_what_workers_will_see_otherwise_than_they_expect(war
         f"importing opens left {place}/log and a socket open: all workers share it",
     ]
     for _ in range(2):
-        assert warden.run() == (0, f"{place}\n", "")
-    assert (warden.folder / "log").read_text() == "once\n"
+        assert supervisor.run() == (0, f"{place}\n", "")
+    assert (supervisor.folder / "log").read_text() == "once\n"
 
 
-def test_what_an_import_runs_is_not_taken_for_a_fork_server(warden: SmallWarden) -> None:
+def test_what_an_import_runs_is_not_taken_for_a_fork_server(supervisor: SmallSupervisor) -> None:
     write(
-        warden,
+        supervisor,
         asks="import os, stat\nprint([os.environ.get(name) for name in ('LAUNCHER_FORK_SERVER', 'PYTHONPATH')])\n"
         "for number in range(3, 20):\n"
         "    try: assert not stat.S_ISSOCK(os.fstat(number).st_mode), number\n"
@@ -193,19 +197,19 @@ def test_what_an_import_runs_is_not_taken_for_a_fork_server(warden: SmallWarden)
         "ended = subprocess.run([sys.executable, 'asks.py'], capture_output=True, text=True, close_fds=False)",
         main="import runs\nprint(runs.ended.returncode, runs.ended.stdout, runs.ended.stderr)",
     )
-    assert warden.start(["runs"], "script", "main.py", PYTHONPATH=None)[0] == "ready"
-    assert warden.run() == (0, "0 [None, None]\n \n", "")
+    assert supervisor.start(["runs"], "script", "main.py", PYTHONPATH=None)[0] == "ready"
+    assert supervisor.run() == (0, "0 [None, None]\n \n", "")
 
 
-def test_the_collector_rests_during_the_imports_and_works_as_ever_after_them(warden: SmallWarden) -> None:
+def test_the_collector_rests_during_the_imports_and_works_as_ever_after_them(supervisor: SmallSupervisor) -> None:
     write(
-        warden,
+        supervisor,
         during="import gc\nseen = gc.isenabled(), gc.get_threshold()",
         main="import during, gc\n"
         "print(during.seen[1][0], gc.isenabled(), gc.get_threshold()[0] > 0, gc.get_freeze_count() > 0)",
     )
-    warden.start(["during"], "script", "main.py")
-    assert warden.run() == (0, "0 True True True\n", "")
+    supervisor.start(["during"], "script", "main.py")
+    assert supervisor.run() == (0, "0 True True True\n", "")
 
 
 def test_every_variable_of_a_worker_is_watched_or_the_same_for_all_workers() -> None:

@@ -1,4 +1,4 @@
-"""Any one or two of agent, keeper and supervisor ("warden") stopped or killed: nothing of what workers started is left.
+"""Any one or two of agent, keeper and supervisor stopped or killed: nothing of what workers started is left.
 
 Every case has workers with children of every kind, none of whom holds the listener that is kept. Its watchdog is short
 and never extended, so whoever is not killed for another reason is killed for that. KEEPER_REPEATS=N does the whole
@@ -68,7 +68,7 @@ class Trio:
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
-        self.pids = {"agent": agent.pid, "keeper": agent.keeper_pid, "supervisor": agent.warden_pid}
+        self.pids = {"agent": agent.pid, "keeper": agent.keeper_pid, "supervisor": agent.supervisor_pid}
         self.port: int = agent.ask("evaluate", PORT)
         agent.start(1, ["sh", "-c", OFFSPRING])
         wait_until(lambda: self.sleepers() == 4 and len(self.below()) >= SIZE, what="the worker's children")
@@ -185,7 +185,7 @@ def test_a_stopped_keeper_ends_with_the_agent_that_closes_in_good_order() -> Non
         trio = Trio(agent)
         freeze(agent.keeper_pid)
         agent.ask("close", 20)
-        assert agent.ask("evaluate", "warden._keeper_status") == 0  # it was woken, and not killed
+        assert agent.ask("evaluate", "supervisor._keeper_status") == 0  # it was woken, and not killed
         assert trio.below() == []
         assert children(agent.pid) == []
 
@@ -202,7 +202,7 @@ def test_the_end_of_the_keeper_is_told() -> None:
 
 # One that is lost itself as soon as it has killed once.
 LOST_AFTER_KILLING = """
-from launcher.warden import kernel
+from launcher.supervisor import kernel
 real = kernel.kill_children
 def kill_children(*arguments):
     left = real(*arguments)
@@ -223,7 +223,7 @@ def test_an_agent_lets_the_other_do_its_work_before_it_kills(first: str) -> None
 
 @pytest.mark.parametrize(("stopped", "killed"), [("keeper", "supervisor"), ("supervisor", "keeper")])
 def test_an_agent_waits_for_nobody_who_stands_still(stopped: str, killed: str) -> None:
-    with Agent(setup=f"{SETUP}import launcher.warden; launcher.warden.LOSS_LIMIT_S = 1000.0") as agent:
+    with Agent(setup=f"{SETUP}import launcher.supervisor; launcher.supervisor.LOSS_LIMIT_S = 1000.0") as agent:
         trio = Trio(agent)
         freeze(trio.pids[stopped])
         freeze(agent.pid)  # the supervisor goes on when its keeper ends
@@ -242,10 +242,10 @@ def test_a_keeper_lets_the_supervisor_do_its_work_before_it_kills() -> None:
 
 
 def test_a_keeper_wakes_a_supervisor_that_is_stopped_and_has_no_watchdog() -> None:
-    limit = "from launcher.warden import keeper; keeper.SUPERVISOR_LIMIT_S = 1000.0"
+    limit = "from launcher.supervisor import keeper; keeper.SUPERVISOR_LIMIT_S = 1000.0"
     with Agent(setup=SETUP + limit) as agent:
         Trio(agent)
-        freeze(agent.warden_pid)
+        freeze(agent.supervisor_pid)
         os.kill(agent.pid, signal.SIGKILL)
         agent.wait_until_nobody_is_left()
 
@@ -273,7 +273,7 @@ def test_a_keeper_that_is_killed_before_it_has_forked_is_told() -> None:
 
 def test_a_keeper_that_cannot_fork_is_told() -> None:
     with born(FORKS.format("raise BlockingIOError(11, 'Resource temporarily unavailable')") + SETUP) as agent:
-        sentence = "cannot fork the warden: Resource temporarily unavailable; see ulimit -u"
+        sentence = "cannot fork the supervisor: Resource temporarily unavailable; see ulimit -u"
         assert agent.wait_for("SupervisorLost")[1] == sentence
         agent.wait_until_nobody_is_left(agent.pid)
 
@@ -281,7 +281,7 @@ def test_a_keeper_that_cannot_fork_is_told() -> None:
 def test_an_agent_that_dies_before_the_keeper_could_ask_for_its_signal_leaves_nobody() -> None:
     late = """
 import os, time
-from launcher.warden import kernel
+from launcher.supervisor import kernel
 own, real = os.getpid(), kernel.signal_on_parent_death
 def ask(signum):
     while os.getppid() == own: time.sleep(0.005)
@@ -297,7 +297,7 @@ kernel.signal_on_parent_death = ask
 def test_a_supervisor_whose_keeper_dies_before_it_could_ask_for_its_signal_ends() -> None:
     late = """
 import os, time
-from launcher.warden import kernel
+from launcher.supervisor import kernel
 real, keeper = kernel.signal_on_parent_death, 0
 def ask(signum):
     global keeper
@@ -325,7 +325,7 @@ def test_keeper_and_supervisor_have_command_lines_of_their_own() -> None:
     with Agent(setup=f"'meshrun launcher {'x' * 5000}'") as agent:
         (worker,) = agent.start(1, ["sleep", "1000"])
         assert "meshrun launcher" in command_line(agent.pid)
-        for pid, name in ((agent.keeper_pid, "mr-keeper"), (agent.warden_pid, "mr-supervisor")):
+        for pid, name in ((agent.keeper_pid, "mr-keeper"), (agent.supervisor_pid, "mr-supervisor")):
             assert program_name(pid) == name
             assert command_line(pid) == f"{name} of pid {agent.pid}"
         assert command_line(worker) == "sleep 1000"
@@ -333,7 +333,7 @@ def test_keeper_and_supervisor_have_command_lines_of_their_own() -> None:
 
 def test_a_name_is_cut_where_the_agents_command_line_is_shorter() -> None:
     with Agent() as agent:
-        agent.ask("evaluate", "__import__('launcher.warden.keeper').warden.keeper.set_title('k', 10 ** 500)")
+        agent.ask("evaluate", "__import__('launcher.supervisor.keeper').supervisor.keeper.set_title('k', 10 ** 500)")
         assert command_line(agent.pid).startswith("k of pid 1000")
         assert agent.start(1, ["sleep", "1000"])
 

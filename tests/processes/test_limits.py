@@ -1,4 +1,4 @@
-"""The agent raises its limit of open files for itself; the warden and the workers keep the user's."""
+"""The agent raises its limit of open files for itself; the supervisor and the workers keep the user's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_workers_have_the_limit_that_the_user_had_set() -> None:
         raised = agent.ask("evaluate", RAISE.format(512))
         (worker,) = agent.start(1, ["sleep", "1000"])
         assert raised == 512
-        assert [soft_limit(pid) for pid in (agent.pid, agent.warden_pid, worker)] == [512, 256, 256]
+        assert [soft_limit(pid) for pid in (agent.pid, agent.supervisor_pid, worker)] == [512, 256, 256]
 
 
 def test_a_hard_limit_is_as_far_as_it_goes() -> None:

@@ -26,7 +26,7 @@ BOUND = """
 import os
 from launcher.binding import CpuTopology, here
 from launcher.node import Device, Slot
-from launcher.warden import memory
+from launcher.supervisor import memory
 cpus = frozenset(os.sched_getaffinity(0))
 two = CpuTopology(nodes={0: cpus}, socket={}, core={}, cache={}, memory=frozenset({0, 1}))
 here.sysfs.read_topology = lambda allowed: two
@@ -68,14 +68,14 @@ def bound(before: str) -> str:
 
 
 def test_a_policy_is_tried_before_workers_are_told_of_it() -> None:
-    words = bound("") + bound("import atexit\nfrom launcher.warden import memory\natexit.register(lambda: "
+    words = bound("") + bound("import atexit\nfrom launcher.supervisor import memory\natexit.register(lambda: "
                               "print(memory.read_policy()[0]))\n")  # fmt: skip
     assert words.count("(0,) 1 --numa-binding node keeps local rank 0 to CPUs") == 2
     assert words.endswith("\n0"), "this process has its own policy back"
 
 
 def test_a_policy_that_the_agent_was_started_with_stays() -> None:
-    assert bound("from launcher.warden import memory\nmemory.prefer_nodes([0])\n") == (
+    assert bound("from launcher.supervisor import memory\nmemory.prefer_nodes([0])\n") == (
         "() 2 --numa-binding: workers take memory as Linux does by default: "
         "the agent has a memory policy of its own, which they inherit"
     )

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher.warden import kernel, pidfds
+from launcher.supervisor import kernel, pidfds
 from tests.support.processes import REPOSITORY, is_alive
 from tests.support.syscalls import WITHOUT_PIDFDS
 from tests.support.waiting import wait_until
 
 KILL = """
 import sys
-from launcher.warden.pidfds import kill_exactly
+from launcher.supervisor.pidfds import kill_exactly
 kill_exactly(int(sys.argv[1]), lambda: sys.argv[2] == "it")
 """
 

@@ -20,17 +20,17 @@ from tests.support.processes import REPOSITORY, TOKEN_VARIABLE, freeze, is_alive
 from tests.support.syscalls import KILL, PIDFD_OPEN, WITHOUT_PIDFDS, refusing
 from tests.support.waiting import wait_until
 
-# An agent that takes its place and forks a warden with a worker; then it waits.
+# An agent that takes its place and forks a supervisor with a worker; then it waits.
 AGENT = """
 import os, sys, time
 from launcher.arrival.predecessors import take_node_lock
 exec(os.environ.get("BEFORE", ""))
 place = take_node_lock(sys.argv[2], sys.argv[3], os.environ, folder=sys.argv[1], limit_s=float(sys.argv[4]))
 os.environ.update(place.environment)
-from launcher.warden import Supervisor, WorkerSpec
-warden = Supervisor.fork((place.descriptor,), place.group)
-warden.spawn(1, [WorkerSpec(0, ("sh", "-c", sys.argv[5]), {}, (), None, None)])
-while not (reports := warden.read_reports()): time.sleep(0.01)
+from launcher.supervisor import Supervisor, WorkerSpec
+supervisor = Supervisor.fork((place.descriptor,), place.group)
+supervisor.spawn(1, [WorkerSpec(0, ("sh", "-c", sys.argv[5]), {}, (), None, None)])
+while not (reports := supervisor.read_reports()): time.sleep(0.01)
 print(os.getpid(), reports[0].pid, flush=True)
 time.sleep(1000)
 """
@@ -335,7 +335,7 @@ def test_a_directory_that_others_could_have_prepared_is_refused(tmp_path: Path, 
 
 
 def kill_all_three(agent: subprocess.Popen[str]) -> None:
-    """Kill agent, keeper and warden so that none of them can clean up."""
+    """Kill agent, keeper and supervisor so that none of them can clean up."""
     (keeper,) = children_of(agent.pid)
     trio = [agent.pid, keeper, *children_of(keeper)]
     for pid in trio:

@@ -14,7 +14,7 @@ from tests.support.processes import children, family, freeze, is_alive, parent, 
 from tests.support.waiting import wait_until
 from tests.support.warm_agent import SLEEP, WarmAgent, becomes_cold, is_cold
 
-# Where the talk between warden, fork server and worker can be: with a worker on its way, and once it runs.
+# Where the talk between supervisor, fork server and worker can be: with a worker on its way, and once it runs.
 ON_THE_WAY = ("order", "go-between", "newborn", "unborn")
 STEPS = ("import", *ON_THE_WAY, "parked", "released", "running")
 
@@ -43,10 +43,10 @@ def test_when_the_agent_is_killed_nobody_is_left_and_nobody_has_run(tmp_path: Pa
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_when_the_warden_is_killed_all_go_by_themselves(tmp_path: Path, step: str) -> None:
+def test_when_the_supervisor_is_killed_all_go_by_themselves(tmp_path: Path, step: str) -> None:
     with WarmAgent(tmp_path, step) as agent:
         at_step(agent, step, tmp_path / "ran")
-        os.kill(agent.warden_pid, signal.SIGKILL)
+        os.kill(agent.supervisor_pid, signal.SIGKILL)
         agent.wait_for("SupervisorLost")
         agent.let_go(step)  # a newborn without a parent ends as soon as it looks
         agent.wait_until_nobody_is_left(agent.pid)
@@ -54,35 +54,35 @@ def test_when_the_warden_is_killed_all_go_by_themselves(tmp_path: Path, step: st
 
 
 @pytest.mark.parametrize("step", ["import", "newborn", "running"])
-def test_when_the_agent_is_killed_while_the_warden_is_stopped_all_go(tmp_path: Path, step: str) -> None:
+def test_when_the_agent_is_killed_while_the_supervisor_is_stopped_all_go(tmp_path: Path, step: str) -> None:
     with WarmAgent(tmp_path, step) as agent:
         at_step(agent, step, tmp_path / "ran")
-        freeze(agent.warden_pid)
+        freeze(agent.supervisor_pid)
         os.kill(agent.pid, signal.SIGKILL)
         agent.wait_until_nobody_is_left()
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_when_the_leash_runs_out_nobody_is_spared_and_a_later_round_begins_anew(tmp_path: Path, step: str) -> None:
+def test_when_the_watchdog_runs_out_nobody_is_spared_and_a_later_round_begins_anew(tmp_path: Path, step: str) -> None:
     ran = tmp_path / "ran"
     with WarmAgent(tmp_path, step, standby=1) as agent:
         at_step(agent, step, ran)
         server = agent.server_pid
         agent.do("extend_watchdog", boottime() + 0.05)
         agent.wait_for("WorkersFenced", 1)
-        sentence = f"the fork server (pid {server}) was killed when the leash had run out"
+        sentence = f"the fork server (pid {server}) was killed when the watchdog had run out"
         assert agent.wait_for("ForkServerLost")[1] == sentence
         agent.wait_for("RoundSwept", 1)
         agent.let_go(step)
-        agent.wait_until_nobody_is_left(agent.pid, agent.keeper_pid, agent.warden_pid)
-        wait_until(lambda: children(agent.warden_pid) == [])
+        agent.wait_until_nobody_is_left(agent.pid, agent.keeper_pid, agent.supervisor_pid)
+        wait_until(lambda: children(agent.supervisor_pid) == [])
         assert ran.exists() == (step == "running")
         agent.ask("extend_watchdog", boottime() + 1000)
         assert agent.is_preloaded() != server  # before there is a round
         assert not is_cold(agent.start(2, SLEEP)[0])
 
 
-def test_a_leash_that_runs_out_between_rounds_spares_nobody_either(tmp_path: Path) -> None:
+def test_a_watchdog_that_runs_out_between_rounds_spares_nobody_either(tmp_path: Path) -> None:
     with WarmAgent(tmp_path, standby=1) as agent:
         agent.is_preloaded()
         agent.start(1, SLEEP)
@@ -91,15 +91,15 @@ def test_a_leash_that_runs_out_between_rounds_spares_nobody_either(tmp_path: Pat
         freeze(parked)
         agent.do("extend_watchdog", boottime() + 0.05)
         agent.wait_for("ForkServerLost")
-        agent.wait_until_nobody_is_left(agent.pid, agent.keeper_pid, agent.warden_pid)
+        agent.wait_until_nobody_is_left(agent.pid, agent.keeper_pid, agent.supervisor_pid)
 
 
-def test_a_warden_that_is_stopped_beyond_its_leash_takes_all_with_it(tmp_path: Path) -> None:
+def test_a_supervisor_that_is_stopped_beyond_its_watchdog_takes_all_with_it(tmp_path: Path) -> None:
     with WarmAgent(tmp_path, "unborn", standby=1) as agent:
         at_step(agent, "unborn", tmp_path / "ran")
         agent.do("extend_watchdog", boottime() + 0.3)
-        agent.sweep(9)  # so the warden has taken the leash, too
-        os.kill(agent.warden_pid, signal.SIGSTOP)
+        agent.sweep(9)  # so the supervisor has taken the watchdog, too
+        os.kill(agent.supervisor_pid, signal.SIGSTOP)
         agent.wait_for("SupervisorLost")
         agent.let_go("unborn")
         agent.wait_until_nobody_is_left(agent.pid)
@@ -150,7 +150,7 @@ def test_a_fork_server_that_dies_twice_while_it_imports_is_done_without(tmp_path
         first = agent.is_preloading()
         agent.spawn(1, SLEEP, SLEEP)
         agent.wait_for("Returned", "spawn")
-        agent.sweep(0)  # there is none, but the warden has taken the orders before this one by then
+        agent.sweep(0)  # there is none, but the supervisor has taken the orders before this one by then
         os.kill(first, signal.SIGKILL)
         assert agent.wait_for("ForkServerLost")[1].endswith("; it is started once more")
         os.kill(agent.is_preloading(), signal.SIGKILL)
@@ -159,7 +159,7 @@ def test_a_fork_server_that_dies_twice_while_it_imports_is_done_without(tmp_path
             becomes_cold(agent.wait_for("Spawned", 1, rank)[3])
         agent.sweep(1)
         agent.start(2, SLEEP)
-        assert len(children(agent.warden_pid)) == 1
+        assert len(children(agent.supervisor_pid)) == 1
 
 
 @pytest.mark.parametrize("step", ON_THE_WAY)
@@ -213,8 +213,8 @@ def test_a_worker_that_ends_is_reported_though_a_newborn_that_stands_still_holds
     with WarmAgent(tmp_path, "newborn") as agent:
         server = agent.is_preloaded()
         agent.spawn(1, ["true"], ["true"])
-        wait_until(lambda: len(children(agent.warden_pid)) == 3, what="the end of the go-between")
-        first, second = sorted(set(children(agent.warden_pid)) - {server})
+        wait_until(lambda: len(children(agent.supervisor_pid)) == 3, what="the end of the go-between")
+        first, second = sorted(set(children(agent.supervisor_pid)) - {server})
         freeze(second)
         agent.let_go("newborn")
         agent.wait_for("Spawned", 1, 0, first)
@@ -224,7 +224,7 @@ def test_a_worker_that_ends_is_reported_though_a_newborn_that_stands_still_holds
 
 
 def test_a_fork_server_that_hangs_is_killed_at_the_limit_and_the_round_starts_cold(tmp_path: Path) -> None:
-    with WarmAgent(tmp_path, setup="from launcher.warden import birth; birth.FORK_LIMIT_S = 0.3") as agent:
+    with WarmAgent(tmp_path, setup="from launcher.supervisor import birth; birth.FORK_LIMIT_S = 0.3") as agent:
         server = agent.is_preloaded()
         os.kill(server, signal.SIGSTOP)
         agent.spawn(1, SLEEP)
@@ -236,7 +236,7 @@ def test_a_fork_server_that_hangs_is_killed_at_the_limit_and_the_round_starts_co
 
 @pytest.mark.parametrize("how", ["stray", "lie"])
 def test_a_fork_server_whose_newborns_are_lost_is_of_no_use(tmp_path: Path, how: str) -> None:
-    with WarmAgent(tmp_path, how, setup="from launcher.warden import birth; birth.LOST_LIMIT_S = 0.2") as agent:
+    with WarmAgent(tmp_path, how, setup="from launcher.supervisor import birth; birth.LOST_LIMIT_S = 0.2") as agent:
         for round, then in ((1, "1 worker is started without it"), (2, "workers are started without it from here on")):
             agent.spawn(round, SLEEP)
             server = agent.is_preloaded()
@@ -281,7 +281,7 @@ def test_nothing_is_heard_of_a_fork_server_behind_its_refusal(tmp_path: Path) ->
         assert kinds == ["Preloading", "PreloadRefused", "RoundSwept"]
 
 
-def test_what_an_import_has_started_is_not_lost_from_sight_with_the_warden(tmp_path: Path) -> None:
+def test_what_an_import_has_started_is_not_lost_from_sight_with_the_supervisor(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     helper = f"echo $$ > {pid_file}.part; mv {pid_file}.part {pid_file}; exec sleep 1000"
     with WarmAgent(tmp_path, argv=["sh", "-c", f"setsid sh -c '{helper}' & exec sleep 1000"]) as agent:
@@ -289,7 +289,7 @@ def test_what_an_import_has_started_is_not_lost_from_sight_with_the_warden(tmp_p
         wait_until(pid_file.exists)
         agent.ask("describe_remaining")  # so the agent has done with the order
         freeze(agent.keeper_pid)  # which would see to it
-        os.kill(agent.warden_pid, signal.SIGKILL)
+        os.kill(agent.supervisor_pid, signal.SIGKILL)
         agent.wait_for("SupervisorLost")
         started = int(pid_file.read_text())  # the kernel kills the fork server first, which it belonged to
         wait_until(lambda: parent(started) == agent.keeper_pid)
@@ -299,7 +299,7 @@ def test_what_an_import_has_started_is_not_lost_from_sight_with_the_warden(tmp_p
 
 def test_a_fork_server_that_closes_its_socket_is_killed_at_once(tmp_path: Path) -> None:
     # As an import does that runs Python anew, by an exec: that one would come to the script, without a rank.
-    setup = "from launcher.warden import fork_server; fork_server._REAP_LIMIT_S = 1e6"
+    setup = "from launcher.supervisor import fork_server; fork_server._REAP_LIMIT_S = 1e6"
     argv = ["sh", "-c", 'eval "exec $LAUNCHER_FORK_SERVER>&-"; exec sleep 1000']
     with WarmAgent(tmp_path, argv=argv, setup=setup) as agent:
         server = agent.is_preloading()
@@ -308,7 +308,7 @@ def test_a_fork_server_that_closes_its_socket_is_killed_at_once(tmp_path: Path) 
         wait_until(lambda: state(server) == "")
 
 
-def test_closing_the_warden_leaves_nobody(tmp_path: Path) -> None:
+def test_closing_the_supervisor_leaves_nobody(tmp_path: Path) -> None:
     with WarmAgent(tmp_path, standby=2) as agent:
         agent.is_preloaded()
         (worker,) = agent.start(1, SLEEP)

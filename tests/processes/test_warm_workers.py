@@ -15,13 +15,13 @@ from tests.support.waiting import wait_until
 from tests.support.warm_agent import SLEEP, WarmAgent, becomes_cold, is_cold
 
 
-def test_workers_are_the_wardens_own_children_and_lead_sessions(tmp_path: Path) -> None:
+def test_workers_are_the_supervisors_own_children_and_lead_sessions(tmp_path: Path) -> None:
     with WarmAgent(tmp_path) as agent:
         server = agent.is_preloading()
         assert agent.wait_for("Preloaded") == ["Preloaded", server, 0.5, ["a remark"]]
         workers = agent.start(1, *[SLEEP] * 20)
         assert len(set(workers)) == 20
-        assert {parent(pid) for pid in workers} == {agent.warden_pid}
+        assert {parent(pid) for pid in workers} == {agent.supervisor_pid}
         assert [os.getsid(pid) for pid in workers] == workers
         assert not any(map(is_cold, workers))
 
@@ -35,19 +35,19 @@ def test_each_is_reported_running_before_its_end(tmp_path: Path) -> None:
         assert kinds == ["Spawned", "Exited"] * 9
 
 
-def test_a_worker_has_its_three_streams_and_what_is_kept_and_the_warden_nothing_of_it(tmp_path: Path) -> None:
+def test_a_worker_has_its_three_streams_and_what_is_kept_and_the_supervisor_nothing_of_it(tmp_path: Path) -> None:
     kept = "import os; kept = os.open('/', 0)"
     (tmp_path / "files").mkdir()
     files = {"stdout": f"{tmp_path}/files/{{local_rank}}.out", "stderr": f"{tmp_path}/files/{{local_rank}}.err"}
     with WarmAgent(tmp_path, setup=f"{kept}; KEEP = [kept]") as agent:
         server = agent.is_preloaded()
         assert "/" in descriptors(server)
-        before = len(descriptors(agent.warden_pid)), len(descriptors(server))
+        before = len(descriptors(agent.supervisor_pid)), len(descriptors(server))
         workers = agent.start(1, *[SLEEP] * 9, **files)
         for rank, worker in enumerate(workers):
             own = [os.devnull, f"{tmp_path}/files/{rank}.out", f"{tmp_path}/files/{rank}.err", "/"]
             wait_until(lambda worker=worker, own=own: descriptors(worker) == own)  # type: ignore[misc]
-        after = len(descriptors(agent.warden_pid)), len(descriptors(server))
+        after = len(descriptors(agent.supervisor_pid)), len(descriptors(server))
         assert after == before
 
 
@@ -72,13 +72,13 @@ def test_the_environment_is_the_agents_less_what_is_unset_with_the_workers_on_to
     assert [seen.get(name) for name in names] == [b"k", b"\xfe", None, b"3", None]
 
 
-def test_the_warden_does_not_wait_for_a_worker_that_does_not_read_its_large_spec(tmp_path: Path) -> None:
+def test_the_supervisor_does_not_wait_for_a_worker_that_does_not_read_its_large_spec(tmp_path: Path) -> None:
     out = tmp_path / "out"
     code = "import json, os, sys; json.dump(sum(map(len, os.environ.values())), sys.stdout)"
     large = {f"LARGE{index}": "x" * 100_000 for index in range(15)}
     with WarmAgent(tmp_path, "parked") as agent:
         agent.is_preloaded()
-        before = descriptors(agent.warden_pid)
+        before = descriptors(agent.supervisor_pid)
         agent.spawn(1, [sys.executable, "-I", "-S", "-c", code], env=large, stdout=str(out))
         agent.aside(1)
         agent.sweep(2)
@@ -90,7 +90,7 @@ def test_the_warden_does_not_wait_for_a_worker_that_does_not_read_its_large_spec
         agent.reaches("parked")
         agent.sweep(3)
         agent.wait_until_only_the_server_is_left()
-        assert descriptors(agent.warden_pid) == before
+        assert descriptors(agent.supervisor_pid) == before
 
 
 def test_a_round_waits_for_the_import_however_often_others_are_swept(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_round_waits_for_the_import_however_often_others_are_swept(tmp_path: P
         assert not [report for report in agent.heard if report[0] == "Spawned"]
         agent.let_go("import")
         workers = [agent.wait_for("Spawned", 2, rank)[3] for rank in range(2)]
-        assert sorted(children(agent.warden_pid)) == sorted([agent.server_pid, *workers])
+        assert sorted(children(agent.supervisor_pid)) == sorted([agent.server_pid, *workers])
         assert not ran.exists()
 
 
@@ -141,7 +141,7 @@ def test_a_signal_between_spec_and_script_is_not_lost(tmp_path: Path) -> None:
 def test_what_cannot_be_forked_or_run_is_told(tmp_path: Path) -> None:
     with WarmAgent(tmp_path, "fail") as agent:
         server = agent.is_preloaded()
-        before = descriptors(agent.warden_pid), descriptors(server)
+        before = descriptors(agent.supervisor_pid), descriptors(server)
         agent.spawn(1, SLEEP)
         sentence = "cannot start the worker of local rank 0: Resource temporarily unavailable"
         assert agent.wait_for("SpawnFailed")[1:] == [1, 0, sentence, 11]
@@ -150,7 +150,7 @@ def test_what_cannot_be_forked_or_run_is_told(tmp_path: Path) -> None:
         assert agent.wait_for("SpawnFailed")[1:] == [2, 5, "cannot run 'nothing': it is nothing", 2]
         agent.wait_until_only_the_server_is_left()
         assert not [report for report in agent.heard if report[0] in ("Spawned", "Exited")]
-        assert (descriptors(agent.warden_pid), descriptors(server)) == before
+        assert (descriptors(agent.supervisor_pid), descriptors(server)) == before
 
 
 def test_workers_that_do_not_say_how_they_are_forked_are_started_by_exec(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_refusal_starts_nobody(tmp_path: Path) -> None:
         agent.sweep(1)
         agent.server_pid = 0
         agent.aside(0)
-        wait_until(lambda: children(agent.warden_pid) == [])
+        wait_until(lambda: children(agent.supervisor_pid) == [])
         assert [report[0] for report in agent.heard if report[0] != "Returned"] == [
             "Preloading",
             "PreloadRefused",
@@ -234,18 +234,18 @@ def test_a_parked_worker_that_has_just_been_killed_is_not_given_work(tmp_path: P
         agent.is_preloaded()
         agent.start(1, SLEEP)
         (parked,) = agent.parked(1)
-        freeze(agent.warden_pid)
+        freeze(agent.supervisor_pid)
         agent.spawn(2, SLEEP)
         agent.wait_for("Returned", "spawn")
         os.kill(parked, signal.SIGKILL)
         wait_until(lambda: state(parked) == "Z")
-        os.kill(agent.warden_pid, signal.SIGCONT)
+        os.kill(agent.supervisor_pid, signal.SIGCONT)
         assert agent.wait_for("Spawned", 2, 0)[3] != parked
 
 
 def test_what_a_worker_said_is_read_though_it_has_been_reaped(tmp_path: Path) -> None:
     deaf = """
-from launcher.warden.birth import WarmFork
+from launcher.supervisor.birth import WarmFork
 real = WarmFork.receive
 WarmFork.receive = lambda self, reaped=0: real(self, reaped) if reaped else None
 """
@@ -270,7 +270,7 @@ def test_many_rounds_leave_nothing_behind(tmp_path: Path) -> None:
             agent.start(100, SLEEP, SLEEP)
             agent.parked(1)
             agent.sweep(100)
-            return len(descriptors(agent.warden_pid)), len(descriptors(server)), descriptors(agent.pid)
+            return len(descriptors(agent.supervisor_pid)), len(descriptors(server)), descriptors(agent.pid)
 
         before = counts()
         for number in range(1, 51):
@@ -278,5 +278,5 @@ def test_many_rounds_leave_nothing_behind(tmp_path: Path) -> None:
             agent.wait_for("Spawned", number, 0)
             agent.sweep(number)
         assert counts() == before
-        assert len(children(agent.warden_pid)) == 2
+        assert len(children(agent.supervisor_pid)) == 2
         assert "ForkServerLost" not in [report[0] for report in agent.heard]

@@ -70,7 +70,7 @@ def _unaware_members_are_gone(patch: Patch) -> None:
     patch.setattr(View, "list_unaware", lambda self, now: [])
 
 
-def _leash_from_the_answer(patch: Patch) -> None:
+def _watchdog_from_the_answer(patch: Patch) -> None:
     renewed = LeaseKeeper.extend_lease
 
     def later(self: LeaseKeeper, sent_at: float, ttl_s: float) -> None:
@@ -100,7 +100,7 @@ def _finished_members_are_pending(patch: Patch) -> None:
     patch.setattr(View, "is_pending", lambda self, member_id: member_id in self.active)
 
 
-def _nobody_is_benched(patch: Patch) -> None:
+def _nobody_is_quarantined(patch: Patch) -> None:
     patch.setattr(quarantine, "find_quarantines", lambda losses, first_failures, settings: {})
 
 
@@ -176,7 +176,7 @@ def _with(**changes: Any) -> Callable[[Patch], None]:
         ("killed_node_is_proven_gone", _nobody_is_proven_gone),
         ("killed_agent_with_a_hanging_process", _a_broken_connection_is_a_proof),
         ("unprovable_node_is_lost_by_its_lease", _a_broken_connection_is_a_proof),
-        ("keep_alive_applied_late", _leash_from_the_answer),
+        ("keep_alive_applied_late", _watchdog_from_the_answer),
         ("stop_not_heard_while_the_watch_lags", _no_tidings),
         ("stop_not_heard_in_a_silent_cut", _nobody_looks),
         ("stop_not_heard_behind_a_firewall", _no_tidings),
@@ -185,8 +185,8 @@ def _with(**changes: Any) -> Callable[[Patch], None]:
         ("leader_reaches_no_peer", _nobody_is_isolated),
         ("all_leave_within_a_tenth_of_a_second", _departures_are_not_gathered),
         ("finished_node_is_lost", _finished_members_are_pending),
-        ("crash_loop_under_new_names", _nobody_is_benched),
-        ("poison_on_one_node", _nobody_is_benched),
+        ("crash_loop_under_new_names", _nobody_is_quarantined),
+        ("poison_on_one_node", _nobody_is_quarantined),
         ("poisoned_batch", _poison_is_not_told_apart),
         ("two_users_one_run_id", _any_command_will_do),
         ("outage_of_a_minute", _nobody_answers_beats),

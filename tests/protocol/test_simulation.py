@@ -31,7 +31,7 @@ FAULTS = {
 }  # fmt: skip
 RULES = {
     "backoff", "bench", "charge put off", "election", "fenced", "host stays", "isolated leader", "isolated member",
-    "leash ended", "leash extended in an outage", "loss proven", "omission put off", "place taken by a newcomer",
+    "watchdog ended", "watchdog extended in an outage", "loss proven", "omission put off", "place taken by a newcomer",
     "presence proof", "re-registration", "restart charged", "restart given back", "round survived an outage",
     "spare promoted", "stranger does not lead", "takeover of the leader", "verdict: failure", "verdict: stopped",
     "verdict: success", "world grown", "world shrunk",
@@ -68,7 +68,7 @@ def _without_revision_guards(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GuardedWriter, "guard_unchanged", anything)
 
 
-def _without_leash(patch: pytest.MonkeyPatch) -> None:
+def _without_watchdog(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(processes.SimulatedProcesses, "_check_watchdog", lambda self: None)
 
 
@@ -104,7 +104,7 @@ def _without_settling(patch: pytest.MonkeyPatch) -> None:
     "plant",
     [
         _without_revision_guards,
-        _without_leash,
+        _without_watchdog,
         _with_two_charges_per_failure,
         _without_stop_before_seal,
         _without_settling,

@@ -26,9 +26,9 @@ from launcher.environments.tpu import TpuEnvironment, XlaEnvironment
 from launcher.overview.document import encode_overview
 from launcher.reporting.events import EventRecorder
 from launcher.roster.description import Description, NodeAssignment, encode_assignment, encode_description
-from launcher.warden import Exited, ForkServerSpec, RoundSwept, Spawned, SpawnFailed, Supervisor, WorkerSpec
-from launcher.warden.channel import Channel
-from launcher.warden.words import KEEPER_NAME, REPORTS, SUPERVISOR_NAME
+from launcher.supervisor import Exited, ForkServerSpec, RoundSwept, Spawned, SpawnFailed, Supervisor, WorkerSpec
+from launcher.supervisor.channel import Channel
+from launcher.supervisor.words import KEEPER_NAME, REPORTS, SUPERVISOR_NAME
 from launcher.worker import SOCKET_VARIABLE
 from rendezvous import records
 from rendezvous.events import Exit, StartRound, StopRound
@@ -124,7 +124,7 @@ def supervisor_messages() -> Iterator[str]:
     ours, theirs = socket.socketpair()
     handle = Supervisor(0, Channel(ours))
     worker = WorkerSpec(1, ("python", "train.py"), {"RANK": "1"}, ("SECRET",), None, None, frozenset({1, 0}), (1,))
-    with ours, theirs, mock.patch("launcher.warden._become_subreaper"):
+    with ours, theirs, mock.patch("launcher.supervisor._become_subreaper"):
         handle.preload(ForkServerSpec(("python",), {"A": "1"}, ("B",), frozenset({0}), ("torch",), 2))
         handle.spawn(3, [worker, worker._replace(affinity=None, fork_argv=("script", "train.py"))])
         handle.signal(3, 15)
@@ -132,7 +132,9 @@ def supervisor_messages() -> Iterator[str]:
         handle.sweep(3)
         handle.extend_watchdog(12.5)
         handle.extend_watchdog(None)
-        yield from re.split(r"(?<=\])(?=\\x00)", ascii(theirs.recv(1 << 16))[2:-1])
+        first, *others = re.split(r"(?<=\])(?=\\x00)", ascii(theirs.recv(1 << 16))[2:-1])
+        yield first  # with its head
+        yield from (order[order.index("[") :] for order in others)
     yield from (json.dumps([name, *sample(kind)]) for name, kind in REPORTS.items())
 
 

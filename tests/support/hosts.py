@@ -101,18 +101,18 @@ class NodeJob(Job):
         wait_until(lambda: not family(self._token), 20, f"the end of all processes of {self.host.name}")
 
     def parts(self, *names: str) -> list[int]:
-        """The pids of "agent", "keeper", "warden" and "workers", or of the "node", which is every process of it."""
+        """The pids of "agent", "keeper", "supervisor" and "workers", or of the "node", which is every process of it."""
         pids: dict[str, Callable[[], list[int]]] = {
             "agent": lambda: [self.pid],
             "keeper": lambda: [self.keeper_pid],
-            "warden": lambda: [self.warden_pid],
+            "supervisor": lambda: [self.supervisor_pid],
             "workers": self.worker_pids,
             "node": lambda: [*self._launcher(), *set(family(self._token)) - set(self._launcher())],
         }
         return [pid for name in names for pid in pids[name]()]
 
     def _launcher(self) -> list[int]:
-        return [self.pid, self.keeper_pid, self.warden_pid]
+        return [self.pid, self.keeper_pid, self.supervisor_pid]
 
     def freeze(self, *names: str) -> list[int]:
         """SIGSTOP to these parts; who was stopped, for `thaw`."""
@@ -126,7 +126,7 @@ class NodeJob(Job):
         """The launcher's first: what its kernel's timer has left to the keeper is killed before it runs on."""
         self._signal(pids[:3], signal.SIGCONT)
         if any(not is_alive(pid) for pid in pids[:3]):
-            wait_until(lambda: not any(map(is_alive, pids[3:])), 20, "the end of what was frozen beyond its leash")
+            wait_until(lambda: not any(map(is_alive, pids[3:])), 20, "the end of what was frozen beyond its watchdog")
         self._signal(pids[3:], signal.SIGCONT)
 
     def _signal(self, pids: Iterable[int], signum: int) -> None:

@@ -86,7 +86,7 @@ class Job:
         return children(self.pid)[0]
 
     @property
-    def warden_pid(self) -> int:
+    def supervisor_pid(self) -> int:
         """The keeper's only child."""
         return children(self.keeper_pid)[0]
 

@@ -472,7 +472,7 @@ MUTANTS = (
     Mutant(
         "who sits out is used first",
         "leader/candidates",
-        "    if not benched or size.world_size:\n        return MemberChoice(able, size, benched)\n",
+        "    if not quarantined or size.world_size:\n        return MemberChoice(able, size, quarantined)\n",
         "",
     ),
     Mutant(

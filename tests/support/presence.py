@@ -1,7 +1,8 @@
 """Members of a job for tests of presence: in this process with their events in a list, or in processes of their own.
 
 `python -m tests.support.presence HOST JOB MEMBER_ID SECRET HOLDERS` is such a process: it prints its address, then one
-line per event, and reads orders, [verb, ...] a line. HOLDERS children inherit its listener, as warden and workers do.
+line per event, and reads orders, [verb, ...] a line. HOLDERS children inherit its listener, as supervisor and workers
+do.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def descriptors(pid: int) -> list[str]:
 
 
 class Agent:
-    """A small agent in a process of its own (tests/support/warden_agent.py), driven line by line.
+    """A small agent in a process of its own (tests/support/supervisor_agent.py), driven line by line.
 
     A context manager: at its end every process that carries the token is killed by pid.
     """
@@ -128,17 +128,17 @@ class Agent:
         self.heard: list[list[Any]] = []
         self._buffer = b""
         self._process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", "tests.support.warden_agent", f"{setup}\nSETTLES = {settles}"],
+            [*prefix, sys.executable, "-m", "tests.support.supervisor_agent", f"{setup}\nSETTLES = {settles}"],
             cwd=REPOSITORY,
             env={**os.environ, **(env or {}), TOKEN_VARIABLE: self.token},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
         # As numbered in the agent's own pid namespace.
-        _, self.pid, self.keeper_pid, self.warden_pid = self.wait_for("Ready")
+        _, self.pid, self.keeper_pid, self.supervisor_pid = self.wait_for("Ready")
         if settles:
             self.do("sweep", 0)
-            self.wait_for("RoundSwept", 0)  # now the warden has settled
+            self.wait_for("RoundSwept", 0)  # now the supervisor has settled
             self.heard.clear()
 
     def __enter__(self) -> Agent:
@@ -151,7 +151,7 @@ class Agent:
         self._process.communicate()
 
     def do(self, verb: str, *words: object) -> None:
-        """Have the agent call a method of its handle, or another verb of warden_agent.py."""
+        """Have the agent call a method of its handle, or another verb of supervisor_agent.py."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([verb, *words]).encode() + b"\n")
         self._process.stdin.flush()
@@ -195,7 +195,7 @@ class Agent:
             self.heard.append(self.inbox[-1])
 
     def wait_until_nobody_is_left(self, *but: int, limit_s: float = 20.0) -> None:
-        """But the agent, its keeper and warden, or whoever is named."""
+        """But the agent, its keeper and supervisor, or whoever is named."""
         wait_until(lambda: set(family(self.token)) <= set(but), limit_s, f"the end of all but {but}")
 
     def wait_for_exit(self) -> int:

@@ -1,4 +1,4 @@
-"""A fork server that imports nothing and can be held at every step of its talk with the warden.
+"""A fork server that imports nothing and can be held at every step of its talk with the supervisor.
 
 `python -I -S stand_in_fork_server.py FOLDER`. It waits at a step as long as FOLDER has a file of that name, and makes a
 file at-NAME when it comes there: "import", "order" (it has orders), "go-between", "newborn" (not yet adopted), "unborn"
@@ -60,7 +60,7 @@ def receive(end: socket.socket):  # type: ignore[no-untyped-def]
     return json.loads(data[HEAD.size :]), list(given)
 
 
-def work(end: socket.socket, own: int, go_between: int, warden: int, kept: list[int], others: list[int]) -> None:
+def work(end: socket.socket, own: int, go_between: int, supervisor: int, kept: list[int], others: list[int]) -> None:
     """Live as a worker; whatever happens, do not return."""
     try:
         step("newborn")
@@ -71,10 +71,10 @@ def work(end: socket.socket, own: int, go_between: int, warden: int, kept: list[
             os.close(other)
         while os.getppid() == go_between:
             time.sleep(0.0005)
-        if os.getppid() != warden:
+        if os.getppid() != supervisor:
             os._exit(127)
         libc.prctl(1, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != warden:
+        if os.getppid() != supervisor:
             os._exit(127)
         step("unborn")
         send(end, "born", 1 if has("lie") else os.getpid())
@@ -104,7 +104,7 @@ def serve(control: socket.socket) -> None:
     message = receive(control)
     if message is None:
         return
-    (_, modules, warden, kept), _ = message
+    (_, modules, supervisor, kept), _ = message
     step("import")
     if has("refuse"):
         send(control, "refused", f"cannot import {modules[0]}", "leave it out")
@@ -133,7 +133,7 @@ def serve(control: socket.socket) -> None:
             for end in ends:
                 if os.fork() == 0:
                     others = [control.fileno(), *(other for other in ends if other != end)]
-                    work(socket.socket(fileno=end), end, go_between, warden, kept, others)
+                    work(socket.socket(fileno=end), end, go_between, supervisor, kept, others)
             os._exit(0)
         for end in ends:
             os.close(end)

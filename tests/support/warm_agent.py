@@ -1,4 +1,4 @@
-"""An agent whose warden has a fork server that can be held at every step (stand_in_fork_server.py)."""
+"""An agent whose supervisor has a fork server that can be held at every step (stand_in_fork_server.py)."""
 
 from __future__ import annotations
 
@@ -67,18 +67,18 @@ class WarmAgent(Agent):
         self.do("spawn", round, specs)
 
     def aside(self, count: int) -> list[int]:
-        """The processes but agent, warden and fork server, once there are so many."""
+        """The processes but agent, supervisor and fork server, once there are so many."""
         return wait_until(partial(_so_many, count, self._others), what=f"{count} processes").pids
 
     def parked(self, count: int) -> list[int]:
-        """The workers that have no work, once the warden knows so many and the agent has heard of it."""
+        """The workers that have no work, once the supervisor knows so many and the agent has heard of it."""
         return wait_until(partial(_so_many, count, self._parked), what=f"{count} parked workers").pids
 
     def _others(self) -> list[int]:
-        return sorted(set(family(self.token)) - {self.pid, self.keeper_pid, self.warden_pid, self.server_pid})
+        return sorted(set(family(self.token)) - {self.pid, self.keeper_pid, self.supervisor_pid, self.server_pid})
 
     def _parked(self) -> list[int]:
-        there = set(children(self.warden_pid)) - {self.server_pid}  # first, or one not born yet is taken for one
+        there = set(children(self.supervisor_pid)) - {self.server_pid}  # first, or one not born yet is taken for one
         return sorted(there - {int(number) for number in re.findall(r"pid (\d+)", self.ask("describe_remaining"))})
 
     def sweep(self, round: int) -> None:
@@ -86,9 +86,9 @@ class WarmAgent(Agent):
         self.wait_for("RoundSwept", round)
 
     def wait_until_only_the_server_is_left(self) -> None:
-        """But agent and warden, zombies included."""
+        """But agent and supervisor, zombies included."""
         self.aside(0)
-        wait_until(lambda: children(self.warden_pid) == [self.server_pid], what="the last zombie to be reaped")
+        wait_until(lambda: children(self.supervisor_pid) == [self.server_pid], what="the last zombie to be reaped")
 
 
 class _Found(NamedTuple):

@@ -45,7 +45,7 @@ def be(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 class Orders:
-    """In the place of a warden."""
+    """In the place of a supervisor."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, Sequence[int] | None]] = []

@@ -12,7 +12,7 @@ from launcher import config, options
 from launcher.reporting.events import EventRecorder
 from launcher.reporting.narrator import make_recorder
 from launcher.roster.description import NodeAssignment, encode_assignment
-from launcher.warden import Exited, RoundSwept, Spawned, SpawnFailed
+from launcher.supervisor import Exited, RoundSwept, Spawned, SpawnFailed
 from rendezvous.events import Exit, Start, StartRound, StopRound
 
 SHARE = NodeAssignment(

@@ -17,7 +17,7 @@ from launcher.node import Device, Slot
 from launcher.options.warm import CALL_VARIABLE
 from launcher.output.layout import LogLayout
 from launcher.roster import NodeAssignment
-from launcher.warden import ForkServerSpec, WorkerSpec
+from launcher.supervisor import ForkServerSpec, WorkerSpec
 from launcher.workers import WorkerSpecBuilder
 from launcher.workers.commands import make_fork_server_argv
 from launcher.workers.image import make_fork_server_spec, predict_slots

@@ -116,11 +116,11 @@ def test_what_a_status_says_of_an_earlier_round_is_not_shown_but_that_it_leaves_
     assert states(job.overview()) == {"h0": "running", "h1": "leaving"}
 
 
-def test_a_spare_that_is_benched_is_told_apart(job: StoredJob) -> None:
+def test_a_spare_that_is_quarantined_is_told_apart(job: StoredJob) -> None:
     job.join(0, 1)
     job.seal(1, 0)
-    job.spares({1: "first failures here 3 times within 1800 s, benched for 60 s"})
-    assert states(job.overview())["h1"] == "benched"
+    job.spares({1: "first failures here 3 times within 1800 s, quarantined for 60 s"})
+    assert states(job.overview())["h1"] == "quarantined"
 
 
 def test_drains_and_requests_are_shown(job: StoredJob) -> None:

@@ -7,10 +7,18 @@ import pytest
 from launcher import cli, preloading
 from launcher.node import Slot
 from launcher.preloading import ForkServerClient
-from launcher.warden import ForkServerLost, ForkServerSpec, Preloaded, Preloading, PreloadRefused, RoundSwept, Spawned
+from launcher.supervisor import (
+    ForkServerLost,
+    ForkServerSpec,
+    Preloaded,
+    Preloading,
+    PreloadRefused,
+    RoundSwept,
+    Spawned,
+)
 
 
-class Warden:
+class Supervisor:
     """Hears of orders."""
 
     def __init__(self) -> None:
@@ -24,10 +32,10 @@ class Bench:
     """An image, and what was told of it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
-        self.warden = Warden()
+        self.supervisor = Supervisor()
         self._told: list[str] = []
         monkeypatch.setattr(preloading, "log", self._told.append)
-        self.image = ForkServerClient(cli.parse([*words, "train.py"], {}), self.warden)  # type: ignore[arg-type]
+        self.image = ForkServerClient(cli.parse([*words, "train.py"], {}), self.supervisor)  # type: ignore[arg-type]
 
     def told(self) -> list[str]:
         told, self._told[:] = list(self._told), []
@@ -42,21 +50,21 @@ def test_the_image_is_ordered_once_and_before_devices_are_looked_at_if_that_can_
 ) -> None:
     early = Bench(monkeypatch, "--preload=torch", "--nproc-per-node=2", "--framework=torch")
     early.image.start()
-    assert len(early.warden.orders) == 1
+    assert len(early.supervisor.orders) == 1
     late = Bench(monkeypatch, "--preload=torch")
     late.image.start()
-    assert late.warden.orders == []
+    assert late.supervisor.orders == []
     for bench in (early, late):
         bench.image.start(SLOTS)
         bench.image.start(SLOTS)
-        assert [order.modules for order in bench.warden.orders] == [("torch",)]
+        assert [order.modules for order in bench.supervisor.orders] == [("torch",)]
 
 
 def test_what_the_next_agent_finds_left_processes_by_is_in_the_image() -> None:
-    warden = Warden()
-    image = ForkServerClient(cli.parse(["--preload=torch", "train.py"], {}), warden, {"LAUNCHER_PLACE": "here"})  # type: ignore[arg-type]
+    supervisor = Supervisor()
+    image = ForkServerClient(cli.parse(["--preload=torch", "train.py"], {}), supervisor, {"LAUNCHER_PLACE": "here"})  # type: ignore[arg-type]
     image.start(SLOTS)
-    assert warden.orders[0].env["LAUNCHER_PLACE"] == "here"
+    assert supervisor.orders[0].env["LAUNCHER_PLACE"] == "here"
 
 
 @pytest.mark.parametrize(

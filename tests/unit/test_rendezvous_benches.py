@@ -77,7 +77,7 @@ def test_no_limit_means_no_bench() -> None:
 
 
 def test_a_bench_says_why() -> None:
-    expected = Quarantine(13.0, "lost 3 times within 100 s, benched for 10 s")
+    expected = Quarantine(13.0, "lost 3 times within 100 s, quarantined for 10 s")
     assert find_quarantines(lost(1, 2, 3), [], LIMITS)["n"] == expected
 
 

@@ -107,7 +107,7 @@ ROWS = [
         SealRound(
             ("a", "c"),
             losses(*THREE_LOSSES[:2], 61.0, 110.0),
-            "2 here; nb: lost 4 times within 1800 s, benched for 120 s",
+            "2 here; nb: lost 4 times within 1800 s, quarantined for 120 s",
         ),
     ),
     Row(
@@ -129,11 +129,11 @@ ROWS = [
         SealRound(
             ("a", "c"),
             faults(*marks(90.0, 100.0, 110.0, rank=1)),
-            "2 here; nb: its workers failed first 3 times within 1800 s, benched for 60 s",
+            "2 here; nb: its workers failed first 3 times within 1800 s, quarantined for 60 s",
         ),
     ),
     Row(
-        "a rank that fails first on two nodes benches nobody, and frees who was benched for it",
+        "a rank that fails first on two nodes benches nobody, and frees who was quarantined for it",
         see(stopping("abc"), budget=faults(*marks(90.0, 100.0, 110.0, rank=0), Strike("na boot", 115.0, 0))),
         121.0,
         SealRound(("a", "b", "c"), faults(*marks(90.0, 100.0, 110.0, rank=0), Strike("na boot", 115.0, 0)), "3 here"),

@@ -1,4 +1,4 @@
-"""The store is away: who gives its word to whom, what holds a leash beyond the lease, and the way back."""
+"""The store is away: who gives its word to whom, what holds a watchdog beyond the lease, and the way back."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_who_has_given_its_word_takes_nobody_s_place_for_a_while() -> None:
     assert member.protocol.no_omission_before == member.now + 5.0 + 1.0 + 1.0
 
 
-# --- the leash
+# --- the watchdog
 
 
 def test_without_the_word_of_all_the_workers_end_with_the_lease() -> None:
@@ -132,7 +132,7 @@ def test_without_the_word_of_all_the_workers_end_with_the_lease() -> None:
     pytest.fail("they never ended")
 
 
-def test_the_leash_is_held_from_when_the_word_was_given() -> None:
+def test_the_watchdog_is_held_from_when_the_word_was_given() -> None:
     member = Cut()
     member.pass_time(1.5)
     member.ask(1)
@@ -142,7 +142,7 @@ def test_the_leash_is_held_from_when_the_word_was_given() -> None:
 
 
 @pytest.mark.parametrize(("beat", "plan_token", "by"), [(2, "plan", "L"), (1, "other", "L"), (1, "plan", "S")])
-def test_the_leash_is_held_by_nothing_else(beat: int, plan_token: str, by: str) -> None:
+def test_the_watchdog_is_held_by_nothing_else(beat: int, plan_token: str, by: str) -> None:
     member = Cut()
     member.pass_time(1.5)
     member.ask(1)

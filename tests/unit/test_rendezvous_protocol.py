@@ -135,17 +135,17 @@ def test_joining_has_an_end_and_says_what_stood_in_the_way() -> None:
     assert (end.exit_code, end.reason) == (75, "could not join run r within 10 s: etcd at 10.0.0.1 does not let us in")
 
 
-# --- the lease and the leash
+# --- the lease and the watchdog
 
 
-def test_the_leash_ends_a_margin_before_a_lease_counted_from_the_request() -> None:
+def test_the_watchdog_ends_a_margin_before_a_lease_counted_from_the_request() -> None:
     bench = Bench(lease_ttl_s=10.0, kill_margin_s=2.0)
     ask = only(bench.step(Start()), StoreRequest)
     bench.now += 0.7
     assert only(bench.answer(ask), ExtendWatchdog).until == 100.0 + 10.0 - 2.0
 
 
-def test_a_lease_without_end_needs_no_renewal_and_no_leash() -> None:
+def test_a_lease_without_end_needs_no_renewal_and_no_watchdog() -> None:
     bench = running(lease_ttl_s=math.inf)
     assert none(bench.made, ExtendWatchdog)
     assert bench.protocol.wake_at == math.inf
@@ -172,7 +172,7 @@ def test_a_lease_that_cannot_be_renewed_costs_the_membership_and_the_workers() -
     assert bench.protocol.member_id != former
 
 
-def test_a_leash_that_has_ended_gives_the_lease_back_for_others_to_go_on() -> None:
+def test_a_watchdog_that_has_ended_gives_the_lease_back_for_others_to_go_on() -> None:
     bench = running()
     actions = bench.step(WatchdogExpired())
     assert isinstance(only(actions, StoreRequest).request, events.Revoke)
@@ -188,7 +188,7 @@ def test_a_member_whose_key_is_deleted_while_its_lease_lives_is_fenced() -> None
     assert bench.watched == set()
 
 
-def test_no_round_starts_so_late_that_the_leash_would_not_allow_it_and_nobody_asks_in_a_circle() -> None:
+def test_no_round_starts_so_late_that_the_watchdog_would_not_allow_it_and_nobody_asks_in_a_circle() -> None:
     bench = Bench()
     bench.step(Start())
     while not (reads := [ask for ask in bench.asks if ask.why.startswith("read the assignment")]):

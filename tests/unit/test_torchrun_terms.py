@@ -95,7 +95,7 @@ def test_what_cannot_work_is_refused_in_torchrun_s_words(
     assert str(refusal.value).startswith(words)
 
 
-def test_only_torchrun_counts_restarts_and_nobody_is_benched_for_what_it_does_not_explain() -> None:
+def test_only_torchrun_counts_restarts_and_nobody_is_quarantined_for_what_it_does_not_explain() -> None:
     found = adjust_settings(Settings(max_restarts=0, shutdown_timeout_s=5))
     assert min(found.max_restarts, found.no_progress_rounds, found.quarantine_failures) >= 1_000_000
     assert found.get_grace_s("kill") == found.get_grace_s("grace") == 30  # torchrun's, which no option changes

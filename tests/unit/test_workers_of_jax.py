@@ -14,7 +14,7 @@ from launcher.membership import make_settings
 from launcher.node import Device, Slot
 from launcher.output.layout import LogLayout
 from launcher.roster import NodeAssignment
-from launcher.warden import WorkerSpec
+from launcher.supervisor import WorkerSpec
 from launcher.workers import WorkerSpecBuilder, as_main
 
 SHARE = NodeAssignment(

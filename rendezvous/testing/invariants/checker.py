@@ -139,7 +139,7 @@ class Checker:
         elif name == "ctl/spares":
             spares = records.decode(Spares, event.item.value, event.item.key)
             job.listed_spares = spares.member_ids
-            self._cluster.counts["bench"] += any("benched" in reason for reason in spares.reasons)
+            self._cluster.counts["bench"] += any("quarantined" in reason for reason in spares.reasons)
         elif name == "ctl/leader":
             self._cluster.count("takeover of the leader" if event.item.version > 1 else "election")
 
@@ -273,7 +273,7 @@ class Checker:
         if self._cluster.now - self._cluster.storage.away_since > 2.0 and any(
             isinstance(action, ExtendWatchdog) for action in actions
         ):
-            self._cluster.count("leash extended in an outage")
+            self._cluster.count("watchdog extended in an outage")
 
     def _get_witness(self, node: SimulatedNode) -> Witness:
         assert node.machine is not None

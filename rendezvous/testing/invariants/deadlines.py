@@ -1,6 +1,6 @@
 """What must hold of times at every step, whether or not anything comes of it.
 
-A watchdog (the leash) that runs a second too long does harm only if two other faults fall into that second. So the
+A watchdog that runs a second too long does harm only if two other faults fall into that second. So the
 near miss is the failure: each order to extend it, each start and each lapse is held against what the store, the other
 agents and the clock really were, computed here from what was seen on the wire.
 """
@@ -51,7 +51,9 @@ class DeadlineChecks:
         member_id = node.machine.member_id if node.machine is not None else ""
         gone_by = node.processes.watchdog_until + self._settings.kill_margin_s + EPS_S
         if node.processes.may_still_act and self._cluster.now > gone_by:
-            self._fail("S6", f"processes live on {node.name}, whose leash ended at {node.processes.watchdog_until:.3f}")
+            self._fail(
+                "S6", f"processes live on {node.name}, whose watchdog ended at {node.processes.watchdog_until:.3f}"
+            )
         is_over = witness.was_member and self._cluster.now >= witness.watchdog_until + self._settings.kill_margin_s
         for action in actions:
             match action:
@@ -103,7 +105,8 @@ class DeadlineChecks:
         elif not is_allowed:
             self._fail(
                 "S1",
-                f"the leash of {node.name} is extended to {until:.3f}; its lease and its last look at the store allow "
+                f"the watchdog of {node.name} is extended to {until:.3f}; its lease and its last look at the store "
+                "allow "
                 f"{bound:.3f}, an outage {held:.3f}",
             )
 
@@ -171,10 +174,10 @@ class DeadlineChecks:
         assert protocol is not None
         if last is None:
             return
-        leash_until, lease = witness.watchdog_until, protocol.lease.lease
+        watchdog_until, lease = witness.watchdog_until, protocol.lease.lease
         is_finite = self._settings.lease_ttl_s < math.inf
-        if is_finite and not now < leash_until < math.inf:
-            self._fail("S1", f"{node.name} starts round {start.round} at the end of its leash, {leash_until:.3f}")
+        if is_finite and not now < watchdog_until < math.inf:
+            self._fail("S1", f"{node.name} starts round {start.round} at the end of its watchdog, {watchdog_until:.3f}")
         held_until = witness.held_until - self._settings.kill_margin_s
         if lease is None or max(self.compute_lease_bound(lease), held_until) <= now - EPS_S:
             self._fail("S1", f"{node.name} starts round {start.round} when its lease is over")

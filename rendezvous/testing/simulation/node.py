@@ -139,7 +139,7 @@ class SimulatedNode:
             self.start()
 
     def crash(self) -> None:
-        """Kill the agent. The warden kills the processes within milliseconds; nobody tells the store."""
+        """Kill the agent. The supervisor kills the processes within milliseconds; nobody tells the store."""
         self.cluster.trace(f"{self.name} is killed")
         self._lose_agent()
         late_s = max(SUPERVISOR_LATE_S, self.cluster.children_late_s)
@@ -161,7 +161,7 @@ class SimulatedNode:
         self.cluster.presence.notify_change(self)
 
     def pause(self, duration_s: float) -> None:
-        """Stop the agent as SIGSTOP does. Processes run on until the leash ends."""
+        """Stop the agent as SIGSTOP does. Processes run on until the watchdog ends."""
         self.cluster.trace(f"{self.name} is paused for {duration_s:g} s")
         self.paused_until = max(self.paused_until, self.cluster.now + duration_s)
         self.cluster.presence.notify_change(self)

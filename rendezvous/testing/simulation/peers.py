@@ -1,8 +1,8 @@
 """The simulated presence network: connections between agents, and what kernels say about machines.
 
 The stand-in for `rendezvous.peers.connections`. A kernel ends the connections of a process that dies, refuses a dial
-when nobody holds the listener any more (agent, warden and workers inherit it), and accepts one for a process that is
-stopped. A network that is cut, or a machine without power, says nothing at all. From that every event follows.
+when nobody holds the listener any more (agent, supervisor and workers inherit it), and accepts one for a process that
+is stopped. A network that is cut, or a machine without power, says nothing at all. From that every event follows.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class SimulatedPeers:
 
     @property
     def is_held(self) -> bool:
-        """Whether agent, warden or workers hold the listener."""
+        """Whether agent, supervisor or workers hold the listener."""
         return self.is_open or (self.node.presence is self and self.node.running is not None)
 
     def list_links(self) -> list[Link]:

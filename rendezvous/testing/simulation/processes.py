@@ -1,4 +1,4 @@
-"""What runs on a simulated machine beside the agent: the processes of one round, and the leash that ends them."""
+"""What runs on a simulated machine beside the agent: the processes of one round, and the watchdog that ends them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rendezvous.testing.simulation.shape import parse_rank
 if TYPE_CHECKING:
     from rendezvous.testing.simulation.node import SimulatedNode
 
-SUPERVISOR_LATE_S = 0.05  # a warden kills its workers within this after the agent's end
+SUPERVISOR_LATE_S = 0.05  # a supervisor kills its workers within this after the agent's end
 
 
 class Running(NamedTuple):
@@ -88,10 +88,10 @@ class SimulatedProcesses:
         self._cluster.call_at(until, self._check_watchdog)
 
     def _check_watchdog(self) -> None:
-        """At the end of the leash workers are killed; what they have started may live a little longer than they."""
+        """At the end of the watchdog workers are killed; what they have started may live a little longer than they."""
         if self.running is not None and self._cluster.now >= self.watchdog_until:
-            self._cluster.trace(f"{self._node.name} reaches the end of its leash")
-            self._cluster.count("leash ended")
+            self._cluster.trace(f"{self._node.name} reaches the end of its watchdog")
+            self._cluster.count("watchdog ended")
             if self._cluster.children_late_s:
                 late_s = self._cluster.random.uniform(0.0, self._cluster.children_late_s)
                 self._cluster.call_later(late_s, self._end_watchdog, self.running)

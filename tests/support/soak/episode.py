@@ -37,16 +37,16 @@ FAULTS = {
     "agent told to go": 4,
     "node without power": 4,
     "agent killed": 3,
-    "warden killed": 1,
+    "supervisor killed": 1,
     "keeper killed": 1,
-    "agent and warden killed": 1,
+    "agent and supervisor killed": 1,
     "agent and keeper killed": 1,
-    "keeper and warden killed": 1,
+    "keeper and supervisor killed": 1,
     "agent frozen": 3,
     "keeper frozen": 1,
-    "agent and warden frozen": 1,
+    "agent and supervisor frozen": 1,
     "agent and keeper frozen": 1,
-    "keeper and warden frozen": 1,
+    "keeper and supervisor frozen": 1,
     "node frozen": 3,
     "worker crashed": 4,
     "etcd restarted": 1,
@@ -172,7 +172,7 @@ class Episode:
 
     def _harm(self, victim: Agent, kind: str) -> bool:
         """Whether that was possible."""
-        has_begun = bool(victim.job.lives()) and victim.has_warden
+        has_begun = bool(victim.job.lives()) and victim.has_supervisor
         match kind:
             case "node without power":
                 victim.lose_power()
@@ -223,12 +223,12 @@ class Episode:
         if len(self._now) < len(self._hosts) or not (sealed := self._sealed()):
             return False
         changes = self._history.changes()
-        benched = on_the_bench(changes)
+        quarantined = on_the_bench(changes)
         last = sealed[-1]
         ran = {agent.name for agent in self._now.values() if agent.job.ranks(last.number)}
         alive = [pid for agent in self._now.values() for pid in agent.job.worker_pids()]
         is_stopped = any(c.revision > last.revision and c.key.endswith("/ctl/stop") for c in changes)
-        is_all = ran | benched >= set(self._hosts) and not ran & benched
+        is_all = ran | quarantined >= set(self._hosts) and not ran & quarantined
         return is_all and len(alive) == last.seal["world_size"] and not is_stopped
 
     def _end(self) -> None:
@@ -291,4 +291,4 @@ def on_the_bench(changes: list[Change]) -> set[str]:
         elif change.record and change.key.endswith("/ctl/spares"):
             reasons = [change.record["reasons"][place] for place in change.record["reason_places"]]
             spares = dict(zip(change.record["member_ids"], reasons, strict=True))
-    return {names[member_id] for member_id, reason in spares.items() if "benched" in reason and member_id in names}
+    return {names[member_id] for member_id, reason in spares.items() if "quarantined" in reason and member_id in names}

@@ -81,7 +81,7 @@ class Agent:
         return self.is_up and not self.frozen and not self.is_told
 
     @property
-    def has_warden(self) -> bool:
+    def has_supervisor(self) -> bool:
         """Not while it looks for the store, nor once it has failed to keep it."""
         return any(map(children, children(self.job.pid)))
 
@@ -96,7 +96,7 @@ class Agent:
         self.job.kill()
 
     def kill(self, *parts: str) -> None:
-        """SIGKILL to one or two of agent, keeper and warden."""
+        """SIGKILL to one or two of agent, keeper and supervisor."""
         self._doom(-signal.SIGKILL if "agent" in parts else FENCED)
         for pid in self.job.parts(*parts):
             with suppress(ProcessLookupError):
@@ -107,7 +107,7 @@ class Agent:
         self.expected.add(exit_code)
 
     def freeze(self, *parts: str) -> None:
-        self.expected.add(FENCED)  # by the others, or by its warden's end
+        self.expected.add(FENCED)  # by the others, or by its supervisor's end
         self.frozen = self.job.freeze(*parts)
 
     def thaw(self) -> None:

@@ -1,9 +1,9 @@
-"""What the warden asks of the Linux kernel and Python's library does not offer: prctl, a timer that kills, /proc.
+"""What the supervisor asks of the Linux kernel and Python's library does not offer: prctl, a timer that kills, /proc.
 
 The picture: a process that loses its parent is handed to the nearest ancestor that declared itself a *subreaper*.
-Agent and warden both do, so nothing a worker leaves behind can slip away: sooner or later it becomes somebody's
+Agent and supervisor both do, so nothing a worker leaves behind can slip away: sooner or later it becomes somebody's
 child here, and a child's pid cannot be reused before we have reaped it, which makes killing it exact. ctypes is
-imported in the functions (1.5 ms): the warden pays while the agent is busy elsewhere, the agent after its workers
+imported in the functions (1.5 ms): the supervisor pays while the agent is busy elsewhere, the agent after its workers
 have been started.
 """
 
@@ -188,7 +188,7 @@ def kill_descendants(pid: int) -> None:
 
     Their pids may be reused at any time, so the descent of each is looked at once more when it is certain who it is.
     """
-    from launcher.warden.pidfds import kill_exactly
+    from launcher.supervisor.pidfds import kill_exactly
 
     for found in list_descendants(pid):
         with suppress(OSError):

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Collection
 
 from launcher.errors import EXIT_BUG, TemporaryError, find_shortage_hint
-from launcher.warden.channel import Channel
+from launcher.supervisor.channel import Channel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def fork_keeper(keep: Collection[int], group: str) -> tuple[int, Channel]:
-    """Fork the keeper, which forks the warden; its pid, and the agent's end of the talk. Raises TemporaryError."""
+    """Fork the keeper, which forks the supervisor; its pid, and the agent's end of the talk. Raises TemporaryError."""
     open_standard_streams()
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited; the kernel would hide exit codes from us
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -28,7 +28,9 @@ def fork_keeper(keep: Collection[int], group: str) -> tuple[int, Channel]:
         pid = os.fork()
     except OSError as error:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        raise TemporaryError(f"cannot fork the warden: {error.strerror}", find_shortage_hint(error.errno)) from error
+        raise TemporaryError(
+            f"cannot fork the supervisor: {error.strerror}", find_shortage_hint(error.errno)
+        ) from error
     if pid == 0:
         _run_keeper(ours, theirs, keep, group, agent_pid)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -46,11 +48,11 @@ def open_standard_streams() -> None:
 def _run_keeper(
     agents_end: socket.socket, own_end: socket.socket, keep: Collection[int], group: str, agent_pid: int
 ) -> NoReturn:
-    """Live as the keeper, or the warden; never return into the agent's code, nor run its exit handlers."""
+    """Live as the keeper, or the supervisor; never return into the agent's code, nor run its exit handlers."""
     exit_code = EXIT_BUG
     try:
         agents_end.close()
-        from launcher.warden.keeper import run
+        from launcher.supervisor.keeper import run
 
         exit_code = run(own_end, keep, group, agent_pid)
     except BaseException:

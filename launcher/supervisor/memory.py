@@ -13,7 +13,7 @@ import sys
 from collections.abc import Collection
 from errno import ENOSYS
 
-from launcher.warden.kernel import load_libc
+from launcher.supervisor.kernel import load_libc
 
 # include/uapi/linux/mempolicy.h
 DEFAULT = 0

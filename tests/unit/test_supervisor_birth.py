@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from launcher.warden import birth
-from launcher.warden.birth import SpawnContext, SpawnRequest, WarmFork
-from launcher.warden.channel import Channel
+from launcher.supervisor import birth
+from launcher.supervisor.birth import SpawnContext, SpawnRequest, WarmFork
+from launcher.supervisor.channel import Channel
 
 
 @pytest.mark.parametrize(("is_killed", "is_reaped"), [(True, False), (False, True), (False, False)])

@@ -1,4 +1,4 @@
-"""When the agent or the warden dies or freezes, no worker outlives it for long; and the leash."""
+"""When the agent or the supervisor dies or freezes, no worker outlives it for long; and the watchdog."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def now() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def test_killing_the_agent_ends_every_worker_all_descendants_and_the_warden(agent: Agent) -> None:
+def test_killing_the_agent_ends_every_worker_all_descendants_and_the_supervisor(agent: Agent) -> None:
     start_families(agent, 4)
     os.kill(agent.pid, signal.SIGKILL)
     agent.wait_until_nobody_is_left()
@@ -51,59 +51,59 @@ def test_killing_the_agent_gives_workers_no_chance_to_handle_sigterm(agent: Agen
     assert not told.exists()
 
 
-def test_killing_the_agent_while_the_warden_is_stopped_ends_all(agent: Agent) -> None:
+def test_killing_the_agent_while_the_supervisor_is_stopped_ends_all(agent: Agent) -> None:
     start_families(agent, 2)
-    os.kill(agent.warden_pid, signal.SIGSTOP)
-    wait_until(lambda: state(agent.warden_pid) == "T")
+    os.kill(agent.supervisor_pid, signal.SIGSTOP)
+    wait_until(lambda: state(agent.supervisor_pid) == "T")
     os.kill(agent.pid, signal.SIGKILL)
     agent.wait_until_nobody_is_left()
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGPIPE", "SIGUSR1", "SIGALRM", "SIGTSTP"])
-def test_the_warden_takes_no_notice_of_a_signal(agent: Agent, name: str) -> None:
+def test_the_supervisor_takes_no_notice_of_a_signal(agent: Agent, name: str) -> None:
     (worker,) = agent.start(1, SLEEP)
-    os.kill(agent.warden_pid, signal.Signals[name])
+    os.kill(agent.supervisor_pid, signal.Signals[name])
     agent.start(2, SLEEP)
     assert is_alive(worker)
-    assert state(agent.warden_pid) != "T"
+    assert state(agent.supervisor_pid) != "T"
 
 
-def test_killing_the_warden_is_reported_and_its_workers_die_with_it(agent: Agent) -> None:
+def test_killing_the_supervisor_is_reported_and_its_workers_die_with_it(agent: Agent) -> None:
     workers = start_families(agent, 3)
-    os.kill(agent.warden_pid, signal.SIGKILL)
-    assert agent.wait_for("SupervisorLost")[1] == f"the warden (pid {agent.warden_pid}) was killed by SIGKILL"
+    os.kill(agent.supervisor_pid, signal.SIGKILL)
+    assert agent.wait_for("SupervisorLost")[1] == f"the supervisor (pid {agent.supervisor_pid}) was killed by SIGKILL"
     wait_until(lambda: not any(map(is_alive, workers)))
 
 
-def test_the_end_of_the_warden_is_known_even_if_the_agent_was_started_with_children_ignored() -> None:
+def test_the_end_of_the_supervisor_is_known_even_if_the_agent_was_started_with_children_ignored() -> None:
     with Agent(setup="import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)") as agent:
-        os.kill(agent.warden_pid, signal.SIGKILL)
+        os.kill(agent.supervisor_pid, signal.SIGKILL)
         assert "was killed by SIGKILL" in agent.wait_for("SupervisorLost")[1]
 
 
-def test_the_agent_clears_away_what_a_lost_warden_leaves(agent: Agent) -> None:
+def test_the_agent_clears_away_what_a_lost_supervisor_leaves(agent: Agent) -> None:
     start_families(agent, 3)
-    os.kill(agent.warden_pid, signal.SIGKILL)
+    os.kill(agent.supervisor_pid, signal.SIGKILL)
     agent.wait_for("SupervisorLost")
     assert agent.ask("kill_orphans", 20) == []
     assert family(agent.token) == [agent.pid]
     assert children(agent.pid) == []
 
 
-def test_a_warden_that_takes_no_orders_is_given_up(tmp_path: Path) -> None:
-    with Agent(setup="import launcher.warden; launcher.warden.ORDER_LIMIT_S = 0.3") as agent:
+def test_a_supervisor_that_takes_no_orders_is_given_up(tmp_path: Path) -> None:
+    with Agent(setup="import launcher.supervisor; launcher.supervisor.ORDER_LIMIT_S = 0.3") as agent:
         start_families(agent, 1)
-        os.kill(agent.warden_pid, signal.SIGSTOP)
+        os.kill(agent.supervisor_pid, signal.SIGSTOP)
         agent.spawn(2, *[["echo", "x" * 100_000]] * 20, stdout=str(tmp_path / "out"))
-        sentence = f"the warden (pid {agent.warden_pid}) took no order for 0.3 s and was killed"
+        sentence = f"the supervisor (pid {agent.supervisor_pid}) took no order for 0.3 s and was killed"
         assert agent.wait_for("SupervisorLost")[1] == sentence
         assert agent.ask("kill_orphans", 20) == []
         assert family(agent.token) == [agent.pid]
         assert str(tmp_path / "out") not in descriptors(agent.pid)
 
 
-def test_orders_to_a_lost_warden_are_harmless(agent: Agent, tmp_path: Path) -> None:
-    os.kill(agent.warden_pid, signal.SIGKILL)
+def test_orders_to_a_lost_supervisor_are_harmless(agent: Agent, tmp_path: Path) -> None:
+    os.kill(agent.supervisor_pid, signal.SIGKILL)
     agent.wait_for("SupervisorLost")
     for order in (("extend_watchdog", None), ("signal", 1, 15), ("sweep", 1), ("reap",), ("close", 5)):
         agent.ask(*order)
@@ -113,28 +113,28 @@ def test_orders_to_a_lost_warden_are_harmless(agent: Agent, tmp_path: Path) -> N
     assert children(agent.pid) == []
 
 
-def test_a_worker_whose_warden_dies_before_it_could_ask_for_the_death_signal_ends_itself() -> None:
-    wait_for_the_death_of_the_warden = """
+def test_a_worker_whose_supervisor_dies_before_it_could_ask_for_the_death_signal_ends_itself() -> None:
+    wait_for_the_death_of_the_supervisor = """
 import os, time
-from launcher.warden import kernel
+from launcher.supervisor import kernel
 real = kernel.signal_on_parent_death
 def late(signum):
-    global warden
+    global supervisor
     if signum == 9:
-        while os.getppid() == warden: time.sleep(0.01)
+        while os.getppid() == supervisor: time.sleep(0.01)
     else:
-        warden = os.getpid()  # keeper and warden ask for SIGCONT, the warden last
+        supervisor = os.getpid()  # keeper and supervisor ask for SIGCONT, the supervisor last
     real(signum)
 kernel.signal_on_parent_death = late
 """
-    with Agent(setup=wait_for_the_death_of_the_warden) as agent:
+    with Agent(setup=wait_for_the_death_of_the_supervisor) as agent:
         agent.spawn(1, SLEEP)
-        wait_until(lambda: children(agent.warden_pid))
-        os.kill(agent.warden_pid, signal.SIGKILL)
+        wait_until(lambda: children(agent.supervisor_pid))
+        os.kill(agent.supervisor_pid, signal.SIGKILL)
         agent.wait_until_nobody_is_left(agent.pid)
 
 
-def test_an_agent_that_no_longer_needs_the_warden_closes_it(agent: Agent) -> None:
+def test_an_agent_that_no_longer_needs_the_supervisor_closes_it(agent: Agent) -> None:
     start_families(agent, 2)
     agent.ask("close", 20)
     assert family(agent.token) == [agent.pid]
@@ -145,50 +145,50 @@ def test_an_agent_that_no_longer_needs_the_warden_closes_it(agent: Agent) -> Non
     assert "SupervisorLost" not in [report[0] for report in agent.heard]
 
 
-def test_a_warden_that_does_not_close_in_time_is_killed_with_all_its_workers(agent: Agent) -> None:
+def test_a_supervisor_that_does_not_close_in_time_is_killed_with_all_its_workers(agent: Agent) -> None:
     start_families(agent, 2)
-    os.kill(agent.warden_pid, signal.SIGSTOP)
-    wait_until(lambda: state(agent.warden_pid) == "T")
+    os.kill(agent.supervisor_pid, signal.SIGSTOP)
+    wait_until(lambda: state(agent.supervisor_pid) == "T")
     agent.ask("close", 0.5)
     assert family(agent.token) == [agent.pid]
     assert children(agent.pid) == []
 
 
-def test_an_agent_that_is_stopped_with_a_leash_loses_its_workers_in_time(agent: Agent) -> None:
+def test_an_agent_that_is_stopped_with_a_watchdog_loses_its_workers_in_time(agent: Agent) -> None:
     start_families(agent, 2)
     agent.ask("extend_watchdog", now() + 0.5)
     os.kill(agent.pid, signal.SIGSTOP)
-    agent.wait_until_nobody_is_left(agent.pid, agent.keeper_pid, agent.warden_pid)
+    agent.wait_until_nobody_is_left(agent.pid, agent.keeper_pid, agent.supervisor_pid)
     os.kill(agent.pid, signal.SIGCONT)
     agent.wait_for("WorkersFenced", 1)
     assert [agent.wait_for("Exited", 1, rank)[4] for rank in range(2)] == [-signal.SIGKILL] * 2
     agent.wait_for("RoundSwept", 1)
 
 
-def test_an_agent_that_is_stopped_without_a_leash_keeps_its_workers(agent: Agent) -> None:
+def test_an_agent_that_is_stopped_without_a_watchdog_keeps_its_workers(agent: Agent) -> None:
     workers = start_families(agent, 1)
     until = now() + 0.2
     agent.ask("extend_watchdog", until)
     agent.ask("extend_watchdog", None)
     os.kill(agent.pid, signal.SIGSTOP)
-    wait_until(lambda: now() > until + 1, what="the time the leash would have ended, timer included")
+    wait_until(lambda: now() > until + 1, what="the time the watchdog would have ended, timer included")
     assert is_alive(workers[0])
-    assert is_alive(agent.warden_pid)
+    assert is_alive(agent.supervisor_pid)
 
 
-def test_a_stopped_warden_with_a_leash_is_killed_by_the_kernel_and_its_workers_with_it(agent: Agent) -> None:
+def test_a_stopped_supervisor_with_a_watchdog_is_killed_by_the_kernel_and_its_workers_with_it(agent: Agent) -> None:
     start_families(agent, 2)
     agent.ask("extend_watchdog", now() + 0.5)
     agent.do("sweep", 2)
-    agent.wait_for("RoundSwept", 2)  # so the warden has taken the leash, too
-    os.kill(agent.warden_pid, signal.SIGSTOP)
-    sentence = f"the warden (pid {agent.warden_pid}) was killed by SIGKILL after its leash had run out"
+    agent.wait_for("RoundSwept", 2)  # so the supervisor has taken the watchdog, too
+    os.kill(agent.supervisor_pid, signal.SIGSTOP)
+    sentence = f"the supervisor (pid {agent.supervisor_pid}) was killed by SIGKILL after its watchdog had run out"
     assert agent.wait_for("SupervisorLost")[1] == sentence
     assert agent.ask("kill_orphans", 20) == []
     assert family(agent.token) == [agent.pid]
 
 
-def test_an_extended_leash_ends_later(agent: Agent) -> None:
+def test_an_extended_watchdog_ends_later(agent: Agent) -> None:
     workers = start_families(agent, 1)
     first = now() + 0.5
     agent.ask("extend_watchdog", first)
@@ -199,7 +199,7 @@ def test_an_extended_leash_ends_later(agent: Agent) -> None:
     agent.wait_for("RoundSwept", 1)
 
 
-def test_under_an_expired_leash_no_worker_starts_and_after_an_extension_it_does(agent: Agent) -> None:
+def test_under_an_expired_watchdog_no_worker_starts_and_after_an_extension_it_does(agent: Agent) -> None:
     agent.ask("extend_watchdog", now() - 10)
     agent.spawn(1, SLEEP, SLEEP)
     agent.wait_for("WorkersFenced", 1)
@@ -209,7 +209,7 @@ def test_under_an_expired_leash_no_worker_starts_and_after_an_extension_it_does(
     agent.start(2, SLEEP)
 
 
-def test_the_warden_outlives_an_expired_leash(agent: Agent) -> None:
+def test_the_supervisor_outlives_an_expired_watchdog(agent: Agent) -> None:
     agent.start(1, SLEEP)
     until = now() + 0.2
     agent.ask("extend_watchdog", until)
@@ -231,29 +231,29 @@ def ticks(pid: int) -> int:
 BUSY = ["sh", "-c", "while :; do :; done"]
 
 
-@pytest.mark.parametrize("who", ["agent", "agent and warden", "all"])
-def test_of_a_node_frozen_beyond_its_leash_no_worker_runs_then_or_when_it_goes_on(agent: Agent, who: str) -> None:
+@pytest.mark.parametrize("who", ["agent", "agent and supervisor", "all"])
+def test_of_a_node_frozen_beyond_its_watchdog_no_worker_runs_then_or_when_it_goes_on(agent: Agent, who: str) -> None:
     workers = agent.start(1, BUSY, BUSY)
-    leash = now() + 0.5
-    agent.ask("extend_watchdog", leash)
+    watchdog = now() + 0.5
+    agent.ask("extend_watchdog", watchdog)
     agent.do("sweep", 2)
-    agent.wait_for("RoundSwept", 2)  # so the warden has taken the leash, too
-    frozen = {"agent": [agent.pid], "agent and warden": [agent.pid, agent.warden_pid]}.get(who)
-    for pid in frozen or [agent.pid, agent.warden_pid, *workers]:
+    agent.wait_for("RoundSwept", 2)  # so the supervisor has taken the watchdog, too
+    frozen = {"agent": [agent.pid], "agent and supervisor": [agent.pid, agent.supervisor_pid]}.get(who)
+    for pid in frozen or [agent.pid, agent.supervisor_pid, *workers]:
         os.kill(pid, signal.SIGSTOP)
     wait_until(lambda: not any(map(is_alive, workers)))
     os.kill(agent.pid, signal.SIGCONT)
     agent.wait_for("WorkersFenced" if who == "agent" else "SupervisorLost")
     if who != "agent":
         assert agent.ask("kill_orphans", 20) == []
-    agent.wait_until_nobody_is_left(agent.pid, agent.keeper_pid, agent.warden_pid)
+    agent.wait_until_nobody_is_left(agent.pid, agent.keeper_pid, agent.supervisor_pid)
     assert not any(map(is_alive, workers))
 
 
-def test_a_node_frozen_for_less_than_its_leash_goes_on(agent: Agent) -> None:
+def test_a_node_frozen_for_less_than_its_watchdog_goes_on(agent: Agent) -> None:
     workers = agent.start(1, BUSY)
     agent.ask("extend_watchdog", now() + 1000)
-    frozen = [agent.pid, agent.warden_pid, *workers]
+    frozen = [agent.pid, agent.supervisor_pid, *workers]
     for pid in frozen:
         os.kill(pid, signal.SIGSTOP)
     wait_until(lambda: [state(pid) for pid in frozen] == ["T"] * 3)
@@ -265,18 +265,18 @@ def test_a_node_frozen_for_less_than_its_leash_goes_on(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize("lacking", [None, *WITHOUT_PIDFDS])
-def test_the_agent_kills_in_place_of_a_warden_that_does_not(lacking: str | None) -> None:
-    late = "import launcher.warden.leash as leash; leash.TIMER_MARGIN_S = 1000\n"
+def test_the_agent_kills_in_place_of_a_supervisor_that_does_not(lacking: str | None) -> None:
+    late = "import launcher.supervisor.watchdog as watchdog; watchdog.TIMER_MARGIN_S = 1000\n"
     with Agent(setup=late + (WITHOUT_PIDFDS[lacking] if lacking else "")) as agent:
         workers = start_families(agent, 2)
         agent.do("extend_watchdog", now() + 0.5)
         agent.do("sweep", 2)
         agent.wait_for("RoundSwept", 2)
-        os.kill(agent.warden_pid, signal.SIGSTOP)
-        agent.wait_until_nobody_is_left(agent.pid, agent.keeper_pid, agent.warden_pid)
+        os.kill(agent.supervisor_pid, signal.SIGSTOP)
+        agent.wait_until_nobody_is_left(agent.pid, agent.keeper_pid, agent.supervisor_pid)
         assert not any(map(is_alive, workers))
-        assert state(agent.warden_pid) == "T"
-        os.kill(agent.warden_pid, signal.SIGCONT)
+        assert state(agent.supervisor_pid) == "T"
+        os.kill(agent.supervisor_pid, signal.SIGCONT)
         agent.wait_for("WorkersFenced", 1)
         agent.wait_for("RoundSwept", 1)
 
@@ -287,11 +287,11 @@ def test_what_is_kept_lives_as_long_as_any_process_of_the_workers(tmp_path: Path
         number, port = agent.ask("evaluate", "[kept.fileno(), kept.getsockname()[1]]")
         workers = agent.start(1, ["sh", "-c", "sleep 1000 & exec sleep 1000"])
         child = wait_until(lambda: children(workers[0]))[0]
-        for pid in (agent.keeper_pid, agent.warden_pid, workers[0], child):
+        for pid in (agent.keeper_pid, agent.supervisor_pid, workers[0], child):
             wait_until(lambda pid=pid: has_inherited(pid, number))  # type: ignore[misc]
         freeze(agent.pid)
         freeze(agent.keeper_pid)
-        os.kill(agent.warden_pid, signal.SIGKILL)
+        os.kill(agent.supervisor_pid, signal.SIGKILL)
         wait_until(lambda: not is_alive(workers[0]))
         for holder, next_holder in ((agent.keeper_pid, agent.pid), (agent.pid, child), (child, 0)):
             assert not is_refused(port)

@@ -1,4 +1,4 @@
-"""What agent and warden say to each other: the order to start a worker, and the reports of what became of it."""
+"""What agent and supervisor say to each other: the order to start a worker, and the reports of what became of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class WorkerSpec(NamedTuple):
     """One process to start.
 
     `argv[0]` is searched on the PATH of its environment when it has no slash. Its environment is the one the
-    warden was forked with, less `unset`, with `env` on top. `stdout` and `stderr` are descriptors to write to,
+    supervisor was forked with, less `unset`, with `env` on top. `stdout` and `stderr` are descriptors to write to,
     which the handle closes after sending; None leaves it the agent's own. `affinity`: the CPUs it is kept to;
     `memory`: the NUMA nodes whose memory it prefers, none for as Linux does. `warm`: what a fork of the preloaded image
     runs as `__main__` in the place of `argv`: "script", "module", "path" or "code", then its words; empty where only
@@ -94,7 +94,7 @@ class RoundSwept(NamedTuple):
 
 
 class WorkersFenced(NamedTuple):
-    """The leash ran out: the warden kills the round, or did not start it. Gone follows."""
+    """The watchdog ran out: the supervisor kills the round, or did not start it. Gone follows."""
 
     round: int
 
@@ -124,7 +124,7 @@ class PreloadRefused(NamedTuple):
 
 
 class SupervisorStarted(NamedTuple):
-    """The warden runs; for the handle alone, whose own child is the keeper."""
+    """The supervisor runs; for the handle alone, whose own child is the keeper."""
 
     pid: int
 
@@ -142,7 +142,7 @@ class ForkServerLost(NamedTuple):
 
 
 class SupervisorLost(NamedTuple):
-    """Warden or keeper ended without being asked to. Workers end with them; kill_orphans() sees to the rest.
+    """Supervisor or keeper ended without being asked to. Workers end with them; kill_orphans() sees to the rest.
 
     They say so themselves, and that the agent should end with EXIT_TEMPORARY, where the machine refuses what it needs.
     """

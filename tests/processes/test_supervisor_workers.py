@@ -44,7 +44,7 @@ def test_a_worker_is_reported_running_before_it_is_reported_ended(agent: Agent) 
 def test_a_worker_leads_a_session_of_its_own(agent: Agent) -> None:
     workers = agent.start(1, SLEEP, SLEEP)
     assert [os.getsid(pid) for pid in workers] == workers
-    assert {parent(pid) for pid in workers} == {agent.warden_pid}
+    assert {parent(pid) for pid in workers} == {agent.supervisor_pid}
 
 
 def test_a_worker_has_only_its_three_streams_open() -> None:
@@ -55,13 +55,15 @@ def test_a_worker_has_only_its_three_streams_open() -> None:
             wait_until(lambda pid=worker: descriptors(pid) == [os.devnull] * 3)  # type: ignore[misc]
 
 
-def test_a_worker_that_has_not_reached_its_exec_holds_nothing_of_the_warden_or_of_other_workers(tmp_path: Path) -> None:
-    slow_exec = "import time; from launcher.warden import child; child._execute = lambda *_: time.sleep(1000)"
+def test_a_worker_that_has_not_reached_its_exec_holds_nothing_of_the_supervisor_or_of_other_workers(
+    tmp_path: Path,
+) -> None:
+    slow_exec = "import time; from launcher.supervisor import child; child._execute = lambda *_: time.sleep(1000)"
     with Agent(setup=slow_exec) as agent:
         agent.spawn(
             1, *[SLEEP] * 3, stdout=str(tmp_path / "{local_rank}.out"), stderr=str(tmp_path / "{local_rank}.err")
         )
-        workers = wait_until(lambda: len(found := children(agent.warden_pid)) == 3 and found)
+        workers = wait_until(lambda: len(found := children(agent.supervisor_pid)) == 3 and found)
 
         def settled() -> bool:
             return all(len(descriptors(worker)) == 4 for worker in workers)
@@ -105,7 +107,7 @@ import os, time
 count, real = 0, os.setsid
 def setsid():
     global count
-    count += 1  # keeper and warden come first
+    count += 1  # keeper and supervisor come first
     while count > 2 and not os.path.exists({str(gate)!r}): time.sleep(0.01)
     real()
 os.setsid = setsid
@@ -164,7 +166,7 @@ def test_a_program_that_cannot_be_run_is_told_in_a_sentence(agent: Agent, tmp_pa
     agent.do("sweep", 1)
     agent.wait_for("RoundSwept", 1)
     assert not [report for report in agent.heard if report[0] in ("Spawned", "Exited")]
-    assert children(agent.warden_pid) == []
+    assert children(agent.supervisor_pid) == []
 
 
 def test_the_program_is_searched_on_the_path_of_the_workers_own_environment(agent: Agent, tmp_path: Path) -> None:
@@ -201,13 +203,13 @@ os.fork = fork
 
 def test_a_fork_that_fails_is_told(tmp_path: Path) -> None:
     with Agent(setup=NO_FORK.format(2)) as agent:
-        count = len(descriptors(agent.warden_pid))
+        count = len(descriptors(agent.supervisor_pid))
         agent.spawn(1, SLEEP, stdout=str(tmp_path / "out"))
         sentence = "cannot start the worker of local rank 0: Resource temporarily unavailable"
         assert agent.wait_for("SpawnFailed")[1:] == [1, 0, sentence, 11]
         agent.do("sweep", 1)
         agent.wait_for("RoundSwept", 1)
-        assert len(descriptors(agent.warden_pid)) == count
+        assert len(descriptors(agent.supervisor_pid)) == count
 
 
 def test_a_signal_goes_to_the_group_of_each_worker_of_its_round_and_of_no_other(agent: Agent) -> None:
@@ -221,7 +223,7 @@ def test_a_signal_goes_to_the_group_of_each_worker_of_its_round_and_of_no_other(
     wait_until(three_sleep)
     agent.do("signal", 2, signal.SIGUSR1)
     assert [agent.wait_for("Exited", 2, rank)[4] for rank in range(2)] == [5, 5]
-    agent.wait_until_nobody_is_left(agent.pid, agent.keeper_pid, agent.warden_pid, kept)
+    agent.wait_until_nobody_is_left(agent.pid, agent.keeper_pid, agent.supervisor_pid, kept)
     assert is_alive(kept)
 
 
@@ -233,7 +235,7 @@ def test_forty_workers_run_side_by_side(agent: Agent) -> None:
     assert [agent.wait_for("Exited", 1, rank)[3:5] for rank in range(40)] == [[pid, -15] for pid in workers]
 
 
-def test_agent_and_warden_do_not_wait_for_each_other_when_both_have_much_to_say() -> None:
+def test_agent_and_supervisor_do_not_wait_for_each_other_when_both_have_much_to_say() -> None:
     tiny_buffers = """
 import socket
 real = socket.socketpair
@@ -258,11 +260,11 @@ def test_fifty_rounds_leave_no_descriptor_and_no_process_behind(agent: Agent, tm
         agent.wait_for("RoundSwept", number)
 
     one_round(1)
-    before = descriptors(agent.pid), descriptors(agent.warden_pid)
+    before = descriptors(agent.pid), descriptors(agent.supervisor_pid)
     for number in range(2, 52):
         one_round(number)
-    assert (descriptors(agent.pid), descriptors(agent.warden_pid)) == before
-    assert children(agent.warden_pid) == []
+    assert (descriptors(agent.pid), descriptors(agent.supervisor_pid)) == before
+    assert children(agent.supervisor_pid) == []
 
 
 def test_what_the_agent_had_buffered_and_registered_for_its_exit_happens_once(tmp_path: Path) -> None:

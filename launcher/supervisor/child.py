@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from errno import EINVAL, ENOENT
 
-from launcher.warden import WorkerSpec, kernel
+from launcher.supervisor import WorkerSpec, kernel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def fork(
     Raises OSError.
     """
     if spec.memory:
-        from launcher.warden import memory  # noqa: F401 - before the fork, for all of them
+        from launcher.supervisor import memory  # noqa: F401 - before the fork, for all of them
     result, answer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         pid = os.fork()
@@ -100,21 +100,21 @@ def _become(
 ) -> NoReturn:
     """Turn this freshly forked process into what the spec says, or write to `answer` why not and exit.
 
-    `environment` is the warden's own, changed in place as the spec asks. `keep` is what stays open, all of it open
-    over an exec in the warden as well; `inherit` is what this process alone has of the warden.
+    `environment` is the supervisor's own, changed in place as the spec asks. `keep` is what stays open, all of it open
+    over an exec in the supervisor as well; `inherit` is what this process alone has of the supervisor.
     """
     attempt = f"cannot start {name}"
     try:
         os.setsid()
         kernel.signal_on_parent_death(signal.SIGKILL)
-        if os.getppid() != supervisor_pid:  # the warden died before the line above
+        if os.getppid() != supervisor_pid:  # the supervisor died before the line above
             os._exit(127)
         if spec.stdout is not None:
             os.dup2(spec.stdout, 1)
         if spec.stderr is not None:
             os.dup2(spec.stderr, 2)
         # By hand: until the exec has succeeded, which may take its time, close-on-exec does nothing, and an open
-        # socket here would hide the warden's end from the agent, an open pipe another worker's from its reader.
+        # socket here would hide the supervisor's end from the agent, an open pipe another worker's from its reader.
         close_all_but((answer, *keep, *inherit), highest_descriptor)
         for descriptor in inherit:
             os.set_inheritable(descriptor, True)
@@ -122,7 +122,7 @@ def _become(
             attempt = f"cannot keep {name} to its CPUs"
             os.sched_setaffinity(0, spec.affinity)
         if spec.memory:
-            from launcher.warden import memory  # the warden has loaded it
+            from launcher.supervisor import memory  # the supervisor has loaded it
 
             with suppress(OSError):  # the agent has tried it; a worker far from its memory is slow and not wrong
                 memory.prefer_nodes(spec.memory)

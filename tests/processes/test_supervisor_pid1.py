@@ -50,11 +50,11 @@ def test_orphans_of_strangers_are_reaped(agent: Agent) -> None:
     enter = ["nsenter", "--target", str(init), "--pid", "sh", "-c", "(sleep 0.01 &); (setsid sleep 0.01 &)"]
     subprocess.run(enter, check=True)
 
-    def only_the_warden_is_left() -> bool:
+    def only_the_supervisor_is_left() -> bool:
         agent.ask("reap")
         return len(children(init)) == 1
 
-    wait_until(only_the_warden_is_left)
+    wait_until(only_the_supervisor_is_left)
     agent.start(1, ["sleep", "1000"])
 
 
@@ -76,10 +76,10 @@ def test_killing_the_agent_ends_all(agent: Agent) -> None:
     agent.wait_until_nobody_is_left()
 
 
-def test_the_agent_clears_away_what_a_lost_warden_leaves(agent: Agent) -> None:
+def test_the_agent_clears_away_what_a_lost_supervisor_leaves(agent: Agent) -> None:
     agent.start(1, ["sh", "-c", "(setsid sleep 1000 &); exec sleep 1000"])
     wait_until(lambda: len(outside(agent)) == 5)
-    agent.ask("evaluate", "os.kill(warden.pid, 9)")
+    agent.ask("evaluate", "os.kill(supervisor.pid, 9)")
     agent.wait_for("SupervisorLost")
     assert agent.ask("kill_orphans", 20) == []
     assert len(outside(agent)) == 1

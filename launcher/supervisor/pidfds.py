@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from errno import ENOSYS
 
-from launcher.warden import kernel
+from launcher.supervisor import kernel
 
 # include/uapi/asm-generic/unistd.h; the same number on every architecture but those that count from elsewhere.
 _PIDFD_SEND_SIGNAL = 424

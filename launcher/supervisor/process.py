@@ -1,9 +1,9 @@
-"""The warden's own life: one thread, one loop, no network, no subprocess module.
+"""The supervisor's own life: one thread, one loop, no network, no subprocess module.
 
 It waits for three things: orders from the agent, children that end, and the pipe through which a freshly forked
-worker says why it could not run its program. Everything else is a consequence. The warden blocks nearly all
-signals: a Ctrl-C or a SIGTERM to the whole session is the agent's to handle, and a warden that died of one would
-take the workers' grace with it. What only some runs need is loaded when it is: leash.py, and warm.py for workers
+worker says why it could not run its program. Everything else is a consequence. The supervisor blocks nearly all
+signals: a Ctrl-C or a SIGTERM to the whole session is the agent's to handle, and a supervisor that died of one would
+take the workers' grace with it. What only some runs need is loaded when it is: watchdog.py, and warm.py for workers
 that are forked by somebody else.
 """
 
@@ -19,12 +19,12 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from launcher.errors import TemporaryError
-from launcher.warden import child, words
-from launcher.warden.channel import Channel
-from launcher.warden.child import Worker
-from launcher.warden.signals import configure_signals
-from launcher.warden.sweep import ProcessSweep
-from launcher.warden.words import (
+from launcher.supervisor import child, words
+from launcher.supervisor.channel import Channel
+from launcher.supervisor.child import Worker
+from launcher.supervisor.signals import configure_signals
+from launcher.supervisor.sweep import ProcessSweep
+from launcher.supervisor.words import (
     Exited,
     RoundSwept,
     Spawned,
@@ -38,9 +38,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from launcher.warden.leash import Watchdog
-    from launcher.warden.warm import WarmPool
-    from launcher.warden.words import InternalReport, Report, WorkerSpec
+    from launcher.supervisor.warm import WarmPool
+    from launcher.supervisor.watchdog import Watchdog
+    from launcher.supervisor.words import InternalReport, Report, WorkerSpec
 
 POLL_LIMIT_S = 86400.0  # poll() counts milliseconds in 31 bits
 # The reports of the last moments are worth this long a wait for an agent that reads slowly.
@@ -48,7 +48,7 @@ FLUSH_LIMIT_S = 1.0
 
 
 class SupervisorLoop:
-    """All that the warden knows."""
+    """All that the supervisor knows."""
 
     def __init__(self, end: socket.socket, keep: tuple[int, ...], keeper_pid: int) -> None:
         self.pid = os.getpid()
@@ -115,7 +115,7 @@ class SupervisorLoop:
     # Keeper and agent
 
     def _check_keeper(self) -> None:
-        """Without one nobody would kill what workers leave if agent and warden were lost: end, as if the agent had."""
+        """Without one nobody would kill what workers leave if agent and supervisor were lost: then end."""
         if not self._has_lost_keeper and os.getppid() != self._keeper_pid:
             self._has_lost_keeper = True  # that workers end now is no failure of theirs
             self._start_sweep(self._rounds, is_last=True)
@@ -139,10 +139,10 @@ class SupervisorLoop:
                 self._signal(*fields)
             elif verb == "sweep":
                 self._start_sweep(fields)
-            elif verb == "leash":
+            elif verb == "watchdog":
                 self._extend_watchdog(fields[0])
             elif verb == "preload":
-                from launcher.warden.warm import WarmPool
+                from launcher.supervisor.warm import WarmPool
 
                 self._warm_pool = WarmPool(self, fields[0])
         if self._channel.has_ended:
@@ -284,11 +284,11 @@ class SupervisorLoop:
         spared = {worker.pid for worker in self.workers.values() if worker.round not in self._sweep.rounds}
         return spared if self._warm_pool is None else spared | self._warm_pool.list_spared()
 
-    # The leash
+    # The watchdog
 
     def _extend_watchdog(self, until: float | None) -> None:
         if self._watchdog is None and until is not None:
-            from launcher.warden.leash import make_watchdog
+            from launcher.supervisor.watchdog import make_watchdog
 
             try:
                 self._watchdog = make_watchdog()
@@ -306,7 +306,7 @@ class SupervisorLoop:
         for round in sorted(self._rounds):
             self.report(WorkersFenced(round))
         if self._warm_pool is not None:
-            self._warm_pool.stop("was killed when the leash had run out")
+            self._warm_pool.stop("was killed when the watchdog had run out")
         self._start_sweep(self._rounds)
         self._advance_sweep()
         self._watchdog.disarm()  # all have been killed; what is left to do is to reap

@@ -1,6 +1,6 @@
 """The end of rounds: whoever is left is killed, pass after pass, until nobody is.
 
-One pass cannot be enough, since killing a parent hands its orphans to the warden; they belong to the next one.
+One pass cannot be enough, since killing a parent hands its orphans to the supervisor; they belong to the next one.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 
-from launcher.warden import STUCK_LIMIT_S, kernel
+from launcher.supervisor import STUCK_LIMIT_S, kernel
 
 # How often a sweep looks again while the processes it killed have not ended yet; each end wakes it as well.
 SWEEP_INTERVAL_S = 0.02

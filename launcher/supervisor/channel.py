@@ -1,4 +1,4 @@
-"""Whole messages, with descriptors, over the socket between the agent and its warden.
+"""Whole messages, with descriptors, over the socket between the agent and its supervisor.
 
 A stream socket cuts its bytes where it likes and blocks when nobody reads; two processes that both block in
 send wait for each other for ever. So a channel never blocks: what does not fit waits in a queue, and what has

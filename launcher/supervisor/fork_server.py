@@ -1,8 +1,9 @@
-"""The warden's handle on a fork server: the process that imports for minutes, if need be, and forks workers in no time.
+"""The supervisor's handle on a fork server: the process that imports for minutes, if need be, and forks workers in no
+time.
 
 It is started as a worker is, by an exec, and speaks over a socket whose number it finds in its environment. It runs
-code of other people, so the warden never waits for it, believes nothing that it says, and kills it where it is of no
-use. What happens to workers then is decided in warm.py.
+code of other people, so the supervisor never waits for it, believes nothing that it says, and kills it where it is of
+no use. What happens to workers then is decided in warm.py.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import Any, Protocol
 
-from launcher.warden import kernel
-from launcher.warden.channel import Channel
-from launcher.warden.process import SupervisorLoop
-from launcher.warden.words import ForkServerSpec, WorkerSpec, describe_exit
+from launcher.supervisor import kernel
+from launcher.supervisor.channel import Channel
+from launcher.supervisor.process import SupervisorLoop
+from launcher.supervisor.words import ForkServerSpec, WorkerSpec, describe_exit
 
 SOCKET_VARIABLE = "LAUNCHER_FORK_SERVER"
 _DESCRIPTORS_MAX = 8  # descriptors that travel with one message

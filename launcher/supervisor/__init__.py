@@ -1,15 +1,15 @@
-"""The warden: a small process beside the agent that starts the workers and, if need be, kills them.
+"""The supervisor: a small process beside the agent that starts the workers and, if need be, kills them.
 
 The agent runs threads and network clients; forking from such a process is unsafe, and if it is killed or freezes,
 its workers would live on and disturb the next round. So, as one of its first acts, the agent has this process forked,
 which does nothing but fork, reap, signal and kill. The two talk over a socket: orders go in, reports come out, and
-when the agent's end closes, for whatever reason, the warden kills every worker and all they left behind. It may
-also hold a leash: a time until which the workers may live, which the agent keeps extending as long as it can prove
+when the agent's end closes, for whatever reason, the supervisor kills every worker and all they left behind. It may
+also hold a watchdog: a time until which the workers may live, which the agent keeps extending as long as it can prove
 that the job still counts on this node. Between the two stands the keeper, for what workers leave behind when agent and
-warden are stopped or killed together: keeper.py.
+supervisor are stopped or killed together: keeper.py.
 
 This module is the agent's side, the handle. start.py is the fork, words.py what the two say to each other, channel.py
-how it travels, process.py the warden itself, kernel.py what all ask of Linux. Use the handle from one thread.
+how it travels, process.py the supervisor itself, kernel.py what all ask of Linux. Use the handle from one thread.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import signal
 import time
 from collections.abc import Collection, Sequence
 
-from launcher.warden.channel import Channel
-from launcher.warden.start import fork_keeper, open_standard_streams
-from launcher.warden.words import (
+from launcher.supervisor.channel import Channel
+from launcher.supervisor.start import fork_keeper, open_standard_streams
+from launcher.supervisor.words import (
     REPORTS,
     Exited,
     ForkServerLost,
@@ -63,36 +63,36 @@ __all__ = [
     "open_standard_streams",
 ]
 
-# A warden that takes no order for so long is stopped or stuck; waiting longer would freeze the agent with it.
+# A supervisor that takes no order for so long is stopped or stuck; waiting longer would freeze the agent with it.
 ORDER_LIMIT_S = 30.0
 START_LIMIT_S = 10.0  # two forks take milliseconds, also on a machine that is very busy
-# The warden kills at the leash's end and says so at once. One that has not by then is stopped or starved.
+# The supervisor kills at the watchdog's end and says so at once. One that has not by then is stopped or starved.
 REPORT_DELAY_S = 0.1
-LOSS_LIMIT_S = 1.0  # keeper or warden, when the other is lost, have killed the rest in milliseconds
+LOSS_LIMIT_S = 1.0  # keeper or supervisor, when the other is lost, have killed the rest in milliseconds
 # A killed process may hang in a driver. After this long it only matters that it cannot run its own code any more.
 STUCK_LIMIT_S = 3.0
 
 
 class Supervisor:
-    """The agent's handle on its warden, and on the keeper between them."""
+    """The agent's handle on its supervisor, and on the keeper between them."""
 
     def __init__(self, keeper_pid: int, channel: Channel) -> None:
         self.keeper_pid = keeper_pid
-        self._pid = 0  # the warden's, once it has said so
+        self._pid = 0  # the supervisor's, once it has said so
         self._channel = channel
         self._pending_reports: list[Report] = []
-        self._keeper_status: int | None = None  # the keeper's wait status, once reaped; it exits as the warden has
-        self._loss_reason: str | None = None  # why we gave the warden up, if we did
+        self._keeper_status: int | None = None  # the keeper's wait status, once reaped; it exits as the supervisor has
+        self._loss_reason: str | None = None  # why we gave the supervisor up, if we did
         self._is_over = False  # closed by us, or its loss was reported
         self._watchdog_deadline: float | None = None
         self._rounds: set[int] = set()  # started and not reported gone
         self._spared_pids: set[int] = set()  # fork server and parked workers, which a sweep spares
         self.reports_due_at = math.inf
-        """When to call reports() at the latest: by then the warden must have told that it has acted on the leash."""
+        """When to call read_reports() at the latest: by then the supervisor has acted on the watchdog, and said so."""
 
     @classmethod
     def fork(cls, keep: Collection[int] = (), group: str = "") -> Supervisor:
-        """Fork the keeper, which forks the warden: call it early, with one thread and little imported, and from the
+        """Fork the keeper, which forks the supervisor: call it early, with one thread and little imported, and from the
         thread that lives longest. Raises TemporaryError.
 
         Descriptors other than 0, 1, 2, the socket and those to `keep` are closed in both, so workers never see them.
@@ -103,14 +103,14 @@ class Supervisor:
 
     @property
     def pid(self) -> int:
-        """The warden's pid, waited for if it is just being forked; the keeper's if it never was."""
+        """The supervisor's pid, waited for if it is just being forked; the keeper's if it never was."""
         deadline = time.monotonic() + START_LIMIT_S
         while not self._pid and not self._channel.has_ended and self._wait_for_event(select.POLLIN, deadline):
             self._receive()
         return self._pid or self.keeper_pid
 
     def fileno(self) -> int:
-        """Readable when reports() has something to give; stop polling it after WardenLost or close()."""
+        """Readable when reports() has something to give; stop polling it after SupervisorLost or close()."""
         return self._channel.fileno()
 
     def preload(self, spec: ForkServerSpec) -> None:
@@ -122,7 +122,7 @@ class Supervisor:
         _become_subreaper()
 
     def spawn(self, round: int, workers: Sequence[WorkerSpec]) -> None:
-        """Start workers; each is answered by Spawned or SpawnFailed, all of them by LeashExpired if it ran out."""
+        """Start workers; each is answered by Spawned or SpawnFailed, all of them by WatchdogExpired if it ran out."""
         given: set[int] = set()
         self._rounds.add(round)
         self._update_due_time()
@@ -153,19 +153,22 @@ class Supervisor:
         """Let the workers live until `until`, in seconds of CLOCK_BOOTTIME; None, as at the start, is without end."""
         self._watchdog_deadline = until
         self._update_due_time()
-        self._send_order("leash", until)
+        self._send_order("watchdog", until)
 
     def _update_due_time(self) -> None:
-        has_leash = self._watchdog_deadline is not None and bool(self._rounds) and not self._is_over
+        has_watchdog = self._watchdog_deadline is not None and bool(self._rounds) and not self._is_over
         self.reports_due_at = (
-            self._watchdog_deadline + REPORT_DELAY_S if has_leash and self._watchdog_deadline is not None else math.inf
+            self._watchdog_deadline + REPORT_DELAY_S
+            if has_watchdog and self._watchdog_deadline is not None
+            else math.inf
         )
 
     def read_reports(self) -> list[Report]:
-        """What the warden has said since the last call, in its order. Call it on SIGCHLD as well: the keeper may end.
+        """What the supervisor has said since the last call, in its order. Call it on SIGCHLD as well: the keeper may
+        end.
 
-        If the leash has run out and the warden is silent, what descends from it is killed in its place. The kernel's
-        timer ends such a warden a moment later.
+        If the watchdog has run out and the supervisor is silent, what descends from it is killed in its place. The
+        kernel's timer ends such a supervisor a moment later.
         """
         self._receive()
         reports, self._pending_reports = self._pending_reports, []
@@ -180,7 +183,7 @@ class Supervisor:
             if isinstance(report, WorkersFenced | SupervisorLost) or not self._rounds:
                 self.reports_due_at = math.inf
         if time.clock_gettime(time.CLOCK_BOOTTIME) >= self.reports_due_at:
-            from launcher.warden import kernel
+            from launcher.supervisor import kernel
 
             self.reports_due_at = time.clock_gettime(time.CLOCK_BOOTTIME) + REPORT_DELAY_S
             kernel.kill_descendants(self._pid or self.keeper_pid)
@@ -189,26 +192,27 @@ class Supervisor:
     def reap(self, spare: Collection[int] = ()) -> None:
         """Reap whatever child of this process has ended, but for the spared: call it on SIGCHLD.
 
-        As PID 1 of a container, or once the warden is lost, the agent is handed orphans it knows nothing of.
+        As PID 1 of a container, or once the supervisor is lost, the agent is handed orphans it knows nothing of.
         `spare` holds processes that somebody else in the agent waits for.
         """
         if not spare:
             while self._reap_one(-1):
                 pass
             return
-        from launcher.warden import kernel
+        from launcher.supervisor import kernel
 
         for pid in set(kernel.list_children(os.getpid())).difference(spare):
             self._reap_one(pid)
 
     def kill_orphans(self, limit_s: float, spare: Collection[int] = ()) -> tuple[int, ...]:
-        """Kill keeper and warden, if they still live, and every child of this process but the spared, until none is.
+        """Kill keeper and supervisor, if they still live, and every child of this process but the spared, until none
+        is.
 
         A keeper that is stopped adopts and kills nobody; once it is killed, what was its falls to this process.
 
-        For use after WardenLost. Gives back who was still there after `limit_s`, normally nobody.
+        For use after SupervisorLost. Gives back who was still there after `limit_s`, normally nobody.
         """
-        from launcher.warden import kernel
+        from launcher.supervisor import kernel
 
         start = time.monotonic()
         while True:
@@ -220,14 +224,14 @@ class Supervisor:
             time.sleep(0.005)
 
     def describe_remaining(self) -> str:
-        """Who keeps a sweep from its end, as words: what the warden cannot kill, or the warden if it does not run."""
-        from launcher.warden import kernel
+        """Who keeps a sweep from its end, as words: what the supervisor cannot kill, or itself if it does not run."""
+        from launcher.supervisor import kernel
 
         children = set() if kernel.is_stopped(self.pid) else {*kernel.list_children(self.pid)} - self._spared_pids
         return ", ".join(map(kernel.describe_process, sorted(children) or [self.pid]))
 
     def close(self, limit_s: float) -> None:
-        """End the warden in good order: it sweeps everything and exits, or is killed after `limit_s`.
+        """End the supervisor in good order: it sweeps everything and exits, or is killed after `limit_s`.
 
         What it reported meanwhile is left for reports().
         """
@@ -240,14 +244,18 @@ class Supervisor:
             self.kill_orphans(limit_s)
 
     def _send_order(self, *order: object, descriptors: tuple[int, ...] = ()) -> None:
-        """Send an order. The warden never waits for us to read, so waiting for it to read cannot last."""
+        """Send an order. The supervisor never waits for us to read, so waiting for it to read cannot last."""
         if self._is_over or self._channel.has_ended or self._channel.send(order, descriptors):
             return
         deadline = time.monotonic() + ORDER_LIMIT_S
         while not self._channel.flush():
             if not self._wait_for_event(select.POLLOUT, deadline):
-                self._loss_reason = f"the warden (pid {self._pid}) took no order for {ORDER_LIMIT_S:g} s and was killed"
-                if self._keeper_status is None:  # kill_orphans() will reach the warden, too, once that is our own child
+                self._loss_reason = (
+                    f"the supervisor (pid {self._pid}) took no order for {ORDER_LIMIT_S:g} s and was killed"
+                )
+                if (
+                    self._keeper_status is None
+                ):  # kill_orphans() will reach the supervisor, too, once that is our own child
                     os.kill(self.keeper_pid, signal.SIGKILL)
                 self._channel.abandon()
                 return
@@ -283,11 +291,11 @@ class Supervisor:
         return self._keeper_status is not None or self._reap_one(self.keeper_pid)
 
     def _wait_for_exit(self, deadline: float) -> None:
-        """Until warden and keeper have ended, and left nobody, or the one whose turn it is stands still.
+        """Until supervisor and keeper have ended, and left nobody, or the one whose turn it is stands still.
 
         When one of them is lost the other sees to the rest. Were it killed at once, and this process next, none would.
         """
-        from launcher.warden import kernel
+        from launcher.supervisor import kernel
 
         while time.monotonic() < deadline:
             self._receive()
@@ -298,10 +306,10 @@ class Supervisor:
             time.sleep(0.001)
 
     def _describe_loss(self) -> str:
-        """Why the warden has gone, as a sentence."""
+        """Why the supervisor has gone, as a sentence."""
         if self._loss_reason:
             return self._loss_reason
-        who = f"the warden (pid {self._pid})" if self._pid else "the warden"
+        who = f"the supervisor (pid {self._pid})" if self._pid else "the supervisor"
         if self._keeper_status is None:
             return f"{who} closed its socket"
         exit_code = os.waitstatus_to_exitcode(self._keeper_status)
@@ -311,11 +319,12 @@ class Supervisor:
         late = (
             self._watchdog_deadline is not None and time.clock_gettime(time.CLOCK_BOOTTIME) >= self._watchdog_deadline
         )
-        return f"{who} {how}{' after its leash had run out' if late else ''}"
+        return f"{who} {how}{' after its watchdog had run out' if late else ''}"
 
 
 def _become_subreaper() -> None:
-    # The second line of defence, for when the warden is lost. After an order, so that importing ctypes delays nobody.
-    from launcher.warden import kernel
+    # The second line of defence, for when the supervisor is lost. After an order, so that importing ctypes delays
+    # nobody.
+    from launcher.supervisor import kernel
 
     kernel.become_subreaper()

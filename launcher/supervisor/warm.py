@@ -18,10 +18,10 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
-from launcher.warden.birth import FORK_LIMIT_S, SpawnContext, SpawnRequest, WarmFork, fail_request, format_os_error
-from launcher.warden.child import close_streams
-from launcher.warden.fork_server import ForkServer
-from launcher.warden.words import (
+from launcher.supervisor.birth import FORK_LIMIT_S, SpawnContext, SpawnRequest, WarmFork, fail_request, format_os_error
+from launcher.supervisor.child import close_streams
+from launcher.supervisor.fork_server import ForkServer
+from launcher.supervisor.words import (
     Exited,
     ForkServerLost,
     Preloaded,
@@ -35,7 +35,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from launcher.warden.process import SupervisorLoop
+    from launcher.supervisor.process import SupervisorLoop
 
 # Fork servers in a row that died, or whose children do, before one worker was born: the next would not fare better.
 _FAILURES_MAX = 2
@@ -44,7 +44,7 @@ _NON_FATAL_SIGNALS = {signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH, signal.SIG
 
 
 class WarmPool:
-    """What the warden's loop asks of it is above, what it hears of its fork server below."""
+    """What the supervisor's loop asks of it is above, what it hears of its fork server below."""
 
     def __init__(self, loop: SupervisorLoop, encoded_spec: list[Any]) -> None:
         environment = {os.fsdecode(name): os.fsdecode(value) for name, value in loop.environment.items()}

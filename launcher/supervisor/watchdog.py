@@ -1,7 +1,7 @@
-"""The leash: until when workers may live, held twice.
+"""The watchdog: until when workers may live, held twice.
 
-The warden looks at it in its loop, and a timer of the kernel ends the warden, and its workers with it, where the loop
-does not come round. Most runs on one machine have no leash and never load this.
+The supervisor looks at it in its loop, and a timer of the kernel ends the supervisor, and its workers with it, where
+the loop does not come round. Most runs on one machine have no watchdog and never load this.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import math
 import time
 
 from launcher.errors import TemporaryError
-from launcher.warden import kernel
+from launcher.supervisor import kernel
 
-# The kernel's timer fires so long after the warden should have killed by itself: only a warden that is stopped
+# The kernel's timer fires so long after the supervisor should have killed by itself: only a supervisor that is stopped
 # or starved meets it.
 TIMER_MARGIN_S = 0.5
 
@@ -23,7 +23,7 @@ def make_watchdog() -> Watchdog:
         return Watchdog()
     except OSError as error:
         raise TemporaryError(
-            f"the warden cannot make the timer that ends workers: {error.strerror}; see ulimit -i"
+            f"the supervisor cannot make the timer that ends workers: {error.strerror}; see ulimit -i"
         ) from None
 
 

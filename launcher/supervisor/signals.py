@@ -1,11 +1,11 @@
-"""Which signals the warden hears: ends of children, the end of its keeper, and faults of its own."""
+"""Which signals the supervisor hears: ends of children, the end of its keeper, and faults of its own."""
 
 from __future__ import annotations
 
 import os
 import signal
 
-from launcher.warden import child
+from launcher.supervisor import child
 
 _WAKEUP_SIGNALS = (signal.SIGCHLD, signal.SIGCONT)  # the latter comes with the keeper's end
 _FAULT_SIGNALS = (

@@ -1,6 +1,8 @@
-"""A warden reduced to what a fork server sees of it: reads [verb, ...] lines on stdin, answers each with a JSON line.
+"""A supervisor reduced to what a fork server sees of it: reads [verb, ...] lines on stdin, answers each with a JSON
+line.
 
-`python -m tests.support.small_warden`, as a process of its own, since whoever adopts orphans adopts all of them. The
+`python -m tests.support.small_supervisor`, as a process of its own, since whoever adopts orphans adopts all of them.
+The
 class at the end is what tests use.
 """
 
@@ -18,16 +20,16 @@ from types import TracebackType
 from typing import Any
 
 from launcher.forkserver import fork_server
-from launcher.warden import WorkerSpec, kernel
-from launcher.warden.channel import Channel
-from launcher.warden.words import encode_worker_spec
+from launcher.supervisor import WorkerSpec, kernel
+from launcher.supervisor.channel import Channel
+from launcher.supervisor.words import encode_worker_spec
 from tests.support.processes import REPOSITORY, TOKEN_VARIABLE, kill_family
 
 LIMIT_S = 60.0
 BEGINNINGS = {"script": [], "module": ["-m"], "code": ["-c"]}
 
 
-class _Warden:
+class _Supervisor:
     """The verbs."""
 
     def __init__(self) -> None:
@@ -111,7 +113,7 @@ class _Warden:
         return os.waitstatus_to_exitcode(status)
 
 
-class SmallWarden:
+class SmallSupervisor:
     """One of these in a process of its own; what it starts runs in `folder`. A context manager, which leaves nobody."""
 
     def __init__(self, folder: Path) -> None:
@@ -122,7 +124,7 @@ class SmallWarden:
         self._token = secrets.token_hex(8)
         self._count = 0
 
-    def __enter__(self) -> SmallWarden:
+    def __enter__(self) -> SmallSupervisor:
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__],
             cwd=REPOSITORY,
@@ -146,7 +148,7 @@ class SmallWarden:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps([verb, *words]) + "\n")
         self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline() or '"the warden has ended"')
+        return json.loads(self._process.stdout.readline() or '"the supervisor has ended"')
 
     # --- what tests do with it ---
 
@@ -199,7 +201,7 @@ class SmallWarden:
 
 
 if __name__ == "__main__":
-    warden = _Warden()
+    supervisor = _Supervisor()
     for line in sys.stdin:
         verb, *words = json.loads(line)
-        print(json.dumps(getattr(warden, verb)(*words)), flush=True)
+        print(json.dumps(getattr(supervisor, verb)(*words)), flush=True)

@@ -1,6 +1,6 @@
 """The keeper: the process between agent and supervisor, which outlives both and lets go only when nothing is left.
 
-    agent -- keeper -- supervisor ("warden") -- workers -- what workers start
+    agent -- keeper -- supervisor -- workers -- what workers start
 
 The kernel kills workers when the supervisor ends, but not what they have started: a child of a wrapper script, of
 `subprocess`, a daemon. That falls to the nearest living ancestor that adopts, and supervisor and agent may be killed
@@ -30,11 +30,11 @@ from collections.abc import Collection
 from contextlib import suppress
 
 from launcher.errors import EXIT_TEMPORARY, find_shortage_hint
-from launcher.warden import STUCK_LIMIT_S, kernel
-from launcher.warden.channel import Channel
-from launcher.warden.child import close_all_but
-from launcher.warden.sweep import SWEEP_INTERVAL_S
-from launcher.warden.words import KEEPER_NAME, SUPERVISOR_NAME
+from launcher.supervisor import STUCK_LIMIT_S, kernel
+from launcher.supervisor.channel import Channel
+from launcher.supervisor.child import close_all_but
+from launcher.supervisor.sweep import SWEEP_INTERVAL_S
+from launcher.supervisor.words import KEEPER_NAME, SUPERVISOR_NAME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def run(end: socket.socket, keep: Collection[int], group: str, agent_pid: int) -
     That is 128 + N for signal N. In the supervisor this returns 0 at its end.
     """
     os.setsid()
-    own_pid, attempt = os.getpid(), "the warden cannot work here"
+    own_pid, attempt = os.getpid(), "the supervisor cannot work here"
     try:
         close_all_but((end.fileno(), *keep), max(map(int, os.listdir("/proc/self/fd"))))
         set_title(KEEPER_NAME, agent_pid)
@@ -59,7 +59,7 @@ def run(end: socket.socket, keep: Collection[int], group: str, agent_pid: int) -
         kernel.become_subreaper()
         kernel.signal_on_parent_death(signal.SIGCONT)
         gc.freeze()  # what is shared with the agent stays shared: the collector never touches it
-        attempt = "cannot fork the warden"
+        attempt = "cannot fork the supervisor"
         supervisor_pid = os.fork()
     except OSError as error:  # no /proc, no descriptors, no more processes, a sandbox
         hint = find_shortage_hint(error.errno)
@@ -79,11 +79,12 @@ def run(end: socket.socket, keep: Collection[int], group: str, agent_pid: int) -
 
 
 def _supervise(end: socket.socket, keep: Collection[int], keeper_pid: int, agent_pid: int) -> None:
-    """Be the warden until agent or keeper has ended, or the agent's end of the socket closed, and no process is left.
+    """Be the supervisor until agent or keeper has ended, or the agent's end of the socket closed, and no process is
+    left.
 
     No descriptor is open but the standard streams, `end` and those to `keep`.
     """
-    from launcher.warden.process import SupervisorLoop
+    from launcher.supervisor.process import SupervisorLoop
 
     os.setsid()
     try:
@@ -95,7 +96,7 @@ def _supervise(end: socket.socket, keep: Collection[int], keeper_pid: int, agent
         kernel.signal_on_parent_death(signal.SIGCONT)
         loop = SupervisorLoop(end, tuple(keep), keeper_pid)
     except OSError as error:  # no descriptors, a sandbox
-        Channel(end).send(("SupervisorLost", f"the warden cannot work here: {error.strerror}", EXIT_TEMPORARY))
+        Channel(end).send(("SupervisorLost", f"the supervisor cannot work here: {error.strerror}", EXIT_TEMPORARY))
         return
     gc.freeze()  # what we share with agent and keeper stays shared: the collector never touches it
     gc.enable()  # the agent starts without

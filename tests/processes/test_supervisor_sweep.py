@@ -1,4 +1,4 @@
-"""Ending a round: whoever a worker left behind, and however it resists, is gone when the warden says so."""
+"""Ending a round: whoever a worker left behind, and however it resists, is gone when the supervisor says so."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def agent() -> Iterator[Agent]:
 
 
 def sweep(agent: Agent, round: int) -> None:
-    """Sweep a round; when the warden calls it gone, nobody but it and the agent may be alive."""
+    """Sweep a round; when the supervisor calls it gone, nobody but it and the agent may be alive."""
     agent.do("sweep", round)
     agent.wait_for("RoundSwept", round)
-    assert set(family(agent.token)) == {agent.pid, agent.keeper_pid, agent.warden_pid}
-    assert children(agent.warden_pid) == []
+    assert set(family(agent.token)) == {agent.pid, agent.keeper_pid, agent.supervisor_pid}
+    assert children(agent.supervisor_pid) == []
 
 
 def wait_for_family(agent: Agent, count: int) -> list[int]:
     """The workers' processes, once there are so many."""
 
     def others() -> list[int]:
-        found = sorted(set(family(agent.token)) - {agent.pid, agent.keeper_pid, agent.warden_pid})
+        found = sorted(set(family(agent.token)) - {agent.pid, agent.keeper_pid, agent.supervisor_pid})
         return found if len(found) == count else []
 
     return wait_until(others, what=f"{count} processes")
@@ -102,7 +102,7 @@ def test_what_a_worker_left_running_runs_on_until_the_sweep(agent: Agent) -> Non
     agent.spawn(1, shell("sleep 1000 & sleep 1000 &"), SLEEP)
     assert agent.wait_for("Exited", 1, 0)[4] == 0
     left = wait_for_family(agent, 3)
-    wait_until(lambda: all(parent(pid) == agent.warden_pid for pid in left), what="their adoption")
+    wait_until(lambda: all(parent(pid) == agent.supervisor_pid for pid in left), what="their adoption")
     assert all(map(is_alive, left))
     sweep(agent, 1)
 
@@ -135,7 +135,7 @@ def test_a_long_line_of_descendants_is_killed(agent: Agent) -> None:
 def test_orphans_that_end_by_themselves_leave_no_zombie(agent: Agent) -> None:
     (worker,) = agent.start(1, shell("for i in 1 2 3 4 5; do (sleep 0.01 & sleep 0.02 &); done; exec sleep 1000"))
     wait_for_family(agent, 1)
-    wait_until(lambda: children(agent.warden_pid) == [worker], what="the orphans to be reaped")
+    wait_until(lambda: children(agent.supervisor_pid) == [worker], what="the orphans to be reaped")
 
 
 FORK_BOMB = """
@@ -160,7 +160,7 @@ def test_a_sweep_spares_the_workers_of_other_rounds(agent: Agent) -> None:
     agent.start(2, SLEEP)
     agent.do("sweep", 2)
     agent.wait_for("RoundSwept", 2)
-    assert children(agent.warden_pid) == [kept]
+    assert children(agent.supervisor_pid) == [kept]
     assert len(wait_for_family(agent, 2)) == 2
     sweep(agent, 1)
 

@@ -1,11 +1,11 @@
 """One worker that is forked from the image, from the order to fork it until it runs.
 
 There is a socket for it. One end travels to the fork server with the order, and the worker that is forked for it says
-there that it is born: by then it is the warden's own child, as a cold one is. It waits for its spec, and closes its
+there that it is born: by then it is the supervisor's own child, as a cold one is. It waits for its spec, and closes its
 end as it begins to run. So whatever happens before, it is enough to close ours: a worker without a spec ends by
 itself and has run nothing, wherever it was on its way.
 
-It runs other people's code, so nothing that it says is believed unseen, and the warden never waits for it.
+It runs other people's code, so nothing that it says is believed unseen, and the supervisor never waits for it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from launcher.warden.channel import Channel
-from launcher.warden.child import Worker, close_streams
-from launcher.warden.words import StandbyReady, WorkerSpec, encode_worker_spec
+from launcher.supervisor.channel import Channel
+from launcher.supervisor.child import Worker, close_streams
+from launcher.supervisor.words import StandbyReady, WorkerSpec, encode_worker_spec
 from rendezvous.values import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.warden.process import SupervisorLoop
+    from launcher.supervisor.process import SupervisorLoop
 
 # A fork server that is ready forks in milliseconds. One that has not within this time is stopped or stuck.
 FORK_LIMIT_S = 10.0

@@ -1,8 +1,8 @@
-"""An agent reduced to its warden: reads [verb, ...] lines on stdin, writes each report as a JSON line to stdout.
+"""An agent reduced to its supervisor: reads [verb, ...] lines on stdin, writes each report as a JSON line to stdout.
 
-`python -m tests.support.warden_agent [SETUP]`; SETUP is run before the fork, and may set three names: `KEEP`, the
-descriptors to keep, `CLEARS`, whether a lost warden is cleared away at once, as the agent of a job does, and `SETTLES`,
-whether there will be a warden.
+`python -m tests.support.supervisor_agent [SETUP]`; SETUP is run before the fork, and may set three names: `KEEP`, the
+descriptors to keep, `CLEARS`, whether a lost supervisor is cleared away at once, as the agent of a job does, and
+`SETTLES`, whether there will be a supervisor.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ os.dup2(null, 0)  # a worker that inherits 0 and 1 must not get in the way of th
 os.dup2(null, 1)
 os.close(null)
 
-from launcher.warden import Supervisor, SupervisorLost  # noqa: E402
+from launcher.supervisor import Supervisor, SupervisorLost  # noqa: E402
 
-warden = Supervisor.fork(keep=KEEP)
+supervisor = Supervisor.fork(keep=KEEP)
 
 import json  # noqa: E402
 import select  # noqa: E402
 import signal  # noqa: E402
 import time  # noqa: E402
 
-from launcher.warden import ForkServerSpec, WorkerSpec  # noqa: E402
+from launcher.supervisor import ForkServerSpec, WorkerSpec  # noqa: E402
 
 
 def say(*words: object) -> None:
@@ -53,31 +53,31 @@ def spec(local_rank, argv, env=None, unset=(), stdout=None, stderr=None, affinit
 
 def obey(verb: str, *words):  # type: ignore[no-untyped-def]
     if verb == "spawn":
-        return warden.spawn(words[0], [spec(**fields) for fields in words[1]])
+        return supervisor.spawn(words[0], [spec(**fields) for fields in words[1]])
     if verb == "preload":
         argv, modules, standby, env = words
-        return warden.preload(ForkServerSpec(tuple(argv), env, (), None, tuple(modules), standby))
+        return supervisor.preload(ForkServerSpec(tuple(argv), env, (), None, tuple(modules), standby))
     if verb == "exit":
         sys.exit(0)
     if verb == "run":  # any other process of the agent's own
         return os.posix_spawnp(words[0], list(words), os.environ)
     if verb == "evaluate":
         return eval(words[0])
-    return getattr(warden, verb)(*words)
+    return getattr(supervisor, verb)(*words)
 
 
-say("Ready", os.getpid(), warden.keeper_pid, SETTLES and warden.pid)
+say("Ready", os.getpid(), supervisor.keeper_pid, SETTLES and supervisor.pid)
 wakeup, alarm = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)  # the end of the keeper, as the agent's loop hears of it
 signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
 signal.signal(signal.SIGCHLD, lambda signum, frame: None)
 poll = select.poll()
 poll.register(wakeup, select.POLLIN)
 poll.register(orders, select.POLLIN)
-poll.register(warden, select.POLLIN)
+poll.register(supervisor, select.POLLIN)
 buffer = b""
 is_listening = True
 while True:
-    left_s = min(warden.reports_due_at - time.clock_gettime(time.CLOCK_BOOTTIME), 1000.0)
+    left_s = min(supervisor.reports_due_at - time.clock_gettime(time.CLOCK_BOOTTIME), 1000.0)
     for descriptor, _ in poll.poll(max(0.0, left_s) * 1000) or [(-1, 0)]:
         if descriptor == wakeup:
             os.read(wakeup, 4096)
@@ -90,12 +90,12 @@ while True:
                 verb, *words = json.loads(line)
                 if verb == "close" and is_listening:
                     is_listening = False
-                    poll.unregister(warden)
+                    poll.unregister(supervisor)
                 say("Returned", verb, obey(verb, *words))
-        for report in warden.read_reports():
+        for report in supervisor.read_reports():
             if isinstance(report, SupervisorLost) and is_listening:
                 is_listening = False
-                poll.unregister(warden)
+                poll.unregister(supervisor)
                 if CLEARS:
-                    warden.kill_orphans(20)
+                    supervisor.kill_orphans(20)
             say(type(report).__name__, *report)
