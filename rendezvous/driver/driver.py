@@ -1,9 +1,9 @@
-"""The hands of the protocol: store, clock, planner and presence.
+"""What carries out the actions of the machine: store, clock, planner and peers.
 
 Events from anywhere (the store's watches, answers, other members, the agent) land in one inbox; `run` feeds all of
-them to the protocol at once, in the caller's thread, and carries out what comes out. Nothing that can take its time
-is done in that thread when the store is on a network: keep-alives have a thread to themselves, other requests, the
-ends of watches and plans share a few (hired.py). So a stuck call delays neither a renewal nor a stop nor the caller.
+them to the machine at once, in the caller's thread, and carries out what comes out. Nothing that can take its time is
+done in that thread when the store is on a network: keep-alives have a thread to themselves, other requests, the ends
+of watches and plans share a few (worker_pool.py). So a stuck call delays neither a renewal nor a stop nor the caller.
 A store within the process answers at once and needs no thread. What concerns the agent (start, stop, watchdog, end) is
 returned to it.
 """

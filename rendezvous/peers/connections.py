@@ -7,9 +7,9 @@ and is held by them and by the workers, and the keeper goes last: refused dials 
 but all that its workers have started, so their ranks can be given to others at once. Silence proves
 nothing, and is said to be silence.
 
-This module is what the driver uses: orders go in, events come out, and nothing here waits for the network. A
-thread of its own (switchboard.py) does; greeting.py is how two agents learn to trust each other, connection.py
-one connection, pursuit.py when to dial and what a refusal proves, names.py how names become addresses.
+This module is what the driver uses: orders go in, events come out, and nothing here waits for the network. A thread of
+its own (connection_loop.py) does; handshake.py is how two agents learn to trust each other, connection.py one
+connection, dial_attempt.py when to dial and what a refusal proves, resolve.py how names become addresses.
 """
 
 from __future__ import annotations
