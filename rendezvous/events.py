@@ -13,7 +13,7 @@ from rendezvous.records import Verdict
 from rendezvous.stores.contract import Batch, Compare, Get, Lease, Operation, Renewal, TxnResult
 from rendezvous.values import NamedTuple
 
-# --- Requests to the store, inside the action Ask ---
+# --- Requests to the store, inside the action StoreRequest ---
 
 
 class Grant(NamedTuple):
@@ -62,21 +62,21 @@ class Tick(NamedTuple):
 
 
 class StoreReply(NamedTuple):
-    """The store's answer to Ask `id`."""
+    """The store's answer to StoreRequest `id`."""
 
     id: int
     answer: Answer
 
 
 class StoreRejected(NamedTuple):
-    """Ask `id` did not happen: nothing was written."""
+    """StoreRequest `id` did not happen: nothing was written."""
 
     id: int
     error: StoreError
 
 
 class StoreOutcomeUnknown(NamedTuple):
-    """Nobody knows whether Ask `id` happened, or will."""
+    """It is not known whether StoreRequest `id` happened, or will."""
 
     id: int
 
@@ -253,7 +253,7 @@ class RosterMember(NamedTuple):
 
 
 class MakePlan(NamedTuple):
-    """Plan a round for these members; answer with Planned or PlanRefused. `previous`: the last round's assignments."""
+    """Plan a round for these members; answer with PlanReady or PlanRefused. `previous`: last round's assignments."""
 
     id: int
     round: int
@@ -299,7 +299,7 @@ class SetIdentity(NamedTuple):
 class ConnectTo(NamedTuple):
     """Keep a presence connection to this member, the leader, and to no other; an empty id ends it.
 
-    Dials are repeated until the next Attend. Inbound connections are accepted at any time, whoever leads.
+    Dials are repeated until the next ConnectTo. Inbound connections are accepted at any time, whoever leads.
     """
 
     member_id: str

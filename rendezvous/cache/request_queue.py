@@ -81,7 +81,7 @@ class RequestQueue:
         return any(pending.purpose == purpose for pending in self._pending.values())
 
     def pause(self, purpose: str, now: float) -> None:
-        """Ask for nothing in this lane for a moment."""
+        """Request nothing for this purpose for a moment."""
         self._retry_at[purpose] = now + self.settings.retry_delay_s
 
     def _back_off(self, purpose: str, now: float) -> None:

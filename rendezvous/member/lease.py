@@ -76,7 +76,7 @@ class LeaseKeeper:
         self._request_lease("join", "grant a lease", on_lease, now)
 
     def _request_lease(self, purpose: str, why: str, on_lease: Callable[[Lease, float], None], now: float) -> None:
-        """Ask for one lease until it is there; `granted` is told when it was asked for first, which it counts from."""
+        """Ask for one lease until it is there; `on_lease` is told when it was asked for first, which it counts from."""
         if self._requested is None:
             self._requested = (self._member.make_lease_id(), now)
         id, since = self._requested

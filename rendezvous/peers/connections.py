@@ -56,7 +56,7 @@ class PeerConnections:
 
     `listener` is listening and remains the caller's: the agent's, keeper's, supervisor's and workers'. `address` is
     HOST:PORT by which others reach it. With a `secret` only agents that know it are believed. `submit` is called
-    from the thread of the connections with PeerUp, PeerDown, PeerGone and Told. `silence_s`: how long nothing has
+    from the thread of the connections with PeerUp, PeerDown, PeerGone and PeerMessage. `silence_s`: how long nothing is
     to be heard until a connection counts as silent.
 
     Each PeerUp is followed by one PeerDown before the next, but for a PeerUp that says that the member has become
