@@ -19,7 +19,6 @@ import math
 from collections.abc import Callable, Sequence
 
 from rendezvous import events, records
-from rendezvous.cache.watch_cache import WatchCache
 from rendezvous.errors import LeaseNotFound
 from rendezvous.events import (
     Action,
@@ -46,7 +45,6 @@ from rendezvous.events import (
     WatchLost,
     WatchUpdate,
 )
-from rendezvous.leader.decide import Sizer
 from rendezvous.leader.election import Election
 from rendezvous.member.join import Join
 from rendezvous.member.lease import LeaseKeeper
@@ -56,8 +54,10 @@ from rendezvous.member.round import LocalRound
 from rendezvous.member.stale_watch import StaleWatchDetector
 from rendezvous.peers import messages
 from rendezvous.peers.liveness import PeerLiveness
+from rendezvous.policy.decide import Sizer
 from rendezvous.records import Member, Spec
 from rendezvous.settings import Settings
+from rendezvous.state.watch_cache import WatchCache
 from rendezvous.stores.contract import KeyValue
 from rendezvous.values import replace
 

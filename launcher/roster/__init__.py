@@ -30,7 +30,7 @@ from launcher.roster.description import (
 from launcher.topology import sort_nodes
 from rendezvous.errors import RecordError
 from rendezvous.events import MakePlan, PlanReady, PlanRefused
-from rendezvous.leader.decide import MemberView, Size
+from rendezvous.policy.decide import MemberView, Size
 from rendezvous.stores.addresses import is_local_only
 from rendezvous.values import NamedTuple
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Mapping
 
 from rendezvous import records
 from rendezvous.events import MakePlan, PlanReady, PlanRefused, RosterMember
-from rendezvous.leader import budget
-from rendezvous.leader.decisions import SealRound
 from rendezvous.leader.guarded_writer import OPERATIONS_PER_TXN, GuardedWriter
-from rendezvous.leader.view import View
 from rendezvous.leader.view_builder import ViewBuilder
+from rendezvous.policy import budget
+from rendezvous.policy.decisions import SealRound
+from rendezvous.policy.view import View
 from rendezvous.records import Assignment, Command, RoundHistory, Seal, Spares
 from rendezvous.stores.contract import Compare, Delete, Operation, Put
 from rendezvous.values import NamedTuple

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 
 from rendezvous import records
 from rendezvous.events import Answer, ConnectTo, PlanReady, PlanRefused, Txn
-from rendezvous.leader.decide import Sizer
 from rendezvous.leader.leader import Leader
 from rendezvous.leader.takeover import Takeover
+from rendezvous.policy.decide import Sizer
 from rendezvous.records import Command, LeaderRecord, Seal, Spares
 from rendezvous.stores.contract import Compare, Delete, Get, KeyValue, Operation, Put, TxnResult
 

@@ -12,9 +12,11 @@ from collections.abc import Mapping, Set
 
 from rendezvous import events, records
 from rendezvous.events import Answer, PlanReady, PlanRefused, Txn
-from rendezvous.leader import decide
 from rendezvous.leader.commit import RoundCommit
-from rendezvous.leader.decide import (
+from rendezvous.leader.guarded_writer import GuardedWriter
+from rendezvous.leader.view_builder import ViewBuilder
+from rendezvous.policy import decide
+from rendezvous.policy.decide import (
     EXIT_TEMPORARY,
     ApplyCommand,
     EndRound,
@@ -26,8 +28,6 @@ from rendezvous.leader.decide import (
     View,
     Wait,
 )
-from rendezvous.leader.guarded_writer import GuardedWriter
-from rendezvous.leader.view_builder import ViewBuilder
 from rendezvous.records import Assignment, Command, Drain, RoundHistory, Seal, Stop, Verdict
 from rendezvous.stores.contract import Delete, Get, Operation, Put, TxnResult
 from rendezvous.values import replace

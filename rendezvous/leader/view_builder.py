@@ -11,8 +11,8 @@ import math
 from collections.abc import Mapping, Set
 
 from rendezvous import records
-from rendezvous.leader import budget
-from rendezvous.leader.view import MemberView, StatusView, View
+from rendezvous.policy import budget
+from rendezvous.policy.view import MemberView, StatusView, View
 from rendezvous.records import Assignment, Command, Drain, Member, Seal, Spares, Status, Stop
 from rendezvous.stores.contract import KeyValue
 from rendezvous.values import NamedTuple

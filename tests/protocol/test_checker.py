@@ -8,18 +8,19 @@ from typing import Any
 
 import pytest
 
-from rendezvous.cache.request_queue import RequestQueue
-from rendezvous.cache.watch_cache import WatchCache
 from rendezvous.events import ExtendWatchdog
-from rendezvous.leader import budget, charge, commit
-from rendezvous.leader.budget import RestartBudget
+from rendezvous.leader import commit
 from rendezvous.leader.election import Election
-from rendezvous.leader.view import View
 from rendezvous.member.lease import LeaseKeeper
 from rendezvous.member.leave import Leave
 from rendezvous.member.round import LocalRound
 from rendezvous.peers.liveness import PeerLiveness
+from rendezvous.policy import budget, charge
+from rendezvous.policy.budget import RestartBudget
+from rendezvous.policy.view import View
 from rendezvous.records import Verdict
+from rendezvous.state.request_queue import RequestQueue
+from rendezvous.state.watch_cache import WatchCache
 from rendezvous.testing import simulate
 
 SEEDS = 130  # each is found within so many

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from rendezvous.cache.request_queue import RequestQueue
 from rendezvous.events import Answer, StartRound
-from rendezvous.leader.budget import RestartBudget
 from rendezvous.leader.guarded_writer import GuardedWriter
-from rendezvous.leader.view import View
 from rendezvous.member.join import Join
 from rendezvous.member.round import LocalRound
+from rendezvous.policy.budget import RestartBudget
+from rendezvous.policy.view import View
 from rendezvous.records import Assignment
+from rendezvous.state.request_queue import RequestQueue
 from rendezvous.stores.contract import Compare, TxnResult
 from rendezvous.testing.explore import search, snapshot
 from rendezvous.testing.explore.scopes import SCOPES, Scope

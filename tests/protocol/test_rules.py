@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from rendezvous.cache.watch_cache import WatchCache
 from rendezvous.events import ExtendWatchdog
-from rendezvous.leader import charge, decide, quarantine, requests
 from rendezvous.leader.election import Election
 from rendezvous.leader.guarded_writer import GuardedWriter
-from rendezvous.leader.view import View
 from rendezvous.member import join, stale_watch
 from rendezvous.member.lease import LeaseKeeper
 from rendezvous.member.outage import Outage
 from rendezvous.peers.liveness import PeerLiveness
+from rendezvous.policy import charge, commands, decide, quarantine
+from rendezvous.policy.view import View
 from rendezvous.settings import Settings
+from rendezvous.state.watch_cache import WatchCache
 from rendezvous.testing import transcript
 
 TRANSCRIPTS = Path(__file__).parent / "transcripts"
@@ -142,7 +142,7 @@ def _members_do_not_come_back(patch: Patch) -> None:
 
 
 def _requests_are_not_read(patch: Patch) -> None:
-    patch.setattr(requests, "choose_request", lambda view: None)
+    patch.setattr(commands, "choose_request", lambda view: None)
     patch.setattr(decide, "choose_request", lambda view: None)
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from rendezvous.leader.budget import RestartBudget
 from rendezvous.leader.guarded_writer import GuardedWriter
-from rendezvous.leader.view import View
+from rendezvous.policy.budget import RestartBudget
+from rendezvous.policy.view import View
 from rendezvous.stores.contract import Compare
 from rendezvous.testing import simulate
 from rendezvous.testing.simulation import processes

@@ -26,8 +26,8 @@ from rendezvous.events import (
     Tick,
     WatchLost,
 )
-from rendezvous.leader.decide import MemberView, Size
 from rendezvous.machine import MemberMachine
+from rendezvous.policy.decide import MemberView, Size
 from rendezvous.records import Spec
 from rendezvous.settings import Settings
 from rendezvous.stores.contract import Batch, Watch

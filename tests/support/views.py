@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from rendezvous.leader.budget import RestartBudget
-from rendezvous.leader.decide import Decision, Finish, MemberView, Size, Sizer, StatusView, View, decide
-from rendezvous.leader.quarantine import Strike
+from rendezvous.policy.budget import RestartBudget
+from rendezvous.policy.decide import Decision, Finish, MemberView, Size, Sizer, StatusView, View, decide
+from rendezvous.policy.quarantine import Strike
 from rendezvous.records import Command, Member, Seal, Status, Stop, Verdict
 from rendezvous.settings import Settings
 

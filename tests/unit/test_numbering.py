@@ -10,7 +10,7 @@ from launcher.roster import PlannerAdapter
 from launcher.roster.description import Description, decode_assignment, encode_description
 from launcher.roster.numbering import describe_missing_ranks, resolve_numbering
 from rendezvous.events import MakePlan, PlanReady, RosterMember
-from rendezvous.leader.decide import MemberView, Size
+from rendezvous.policy.decide import MemberView, Size
 from rendezvous.records import Member
 
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rendezvous.leader import budget
-from rendezvous.leader.budget import RestartBudget
-from rendezvous.leader.quarantine import STRIKES_MAX, Quarantine, Strike, drop_old_strikes, find_quarantines
+from rendezvous.policy import budget
+from rendezvous.policy.budget import RestartBudget
+from rendezvous.policy.quarantine import STRIKES_MAX, Quarantine, Strike, drop_old_strikes, find_quarantines
 from rendezvous.records import Seal
 from rendezvous.settings import Settings
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rendezvous.leader import budget
-from rendezvous.leader.budget import RestartBudget
+from rendezvous.policy import budget
+from rendezvous.policy.budget import RestartBudget
 from rendezvous.records import Seal
 from rendezvous.settings import Settings
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from rendezvous.leader.budget import RestartBudget
-from rendezvous.leader.decide import Finish, MemberView, SealRound, Wait, decide
+from rendezvous.policy.budget import RestartBudget
+from rendezvous.policy.decide import Finish, MemberView, SealRound, Wait, decide
 from rendezvous.records import Member, Status
 from rendezvous.settings import Settings
 from tests.support.views import (

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from rendezvous.leader.budget import RestartBudget
-from rendezvous.leader.decide import EndRound, MemberView, SealRound, Size, StepDown, View, Wait, decide
+from rendezvous.policy.budget import RestartBudget
+from rendezvous.policy.decide import EndRound, MemberView, SealRound, Size, StepDown, View, Wait, decide
 from rendezvous.settings import Settings
 from tests.support.views import (
     RUNS,

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from rendezvous.leader.decide import EndRound, Fence, Finish, SealRound, StepDown, Wait
-from rendezvous.leader.quarantine import Strike
+from rendezvous.policy.decide import EndRound, Fence, Finish, SealRound, StepDown, Wait
+from rendezvous.policy.quarantine import Strike
 from rendezvous.records import Command, Verdict
 from tests.support.views import ONE_USED, RUNS, Row, reach, running, see, status, stopping, verdict
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from rendezvous.leader.decide import ApplyCommand, EndRound, SealRound, StepDown, Wait
-from rendezvous.leader.quarantine import Strike
+from rendezvous.policy.decide import ApplyCommand, EndRound, SealRound, StepDown, Wait
+from rendezvous.policy.quarantine import Strike
 from rendezvous.records import Command
 from tests.support.views import (
     BENCHED,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rendezvous.cache.key_cache import KeyCache
+from rendezvous.state.key_cache import KeyCache
 from rendezvous.stores.contract import Batch, GetResult, KeyEvent, KeyValue
 
 

@@ -12,7 +12,7 @@ from tests.support.documentation import ROOT, anchors, blocks, links, pages
 FOLDERS = (".ci", "benchmarks", "docs", "examples", "launcher", "rendezvous", "tests")
 TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".svg", ".typed", ".sh", ".sbatch", ".service", ""}
 # A ratchet: neither grows unless the commit that raises the number says why. Both may be lowered.
-LINES_MAX = 51_905  # of launcher and rendezvous together
+LINES_MAX = 52_400  # of launcher and rendezvous together
 FUNCTION_LINES_MAX = 95
 # Brackets keep a pattern from finding itself.
 UNWANTED = {

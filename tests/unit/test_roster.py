@@ -15,7 +15,7 @@ from launcher.placement import AllOrNothing, Costs, Feasibility, Limits
 from launcher.placement.capacity import assess_feasibility
 from launcher.roster import Description, NodeAssignment, PlannerAdapter, decode_assignment, encode_description
 from rendezvous.events import MakePlan, PlanReady, PlanRefused, RosterMember
-from rendezvous.leader.decide import MemberView, Size
+from rendezvous.policy.decide import MemberView, Size
 from rendezvous.records import Member
 
 

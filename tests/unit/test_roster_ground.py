@@ -15,7 +15,7 @@ from launcher.roster import PlannerAdapter
 from launcher.roster.description import Description, decode_assignment, encode_description
 from launcher.roster.ground import LEVELS_MAX, build_topology, resolve_limits
 from rendezvous.events import MakePlan, PlanReady, PlanRefused, RosterMember
-from rendezvous.leader.decide import MemberView, Size
+from rendezvous.policy.decide import MemberView, Size
 from rendezvous.records import Member
 
 

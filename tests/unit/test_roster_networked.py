@@ -9,7 +9,7 @@ from launcher.placement import Costs, Limits, Plan
 from launcher.roster import NAMES_MAX, SUCCESSORS, PlannerAdapter
 from launcher.roster.description import Description, decode_assignment, encode_description
 from rendezvous.events import MakePlan, PlanReady, PlanRefused, RosterMember
-from rendezvous.leader.decide import MemberView, Size
+from rendezvous.policy.decide import MemberView, Size
 from rendezvous.records import Member
 
 

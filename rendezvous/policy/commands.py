@@ -6,8 +6,8 @@ A request that cannot be met is answered with a sentence, which whoever asked re
 
 from __future__ import annotations
 
-from rendezvous.leader.decisions import ApplyCommand, Finish
-from rendezvous.leader.view import View
+from rendezvous.policy.decisions import ApplyCommand, Finish
+from rendezvous.policy.view import View
 from rendezvous.records import Command, Verdict
 
 EXIT_STOPPED = 143  # as if every agent had been sent SIGTERM

@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from rendezvous.leader.budget import RestartBudget
-from rendezvous.leader.decisions import Finish, Wait
-from rendezvous.leader.quarantine import Strike
-from rendezvous.leader.view import View
+from rendezvous.policy.budget import RestartBudget
+from rendezvous.policy.decisions import Finish, Wait
+from rendezvous.policy.quarantine import Strike
+from rendezvous.policy.view import View
 from rendezvous.records import Seal, Stop, Verdict
 from rendezvous.settings import Settings
 from rendezvous.values import replace

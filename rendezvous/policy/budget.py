@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from rendezvous.leader import quarantine
-from rendezvous.leader.quarantine import Strike
+from rendezvous.policy import quarantine
+from rendezvous.policy.quarantine import Strike
 from rendezvous.records import Seal
 from rendezvous.settings import Settings
 from rendezvous.values import dataclass, replace

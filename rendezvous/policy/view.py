@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from rendezvous.leader.budget import RestartBudget
+from rendezvous.policy.budget import RestartBudget
 from rendezvous.records import Command, Member, Seal, Status, Stop
 from rendezvous.values import NamedTuple, dataclass, field
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from rendezvous.leader.budget import RestartBudget
+from rendezvous.policy.budget import RestartBudget
 from rendezvous.records import Verdict
 from rendezvous.values import NamedTuple
 

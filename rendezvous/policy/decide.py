@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from rendezvous.leader.budget import RestartBudget
-from rendezvous.leader.candidates import MemberChoice, choose_members, decide_growth, list_staying
-from rendezvous.leader.charge import charge_round
-from rendezvous.leader.decisions import ApplyCommand, Decision, EndRound, Fence, Finish, SealRound, StepDown, Wait
-from rendezvous.leader.requests import EXIT_STOPPED, choose_request
-from rendezvous.leader.view import MemberView, Size, Sizer, StatusView, View
+from rendezvous.policy.budget import RestartBudget
+from rendezvous.policy.candidates import MemberChoice, choose_members, decide_growth, list_staying
+from rendezvous.policy.charge import charge_round
+from rendezvous.policy.commands import EXIT_STOPPED, choose_request
+from rendezvous.policy.decisions import ApplyCommand, Decision, EndRound, Fence, Finish, SealRound, StepDown, Wait
+from rendezvous.policy.view import MemberView, Size, Sizer, StatusView, View
 from rendezvous.records import Seal, Stop, Verdict
 from rendezvous.settings import Settings
 

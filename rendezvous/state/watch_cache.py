@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rendezvous import records
-from rendezvous.cache.key_cache import KeyCache
-from rendezvous.cache.request_queue import RequestQueue
 from rendezvous.errors import RecordError
 from rendezvous.events import Answer, StartWatch, StopWatch, Txn, WatchLost, WatchUpdate
 from rendezvous.records import LeaderRecord
 from rendezvous.settings import Settings
+from rendezvous.state.key_cache import KeyCache
+from rendezvous.state.request_queue import RequestQueue
 from rendezvous.stores.contract import Get, GetResult, KeyValue, Put, TxnResult
 
 REJECTED_MAX = 100

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from rendezvous.leader.budget import RestartBudget
-from rendezvous.leader.decisions import EndRound, Wait
-from rendezvous.leader.quarantine import Quarantine
-from rendezvous.leader.view import MemberView, Size, Sizer, View
+from rendezvous.policy.budget import RestartBudget
+from rendezvous.policy.decisions import EndRound, Wait
+from rendezvous.policy.quarantine import Quarantine
+from rendezvous.policy.view import MemberView, Size, Sizer, View
 from rendezvous.records import Seal
 from rendezvous.settings import Settings
 from rendezvous.values import NamedTuple
