@@ -118,7 +118,7 @@ class Agent:
                 case Exit(_, reason, _):
                     self.is_dead = True
                     say("ended", self.number, moment(), reason)
-        if not self._has_joined and self.protocol.member_revision:
+        if not self._has_joined and self.protocol.state.is_member:
             self._has_joined = True
             say("joined", self.number, moment())
         return self.driver.wake_at

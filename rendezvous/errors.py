@@ -7,6 +7,12 @@ command prints both and no traceback. Errors are sorted by who can do something 
 
 from __future__ import annotations
 
+EXIT_FAILURE = 1
+EXIT_REFUSED = 2  # another command or another version of meshrun: as for other errors of usage
+EXIT_TEMPORARY = 75  # sysexits.h EX_TEMPFAIL: the same command may work later
+EXIT_FENCED = 137
+EXIT_STOPPED = 143  # told to leave, or the job was stopped: as after SIGTERM, never 0
+
 
 class MeshrunError(Exception):
     """The root of the family: a sentence, and perhaps a hint."""

@@ -1,4 +1,4 @@
-"""The agreement of one member with the others, as a machine without hands.
+"""The agreement of one member with the others, as a machine without I/O.
 
 `steps(events, now)` takes what happened and returns what shall be done; the machine itself reads no clock, opens
 no socket and starts no process. So a whole cluster can be simulated on one virtual clock, and a fault is a list of
@@ -7,10 +7,10 @@ known of the store and asks for the next thing that is missing. A lost answer, a
 then nothing special: the store is read again and the comparison repeated. Every write is guarded by the revision
 of what it replaces and by the member's own key.
 
-Each part of the agreement has its place. In `member`: `join` (find the job, register), `lease` (lease, watchdog,
-registering again), `round` (start, stop, status), `outage` (the store is away), `stale_watch`, `leave` (leaving, the
-verdict, the end). In `leader`: `election` (who leads) and `leader` (what the leader does). `peers.liveness` is who is
-connected; what all of them share is `cache`: the known part of the store, and requests.
+The machine calls the parts in order and carries out what they want of each other (`state.intents`). In `member`: `join`
+(find the job, register), `lease` (lease, watchdog, registering again), `local_round` (start, stop, status), `outage`
+(the store is away), `stale_watch`, `leave` (leaving, the verdict, the end). In `leader`: `election` (who leads) and
+`leader` (what the leader does). `peers.liveness` is who is connected.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from rendezvous import events, records
-from rendezvous.errors import LeaseNotFound
+from rendezvous.errors import EXIT_TEMPORARY, LeaseNotFound, SettingsError
 from rendezvous.events import (
     Action,
     CheckpointSaved,
@@ -45,29 +45,35 @@ from rendezvous.events import (
     WatchLost,
     WatchUpdate,
 )
-from rendezvous.leader.election import Election
-from rendezvous.member.join import Join
-from rendezvous.member.lease import LeaseKeeper
-from rendezvous.member.leave import Leave
-from rendezvous.member.outage import Outage
-from rendezvous.member.round import LocalRound
-from rendezvous.member.stale_watch import StaleWatchDetector
+from rendezvous.leader import election, leader
+from rendezvous.member import join, lease, leave, local_round, outage, stale_watch
 from rendezvous.peers import messages
-from rendezvous.peers.liveness import PeerLiveness
-from rendezvous.policy.decide import Sizer
+from rendezvous.policy.decisions import StepDown
+from rendezvous.policy.view import Sizer
 from rendezvous.records import Member, Spec
 from rendezvous.settings import Settings
-from rendezvous.state.watch_cache import WatchCache
-from rendezvous.stores.contract import KeyValue
+from rendezvous.state.intents import (
+    BecomeMember,
+    ConfirmFenced,
+    ExitNow,
+    Finish,
+    HoldLease,
+    Intent,
+    LoseMembership,
+    NoteResync,
+    RenewRegistration,
+    StopWorkers,
+)
+from rendezvous.state.state import LeaseState, MemberState, Setup, StaleWatchState
 from rendezvous.values import replace
 
 
-class MemberMachine(WatchCache):
-    """One member. `chance` returns a random number in [0, 1); `sizer` says how large a world some members make.
+class MemberMachine:
+    """One member. `rng` returns a random number in [0, 1); `sizer` says how large a world some members make.
 
     `presence_address`: HOST:PORT of this agent's presence listener, empty if it has none. `secret`: what records are
-    signed with. `incarnation`: the number of this attempt where something outside counts them. `hosts_store`: the
-    store that the others use ends with this agent.
+    signed with. `attempt`: the number of this attempt where something outside counts them, else empty. `hosts_store`:
+    the store that the others use ends with this agent. Raises SettingsError if the attempt is no number.
     """
 
     def __init__(
@@ -88,7 +94,8 @@ class MemberMachine(WatchCache):
         attempt: str = "",
         hosts_store: bool = False,
     ) -> None:
-        super().__init__(settings, rng, secret)
+        if attempt and not (attempt.isascii() and attempt.isdigit() and len(attempt) < 16):
+            raise SettingsError(f"the attempt is {attempt!r}, it must be a number")
         node = Member(
             member_id="",
             node_name=node_name,
@@ -96,45 +103,35 @@ class MemberMachine(WatchCache):
             description=description,
             presence_address=presence_address,
         )
-        self.member_id = self.make_token()
-        self.member_revision = 0  # the create revision of the own key, 0 while this agent is no member
-        self.peers = PeerLiveness(settings.presence_proof)
-        self.lease = LeaseKeeper(self)
-        self.round = LocalRound(self, worker_port)
         spec = replace(spec, has_secret=bool(secret))
-        self.join = Join(self, spec=spec, node=node, prefix=prefix, run_id=run_id, attempt=attempt)
-        self.election = Election(self, sizer, node_name, presence_address)
-        self.outage = Outage(self)
-        self.stale_watch = StaleWatchDetector(self)
-        self.leave = Leave(self, node_name, hosts_store)
-
-    def become_new_member(self) -> None:
-        """Forget the membership. A node that comes back is a new member; until then it is nobody."""
-        if self.member_revision:
-            self.emit(SetIdentity("", ""))
-        self.drop_requests()
-        self.clear_cache()
-        self.member_id, self.member_revision = self.make_token(), 0
-        self._last_status = ""
-        self.lease = LeaseKeeper(self)
-        self.round.begin_membership()
-        self.join.restart()
-        self.election.begin_membership()
-        self.outage.begin_membership()
-        self.stale_watch.begin_membership()
-        self.leave.begin_membership()
+        setup = Setup(settings, spec, node, prefix, run_id, int(attempt or 0), sizer, hosts_store)
+        self.state = MemberState(setup, worker_port, rng, secret)
 
     # --- what the outside sees ---
 
     @property
+    def settings(self) -> Settings:
+        return self.state.settings
+
+    @property
+    def member_id(self) -> str:
+        """Under which this agent is a member, or tries to become one."""
+        return self.state.member_id
+
+    @property
     def alive_round(self) -> int | None:
         """The round whose processes may be alive on this node."""
-        return self.round.alive_round
+        return self.state.round.alive_round
 
     @property
     def is_leader(self) -> bool:
         """Whether this member leads, as far as it knows."""
-        return self.election.leader is not None
+        return self.state.leader is not None
+
+    @property
+    def wake_at(self) -> float:
+        """When to send Tick if nothing else happens before; infinite if never."""
+        return self.state.requests.wake_at
 
     def step(self, event: Event, now: float) -> list[Action]:
         """`steps` of one event."""
@@ -145,162 +142,235 @@ class MemberMachine(WatchCache):
 
         Never raises on anything a peer or the store sent.
         """
-        self._actions = []
-        if self.leave.has_ended:
-            return self._actions
-        if self.member_revision and not self.leave.is_final and now >= self.lease.membership_until:
-            self.lapse(now)  # before anything that happened while this node was frozen is acted upon
+        state = self.state
+        requests, membership = state.requests, state.membership
+        requests.begin_step()
+        if membership.has_ended:
+            return requests.actions
+        if state.is_member and not membership.is_final and now >= state.lease.membership_until:
+            self._lose_membership(now)  # before anything that happened while this node was frozen is acted upon
         for event in events:
-            self._take(event, now)
-        self._wake_at = math.inf
+            self._handle(event, now)
+            self._apply_intents(now)
+        requests.wake_at = math.inf
         self._advance(now)
-        if self.leave.has_ended:
-            self._wake_at = math.inf
-        return self._actions
+        if membership.has_ended:
+            requests.wake_at = math.inf
+        return requests.actions
 
-    def _take(self, event: Event, now: float) -> None:
-        if self.leave.is_final and not isinstance(event, (StoreReply, StoreRejected, StoreOutcomeUnknown)):
+    def _handle(self, event: Event, now: float) -> None:
+        state = self.state
+        if state.membership.is_final and not isinstance(event, (StoreReply, StoreRejected, StoreOutcomeUnknown)):
             return
         match event:
             case Start() | Tick():
                 pass
             case StoreReply() | StoreRejected() | StoreOutcomeUnknown():
-                self._take_outcome(event, now)
+                self._handle_outcome(event, now)
             case WatchUpdate() | WatchLost():
-                self.handle_watch(event, now)
+                state.cache.handle_watch(event, now)
             case PlanReady() | PlanRefused():
-                self.election.take_plan(event)
+                if state.leader is not None:
+                    leader.handle_plan(state.leader, event)
             case RoundSucceeded() | RoundFailed() | RoundStopped() | CheckpointSaved():
-                self.round.take(event)
+                local_round.handle(state, event)
             case PeerUp() | PeerDown() | PeerGone():
-                self.peers.take(event, now)
+                state.peers.take(event, now)
             case PeerMessage(member_id, text):
-                self._take_peer_message(member_id, text, now)
+                message = messages.decode_message(text)
+                if isinstance(message, messages.KnownRevision):
+                    stale_watch.handle(state, member_id, message, now)
+                elif message is not None:
+                    outage.handle(state, member_id, message, now)
             case WatchdogExpired():
-                if self.lease.lease is not None:
-                    self.emit(
-                        StoreRequest(self.make_request_id(), "give the lease back", events.Revoke(self.lease.lease))
-                    )
-                self.lapse(now)
+                if state.lease.id is not None:
+                    revoke = events.Revoke(state.lease.id)
+                    state.requests.emit(StoreRequest(state.requests.make_request_id(), "give the lease back", revoke))
+                self._lose_membership(now)
             case LeaveRequest():
-                self.leave.take_request(event, now)
+                leave.handle(state, event, now)
 
-    def _take_outcome(self, event: StoreReply | StoreRejected | StoreOutcomeUnknown, now: float) -> None:
-        lane = self.handle_outcome(event, now)
-        if not lane:
+    def _handle_outcome(self, event: StoreReply | StoreRejected | StoreOutcomeUnknown, now: float) -> None:
+        state = self.state
+        purpose = state.requests.handle_outcome(event, now)
+        self._apply_intents(now)
+        if not purpose:
             return
         is_lease_gone = isinstance(event, StoreRejected) and isinstance(event.error, LeaseNotFound)
-        if lane == "lease":
-            self.lease.note_answer() if isinstance(
-                event, StoreReply
-            ) or is_lease_gone else self.lease.note_failed_renewal()
-        if lane == "join" and not isinstance(event, StoreReply):
-            self.join.note_problem(
-                str(event.error) if isinstance(event, StoreRejected) else "the store does not answer"
-            )
-        # In the leader's lane it is the verdict's lease.
-        if is_lease_gone and lane == "lead" and self.election.leader is not None:
-            self.election.leader.lose_verdict_lease()
-        if is_lease_gone and lane != "lead" and not self.lease.handle_end(now):
-            is_early = now < self.lease.lease_until
-            self.lapse(now, "the store has ended its lease early" if is_early else "", is_early=is_early)
-
-    def _take_peer_message(self, member_id: str, text: str, now: float) -> None:
-        message = messages.decode_message(text)
-        if isinstance(message, messages.KnownRevision):
-            self.stale_watch.take(member_id, message, now)
-        elif message is not None:
-            self.outage.take(member_id, message, now)
+        if purpose == "lease":
+            if isinstance(event, StoreReply) or is_lease_gone:
+                lease.note_answer(state)
+            else:
+                lease.note_failed_renewal(state)
+        if purpose == "join" and not isinstance(event, StoreReply):
+            problem = str(event.error) if isinstance(event, StoreRejected) else "the store does not answer"
+            join.note_problem(state, problem)
+        # For the purpose of leading it is the verdict's lease.
+        if is_lease_gone and purpose == "lead" and state.leader is not None:
+            leader.lose_verdict_lease(state.leader)
+        if is_lease_gone and purpose != "lead" and not lease.handle_end(state, now):
+            is_early = now < state.lease.ends_at
+            self._lose_membership(now, "the store has ended its lease early" if is_early else "", is_early=is_early)
 
     # --- the comparison, made after every batch of events ---
 
     def _advance(self, now: float) -> None:
-        if self.leave.is_final:
-            self.leave.advance(now)
-        elif not self.member_revision:
+        state = self.state
+        if state.membership.is_final:
+            leave.advance(state, now)
+        elif not state.is_member:
             self._advance_outside(now)
-        elif now >= self.lease.membership_until:
-            self.lapse(now)
+        elif now >= state.lease.membership_until:
+            self._lose_membership(now)
             self._advance(now)
         else:
-            self._advance_member(self.job, now)
+            self._advance_member(state.job, now)
+        self._apply_intents(now)
 
     def _advance_outside(self, now: float) -> None:
         """No member: join as soon as nothing is left of a round of the membership before."""
-        if self.round.alive_round is not None and now >= self.round.gone_by:
-            self.step_down(f"this node has not stopped round {self.round.alive_round} in time", now)
-        elif self.round.alive_round is not None:
-            self.wake_by(self.round.gone_by)
-        elif not self.leave.leave_before_joining(now):
-            self.join.advance(now)
+        state, here = self.state, self.state.round
+        if here.alive_round is not None and now >= here.gone_by:
+            state.ask(StepDown(f"this node has not stopped round {here.alive_round} in time"))
+        elif here.alive_round is not None:
+            state.requests.wake_by(here.gone_by)
+        elif leave.leave_before_joining(state) or join.has_run_out(state, now):
+            return
+        else:
+            lease.advance(state, now)
+            if state.lease.id is None:
+                lease.request_first_lease(state, now)
+            else:
+                join.advance(state, now)
 
     def _advance_member(self, job: records.Keys, now: float) -> None:
-        is_key_there = self.cache.get(job.make_member_key(self.member_id)) is not None
-        if not is_key_there and not self.lease.may_have_ended(now):
-            self.leave.handle_fenced(job, now)
+        state = self.state
+        is_key_there = state.cache.keys.get(state.own_key) is not None
+        if not is_key_there and not lease.may_have_ended(state, now):
+            state.membership.move("own key deleted")
+            self._confirm_fenced("", now)
             return
-        self.restore_watches(now)
-        self.lease.advance(now)
-        if not is_key_there or self.lease.is_over(now):  # the roster holds this member's place; it writes nothing
-            self.outage.advance(job, now)
-            self.leave.announce_departure(job, now)
+        state.cache.restore_watches(now)
+        lease.advance(state, now)
+        if not is_key_there or state.lease.is_over(now):  # the roster holds this member's place; it writes nothing
+            state.membership.move("lease held out")
+            outage.advance(state, job, now)
+            self._apply_intents(now)
+            self._leave_in_order(job, now)
             return
-        self.stale_watch.advance(job, now)
-        if self.leave.follow_verdict(job, now):
+        state.membership.move("own key found")
+        stale_watch.advance(state, job, now)
+        verdict = leave.find_verdict(state, job)
+        if verdict is not None:
+            local_round.stop_workers(state, "grace" if verdict.kind == "stopped" else "kill", verdict.reason, now)
+            leave.obey(state, verdict, now)
             return
-        self.round.advance(job, now)
-        self.leave.announce_departure(job, now)
-        if not self.leave.is_final:
-            self.outage.advance(job, now)
-            self.round.write_status(job, now)
-            self.election.advance(job, now)
+        local_round.advance(state, job, now)
+        self._apply_intents(now)
+        self._leave_in_order(job, now)
+        if state.membership.is_final:
+            return
+        outage.advance(state, job, now)
+        self._apply_intents(now)
+        local_round.write_status(state, job, now)
+        election.advance(state, job, now)
+        # Nothing is decided on what may be old.
+        if state.leader is not None and not state.cache.has_lost_watch and not state.lease.is_store_away:
+            leader.advance(state, state.leader, now)
 
-    # --- what the parts tell each other ---
+    def _leave_in_order(self, job: records.Keys, now: float) -> None:
+        """Announce the departure and leave, if this node was told to, or is drained."""
+        state = self.state
+        request = leave.find_request(state, job, now)
+        if request is not None and not state.membership.is_final:
+            local_round.announce_departure(state, request.reason, request.exit_code or EXIT_TEMPORARY)
+            leave.depart(state, request, now)
+            self._apply_intents(now)
 
-    @property
-    def job(self) -> records.Keys:
-        """The job that this agent is, or is about to be, a member of."""
-        assert self.join.job is not None
-        return self.join.job
+    # --- what the parts want of each other ---
 
-    @property
-    def no_omission_before(self) -> float:
-        """Until then no seal may leave out a roster member that has not stopped: its watchdog may be held."""
-        return self.outage.no_omission_before
+    def _apply_intents(self, now: float) -> None:
+        """Carry out each intent at its place among the actions: what was asked for after it comes after it."""
+        state = self.state
+        while state.intents:
+            (at, intent), *others = state.intents
+            state.intents = []
+            actions = state.requests.actions
+            later = actions[at:]
+            del actions[at:]
+            self._apply(intent, now)
+            shift = len(actions) - at
+            state.intents += [(place + shift, other) for place, other in others]
+            actions += later
 
-    def become_member(self, own: KeyValue, revision: int) -> None:
-        """The own key is in the store, and everything under control is known as of `revision`."""
-        self.member_revision = own.create_revision
-        self.lease.note_resync(self.sent_at)
-        self.watch(own.key, revision + 1)
-        self.watch(self.job.control, revision + 1)
-        self.emit(SetIdentity(self.job.root, self.member_id))
+    def _apply(self, intent: Intent, now: float) -> None:
+        state = self.state
+        match intent:
+            case BecomeMember(own, revision):
+                state.membership.move("registered")
+                state.membership.revision = own.create_revision
+                lease.note_resync(state, state.requests.sent_at)
+                state.cache.watch(own.key, revision + 1)
+                state.cache.watch(state.job.control, revision + 1)
+                state.requests.emit(SetIdentity(state.job.root, state.member_id))
+            case RenewRegistration(create_revision):
+                state.membership.revision = create_revision
+            case LoseMembership(reason):
+                self._lose_membership(now, reason)
+            case ConfirmFenced(loss_reason):
+                self._confirm_fenced(loss_reason, now)
+            case StopWorkers(mode, reason):
+                local_round.stop_workers(state, mode, reason, now)
+            case StepDown(reason):
+                local_round.stop_workers(state, "fence", reason, now)
+                self._finish(leave.get_exit(state, reason), now)
+            case Finish():
+                self._finish(intent, now)
+            case ExitNow():
+                if state.leaving.exit_action is not None and not state.membership.has_ended:
+                    state.membership.move("exited")
+                    state.requests.emit(state.leaving.exit_action)
+            case HoldLease(until):
+                lease.hold_until(state, until)
+            case NoteResync(sent_at):
+                lease.note_resync(state, sent_at)
+                state.peers.forget_except(stale_watch.list_present(state))
 
-    def lapse(self, now: float, why: str = "", *, is_early: bool = False) -> None:
+    def _finish(self, wanted: Finish, now: float) -> None:
+        if not self.state.membership.is_final:
+            self.state.membership.move("finished")
+            leave.finish(self.state, wanted.exit_code, wanted.reason, wanted.verdict, now)
+
+    def _confirm_fenced(self, loss_reason: str, now: float) -> None:
+        """The own key is gone, or the others went on: kill at once, then see whether somebody has removed this node."""
+        local_round.stop_workers(self.state, "fence", "no longer a member", now)
+        leave.explain_fence(self.state, self.state.job, loss_reason, now)
+
+    def _lose_membership(self, now: float, why: str = "", *, is_early: bool = False) -> None:
         """The lease is gone, so others may take this node's place: kill at once, then come back as a new member.
 
         `is_early`: before its time. Then those who were connected of late may have lost theirs as well.
         """
-        if self.member_revision:
-            self.log(f"lost the membership: {why or self.lease.loss_reason}; joining again")
-        self.round.stop("fence", "the lease has ended", now)
-        since = now - self.settings.lease_ttl_s
-        self.election.note_unaware(self.peers.list_reached_after(since) if is_early else (), now)
-        self.become_new_member()
+        state = self.state
+        if state.is_member:
+            state.requests.log(f"lost the membership: {why or state.lease.loss_reason}; joining again")
+        local_round.stop_workers(state, "fence", "the lease has ended", now)
+        since = now - state.settings.lease_ttl_s
+        election.note_unaware(state, state.peers.list_reached_after(since) if is_early else (), now)
+        self._become_new_member()
 
-    def handle_fenced(self, now: float) -> None:
-        """The others have gone on without this node."""
-        self.leave.handle_fenced(self.job, now)
-
-    def step_down(self, reason: str, now: float) -> None:
-        """Let go of the leader's key with the membership: to leave, or since this node cannot stop its workers."""
-        self.leave.step_down(reason, now)
-
-    def is_removed(self, current: KeyValue | None, spec: KeyValue | None) -> bool:
-        """Whether these two keys say that this member's job is no more: deleted, or another begun in its place."""
-        return self.join.is_removed(current, spec)
-
-    @property
-    def removal_reason(self) -> str:
-        """The sentence that says so."""
-        return self.join.removal_reason
+    def _become_new_member(self) -> None:
+        """Forget the membership. A node that comes back is a new member; until then it is nobody."""
+        state = self.state
+        if state.is_member:
+            state.requests.emit(SetIdentity("", ""))
+        state.requests.begin_membership()
+        state.cache.clear()
+        state.membership.move("lease lost")
+        state.membership.member_id, state.membership.revision = state.requests.make_token(), 0
+        state.lease, state.stale_watch = LeaseState(), StaleWatchState()
+        join.restart(state)
+        state.round.begin_membership()
+        election.begin_membership(state)
+        state.outage.begin_membership()
+        state.leaving.begin_membership()

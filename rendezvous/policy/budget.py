@@ -105,19 +105,19 @@ def add_to_seal(seal: Seal, restart_budget: RestartBudget, now: float) -> Seal:
     return replace(
         seal,
         restart_count=restart_budget.restart_count,
-        charge_ages_s=tuple(_compute_age_s(at, now) for at in restart_budget.charged_at),
+        charge_ages_s=tuple(compute_age_s(at, now) for at in restart_budget.charged_at),
         short_rounds=restart_budget.short_rounds,
         provisional_round=restart_budget.provisional_round,
-        provisional_age_s=_compute_age_s(restart_budget.provisional_since, now)
+        provisional_age_s=compute_age_s(restart_budget.provisional_since, now)
         if restart_budget.provisional_round
         else 0.0,
         port_taken_rounds=restart_budget.port_taken_rounds,
-        losses=tuple((mark.node, _compute_age_s(mark.at, now)) for mark in restart_budget.losses),
+        losses=tuple((mark.node, compute_age_s(mark.at, now)) for mark in restart_budget.losses),
         first_failures=tuple(
-            (mark.node, mark.rank, _compute_age_s(mark.at, now)) for mark in restart_budget.first_failures
+            (mark.node, mark.rank, compute_age_s(mark.at, now)) for mark in restart_budget.first_failures
         ),
     )
 
 
-def _compute_age_s(at: float, now: float) -> float:
+def compute_age_s(at: float, now: float) -> float:
     return round(now - at, 3)

@@ -11,20 +11,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from rendezvous.errors import EXIT_FAILURE
 from rendezvous.policy.budget import RestartBudget
-from rendezvous.policy.decisions import Finish, Wait
+from rendezvous.policy.decisions import EndJob, Wait
 from rendezvous.policy.quarantine import Strike
 from rendezvous.policy.view import View
 from rendezvous.records import Seal, Stop, Verdict
 from rendezvous.settings import Settings
 from rendezvous.values import replace
 
-EXIT_FAILURE = 1
 OTHERS_MAX = 4  # further failures that a verdict carries
 OTHER_LENGTH_MAX = 20_000  # longer texts are left out: every agent of a large job reads the verdict
 
 
-def charge_round(view: View, seal: Seal, stop: Stop, now: float, settings: Settings) -> RestartBudget | Wait | Finish:
+def charge_round(view: View, seal: Seal, stop: Stop, now: float, settings: Settings) -> RestartBudget | Wait | EndJob:
     """The budget after this round, unless the job ends with it or it is too early to tell."""
     ledger = view.budget.trim(now, settings)
     departed_at = view.list_departure_times()
@@ -41,7 +41,7 @@ def charge_round(view: View, seal: Seal, stop: Stop, now: float, settings: Setti
             words = f"round {seal.round} failed: waiting whether a lost node explains it"
             return Wait(explained_at, words, rule="charge put off")
         if _is_spent(view, failures, ledger, now, settings):
-            return Finish(_make_failure(view, seal, failures, ledger, now, settings))
+            return EndJob(_make_failure(view, seal, failures, ledger, now, settings))
         failed_at = min(view.statuses[m].failed_at for m in failures)
         ledger = ledger.charge(seal.round, failed_at, now).add_strikes(
             first_failures=_find_culprits(view, failures, failed_at)
@@ -55,8 +55,8 @@ def charge_round(view: View, seal: Seal, stop: Stop, now: float, settings: Setti
         reason = f"no progress: {ledger.short_rounds} rounds in a row lasted less than {settings.min_round_time_s:g} s"
         reason += ", or were lost with a node that is lost again and again" if is_futile else ""
         if failures and not departed_at:
-            return Finish(_make_failure(view, seal, failures, ledger, now, settings, reason))
-        return Finish(Verdict(kind="failure", exit_code=EXIT_FAILURE, round=seal.round, reason=reason))
+            return EndJob(_make_failure(view, seal, failures, ledger, now, settings, reason))
+        return EndJob(Verdict(kind="failure", exit_code=EXIT_FAILURE, round=seal.round, reason=reason))
     return ledger
 
 
@@ -72,7 +72,7 @@ def _excuse_departure(
 
 def _find_culprits(view: View, failures: Sequence[str], failed_at: float) -> list[Strike]:
     """The node that failed first, for the bench. Who only lost a connection is not to blame."""
-    first = _sort_failures(view, failures)[0]
+    first = sort_failures(view, failures)[0]
     status = view.statuses[first].status
     if status.is_peer_loss or first not in view.nodes:
         return []
@@ -129,7 +129,7 @@ def _list_unreachable(view: View) -> list[float]:
     return [since for m, since in view.unreachable_since.items() if m in view.members and m in view.active]
 
 
-def _sort_failures(view: View, failures: Sequence[str]) -> list[str]:
+def sort_failures(view: View, failures: Sequence[str]) -> list[str]:
     """The failures in the order in which they were written, connections lost to others last."""
     return sorted(failures, key=lambda m: (view.statuses[m].status.is_peer_loss, view.statuses[m].failed_revision, m))
 
@@ -144,7 +144,7 @@ def _make_failure(
     reason: str = "",
 ) -> Verdict:
     """The verdict of a failed job: its cause is the failure first written, connections lost to others last."""
-    first, *others = _sort_failures(view, failures)
+    first, *others = sort_failures(view, failures)
     cause = view.statuses[first]
     rivals = [m for m in others if view.statuses[m].status.is_peer_loss == cause.status.is_peer_loss]
     spent = restart_budget.count_spent(now, settings.restart_window_s)

@@ -6,20 +6,20 @@ A request that cannot be met is answered with a sentence, which whoever asked re
 
 from __future__ import annotations
 
-from rendezvous.policy.decisions import ApplyCommand, Finish
+from rendezvous.errors import EXIT_STOPPED
+from rendezvous.policy.decisions import ApplyCommand, EndJob
 from rendezvous.policy.view import View
 from rendezvous.records import Command, Verdict
 
-EXIT_STOPPED = 143  # as if every agent had been sent SIGTERM
 TARGET_LENGTH_MAX = 255
 
 
-def choose_request(view: View) -> Finish | ApplyCommand | None:
+def choose_request(view: View) -> EndJob | ApplyCommand | None:
     """What to do about the oldest request; None if there is none."""
     for token, command in view.commands.items():
         match command.kind:
             case "stop":
-                return Finish(_make_stop_verdict(view, command), token)
+                return EndJob(_make_stop_verdict(view, command), token)
             case "drain":
                 return _answer_drain(view, token, command.target)
             case "undrain":

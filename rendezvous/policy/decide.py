@@ -12,25 +12,24 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
+from rendezvous.errors import EXIT_REFUSED, EXIT_STOPPED, EXIT_TEMPORARY
 from rendezvous.policy.budget import RestartBudget
 from rendezvous.policy.candidates import MemberChoice, choose_members, decide_growth, list_staying
 from rendezvous.policy.charge import charge_round
-from rendezvous.policy.commands import EXIT_STOPPED, choose_request
-from rendezvous.policy.decisions import ApplyCommand, Decision, EndRound, Fence, Finish, SealRound, StepDown, Wait
+from rendezvous.policy.commands import choose_request
+from rendezvous.policy.decisions import ApplyCommand, Decision, EndJob, EndRound, Fence, SealRound, StepDown, Wait
 from rendezvous.policy.view import MemberView, Size, Sizer, StatusView, View
 from rendezvous.records import Seal, Stop, Verdict
 from rendezvous.settings import Settings
 
-EXIT_REFUSED = 2  # as for other errors of usage
-EXIT_TEMPORARY = 75  # sysexits.h EX_TEMPFAIL: the same command may work later
 _PUT_OFF = "omission put off"
 
 __all__ = [
     "ApplyCommand",
     "Decision",
+    "EndJob",
     "EndRound",
     "Fence",
-    "Finish",
     "MemberView",
     "SealRound",
     "Size",
@@ -57,12 +56,12 @@ def _decide(view: View, now: float, settings: Settings, sizer: Sizer) -> Decisio
     seal = view.seal
     if seal is not None and view.active and all(view.get_outcome(m) == "succeeded" for m in view.active):
         # Also when a stop came too late, and when some of them are gone by now.
-        return Finish(Verdict(kind="success", exit_code=0, round=seal.round, reason="all workers succeeded"))
+        return EndJob(Verdict(kind="success", exit_code=0, round=seal.round, reason="all workers succeeded"))
     gone = sorted(m for m in view.gone if m in view.members)
     if gone:
         return Fence(tuple(gone), f"{view.describe(gone)} gone: nothing listens there any more", True, "loss proven")
     request = choose_request(view)
-    if isinstance(request, Finish):  # the next job begins as soon as no member of this one is left
+    if isinstance(request, EndJob):  # the next job begins as soon as no member of this one is left
         if held := view.list_perhaps_held(now):
             words = f"after an outage of the store {view.describe(held)} may run workers without a membership"
             return Wait(view.no_omission_before, f"waiting before the job is stopped: {words}", rule=_PUT_OFF)
@@ -133,10 +132,10 @@ def _decide_first_round(view: View, now: float, settings: Settings, sizer: Sizer
     patience_ends = view.opened_at + settings.start_timeout_s
     if size.world_size == 0:
         if size.is_complete:
-            return Finish(_make_failure(0, f"no world can be formed: {size.reason}", EXIT_REFUSED))
+            return EndJob(_make_failure(0, f"no world can be formed: {size.reason}", EXIT_REFUSED))
         if now >= patience_ends:
             reason = f"no world could be formed within {settings.start_timeout_s:g} s: {size.reason}"
-            return Finish(_make_failure(0, reason))
+            return EndJob(_make_failure(0, reason))
         return Wait(patience_ends, f"waiting for nodes: {size.reason}")
     if settings.target_nodes:
         words = f"{len(candidates)} of the {settings.target_nodes} nodes asked for are here"
@@ -233,7 +232,7 @@ def _decide_between(view: View, seal: Seal, stop: Stop, now: float, settings: Se
         words = f"{chosen.size.reason}{_describe_missing(view)}"
         if now >= until:
             reason = f"too few nodes came back within {settings.rejoin_timeout_s:g} s: {words}"
-            return Finish(_make_failure(seal.round, reason))
+            return EndJob(_make_failure(seal.round, reason))
         return Wait(until, f"waiting for nodes to come back: {words}", is_limit=True)
     until = view.stopped_at + settings.compute_backoff_s(ledger.short_rounds)
     if now < until:
@@ -258,9 +257,9 @@ def _end_without_members(view: View, round: int) -> Decision:
     """Every member is leaving, and nothing runs any more: the one that leads writes the verdict."""
     own = view.statuses.get(view.own_id)
     if own is None or not own.status.leaving:
-        return Finish(Verdict(kind="stopped", exit_code=EXIT_STOPPED, round=round, reason="every node is drained"))
+        return EndJob(Verdict(kind="stopped", exit_code=EXIT_STOPPED, round=round, reason="every node is drained"))
     exit_code = own.status.leaving_exit_code or EXIT_TEMPORARY
-    return Finish(Verdict(kind="stopped", exit_code=exit_code, round=round, reason=own.status.leaving))
+    return EndJob(Verdict(kind="stopped", exit_code=exit_code, round=round, reason=own.status.leaving))
 
 
 def _make_failure(round: int, reason: str, exit_code: int = EXIT_TEMPORARY) -> Verdict:

@@ -34,7 +34,7 @@ class SealRound(NamedTuple):
 
 
 class Fence(NamedTuple):
-    """Delete the keys of these members. `is_proven`: presence has proven that nothing of them is left."""
+    """Delete the keys of these members. `is_confirmed_gone`: presence has proven that nothing of them is left."""
 
     member_ids: tuple[str, ...]
     reason: str
@@ -48,7 +48,7 @@ class StepDown(NamedTuple):
     reason: str
 
 
-class Finish(NamedTuple):
+class EndJob(NamedTuple):
     """End the job, and consume the command `token` if one asked for that."""
 
     verdict: Verdict
@@ -64,4 +64,4 @@ class ApplyCommand(NamedTuple):
     answer: str = ""
 
 
-Decision = Wait | EndRound | SealRound | Fence | StepDown | Finish | ApplyCommand
+Decision = Wait | EndRound | SealRound | Fence | StepDown | EndJob | ApplyCommand

@@ -53,9 +53,13 @@ class KeyCache:
             self.put(item, now)
         self._read_at[prefix] = max(found.revision, self._read_at.get(prefix, 0))
 
-    def put(self, item: KeyValue, now: float) -> None:
+    def is_news(self, item: KeyValue) -> bool:
+        """Whether this is newer than all that is known of its key."""
         read_at = max((at for prefix, at in self._read_at.items() if item.key.startswith(prefix)), default=0)
-        if item.mod_revision > max(read_at, self.get_revision(item.key), self._gone.get(item.key, 0)):
+        return item.mod_revision > max(read_at, self.get_revision(item.key), self._gone.get(item.key, 0))
+
+    def put(self, item: KeyValue, now: float) -> None:
+        if self.is_news(item):
             self._items[item.key] = item
             self._folders.setdefault(_find_parent(item.key), set()).add(item.key)
             self._seen_at[item.key] = now

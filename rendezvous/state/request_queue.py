@@ -1,8 +1,9 @@
-"""Requests to the store, one at a time in each lane, and all else that a member asks its hands to do.
+"""Requests to the store, one at a time for each purpose, and all other actions of a member.
 
-A lane is a purpose: keeping the lease, reporting, leading. What is asked for in a busy lane is dropped, since
-whoever asks compares again after every event and will ask again. A lane whose request brought nothing pauses
-for a moment, and longer after each further write that was not answered, so that a store in trouble is not pressed.
+A purpose is, for example, keeping the lease, reporting, leading. A request for a purpose that has one under way is
+dropped: whoever asks compares again after every event and will ask again. A purpose whose request brought nothing
+pauses for a moment, and longer after each further write that was not answered, so that a store in trouble is not
+pressed.
 """
 
 from __future__ import annotations
@@ -36,24 +37,28 @@ class _PendingRequest(NamedTuple):
 
 
 class RequestQueue:
-    """What a member has asked for and will have done. `chance` returns a random number in [0, 1)."""
+    """What a member has asked for and will have done. `rng` returns a random number in [0, 1)."""
 
     def __init__(self, settings: Settings, rng: Callable[[], float]) -> None:
         self.settings = settings
         self.rng = rng
         self.sent_at = 0.0  # when the request that is being answered was sent
-        self._actions: list[Action] = []
+        self.actions: list[Action] = []  # of this step
         self._pending: dict[int, _PendingRequest] = {}
         self._retry_at: dict[str, float] = {}
-        self._unanswered: dict[str, int] = {}  # lane -> how many writes in a row brought no answer
-        self._next_id = 1
-        self._wake_at = math.inf
+        self._unanswered: dict[str, int] = {}  # purpose -> how many writes in a row brought no answer
+        self.next_id = 1
+        self.wake_at = math.inf  # when to send Tick if nothing else happens before
         self._last_status = ""
 
-    @property
-    def wake_at(self) -> float:
-        """When to send Tick if nothing else happens before; infinite if never."""
-        return self._wake_at
+    def begin_step(self) -> None:
+        """Forget the actions of the last step: they are done."""
+        self.actions = []
+
+    def begin_membership(self) -> None:
+        """Whatever is still answered concerns nobody any more."""
+        self.drop_requests()
+        self._last_status = ""
 
     # --- asking ---
 
@@ -66,7 +71,7 @@ class RequestQueue:
         now: float,
         on_unknown: Callable[[float], None] = lambda now: None,
     ) -> None:
-        """Send a request, unless its lane is busy or pausing after a refusal."""
+        """Send a request, unless one is under way for this purpose or it pauses after a refusal."""
         if self.is_busy(purpose):
             return
         retry_at = self._retry_at.get(purpose, -math.inf)
@@ -75,7 +80,7 @@ class RequestQueue:
             return
         id = self.make_request_id()
         self._pending[id] = _PendingRequest(purpose, now, on_answer, on_unknown, get_request_kind(request))
-        self._actions.append(StoreRequest(id, why, request))
+        self.actions.append(StoreRequest(id, why, request))
 
     def is_busy(self, purpose: str) -> bool:
         return any(pending.purpose == purpose for pending in self._pending.values())
@@ -91,8 +96,8 @@ class RequestQueue:
 
     def reset_backoff(self) -> None:
         """Ask again at once: the store was away, not slow, and is back."""
-        for lane in self._unanswered:
-            self._retry_at.pop(lane, None)
+        for purpose in self._unanswered:
+            self._retry_at.pop(purpose, None)
         self._unanswered.clear()
 
     def drop_requests(self) -> None:
@@ -102,7 +107,7 @@ class RequestQueue:
         self._unanswered.clear()
 
     def handle_outcome(self, event: StoreReply | StoreRejected | StoreOutcomeUnknown, now: float) -> str:
-        """Act on what became of a request; the lane it was in, empty if it concerns nobody."""
+        """Act on what became of a request; its purpose, empty if it concerns nobody."""
         pending = self._pending.pop(event.id, None)
         if pending is None:
             return ""
@@ -125,21 +130,21 @@ class RequestQueue:
     # --- the rest ---
 
     def emit(self, action: Action) -> None:
-        self._actions.append(action)
+        self.actions.append(action)
 
     def log_status(self, sentence: str, rule: str = "") -> None:
         """How things stand, for people: said when it changes."""
         if sentence != self._last_status:
             self._last_status = sentence
-            self._actions.append(Log(sentence, rule=rule))
+            self.actions.append(Log(sentence, rule=rule))
 
     def log(self, sentence: str, rule: str = "") -> None:
         """Something that happened, for people; how things stand is not changed by it."""
-        self._actions.append(Log(sentence, True, rule))
+        self.actions.append(Log(sentence, True, rule))
 
     def wake_by(self, at: float) -> None:
         """Ask for a Tick at `at` at the latest."""
-        self._wake_at = min(self._wake_at, at)
+        self.wake_at = min(self.wake_at, at)
 
     def make_token(self) -> str:
         """A fresh random word of 64 bits."""
@@ -150,5 +155,5 @@ class RequestQueue:
         return int(self.make_token(), 16) >> 1 or 1
 
     def make_request_id(self) -> int:
-        self._next_id += 1
-        return self._next_id - 1
+        self.next_id += 1
+        return self.next_id - 1

@@ -1,8 +1,8 @@
 """What a member knows of the store: its copy of the keys it follows, as records that were checked.
 
 The copy is kept by watches. A watch that ends is made up for by reading what it covered. A watch can also fall
-silent without ending; `look_again` reads everything that is followed and replaces the watches that missed
-something. A value that is no record of ours is named once and ignored.
+silent without ending; `resync` reads everything that is followed and replaces the watches that missed something. A
+value that is no record of ours is named once and ignored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from rendezvous import records
 from rendezvous.errors import RecordError
 from rendezvous.events import Answer, StartWatch, StopWatch, Txn, WatchLost, WatchUpdate
 from rendezvous.records import LeaderRecord
-from rendezvous.settings import Settings
 from rendezvous.state.key_cache import KeyCache
 from rendezvous.state.request_queue import RequestQueue
 from rendezvous.stores.contract import Get, GetResult, KeyValue, Put, TxnResult
@@ -22,28 +21,28 @@ REJECTED_MAX = 100
 """Keys whose values are named to people: who writes rubbish again and again does not fill the logs of all nodes."""
 
 
-class WatchCache(RequestQueue):
+class WatchCache:
     """`secret`: what records are signed with and checked by, empty if the job has none."""
 
-    def __init__(self, settings: Settings, rng: Callable[[], float], secret: bytes) -> None:
-        super().__init__(settings, rng)
+    def __init__(self, requests: RequestQueue, secret: bytes) -> None:
+        self._requests = requests
         self.secret = secret
-        self.cache = KeyCache()
+        self.keys = KeyCache()
         self._decoded: dict[str, tuple[int, object]] = {}
-        self._watched: set[str] = set()
-        self._lost_watches: set[str] = set()  # followed keys whose watch has ended
+        self.watched: set[str] = set()
+        self.lost_watches: set[str] = set()  # followed keys whose watch has ended
         self._rejected: set[str] = set()  # keys whose values were named
 
-    def clear_cache(self) -> None:
+    def clear(self) -> None:
         """Know nothing: what is followed next is read anew."""
         self.unwatch_all()
-        self.cache = KeyCache()
+        self.keys = KeyCache()
         self._decoded = {}
 
     @property
     def has_lost_watch(self) -> bool:
         """Whether a watch has ended and what it covered was not read again yet."""
-        return bool(self._lost_watches)
+        return bool(self.lost_watches)
 
     # --- records ---
 
@@ -53,7 +52,7 @@ class WatchCache(RequestQueue):
         An unreadable value reads as the record that it replaced, if that is known: whoever wrote it has not ended a
         round or a membership by that. An unreadable leader is none, so that another one can be elected.
         """
-        item = self.cache.get(key)
+        item = self.keys.get(key)
         if item is None:
             self._decoded.pop(key, None)
             return None
@@ -67,7 +66,7 @@ class WatchCache(RequestQueue):
 
     def is_readable(self, kind: type[records.Record], key: str) -> bool:
         """Whether there is nothing under `key`, or something of which at least the value before is known."""
-        return self.cache.get(key) is None or self.read(kind, key) is not None
+        return self.keys.get(key) is None or self.read(kind, key) is not None
 
     def decode(self, kind: type[records.Record], item: KeyValue) -> records.Record | None:
         """What the store holds there; None, and a sentence, if that is no such record."""
@@ -76,7 +75,7 @@ class WatchCache(RequestQueue):
         except RecordError as error:
             if item.key not in self._rejected and len(self._rejected) < REJECTED_MAX:
                 self._rejected.add(item.key)
-                self.log(f"{error}; it is ignored")
+                self._requests.log(f"{error}; it is ignored")
             return None
 
     def encode(self, record: records.AnyRecord, key: str) -> bytes:
@@ -85,75 +84,75 @@ class WatchCache(RequestQueue):
 
     def note_own_write(self, put: Put, revision: int, now: float) -> None:
         """Take an own write into the copy without waiting for the watch."""
-        old = self.cache.get(put.key)
+        old = self.keys.get(put.key)
         created = old.create_revision if old else revision
         version = old.version + 1 if old else 1
-        self.cache.put(KeyValue(put.key, put.value, created, revision, version, put.lease), now)
+        self.keys.put(KeyValue(put.key, put.value, created, revision, version, put.lease), now)
 
     # --- watches ---
 
     def watch(self, key: str, start_revision: int) -> None:
         """Watch `key` (a prefix if it ends with "/"), until `unwatch` or the end of this membership."""
-        self._watched.add(key)
-        self._lost_watches.discard(key)
-        self.emit(StartWatch(key, start_revision))
+        self.watched.add(key)
+        self.lost_watches.discard(key)
+        self._requests.emit(StartWatch(key, start_revision))
 
     def unwatch(self, *watched: str) -> None:
-        for key in sorted(self._watched.intersection(watched)):
-            self._watched.remove(key)
-            self._lost_watches.discard(key)
-            self.emit(StopWatch(key))
+        for key in sorted(self.watched.intersection(watched)):
+            self.watched.remove(key)
+            self.lost_watches.discard(key)
+            self._requests.emit(StopWatch(key))
 
     def unwatch_all(self) -> None:
-        self.unwatch(*self._watched)
+        self.unwatch(*self.watched)
 
     def handle_watch(self, event: WatchUpdate | WatchLost, now: float) -> None:
-        if event.key not in self._watched:
+        if event.key not in self.watched:
             return
         if isinstance(event, WatchUpdate):
-            self.cache.apply(event.batch, now)
+            self.keys.apply(event.batch, now)
         else:
-            self._lost_watches.add(event.key)
-            self.pause(_make_purpose(event.key), now)
+            self.lost_watches.add(event.key)
+            self._requests.pause(_make_purpose(event.key), now)
 
     def restore_watches(self, now: float) -> None:
         """Read what a watch covered that has ended, and watch from there."""
-        for key in sorted(self._lost_watches):
-            self._rewatch(key, now)
+        for key in sorted(self.lost_watches):
+            self.rewatch(key, now)
 
-    def _rewatch(self, key: str, now: float) -> None:
+    def rewatch(self, key: str, now: float) -> None:
         def on_reply(answer: Answer, now: float) -> None:
             assert isinstance(answer, TxnResult)
-            if key in self._lost_watches:
-                self.cache.load(answer.found[0], key, now)
+            if key in self.lost_watches:
+                self.keys.load(answer.found[0], key, now)
                 self.watch(key, answer.revision + 1)
 
-        self.request(_make_purpose(key), f"read {key} again", Txn((), (_get_all(key),)), on_reply, now)
+        self._requests.request(_make_purpose(key), f"read {key} again", Txn((), (_get_all(key),)), on_reply, now)
 
     def resync(self, now: float, on_done: Callable[[float], None]) -> None:
         """Read all that is followed, and replace each watch that has ended or missed something.
 
-        `looked`: all of it was read, by a request sent then.
+        `on_done` is told when the request was sent by which all of it was read.
         """
-        followed = tuple(sorted(self._watched))
+        followed = tuple(sorted(self.watched))
 
         def on_reply(answer: Answer, now: float) -> None:
             assert isinstance(answer, TxnResult)
             for key, found in zip(followed, answer.found, strict=True):
-                has_ended = key in self._lost_watches
-                if key in self._watched and (self._load_changes(key, found, now) or has_ended):
+                has_ended = key in self.lost_watches
+                if key in self.watched and (self._load_changes(key, found, now) or has_ended):
                     if not has_ended:
                         self.unwatch(key)
                     self.watch(key, answer.revision + 1)
-            on_done(self.sent_at)
+            on_done(self._requests.sent_at)
 
         reads = tuple(_get_all(key) for key in followed)
-        self.request("look again", "see whether a watch has fallen silent", Txn((), reads), on_reply, now)
+        self._requests.request("look again", "see whether a watch has fallen silent", Txn((), reads), on_reply, now)
 
     def _load_changes(self, key: str, found: GetResult, now: float) -> bool:
-        before = {item.key: item.mod_revision for item in self.cache.list_under(key)}
-        self.cache.load(found, key, now)
-        return before != {item.key: item.mod_revision for item in self.cache.list_under(key)}
+        before = {item.key: item.mod_revision for item in self.keys.list_under(key)}
+        self.keys.load(found, key, now)
+        return before != {item.key: item.mod_revision for item in self.keys.list_under(key)}
 
 
 def _get_all(key: str) -> Get:

@@ -2,98 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
 
-from rendezvous.events import Answer, StartRound
-from rendezvous.leader.guarded_writer import GuardedWriter
-from rendezvous.member.join import Join
-from rendezvous.member.round import LocalRound
-from rendezvous.policy.budget import RestartBudget
-from rendezvous.policy.view import View
-from rendezvous.records import Assignment
-from rendezvous.state.request_queue import RequestQueue
-from rendezvous.stores.contract import Compare, TxnResult
 from rendezvous.testing.explore import search, snapshot
 from rendezvous.testing.explore.scopes import SCOPES, Scope
-
-Patch = pytest.MonkeyPatch
-
-
-def _guards_hold_always(patch: Patch) -> None:
-    """No write names what it was decided on."""
-
-    def anything(self: GuardedWriter, *names: str) -> tuple[Compare, ...]:
-        return tuple(Compare(name, "mod", ">", -1) for name in names)
-
-    patch.setattr(GuardedWriter, "guard_unchanged", anything)
-
-
-def _registers_beside_the_job(patch: Patch) -> None:
-    """Who joins compares another revision of what names the job than the one it has read."""
-    register = Join._register
-
-    def blind(self: Join, job: Any, why: str, guards: Any, writes: Any, now: float) -> None:
-        current = self.current
-        self.current = None if current is None else current._replace(mod_revision=0)
-        register(self, job, why, guards, writes, now)
-        self.current = current
-
-    patch.setattr(Join, "_register", blind)
-
-
-def _nobody_is_unaware(patch: Patch) -> None:
-    """Whose key is gone has no workers, though it was connected and cannot know of it."""
-    patch.setattr(View, "list_unaware", lambda self, now: [])
-
-
-def _starts_on_another_seal(patch: Patch) -> None:
-    """An assignment is believed whatever has been sealed or stopped since it was asked for."""
-
-    def take_up(self: LocalRound, job: Any, sealed: Any, answer: Answer, now: float) -> None:
-        assert isinstance(answer, TxnResult)
-        found = answer.found[0].first
-        assignment = self._member.decode(Assignment, found) if found is not None else None
-        self._answered_token = sealed.plan_token
-        if assignment is not None and self.alive_round is None:
-            self.alive_round, self._stop_mode = sealed.round, ""
-            self._member.election.note_ranks(sealed)
-            self._begin_status(sealed, is_stopped=False)
-            start = (sealed.round, sealed.restart_count, sealed.world_size, sealed.coordinator, assignment.content)
-            self._member.emit(StartRound(*start))
-
-    patch.setattr(LocalRound, "_take_up", take_up)
-
-
-def _seals_before_the_stop(patch: Patch) -> None:
-    patch.setattr(View, "has_stopped", lambda self, member_id: True)
-
-
-def _one_success_is_enough(patch: Patch) -> None:
-    outcome = View.get_outcome
-
-    def of_anyone(self: View, member_id: str) -> str:
-        return next((o for m in self.active if (o := outcome(self, m)) == "succeeded"), outcome(self, member_id))
-
-    patch.setattr(View, "get_outcome", of_anyone)
-
-
-def _charges_twice(patch: Patch) -> None:
-    charge = RestartBudget.charge
-
-    def twice(self: RestartBudget, round: int, failed_at: float, now: float) -> RestartBudget:
-        return charge(charge(self, round, failed_at, now), round, failed_at, now)
-
-    patch.setattr(RestartBudget, "charge", twice)
-
-
-def _believes_late_answers(patch: Patch) -> None:
-    """A membership that has ended leaves requests behind, whose answers the next one believes."""
-    patch.setattr(RequestQueue, "drop_requests", lambda self: self._retry_at.clear())
+from tests.support.rules import take_out
 
 
 def _scope(fault: str, detours: int, *, runs: bool = True) -> Scope:
@@ -106,22 +23,20 @@ def _scope(fault: str, detours: int, *, runs: bool = True) -> Scope:
 
 NO_FAULT = SCOPES["two, no fault"]
 PLANTED = [
-    (_guards_hold_always, NO_FAULT, "S10"),
-    (_registers_beside_the_job, NO_FAULT, "L1"),
-    (_one_success_is_enough, _scope("fail", 0), "S4"),
-    (_seals_before_the_stop, _scope("fail", 0), "S8"),
-    (_charges_twice, _scope("fail", 0), "S5"),
-    (_believes_late_answers, _scope("pause", 0), "L1"),
-    (_starts_on_another_seal, _scope("fail", 1, runs=False), "S2"),
-    (_nobody_is_unaware, SCOPES["two, a lease ends early"], "S2"),
+    ("guards hold always", NO_FAULT, "S10"),
+    ("who joins compares another job", NO_FAULT, "L1"),
+    ("one success is enough", _scope("fail", 0), "S4"),
+    ("a round ends before it is stopped", _scope("fail", 0), "S8"),
+    ("a failure is charged twice", _scope("fail", 0), "S5"),
+    ("late answers are believed", _scope("pause", 0), "L1"),
+    ("an assignment is believed under any seal", _scope("fail", 1, runs=False), "S2"),
+    ("unaware members are gone", SCOPES["two, a lease ends early"], "S2"),
 ]
 
 
-@pytest.mark.parametrize(("plant", "scope", "what"), PLANTED)
-def test_a_planted_fault_is_found(
-    plant: Callable[[Patch], None], scope: Scope, what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant(monkeypatch)
+@pytest.mark.parametrize(("bug", "scope", "what"), PLANTED)
+def test_a_planted_fault_is_found(bug: str, scope: Scope, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    take_out(monkeypatch, bug)
     result = search.explore(scope, states=3000)
     assert what in result.found or "AssertionError" in result.found  # whichever a fault breaks first
     assert result.record[-1].startswith(("violation of", "AssertionError")) or what == "L1"

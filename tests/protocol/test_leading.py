@@ -12,10 +12,11 @@ import pytest
 
 from rendezvous import records
 from rendezvous.events import PlanReady
-from rendezvous.leader import commit
-from rendezvous.leader.view_builder import ViewBuilder
+from rendezvous.leader import commit, leader
+from rendezvous.policy.view import View
 from rendezvous.records import Command, RoundHistory, Seal, Spares, Status, Verdict
 from rendezvous.settings import Settings
+from rendezvous.state.state import LeaderState, MemberState
 from rendezvous.testing.simulation.cluster import SimulatedCluster
 from rendezvous.testing.simulation.node import PREFIX, RUN_ID
 from rendezvous.testing.simulation.shape import Shape
@@ -284,13 +285,13 @@ def test_what_others_put_among_the_keys_is_named_and_ignored(name: str) -> None:
 
 def test_many_arrivals_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[float] = []
-    look = ViewBuilder.observe
+    look = leader.observe
 
-    def counted(sight: ViewBuilder, now: float) -> Any:
+    def counted(state: MemberState, leading: LeaderState, now: float) -> View:
         looks.append(now)
-        return look(sight, now)
+        return look(state, leading, now)
 
-    monkeypatch.setattr(ViewBuilder, "observe", counted)
+    monkeypatch.setattr(leader, "observe", counted)
     count = 120
     shape = Shape(nodes_min=count, nodes_max=count)
     cluster = SimulatedCluster(random=Random(1), settings=Settings(lease_ttl_s=60.0), shape=shape)

@@ -5,17 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from rendezvous.leader.guarded_writer import GuardedWriter
-from rendezvous.policy.budget import RestartBudget
-from rendezvous.policy.view import View
-from rendezvous.stores.contract import Compare
 from rendezvous.testing import simulate
-from rendezvous.testing.simulation import processes
+from tests.support.rules import take_out
 
 SECONDS = 90  # two processes side by side; each does its seeds' minimum however long that takes
 SEEDS_EACH = 250
@@ -61,57 +55,18 @@ def test_a_seed_replays_exactly() -> None:
     assert len(first) > 10
 
 
-def _without_revision_guards(patch: pytest.MonkeyPatch) -> None:
-    def anything(self: GuardedWriter, *names: str) -> tuple[Compare, ...]:
-        return tuple(Compare(name, "mod", ">", -1) for name in names)
-
-    patch.setattr(GuardedWriter, "guard_unchanged", anything)
-
-
-def _without_watchdog(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(processes.SimulatedProcesses, "_check_watchdog", lambda self: None)
-
-
-def _with_two_charges_per_failure(patch: pytest.MonkeyPatch) -> None:
-    charge = RestartBudget.charge
-
-    def twice(self: RestartBudget, round: int, failed_at: float, now: float) -> RestartBudget:
-        return charge(charge(self, round, failed_at, now), round, failed_at, now)
-
-    patch.setattr(RestartBudget, "charge", twice)
-
-
-def _without_stop_before_seal(patch: pytest.MonkeyPatch) -> None:
-    def nobody_runs(self: View, member_id: str) -> bool:
-        return True
-
-    patch.setattr(View, "has_stopped", nobody_runs)
-
-
-def _without_settling(patch: pytest.MonkeyPatch) -> None:
-    """A success is believed when one member has succeeded."""
-    outcome = View.get_outcome
-
-    def of_anyone(self: View, member_id: str) -> str:
-        return next(
-            (found for m in self.active if (found := outcome(self, m)) == "succeeded"), outcome(self, member_id)
-        )
-
-    patch.setattr(View, "get_outcome", of_anyone)
-
-
 @pytest.mark.parametrize(
-    "plant",
+    "bug",
     [
-        _without_revision_guards,
-        _without_watchdog,
-        _with_two_charges_per_failure,
-        _without_stop_before_seal,
-        _without_settling,
+        "guards hold always",
+        "there is no watchdog",
+        "a failure is charged twice",
+        "a round ends before it is stopped",
+        "one success is enough",
     ],
 )
-def test_a_planted_bug_is_found(plant: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch)
+def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    take_out(monkeypatch, bug)
     with pytest.raises(simulate.Violation):
         _run_seeds(PLANTED_SEEDS)
 

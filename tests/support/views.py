@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from rendezvous.policy.budget import RestartBudget
-from rendezvous.policy.decide import Decision, Finish, MemberView, Size, Sizer, StatusView, View, decide
+from rendezvous.policy.decide import Decision, EndJob, MemberView, Size, Sizer, StatusView, View, decide
 from rendezvous.policy.quarantine import Strike
 from rendezvous.records import Command, Member, Seal, Status, Stop, Verdict
 from rendezvous.settings import Settings
@@ -108,8 +108,8 @@ def stopping(
     )
 
 
-def verdict(kind: str, exit_code: int, reason: str, round: int = 4, *, token: str = "", **more: Any) -> Finish:
-    return Finish(Verdict(kind=kind, exit_code=exit_code, round=round, reason=reason, **more), token)
+def verdict(kind: str, exit_code: int, reason: str, round: int = 4, *, token: str = "", **more: Any) -> EndJob:
+    return EndJob(Verdict(kind=kind, exit_code=exit_code, round=round, reason=reason, **more), token)
 
 
 def charged(at: float, failed_at: float, *, is_settled: bool = False, short_rounds: int = 0) -> RestartBudget:

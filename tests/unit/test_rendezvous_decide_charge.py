@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from rendezvous.policy.budget import RestartBudget
-from rendezvous.policy.decide import Finish, MemberView, SealRound, Wait, decide
+from rendezvous.policy.decide import EndJob, MemberView, SealRound, Wait, decide
 from rendezvous.records import Member, Status
 from rendezvous.settings import Settings
 from tests.support.views import (
@@ -290,5 +290,5 @@ def test_a_verdict_carries_few_other_failures_and_none_that_is_long() -> None:
     }
     view = replace(stopping(), active=tuple(statuses), statuses=statuses, members=members)
     decision = decide(view, 200.0, Settings(), sizer)
-    assert isinstance(decision, Finish)
+    assert isinstance(decision, EndJob)
     assert (decision.verdict.failure, decision.verdict.others) == ("cause", ("2", "4", "5", "6"))

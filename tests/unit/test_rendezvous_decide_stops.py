@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from rendezvous.policy.decide import EndRound, Fence, Finish, SealRound, StepDown, Wait
+from rendezvous.policy.decide import EndJob, EndRound, Fence, SealRound, StepDown, Wait
 from rendezvous.policy.quarantine import Strike
 from rendezvous.records import Command, Verdict
 from tests.support.views import ONE_USED, RUNS, Row, reach, running, see, status, stopping, verdict
@@ -178,7 +178,7 @@ ROWS = [
         "but when all others have stopped",
         see(stopping("ab"), no_omission_before=140.0, commands={"t": Command(kind="stop", target="")}),
         130.0,
-        Finish(Verdict(kind="stopped", exit_code=143, round=4, reason="stopped at the request"), "t"),
+        EndJob(Verdict(kind="stopped", exit_code=143, round=4, reason="stopped at the request"), "t"),
     ),
     Row(
         "who has said that it stopped may be left out",

@@ -371,8 +371,8 @@ def test_who_lost_its_own_lease_early_and_leads_then_waits_for_who_was_connected
     member.tell(PeerUp("L", L_IS, True))
     if is_parted_first:
         member.tell(PeerDown("L", False))
-    assert member.protocol.lease.lease is not None
-    member.store.lease_revoke(member.protocol.lease.lease)
+    assert member.protocol.state.lease.id is not None
+    member.store.lease_revoke(member.protocol.state.lease.id)
     member.store.lease_revoke(member.lease)
     member.settle()
     if not is_parted_first:
@@ -391,8 +391,8 @@ def test_who_was_connected_then_and_is_missed_later_is_waited_for_from_when_it_i
     member.record(JOB.make_assignment_key(1, "plan", member.id), own)  # so that nobody waits for the membership before
     member.record(JOB.make_status_key("S"), Status(round=1, plan_token="plan", is_stopped=True))
     member.tell(PeerUp("L", L_IS, True))
-    assert member.protocol.lease.lease is not None
-    member.store.lease_revoke(member.protocol.lease.lease)
+    assert member.protocol.state.lease.id is not None
+    member.store.lease_revoke(member.protocol.state.lease.id)
     member.settle()
     member.tell(PeerDown("L", True))
     member.tell(RoundStopped(1, 4001))

@@ -115,7 +115,7 @@ def test_who_has_given_its_word_takes_nobody_s_place_for_a_while() -> None:
     member = Cut(lease_ttl_s=5.0, probe_s=1.0, kill_margin_s=1.0)
     member.pass_time(1.5)
     member.ask(1)
-    assert member.protocol.no_omission_before == member.now + 5.0 + 1.0 + 1.0
+    assert member.protocol.state.outage.no_omission_before == member.now + 5.0 + 1.0 + 1.0
 
 
 # --- the watchdog
@@ -182,7 +182,7 @@ def test_nothing_is_written_while_the_lease_is_over() -> None:
 def test_a_lease_that_has_lived_on_in_the_store_is_simply_renewed() -> None:
     member = Cut()
     member.pass_time(1.5)
-    lease = member.protocol.lease.lease
+    lease = member.protocol.state.lease.id
     assert lease is not None
     for _ in range(10):
         member.beats(1)
@@ -191,7 +191,7 @@ def test_a_lease_that_has_lived_on_in_the_store_is_simply_renewed() -> None:
     actions = member.pass_time(0.5)
     assert none(actions, StopRound)
     assert asked(actions, "register again") == []
-    assert member.protocol.lease.lease_until >= member.now + 4.0
+    assert member.protocol.state.lease.ends_at >= member.now + 4.0
 
 
 def back(member: Cut) -> list[Any]:
@@ -212,14 +212,14 @@ def test_a_held_member_registers_again_on_a_new_lease_and_the_round_goes_on() ->
     (request,) = asked(actions, "register again")
     assert {(c.key, c.target, c.operand) for c in request.compares} == {
         (JOB.make_member_key(member.id), "create", 0),
-        (JOB.round, "mod", member.protocol.cache.get_revision(JOB.round)),
+        (JOB.round, "mod", member.protocol.state.cache.keys.get_revision(JOB.round)),
         (JOB.verdict, "create", 0),
         ("/p/r/current", "mod", member.store.get("/p/r/current").items[0].mod_revision),
     }
     own = member.store.get(JOB.make_member_key(member.id)).first
     assert own is not None
     assert own.lease != before.lease
-    assert member.protocol.member_revision == own.create_revision > before.create_revision
+    assert member.protocol.state.membership.revision == own.create_revision > before.create_revision
     assert records.decode(Member, own.value, own.key).member_id == member.id
     assert none(member.pass_time(12.0), StopRound), "and the new lease is renewed"
 
@@ -266,7 +266,7 @@ def test_a_registration_whose_answer_was_lost_is_found() -> None:
 def test_a_held_member_whose_key_somebody_deleted_is_fenced() -> None:
     member = Cut()
     member.pass_time(1.5)
-    lease = member.protocol.lease.lease
+    lease = member.protocol.state.lease.id
     assert lease is not None
     for _ in range(10):
         member.beats(1)
@@ -355,7 +355,7 @@ def test_one_node_alone_gives_its_word_to_itself() -> None:
 
 def test_a_leader_with_a_write_under_way_asks_nobody() -> None:
     leader = Leader()
-    leading = leader.protocol.election.leader
+    leading = leader.protocol.state.leader
     assert leading is not None
-    leading._is_loaded = False
+    leading.is_loaded = False
     assert leader.questions(leader.pass_time(2.0)) == []

@@ -31,8 +31,9 @@ from rendezvous.events import (
     WatchdogExpired,
     WatchLost,
 )
-from rendezvous.member.lease import LeaseKeeper
+from rendezvous.member import local_round
 from rendezvous.records import Command, Seal, Status, Verdict
+from rendezvous.state.state import LeaseState
 from rendezvous.stores.contract import Put, Renewal
 from tests.support.member_bench import Bench, none, only, running
 
@@ -156,7 +157,7 @@ def test_a_store_may_count_in_whole_seconds() -> None:
     bench.now += 1.0
     ask = only(bench.step(Tick()), StoreRequest)
     assert isinstance(ask.request, events.KeepAlive)
-    renewal = Renewal(5, True, 99, bench.protocol.member_revision)
+    renewal = Renewal(5, True, 99, bench.protocol.state.membership.revision)
     assert only(bench.step(events.StoreReply(ask.id, renewal)), ExtendWatchdog).until == bench.now + 4.0
 
 
@@ -411,9 +412,9 @@ def test_events_that_come_together_are_compared_once() -> None:
 @pytest.mark.parametrize(("is_final", "outcome"), [(False, ""), (True, "failed")])
 def test_a_failure_after_the_stop_counts_only_if_it_is_the_node_s_last(is_final: bool, outcome: str) -> None:
     bench = running()
-    bench.protocol.round.stop("kill", "a worker failed elsewhere", bench.now)
+    local_round.stop_workers(bench.protocol.state, "kill", "a worker failed elsewhere", bench.now)
     bench.tell(RoundFailed(1, 3, False, "late", is_final=is_final))
-    assert bench.protocol.round.status.outcome == outcome
+    assert bench.protocol.state.round.status.outcome == outcome
 
 
 def test_a_seal_that_is_applied_late_is_not_sealed_over() -> None:
@@ -468,7 +469,7 @@ def test_no_round_is_started_when_what_was_read_last_is_nearly_too_old(monkeypat
         bench.settle_one()
     margin_s = bench.protocol.settings.kill_margin_s
     with monkeypatch.context() as patch:
-        patch.setattr(LeaseKeeper, "membership_until", property(lambda self: bench.now + margin_s / 2))
+        patch.setattr(LeaseState, "membership_until", property(lambda self: bench.now + margin_s / 2))
         assert none(bench.answer(bench.asks[0]), StartRound)
     bench.now += bench.protocol.settings.retry_delay_s
     assert only(bench.tell(Tick()), StartRound).round == 1

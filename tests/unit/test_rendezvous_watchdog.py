@@ -43,20 +43,20 @@ def test_a_renewal_reads_the_own_key_and_extends_from_when_it_was_sent() -> None
     bench = running()
     ask = renewal(bench)
     assert ask.request == KeepAlive(
-        bench.protocol.lease.lease or 0, bench.job.make_member_key(bench.protocol.member_id)
+        bench.protocol.state.lease.id or 0, bench.job.make_member_key(bench.protocol.member_id)
     )
     sent_at, bench.now = bench.now, bench.now + 0.7
-    own = Renewal(5.0, True, REVISION, bench.protocol.member_revision)
+    own = Renewal(5.0, True, REVISION, bench.protocol.state.membership.revision)
     assert only(answer(bench, ask, own), ExtendWatchdog).until == sent_at + 4.0
 
 
 def test_a_renewal_by_a_leader_that_may_have_been_replaced_extends_nothing_and_is_made_again() -> None:
     bench = running()
-    until = bench.protocol.lease.membership_until
+    until = bench.protocol.state.lease.membership_until
     ask = renewal(bench)
-    actions = answer(bench, ask, Renewal(5.0, False, REVISION, bench.protocol.member_revision))
+    actions = answer(bench, ask, Renewal(5.0, False, REVISION, bench.protocol.state.membership.revision))
     assert none(actions, ExtendWatchdog, StopRound, StoreRequest)
-    assert bench.protocol.lease.membership_until == until
+    assert bench.protocol.state.lease.membership_until == until
     bench.now += 0.2
     assert [action for action in bench.step(Tick()) if _is_renewal(action)]
     bench.now = until
@@ -74,7 +74,7 @@ def test_a_renewal_that_does_not_find_the_own_key_extends_nothing_and_stops_the_
 
 def test_a_read_from_before_the_own_key_was_there_says_nothing_about_it() -> None:
     bench = running()
-    actions = answer(bench, renewal(bench), Renewal(5.0, True, bench.protocol.member_revision - 1, 0))
+    actions = answer(bench, renewal(bench), Renewal(5.0, True, bench.protocol.state.membership.revision - 1, 0))
     assert none(actions, StopRound)
     assert only(actions, ExtendWatchdog).until == bench.now + 4.0
 
@@ -83,14 +83,14 @@ def lose_key(bench: Bench) -> StoreRequest:
     """Have the own key deleted under the lease; the question that follows."""
     bench.store.delete(bench.job.make_member_key(bench.protocol.member_id))
     bench.deliver()
-    assert bench.protocol.round._stop_mode == "fence", "killed first, asked later"
+    assert bench.protocol.state.round.phase == "fencing", "killed first, asked later"
     (ask,) = (ask for ask in bench.asks if ask.why == "see whether the lease and the job live")
     return ask
 
 
 def test_a_key_that_went_with_its_lease_ends_the_membership_and_the_node_comes_back() -> None:
     bench = running()
-    former, lease = bench.protocol.member_id, bench.protocol.lease.lease
+    former, lease = bench.protocol.member_id, bench.protocol.state.lease.id
     assert lease is not None
     bench.store.lease_revoke(lease)
     bench.deliver()
@@ -112,7 +112,7 @@ def test_a_key_that_was_deleted_under_a_lease_that_lives_ends_the_agent_and_leav
 
 def test_whether_the_lease_lives_is_asked_again_until_its_time_is_over() -> None:
     bench = running()
-    former, until = bench.protocol.member_id, bench.protocol.lease.membership_until
+    former, until = bench.protocol.member_id, bench.protocol.state.lease.membership_until
     questions = [lose_key(bench)]
     while bench.now < until:
         bench.asks.clear()
@@ -136,7 +136,7 @@ def test_a_grant_is_repeated_under_the_same_id_and_counts_from_the_first_request
     assert again.request == first.request
     bench.answer(again)
     assert bench.store.list_leases() == [first.request.id]
-    assert bench.protocol.lease.lease_until == begun + 5.0
+    assert bench.protocol.state.lease.ends_at == begun + 5.0
 
 
 def test_a_lease_that_seems_to_be_over_is_renewed_before_it_is_used() -> None:
@@ -148,7 +148,7 @@ def test_a_lease_that_seems_to_be_over_is_renewed_before_it_is_used() -> None:
     assert isinstance(grant.request, Grant)
     bench.settle()
     assert bench.protocol.alive_round == 1
-    assert bench.protocol.lease.lease == grant.request.id
+    assert bench.protocol.state.lease.id == grant.request.id
 
 
 def test_a_lease_that_was_over_is_replaced_by_one_of_another_id() -> None:

@@ -46,9 +46,9 @@ class SteppedMember(SimulatedNode):
 
     def send(self, *events: Event) -> None:
         self.cluster.random.owner = self.name
-        if self.machine is not None and self.machine._next_id < IDS:
+        if self.machine is not None and self.machine.state.requests.next_id < IDS:
             index = list(self.cluster.nodes).index(self.name)
-            self.machine._next_id += IDS + IDS_PER_NODE * index
+            self.machine.state.requests.next_id += IDS + IDS_PER_NODE * index
         super().send(*events)
 
     def send_as(self, presence: SimulatedPeers, event: Event) -> None:

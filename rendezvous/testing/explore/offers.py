@@ -58,7 +58,7 @@ def is_void(call: Any, arguments: Sequence[Any], at: float) -> bool:
         return arguments[0] != owner._incarnation or not owner.is_up
     if name == "_tick":
         return arguments[0] != owner._incarnation or arguments[1] != owner._armed_for or not owner.is_up
-    if name == "_check_watchdog":
+    if name == "check_watchdog":
         return bool(at < owner.watchdog_until)
     if name == "kill" and isinstance(owner, SimulatedProcesses):
         return owner.running is None or owner.running is not arguments[0]
@@ -72,16 +72,10 @@ def is_void(call: Any, arguments: Sequence[Any], at: float) -> bool:
 def is_known(event: Event, node: Any) -> bool:
     """Whether this member's copy of the store is not older than what a watch or a word tells."""
     if isinstance(event, events.WatchUpdate):
-        protocol = node.machine
-        if event.key not in protocol._watched:
+        cache = node.machine.state.cache
+        if event.key not in cache.watched:
             return True
-        mirror = protocol.cache
-        for change in event.batch.events:
-            key, revision = change.item.key, change.item.mod_revision
-            read_at = max((at for prefix, at in mirror._read_at.items() if key.startswith(prefix)), default=0)
-            if revision > max(mirror.get_revision(key), mirror._gone.get(key, 0), read_at):
-                return False
-        return True
+        return not any(cache.keys.is_news(change.item) for change in event.batch.events)
     return False
 
 
@@ -96,7 +90,7 @@ def find_owner(call: Any) -> str:
 def make_label(call: Any, arguments: tuple[Any, ...]) -> str:
     if call.__name__ == "_send_to":
         return f"{find_owner(call)} takes in {describe_event(arguments[1])}"
-    words = {"_tick": "wakes", "kill": "has no processes left", "_check_watchdog": "is at the end of its watchdog"}
+    words = {"_tick": "wakes", "kill": "has no processes left", "check_watchdog": "is at the end of its watchdog"}
     return f"{find_owner(call)} {words.get(call.__name__, call.__name__)}".strip()
 
 

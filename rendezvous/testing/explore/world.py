@@ -205,7 +205,7 @@ class ExploredCluster(SimulatedCluster):
                 found.append(ScheduleChoice(f"{SUCCEED} {name}", (name, STORE), node.processes.succeed))
             found += self._list_fault("fail", f"a worker of {name} fails", node.processes.fail)
         if node.is_up and not node.is_frozen:
-            lease = node.machine.lease.lease if node.machine is not None else None
+            lease = node.machine.state.lease.id if node.machine is not None else None
             found += self._list_fault("crash", f"the agent of {name} is killed", node.crash)
             found += self._list_fault("power", f"{name} loses its power", node.power_off)
             found += self._list_fault("pause", f"{name} is paused", node.pause, PAUSE_S)

@@ -280,7 +280,7 @@ class Checker:
         return self._witnesses.setdefault(node.machine, Witness(node.name))
 
     def _find_job(self, node: SimulatedNode) -> JobRecord:
-        job = node.machine.join.job if node.machine is not None else None
+        job = node.machine.state.membership.job if node.machine is not None else None
         return self._jobs[job.name if job is not None else ""]
 
     def check_end(self, node: SimulatedNode, watched: Sequence[str]) -> None:

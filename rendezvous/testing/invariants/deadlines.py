@@ -70,7 +70,7 @@ class DeadlineChecks:
                     witness.watchdog_until = node.to_cluster_time(until)
                 case StartRound():
                     self._check_start(node, witness, job, action)
-        if node.machine is not None and not node.machine.leave.has_ended:
+        if node.machine is not None and not node.machine.state.membership.has_ended:
             self._check_stop(node, witness)
             self._check_renewals(node, witness)
             self._check_knowledge(node, witness)
@@ -86,12 +86,12 @@ class DeadlineChecks:
     def _check_extension(self, node: SimulatedNode, witness: Witness, job: JobRecord, until: float) -> None:
         settings, protocol = self._settings, node.machine
         assert protocol is not None
-        lease, is_member, member_id = protocol.lease.lease, protocol.member_revision > 0, protocol.member_id
+        lease, is_member, member_id = protocol.state.lease.id, protocol.state.is_member, protocol.member_id
         if witness.member_id not in ("", member_id):  # it was extended before the membership ended in this very step
             lease, is_member, member_id = witness.lease, witness.was_member, witness.member_id
         bound = self.compute_lease_bound(lease) if lease is not None else -math.inf
         if is_member:
-            own_key = protocol.job.make_member_key(member_id)
+            own_key = protocol.state.job.make_member_key(member_id)
             bound = min(bound, witness.read_at.get(own_key, -math.inf) + settings.view_s - settings.kill_margin_s)
         bound = max(bound, witness.held_until - settings.kill_margin_s)  # what was held is held
         is_allowed = until <= max(bound, self._cluster.now) + EPS_S
@@ -174,14 +174,14 @@ class DeadlineChecks:
         assert protocol is not None
         if last is None:
             return
-        watchdog_until, lease = witness.watchdog_until, protocol.lease.lease
+        watchdog_until, lease = witness.watchdog_until, protocol.state.lease.id
         is_finite = self._settings.lease_ttl_s < math.inf
         if is_finite and not now < watchdog_until < math.inf:
             self._fail("S1", f"{node.name} starts round {start.round} at the end of its watchdog, {watchdog_until:.3f}")
         held_until = witness.held_until - self._settings.kill_margin_s
         if lease is None or max(self.compute_lease_bound(lease), held_until) <= now - EPS_S:
             self._fail("S1", f"{node.name} starts round {start.round} when its lease is over")
-        key = protocol.job.make_assignment_key(last.seal.round, last.seal.plan_token, protocol.member_id)
+        key = protocol.state.job.make_assignment_key(last.seal.round, last.seal.plan_token, protocol.member_id)
         if start.round != last.seal.round or key not in witness.just_read:
             self._fail("S1", f"{node.name} starts round {start.round} and has read {witness.just_read}, not {key}")
         if last.assignments.get(protocol.member_id) != start.assignment:
@@ -197,11 +197,13 @@ class DeadlineChecks:
         why = ""
         if witness.was_member and protocol.member_id != witness.member_id:
             why = "lapses"
-        elif protocol.member_revision and self._cluster.now >= witness.held_until:
-            own_key = protocol.job.make_member_key(protocol.member_id)
+        elif protocol.state.is_member and self._cluster.now >= witness.held_until:
+            own_key = protocol.state.job.make_member_key(protocol.member_id)
             if own_key in witness.known.gone_at:
                 why = "was removed"
-        is_over = self._cluster.now >= witness.held_until and witness.is_lease_gone and not protocol.leave.is_final
+        is_over = (
+            self._cluster.now >= witness.held_until and witness.is_lease_gone and not protocol.state.membership.is_final
+        )
         if is_over and witness.was_member and protocol.member_id == witness.member_id:
             self._fail("L2", f"{node.name} was told that its lease has ended, and does not come back")
         running = node.running
@@ -209,16 +211,20 @@ class DeadlineChecks:
             self._fail("S2", f"{node.name} {why} and does not kill round {running.round} at once")
         if witness.member_id not in ("", protocol.member_id):
             witness.forget(self._cluster.now)
-        witness.member_id, witness.was_member = protocol.member_id, protocol.member_revision > 0
-        witness.lease = protocol.lease.lease
+        witness.member_id, witness.was_member = protocol.member_id, protocol.state.is_member
+        witness.lease = protocol.state.lease.id
 
     def _check_renewals(self, node: SimulatedNode, witness: Witness) -> None:
         """A member that lives on a lease asks for the next renewal in time, or is about to."""
         protocol = node.machine
         assert protocol is not None
-        if not protocol.member_revision or protocol.lease.lease_until == math.inf or protocol.leave.is_final:
+        if (
+            not protocol.state.is_member
+            or protocol.state.lease.ends_at == math.inf
+            or protocol.state.membership.is_final
+        ):
             return
-        if protocol.job.make_member_key(protocol.member_id) in witness.known.gone_at:
+        if protocol.state.job.make_member_key(protocol.member_id) in witness.known.gone_at:
             return
         due = witness.renewed_at + self._settings.keep_alive_interval_s + self._settings.retry_delay_s
         is_asking = (
@@ -236,9 +242,9 @@ class DeadlineChecks:
         """What is known becomes only newer; who has looked knows what it was shown, and watches it from there."""
         protocol = node.machine
         assert protocol is not None
-        if not protocol.member_revision:
+        if not protocol.state.is_member:
             return
-        job, mirror = protocol.job, protocol.cache
+        job, mirror = protocol.state.job, protocol.state.cache.keys
         for key in (job.leader, job.round, job.stop, job.spares, job.make_member_key(protocol.member_id)):
             revision = mirror.get_revision(key)
             if 0 < revision < witness.revisions.get(key, 0):

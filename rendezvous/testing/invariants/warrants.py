@@ -161,7 +161,7 @@ class PermissionChecks:
         stops = [each for each in actions if isinstance(each, StopRound) and each.mode == "grace"]
         if not stops or stops[0].reason != "SIGTERM" or not node.is_told_to_leave or node.machine is None:
             return
-        key = node.machine.job.make_status_key(witness.member_id)
+        key = node.machine.state.job.make_status_key(witness.member_id)
         item = witness.known.items.get(key)
         is_said = item is not None and bool(records.decode(Status, item.value, key).leaving)
         if not is_said and self._cluster.now < witness.left_at + self._settings.announce_limit_s - EPS_S:

@@ -125,9 +125,9 @@ class SimulatedCluster:
 
     def end_lease(self, node: SimulatedNode) -> None:
         """Have the store end this node's lease before its time."""
-        if node.machine is not None and node.machine.lease.lease is not None:
+        if node.machine is not None and node.machine.state.lease.id is not None:
             self.trace(f"the store ends the lease of {node.name} early")
-            self.storage.end_early(node.machine.lease.lease)
+            self.storage.end_early(node.machine.state.lease.id)
 
     def heal(self) -> None:
         """End every fault of networks and machines."""

@@ -85,9 +85,9 @@ class SimulatedProcesses:
 
     def extend_watchdog(self, until: float) -> None:
         self.watchdog_until = until
-        self._cluster.call_at(until, self._check_watchdog)
+        self._cluster.call_at(until, self.check_watchdog)
 
-    def _check_watchdog(self) -> None:
+    def check_watchdog(self) -> None:
         """At the end of the watchdog workers are killed; what they have started may live a little longer than they."""
         if self.running is not None and self._cluster.now >= self.watchdog_until:
             self._cluster.trace(f"{self._node.name} reaches the end of its watchdog")

@@ -1,0 +1,56 @@
+"""How a membership lives, and how a round lives on a node: tables of (phase, event) -> (next phase, what is done).
+
+A phase changes by its table and in no other way; an event that is missing there changes nothing. The pictures in
+docs/images are drawn from these tables.
+"""
+
+from __future__ import annotations
+
+from rendezvous.values import NamedTuple
+
+
+class Transition(NamedTuple):
+    """The phase after an event, and what is done for it, in words."""
+
+    phase: str
+    action: str
+
+
+Life = dict[tuple[str, str], Transition]
+
+MEMBERSHIP: Life = {
+    ("joining", "registered"): Transition("member", "follow the job's keys, tell peers who this is"),
+    ("joining", "lease lost"): Transition("joining", "begin anew under another member id"),
+    ("joining", "finished"): Transition("ending", "give the lease back"),
+    ("member", "lease held out"): Transition("held", "register again when the store is back"),
+    ("member", "own key deleted"): Transition("fenced", "kill the workers, ask the store whether it was the lease"),
+    ("member", "lease lost"): Transition("joining", "kill the workers, begin anew under another member id"),
+    ("member", "finished"): Transition("ending", "give the lease back"),
+    ("held", "own key found"): Transition("member", "the round goes on"),
+    ("held", "own key deleted"): Transition("fenced", "kill the workers, ask the store whether it was the lease"),
+    ("held", "lease lost"): Transition("joining", "kill the workers, begin anew under another member id"),
+    ("held", "finished"): Transition("ending", "give the lease back"),
+    ("fenced", "lease held out"): Transition("held", "register again when the store is back"),
+    ("fenced", "own key found"): Transition("member", "the key was only late"),
+    ("fenced", "lease lost"): Transition("joining", "begin anew under another member id"),
+    ("fenced", "finished"): Transition("ending", "give the lease back"),
+    ("ending", "exited"): Transition("ended", "exit with the code that was decided"),
+}
+"""`held`: the lease has ended or may have, while the whole roster agrees that nobody is replaced during an outage.
+`ending`: it is decided what the agent exits with; whoever serves the store to others stays until they have gone."""
+
+ROUND: Life = {
+    ("idle", "ranks assigned"): Transition("running", "start the workers"),
+    ("running", "succeeded"): Transition("running", "report success"),
+    ("running", "failed"): Transition("running", "report the failure"),
+    ("running", "failed for good"): Transition("running", "report the failure, which nobody is to wait for"),
+    ("running", "stop"): Transition("stopping", "stop the workers: in peace, or at once"),
+    ("running", "fence"): Transition("fencing", "kill the workers"),
+    ("running", "workers gone"): Transition("idle", "report that the round is stopped here"),
+    ("stopping", "failed for good"): Transition("stopping", "report the failure, which nobody is to wait for"),
+    ("stopping", "fence"): Transition("fencing", "kill the workers"),
+    ("stopping", "workers gone"): Transition("idle", "report that the round is stopped here"),
+    ("fencing", "failed for good"): Transition("fencing", "report the failure, which nobody is to wait for"),
+    ("fencing", "workers gone"): Transition("idle", "report that the round is stopped here"),
+}
+"""An exit after the stop is no failure of the round, except for one that is final."""

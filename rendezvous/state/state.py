@@ -1,0 +1,354 @@
+"""The one state of a member: its setup, its link to the store, and a section for each part of the agreement.
+
+A part (a module of rendezvous.member or rendezvous.leader) is functions that are given this state and the time. A part
+reads whatever it needs, writes its own section only, and asks for anything else by an intent, which the machine carries
+out when the part has returned. Most sections begin anew with each membership; what outlives one is said there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Set
+
+from rendezvous import records
+from rendezvous.events import ConnectTo, Exit, LeaveRequest, PlanReady, PlanRefused
+from rendezvous.peers.liveness import PeerLiveness
+from rendezvous.peers.messages import KnownRevision, OutageProbe
+from rendezvous.policy.view import MemberView, Sizer, StatusView
+from rendezvous.records import Assignment, Member, Seal, Spec, Status, Verdict
+from rendezvous.settings import Settings
+from rendezvous.state import life
+from rendezvous.state.intents import Intent
+from rendezvous.state.request_queue import RequestQueue
+from rendezvous.state.watch_cache import WatchCache
+from rendezvous.stores.contract import KeyValue, Lease, Put
+from rendezvous.values import NamedTuple
+
+
+class Setup(NamedTuple):
+    """What an agent is started with; it never changes.
+
+    `node`: what this agent says of itself; member id and worker port are filled in. `attempt`: the number of this
+    attempt where something outside counts them, else 0. `sizer` says how large a world some members make.
+    `hosts_store`: the store that the others use ends with this agent.
+    """
+
+    settings: Settings
+    spec: Spec
+    node: Member
+    prefix: str
+    run_id: str
+    attempt: int
+    sizer: Sizer
+    hosts_store: bool
+
+    @property
+    def current_key(self) -> str:
+        """The key that names the job of this run."""
+        return records.make_current_key(self.prefix, self.run_id)
+
+
+class Membership:
+    """Who this agent is to the job; written by `member.join` and, in its phase and ids, by the machine."""
+
+    def __init__(self, member_id: str) -> None:
+        self.phase = "joining"
+        self.member_id = member_id
+        self.revision = 0  # the create revision of the own key, 0 while this agent is no member
+        self.job: records.Keys | None = None  # that this agent is, or is about to be, a member of
+        self.joined_root = ""  # the job that this agent has been a member of
+        self.join_since = math.inf
+        self.join_problem = ""  # what kept this node from joining so far
+        self.current: KeyValue | None = None  # what names the job, once it was read
+        self.is_current_read = False
+        self.is_inspected = False  # the job was read
+
+    def move(self, event: str) -> None:
+        """Go to the next phase, by the table."""
+        transition = life.MEMBERSHIP.get((self.phase, event))
+        if transition is not None:
+            self.phase = transition.phase
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it is decided what this agent exits with."""
+        return self.phase in ("ending", "ended")
+
+    @property
+    def has_ended(self) -> bool:
+        return self.phase == "ended"
+
+    def is_removed(self, current: KeyValue | None, spec: KeyValue | None) -> bool:
+        """Whether these two keys say that this member's job is no more: deleted, or another begun in its place."""
+        assert self.current is not None
+        return spec is None or current is None or current.value != self.current.value
+
+
+class LeaseState:
+    """The lease that makes this agent a member; written by `member.lease`. All times are on this node's clock."""
+
+    def __init__(self) -> None:
+        self.id: int | None = None
+        self.ends_at = math.inf
+        self.renewed_at = -math.inf  # when the last answered renewal was sent
+        self.renewed_count = 0
+        self.view_until = math.inf  # what this member last read of the store is too old then
+        self.keep_alive_at = math.inf
+        self.held_until = -math.inf  # by the roster's word, though the lease may be over
+        self.held_seal = 0  # the revision of the seal that this was last said for
+        self.is_store_away = False  # the last renewal brought nothing, and nothing was heard since
+        self.has_ended = False  # the store says so, and the roster's word still holds
+        self.missing_since = -math.inf  # when the own key was seen to be gone, while it was held out
+        self.requested: tuple[int, float] | None = None  # the id of a lease that is asked for, and since when
+        self.new_lease: tuple[Lease, float] | None = None  # a lease to register again on, and when it was asked for
+
+    @property
+    def membership_until(self) -> float:
+        """Until then this node counts as a member; workers are killed a margin before."""
+        return max(min(self.ends_at, self.view_until), self.held_until)
+
+    @property
+    def loss_reason(self) -> str:
+        """What ends this membership first, in words."""
+        if self.view_until < self.ends_at:
+            return "what the store holds could not be read for too long"
+        return "the lease could not be renewed in time"
+
+    def is_held(self, now: float) -> bool:
+        """Whether the roster's word keeps this member beyond its lease, or would."""
+        return now < self.held_until
+
+    def is_over(self, now: float) -> bool:
+        """Whether the lease no longer makes this agent a member, though the roster may hold its place."""
+        return now >= self.ends_at or self.has_ended
+
+
+class RoundState:
+    """The round on this node; written by `member.local_round`. `worker_port` is offered for the next round.
+
+    The processes of a round, and which plan last gave this agent ranks, outlive a membership.
+    """
+
+    def __init__(self, worker_port: int) -> None:
+        self.worker_port = worker_port
+        self.phase = "idle"
+        self.alive_round: int | None = None  # whose processes may be alive on this node
+        self.gone_by = math.inf  # when a round that is being stopped must be gone
+        self.ranked_token = ""  # the last plan that gave this agent ranks, under whatever member id
+        self.begin_membership()
+
+    def begin_membership(self) -> None:
+        """What was told under another member id was told by somebody else."""
+        self.loss_reason = ""  # a sentence, once the round's own seal has been taken from under it
+        self.answered_token = ""  # the plan token for which this member knows whether it has ranks
+        self.status = Status(round=0)
+        self.status_written: Status | None = None
+        self.failed_revision = 0  # of the write that first told of this round's failure
+
+    def move(self, event: str) -> bool:
+        """Go to the next phase, by the table; False if the event changes nothing in this one."""
+        transition = life.ROUND.get((self.phase, event))
+        if transition is not None:
+            self.phase = transition.phase
+        return transition is not None
+
+    @property
+    def is_status_written(self) -> bool:
+        """Whether the store has the last status."""
+        return self.status == self.status_written
+
+
+class OutageState:
+    """What is agreed while the store is away; written by `member.outage`. What this agent has promised, and which
+    probe it sent, outlive a membership."""
+
+    def __init__(self) -> None:
+        self.no_omission_before = -math.inf
+        """Until then this agent, having acknowledged, seals no round without a roster member that has not stopped."""
+        self.probe_number = 0
+        self.probed_at = -math.inf
+        self.probed_ids: set[str] = set()
+        self.awaited_ids: set[str] = set()  # of those, who have not answered yet
+        self.begin_membership()
+
+    def begin_membership(self) -> None:
+        self.received_probe: tuple[str, OutageProbe, float] | None = None  # who asks, what and when; not answered yet
+        self.acknowledged_at: dict[int, float] = {}  # probe -> when this member acknowledged it
+        self.has_noticed = False  # that the round goes on without the store, and said so
+        self.is_confirmed = True  # all have been told that this probe holds, or there is none
+
+
+class StaleWatchState:
+    """When everything is read again, and what the leader has told; written by `member.stale_watch`."""
+
+    def __init__(self) -> None:
+        self.sent: dict[str, KnownRevision] = {}  # by the leader, to whom
+        self.renewed_count = 0
+        self.resync_at = math.inf
+
+
+class LeavingState:
+    """How this agent's part ends; written by `member.leave`. A request to leave outlives a membership."""
+
+    def __init__(self) -> None:
+        self.request: LeaveRequest | None = None
+        self.requested_at = math.inf
+        self.exit_action: Exit | None = None  # what this agent ends with, once it need not stay
+        self.exit_by = math.inf
+        self.begin_membership()
+
+    def begin_membership(self) -> None:
+        self.verdict: Verdict | None = None  # obeyed even when its key has expired meanwhile
+        self.is_removal_sure = False  # that this node was removed, under a lease that lives
+
+
+class TakeoverState:
+    """What is seen of a round without a leader by who does not belong to its roster; written by `leader.takeover`."""
+
+    def __init__(self, seal: Seal) -> None:
+        self.seal = seal
+        self.is_in_roster = False  # it has turned out that this member does belong to it
+        self.observe_at = -math.inf
+        self.is_among_first = False
+        self.empty_since = math.inf  # since when the store shows nobody of the roster
+        self.nodes: Mapping[str, str] | None = None  # member id -> node, of all with ranks
+
+
+class ElectionState:
+    """Who leads, as far as this member knows; written by `leader.election`."""
+
+    def __init__(self) -> None:
+        self.connected_to, self.connected_at = ConnectTo("", ""), math.inf
+        self.has_warned = False
+        self.spare_id = ""  # the last member id under which this agent was listed as a spare
+        self.unaware_until: dict[str, float] = {}  # as in View, of leaders and memberships before
+        self.begin_membership()
+
+    def begin_membership(self) -> None:
+        self.campaign_at = -math.inf
+        self.takeover: TakeoverState | None = None  # while there is no leader, and this member is not of the roster
+
+
+class CachedView(NamedTuple):
+    """A part of the leader's view, and the key it was made from."""
+
+    item: KeyValue
+    part: MemberView | StatusView | None
+
+
+class Observations:
+    """What the leader has seen, and when; written by `leader.observe`. `opened_at`: when this member began to lead."""
+
+    def __init__(self, opened_at: float, unaware_until: Mapping[str, float]) -> None:
+        self.opened_at = opened_at
+        self.round_token = ""  # the plan token whose assignments are known
+        self.contents: Mapping[str, str] = {}  # of the sealed round: member id -> the planner's text
+        self.ranked: Mapping[str, None] = {}  # the members with ranks in it, in a fixed order
+        self.names: dict[str, str] = {}
+        self.nodes: dict[str, str] = {}
+        self.members: dict[str, CachedView] = {}
+        self.statuses: dict[str, CachedView] = {}
+        self.lost_at: dict[str, float] = {}
+        self.failed_at: dict[str, float] = {}
+        self.leaving_at: dict[str, float] = {}
+        self.confirmed_gone: set[str] = set()
+        self.fenced: set[str] = set()
+        self.unaware_until = dict(unaware_until)
+        self.doubts_until = max(unaware_until.values(), default=-math.inf)
+        self.saved_count = -1
+        self.saved_at = -math.inf
+
+
+class Draft(NamedTuple):
+    """What is made of a plan: its token, the assignments, and what writes them."""
+
+    plan: PlanReady
+    token: str
+    assignments: Mapping[str, Assignment]
+    puts: tuple[Put, ...]
+
+
+class CommitState:
+    """The round that is about to be committed; written by `leader.commit`."""
+
+    def __init__(self) -> None:
+        self.plan_request: tuple[int, int, tuple[str, ...]] | None = None  # id, round, roster
+        self.plan: PlanReady | PlanRefused | None = None
+        self.draft: Draft | None = None
+        self.written_count = 0  # of its puts, those that are known to have happened
+        self.spare_reasons: Mapping[str, str] = {}
+        self.spares_due_at = -math.inf  # when the next list of spares may be written
+
+
+class LeaderState:
+    """One leadership of this member; made by `leader.election`, written by `leader.leader`.
+
+    `revision`: the leader key's mod revision, which names this leadership. An answer that comes after its end finds
+    the state that it was asked for, and no other.
+    """
+
+    def __init__(
+        self, job: records.Keys, revision: int, verdict_lease: int, unaware_until: Mapping[str, float], now: float
+    ) -> None:
+        self.job = job
+        self.revision = revision
+        self.is_loaded = False  # everybody has been read
+        self.loaded_at = -math.inf  # when the last read of everybody was sent
+        self.has_lost_record = False  # one of those that everything rests on
+        self.is_watching = False
+        self.observe_at = now
+        self.verdict_lease = verdict_lease
+        self.verdict_lease_since = now  # when it may have been granted at the earliest
+        self.is_verdict_lease_granted = False
+        self.waiting = ("", "")  # what is waited for, and the sentence that said it
+        self.seen = Observations(now, unaware_until)
+        self.commit = CommitState()
+
+    @property
+    def active(self) -> Set[str]:
+        """The members with ranks in the sealed round, as far as this leader knows."""
+        return self.seen.ranked.keys()
+
+
+class MemberState:
+    """Everything that a member knows and has under way. `rng` returns a random number in [0, 1)."""
+
+    def __init__(self, setup: Setup, worker_port: int, rng: Callable[[], float], secret: bytes) -> None:
+        self.setup = setup
+        self.settings = setup.settings
+        self.rng = rng
+        self.requests = RequestQueue(setup.settings, rng)
+        self.cache = WatchCache(self.requests, secret)
+        self.peers = PeerLiveness(setup.settings.presence_proof)
+        self.intents: list[tuple[int, Intent]] = []  # with the number of actions before each
+        self.membership = Membership(self.requests.make_token())
+        self.lease = LeaseState()
+        self.round = RoundState(worker_port)
+        self.outage = OutageState()
+        self.stale_watch = StaleWatchState()
+        self.leaving = LeavingState()
+        self.election = ElectionState()
+        self.leader: LeaderState | None = None
+
+    def ask(self, intent: Intent) -> None:
+        """Have the machine do this when the part that asks has returned."""
+        self.intents.append((len(self.requests.actions), intent))
+
+    @property
+    def job(self) -> records.Keys:
+        """The job that this agent is, or is about to be, a member of."""
+        assert self.membership.job is not None
+        return self.membership.job
+
+    @property
+    def member_id(self) -> str:
+        return self.membership.member_id
+
+    @property
+    def is_member(self) -> bool:
+        return self.membership.revision > 0
+
+    @property
+    def own_key(self) -> str:
+        """Where this agent's record lies, or will."""
+        return self.job.make_member_key(self.membership.member_id)
