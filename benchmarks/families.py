@@ -103,7 +103,7 @@ def instance(
     levels: str,
     *,
     weights: str = "",
-    tolls: Mapping[str, int | float] | None = None,
+    level_costs: Mapping[str, int | float] | None = None,
     indices: Sequence[int] | None = None,
     whole: AllOrNothing | None = None,
     within: Mapping[str, str] | None = None,
@@ -134,7 +134,7 @@ def instance(
         all_or_nothing=whole,
         is_contiguous=is_contiguous,
     )
-    costs = Costs(traffic=traffic.parse(weights, grid) if weights else None, level_costs=tolls or {})
+    costs = Costs(traffic=traffic.parse(weights, grid) if weights else None, level_costs=level_costs or {})
     return Instance(name, tuple(nodes), grid, limits, costs)
 
 
@@ -156,9 +156,9 @@ def nvl72(chance: random.Random, name: str, count: int, mesh: str, weights: str,
     """Racks of 18 hosts with 4 GPUs, one NVLink domain each: to leave the host is cheap, the rack is not."""
     paths = tree(count, [lambda: 8, some_missing(chance, 18, 0.04)])
     rules = {"tp": within} if within else None
-    tolls = {"pod": 6, "rack": 8, "host": 1}
+    level_costs = {"pod": 6, "rack": 8, "host": 1}
     places = [(path, 4) for path in paths]
-    return instance(chance, name, places, mesh, "pod/rack", weights=weights, tolls=tolls, within=rules)
+    return instance(chance, name, places, mesh, "pod/rack", weights=weights, level_costs=level_costs, within=rules)
 
 
 def tpu(chance: random.Random, name: str, count: int, mesh: str, weights: str, broken: float) -> Instance:
@@ -190,8 +190,8 @@ def zones(chance: random.Random, name: str, count: int, mesh: str, weights: str,
         left = count - len(places) if zone == len(share) - 1 else round(count * part)
         inside = tree(left, [between(chance, 3, 6), some_missing(chance, chance.choice((8, 12, 16)), 0.08)])
         places += [((f"z{zone + 1}", f"z{zone + 1}{spine}", f"{leaf}"), 8) for spine, leaf in inside]
-    tolls = {"zone": chance.choice((10, 20, 40)), "spine": 4, "leaf": 2, "host": 1}
-    return instance(chance, name, places, mesh, "zone/spine/leaf", weights=weights, tolls=tolls)
+    level_costs = {"zone": chance.choice((10, 20, 40)), "spine": 4, "leaf": 2, "host": 1}
+    return instance(chance, name, places, mesh, "zone/spine/leaf", weights=weights, level_costs=level_costs)
 
 
 def irregular(chance: random.Random, name: str, count: int, mesh: str, weights: str) -> Instance:
@@ -333,12 +333,12 @@ def families(size_max: int | None = None) -> Iterator[Instance]:
 def regular(
     name: str, leaves: Sequence[int], mesh: str, weights: str, leaves_of_a_spine: int | None = None
 ) -> Instance:
-    """Leaves of these sizes on one spine, or on several; no toll for leaving the host."""
+    """Leaves of these sizes on one spine, or on several; leaving the host costs nothing."""
     per_spine = leaves_of_a_spine or len(leaves)
     paths: list[Path] = [(f"s{leaf // per_spine}", f"l{leaf}") for leaf, size in enumerate(leaves) for _ in range(size)]
     places = [(path, 8) for path in paths]
-    tolls = {"spine": 4, "leaf": 2, "host": 0}
-    return instance(random.Random(name), name, places, mesh, "spine/leaf", weights=weights, tolls=tolls)
+    level_costs = {"spine": 4, "leaf": 2, "host": 0}
+    return instance(random.Random(name), name, places, mesh, "spine/leaf", weights=weights, level_costs=level_costs)
 
 
 def cases() -> list[Case]:

@@ -1,7 +1,7 @@
 """What a plan costs and whether it is valid, counted rank by rank: the umpire of the benchmark.
 
 The planner reckons in units, in bounds and in differences. Here nothing is clever: every rank has a node, every hop
-of every communicator is looked at, and its toll is added up. The two must agree to the last digit, and a plan that
+of every communicator is looked at, and its cost is added up. The two must agree to the last digit, and a plan that
 breaks a rule is no plan, however cheap. The orders that people use today are laid out and counted in the same way.
 """
 
@@ -79,10 +79,10 @@ def domains(instance: Instance) -> tuple[dict[str, int], Ints]:
     return {node.id: column for column, node in enumerate(tree.nodes)}, np.array(rows, dtype=np.int64)
 
 
-def tolls(instance: Instance) -> list[Fraction]:
+def level_costs(instance: Instance) -> list[Fraction]:
     """Of every level from the outermost, the host's last."""
     return [
-        Fraction(str(toll)) for toll in topology.resolve_level_costs(instance.limits.levels, instance.costs.level_costs)
+        Fraction(str(cost)) for cost in topology.resolve_level_costs(instance.limits.levels, instance.costs.level_costs)
     ]
 
 
@@ -96,7 +96,8 @@ def cost(instance: Instance, shape: Sequence[int], ranks: Mapping[str, Sequence[
     low, high = columns[talk.low], columns[talk.high]
     leaving = (int(talk.weight[level[low] != level[high]].sum()) for level in labels)
     return sum(
-        (toll * Fraction(part, talk.scale) for toll, part in zip(tolls(instance), leaving, strict=True)), Fraction(0)
+        (cost * Fraction(part, talk.scale) for cost, part in zip(level_costs(instance), leaving, strict=True)),
+        Fraction(0),
     )
 
 

@@ -97,9 +97,9 @@ def _board(instance: Instance, shape: tuple[int, ...], block: int, pieces: Seque
     columns = [column_of[piece.nodes[0].id] for piece in pieces]
     domain = np.stack([np.unique(level[columns], return_inverse=True)[1] for level in labels], axis=1)
     talk = judge.edges(instance, shape)
-    tolls = judge.tolls(instance)
-    scale = math.lcm(*(toll.denominator for toll in tolls))
-    prices = [int(toll * scale) for toll in tolls]
+    level_costs = judge.level_costs(instance)
+    scale = math.lcm(*(level_cost.denominator for level_cost in level_costs))
+    prices = [int(level_cost * scale) for level_cost in level_costs]
     far = [[sum(prices[level:]) for level in range(len(prices))] + [0]]
     broken = [[0] * (len(prices) + 1)]
     block_count = math.prod(shape) // block

@@ -102,7 +102,8 @@ def _make_plan_command() -> Command:
     @add_option("dp-min", "N", "The least size of the axis that is *.")
     @add_option("dp-max", "N", "The largest size of the axis that is *.")
     @add_option("traffic", "AXIS=WEIGHT,...", "How much axes talk, e.g. tp=100,dp=10,pp=3; kinds: pp=3:line.")
-    @add_option("tolls", "LEVEL=TOLL,...", "What a hop costs that leaves a domain, e.g. pod=4,leaf=2,host=1.")
+    @add_option("level-costs", "LEVEL=COST,...", "What a hop costs that leaves a domain, e.g. pod=4,leaf=2,host=1.")
+    @click.option("--tolls", "level_costs", hidden=True)  # its name in earlier versions; the last of both counts
     @add_option("unit", "N", "Consecutive ranks that stay on one node.")
     @add_option("within", "AXIS=LEVEL,...", "Keep the groups of an axis inside a domain, e.g. tp=host.")
     @add_option("whole", "LEVEL[:HOSTS]", "Use domains of a level entirely or not at all, e.g. slice:4.")

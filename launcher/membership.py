@@ -70,7 +70,7 @@ def resolve_limits(config: Config, mesh: Mesh, levels: Sequence[str] = ()) -> tu
         variables=variables,
     )
     if not levels and (unknown := [level for level in costs.level_costs if level != HOST]):
-        log(f"{config.origins['tolls']}: nobody pays for {', '.join(unknown)}: one machine knows no such level")
+        log(f"{config.origins['level-costs']}: nobody pays for {', '.join(unknown)}: one machine knows no such level")
     return limits, costs
 
 

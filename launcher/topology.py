@@ -2,8 +2,8 @@
 
 A node's path names its domains from the outermost level to the innermost. Two nodes are in the same domain of a
 level when their paths agree down to it. A level may be unknown: such a node shares that domain with nobody,
-unless a deeper level is known, which then tells it apart. Every level has a toll, the cost of a hop that leaves
-a domain; leaving the host has one too, and a hop pays the tolls of all levels that it leaves.
+unless a deeper level is known, which then tells it apart. Every level has a cost, that of a hop that leaves
+a domain; leaving the host has one too, and a hop pays the costs of all levels that it leaves.
 
 Nothing here depends on who joined first: nodes are ordered by path, and within a domain by name the way people
 number things, h9 before h10.
@@ -99,12 +99,12 @@ def _list_domain_keys(node: Node, depth: int) -> list[tuple[str | None, ...]]:
 
 
 def make_default_level_costs(levels: Sequence[str]) -> dict[str, int | float]:
-    """Tolls when nobody gives any: 1 to leave the host, 2 for the innermost level, twice as much per level outwards."""
-    tolls: dict[str, int | float] = {level: 2 ** (len(levels) - index) for index, level in enumerate(levels)}
-    return {**tolls, HOST: 1}
+    """Level costs if none are given: 1 to leave the host, 2 the innermost level, twice as much each level outwards."""
+    level_costs: dict[str, int | float] = {level: 2 ** (len(levels) - index) for index, level in enumerate(levels)}
+    return {**level_costs, HOST: 1}
 
 
 def resolve_level_costs(levels: Sequence[str], given: Mapping[str, int | float]) -> tuple[int | float, ...]:
-    """The toll of every level, outermost first, the host's last; what is not `given` has its usual toll."""
-    tolls = {**make_default_level_costs(levels), **given}
-    return tuple(tolls[level] for level in (*levels, HOST))
+    """The cost of every level, outermost first, the host's last; what is not `given` has its usual cost."""
+    level_costs = {**make_default_level_costs(levels), **given}
+    return tuple(level_costs[level] for level in (*levels, HOST))

@@ -114,7 +114,7 @@ def parse(text: str, mesh: Mesh) -> tuple[Communicator, ...]:
 
 
 def parse_number(text: str, what: str) -> int | float:
-    """A weight, toll or cost: 0 to 1e9 with at most 6 decimals. Raises UsageError, calling it `what`."""
+    """A weight, level cost or cost: 0 to 1e9 with at most 6 decimals. Raises UsageError, calling it `what`."""
     try:
         found = float(text)
     except ValueError:

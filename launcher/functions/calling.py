@@ -171,7 +171,7 @@ def _make_environment(changes: Mapping[str, str | None], suppressed: Collection[
     """
     around: Collection[str] = ()
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        around = {SOCKET_VARIABLE, *(variable for option in BY_NAME.values() for variable in option.variables)}
+        around = {SOCKET_VARIABLE, *(variable for option in BY_NAME.values() for variable in option.all_variables)}
     # An error file of the caller's is for the caller's own failure, which this job's need not become.
     unset = {"TORCHELASTIC_ERROR_FILE", END_FILE, *suppressed, *around}
     found = {name: value for name, value in os.environ.items() if name not in unset}

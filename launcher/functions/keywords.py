@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from launcher.errors import UsageError
-from launcher.options import BY_NAME, Option, suggest
+from launcher.options import BY_ALIAS, BY_NAME, Option, suggest
 
 Scalar = str | int | float
 OptionValue = Scalar | Sequence[Scalar] | Mapping[str, Scalar] | Mapping[int, Scalar] | None
@@ -37,14 +37,14 @@ def format_arguments(options: Mapping[str, OptionValue]) -> list[str]:
 def list_suppressed_variables(options: Mapping[str, OptionValue]) -> set[str]:
     """The variables that must not speak: those of flags that were given as False, and of what a script is."""
     flags = [name.replace("_", "-") for name, value in options.items() if value is False]
-    return {variable for name in (*flags, *_SCRIPT_MODES) for variable in BY_NAME[name].variables}
+    return {variable for name in (*flags, *_SCRIPT_MODES) for variable in BY_NAME[name].all_variables}
 
 
 def _find_option(keyword: str) -> Option:
     name = keyword.replace("_", "-")
     if name in _SCRIPT_MODES:
         raise UsageError(f"{keyword} is about scripts, and launch runs a function or a program")
-    option = BY_NAME.get(name)
+    option = BY_NAME.get(name) or BY_ALIAS.get(name)
     if option is None or option.kind == "ask" or "-" in keyword:
         keywords = {one.name: one.name.replace("-", "_") for one in BY_NAME.values() if one.kind != "ask"}
         raise UsageError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from launcher.errors import UsageError
-from launcher.options.table import BY_NAME, BY_SHORT, GROUPS, PLACEMENT_OPTIONS, TABLE, Option
+from launcher.options.table import BY_ALIAS, BY_NAME, BY_SHORT, GROUPS, PLACEMENT_OPTIONS, TABLE, Option
 from rendezvous.values import NamedTuple
 
 TYPE_CHECKING = False
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
 __all__ = [
+    "BY_ALIAS",
     "BY_NAME",
     "GROUPS",
     "PLACEMENT_OPTIONS",
@@ -133,10 +134,10 @@ def find_option(spelling: str) -> Option:
     torchrun's own names are tried first, so that a prefix which is complete there means the same here.
     """
     name = spelling[2:].replace("_", "-")
-    if name in BY_NAME:
-        return BY_NAME[name]
+    if option := BY_NAME.get(name) or BY_ALIAS.get(name):
+        return option
     if name:
-        begun = [option for option in TABLE if option.name.startswith(name)]
+        begun = [option for option in TABLE if option.name.startswith(name) or option.alias.startswith(name)]
         for found in ([option for option in begun if option.source != "ours"], begun):
             if len(found) == 1:
                 return found[0]
@@ -228,7 +229,7 @@ def resolve_values(
 def _resolve_value(
     option: Option, flags: Mapping[str, str], environ: Mapping[str, str], detected: DetectedValue | None
 ) -> Value:
-    candidates = [(option.flag, flags.get(option.name)), *((name, environ.get(name)) for name in option.variables)]
+    candidates = [(option.flag, flags.get(option.name)), *((name, environ.get(name)) for name in option.all_variables)]
     for origin, text in candidates:
         if text is None or (text == "" and option.kind == "text"):
             continue

@@ -24,7 +24,9 @@ class Option(NamedTuple):
     `kind`: how the value is written: text; a flag (in a variable 0 or 1); a count (a whole number); seconds; or
     "ask" for -h and --version, which have no variable. `state`: "no effect" options are accepted with a remark.
     `source`: whose name it is; torchrun's come first when a prefix is completed, and have a PET_ variable, but for
-    two that torchrun reads from none. `last_variable`: one more, outside both families, that is read last.
+    two that torchrun reads from none. `last_variable`: one more, outside both families, that is read last. `alias`: its
+    name in earlier versions, which no help shows: of the two flags the last one counts, as of any flag that is
+    repeated; of the two variables the one of `name`.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Option(NamedTuple):
     short: str = ""
     source: OptionSource = "torchrun"
     last_variable: str = ""
+    alias: str = ""
 
     @property
     def flag(self) -> str:
@@ -50,12 +53,18 @@ class Option(NamedTuple):
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """The variables that set it, strongest first."""
+        """The variables that set it and are shown, strongest first."""
         if self.kind == "ask":
             return ()
         suffix = self.name.replace("-", "_").upper()
         pet = f"PET_{suffix}" if self.source == "torchrun" else ""
         return tuple(filter(None, (f"LAUNCHER_{suffix}", pet, self.last_variable)))
+
+    @property
+    def all_variables(self) -> tuple[str, ...]:
+        """The same, and behind them that of the alias."""
+        alias = (f"LAUNCHER_{self.alias.replace('-', '_').upper()}",) if self.alias else ()
+        return (*self.variables, *alias)
 
     @property
     def takes_value(self) -> bool:
@@ -111,8 +120,8 @@ TABLE: tuple[Option, ...] = (
 
     Option("traffic", "text", "AXIS=WEIGHT[:KIND],...", "tp=100,cp=30,ep=20,dp=10,pp=3", "Bytes a rank sends along an "
            "axis, in proportion; A+B is one group over both. KIND is ring, line or all.", "placement", source="ours"),
-    Option("tolls", "text", "LEVEL=TOLL,...", "host=1, then 2, 4, 8, ...",
-           "Cost of leaving a domain of a level.", "placement", source="ours"),
+    Option("level-costs", "text", "LEVEL=COST,...", "host=1, then 2, 4, 8, ...",
+           "Cost of leaving a domain of a level.", "placement", source="ours", alias="tolls"),
     Option("unit", "count", "N", "inner axes that fit a node", "Consecutive ranks that stay on one node.",
            "placement", source="ours"),
     Option("within", "text", "AXIS=LEVEL,...", "", "Every group of the axis stays inside one domain of the level; "
@@ -245,7 +254,8 @@ TABLE: tuple[Option, ...] = (
 # fmt: on
 
 # What `demand` reads, against the mesh and the network's levels.
-PLACEMENT_OPTIONS = ("traffic", "unit", "within", "whole", "tolls", "elastic", "dp-min", "dp-max", "move-cost")
+PLACEMENT_OPTIONS = ("traffic", "unit", "within", "whole", "level-costs", "elastic", "dp-min", "dp-max", "move-cost")
 
 BY_NAME = {option.name: option for option in TABLE}
+BY_ALIAS = {option.alias: option for option in TABLE if option.alias}
 BY_SHORT = {option.short: option for option in TABLE if option.short}

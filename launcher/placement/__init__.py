@@ -51,10 +51,10 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """What makes one valid plan better than another: its traffic times its tolls, and what moves.
+    """What makes one valid plan better than another: its traffic times the level costs, and what moves.
 
-    `traffic` None: what is usual for the names of the axes. `tolls`: level or "host" -> cost of a hop that leaves a
-    domain of it; a level that is not named has its usual toll. `move_cost`: of a rank whose coordinates move to
+    `traffic` None: what is usual for the names of the axes. `level_costs`: level or "host" -> cost of a hop that leaves
+    a domain of it; a level that is not named has its usual cost. `move_cost`: of a rank whose coordinates move to
     another node; None: moving all ranks is worth 5 % of the plan's cost.
     """
 
@@ -81,7 +81,7 @@ class Plan:
     """Slot <-> rank for a round.
 
     `ranks`: node id -> its ranks, one per used slot in slot order; `spares`: nodes left out, in the order in
-    which they would be taken; `moved`: how many ranks' coordinates were on another node before. `cost`: tolls
+    which they would be taken; `moved`: how many ranks' coordinates were on another node before. `cost`: level costs
     times traffic, called J; `lower_bound`: what no plan of this world can go below. `unusable`: of the spares those
     whose domain cannot be used as a whole, with the reason.
     """

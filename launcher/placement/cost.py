@@ -1,7 +1,7 @@
 """What a plan costs: J, exactly.
 
-A hop pays the toll of every level at which its two ends lie in different domains. Summed up the other way round,
-that is: for every level its toll times the traffic that leaves that level's domains. This module computes the
+A hop pays the cost of every level at which its two ends lie in different domains. Summed up the other way round,
+that is: for every level its cost times the traffic that leaves that level's domains. This module computes the
 second form, which is also what the lower bound and the explanation to users are made of.
 """
 
@@ -34,9 +34,9 @@ def sum_leaving_traffic(traffic: Traffic, labels: Labels) -> list[int]:
 
 
 def compute_cost(traffic: Traffic, labels: Sequence[Labels]) -> int:
-    """Scaled J of a layout. `labels`: per level, outermost first, the host's last, as many as there are tolls."""
+    """Scaled J of a layout. `labels`: per level, outermost first, the host's last, as many as there are level costs."""
     return sum(
-        toll * sum(sum_leaving_traffic(traffic, level))
-        for toll, level in zip(traffic.level_costs, labels, strict=True)
-        if toll
+        level_cost * sum(sum_leaving_traffic(traffic, level))
+        for level_cost, level in zip(traffic.level_costs, labels, strict=True)
+        if level_cost
     )

@@ -1,7 +1,7 @@
 """Why a plan costs what it costs: J taken apart by level and communicator, and other orders to compare it with.
 
 The picture: stand at the edge of every leaf, pod and host and count what goes out. Per level that is a number for
-each axis; times the level's toll, and summed up, they are J to the last digit. The domain that most leaves is the
+each axis; times the level's cost, and summed up, they are J to the last digit. The domain that most leaves is the
 first to look at when the network is slow, and the group that is spread widest feels it most.
 
 The other orders are what a job gets without a planner: the same number of ranks on the first nodes in the order in
@@ -178,7 +178,7 @@ def _explain_levels(view: _ExplainContext, holders: Holders, block_size: int) ->
     talk = view.make_traffic(block_size)
     scale = talk.scale // view.level_cost_scale  # of weights alone
     found: list[LevelTraffic] = []
-    for index, (name, toll, labels) in enumerate(
+    for index, (name, level_cost, labels) in enumerate(
         zip(view.levels, talk.level_costs, view.make_labels(holders, block_size), strict=True)
     ):
         domain_count = int(view.domains[index].max()) + 1
@@ -196,7 +196,7 @@ def _explain_levels(view: _ExplainContext, holders: Holders, block_size: int) ->
         found.append(
             LevelTraffic(
                 name=name,
-                level_cost=Fraction(toll, view.level_cost_scale),
+                level_cost=Fraction(level_cost, view.level_cost_scale),
                 leaving=tuple(Fraction(leaving[one], scale) for one in view.communicators),
                 spreads=tuple(
                     _measure_group_spread(one.axes, labels, talk.grid, view.axes) for one in view.communicators
@@ -262,9 +262,9 @@ def _compute_baselines(view: _ExplainContext, block_size: int, limits: Limits) -
 
 def _compute_cost(view: _ExplainContext, traffic: Traffic, labels: Sequence[Labels]) -> Fraction:
     total = 0
-    for toll, level, domains in zip(traffic.level_costs, labels, view.domains, strict=True):
-        for part in _list_parts(traffic) if toll else ():
-            total += toll * part.weight * (int(_count_ends(part, level, int(domains.max()) + 1).sum()) // 2)
+    for level_cost, level, domains in zip(traffic.level_costs, labels, view.domains, strict=True):
+        for part in _list_parts(traffic) if level_cost else ():
+            total += level_cost * part.weight * (int(_count_ends(part, level, int(domains.max()) + 1).sum()) // 2)
     return Fraction(total, traffic.scale)
 
 

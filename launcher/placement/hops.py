@@ -53,8 +53,8 @@ class Exchange(NamedTuple):
 class Traffic:
     """All that units send. `grid`: units along each axis of the mesh, whose product is `unit_count`.
 
-    `tolls`: scaled, of each level from the outermost, the host's last. A cost in scaled numbers divided by `scale`
-    is J in the user's numbers.
+    `level_costs`: scaled, of each level from the outermost, the host's last. A cost in scaled numbers divided by
+    `scale` is J in the user's numbers.
     """
 
     grid: tuple[int, ...]
@@ -84,7 +84,7 @@ def make_traffic(
 ) -> Traffic:
     """The traffic of a mesh of `shape` with these axes, in units of `unit` ranks.
 
-    `tolls`: per level, outermost first, the host's last. Raises ValueError if a unit is no box.
+    `level_costs`: per level, outermost first, the host's last. Raises ValueError if a unit is no box.
     """
     sides = compute_box(shape, block_size)
     if sides is None:
@@ -93,7 +93,7 @@ def make_traffic(
     position = {name: index for index, name in enumerate(axes)}
     talking = [one for one in communicators if one.weight > 0]
     weights, weight_scale = scale_to_integers([one.weight for one in talking])
-    whole_tolls, toll_scale = scale_to_integers(level_costs)
+    whole_costs, cost_scale = scale_to_integers(level_costs)
     sizes = [math.prod(shape[position[axis]] for axis in one.axes) for one in talking]
     shares = math.lcm(
         1, *(size - 1 for size, one in zip(sizes, talking, strict=True) if one.kind == "all" and size > 1)
@@ -120,8 +120,8 @@ def make_traffic(
         block_size=block_size,
         hops=tuple(hops),
         exchanges=tuple(exchanges),
-        level_costs=whole_tolls,
-        scale=weight_scale * toll_scale * shares,
+        level_costs=whole_costs,
+        scale=weight_scale * cost_scale * shares,
     )
 
 

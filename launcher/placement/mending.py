@@ -50,8 +50,8 @@ def repair(problem: Problem, layout: Layout, held: Layout, factor: int, price: i
 def compute_exchange_costs(problem: Problem, layout: Layout, block: int) -> Numbers:
     """For every other unit: how J changes if it and `unit` exchange their items, of which each holds one unit."""
     change = np.zeros(len(layout), dtype=np.int64)
-    for toll, labels in zip(problem.traffic.level_costs, problem.labels, strict=True):
-        if not toll:
+    for level_cost, labels in zip(problem.traffic.level_costs, problem.labels, strict=True):
+        if not level_cost:
             continue
         place = labels[layout].astype(np.int64)
         is_away = place != place[block]
@@ -61,7 +61,7 @@ def compute_exchange_costs(problem: Problem, layout: Layout, block: int) -> Numb
             there = np.bincount(place[partners], minlength=int(place.max()) + 1)
             going = len(partners) - there[place] - np.count_nonzero(is_away[partners])
             np.add.at(going, partners, 2 * is_away[partners])
-            change += toll * weight * (coming + going)
+            change += level_cost * weight * (coming + going)
     change[block] = 0
     return change
 

@@ -46,9 +46,9 @@ def choose_without_search(
     if limits.within or not limits.is_contiguous:
         return None
     rooms = [item.room for item in world.items]
-    tolls = resolve_level_costs(tree.levels, costs.level_costs)
-    is_free = not any(tolls) or not any(one.weight for one in costs.traffic or make_default_traffic(mesh))
-    cost = (0, 1) if is_free else _compute_flat_cost(world, tree, mesh, costs, tolls)
+    level_costs = resolve_level_costs(tree.levels, costs.level_costs)
+    is_free = not any(level_costs) or not any(one.weight for one in costs.traffic or make_default_traffic(mesh))
+    cost = (0, 1) if is_free else _compute_flat_cost(world, tree, mesh, costs, level_costs)
     if cost is None:
         return None
     pick = make_first_fit(rooms)
@@ -69,15 +69,15 @@ def choose_without_search(
 def _compute_flat_cost(
     world: LargestWorld, tree: Tree, mesh: Mesh, costs: Costs, level_costs: Sequence[int | float]
 ) -> tuple[int, int] | None:
-    """J where only hosts have a toll, all are alike and full, and what one holds is a box; None anywhere else.
+    """J where only leaving a host costs, all are alike and full, and what one holds is a box; None anywhere else.
 
     As a numerator and a denominator.
     """
     from fractions import Fraction  # not needed on one node, where it would be a part of the time to start
 
     positions = [item.position for item in world.items]
-    for toll, level in zip(level_costs, tree.domains, strict=False):
-        if toll and any(level[position] != level[positions[0]] for position in positions):
+    for level_cost, level in zip(level_costs, tree.domains, strict=False):
+        if level_cost and any(level[position] != level[positions[0]] for position in positions):
             return None
     room = world.items[0].room
     shape = mesh.resolve_shape(world.size)

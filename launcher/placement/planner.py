@@ -93,7 +93,7 @@ def _assign_ranks(world: LargestWorld, runs: Sequence[BlockRun]) -> dict[str, tu
 def _list_spares(world: LargestWorld, tree: Tree, costs: Costs, runs: Sequence[BlockRun]) -> list[Node]:
     """Nodes that could hold ranks and hold none: those that can take an active item's place first, nearest first.
 
-    Near is what has little toll to pay to all who are active.
+    Near is what pays little for hops to all who are active.
     """
     active: dict[int, int] = {}
     for run in runs:
@@ -101,18 +101,18 @@ def _list_spares(world: LargestWorld, tree: Tree, costs: Costs, runs: Sequence[B
     spare = [index for index in range(len(world.items)) if index not in active]
     if not spare:
         return []
-    tolls, _ = scale_to_integers(resolve_level_costs(tree.levels, costs.level_costs))
-    toll_sums = dict.fromkeys(spare, 0)
-    for toll, level in zip(tolls, tree.domains, strict=False):
+    level_costs, _ = scale_to_integers(resolve_level_costs(tree.levels, costs.level_costs))
+    cost_sums = dict.fromkeys(spare, 0)
+    for level_cost, level in zip(level_costs, tree.domains, strict=False):
         inside: dict[int, int] = {}
-        for index, length in active.items() if toll else ():
+        for index, length in active.items() if level_cost else ():
             domain = level[world.items[index].position]
             inside[domain] = inside.get(domain, 0) + length
         for index in spare:
-            toll_sums[index] -= toll * inside.get(level[world.items[index].position], 0)
+            cost_sums[index] -= level_cost * inside.get(level[world.items[index].position], 0)
     lengths = sorted(active.values())
     usual_length = lengths[len(lengths) // 2]
-    spare.sort(key=lambda index: (world.items[index].room < usual_length, toll_sums[index], index))
+    spare.sort(key=lambda index: (world.items[index].room < usual_length, cost_sums[index], index))
     return [node for index in spare for node in world.items[index].nodes]
 
 

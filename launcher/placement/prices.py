@@ -1,7 +1,7 @@
 """What it would cost to fill a hole with each of the free items, exactly.
 
 When a node is lost and everybody else stays, the ranks it held have to go somewhere. Whoever takes them pays, for all
-their traffic with ranks that have a place, the tolls of the levels on the way. Near is usually cheap, but near to whom
+their traffic with ranks that have a place, the costs of the levels on the way. Near is usually cheap, but near to whom
 is what the traffic says: a stage's tensor-parallel half matters more than its pipeline neighbour.
 """
 
@@ -69,11 +69,11 @@ class Prices:
         partners = np.array(list(found), dtype=np.int64)
         weights = list(found.values())
         price = np.zeros(len(items), dtype=np.int64)
-        for toll, labels in zip(self._problem.traffic.level_costs, self._problem.labels, strict=True):
-            if toll:
+        for level_cost, labels in zip(self._problem.traffic.level_costs, self._problem.labels, strict=True):
+            if level_cost:
                 inside = np.zeros(len(labels), dtype=np.int64)
                 np.add.at(inside, labels[partners], weights)
-                price += toll * (sum(weights) - inside[labels[items]])
+                price += level_cost * (sum(weights) - inside[labels[items]])
         return price
 
     def _find_allowed(self, start: int, items: NDArray[np.int64]) -> NDArray[np.bool_]:

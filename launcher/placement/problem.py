@@ -40,7 +40,7 @@ class Problem:
     """Which layouts are valid, and what they cost.
 
     `capacity[item]`: most units it holds. `labels[level][item]`: the item's domain, numbered from 0 within its
-    level in the order of the items; levels as in `traffic.tolls`, outermost first, the host's last; a domain lies
+    level in the order of the items; levels as in `traffic.level_costs`, outermost first, the host's last; a domain lies
     inside one of the level before. `is_contiguous`: the units of an item are consecutive. `active_min` and
     `active_max` bound how many items hold units. An item need not be filled.
     """

@@ -1,7 +1,7 @@
 """The cluster that a plan is made for: its nodes, and what its file wishes.
 
 A file holds nodes and, if its author likes, everything that can also be said on the command line: mesh, traffic,
-tolls, rules. Those wishes are turned into the very texts that the flags take, so there is one set of rules for
+level costs, rules. Those wishes are turned into the very texts that the flags take, so there is one set of rules for
 them, in launcher.roster.demand, and a flag takes the place of a text. Here only the shape of the file is checked, and
 the nodes. The page on the format is docs/reference/cluster-file.md.
 """

@@ -68,17 +68,17 @@ def summarize_traffic(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Lim
     """What the plan's traffic costs, and where it goes."""
     wood = build_tree(nodes, limits.levels)
     levels = (*wood.levels, HOST)
-    tolls = resolve_level_costs(wood.levels, costs.level_costs)
+    level_costs = resolve_level_costs(wood.levels, costs.level_costs)
     communicators = make_default_traffic(mesh) if costs.traffic is None else costs.traffic
     unit = _find_block_size(plan)
-    sent = make_traffic(plan.shape, [axis.name for axis in mesh.axes], unit, communicators, tolls)
+    sent = make_traffic(plan.shape, [axis.name for axis in mesh.axes], unit, communicators, level_costs)
     domains = [np.array(level, dtype=np.int32) for level in (*wood.domains, range(len(wood.nodes)))]
     holder = _find_holders(plan, wood, unit)
     labels = [level[holder] for level in domains]
     level = _choose_level(labels)
     names, outer, drawn = _list_used_domains(wood, level, labels)
     by_level = [sum_leaving_traffic(sent, each) for each in labels]
-    one = scale_to_integers(tolls)[1] / sent.scale  # from scaled weights to the user's
+    one = scale_to_integers(level_costs)[1] / sent.scale  # from scaled weights to the user's
     every: list[Hops | Exchange] = [*sent.hops, *sent.exchanges]
     flows = []
     for communicator in communicators:
@@ -93,7 +93,7 @@ def summarize_traffic(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Lim
             Flow(
                 communicator=communicator,
                 leaving=left,
-                cost=sum(toll * amount for toll, amount in zip(tolls, left, strict=True)),
+                cost=sum(cost * amount for cost, amount in zip(level_costs, left, strict=True)),
                 crossing_count=crossing_count,
                 group_count=group_count,
                 arcs=arcs,
@@ -101,7 +101,7 @@ def summarize_traffic(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Lim
         )
     flows.sort(key=lambda flow: (-flow.cost, -flow.communicator.weight, flow.communicator.name))
     return TrafficSummary(
-        levels=levels, level_costs=tolls, level=level, names=names, outer_names=outer, flows=tuple(flows)
+        levels=levels, level_costs=level_costs, level=level, names=names, outer_names=outer, flows=tuple(flows)
     )
 
 

@@ -137,10 +137,10 @@ def _render_table(traffic: TrafficSummary) -> str:
         ]
         for flow in traffic.flows
     ]
-    rows.append(["toll", *(format_number(toll) for toll in traffic.level_costs), ""])
+    rows.append(["level cost", *(format_number(cost) for cost in traffic.level_costs), ""])
     head = "".join(f"<th scope=col>{escape_text(each)}</th>" for each in heads)
     body = "".join("<tr>" + "".join(f"<td>{escape_text(each)}</td>" for each in row) + "</tr>" for row in rows)
-    said = "Cost is the traffic that leaves the domains of a level, times the level's toll, summed over the levels."
+    said = "Cost is the traffic that leaves the domains of a level, times the level's cost, summed over the levels."
     table = f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
     return f"<h2>Traffic and cost by axis</h2><p>{said}</p>{table}\n"
 

@@ -1,7 +1,7 @@
 """What a cluster file wishes, as the texts that the flags of the command line take.
 
 The file says it in keys and values, `"leave_cost": {"leaf": 2, "host": 1}`, the command line in words,
-`--tolls leaf=2,host=1`. What a text means and whether it can be is decided in launcher.roster.demand for both.
+`--level-costs leaf=2,host=1`. What a text means and whether it can be is decided in launcher.roster.demand for both.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _format_communicators(value: Any, where: str) -> str:
 _FORMATTERS = {
     "mesh": ("mesh", _format_mesh),
     "comms": ("traffic", _format_communicators),
-    "leave_cost": ("tolls", _format_pairs),
+    "leave_cost": ("level-costs", _format_pairs),
     "within": ("within", _format_pairs),
     "whole": ("whole", _format_whole),
     "unit": ("unit", _format_scalar),

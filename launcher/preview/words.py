@@ -154,7 +154,7 @@ def _format_traffic(explanation: Explanation) -> str:
         name = f"  {one.name} {one.kind}, weight {format_number(one.weight)}"
         cost = sum((level.level_cost * level.leaving[index] for level in levels), Fraction(0))
         rows.append([name, *(format_number(level.leaving[index]) for level in levels), format_number(cost)])
-    rows.append(["times the toll", *(format_number(level.level_cost) for level in levels), ""])
+    rows.append(["times the level cost", *(format_number(level.level_cost) for level in levels), ""])
     rows.append(["share of J", *(format_number(level.cost) for level in levels), format_number(explanation.cost)])
     rows.append(["widest group touches", *("" for _ in levels), ""])
     for index, one in enumerate(explanation.communicators):

@@ -2,7 +2,7 @@
 
 The same options mean the same to a job and to `meshctl plan`. Each text is checked against the mesh whose axes it
 names and against the levels of the network. "host" is a level of every network; the names of the others come
-with the nodes. Where none are known yet, no domain can be asked for by name. Only a toll may be given for any
+with the nodes. Where none are known yet, no domain can be asked for by name. Only a cost may be given for any
 level, since one that is nowhere left costs nothing.
 
 Limits and Costs can be written as options again, in one way only, so that the nodes of a job can compare what
@@ -76,7 +76,7 @@ def parse_limits_and_costs(
     )
     costs = Costs(
         traffic=read("traffic", lambda text: _parse_traffic(text, mesh)),
-        level_costs=read("tolls", lambda text: _parse_level_costs(text, levels)) or {},
+        level_costs=read("level-costs", lambda text: _parse_level_costs(text, levels)) or {},
         move_cost=read("move-cost", lambda text: _parse_number(text, "move-cost")),
     )
     return limits, costs
@@ -96,7 +96,8 @@ def format_options(limits: Limits, costs: Costs) -> str:
     if costs.traffic is not None:
         words.append("--traffic " + ",".join(f"{one.name}={one.weight}:{one.kind}" for one in costs.traffic))
     if costs.level_costs:
-        words.append("--tolls " + ",".join(f"{level}={toll}" for level, toll in sorted(costs.level_costs.items())))
+        # Agents compare this text, also those of a version that knows no other name.
+        words.append("--tolls " + ",".join(f"{level}={cost}" for level, cost in sorted(costs.level_costs.items())))
     if costs.move_cost is not None:
         words.append(f"--move-cost {costs.move_cost}")
     return " ".join(words)
@@ -178,11 +179,11 @@ def _parse_all_or_nothing(text: str, levels: Sequence[str], nodes: Sequence[Node
 
 
 def _parse_level_costs(text: str, levels: Sequence[str]) -> dict[str, int | float]:
-    what = f"tolls {text!r}"
-    tolls = _parse_pairs(text, what, "LEVEL=TOLL", "--tolls leaf=2,host=1")
-    for level in tolls if levels else ():
+    what = f"level-costs {text!r}"
+    pairs = _parse_pairs(text, what, "LEVEL=COST", "--level-costs leaf=2,host=1")
+    for level in pairs if levels else ():
         _require_level(level, what, (*levels, HOST))
-    return {level: _parse_number(toll, f"{what}: the toll of {level}") for level, toll in tolls.items()}
+    return {level: _parse_number(cost, f"{what}: the cost of {level}") for level, cost in pairs.items()}
 
 
 def _parse_traffic(text: str, mesh: Mesh) -> tuple[Communicator, ...]:

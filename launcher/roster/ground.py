@@ -90,9 +90,9 @@ def check_levels(limits: Limits) -> str:
 
 
 def check_level_costs(costs: Costs, topology: Topology) -> tuple[str, ...]:
-    """A remark on tolls of levels that no node has."""
+    """A remark on level costs of levels that no node has."""
     absent = [level for level in costs.level_costs if level not in (*topology.levels, HOST)]
-    return (f"--tolls: nobody pays for {join_names(absent)}: no node says where it is there",) if absent else ()
+    return (f"--level-costs: nobody pays for {join_names(absent)}: no node says where it is there",) if absent else ()
 
 
 def _select_levels(lists: Mapping[tuple[str, ...], int]) -> tuple[dict[tuple[str, ...], int], list[str]]:

@@ -28,7 +28,7 @@ def job(place: Path, *words: str, workers: int = 4, **environ: str) -> Outcome:
 
 def test_a_job_runs_with_all_of_them_and_its_workers_know_their_places(place: Path) -> None:
     outcome = job(
-        place, "--traffic", "tp=100,dp=10:ring", "--unit", "2", "--within", "tp=host", "--tolls", "host=1.5",
+        place, "--traffic", "tp=100,dp=10:ring", "--unit", "2", "--within", "tp=host", "--level-costs", "host=1.5",
         "--dp-min", "1", "--move-cost", "0.1", LAUNCHER_DP_MAX="2",
     )  # fmt: skip
     assert outcome.code == 0, outcome.err

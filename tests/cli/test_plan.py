@@ -41,7 +41,7 @@ traffic that leaves a   leaf   host      J
   pp line, weight 3      504    504  1,512
   dp ring, weight 10       0  2,240  2,240
   tp ring, weight 100      0      0      0
-times the toll             2      1
+times the level cost       2      1
 share of J             1,008  2,744  3,752
 widest group touches
   pp                       4      4
@@ -85,11 +85,11 @@ def test_one_node_of_32_lost_is_told_in_words() -> None:
 
 
 def test_31_of_32_nodes_make_28_in_use_with_seven_on_every_leaf(tmp_path: Path) -> None:
-    answer = answer_of(cluster_of_31(tmp_path / "c.json"), "--tolls", "host=0")
+    answer = answer_of(cluster_of_31(tmp_path / "c.json"), "--level-costs", "host=0")
     assert answer["dims"] == [4, 7, 8]
     assert (len(answer["plan"]), len(answer["spares"])) == (28, 3)
     assert (answer["J"], answer["lower_bound"], answer["moved"]) == (1008, 1008, 0)
-    outcome = run("meshctl", "plan", str(tmp_path / "c.json"), "--tolls", "host=0")
+    outcome = run("meshctl", "plan", str(tmp_path / "c.json"), "--level-costs", "host=0")
     assert "every leaf keeps 7 active" in outcome.out
     assert "path order  1,552  54.0 % more" in outcome.out
 
@@ -116,7 +116,11 @@ def test_a_flag_wins_over_the_file(tmp_path: Path) -> None:
     assert answer_of(cluster, "--dp-max", "6")["dims"] == [4, 6, 8]
     assert answer_of(cluster, "--elastic", "1:2")["dims"] == [4, 2, 8]
     assert answer_of(cluster, "--nnodes", "1:9")["dims"] == [4, 2, 8]
+    assert answer_of(cluster, "--level-costs", "leaf=0,host=0")["J"] == 0
+    # The option's name in earlier versions; of both the last counts.
     assert answer_of(cluster, "--tolls", "leaf=0,host=0")["J"] == 0
+    assert answer_of(cluster, "--tolls", "leaf=2", "--level-costs", "leaf=0,host=0")["J"] == 0
+    assert answer_of(cluster, "--level-costs", "leaf=0,host=0", "--tolls", "leaf=2")["J"] > 0
 
 
 def test_yaml_json_and_stdin_give_the_same_answer(tmp_path: Path) -> None:
@@ -208,7 +212,7 @@ FILES = {
         (["."], "file '.' cannot be read: Is a directory", None),
         (["twins.json"], "twins.json: the id a stands twice, at nodes 1 and 2", None),
         (["minus.json"], "minus.json: node a: devices is -8, not a whole number from 1 to 1024", None),
-        (["nan.json"], "nan.json: tolls 'host=nan': the toll of host is 'nan', not a number from 0 to 1e9", None),
+        (["nan.json"], "nan.json: level-costs 'host=nan': the cost of host is 'nan', not a number from 0 to 1e9", None),
         (["ragged.json"], "ragged.json: node a has a path of 1 entry, the levels are 2 (pod, leaf)", "write null"),
         (["weight.json"], "weight.json: traffic 'dp=-1': the weight of dp is '-1', not a number from 0 to 1e9", None),
         (["within.json"], "within.json: within 'dp=rack': no level 'rack' is known", None),
@@ -234,7 +238,7 @@ FILES = {
         (["dgx:4x8", "--join", "h2"], "--join: 'h2' is there already", "give the new node an id of its own"),
         (["dgx:4x8", "--mesh", "tp=0"], "mesh 'tp=0': the size of tp is '0', neither a positive number nor *", None),
         (["dgx:4x8", "--whole", "slice:4"], "whole 'slice:4': no level 'slice' is known", None),
-        (["dgx:4x8", "--tolls", "host=-1"], "tolls 'host=-1': the toll of host is '-1', not a number from 0", None),
+        (["dgx:4x8", "--level-costs", "host=-1"], "level-costs 'host=-1': the cost of host is '-1', not a", None),
         (["dgx:4x8", "--traffic", "dp=nan"], "traffic 'dp=nan': the weight of dp is 'nan', not a number", None),
         (["dgx:4x8", "--unit", "0"], "unit '0' is not a whole number from 1", None),
         (["dgx:4x8", "--nnodes", "4:2"], "nnodes '4:2': the least, 4, is more than the most, 2", None),

@@ -41,7 +41,7 @@ def test_ranks_follow_the_leaves_and_a_node_that_comes_back_keeps_its_own(tmp_pa
         N3: ("--locality-file", str(places)),
         N4: ("--locality-file", str(places)),
     }
-    job = ("--nnodes=4", "--mesh=dp=2,tp=2", "--within=tp=leaf", "--tolls=leaf=2", "--max-restarts=3")
+    job = ("--nnodes=4", "--mesh=dp=2,tp=2", "--within=tp=leaf", "--level-costs=leaf=2", "--max-restarts=3")
     with Cluster(tmp_path, *ONE, *job, etcd=etcd) as cluster:
         for host in (N4, N1, N2, N3):  # in no good order, and the first two are on different leaves
             cluster.start(host, options=ways[host])

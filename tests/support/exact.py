@@ -183,11 +183,11 @@ class Model:
 
     def cost(self) -> cp_model.LinearExpr:
         """J in scaled numbers."""
-        tolls = self.problem.traffic.level_costs
+        level_costs = self.problem.traffic.level_costs
         on_a_node = sum(self.pairs.get((u, u + 1), 0) * pair for u, pair in enumerate(self.together))
-        outer = tolls[:-1] if len(self.problem.labels) > 1 else (0,)
-        found = tolls[-1] * (self.total - on_a_node)
-        return found + sum(toll * (self.total - inside) for toll, inside in zip(outer, self.inside, strict=True))
+        outer = level_costs[:-1] if len(self.problem.labels) > 1 else (0,)
+        found = level_costs[-1] * (self.total - on_a_node)
+        return found + sum(cost * (self.total - inside) for cost, inside in zip(outer, self.inside, strict=True))
 
     def layout(self, solver: cp_model.CpSolver) -> Layout:
         """Units to items, from the leaves they are in."""

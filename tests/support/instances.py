@@ -43,7 +43,7 @@ class Instance:
     mesh: str
     shape: tuple[int, ...]
     traffic: str = ""
-    tolls: Mapping[str, int] = field(default_factory=dict)
+    level_costs: Mapping[str, int] = field(default_factory=dict)
     within: Mapping[str, str] = field(default_factory=dict)
     optimum: int | None = None
     layout: tuple[int, ...] = ()
@@ -64,7 +64,7 @@ class Instance:
         return (
             mesh,
             limits,
-            Costs(traffic=parse_traffic(self.traffic, mesh) if self.traffic else None, level_costs=self.tolls),
+            Costs(traffic=parse_traffic(self.traffic, mesh) if self.traffic else None, level_costs=self.level_costs),
         )
 
     def problem(self) -> Problem:
@@ -116,13 +116,13 @@ def make(number: int) -> Instance | None:
     if name == "within":
         axis = next(axis for axis in ("cp", "ep", "tp") if f"{axis}=" in mesh)
         within = {axis: chance.choice(levels[1:])}
-    tolls = {}
+    level_costs = {}
     if chance.random() < 0.5:
-        tolls = dict(zip(levels, sorted((chance.randint(1, 9) for _ in levels), reverse=True), strict=True))
-        tolls[HOST] = chance.randint(0, 1 + is_host_level)
+        level_costs = dict(zip(levels, sorted((chance.randint(1, 9) for _ in levels), reverse=True), strict=True))
+        level_costs[HOST] = chance.randint(0, 1 + is_host_level)
     found = Instance(
-        name=f"{name}-{number}", levels=levels, leaves=leaves, mesh=mesh, shape=(), traffic=load, tolls=tolls,
-        within=within,
+        name=f"{name}-{number}", levels=levels, leaves=leaves, mesh=mesh, shape=(), traffic=load,
+        level_costs=level_costs, within=within,
     )  # fmt: skip
     shape = _largest(found)
     if shape is None or int(np.prod(shape)) <= max(sum(sizes) for sizes in leaves.values()):

@@ -42,7 +42,7 @@ nodes:
     assert found.levels == ("pod", "leaf")
     assert found.nodes[0].path == ("p0", None)
     assert (found.nodes[0].slot_count, found.nodes[0].address, found.nodes[0].index) == (8, "10.0.0.1", 0)
-    assert found.options == {"tolls": "pod=4,host=0.5"}
+    assert found.options == {"level-costs": "pod=4,host=0.5"}
 
 
 def test_every_key_becomes_the_text_of_its_flag() -> None:

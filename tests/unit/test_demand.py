@@ -44,7 +44,7 @@ def test_every_option_arrives_where_it_belongs() -> None:
             "unit": "8",
             "within": "tp=host, dp=pod",
             "whole": "leaf:4",
-            "tolls": "leaf=2,pod=4.5,host=0",
+            "level-costs": "leaf=2,pod=4.5,host=0",
             "elastic": "2:64",
             "move-cost": "0.1",
         }
@@ -100,10 +100,18 @@ NUMBER = "not a whole number from 1 to 999999999"
         ({"unit": "9999999999"}, f"unit '9999999999' is {NUMBER}", None),
         ({"move-cost": "-1"}, "move-cost is '-1', not a number from 0 to 1e9", None),
         ({"move-cost": "inf"}, "move-cost is 'inf', not a number from 0 to 1e9", None),
-        ({"tolls": "leaf"}, "tolls 'leaf': 'leaf' is not LEVEL=TOLL", "write it like --tolls leaf=2,host=1"),
-        ({"tolls": "leaf=nan"}, "tolls 'leaf=nan': the toll of leaf is 'nan', not a number from 0 to 1e9", None),
-        ({"tolls": "leaf=1,leaf=2"}, "tolls 'leaf=1,leaf=2' names leaf twice", None),
-        ({"tolls": "rack=1"}, "tolls 'rack=1': no level 'rack' is known", "known here: pod, leaf, host"),
+        (
+            {"level-costs": "leaf"},
+            "level-costs 'leaf': 'leaf' is not LEVEL=COST",
+            "write it like --level-costs leaf=2,host=1",
+        ),
+        (
+            {"level-costs": "leaf=nan"},
+            "level-costs 'leaf=nan': the cost of leaf is 'nan', not a number from 0 to 1e9",
+            None,
+        ),
+        ({"level-costs": "leaf=1,leaf=2"}, "level-costs 'leaf=1,leaf=2' names leaf twice", None),
+        ({"level-costs": "rack=1"}, "level-costs 'rack=1': no level 'rack' is known", "known here: pod, leaf, host"),
         ({"within": "tp"}, "within 'tp': 'tp' is not AXIS=LEVEL", "write it like --within tp=host"),
         ({"within": "ep=leaf"}, f"within 'ep=leaf': mesh {MESH} has no axis 'ep'", "its axes are pp, dp, tp"),
         ({"within": "tp=nvl"}, "within 'tp=nvl': no level 'nvl' is known", "known here: pod, leaf, host"),
@@ -134,8 +142,8 @@ def test_bounds_need_an_axis_that_they_bound() -> None:
     )
 
 
-def test_where_no_level_is_known_only_the_host_and_any_toll_can_be_named() -> None:
-    limits, costs = ask({"within": "tp=host", "tolls": "leaf=2,host=1"}, levels=())
+def test_where_no_level_is_known_only_the_host_and_any_level_cost_can_be_named() -> None:
+    limits, costs = ask({"within": "tp=host", "level-costs": "leaf=2,host=1"}, levels=())
     assert (limits.within, costs.level_costs) == ({"tp": "host"}, {"leaf": 2, "host": 1})
     assert refusal({"within": "dp=leaf"}, levels=()) == (
         "within 'dp=leaf': no level 'leaf' is known",
@@ -181,7 +189,7 @@ def texts(draw: st.DrawFn) -> dict[str, str]:
         "within": chosen(("pp", "dp", "tp"), st.sampled_from((*LEVELS, "host"))),
         "whole": f"leaf:{draw(COUNTS)}",
         "traffic": chosen(("pp", "dp", "tp", "tp+dp"), weights),
-        "tolls": chosen((*LEVELS, "host"), DECIMALS),
+        "level-costs": chosen((*LEVELS, "host"), DECIMALS),
         "move-cost": str(draw(DECIMALS)),
     }
     return {name: every[name] for name in draw(st.lists(st.sampled_from(sorted(every)), unique=True))}
@@ -204,9 +212,14 @@ def test_the_mesh_that_nodes_compare_can_be_written_and_read_again(sizes: list[i
 
 
 def test_the_same_wishes_in_other_words_are_written_alike() -> None:
-    one = ask({"traffic": "tp=100,dp=5", "within": "tp=host,dp=leaf", "tolls": "leaf=2,host=1", "elastic": ":4"})
+    one = ask({"traffic": "tp=100,dp=5", "within": "tp=host,dp=leaf", "level-costs": "leaf=2,host=1", "elastic": ":4"})
     other = ask(
-        {"traffic": "dp=5:ring, tp=100.0", "within": "dp=leaf, tp=host", "tolls": "host=1.0,leaf=2", "dp-max": "4"}
+        {
+            "traffic": "dp=5:ring, tp=100.0",
+            "within": "dp=leaf, tp=host",
+            "level-costs": "host=1.0,leaf=2",
+            "dp-max": "4",
+        }
     )
     assert format_options(*one) == format_options(*other)
     assert format_options(*one) == (
@@ -235,6 +248,7 @@ def test_a_job_says_by_which_variable_it_was_asked_what_cannot_be() -> None:
         demands("--mesh=dp=*,tp=2", "--within=tp=nvl")
 
 
-def test_tolls_of_levels_that_one_machine_does_not_know_are_noted(capfd: pytest.CaptureFixture[str]) -> None:
-    demands("--mesh=dp=*", "--tolls=leaf=2,host=1,pod=4")
-    assert capfd.readouterr().err == "meshrun: --tolls: nobody pays for leaf, pod: one machine knows no such level\n"
+def test_level_costs_of_levels_that_one_machine_does_not_know_are_noted(capfd: pytest.CaptureFixture[str]) -> None:
+    demands("--mesh=dp=*", "--level-costs=leaf=2,host=1,pod=4")
+    note = "meshrun: --level-costs: nobody pays for leaf, pod: one machine knows no such level\n"
+    assert capfd.readouterr().err == note

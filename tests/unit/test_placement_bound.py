@@ -26,7 +26,7 @@ def regular(
     mesh: str,
     load: str = "",
     unit: int = 8,
-    tolls: tuple[int, int, int] = (4, 2, 0),
+    level_costs: tuple[int, int, int] = (4, 2, 0),
     spine: int = 10**6,
     capacity: int = 1,
 ) -> Problem:
@@ -40,7 +40,7 @@ def regular(
             names,
             unit,
             parse_traffic(load, grid) if load else make_default_traffic(grid),
-            tolls,
+            level_costs,
         ),
         capacity=np.full(len(leaf), capacity, dtype=np.int32),
         labels=((leaf // spine).astype(np.int32), leaf, np.arange(len(leaf), dtype=np.int32)),
@@ -51,7 +51,7 @@ def regular(
     ("problem", "best"),
     [
         (regular([7, 8, 8, 8], "pp=4,dp=7,tp=8"), 1008),
-        (regular([7, 8, 8, 8], "pp=4,dp=7,tp=8", tolls=(4, 2, 1)), 3752),
+        (regular([7, 8, 8, 8], "pp=4,dp=7,tp=8", level_costs=(4, 2, 1)), 3752),
         (regular([7, 8, 8, 8, 8], "pp=4,dp=8,tp=8"), 1152),
         (regular([8] * 4, "pp=4,dp=8,tp=8", "pp=10,dp=1"), 256),
         (regular([16] * 16, "pp=16,dp=16,tp=8", "pp=5,dp=5"), 8960),
@@ -165,8 +165,8 @@ def test_levels_are_bound_together_by_the_spares_they_share() -> None:
     problem = regular([4, 3, 4, 4], "pp=2,dp=6", unit=1, spine=2)
     free = compute_lower_bound(problem)
     assert free > compute_lower_bound(
-        regular([4, 3, 4, 4], "pp=2,dp=6", unit=1, spine=2, tolls=(4, 0, 0))
-    ) + compute_lower_bound(regular([4, 3, 4, 4], "pp=2,dp=6", unit=1, spine=2, tolls=(0, 2, 0)))
+        regular([4, 3, 4, 4], "pp=2,dp=6", unit=1, spine=2, level_costs=(4, 0, 0))
+    ) + compute_lower_bound(regular([4, 3, 4, 4], "pp=2,dp=6", unit=1, spine=2, level_costs=(0, 2, 0)))
 
 
 def test_the_order_of_items_and_of_domains_does_not_matter() -> None:
@@ -184,7 +184,7 @@ def test_the_order_of_items_and_of_domains_does_not_matter() -> None:
 
 
 def test_a_rule_leaves_places_free_that_hold_no_whole_class() -> None:
-    problem = regular([3, 3, 3], "dp=3,cp=2", "cp=1", unit=1, tolls=(0, 2, 0))
+    problem = regular([3, 3, 3], "dp=3,cp=2", "cp=1", unit=1, level_costs=(0, 2, 0))
     ruled = Problem(**{**vars(problem), "rules": (ClassRule(1, np.arange(6, dtype=np.int32) // 2),)})
     # Every leaf has one class, so all three hops of both rings leave.
     assert compute_lower_bound(problem) < compute_lower_bound(ruled) == 10 * 6 * 2
@@ -197,9 +197,11 @@ def test_prices_come_close_where_many_places_are_free(monkeypatch: pytest.Monkey
     assert 0.9 * exact <= compute_lower_bound(problem) <= exact
 
 
-def test_the_largest_weights_and_tolls_do_not_overflow() -> None:
+def test_the_largest_weights_and_level_costs_do_not_overflow() -> None:
     small = regular([16] * 64, "pp=8,dp=128,tp=8", "pp=3,dp=10,tp=100", spine=8)
-    large = regular([16] * 64, "pp=8,dp=128,tp=8", "pp=3e8,dp=1e9,tp=0.000001", tolls=(10**9, 5 * 10**8, 0), spine=8)
+    large = regular(
+        [16] * 64, "pp=8,dp=128,tp=8", "pp=3e8,dp=1e9,tp=0.000001", level_costs=(10**9, 5 * 10**8, 0), spine=8
+    )
     ratio = compute_lower_bound(large) / large.traffic.scale / compute_lower_bound(small)
     assert ratio == pytest.approx(10**8 * 10**9 / 4, rel=0.01)
 

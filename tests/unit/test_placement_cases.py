@@ -1,6 +1,6 @@
 """Clusters whose best layout is known: a row is a tree of leaves, a mesh, the cost of sorting by path and the least.
 
-No toll for leaving the host, 2 for a leaf and 4 for a spine; eight devices a node, which is one unit.
+Leaving the host costs nothing, a leaf 2, a spine 4; eight devices a node, which is one unit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from launcher.topology import build_tree
 LEAVE = {"spine": 4, "leaf": 2, "host": 0}
 
 
-def problem(leaves: Sequence[int], mesh: str, weights: str, leaves_of_a_spine: int, host_toll: int = 0) -> Problem:
+def problem(leaves: Sequence[int], mesh: str, weights: str, leaves_of_a_spine: int, host_cost: int = 0) -> Problem:
     """One unit a node; an elastic axis takes the largest size there are nodes for."""
     nodes = [
         Node(id=f"h{leaf}-{node}", slot_count=8, path=(f"s{leaf // leaves_of_a_spine}", f"l{leaf}"))
@@ -30,7 +30,7 @@ def problem(leaves: Sequence[int], mesh: str, weights: str, leaves_of_a_spine: i
     ]
     grid = parse(mesh)
     count = len(nodes) * 8 // grid.replica_size if grid.elastic_axis else 1
-    costs = Costs(traffic=traffic.parse(weights, grid), level_costs={**LEAVE, "host": host_toll})
+    costs = Costs(traffic=traffic.parse(weights, grid), level_costs={**LEAVE, "host": host_cost})
     limits = Limits(levels=("spine", "leaf"))
     shape = grid.resolve_shape(count * grid.replica_size)
     return make_problem(build_tree(nodes, limits.levels), grid, shape, 8, limits, costs, [1] * len(nodes))
@@ -69,8 +69,8 @@ def test_known_clusters_are_laid_out_at_their_optimum(
     assert price(given, found) == optimum
 
 
-def test_with_a_toll_for_the_host_28_of_31_nodes_cost_3752() -> None:
-    given = problem((7, 8, 8, 8), "pp=4,dp=*,tp=8", USUAL, 4, host_toll=1)
+def test_with_a_cost_for_the_host_28_of_31_nodes_cost_3752() -> None:
+    given = problem((7, 8, 8, 8), "pp=4,dp=*,tp=8", USUAL, 4, host_cost=1)
     found = search(given)
     assert found is not None
     assert price(given, found) == 3_752

@@ -17,7 +17,7 @@ from launcher.placement.hops import compute_box, make_traffic
 from launcher.traffic import Communicator, make_default_traffic
 
 
-def by_definition(mesh: Mesh, shape: tuple[int, ...], communicators: list[Communicator], toll_of_hop) -> Fraction:  # type: ignore[no-untyped-def]
+def by_definition(mesh: Mesh, shape: tuple[int, ...], communicators: list[Communicator], cost_of_hop) -> Fraction:  # type: ignore[no-untyped-def]
     """Sum over communicators of weight x sum over their hops, rank by rank."""
     names = [axis.name for axis in mesh.axes]
     total = Fraction(0)
@@ -31,12 +31,12 @@ def by_definition(mesh: Mesh, shape: tuple[int, ...], communicators: list[Commun
         for members in groups.values():
             if one.kind == "all":
                 for here, there in itertools.permutations(members, 2):
-                    total += weight / (len(members) - 1) * toll_of_hop(here, there)
+                    total += weight / (len(members) - 1) * cost_of_hop(here, there)
                 continue
             hops = list(itertools.pairwise(members))
             if one.kind == "ring" and len(members) > 1:
                 hops.append((members[-1], members[0]))
-            total += weight * sum(toll_of_hop(here, there) for here, there in hops)
+            total += weight * sum(cost_of_hop(here, there) for here, there in hops)
     return total
 
 
@@ -59,17 +59,17 @@ def test_the_cost_is_what_the_definition_says_for_every_mesh_unit_and_layout(
     unit_count = math.prod(shape) // unit
     hosts = data.draw(st.lists(st.integers(0, 5), min_size=unit_count, max_size=unit_count))
     leaves = [host // 2 for host in hosts]
-    tolls = (2, 0.5)
-    talk = make_traffic(shape, [axis.name for axis in mesh.axes], unit, communicators, tolls)
+    level_costs = (2, 0.5)
+    talk = make_traffic(shape, [axis.name for axis in mesh.axes], unit, communicators, level_costs)
     labels = [np.array(leaves, dtype=np.int32), np.array(hosts, dtype=np.int32)]
 
-    def toll_of_hop(here: int, there: int) -> Fraction:
-        levels = zip(tolls, (leaves, hosts), strict=True)
+    def cost_of_hop(here: int, there: int) -> Fraction:
+        levels = zip(level_costs, (leaves, hosts), strict=True)
         return sum(
-            (Fraction(str(toll)) for toll, level in levels if level[here // unit] != level[there // unit]), Fraction(0)
+            (Fraction(str(cost)) for cost, level in levels if level[here // unit] != level[there // unit]), Fraction(0)
         )
 
-    assert Fraction(compute_cost(talk, labels), talk.scale) == by_definition(mesh, shape, communicators, toll_of_hop)
+    assert Fraction(compute_cost(talk, labels), talk.scale) == by_definition(mesh, shape, communicators, cost_of_hop)
 
 
 @pytest.mark.parametrize(

@@ -150,10 +150,10 @@ def test_runs_on_nodes_need_not_be_boxes_of_the_mesh() -> None:
     st.randoms(use_true_random=False),
 )
 def test_the_levels_add_up_to_the_exact_cost_of_any_layout(
-    text: str, devices: int, tolls: dict[str, float], chance: random.Random
+    text: str, devices: int, level_costs: dict[str, float], chance: random.Random
 ) -> None:
     mesh, nodes, plan = random_case(text, devices, chance)
-    costs = Costs(level_costs=tolls)
+    costs = Costs(level_costs=level_costs)
     found = explain(plan, nodes, mesh, Limits(levels=("pod", "leaf")), costs)
     # The same by the unit that all nodes have room for, from the arrays the search works with.
     positions = {node.id: at for at, node in enumerate(nodes)}
@@ -167,7 +167,11 @@ def test_the_levels_add_up_to_the_exact_cost_of_any_layout(
     labels.append(holder.astype(np.int32))
     names = [axis.name for axis in mesh.axes]
     talk = make_traffic(
-        plan.shape, names, 1, communicators.make_default_traffic(mesh), resolve_level_costs(("pod", "leaf"), tolls)
+        plan.shape,
+        names,
+        1,
+        communicators.make_default_traffic(mesh),
+        resolve_level_costs(("pod", "leaf"), level_costs),
     )
     assert found.cost == Fraction(compute_cost(talk, labels), talk.scale)
     assert found == explain(plan, nodes[::-1], mesh, Limits(levels=("pod", "leaf")), costs)

@@ -70,15 +70,15 @@ def all_layouts(problem: Problem) -> Iterator[list[int]]:
 def costs(problem: Problem, layouts: NDArray[np.int32]) -> NDArray[np.int64]:
     """J of many layouts, from the pairs of units that talk."""
     found = np.zeros(len(layouts), dtype=np.int64)
-    for labels, toll in zip(problem.labels, problem.traffic.level_costs, strict=True):
+    for labels, level_cost in zip(problem.labels, problem.traffic.level_costs, strict=True):
         where = labels[layouts]
         for hops in problem.traffic.hops:
-            found += toll * hops.weight * (where[:, hops.low] != where[:, hops.high]).sum(axis=1)
+            found += level_cost * hops.weight * (where[:, hops.low] != where[:, hops.high]).sum(axis=1)
         for exchange in problem.traffic.exchanges:
             low, high = np.triu_indices(problem.traffic.block_count, 1)
             is_pair = exchange.class_of[low] == exchange.class_of[high]
             leaving = where[:, low[is_pair]] != where[:, high[is_pair]]
-            found += toll * exchange.weight * leaving.sum(axis=1)
+            found += level_cost * exchange.weight * leaving.sum(axis=1)
     return found
 
 

@@ -173,7 +173,7 @@ def test_the_cost_of_slices_counts_the_hops_inside_them() -> None:
     plain = world([Node(id=n.id, slot_count=4, path=n.path) for n in nodes], "dp=*,tp=4", limits())
     assert isinstance(answer, Plan)
     assert isinstance(plain, Plan)
-    # A ring of 8 nodes, 4 ranks each, weight 10: 8 host hops of toll 1, two of which leave a slice of toll 2.
+    # A ring of 8 nodes, 4 ranks each, weight 10: 8 host hops of cost 1, two of which leave a slice of cost 2.
     assert answer.cost == plain.cost == answer.lower_bound == (8 * 1 + 2 * 2) * 4 * 10
 
 

@@ -22,7 +22,7 @@ from tests.support.plans import coordinates, count_moved, domains, faults, meshe
 
 REFERENCE = parse("pp=4,dp=*,tp=8")
 LEAVES = Limits(levels=("spine", "leaf"))
-TOLLS = Costs(level_costs={"spine": 4, "leaf": 2, "host": 1})
+LEVEL_COSTS = Costs(level_costs={"spine": 4, "leaf": 2, "host": 1})
 COSTLY = Costs(move_cost=10**6)  # to move is dearer than any traffic
 
 
@@ -43,8 +43,8 @@ def without(nodes: list[Node], *ids: str) -> list[Node]:
 
 def test_a_lost_node_takes_its_replica_along_and_only_its_own_ranks_move() -> None:
     nodes = cluster(32)
-    before = plan(nodes, REFERENCE, LEAVES, TOLLS, None)
-    after = plan(without(nodes, "h17"), REFERENCE, LEAVES, TOLLS, before)
+    before = plan(nodes, REFERENCE, LEAVES, LEVEL_COSTS, None)
+    after = plan(without(nodes, "h17"), REFERENCE, LEAVES, LEVEL_COSTS, before)
     assert (after.shape, after.cost, after.lower_bound) == ((4, 7, 8), 3752, 3752)
     assert after.moved == count_moved(before, after, REFERENCE) == 8
     # One node on each leaf held dp=7, which is gone; the one on the lost node's leaf takes its place.
@@ -62,11 +62,11 @@ def test_a_lost_node_takes_its_replica_along_and_only_its_own_ranks_move() -> No
 @pytest.mark.parametrize("lost_index", [0, 100])
 def test_one_node_lost_of_512_moves_two_nodes_ranks_at_most(mesh: str, count: int, lost_index: int) -> None:
     nodes = cluster(count, leaf=15)
-    before = plan(nodes, parse(mesh), LEAVES, TOLLS, None)
+    before = plan(nodes, parse(mesh), LEAVES, LEVEL_COSTS, None)
     left = without(nodes, list(before.ranks)[lost_index])
-    after = plan(left, parse(mesh), LEAVES, TOLLS, before)
+    after = plan(left, parse(mesh), LEAVES, LEVEL_COSTS, before)
     assert after.moved == count_moved(before, after, parse(mesh)) <= 16
-    assert after.cost <= plan(left, parse(mesh), LEAVES, TOLLS, None).cost * 1.0025
+    assert after.cost <= plan(left, parse(mesh), LEAVES, LEVEL_COSTS, None).cost * 1.0025
 
 
 def test_a_hole_goes_to_the_spare_from_which_the_traffic_is_cheapest() -> None:
@@ -120,8 +120,8 @@ def test_numbers_that_no_array_holds_price_a_move_like_small_ones_in_proportion(
             Communicator(axes=(axis,), kind=kind, weight=weight * factor)
             for axis, kind, weight in (("tp", "ring", 5), ("ep", "all", 2), ("dp", "ring", 1), ("pp", "line", 1))
         )
-        tolls = {level: toll * factor for level, toll in (("spine", 4), ("leaf", 2), ("host", 1))}
-        costs = Costs(traffic=traffic, level_costs=tolls, move_cost=factor * factor)
+        level_costs = {level: level_cost * factor for level, level_cost in (("spine", 4), ("leaf", 2), ("host", 1))}
+        costs = Costs(traffic=traffic, level_costs=level_costs, move_cost=factor * factor)
         before = plan(nodes, mesh, limits, costs, None)
         gone = next(node for node in nodes if 0 in before.ranks.get(node.id, ()))
         return plan([node for node in nodes if node is not gone], mesh, limits, costs, before)
@@ -136,8 +136,8 @@ def test_numbers_that_no_array_holds_price_a_move_like_small_ones_in_proportion(
 
 def test_a_replica_that_arrives_moves_nobody() -> None:
     nodes = cluster(32)
-    before = plan(nodes[:28], REFERENCE, LEAVES, TOLLS, None)
-    after = plan(nodes, REFERENCE, LEAVES, Costs(level_costs=TOLLS.level_costs, move_cost=10**6), before)
+    before = plan(nodes[:28], REFERENCE, LEAVES, LEVEL_COSTS, None)
+    after = plan(nodes, REFERENCE, LEAVES, Costs(level_costs=LEVEL_COSTS.level_costs, move_cost=10**6), before)
     assert after.shape == (4, 8, 8)
     assert after.moved == count_moved(before, after, REFERENCE) == 0
 
@@ -152,9 +152,9 @@ def test_an_arrival_that_makes_no_replica_changes_nothing() -> None:
 
 def test_twice_as_many_nodes_are_laid_out_anew_around_those_who_stay() -> None:
     nodes = [Node(id=f"h{index}", slot_count=8, path=(f"s{index // 32}", f"l{index // 8}")) for index in range(64)]
-    before = plan(nodes[:32], REFERENCE, LEAVES, TOLLS, None)
-    after = plan(nodes, REFERENCE, LEAVES, TOLLS, before)
-    fresh = plan(nodes, REFERENCE, LEAVES, TOLLS, None)
+    before = plan(nodes[:32], REFERENCE, LEAVES, LEVEL_COSTS, None)
+    after = plan(nodes, REFERENCE, LEAVES, LEVEL_COSTS, before)
+    fresh = plan(nodes, REFERENCE, LEAVES, LEVEL_COSTS, None)
     assert after.cost == fresh.cost
     assert (
         after.moved == count_moved(before, after, REFERENCE) < count_moved(before, fresh, REFERENCE) or not after.moved
@@ -179,7 +179,7 @@ def test_the_price_of_a_move_decides_between_cheap_and_still() -> None:
     before = Plan(shape=(8, 8), ranks=ranks, spares=(), moved=0, reasons=())
 
     def after(move_cost: int | float | None) -> Plan:
-        return plan(nodes, mesh, LEAVES, Costs(level_costs=TOLLS.level_costs, move_cost=move_cost), before)
+        return plan(nodes, mesh, LEAVES, Costs(level_costs=LEVEL_COSTS.level_costs, move_cost=move_cost), before)
 
     # 7 hops x 8 ranks x weight 3: 168 for the host, 336 for leaves if all hops leave theirs, 48 if one does.
     assert after(100).moved == 0
@@ -194,11 +194,11 @@ def test_the_price_of_a_move_decides_between_cheap_and_still() -> None:
 
 def test_where_a_move_costs_nothing_cost_alone_decides() -> None:
     nodes = cluster(511, leaf=15)
-    before = plan(nodes, REFERENCE, LEAVES, TOLLS, None)
+    before = plan(nodes, REFERENCE, LEAVES, LEVEL_COSTS, None)
     left = without(nodes, list(before.ranks)[100])
-    fresh = plan(left, REFERENCE, LEAVES, TOLLS, None)
-    still = plan(left, REFERENCE, LEAVES, TOLLS, before)
-    cheap = plan(left, REFERENCE, LEAVES, Costs(level_costs=TOLLS.level_costs, move_cost=0), before)
+    fresh = plan(left, REFERENCE, LEAVES, LEVEL_COSTS, None)
+    still = plan(left, REFERENCE, LEAVES, LEVEL_COSTS, before)
+    cheap = plan(left, REFERENCE, LEAVES, Costs(level_costs=LEVEL_COSTS.level_costs, move_cost=0), before)
     assert cheap.cost <= fresh.cost < still.cost
     assert cheap.moved == count_moved(before, cheap, REFERENCE) > still.moved
 
@@ -206,11 +206,11 @@ def test_where_a_move_costs_nothing_cost_alone_decides() -> None:
 def test_equal_domains_change_names_before_anybody_moves() -> None:
     # The same plan, but for the names of leaves and of nodes in a leaf, which a plan from scratch would not keep.
     nodes = cluster(32)
-    fresh = plan(nodes, REFERENCE, LEAVES, TOLLS, None)
+    fresh = plan(nodes, REFERENCE, LEAVES, LEVEL_COSTS, None)
     renamed = {f"h{index}": f"h{(index + 8) % 32 // 8 * 8 + (index * 3 + 1) % 8}" for index in range(32)}
     ranks = {renamed[name]: ranks for name, ranks in fresh.ranks.items()}
     before = Plan(shape=fresh.shape, ranks=ranks, spares=(), moved=0, reasons=())
-    after = plan(nodes, REFERENCE, LEAVES, Costs(level_costs=TOLLS.level_costs, move_cost=0), before)
+    after = plan(nodes, REFERENCE, LEAVES, Costs(level_costs=LEVEL_COSTS.level_costs, move_cost=0), before)
     assert (after.moved, after.cost) == (0, fresh.cost)
 
 

@@ -235,14 +235,14 @@ def test_a_rule_holds_among_nodes_that_joined() -> None:
     assert size(*nodes[:2], mesh="dp=*,tp=4", limits=Limits(within={"tp": "leaf"})).world_size == 0
 
 
-def test_tolls_of_a_level_that_is_nowhere_are_said_once() -> None:
+def test_level_costs_of_a_level_that_is_nowhere_are_said_once() -> None:
     planner = PlannerAdapter(meshes.parse("dp=*"), Limits(), Costs(level_costs={"leaf": 2, "host": 1}))
     remarks = []
     for number in (1, 2):
         found = planner.plan(MakePlan(number, number, candidates(node("h1", "zone=a"), node("h2", "zone=b")), {}))
         assert isinstance(found, PlanReady)
         remarks.append(found.remarks)
-    assert remarks == [("--tolls: nobody pays for leaf: no node says where it is there",), ()]
+    assert remarks == [("--level-costs: nobody pays for leaf: no node says where it is there",), ()]
 
 
 def tpu_host(name: str, slice: str, index: int, hosts: int = 2) -> Description:

@@ -116,7 +116,7 @@ SENSIBLE = {
     "mesh": "dp=*,tp=2",
     "elastic": "1:2",
     "traffic": "dp=3",
-    "tolls": "host=3",
+    "level-costs": "host=3",
     "unit": "1",
     "within": "dp=host",
     "whole": "rack:2",

@@ -109,10 +109,10 @@ def test_two_nodes_share_a_domain_down_to_the_last_level_that_both_know_alike(pa
     assert shared == max(alike, default=0)
 
 
-def test_usual_tolls_double_with_every_level_outwards() -> None:
+def test_usual_level_costs_double_with_every_level_outwards() -> None:
     assert make_default_level_costs([]) == {"host": 1}
     assert make_default_level_costs(["zone", "pod", "leaf"]) == {"zone": 8, "pod": 4, "leaf": 2, "host": 1}
 
 
-def test_given_tolls_take_the_place_of_usual_ones_and_those_of_no_level_change_nothing() -> None:
+def test_given_level_costs_take_the_place_of_usual_ones_and_those_of_no_level_change_nothing() -> None:
     assert resolve_level_costs(["pod", "leaf"], {"host": 0, "leaf": 2.5, "rack": 9}) == (4, 2.5, 0)

@@ -98,8 +98,8 @@ def test_a_number_is_whole_where_it_can_be(text: str, found: int | float) -> Non
 
 @pytest.mark.parametrize("text", ["", "one", "0x10", "1,5", "-1", "nan", "inf", "1000000001", "1e400", "9" * 400])
 def test_what_is_no_number_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"^the toll is '.*', not a number from 0 to 1e9$"):
-        parse_number(text, "the toll")
+    with pytest.raises(UsageError, match=r"^the cost is '.*', not a number from 0 to 1e9$"):
+        parse_number(text, "the cost")
 
 
 DECIMALS = st.integers(0, 10**15).map(lambda millionths: parse_number(str(millionths / 10**6), "it"))

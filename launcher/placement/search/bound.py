@@ -1,7 +1,7 @@
 """What no layout can go below, by counting: the yardstick beside every plan's cost.
 
 However the units of the mesh are divided, a domain that has n of them sends at least so much to the others (see
-`shadows`). The cheapest division that the domains have room for gives the least for a level, and the tolls add up the
+`shadows`). The cheapest division that the domains have room for gives the least for a level, and the costs add up the
 levels. Levels are bound to each other: the units of a pod are those of its leaves, and a spare is missing in both.
 With few free places all divisions are looked at, from the leaves upwards: by the number of places that a domain leaves
 free, what it and everything in it pays at least. With many, every level is taken by itself and a unit gets a price,
@@ -34,7 +34,7 @@ from launcher.placement.search.shadows import (
 SIZES_MAX = 96  # different n that are told apart on a level
 RUN_MAX = 64  # longest run of units for which all places on the line are tried
 FREE_MAX = 192  # free places up to which all divisions are looked at
-LEVEL_COST_BITS = 58  # of the largest sum with tolls; above that the tolls are rounded down
+LEVEL_COST_BITS = 58  # of the largest sum with level costs; above that these are rounded down
 FRACTION = 64  # the price of a unit is tried in steps of 1 / FRACTION
 
 
@@ -57,9 +57,9 @@ def compute_lower_bound(problem: Problem) -> int:
     grid = make_grid(problem)
     if not grid.groups:
         return 0
-    tolls = problem.traffic.level_costs
-    shift = max(0, (sum(tolls) * grid.degree * grid.block_count).bit_length() - LEVEL_COST_BITS)
-    levels, free = _make_levels(problem, grid, [toll >> shift for toll in tolls])
+    level_costs = problem.traffic.level_costs
+    shift = max(0, (sum(level_costs) * grid.degree * grid.block_count).bit_length() - LEVEL_COST_BITS)
+    levels, free = _make_levels(problem, grid, [level_cost >> shift for level_cost in level_costs])
     if free <= FREE_MAX:
         twice = _minimize_divisions(levels, free)
     else:
@@ -131,7 +131,7 @@ def _compute_least(grid: Grid, level: _LevelBound, reach: int, tied: frozenset[i
 
 
 def _minimize_divisions(levels: Sequence[_LevelBound], free: int) -> int:
-    """The least that all levels pay together, times their tolls.
+    """The least that all levels pay together, times their costs.
 
     Domains that are made alike are of one kind: the places of their parts together and, by how many of these are free,
     what goes on inside costs at least. Only kinds are computed, of which there are few.

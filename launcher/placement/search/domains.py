@@ -1,6 +1,6 @@
 """The tree of domains as the search sees it: only what matters, as stretches of items.
 
-Levels without a toll are no levels here unless a rule names them, and where a domain has a single child the two are
+Levels that cost nothing are no levels here unless a rule names them, and where a domain has a single child the two are
 one. Items in the same innermost domain are alike, so there the tree ends, unless items hold several units that need
 not be consecutive: then they are its leaves. `is_in_runs`: items hold runs of several units (see `runs`).
 """
@@ -35,7 +35,7 @@ class DomainNode:
 class DomainTree:
     """`items`: numbers of the problem's items, those of a domain side by side; `root`: the domain of all.
 
-    `levels`: those that count, outermost first; `tolls[depth]`: of a hop between two of them and whatever is inside;
+    `levels`: those that count, outermost first; `level_costs[depth]`: of a hop between two of them and what is inside;
     `steps[depth]`: units that a rule keeps together inside one of them, so that it takes a multiple of that many.
     """
 

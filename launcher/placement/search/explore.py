@@ -43,9 +43,9 @@ class SwapModel(NamedTuple):
 
 def make_swap_model(problem: Problem) -> SwapModel:
     capacity = np.minimum(problem.capacity, problem.traffic.block_count).astype(np.int64)
-    tolls = problem.traffic.level_costs
+    level_costs = problem.traffic.level_costs
     bound = {rule.level for rule in problem.rules}
-    kept = [level for level in range(len(tolls) - 1) if tolls[level] or level in bound]
+    kept = [level for level in range(len(level_costs) - 1) if level_costs[level] or level in bound]
     item_of = np.repeat(np.arange(len(capacity)), capacity)
     # Items of one unit in the same innermost domain are alike; an item of several units is a bin of its own.
     keys = [problem.labels[level][item_of] for level in kept]
@@ -58,10 +58,10 @@ def make_swap_model(problem: Problem) -> SwapModel:
     items = item_of[starts]
     is_large = capacity[items] > 1
     same_item = (items[:, None] == items) & is_large[:, None]
-    shared = tolls[-1] * same_item.astype(np.int64)
+    shared = level_costs[-1] * same_item.astype(np.int64)
     for level in kept:
         label = problem.labels[level][items]
-        shared += tolls[level] * (label[:, None] == label)
+        shared += level_costs[level] * (label[:, None] == label)
     count, places = problem.traffic.block_count, len(item_of)
     weight = np.zeros((places, places), dtype=np.int64)
     weight[:count, :count] = make_matrix(build_graph(problem.traffic))
@@ -71,8 +71,8 @@ def make_swap_model(problem: Problem) -> SwapModel:
         together = np.zeros_like(weight)
         together[:count, :count] = rule.class_of[:, None] == rule.class_of
         np.fill_diagonal(together, 0)
-        domain = problem.labels[rule.level][items] if rule.level < len(tolls) - 1 else items
-        alike = domain[:, None] == domain if rule.level < len(tolls) - 1 else same_item
+        domain = problem.labels[rule.level][items] if rule.level < len(level_costs) - 1 else items
+        alike = domain[:, None] == domain if rule.level < len(level_costs) - 1 else same_item
         layers.append(CostTerm(together * penalty, alike.astype(np.int64)))
     if problem.is_contiguous:
         units = np.arange(count)

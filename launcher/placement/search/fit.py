@@ -38,7 +38,7 @@ GROUPED_LINES, GROUPED_MAX = 2, 4
 
 
 class Outline(NamedTuple):
-    """The units on a line, and the outermost domains' regions; `cost`: traffic that leaves them, times its toll."""
+    """The units on a line, and the outermost domains' regions; `cost`: traffic that leaves them, times its cost."""
 
     cost: int
     line: Ints

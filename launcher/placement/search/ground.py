@@ -78,11 +78,11 @@ class SearchContext:
         self.partitions: dict[tuple[object, ...], Partition] = {}
 
     def compute_cost(self, layout: Layout, problem: Problem) -> int:
-        """What leaves the domains, times its tolls; the same as J but for the host's share."""
+        """What leaves the domains, times the level costs; the same as J but for the host's share."""
         labels = [problem.labels[level][layout] for level in range(len(problem.labels))]
         low, high, weight = self.hops
         apart = (weight[label[low] != label[high]].sum() for label in labels)
-        return sum(toll * int(traffic) for toll, traffic in zip(problem.traffic.level_costs, apart, strict=True))
+        return sum(cost * int(traffic) for cost, traffic in zip(problem.traffic.level_costs, apart, strict=True))
 
     def price_splits(self, line: Ints) -> Ints:
         """For each position whether a cut before it goes through units that one item could hold, times its price."""

@@ -49,10 +49,10 @@ class Segments(NamedTuple):
 
 def make_segments(problem: Problem, layout: Layout, size: int) -> Segments:
     """Lines of `size` units as blocks, where they are in one domain and end where items end; else the smallest ones."""
-    count, tolls = len(layout), problem.traffic.level_costs
+    count, level_costs = len(layout), problem.traffic.level_costs
     capacity = np.minimum(problem.capacity, count).astype(np.int64)
     bound = [rule.level for rule in problem.rules]
-    kept = [level for level in range(len(tolls) - 1) if tolls[level] or level in bound]
+    kept = [level for level in range(len(level_costs) - 1) if level_costs[level] or level in bound]
     labels = [problem.labels[level] for level in kept]
     own = np.full(len(capacity), -1) if problem.is_contiguous else np.where(capacity > 1, np.arange(len(capacity)), -1)
     domain = np.unique(np.stack([*labels, own]), axis=1, return_inverse=True)[1].ravel()
@@ -76,8 +76,8 @@ def make_segments(problem: Problem, layout: Layout, size: int) -> Segments:
     example = np.concatenate((held, spare))[order][np.searchsorted(where[order], np.arange(bins.shape[1]))]
     shared = np.zeros((len(example), len(example)), dtype=np.int64)
     for level, label in zip(kept, labels, strict=True):
-        shared += tolls[level] * (label[example][:, None] == label[example])
-    shared += tolls[-1] * ((own[example][:, None] == own[example]) & (own[example] >= 0))
+        shared += level_costs[level] * (label[example][:, None] == label[example])
+    shared += level_costs[-1] * ((own[example][:, None] == own[example]) & (own[example] >= 0))
     return Segments(
         segment_of=np.repeat(np.arange(len(starts)), length),
         first=starts,
@@ -141,7 +141,7 @@ def _descend(problem: Problem, layout: Layout, size: int, swaps: int) -> Layout:
 
 
 class _Swapper:
-    """Blocks on their way; `keeps[block, bin]`: traffic times tolls that the block would keep close there."""
+    """Blocks on their way; `keeps[block, bin]`: traffic times level costs that the block would keep close there."""
 
     def __init__(self, segments: Segments, ends: Ints, weights: Ints) -> None:
         self.segments, self.ends, self.weights = segments, ends, weights

@@ -94,8 +94,8 @@ def _apply_exchanges(items: Ints, lengths: Ints, pairs: list[tuple[int, int]]) -
 def _compute_costs(problem: Problem, graph: Graph, layouts: NDArray[np.integer]) -> Ints:
     """J of each layout."""
     total = np.zeros(len(layouts), dtype=np.int64)
-    for toll, label in zip(problem.traffic.level_costs, problem.labels, strict=True):
-        if toll:
+    for level_cost, label in zip(problem.traffic.level_costs, problem.labels, strict=True):
+        if level_cost:
             placed = label[layouts]
-            total += toll * ((placed[:, graph.low] != placed[:, graph.high]) @ graph.weight)
+            total += level_cost * ((placed[:, graph.low] != placed[:, graph.high]) @ graph.weight)
     return total

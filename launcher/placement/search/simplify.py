@@ -15,7 +15,7 @@ from launcher.placement.hops import BlockArray, Exchange, Hops, Traffic, compute
 from launcher.placement.problem import ClassRule, Problem
 
 WEIGHT_BITS, LEVEL_COST_BITS = 32, 19
-"""Sums of weights and of tolls of at most so many bits: their product is exact in a float and far from overflow."""
+"""Sums of weights and of level costs of at most so many bits: their product is exact as a float, far from overflow."""
 
 
 def round_weights(problem: Problem) -> Problem:
@@ -24,14 +24,14 @@ def round_weights(problem: Problem) -> Problem:
     total = sum(hops.weight * len(hops.low) for hops in talk.hops)
     total += sum(one.weight * talk.block_count * one.size for one in talk.exchanges)
     weight_shift = max(0, total.bit_length() - WEIGHT_BITS)
-    toll_shift = max(0, sum(talk.level_costs).bit_length() - LEVEL_COST_BITS)
-    if not weight_shift and not toll_shift:
+    cost_shift = max(0, sum(talk.level_costs).bit_length() - LEVEL_COST_BITS)
+    if not weight_shift and not cost_shift:
         return problem
     smaller = replace(
         talk,
         hops=tuple(one._replace(weight=_shift(one.weight, weight_shift)) for one in talk.hops),
         exchanges=tuple(one._replace(weight=_shift(one.weight, weight_shift)) for one in talk.exchanges),
-        level_costs=tuple(_shift(toll, toll_shift) for toll in talk.level_costs),
+        level_costs=tuple(_shift(level_cost, cost_shift) for level_cost in talk.level_costs),
     )
     return replace(problem, traffic=smaller)
 
