@@ -127,7 +127,7 @@ def test_tls_where_there_is_none_is_refused_at_once(place: Path, etcd: EtcdServe
     assert outcome.err.startswith(f"meshrun: error: {etcd.endpoint} does not speak TLS\nhint: ")
 
 
-def test_a_user_without_a_password_and_a_file_that_is_not_there_are_usage_errors(place: Path, nobody: str) -> None:
+def test_a_missing_password_and_a_missing_file_are_usage_errors(place: Path, nobody: str) -> None:
     outcome = job(place, "--rdzv-conf=user=me", endpoint=nobody)
     assert outcome.err.startswith("meshrun: error: etcd shall be asked as user me, and no password is given\nhint: ")
     assert outcome.code == 2

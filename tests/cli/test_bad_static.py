@@ -96,7 +96,7 @@ def test_a_port_of_the_store_that_somebody_has_is_named_with_who_has_it(place: P
     assert outcome.err.endswith("hint: all nodes may be given another port\n")
 
 
-def test_a_world_that_never_fills_names_who_came_and_which_numbers_are_missing(place: Path, free: int) -> None:
+def test_a_timeout_names_the_nodes_that_came_and_the_missing_ranks(place: Path, free: int) -> None:
     # Behind a service: the others reach this node by an address that is not its own.
     where = ("--master-addr=192.0.2.1", "--local-addr=127.0.0.1", f"--master-port={free}", f"--store-port={free + 1}")
     outcome = static(place, "--nnodes=4", "--node-rank=0", *where, "--start-timeout=1")

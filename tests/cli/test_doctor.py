@@ -94,7 +94,7 @@ def test_doctor_says_what_a_run_would_start_or_why_not() -> None:
     assert (outcome.code, outcome.err) == (1, "")
 
 
-def test_a_script_that_is_not_there_and_a_python_that_is_not_would_stop_a_job(tmp_path: Path) -> None:
+def test_a_missing_script_and_a_missing_python_would_stop_a_job(tmp_path: Path) -> None:
     environ = {**NO_GPU, "PYTHON_EXEC": "/opt/no/python"}
     outcome = run("meshctl", "doctor", "--", "--log-dir=logs", "train.py", cwd=tmp_path, environ=environ)
     assert outcome.code == 1
@@ -138,7 +138,7 @@ def test_a_port_of_rank_0_that_is_taken_would_stop_a_job() -> None:
     ]
 
 
-def test_commands_of_the_job_are_not_run_where_a_run_would_not_run_them_or_they_are_about_health(
+def test_doctor_runs_neither_the_health_check_nor_an_unused_command(
     tmp_path: Path,
 ) -> None:
     given = [f"--locality-command=touch {tmp_path}/asked", f"--health-check=touch {tmp_path}/asked"]
@@ -147,7 +147,7 @@ def test_commands_of_the_job_are_not_run_where_a_run_would_not_run_them_or_they_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_mesh_that_does_not_fit_would_stop_a_job_of_one_node_and_is_noted_where_more_may_come() -> None:
+def test_a_mesh_that_does_not_fit_stops_one_node_and_is_noted_for_several() -> None:
     outcome = run("meshctl", "doctor", "--", "--mesh=dp=*,tp=2", "--nnodes=1", environ=NO_GPU)
     assert "would stop a job: mesh dp=*,tp=2 needs a multiple of 2 workers, not 1" in words(outcome)
     assert outcome.code == 1
@@ -172,7 +172,7 @@ def test_doctor_says_which_secrets_are_set_and_not_what_they_are() -> None:
             assert "rdzv-endpoint etcds://127.0.0.1:1,127.0.0.1:2 --rdzv-endpoint" in words(outcome)
 
 
-def test_a_run_that_nobody_names_is_random_alone_and_called_none_among_several() -> None:
+def test_an_unnamed_run_is_random_on_one_node_and_none_on_several() -> None:
     def name(*given: str) -> str:
         return str(doctor.examine(given, NO_GPU)["options"]["rdzv-id"]["value"])
 
@@ -191,7 +191,7 @@ STEP = {
 }
 
 
-def test_doctor_says_which_controller_it_knows_by_what_and_what_is_made_of_that() -> None:
+def test_doctor_names_the_scheduler_its_variables_and_what_follows() -> None:
     place = ("--", "--rdzv-endpoint=127.0.0.1:1", "--rdzv-backend=c10d", "--nnodes=4", "--rdzv-conf=is_host=0")
     outcome = run("meshctl", "doctor", *place, environ={**NO_GPU, **STEP})
     known = ", ".join(("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST"))
@@ -272,7 +272,7 @@ def test_the_environment_of_a_rank_is_what_its_worker_gets(tmp_path: Path) -> No
     assert {name for name in own if name.startswith(marks)} <= set(foretold)
 
 
-def test_the_environment_of_a_rank_on_several_nodes_is_that_of_nodes_like_this_one() -> None:
+def test_the_environment_of_a_rank_assumes_that_all_nodes_are_alike() -> None:
     place = ("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:1", "--nnodes=2:8", "--nproc-per-node=4")
     found = shown(*place, environ=NO_GPU, rank=9, nodes=3)
     assert (found["node"], found["local_rank"], found["world_size"], found["nodes"]) == (2, 1, 12, 3)

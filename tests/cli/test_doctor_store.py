@@ -49,7 +49,7 @@ def nobody() -> str:
         return f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_a_store_that_answers_is_asked_for_its_version_and_rights_and_nothing_is_written(etcd: EtcdServer) -> None:
+def test_doctor_reads_version_and_rights_of_the_store_and_writes_nothing(etcd: EtcdServer) -> None:
     def revision() -> int:
         status = json.loads(etcd.ctl("endpoint", "status", "--write-out=json", user="root:root"))
         return int(status[0]["Status"]["header"]["revision"])

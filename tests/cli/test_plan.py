@@ -263,7 +263,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
         assert rest[0].startswith(f"hint: {hint}")
 
 
-def test_pictures_go_into_files_and_one_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> None:
+def test_a_picture_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> None:
     pytest.importorskip("launcher.preview.page")
     outcome = run(
         *("meshctl", "plan", "dgx:2x2x8", "--svg", "nowhere/plan.svg", "--html", "plan.html", "--json"), cwd=tmp_path

@@ -50,7 +50,7 @@ def test_a_node_that_can_have_no_timer_does_not_join() -> None:
     assert "TemporaryError: the kernel refuses another timer" in done.stderr
 
 
-def test_a_supervisor_that_gets_no_timer_says_so_kills_its_workers_and_ends() -> None:
+def test_a_supervisor_without_a_timer_says_so_kills_its_workers_and_ends() -> None:
     with Agent(setup=NO_TIMER) as agent:
         agent.start(1, ["sh", "-c", "sleep 1000 & exec sleep 1000"])
         agent.do("extend_watchdog", 1e9)

@@ -105,7 +105,7 @@ def test_thousands_of_long_arguments_reach_every_worker(place: Path) -> None:
 
 
 @pytest.mark.usefixtures("usual_stack")
-def test_arguments_that_leave_no_room_for_the_workers_own_variables_are_named_as_the_reason(place: Path) -> None:
+def test_arguments_that_leave_no_room_for_variables_are_named_as_reason(place: Path) -> None:
     least, most = 1900 * 1000, 2200 * 1000  # bytes: this much may be given to the agent, and this much not
     outcome = None
     while most - least > 512:
