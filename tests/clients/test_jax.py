@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 pytest.importorskip("jax")
 
 
-def test_a_script_that_gives_jax_torchs_variables_as_arguments_needs_no_framework(tmp_path: Path) -> None:
+def test_a_script_that_passes_torchs_variables_to_jax_needs_no_framework(tmp_path: Path) -> None:
     # --tee: Python prints a line and its end apart, and four workers at once would tear them.
     output = said(tmp_path, "--nproc-per-node=4", "--tee=3", str(PROGRAMS / "jax_sum.py"))
     found = re.findall(r"process ([0-9]) of 4: 4 devices, sum 10$", output, re.MULTILINE)

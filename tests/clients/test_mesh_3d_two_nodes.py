@@ -53,9 +53,7 @@ def losses(output: str) -> dict[int, float]:
     return {int(step): float(loss) for step, loss in found}
 
 
-def test_one_replica_reads_what_two_have_saved_and_learns_what_a_run_of_its_own_learns(
-    tmp_path: Path, etcd: EtcdServer
-) -> None:
+def test_one_replica_resumes_the_checkpoint_of_two_with_the_same_result(tmp_path: Path, etcd: EtcdServer) -> None:
     pytest.importorskip("torch")
     options = ("--nproc-per-node=2", "--lease-ttl=3", "--join-grace=0.5", "--nnodes=1:2", "--mesh=dp=*,tp=2")
     with Cluster(tmp_path, *options, etcd=etcd, script=training(*WORDS)) as cluster:

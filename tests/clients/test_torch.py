@@ -27,7 +27,7 @@ def test_fsdp2_cuts_the_parameters_and_learns(tmp_path: Path) -> None:
     assert int(found[1]) < 0.3 * int(found[2])
 
 
-def test_a_device_mesh_of_the_declared_shape_stands_where_the_launcher_says(tmp_path: Path) -> None:
+def test_a_device_mesh_of_the_declared_shape_has_the_launchers_coordinates(tmp_path: Path) -> None:
     output = said(tmp_path, "--nproc-per-node=4", "--mesh=dp=*,tp=2", str(PROGRAMS / "device_mesh_tp.py"))
     found = re.search(r"^rank 0 holds 32 of 64 rows, distance ([0-9.e+-]+)$", output, re.MULTILINE)
     assert found
