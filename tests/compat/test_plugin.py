@@ -43,9 +43,7 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
         yield server
 
 
-def test_workers_of_two_nodes_meet_in_the_store_of_the_first_and_inherit_no_secret(
-    etcd: EtcdServer, tmp_path: Path
-) -> None:
+def test_workers_of_two_nodes_meet_in_one_store_and_inherit_no_secret(etcd: EtcdServer, tmp_path: Path) -> None:
     script = "assert 'LAUNCHER_JOB_SECRET' not in os.environ\n" + ALL_REDUCE + LEAVE
     secret = {"LAUNCHER_JOB_SECRET": "a secret"}
     with Torchruns(tmp_path, etcd, "--nnodes=2", "--nproc-per-node=2", script=script, environ=secret) as job:
@@ -99,9 +97,7 @@ def test_nodes_are_numbered_by_place_and_not_by_luck_or_as_text(etcd: EtcdServer
         assert [one["NODE"] for one in order] == ["n2", "n9", "n10"]
 
 
-def test_a_node_beyond_whole_replicas_is_a_spare_that_takes_over_and_ends_with_success(
-    etcd: EtcdServer, tmp_path: Path
-) -> None:
+def test_a_node_beyond_whole_replicas_is_a_spare_that_takes_over(etcd: EtcdServer, tmp_path: Path) -> None:
     options = ("--nnodes=2:4", "--nproc-per-node=2", "--rdzv-conf=nproc=2")
     mesh = {"LAUNCHER_MESH": "dp=*,tp=4", "LAUNCHER_TARGET_NODES": "3"}
     with Torchruns(tmp_path, etcd, *options, script=UNTIL_FINISH, environ=mesh) as job:
@@ -140,9 +136,7 @@ def test_a_job_that_has_failed_ends_everywhere_and_its_name_is_free(etcd: EtcdSe
         assert "has already ended: all workers succeeded" in late.agents["n1"].stderr
 
 
-def test_an_agent_without_restarts_left_ends_the_job_though_another_node_failed_first(
-    etcd: EtcdServer, tmp_path: Path
-) -> None:
+def test_an_agent_without_restarts_ends_the_job_if_another_failed_first(etcd: EtcdServer, tmp_path: Path) -> None:
     script = (
         "tell()\n"
         "if SEEN['RANK'] and not SEEN['TORCHELASTIC_RESTART_COUNT']:\n"  # round 1: it fails alone
@@ -233,9 +227,7 @@ def test_a_node_that_was_frozen_stops_its_workers_and_comes_back(etcd: EtcdServe
         assert job.wait() == {"n1": 0, "n2": 0}
 
 
-def test_a_node_whose_workers_had_succeeded_does_not_end_well_if_the_others_have_to_run_again(
-    etcd: EtcdServer, tmp_path: Path
-) -> None:
+def test_a_node_that_succeeded_does_not_end_if_the_others_must_run_again(etcd: EtcdServer, tmp_path: Path) -> None:
     script = "tell()\nif SEEN['RANK'] == 1:\n    wait_for('finish')\n    sys.exit(3)\n"
     with Torchruns(tmp_path, etcd, "--nnodes=1:2", "--max-restarts=1", script=script, environ=BOTH) as job:
         first = job.start(1)
