@@ -82,7 +82,7 @@ def under(job: Cluster, prefix: str) -> list[dict[str, Any]]:
 # --- another user of the machine ---
 
 
-def test_a_flood_into_the_socket_that_hears_workers_costs_the_agent_nothing(tmp_path: Path, etcd: EtcdServer) -> None:
+def test_a_flood_of_the_checkpoint_socket_costs_the_agent_nothing(tmp_path: Path, etcd: EtcdServer) -> None:
     with Cluster(tmp_path, *ALONE, "--grow=checkpoint", etcd=etcd, script=SAVES) as job:
         job.start(N1)
         job.wait_for_round(1, 1)
@@ -115,7 +115,7 @@ def flood() -> int:
         return 4 * len(names) * again_and_again(once)
 
 
-def test_strangers_at_the_presence_port_disturb_no_round(tmp_path: Path, etcd: EtcdServer) -> None:
+def test_unauthenticated_presence_connections_disturb_no_round(tmp_path: Path, etcd: EtcdServer) -> None:
     with Cluster(tmp_path, *BOTH, etcd=etcd) as job:
         job.start(N1, N2)
         job.wait_for_round(1, 2)
@@ -128,7 +128,7 @@ def test_strangers_at_the_presence_port_disturb_no_round(tmp_path: Path, etcd: E
     assert all("cannot be reached" not in one.stderr for one in job.jobs.values())
 
 
-def test_strangers_at_the_presence_port_leave_descriptors_for_a_restart(tmp_path: Path, etcd: EtcdServer) -> None:
+def test_unauthenticated_connections_leave_descriptors_for_a_restart(tmp_path: Path, etcd: EtcdServer) -> None:
     few = [host._replace(prefix=(*host.prefix, "prlimit", "--nofile=128:128")) for host in (N1, N2)]
     with Cluster(tmp_path, *BOTH, "--max-restarts=1", "--tee=3", etcd=etcd) as job:
         job.start(*few)
@@ -191,7 +191,7 @@ def tampered(item: KeyValue, **fields: object) -> bytes:
 
 
 @pytest.mark.parametrize("env", [{}, SECRET], ids=["without a secret", "with a secret"])
-def test_who_may_write_to_the_store_chooses_the_master_address_unless_there_is_a_secret(
+def test_a_secret_keeps_writers_of_the_store_from_the_master_address(
     tmp_path: Path, etcd: EtcdServer, env: dict[str, str]
 ) -> None:
     with Cluster(tmp_path, *BOTH, "--max-restarts=1", etcd=etcd, env=env) as job, closing(client(etcd)) as store:

@@ -28,7 +28,7 @@ def knowing(host: Host, hosts_file: Path) -> Host:
     return host._replace(prefix=(*mount, *host.prefix))
 
 
-def test_a_head_that_is_loopback_to_itself_and_not_yet_known_to_others_is_found(tmp_path: Path) -> None:
+def test_a_head_that_is_loopback_to_itself_and_not_yet_resolvable_is_found(tmp_path: Path) -> None:
     known_to_n1, known_to_others = tmp_path / "hosts-1", tmp_path / "hosts-2"
     known_to_n1.write_text("127.0.0.1 localhost\n127.0.1.1 n1\n")  # as on Debian
     known_to_others.write_text("127.0.0.1 localhost\n")
@@ -47,7 +47,7 @@ def test_a_head_that_is_loopback_to_itself_and_not_yet_known_to_others_is_found(
         assert [job[host].wait().exit_code for host in (N1, N2, N3, N4)] == [0, 0, 0, 0]
 
 
-def test_over_ipv6_the_agents_end_together_though_the_store_s_own_workers_are_done_long_before(tmp_path: Path) -> None:
+def test_over_ipv6_the_agent_of_the_store_stays_until_the_others_end(tmp_path: Path) -> None:
     one, other = Host("n1", "::1", N1.prefix), Host("n2", "::1", N2.prefix)
     endpoint = f"[::1]:{free_port('::1', socket.AF_INET6)}"
     script = "if RANK: beat_until('../finish')"
@@ -106,7 +106,7 @@ def test_of_agents_that_all_saw_no_store_one_serves_it_and_the_others_join(
         assert [job[host].wait().exit_code for host in hosts] == [0] * len(hosts)
 
 
-def test_who_loses_the_port_to_a_store_that_does_not_answer_yet_looks_again(tmp_path: Path) -> None:
+def test_an_agent_that_loses_the_port_to_a_slow_store_probes_it_again(tmp_path: Path) -> None:
     place, port = tmp_path / "hold", free_port("127.0.0.1")
     options = (*C10D, "--nnodes=2", f"--rdzv-endpoint=127.0.0.1:{port}")
     with Cluster(tmp_path, *options, env=held_agents(place)) as job:

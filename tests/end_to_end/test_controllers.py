@@ -104,7 +104,7 @@ def test_two_pods_of_a_pytorch_job_are_one_job_in_the_order_of_their_ranks(tmp_p
     assert [word[:4] for word in words] == [["2", "0", "0", N1.address], ["2", "1", "1", N1.address]]
 
 
-def test_two_pods_of_an_indexed_job_are_one_job_once_they_are_told_where_the_first_is(tmp_path: Path) -> None:
+def test_two_pods_of_an_indexed_job_are_one_job_if_they_know_the_first(tmp_path: Path) -> None:
     options = ("--nnodes=2", f"--master-addr={N1.address}", f"--master-port={two_ports()}", "--nproc-per-node=1")
     _, words = run(tmp_path, *options, environs=[{"JOB_COMPLETION_INDEX": str(index)} for index in (0, 1)])
     assert [word[:3] for word in words] == [["2", "0", "0"], ["2", "1", "1"]]

@@ -87,7 +87,7 @@ def accuracy(output: str) -> float:
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_the_digits_are_learned_and_a_later_run_goes_on_from_the_checkpoint(launcher: str, tmp_path: Path) -> None:
+def test_the_digits_are_learned_and_a_later_run_resumes_the_checkpoint(launcher: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     words = ("--nproc-per-node", "2", str(EXAMPLES / "ddp_digits.py"), "--checkpoint", "saved", "--epochs")
     first = finish(launcher, tmp_path, *words, "3")

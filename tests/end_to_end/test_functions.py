@@ -146,7 +146,7 @@ def test_a_launch_in_a_worker_is_a_job_of_its_own() -> None:
     }
 
 
-def test_multiprocessing_works_in_workers_and_a_manager_s_queue_is_an_argument() -> None:
+def test_workers_can_use_multiprocessing_and_a_managers_queue() -> None:
     assert launcher.launch(called.pool_of_one) == {0: True}
     with multiprocessing.get_context("spawn").Manager() as manager:
         queue = manager.Queue()

@@ -89,7 +89,7 @@ def test_a_script_survives_a_killed_worker_and_saves_when_it_is_stopped(tmp_path
         job.wait_until_nobody_is_left()
 
 
-def test_a_worker_that_fails_ends_the_round_at_once_and_its_exit_code_is_kept(tmp_path: Path) -> None:
+def test_a_worker_that_fails_ends_the_round_at_once_with_its_exit_code(tmp_path: Path) -> None:
     """JAX alone would wait at exit for five minutes, and end all by SIGABRT. Here on two nodes."""
     # Under this machine's own name: gloo, which JAX uses on CPUs, looks it up.
     hosts = [host._replace(prefix=()) for host in loopback_hosts(2)]
@@ -111,6 +111,6 @@ def test_a_worker_that_fails_ends_the_round_at_once_and_its_exit_code_is_kept(tm
         assert len(set(told)) == 2  # one in each round
 
 
-def test_a_function_that_fails_in_one_worker_ends_the_others_which_wait_for_it() -> None:
+def test_a_function_that_fails_in_one_worker_ends_the_waiting_others() -> None:
     with pytest.raises(launcher.WorkerFailed, match="KeyError: 'missing'"):
         launcher.launch(called.sum_with_jax, "missing", nproc=2, framework="jax", env=ON_CPU)

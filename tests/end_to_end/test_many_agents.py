@@ -25,7 +25,7 @@ def samples() -> dict[int, dict[str, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("size", [8, 32])
-def test_a_member_needs_six_requests_for_the_first_round_and_two_for_the_next(
+def test_a_member_needs_six_requests_for_the_first_round_then_two_each(
     samples: dict[int, dict[str, dict[str, Any]]], size: int
 ) -> None:
     first, lost = samples[size]["first round"], samples[size]["member lost"]

@@ -84,7 +84,7 @@ def test_two_agents_and_a_spare_agree_on_who_is_who(tmp_path: Path, etcd: EtcdSe
             assert "meshrun: round 1: 2 of 2 nodes, 4 ranks, dp=4; ranks " in one.stderr
 
 
-def test_a_store_that_an_agent_serves_is_enough_and_says_what_its_loss_means(tmp_path: Path, port: int) -> None:
+def test_an_agent_that_serves_the_store_says_what_its_loss_means(tmp_path: Path, port: int) -> None:
     with served(tmp_path, port, "--nnodes=2", *TWO, script="") as cluster:
         cluster.start(N2)
         cluster[N2].says(f"waiting up to 600 s for the store: {N1.address}:{port} cannot be reached")
@@ -129,9 +129,7 @@ beat_until("never")
             assert "I am the cause" in box
 
 
-def test_a_killed_node_is_replaced_by_the_spare_and_the_others_keep_their_ranks(
-    tmp_path: Path, etcd: EtcdServer
-) -> None:
+def test_a_spare_replaces_a_killed_node_and_the_others_keep_their_ranks(tmp_path: Path, etcd: EtcdServer) -> None:
     with Cluster(tmp_path, "--nnodes=2", *TWO, etcd=etcd) as cluster:
         cluster.start(N1, N2)
         first = cluster.wait_for_round(1, 4)
@@ -238,7 +236,7 @@ def test_two_jobs_with_one_id_and_different_meshes_are_told_apart(tmp_path: Path
         assert f"run {cluster.run_id} was started with mesh 'dp=*,tp=2', this agent has 'dp=*'" in ended.stderr
 
 
-def test_the_loss_of_the_agent_that_serves_the_store_is_the_loss_of_the_job(tmp_path: Path, port: int) -> None:
+def test_the_loss_of_the_agent_that_serves_the_store_ends_the_job(tmp_path: Path, port: int) -> None:
     options = ("--nnodes=2", *TWO, "--rejoin-timeout=3", "--store-outage=stop")
     with served(tmp_path, port, *options, script=SLEEP) as cluster:
         cluster.start(N1, options=HOST)
@@ -250,9 +248,7 @@ def test_the_loss_of_the_agent_that_serves_the_store_is_the_loss_of_the_job(tmp_
         wait_until(lambda: not cluster[N2].left(), 20, "the end of all processes of n2")
 
 
-def test_the_workers_of_a_job_on_several_nodes_run_the_interpreter_of_the_agent(
-    tmp_path: Path, etcd: EtcdServer
-) -> None:
+def test_workers_on_several_nodes_run_the_interpreter_of_the_agent(tmp_path: Path, etcd: EtcdServer) -> None:
     with Cluster(tmp_path, *TWO, etcd=etcd, script="mark('python', sys.executable)") as cluster:
         cluster.start(N1)
         assert cluster[N1].wait().exit_code == 0
@@ -285,9 +281,7 @@ def test_over_tls_with_a_user_whose_password_lies_in_a_file(tmp_path: Path) -> N
         assert not any(word in ended.stderr for word in ("right", "wrong"))
 
 
-def test_when_all_are_told_to_go_at_once_the_job_is_stopped_and_nobody_is_left(
-    tmp_path: Path, etcd: EtcdServer
-) -> None:
+def test_a_signal_to_all_agents_at_once_stops_the_job_and_leaves_nothing(tmp_path: Path, etcd: EtcdServer) -> None:
     with Cluster(tmp_path, "--nnodes=2", *TWO, etcd=etcd) as cluster:
         cluster.start(N1, N2)
         cluster.wait_for_round(1, 4)
@@ -298,7 +292,7 @@ def test_when_all_are_told_to_go_at_once_the_job_is_stopped_and_nobody_is_left(
             cluster[host].wait_until_nobody_is_left()
 
 
-def test_a_failure_within_the_budget_is_one_restart_for_all_with_a_fresh_port(tmp_path: Path, etcd: EtcdServer) -> None:
+def test_a_failure_within_the_budget_restarts_all_once_with_a_new_port(tmp_path: Path, etcd: EtcdServer) -> None:
     script = """
 mark("port", os.environ["MASTER_PORT"] + " " + os.environ["TORCHELASTIC_RESTART_COUNT"])
 if ROUND == 1:

@@ -19,7 +19,7 @@ from tests.support.processes import REPOSITORY
 AFFINITY = 'mark("cpus", " ".join(map(str, sorted(os.sched_getaffinity(0)))) + "/" + os.environ["OMP_NUM_THREADS"])'
 
 
-def test_lines_looked_for_are_kept_apart_in_every_round_and_events_tell_its_story(tmp_path: Path) -> None:
+def test_filtered_lines_have_a_file_in_every_round_and_events_follow_it(tmp_path: Path) -> None:
     script = """
 for number in range(400):
     print(f"step {number}" if number % 40 else f"loss,{number} of round {ROUND}", flush=number % 7 == 0)
@@ -148,7 +148,7 @@ def load():
     ]  # fmt: skip
 
 
-def test_workers_run_on_cpus_of_their_own_and_none_that_the_agent_may_not_use(tmp_path: Path) -> None:
+def test_workers_run_on_their_own_cpus_out_of_those_of_the_agent(tmp_path: Path) -> None:
     allowed = sorted(os.sched_getaffinity(0))
     cores = set(sysfs.read_topology(frozenset(allowed)).core.values()) & set(allowed)
     count = min(2, len(cores))

@@ -59,7 +59,7 @@ mark("got", str(len(got)))
     assert job.mark("got", 0, 1) == "1"
 
 
-def test_a_stop_that_comes_after_the_last_worker_has_succeeded_changes_nothing(tmp_path: Path) -> None:
+def test_a_stop_signal_after_the_last_worker_succeeded_changes_nothing(tmp_path: Path) -> None:
     """The agent still has output to write, to a pipe that is not read until the signal has come."""
     pipe = 'mkfifo pipe; exec 3<>pipe; exec "$@" >&3'
     script = "sys.stdout.write(('x' * 99 + chr(10)) * 15000)\nmark('done')"
@@ -102,7 +102,7 @@ def test_under_nohup_a_hangup_that_was_asked_for_stops_the_job(tmp_path: Path) -
 IGNORING = ("sh", "-c", 'trap "" INT TERM QUIT PIPE CHLD USR1; exec "$0" "$@"')
 
 
-def test_signals_that_were_ignored_by_whoever_started_the_agent_stop_it_all_the_same(tmp_path: Path) -> None:
+def test_signals_that_the_agents_parent_ignored_stop_it_all_the_same(tmp_path: Path) -> None:
     script = """
 assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 mark("up")
@@ -114,7 +114,7 @@ time.sleep(1000)
         assert job.wait().exit_code == 143
 
 
-def test_exit_codes_are_seen_though_whoever_started_the_agent_ignored_the_ends_of_children(tmp_path: Path) -> None:
+def test_exit_codes_are_seen_though_the_agents_parent_ignored_sigchld(tmp_path: Path) -> None:
     with Job(tmp_path, script="sys.exit(7)", prefix=IGNORING) as job:
         assert job.wait().exit_code == 7
 

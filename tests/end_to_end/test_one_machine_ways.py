@@ -58,7 +58,7 @@ def test_a_directory_with_main_runs(tmp_path: Path) -> None:
     assert (tmp_path / "ran").read_text() == "beside it"
 
 
-def test_with_a_virtual_local_rank_every_worker_has_rank_0_and_a_device_of_its_own(tmp_path: Path) -> None:
+def test_with_a_virtual_local_rank_a_worker_has_rank_0_and_its_own_device(tmp_path: Path) -> None:
     script = "mark('has', os.environ['LOCAL_RANK'] + ' ' + os.environ['CUDA_VISIBLE_DEVICES'])"
     with Job(tmp_path, "--nproc-per-node", "2", "--virtual-local-rank", script=script,
              env={"CUDA_VISIBLE_DEVICES": "5,3"}) as job:  # fmt: skip

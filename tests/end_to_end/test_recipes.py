@@ -72,7 +72,7 @@ def run(directory: Path, found: list[Pod], here: dict[str, str], **environ: str)
 
 
 @pytest.mark.server
-def test_the_elastic_job_meets_in_the_etcd_of_the_recipe_with_the_certificates_that_its_script_makes(
+def test_the_elastic_job_meets_in_the_recipes_etcd_with_its_certificates(
     tmp_path: Path,
 ) -> None:
     certificates = tmp_path / "certificates"

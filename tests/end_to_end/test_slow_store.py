@@ -68,7 +68,7 @@ def test_meshctl_waits_for_a_store_whose_reads_take_long(etcd: EtcdServer) -> No
     assert "run r is not there" in asked.stderr
 
 
-def test_a_grant_whose_answer_was_lost_is_found_and_a_silent_server_is_not_waited_for(etcd: EtcdServer) -> None:
+def test_a_grant_whose_answer_was_lost_is_found_and_has_a_limit(etcd: EtcdServer) -> None:
     with SlowWrites(etcd.endpoint, 0.0) as slow:
         store = EtcdStore([slow.endpoint], call_limit_s=1.0, write_limit_s=2.0)
         slow.lost = 1

@@ -67,7 +67,7 @@ class Numbered(Cluster):
             super().start(host, options=(f"--node-rank={self.numbers.get(host.name)}", *options))
 
 
-def test_four_nodes_keep_the_given_numbers_address_and_port_through_a_restart(tmp_path: Path) -> None:
+def test_four_nodes_keep_their_ranks_address_and_port_through_a_restart(tmp_path: Path) -> None:
     script = MEET + "sys.exit(3 if (RANK, ROUND) == (2, 1) else 0)"
     hosts = [N3, N1, N4, N2]
     with Numbered(tmp_path, hosts, "--nproc-per-node=1", "--max-restarts=1", script=script) as job:
@@ -85,7 +85,7 @@ def test_four_nodes_keep_the_given_numbers_address_and_port_through_a_restart(tm
         assert "if it is lost, the job is lost" in ended[0].stderr
 
 
-def test_a_lost_node_is_waited_for_by_its_number_and_so_is_whoever_replaces_it(tmp_path: Path) -> None:
+def test_a_lost_node_is_awaited_by_its_rank_and_so_is_its_replacement(tmp_path: Path) -> None:
     hosts = [N2, N3, N1]
     with Numbered(tmp_path, hosts, "--nproc-per-node=2", "--nnodes=1:3", script=SLEEP) as job:
         job.start(*hosts)

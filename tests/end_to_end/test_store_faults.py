@@ -97,7 +97,7 @@ def said(job: Cluster) -> str:
     return "\n".join(f"--- {name}\n{node.stderr}" for name, node in job.jobs.items())
 
 
-def test_a_server_the_leader_and_then_most_of_three_are_lost_and_nobody_is_stopped(tmp_path: Path) -> None:
+def test_workers_continue_when_etcd_loses_a_server_its_leader_and_most(tmp_path: Path) -> None:
     with EtcdCluster("3.5", tmp_path / "etcd") as etcd:
         store = Store(*etcd.members)
         with Cluster(tmp_path, *OPTIONS, etcd=store) as job:
@@ -151,7 +151,7 @@ def test_tokens_that_expire_or_are_forgotten_stop_nobody(tmp_path: Path, kind: s
             require_one_round(job)
 
 
-def test_rights_that_are_taken_away_are_said_and_given_back_the_job_goes_on(tmp_path: Path) -> None:
+def test_a_job_reports_lost_rights_and_continues_once_they_are_back(tmp_path: Path) -> None:
     with EtcdServer("3.5", tmp_path / "etcd", flags=CHEAP_PASSWORDS) as server:
         server.set_up_users(root_password="top", users=USERS)
         (tmp_path / "password").write_text("right\n")
@@ -188,7 +188,7 @@ def test_a_certificate_that_is_refused_in_mid_run_is_an_outage(tmp_path: Path) -
             require_one_round(job)
 
 
-def test_a_server_without_space_is_said_and_with_space_again_the_job_goes_on(tmp_path: Path) -> None:
+def test_a_job_reports_a_full_server_and_continues_once_it_has_space(tmp_path: Path) -> None:
     with (
         EtcdServer("3.5", tmp_path / "etcd", quota_bytes=4 << 20) as server,
         Cluster(tmp_path, *OPTIONS, "--max-restarts=1", etcd=server) as job,

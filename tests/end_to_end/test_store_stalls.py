@@ -108,7 +108,7 @@ class Store:
         return self._servers[0].ctl(*words)
 
 
-def test_a_store_whose_leader_is_stopped_and_then_ends_all_leases_loses_no_agent(tmp_path: Path) -> None:
+def test_no_agent_is_lost_when_etcds_leader_is_frozen_and_all_leases_end(tmp_path: Path) -> None:
     with StoppingCluster(tmp_path / "etcd") as stopping:
         require_none_lost_by_a_stall(tmp_path, stopping, is_n1_behind=False, stall_s=0.0)
 

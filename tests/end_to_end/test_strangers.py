@@ -132,7 +132,7 @@ def test_a_name_that_holds_something_else_is_left_alone(tmp_path: Path, etcd: Et
     assert etcd.ctl("get", "--prefix", "/meshrun/taken/", "--keys-only").split() == ["/meshrun/taken/current"]
 
 
-def test_a_flood_of_calls_by_who_does_not_know_the_token_does_not_end_a_round(tmp_path: Path) -> None:
+def test_a_flood_of_unauthenticated_calls_does_not_end_a_round(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = int(listener.getsockname()[1])
     meeting = ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--nnodes=2")

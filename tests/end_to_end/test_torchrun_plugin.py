@@ -10,7 +10,7 @@ from tests.support.torchrun import Torchruns
 CRASH_ONCE = "tell()\nif SEEN['TORCHELASTIC_RESTART_COUNT'] == 0 and SEEN['RANK'] == 1:\n    sys.exit(3)\n"
 
 
-def test_stock_torchrun_numbers_nodes_by_our_plan_and_restarts_in_a_store_of_its_own(tmp_path: Path) -> None:
+def test_torchrun_ranks_nodes_by_our_plan_and_restarts_in_its_own_store(tmp_path: Path) -> None:
     wait = "if SEEN['RANK'] == 0 and len(open('../seen').readlines()) < 3:\n    wait_for('never')\n"
     with EtcdServer("3.4", tmp_path / "etcd") as server:
         options = ("--nnodes=2", "--max-restarts=1")

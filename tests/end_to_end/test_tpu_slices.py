@@ -45,7 +45,7 @@ def told(cluster: Cluster, round: int, ranks: dict[str, list[int]]) -> dict[str,
     return {name: cluster[name].mark("tpu", own[0], round).split() for name, own in ranks.items()}
 
 
-def test_ranks_follow_slices_and_worker_ids_and_a_slice_that_loses_a_host_stands_by(tmp_path: Path) -> None:
+def test_ranks_follow_slices_and_a_slice_that_loses_a_host_stands_by(tmp_path: Path) -> None:
     options = ("--nnodes=2:4", "--target-nodes=4", "--lease-ttl=3", "--framework=torch", *CHIPS)
     with (
         EtcdServer("3.4", tmp_path / "etcd") as etcd,

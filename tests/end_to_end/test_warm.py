@@ -163,7 +163,7 @@ THREAD = (
         ("broken", "raise ValueError('the reason')", "--preload: importing broken raised ValueError: the reason"),
     ],
 )
-def test_what_cannot_be_preloaded_ends_the_job_in_a_sentence_before_any_worker(
+def test_a_failed_preload_ends_the_job_in_a_sentence_before_any_worker(
     tmp_path: Path, module: str, text: str | None, sentence: str
 ) -> None:
     if text is not None:
@@ -180,7 +180,7 @@ def test_what_cannot_be_preloaded_ends_the_job_in_a_sentence_before_any_worker(
         job.wait_until_nobody_is_left()
 
 
-def test_a_node_whose_image_cannot_be_made_does_not_wait_to_become_fit(tmp_path: Path) -> None:
+def test_a_node_whose_preload_fails_does_not_wait_to_become_fit(tmp_path: Path) -> None:
     options = ("--preload=absent", "--health-check=false", "--framework=torch", "--nproc-per-node=2")
     with Job(tmp_path, *options, script="mark('ran')") as job:
         ended = job.wait()
@@ -188,7 +188,7 @@ def test_a_node_whose_image_cannot_be_made_does_not_wait_to_become_fit(tmp_path:
         assert "error: --preload: there is no module absent" in ended.stderr
 
 
-def test_a_node_whose_image_cannot_be_made_leaves_the_others(tmp_path: Path) -> None:
+def test_a_node_whose_preload_fails_leaves_the_others(tmp_path: Path) -> None:
     one, other = loopback_hosts(2)
     endpoint = f"{one.address}:{free_port(one.address)}"
     options = (*C10D, "--nnodes=1:2", f"--rdzv-endpoint={endpoint}", "--join-grace=0")
@@ -215,7 +215,7 @@ def test_a_signal_during_the_import_ends_everything_at_once(tmp_path: Path, sign
         job.wait_until_nobody_is_left()
 
 
-def test_two_nodes_have_an_image_each(tmp_path: Path) -> None:
+def test_two_nodes_have_a_fork_server_each(tmp_path: Path) -> None:
     hosts = loopback_hosts(2)
     endpoint = f"{hosts[0].address}:{free_port(hosts[0].address)}"
     script = "import counted; mark('of', f'{counted.IMPORTED_BY} {os.getpid()}'); beat_until('../finish')"

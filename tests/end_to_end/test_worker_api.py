@@ -90,7 +90,7 @@ def test_the_groups_of_a_device_mesh_are_those_that_were_declared(tmp_path: Path
         assert job.mark("sums", rank, 1) == ", ".join(f"{name} {total} {total}" for name, total in sums)
 
 
-def test_a_jax_mesh_has_the_declared_axes_over_the_devices_of_all_processes(tmp_path: Path) -> None:
+def test_a_jax_mesh_has_the_declared_axes_over_all_devices(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     with Job(tmp_path, "--nproc-per-node=4", "--mesh=dp=2,tp=2", script=JAX) as job:
         ended = job.wait(LIMIT_S)
@@ -104,7 +104,7 @@ def test_a_jax_mesh_has_the_declared_axes_over_the_devices_of_all_processes(tmp_
         assert job.mark("sums", rank, 1) == ", ".join(["(2, 2, 2)", f"process {rank}", *sums])
 
 
-def test_workers_that_ask_save_on_a_stop_whether_or_not_they_have_a_handler(tmp_path: Path) -> None:
+def test_workers_that_ask_save_on_a_stop_with_or_without_a_handler(tmp_path: Path) -> None:
     script = """
 from launcher.worker import stop_requested
 got = []
@@ -145,7 +145,7 @@ mark("answer", str(stop_requested()))
     assert job.mark("answer", 0, 1) == "False"
 
 
-def test_a_drain_of_one_node_asks_the_workers_of_all_and_they_leave_after_the_same_step(tmp_path: Path) -> None:
+def test_a_drain_of_one_node_makes_all_workers_leave_after_the_same_step(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     script = """
 from launcher.worker import stop_requested
@@ -188,7 +188,7 @@ dist.destroy_process_group()
             assert cluster.overlaps() == []
 
 
-def test_a_worker_that_has_beaten_and_hangs_is_replaced_and_one_that_never_beats_is_left_alone(tmp_path: Path) -> None:
+def test_a_hung_worker_is_replaced_only_if_it_has_sent_heartbeats(tmp_path: Path) -> None:
     script = """
 from launcher.worker import heartbeat
 if RANK == 0:  # never beats
@@ -211,7 +211,7 @@ else:
     assert "rank 0 (pid" not in ended.stderr
 
 
-def test_one_that_does_not_even_take_sigabrt_is_killed_and_the_report_says_why(tmp_path: Path) -> None:
+def test_a_worker_that_ignores_sigabrt_is_killed_and_the_report_says_why(tmp_path: Path) -> None:
     script = """
 from launcher.worker import heartbeat
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGABRT])
