@@ -69,7 +69,7 @@ def test_without_a_spare_a_killed_node_drops_a_whole_replica(
     finish(job, *(name for name in job.jobs if name != victim))
 
 
-def test_the_workers_of_a_node_that_is_cut_off_are_dead_before_the_next_round_begins(
+def test_workers_of_a_cut_off_node_are_dead_before_the_next_round_starts(
     cluster: Make, hosts: list[Host], network: Network, is_leader_victim: bool, direction: Direction
 ) -> None:
     job, before = with_spare(cluster, hosts)

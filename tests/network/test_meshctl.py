@@ -70,7 +70,7 @@ def test_a_drained_node_may_not_join(cluster: Make, hosts: list[Host], network: 
     assert job["n1"].wait().exit_code == 0
 
 
-def test_newcomers_go_on_with_a_job_whose_nodes_are_all_lost_when_a_person_says_that_they_are(
+def test_new_nodes_continue_a_job_once_a_person_declares_all_old_ones_lost(
     cluster: Make, hosts: list[Host], network: Network
 ) -> None:
     job = cluster("--nnodes", "1:2", "--max-restarts", "0")

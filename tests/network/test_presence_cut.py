@@ -26,7 +26,7 @@ def member(network: Network, name: str, holders: int = 0) -> MemberProcess:
     return MemberProcess(name, *host.prefix, host=host.address, holders=holders)
 
 
-def test_a_cut_is_silence_on_both_sides_and_after_it_has_healed_they_find_each_other(network: Network) -> None:
+def test_a_cut_is_silence_on_both_sides_that_reconnect_once_it_heals(network: Network) -> None:
     with member(network, "leader") as leader, member(network, "follower", holders=1) as follower:
         follower.attend(leader)
         leader.wait_for("PeerUp", "follower", follower.address, True)

@@ -69,7 +69,7 @@ def test_an_etcd_that_hangs_longer_than_a_lease_stops_nobody(cluster: Make, host
     require_one_round(job)
 
 
-def test_in_an_outage_a_node_that_is_cut_off_from_its_peers_kills_its_workers_and_so_do_all(
+def test_in_an_outage_all_workers_die_if_one_node_is_cut_off_from_the_rest(
     cluster: Make, hosts: list[Host], etcd: HostEtcd, network: Network
 ) -> None:
     """Nobody can tell whether the node that is cut off sees the store: then nobody goes on."""

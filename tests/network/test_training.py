@@ -35,7 +35,7 @@ runpy.run_path({str(REPOSITORY / "examples" / "ddp_digits.py")!r}, run_name="__m
 
 
 @pytest.mark.parametrize("fault", ["kill"] if REPEATS == 1 else ["kill", "cut", "drain"])
-def test_training_goes_on_from_the_checkpoint_without_the_node_that_was_lost(
+def test_training_resumes_from_the_checkpoint_without_the_lost_node(
     cluster: Make, hosts: list[Host], network: Network, is_leader_victim: bool, fault: str
 ) -> None:
     job = cluster("--nnodes", f"2:{HOSTS}", "--max-restarts", "0", script=TRAINING)

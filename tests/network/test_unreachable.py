@@ -8,7 +8,7 @@ from tests.support.hosts import Cluster, HostEtcd
 from tests.support.network import Network
 
 
-def test_a_store_behind_a_firewall_that_drops_is_given_up_after_the_start_timeout(
+def test_a_store_behind_a_dropping_firewall_fails_at_the_start_timeout(
     network: Network, etcd: HostEtcd, tmp_path: Path
 ) -> None:
     host = network.host("n1")
