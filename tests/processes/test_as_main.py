@@ -153,7 +153,7 @@ def test_what_a_failed_script_has_begun_is_finished_as_under_python(folder: Path
     assert looks[1][1:] == ("left in a buffer", "left, too")
 
 
-def test_a_process_that_the_script_has_forked_does_not_speak_for_the_worker(folder: Path) -> None:
+def test_a_forked_child_of_the_script_writes_no_error_file_of_the_worker(folder: Path) -> None:
     (folder / "forks.py").write_text("import os\nif os.fork() == 0: raise ValueError\nprint(os.wait()[1] >> 8)")
     ended = as_worker(folder, "script", "forks.py", TORCHELASTIC_ERROR_FILE=str(folder / "error.json"))
     assert (ended.returncode, ended.stdout) == (0, "1\n")

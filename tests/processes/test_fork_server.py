@@ -41,7 +41,7 @@ def test_the_fork_server_shows_the_command_of_the_worker(supervisor: SmallSuperv
     assert words == [supervisor.python, "-u", "waits.py", "a b", ""]
 
 
-def test_a_worker_s_end_closes_as_it_begins_though_others_are_parked(supervisor: SmallSupervisor) -> None:
+def test_a_worker_s_socket_closes_as_it_begins_though_others_stand_by(supervisor: SmallSupervisor) -> None:
     supervisor.start(["colorsys"], "script", "waits.py")
     parked, (number, _) = supervisor.born(2)
     assert supervisor.release(number) is None
@@ -60,7 +60,7 @@ def test_workers_die_with_the_supervisor(supervisor: SmallSupervisor, is_release
     wait_until(lambda: not is_alive(supervisor.server_pid), what="the fork server's end")
 
 
-def test_a_parked_worker_that_nobody_wants_exits_and_runs_nothing(supervisor: SmallSupervisor) -> None:
+def test_a_standby_worker_that_is_not_needed_exits_and_runs_nothing(supervisor: SmallSupervisor) -> None:
     supervisor.start(["colorsys"], "script", "waits.py")
     ((number, pid),) = supervisor.born()
     supervisor.ask("close", number)
@@ -68,7 +68,7 @@ def test_a_parked_worker_that_nobody_wants_exits_and_runs_nothing(supervisor: Sm
     assert supervisor.output("server") == ("", "")
 
 
-def test_the_fork_server_ends_when_the_supervisor_closes_and_its_workers_stay(supervisor: SmallSupervisor) -> None:
+def test_the_fork_server_ends_with_the_supervisor_and_its_workers_stay(supervisor: SmallSupervisor) -> None:
     supervisor.start(["colorsys"], "script", "waits.py")
     ((number, pid),) = supervisor.born()
     supervisor.ask("close", 0)
@@ -79,7 +79,7 @@ def test_the_fork_server_ends_when_the_supervisor_closes_and_its_workers_stay(su
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda signum: signum.name)
-def test_a_signal_ends_who_is_parked_and_the_fork_server(supervisor: SmallSupervisor, signum: signal.Signals) -> None:
+def test_a_signal_ends_standby_workers_and_the_fork_server(supervisor: SmallSupervisor, signum: signal.Signals) -> None:
     (supervisor.folder / "handles.py").write_text("import signal\nsignal.signal(signal.SIGTERM, print)")
     supervisor.start(["handles"], "script", "waits.py")
     ((_, pid),) = supervisor.born()

@@ -142,7 +142,7 @@ def test_another_script_than_that_of_the_fork_server_is_refused(supervisor: Smal
     assert supervisor.ask("wait", pid) == 127
 
 
-def test_the_environment_is_what_an_exec_would_give_and_what_an_import_has_set_stays(
+def test_the_environment_is_that_of_an_exec_and_keeps_what_an_import_set(
     supervisor: SmallSupervisor,
 ) -> None:
     (supervisor.folder / "setting.py").write_text(

@@ -77,7 +77,7 @@ def test_a_module_that_is_not_there_is_named_with_the_python_that_looked(
     assert supervisor.output("server") == ("", "")
 
 
-def test_a_thread_that_is_there_before_the_imports_is_not_put_down_to_one_of_them(supervisor: SmallSupervisor) -> None:
+def test_a_thread_from_before_the_imports_is_not_blamed_on_one_of_them(supervisor: SmallSupervisor) -> None:
     (supervisor.folder / "own").mkdir()
     (supervisor.folder / "own" / "sitecustomize.py").write_text(REFUSED["threads"][0])
     kind, sentence, _ = supervisor.start(["colorsys"], "script", "main.py", PYTHONPATH=str(supervisor.folder / "own"))
@@ -120,7 +120,7 @@ def test_threads_that_end_soon_and_those_that_a_fork_takes_down_are_fine(supervi
     assert supervisor.run() == (0, "", "")
 
 
-def test_a_module_beside_the_script_is_imported_with_the_script_s_words_and_path(supervisor: SmallSupervisor) -> None:
+def test_a_module_beside_the_script_is_imported_with_its_argv_and_path(supervisor: SmallSupervisor) -> None:
     write(
         supervisor,
         beside="import sys\nwords, path = list(sys.argv), list(sys.path)",
@@ -162,7 +162,7 @@ def test_an_import_that_takes_standard_output_apart_stops_nobody(supervisor: Sma
     assert supervisor.run() == (0, "runs\n", "")
 
 
-def test_people_are_told_of_what_workers_will_see_otherwise_than_they_expect(supervisor: SmallSupervisor) -> None:
+def test_remarks_name_what_workers_will_see_otherwise_than_expected(supervisor: SmallSupervisor) -> None:
     write(
         supervisor,
         reads="import os\nrank = os.environ.get('RANK'), 'WORLD_SIZE' in os.environ, os.getenv('HOME')\nimport deeper",
@@ -201,7 +201,7 @@ def test_what_an_import_runs_is_not_taken_for_a_fork_server(supervisor: SmallSup
     assert supervisor.run() == (0, "0 [None, None]\n \n", "")
 
 
-def test_the_collector_rests_during_the_imports_and_works_as_ever_after_them(supervisor: SmallSupervisor) -> None:
+def test_the_garbage_collector_is_off_only_during_the_imports(supervisor: SmallSupervisor) -> None:
     write(
         supervisor,
         during="import gc\nseen = gc.isenabled(), gc.get_threshold()",

@@ -153,7 +153,7 @@ def test_one_or_two_of_the_three_are_lost_and_nothing_is_left(first: Stroke) -> 
 
 
 @pytest.mark.parametrize("who", ["agent", "keeper", "supervisor"])
-def test_with_warm_and_parked_workers_nothing_is_left_either(tmp_path: Path, who: str) -> None:
+def test_with_warm_and_standby_workers_nothing_is_left_either(tmp_path: Path, who: str) -> None:
     others = {"agent": "supervisor", "keeper": "agent", "supervisor": "keeper"}
     cases = [strokes for strokes in PAIRS if (strokes[0].who, strokes[1].who) == (who, others[who])]
     assert run_all(cases, tmp_path) == []
@@ -278,7 +278,7 @@ def test_a_keeper_that_cannot_fork_is_told() -> None:
         agent.wait_until_nobody_is_left(agent.pid)
 
 
-def test_an_agent_that_dies_before_the_keeper_could_ask_for_its_signal_leaves_nobody() -> None:
+def test_an_agent_that_dies_before_the_keeper_is_set_up_leaves_nothing() -> None:
     late = """
 import os, time
 from launcher.supervisor import kernel
@@ -294,7 +294,7 @@ kernel.signal_on_parent_death = ask
         agent.wait_until_nobody_is_left()
 
 
-def test_a_supervisor_whose_keeper_dies_before_it_could_ask_for_its_signal_ends() -> None:
+def test_a_supervisor_whose_keeper_dies_during_its_setup_ends() -> None:
     late = """
 import os, time
 from launcher.supervisor import kernel

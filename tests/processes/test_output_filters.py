@@ -46,9 +46,7 @@ def test_lines_of_many_streams_arrive_whole_however_they_were_cut(tmp_path: Path
     assert warnings == []
 
 
-def test_a_filter_without_a_place_for_its_file_is_warned_of_once_and_the_console_goes_on(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_filter_whose_file_cannot_be_opened_warns_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     warnings: list[str] = []
     pump = OutputPump(warn=warnings.append)
     (tmp_path / "file").touch()

@@ -221,9 +221,7 @@ def test_a_worker_without_line_ends_neither_fills_memory_nor_goes_unseen(job: Jo
     assert job.warnings == ["rank 5 on stdout prints lines above 8 MiB, the console shows them cut"]
 
 
-def test_the_end_of_a_stream_shows_its_unfinished_line_and_leaves_the_file_as_it_is(
-    job: Job, pipe: tuple[int, int]
-) -> None:
+def test_the_end_of_a_stream_shows_its_unfinished_line_and_keeps_the_file(job: Job, pipe: tuple[int, int]) -> None:
     reader = Reader(pipe[0])
     pump = job.pump(console_stdout=pipe[1])
     job.start("os.write(1, b'last words')", stdout=job.open(pump, 0))
@@ -355,9 +353,7 @@ def test_a_stream_ends_when_its_last_holder_does(job: Job, pipe: tuple[int, int]
     assert reader.rest() == b"[default0]:late\n"
 
 
-def test_the_tail_waits_for_what_the_pipe_holds_though_not_for_the_end_of_the_stream(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_tail_waits_for_what_the_pipe_holds_but_not_for_its_end(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     gate, read = threading.Event(), os.readv
 
     def read_late(fd: int, buffers: list[memoryview]) -> int:

@@ -82,9 +82,7 @@ def marked(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("lacking", [None, *WITHOUT_PIDFDS])
-def test_a_process_that_outlived_all_three_is_killed_before_the_next_agent_goes_on(
-    lives: Lives, lacking: str | None
-) -> None:
+def test_a_process_that_outlived_its_agent_is_killed_by_the_next_one(lives: Lives, lacking: str | None) -> None:
     orphan_file = lives.folder.parent / "orphan"
     daemonise = f"(setsid sleep 1000 >/dev/null 2>&1 & echo $! > {orphan_file}); exec sleep 1000"
     first = lives.start(worker=daemonise)
@@ -128,7 +126,7 @@ def test_a_keeper_is_woken_and_may_end_its_work(lives: Lives) -> None:
     assert keeper.wait() == 0
 
 
-def test_who_carries_no_mark_and_holds_no_lock_is_found_by_the_control_group(lives: Lives) -> None:
+def test_a_process_without_mark_or_lock_is_found_by_its_control_group(lives: Lives) -> None:
     if not control_group.make_path(""):
         pytest.skip("no control group can be made here: no cgroup of version 2 is this user's")
     orphan_file = lives.folder.parent / "orphan"
@@ -189,7 +187,7 @@ def test_empty_control_groups_of_runs_that_never_came_back_are_taken_away(
     assert not os.path.exists(group)
 
 
-def test_a_group_that_another_agent_takes_away_meanwhile_costs_nobody_its_own(
+def test_a_group_that_another_agent_removes_does_not_stop_a_new_one(
     group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = control_group.make_path("other")
@@ -209,7 +207,7 @@ def test_who_is_in_a_group_within_is_found_too(group: str, inmate: subprocess.Po
     assert inmate.wait(10.0) == -signal.SIGKILL
 
 
-def test_what_shares_out_the_machine_between_groups_and_processes_gets_no_group(tmp_path: Path) -> None:
+def test_a_group_with_controllers_for_its_children_is_not_delegated(tmp_path: Path) -> None:
     (tmp_path / "cgroup.subtree_control").write_text("\n")
     assert control_group._is_delegated(str(tmp_path))
     (tmp_path / "cgroup.subtree_control").write_text("cpu memory\n")
@@ -349,7 +347,7 @@ def children_of(pid: int) -> list[int]:
     return [int(number) for number in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def test_who_leaves_in_good_order_leaves_no_file_and_a_dead_agent_one_that_is_taken_over(lives: Lives) -> None:
+def test_a_released_lock_leaves_no_file_and_a_dead_agents_is_taken_over(lives: Lives) -> None:
     lives.folder.mkdir(mode=0o700)
     take_node_lock(RUN, "node", {}, folder=str(lives.folder)).release()
     assert list(lives.folder.iterdir()) == []
@@ -390,7 +388,7 @@ def test_a_lock_on_a_file_that_was_taken_away_meanwhile_is_no_place(
     second.release()
 
 
-def test_of_many_agents_that_begin_at_once_one_has_the_place_and_none_is_killed(lives: Lives) -> None:
+def test_one_of_many_agents_that_begin_at_once_gets_the_lock_and_none_dies(lives: Lives) -> None:
     agents = [lives.start(limit_s=3.0) for _ in range(5)]
     wait_until(lambda: sum(agent.poll() is not None for agent in agents) == 4)
     (winner,) = [agent for agent in agents if agent.poll() is None]
@@ -398,7 +396,7 @@ def test_of_many_agents_that_begin_at_once_one_has_the_place_and_none_is_killed(
     assert is_alive(lives.worker_of(winner))
 
 
-def test_where_no_directory_can_be_had_a_sentence_names_each_with_the_reason(tmp_path: Path) -> None:
+def test_if_no_lock_directory_can_be_used_each_is_named_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     folders = [str(tmp_path / "file" / "places"), str(tmp_path / "file")]
     with pytest.raises(UsageError) as refusal:
@@ -429,7 +427,7 @@ def test_what_another_user_has_made_first_is_passed_over_and_told(
     )
 
 
-def test_an_agent_goes_where_one_is_though_a_better_directory_has_become_free(tmp_path: Path) -> None:
+def test_an_existing_lock_is_used_though_a_better_directory_is_free(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     second.mkdir(mode=0o700)
     (second / "a.lock").touch()

@@ -33,7 +33,7 @@ def test_both_sides_learn_of_each_other_and_what_is_told_arrives_in_order() -> N
 
 
 @pytest.mark.parametrize("holders", [0, 3])
-def test_a_member_is_proven_gone_when_the_last_holder_of_its_listener_is_dead_and_not_before(holders: int) -> None:
+def test_a_member_is_proven_gone_once_the_last_holder_of_its_listener_dies(holders: int) -> None:
     with Member("leader") as leader, MemberProcess("follower", holders=holders) as follower:
         follower.attend(leader)
         leader.wait_for_up(follower)
@@ -67,7 +67,7 @@ def test_a_stopped_member_is_silent_and_that_proves_nothing() -> None:
         assert leader.of("follower")[1:] == [PeerDown("follower", True)]
 
 
-def test_a_stopped_member_whose_connection_is_reset_is_not_proven_gone_and_comes_back() -> None:
+def test_a_stopped_member_whose_connection_is_reset_is_not_proven_gone() -> None:
     """The listener is there, so dials are taken and hear nothing."""
     with Member("leader", silence_s=30.0) as leader, Cutter(leader) as cutter, MemberProcess("follower") as follower:
         follower.do("connect_to", "leader", cutter.address)

@@ -114,7 +114,7 @@ def test_a_member_of_another_job_is_not_of_this_one() -> None:
 
 
 @pytest.mark.parametrize("secret", [b"", SECRET], ids=["without a secret", "with a secret"])
-def test_a_listener_that_does_not_belong_to_the_job_learns_nothing_to_enter_it_by(secret: bytes) -> None:
+def test_a_listener_outside_the_job_learns_nothing_that_lets_it_enter(secret: bytes) -> None:
     """Whoever may write to the store, or has the port of an agent that has gone, can have members dial it."""
     other = PeerIdentity(JOB + "other/", "leader", "127.0.0.1:9")
     with socket.create_server(("127.0.0.1", 0)) as listener, Member("friend", secret=secret) as friend:
@@ -132,7 +132,7 @@ def test_a_listener_that_does_not_belong_to_the_job_learns_nothing_to_enter_it_b
         assert friend.events == []
 
 
-def test_a_leader_that_is_another_one_again_and_again_is_not_dialled_more_often() -> None:
+def test_a_leader_that_changes_often_is_not_dialled_more_often() -> None:
     now, dials = 0.0, 0
 
     def take(connection: PeerConnection, ending: ConnectionEnd | None) -> None:
@@ -332,7 +332,7 @@ def read_until(readline: Callable[[], bytes], words: list[object]) -> bool:
     return False
 
 
-def test_the_newest_of_two_connections_is_kept_and_nobody_is_told_of_an_end() -> None:
+def test_the_newest_of_two_connections_is_kept_and_no_end_is_reported() -> None:
     with Member("leader") as leader, greet(leader) as first:
         leader.wait_for(PeerUp("stranger", "127.0.0.1:9", True))
         with greet(leader) as second:
@@ -343,7 +343,7 @@ def test_the_newest_of_two_connections_is_kept_and_nobody_is_told_of_an_end() ->
             assert [type(event) for event in leader.events] == [PeerUp]
 
 
-def test_an_agent_that_becomes_another_member_ends_what_it_had_and_comes_again() -> None:
+def test_an_agent_that_becomes_another_member_connects_anew() -> None:
     with Member("leader") as leader, Member("first") as member:
         member.attend(leader)
         leader.wait_for_up(member)
@@ -395,7 +395,7 @@ def test_members_meet_over_ipv6() -> None:
         follower.wait_for_up(leader)
 
 
-def test_a_connection_from_elsewhere_than_the_advertised_address_proves_nothing() -> None:
+def test_a_connection_from_another_address_than_advertised_proves_nothing() -> None:
     with Member("leader") as leader, Member("follower", address="192.0.2.1:7") as follower:
         follower.attend(leader)
         leader.wait_for(PeerUp("follower", "192.0.2.1:7", False))
@@ -409,7 +409,7 @@ class NoFilesLeft(socket.socket):
         raise OSError(errno.EMFILE, "too many open files")
 
 
-def test_where_no_file_was_left_for_a_connection_it_is_tried_again_soon_however_calm_it_is() -> None:
+def test_accepting_is_tried_again_soon_after_descriptors_ran_out() -> None:
     with NoFilesLeft() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()

@@ -116,7 +116,7 @@ def test_every_script_is_one_that_bash_can_read_and_says_what_it_is_for(script: 
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not here")
-def test_the_commands_that_make_secrets_of_the_certificates_name_their_files(tmp_path: Path) -> None:
+def test_the_printed_kubectl_commands_name_the_certificate_files(tmp_path: Path) -> None:
     command = [str(CERTIFICATES), str(tmp_path / "two words"), "training"]
     made = subprocess.run(command, capture_output=True, timeout=60, check=True, text=True)
     commands = [shlex.split(line) for line in made.stdout.splitlines() if line.startswith("kubectl ")]
@@ -131,7 +131,7 @@ def test_the_commands_that_make_secrets_of_the_certificates_name_their_files(tmp
 
 
 @pytest.mark.parametrize("script", SLURM, ids=lambda script: script.name)
-def test_a_batch_script_keeps_the_step_when_a_node_is_lost_and_leaves_the_grace(script: Path, tmp_path: Path) -> None:
+def test_a_batch_script_keeps_the_step_after_a_lost_node_and_has_a_grace(script: Path, tmp_path: Path) -> None:
     options = batch_options(script)
     nodes = int(options["nodes"])
     _, calls = run(tmp_path, script, **step(nodes))
@@ -180,7 +180,7 @@ def test_without_an_etcd_the_elastic_script_meets_at_the_first_node(tmp_path: Pa
 
 @pytest.mark.parametrize("script", SLURM, ids=lambda script: script.name)
 @pytest.mark.parametrize("code", [0, 1, 2, 75, 137, 143])
-def test_a_batch_script_is_queued_again_where_that_helps_and_ends_with_the_code_of_the_step(
+def test_a_batch_script_is_requeued_where_it_helps_and_keeps_the_exit_code(
     script: Path, code: int, tmp_path: Path
 ) -> None:
     ended, calls = run(tmp_path, script, CODE_srun=str(code), **step(4))
@@ -199,7 +199,7 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
     assert ended.returncode == 0
 
 
-def test_the_loop_over_ssh_starts_one_agent_on_each_host_in_place_of_its_shell(tmp_path: Path) -> None:
+def test_the_loop_over_ssh_replaces_the_shell_of_each_host_by_one_agent(tmp_path: Path) -> None:
     words = ["exp-41", "node0", "node1", "node2", "--", "--nproc-per-node", "8", "train.py", "--name", "a b"]
     ended, calls = run(tmp_path, LOOP, *words)
     assert ended == 0

@@ -37,7 +37,7 @@ def now() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def test_killing_the_agent_ends_every_worker_all_descendants_and_the_supervisor(agent: Agent) -> None:
+def test_killing_the_agent_ends_all_workers_descendants_and_the_supervisor(agent: Agent) -> None:
     start_families(agent, 4)
     os.kill(agent.pid, signal.SIGKILL)
     agent.wait_until_nobody_is_left()
@@ -75,7 +75,7 @@ def test_killing_the_supervisor_is_reported_and_its_workers_die_with_it(agent: A
     wait_until(lambda: not any(map(is_alive, workers)))
 
 
-def test_the_end_of_the_supervisor_is_known_even_if_the_agent_was_started_with_children_ignored() -> None:
+def test_the_supervisors_end_is_seen_even_if_the_agent_ignores_sigchld() -> None:
     with Agent(setup="import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)") as agent:
         os.kill(agent.supervisor_pid, signal.SIGKILL)
         assert "was killed by SIGKILL" in agent.wait_for("SupervisorLost")[1]
@@ -113,7 +113,7 @@ def test_orders_to_a_lost_supervisor_are_harmless(agent: Agent, tmp_path: Path) 
     assert children(agent.pid) == []
 
 
-def test_a_worker_whose_supervisor_dies_before_it_could_ask_for_the_death_signal_ends_itself() -> None:
+def test_a_worker_whose_supervisor_dies_during_its_setup_ends_itself() -> None:
     wait_for_the_death_of_the_supervisor = """
 import os, time
 from launcher.supervisor import kernel
@@ -145,7 +145,7 @@ def test_an_agent_that_no_longer_needs_the_supervisor_closes_it(agent: Agent) ->
     assert "SupervisorLost" not in [report[0] for report in agent.heard]
 
 
-def test_a_supervisor_that_does_not_close_in_time_is_killed_with_all_its_workers(agent: Agent) -> None:
+def test_a_supervisor_that_closes_too_slowly_is_killed_with_its_workers(agent: Agent) -> None:
     start_families(agent, 2)
     os.kill(agent.supervisor_pid, signal.SIGSTOP)
     wait_until(lambda: state(agent.supervisor_pid) == "T")
@@ -154,7 +154,7 @@ def test_a_supervisor_that_does_not_close_in_time_is_killed_with_all_its_workers
     assert children(agent.pid) == []
 
 
-def test_an_agent_that_is_stopped_with_a_watchdog_loses_its_workers_in_time(agent: Agent) -> None:
+def test_a_stopped_agent_with_a_watchdog_loses_its_workers_in_time(agent: Agent) -> None:
     start_families(agent, 2)
     agent.ask("extend_watchdog", now() + 0.5)
     os.kill(agent.pid, signal.SIGSTOP)
@@ -176,7 +176,7 @@ def test_an_agent_that_is_stopped_without_a_watchdog_keeps_its_workers(agent: Ag
     assert is_alive(agent.supervisor_pid)
 
 
-def test_a_stopped_supervisor_with_a_watchdog_is_killed_by_the_kernel_and_its_workers_with_it(agent: Agent) -> None:
+def test_the_kernel_kills_a_stopped_supervisor_with_a_watchdog_and_workers(agent: Agent) -> None:
     start_families(agent, 2)
     agent.ask("extend_watchdog", now() + 0.5)
     agent.do("sweep", 2)
@@ -199,7 +199,7 @@ def test_an_extended_watchdog_ends_later(agent: Agent) -> None:
     agent.wait_for("RoundSwept", 1)
 
 
-def test_under_an_expired_watchdog_no_worker_starts_and_after_an_extension_it_does(agent: Agent) -> None:
+def test_no_worker_starts_under_an_expired_watchdog_until_it_is_extended(agent: Agent) -> None:
     agent.ask("extend_watchdog", now() - 10)
     agent.spawn(1, SLEEP, SLEEP)
     agent.wait_for("WorkersFenced", 1)
@@ -232,7 +232,7 @@ BUSY = ["sh", "-c", "while :; do :; done"]
 
 
 @pytest.mark.parametrize("who", ["agent", "agent and supervisor", "all"])
-def test_of_a_node_frozen_beyond_its_watchdog_no_worker_runs_then_or_when_it_goes_on(agent: Agent, who: str) -> None:
+def test_no_worker_of_a_node_runs_once_it_was_frozen_beyond_its_watchdog(agent: Agent, who: str) -> None:
     workers = agent.start(1, BUSY, BUSY)
     watchdog = now() + 0.5
     agent.ask("extend_watchdog", watchdog)

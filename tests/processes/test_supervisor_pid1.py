@@ -44,7 +44,7 @@ def test_a_round_is_started_and_swept(agent: Agent) -> None:
     assert len(outside(agent)) == 3
 
 
-def test_orphans_of_strangers_are_reaped(agent: Agent) -> None:
+def test_orphans_of_other_processes_are_reaped(agent: Agent) -> None:
     init = outside(agent)[1]
     # As "docker exec" does: a process that enters from outside and leaves children behind.
     enter = ["nsenter", "--target", str(init), "--pid", "sh", "-c", "(sleep 0.01 &); (setsid sleep 0.01 &)"]

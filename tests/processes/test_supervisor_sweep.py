@@ -59,7 +59,7 @@ def test_a_worker_that_ignores_every_signal_is_killed(agent: Agent) -> None:
     assert agent.wait_for("Exited", 1, 0)[4] == -signal.SIGKILL
 
 
-def test_a_workers_group_is_killed_at_once_so_that_no_child_sees_its_parent_go(agent: Agent, tmp_path: Path) -> None:
+def test_a_workers_group_is_killed_at_once_so_no_child_sees_its_parent_end(agent: Agent, tmp_path: Path) -> None:
     saw_it = tmp_path / "saw it"
     code = f"""
 import os, time
@@ -193,9 +193,7 @@ def freezer() -> Iterator[Path]:
     wait_until(removed)
 
 
-def test_a_process_that_the_kernel_does_not_let_go_counts_as_gone_once_it_can_run_no_code(
-    freezer: Path, agent: Agent
-) -> None:
+def test_a_process_held_by_the_kernel_counts_as_gone_once_it_cannot_run(freezer: Path, agent: Agent) -> None:
     held, sibling = agent.start(1, shell("setsid sleep 1000 & exec sleep 1000"), SLEEP)
     (grandchild,) = wait_until(lambda: children(held))
     (freezer / "cgroup.procs").write_text(str(held))

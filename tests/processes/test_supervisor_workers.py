@@ -55,7 +55,7 @@ def test_a_worker_has_only_its_three_streams_open() -> None:
             wait_until(lambda pid=worker: descriptors(pid) == [os.devnull] * 3)  # type: ignore[misc]
 
 
-def test_a_worker_that_has_not_reached_its_exec_holds_nothing_of_the_supervisor_or_of_other_workers(
+def test_a_worker_before_its_exec_holds_only_its_own_descriptors(
     tmp_path: Path,
 ) -> None:
     slow_exec = "import time; from launcher.supervisor import child; child._execute = lambda *_: time.sleep(1000)"
@@ -83,7 +83,7 @@ def test_redirected_streams_reach_their_files_and_others_are_the_agents(agent: A
     assert descriptors(worker)[0] == descriptors(agent.pid)[0]
 
 
-def test_a_stream_that_was_closed_when_the_agent_started_is_dev_null_for_the_workers() -> None:
+def test_a_stream_the_agent_was_started_without_is_dev_null_for_workers() -> None:
     with Agent(setup="import os; os.close(2)") as agent:
         (worker,) = agent.start(1, SLEEP)
         wait_until(lambda: descriptors(worker) == [os.devnull] * 3)
@@ -121,7 +121,7 @@ os.setsid = setsid
         assert agent.wait_for("Exited", 1, 0)[4] == -signal.SIGTERM
 
 
-def test_the_environment_is_the_agents_less_what_is_unset_with_the_workers_on_top(tmp_path: Path) -> None:
+def test_the_environment_is_the_agents_with_the_workers_changes(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with Agent(env={"KEPT": "k", "CHANGED": "old", "REMOVED": "r", "REPLACED": "old"}) as agent:
         environment = {"CHANGED": "new", "REPLACED": "new", "RANK": "3"}
@@ -169,7 +169,7 @@ def test_a_program_that_cannot_be_run_is_told_in_a_sentence(agent: Agent, tmp_pa
     assert children(agent.supervisor_pid) == []
 
 
-def test_the_program_is_searched_on_the_path_of_the_workers_own_environment(agent: Agent, tmp_path: Path) -> None:
+def test_the_program_is_searched_on_the_path_of_the_workers_environment(agent: Agent, tmp_path: Path) -> None:
     for folder, mode in (("forbidden", 0o600), ("right", 0o700)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "tool").write_text("#!/bin/sh\nexit 7\n")
@@ -212,7 +212,7 @@ def test_a_fork_that_fails_is_told(tmp_path: Path) -> None:
         assert len(descriptors(agent.supervisor_pid)) == count
 
 
-def test_a_signal_goes_to_the_group_of_each_worker_of_its_round_and_of_no_other(agent: Agent) -> None:
+def test_a_signal_goes_to_the_worker_groups_of_its_own_round_only(agent: Agent) -> None:
     trap = ["sh", "-c", "trap 'exit 5' USR1; sleep 1000 & wait"]
     (kept,) = agent.start(1, SLEEP)
     agent.start(2, trap, trap)
@@ -235,7 +235,7 @@ def test_forty_workers_run_side_by_side(agent: Agent) -> None:
     assert [agent.wait_for("Exited", 1, rank)[3:5] for rank in range(40)] == [[pid, -15] for pid in workers]
 
 
-def test_agent_and_supervisor_do_not_wait_for_each_other_when_both_have_much_to_say() -> None:
+def test_agent_and_supervisor_do_not_deadlock_when_both_send_much() -> None:
     tiny_buffers = """
 import socket
 real = socket.socketpair
@@ -267,7 +267,7 @@ def test_fifty_rounds_leave_no_descriptor_and_no_process_behind(agent: Agent, tm
     assert children(agent.supervisor_pid) == []
 
 
-def test_what_the_agent_had_buffered_and_registered_for_its_exit_happens_once(tmp_path: Path) -> None:
+def test_buffered_output_and_exit_handlers_of_the_agent_run_once(tmp_path: Path) -> None:
     out = tmp_path / "out"
     setup = f"import atexit, sys; sys.stdout = open({str(out)!r}, 'w'); sys.stdout.write('buffered ')"
     with Agent(setup=setup + "; atexit.register(sys.stdout.write, 'at exit')") as agent:

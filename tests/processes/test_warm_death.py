@@ -63,7 +63,7 @@ def test_when_the_agent_is_killed_while_the_supervisor_is_stopped_all_go(tmp_pat
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_when_the_watchdog_runs_out_nobody_is_spared_and_a_later_round_begins_anew(tmp_path: Path, step: str) -> None:
+def test_an_expired_watchdog_kills_all_and_a_later_round_starts_anew(tmp_path: Path, step: str) -> None:
     ran = tmp_path / "ran"
     with WarmAgent(tmp_path, step, standby=1) as agent:
         at_step(agent, step, ran)
@@ -94,7 +94,7 @@ def test_a_watchdog_that_runs_out_between_rounds_spares_nobody_either(tmp_path: 
         agent.wait_until_nobody_is_left(agent.pid, agent.keeper_pid, agent.supervisor_pid)
 
 
-def test_a_supervisor_that_is_stopped_beyond_its_watchdog_takes_all_with_it(tmp_path: Path) -> None:
+def test_a_supervisor_stopped_beyond_its_watchdog_takes_all_with_it(tmp_path: Path) -> None:
     with WarmAgent(tmp_path, "unborn", standby=1) as agent:
         at_step(agent, "unborn", tmp_path / "ran")
         agent.do("extend_watchdog", boottime() + 0.3)
@@ -121,7 +121,7 @@ def test_a_round_is_swept_at_once_and_who_comes_later_runs_nothing(tmp_path: Pat
 
 
 @pytest.mark.parametrize("step", ["unborn", "newborn"])
-def test_a_sweep_that_hits_the_newborn_of_another_round_has_them_forked_again(tmp_path: Path, step: str) -> None:
+def test_a_sweep_that_hits_new_forks_of_another_round_forks_them_again(tmp_path: Path, step: str) -> None:
     with WarmAgent(tmp_path, step, standby=1) as agent:
         at_step(agent, step, tmp_path / "ran")
         agent.do("spawn", 2, [{"local_rank": 0, "argv": SLEEP}])
@@ -133,7 +133,7 @@ def test_a_sweep_that_hits_the_newborn_of_another_round_has_them_forked_again(tm
         assert "ForkServerLost" not in [report[0] for report in agent.heard]
 
 
-def test_a_fork_server_that_dies_while_it_imports_is_started_once_more_for_a_round(tmp_path: Path) -> None:
+def test_a_fork_server_that_dies_while_it_imports_is_started_once_more(tmp_path: Path) -> None:
     with WarmAgent(tmp_path, "import") as agent:
         first = agent.is_preloading()
         os.kill(first, signal.SIGSEGV)
@@ -163,9 +163,7 @@ def test_a_fork_server_that_dies_twice_while_it_imports_is_done_without(tmp_path
 
 
 @pytest.mark.parametrize("step", ON_THE_WAY)
-def test_a_fork_server_that_is_killed_with_workers_on_their_way_has_them_started_cold(
-    tmp_path: Path, step: str
-) -> None:
+def test_workers_start_cold_if_the_fork_server_is_killed_while_forking(tmp_path: Path, step: str) -> None:
     ran = tmp_path / "ran"
     with WarmAgent(tmp_path, step) as agent:
         at_step(agent, step, ran)
@@ -183,7 +181,7 @@ def test_a_fork_server_that_is_killed_with_workers_on_their_way_has_them_started
         assert not is_cold(agent.wait_for("Spawned", 2, 0)[3])
 
 
-def test_a_round_does_not_notice_the_death_of_the_fork_server_and_parked_workers_remain(tmp_path: Path) -> None:
+def test_a_round_and_standby_workers_outlive_the_fork_server(tmp_path: Path) -> None:
     with WarmAgent(tmp_path, standby=1) as agent:
         server = agent.is_preloaded()
         (worker,) = agent.start(1, SLEEP)
@@ -198,7 +196,7 @@ def test_a_round_does_not_notice_the_death_of_the_fork_server_and_parked_workers
         agent.parked(1)
 
 
-def test_a_fork_server_that_does_its_work_is_started_again_however_often_it_dies(tmp_path: Path) -> None:
+def test_a_fork_server_that_did_its_work_is_restarted_each_time_it_dies(tmp_path: Path) -> None:
     with WarmAgent(tmp_path) as agent:
         for round in range(1, 4):
             agent.spawn(round, SLEEP)
@@ -209,7 +207,7 @@ def test_a_fork_server_that_does_its_work_is_started_again_however_often_it_dies
             agent.sweep(round)
 
 
-def test_a_worker_that_ends_is_reported_though_a_newborn_that_stands_still_holds_its_socket(tmp_path: Path) -> None:
+def test_a_workers_end_is_reported_though_a_frozen_fork_holds_its_socket(tmp_path: Path) -> None:
     with WarmAgent(tmp_path, "newborn") as agent:
         server = agent.is_preloaded()
         agent.spawn(1, ["true"], ["true"])
@@ -223,7 +221,7 @@ def test_a_worker_that_ends_is_reported_though_a_newborn_that_stands_still_holds
         assert agent.wait_for("Exited", 1, 1)[3:5] == [second, 0]
 
 
-def test_a_fork_server_that_hangs_is_killed_at_the_limit_and_the_round_starts_cold(tmp_path: Path) -> None:
+def test_a_hung_fork_server_is_killed_at_the_limit_and_workers_start_cold(tmp_path: Path) -> None:
     with WarmAgent(tmp_path, setup="from launcher.supervisor import birth; birth.FORK_LIMIT_S = 0.3") as agent:
         server = agent.is_preloaded()
         os.kill(server, signal.SIGSTOP)
@@ -235,7 +233,7 @@ def test_a_fork_server_that_hangs_is_killed_at_the_limit_and_the_round_starts_co
 
 
 @pytest.mark.parametrize("how", ["stray", "lie"])
-def test_a_fork_server_whose_newborns_are_lost_is_of_no_use(tmp_path: Path, how: str) -> None:
+def test_a_fork_server_that_loses_its_forks_is_no_longer_used(tmp_path: Path, how: str) -> None:
     with WarmAgent(tmp_path, how, setup="from launcher.supervisor import birth; birth.LOST_LIMIT_S = 0.2") as agent:
         for round, then in ((1, "1 worker is started without it"), (2, "workers are started without it from here on")):
             agent.spawn(round, SLEEP)
@@ -281,7 +279,7 @@ def test_nothing_is_heard_of_a_fork_server_behind_its_refusal(tmp_path: Path) ->
         assert kinds == ["Preloading", "PreloadRefused", "RoundSwept"]
 
 
-def test_what_an_import_has_started_is_not_lost_from_sight_with_the_supervisor(tmp_path: Path) -> None:
+def test_a_process_that_an_import_started_is_killed_without_the_supervisor(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     helper = f"echo $$ > {pid_file}.part; mv {pid_file}.part {pid_file}; exec sleep 1000"
     with WarmAgent(tmp_path, argv=["sh", "-c", f"setsid sh -c '{helper}' & exec sleep 1000"]) as agent:

@@ -35,7 +35,7 @@ def test_each_is_reported_running_before_its_end(tmp_path: Path) -> None:
         assert kinds == ["Spawned", "Exited"] * 9
 
 
-def test_a_worker_has_its_three_streams_and_what_is_kept_and_the_supervisor_nothing_of_it(tmp_path: Path) -> None:
+def test_a_worker_has_its_streams_and_kept_files_the_supervisor_has_none(tmp_path: Path) -> None:
     kept = "import os; kept = os.open('/', 0)"
     (tmp_path / "files").mkdir()
     files = {"stdout": f"{tmp_path}/files/{{local_rank}}.out", "stderr": f"{tmp_path}/files/{{local_rank}}.err"}
@@ -60,7 +60,7 @@ def test_streams_that_are_not_given_are_the_agents(tmp_path: Path) -> None:
         wait_until(lambda: descriptors(worker) == descriptors(agent.pid)[:3])
 
 
-def test_the_environment_is_the_agents_less_what_is_unset_with_the_workers_on_top(tmp_path: Path) -> None:
+def test_the_environment_is_the_agents_with_the_workers_changes(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with WarmAgent(tmp_path, env={"KEPT": "k", "CHANGED": "old", "REMOVED": "r"}) as agent:
         agent.spawn(
@@ -72,7 +72,7 @@ def test_the_environment_is_the_agents_less_what_is_unset_with_the_workers_on_to
     assert [seen.get(name) for name in names] == [b"k", b"\xfe", None, b"3", None]
 
 
-def test_the_supervisor_does_not_wait_for_a_worker_that_does_not_read_its_large_spec(tmp_path: Path) -> None:
+def test_the_supervisor_does_not_wait_for_a_worker_to_read_its_large_spec(tmp_path: Path) -> None:
     out = tmp_path / "out"
     code = "import json, os, sys; json.dump(sum(map(len, os.environ.values())), sys.stdout)"
     large = {f"LARGE{index}": "x" * 100_000 for index in range(15)}
@@ -160,7 +160,7 @@ def test_workers_that_do_not_say_how_they_are_forked_are_started_by_exec(tmp_pat
         agent.wait_for("Spawned", 1, 0)
 
 
-def test_without_an_image_the_same_workers_are_started_by_exec() -> None:
+def test_without_a_fork_server_the_same_workers_are_started_by_exec() -> None:
     with Agent() as agent:
         (worker,) = agent.start(1, ["env", "COLD=1", *SLEEP], warm=["exec", *SLEEP])
         becomes_cold(worker)
@@ -183,7 +183,7 @@ def test_a_refusal_starts_nobody(tmp_path: Path) -> None:
         ]
 
 
-def test_parked_workers_outlive_a_round_and_are_the_next_one(tmp_path: Path) -> None:
+def test_standby_workers_outlive_a_round_and_are_the_next_one(tmp_path: Path) -> None:
     with WarmAgent(tmp_path, standby=3) as agent:
         server = agent.is_preloaded()
         agent.start(1, SLEEP, SLEEP)
@@ -213,7 +213,7 @@ def test_a_sweep_that_takes_long_does_not_name_who_is_spared(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
-def test_a_parked_worker_that_somebody_ends_is_replaced_in_the_next_round(tmp_path: Path, signum: int) -> None:
+def test_a_standby_worker_that_is_ended_is_replaced_in_the_next_round(tmp_path: Path, signum: int) -> None:
     with WarmAgent(tmp_path, standby=2) as agent:
         agent.is_preloaded()
         agent.start(1, SLEEP)
@@ -229,7 +229,7 @@ def test_a_parked_worker_that_somebody_ends_is_replaced_in_the_next_round(tmp_pa
         assert reports.count("Exited") == 1  # that of round 1
 
 
-def test_a_parked_worker_that_has_just_been_killed_is_not_given_work(tmp_path: Path) -> None:
+def test_a_standby_worker_that_has_just_been_killed_gets_no_work(tmp_path: Path) -> None:
     with WarmAgent(tmp_path, standby=1) as agent:
         agent.is_preloaded()
         agent.start(1, SLEEP)
