@@ -239,7 +239,7 @@ def test_successors_are_on_other_nodes_than_the_leader_and_each_other(
     assert commit.choose_successors(view, plan, tuple("abcdef")) == expected
 
 
-def test_a_refused_request_is_answered_in_its_place_and_removed_with_the_next_seal() -> None:
+def test_a_rejected_command_is_answered_and_removed_with_the_next_seal() -> None:
     job = Job("ab", Shape(nodes_min=2, nodes_max=2))
     key = job.keys.make_command_key("t")
     job.put(key, records.encode(Command(kind="undrain", target="b")))
