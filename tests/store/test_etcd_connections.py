@@ -164,7 +164,7 @@ class Closer(socketserver.BaseRequestHandler):
         (Closer, "closes every connection at once"),
     ],
 )
-def test_a_stranger_behind_the_port_is_recognised(
+def test_another_server_behind_the_port_is_recognised(
     handler: type[socketserver.BaseRequestHandler], sentence: str
 ) -> None:
     with listening(handler) as endpoint:
@@ -210,7 +210,7 @@ def serve(answers: dict[str, Callable[[bytes], bytes]]) -> tuple[object, str]:
     return server, f"127.0.0.1:{port}"
 
 
-def test_an_etcd_that_is_too_old_and_a_server_of_another_kind_are_recognised() -> None:
+def test_an_etcd_that_is_too_old_and_another_kind_of_server_are_recognised() -> None:
     old = encode(wire.StatusResponse(version="3.3.27"))
     for answers, sentence in (
         ({wire.STATUS.path: lambda _: old}, "the store at {} is etcd 3.3.27, too old: 3.4 is needed"),
@@ -255,7 +255,7 @@ def test_versions_that_may_end_leases_early_are_known(version: str, is_known_for
     assert may_end_leases_early(version) == is_known_for_it
 
 
-def test_clients_that_begin_at_once_change_the_environment_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_that_begin_at_once_change_the_environment_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     import grpc
 
     inside: list[str] = []
@@ -278,7 +278,7 @@ def test_clients_that_begin_at_once_change_the_environment_one_after_the_other(m
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_database_without_space_is_said_and_what_is_refused_is_not_written(version: str, tmp_path: Path) -> None:
+def test_a_full_database_is_reported_and_a_rejected_write_is_not_made(version: str, tmp_path: Path) -> None:
     with EtcdServer(version, tmp_path, quota_bytes=1 << 20) as server:  # type: ignore[arg-type]
         store = EtcdStore([server.endpoint], call_limit_s=10)
         lease = store.lease_grant(60)

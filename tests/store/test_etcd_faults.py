@@ -295,7 +295,7 @@ def test_an_idle_watch_leaves_a_frozen_member_though_nobody_calls(cluster: EtcdC
     store.close()
 
 
-def test_without_a_majority_a_write_has_an_unknown_outcome_and_may_come_true_later(cluster: EtcdCluster) -> None:
+def test_without_a_majority_a_write_has_an_unknown_outcome(cluster: EtcdCluster) -> None:
     leader = cluster.leader()
     others = [member for member in cluster.members if member is not leader]
     store = EtcdStore([leader.endpoint])

@@ -118,7 +118,7 @@ def test_a_watch_from_below_the_compaction_is_lost_alone(server: EtcdServer) -> 
     store.close()
 
 
-def test_a_watch_that_is_cancelled_on_a_running_stream_is_cancelled_at_the_server(server: EtcdServer) -> None:
+def test_a_watch_cancelled_on_a_running_stream_is_cancelled_at_the_server(server: EtcdServer) -> None:
     store = EtcdStore([server.endpoint])
     first = store.put("a", b"1")
     one, other = watch(store, "a", first), watch(store, "b", first)
@@ -138,7 +138,7 @@ def test_a_watch_that_is_cancelled_on_a_running_stream_is_cancelled_at_the_serve
     store.close()
 
 
-def test_a_watch_asked_for_on_the_stream_of_a_frozen_server_is_asked_for_again(server: EtcdServer) -> None:
+def test_a_watch_on_the_stream_of_a_frozen_server_is_requested_again(server: EtcdServer) -> None:
     store = EtcdStore([server.endpoint])
     first = store.put("a", b"1")
     one = watch(store, "a", first)
@@ -175,7 +175,7 @@ class OneOfTwo:
         self.given_up.append(since)
 
 
-def test_a_look_at_the_very_moment_of_a_question_does_not_take_it_for_an_old_one(
+def test_a_check_during_a_new_request_does_not_take_it_for_an_old_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls: Any = OneOfTwo()
@@ -199,7 +199,7 @@ def a_watch() -> EtcdWatch:
     return EtcdWatch("the key 'a'", wire.WatchCreateRequest(b"a", b"", 1), ignore, ignore, ignore)
 
 
-def test_a_watch_for_which_the_machine_has_no_thread_is_no_hindrance_to_the_next(
+def test_a_watch_that_gets_no_thread_does_not_hinder_the_next(
     server: EtcdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = EtcdStore([server.endpoint])
@@ -281,7 +281,7 @@ def guarded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdServ
         yield server
 
 
-def test_a_watch_that_is_forbidden_or_comes_when_the_token_is_old_leaves_the_others_alone(guarded: EtcdServer) -> None:
+def test_a_watch_denied_or_with_an_expired_token_leaves_the_others_alone(guarded: EtcdServer) -> None:
     store = EtcdStore([guarded.endpoint], user="ann", password="secret", call_limit_s=10)
     first = store.put("/ann/a", b"1")
     running = watch(store, "/ann/", first)

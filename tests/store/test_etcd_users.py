@@ -160,7 +160,7 @@ def test_a_wrong_password_and_a_missing_one_are_said(server: EtcdServer) -> None
         ann(server, "wrong").connect()
 
 
-def test_a_user_given_to_a_server_that_asks_nobody_is_no_fault_and_asked_for_later_is_there(tmp_path: Path) -> None:
+def test_a_user_may_be_given_before_the_server_requires_one(tmp_path: Path) -> None:
     with EtcdServer("3.5", tmp_path) as server:
         store = ann(server)
         store.put("/ann/a", b"1")

@@ -214,7 +214,7 @@ def test_a_compare_with_the_wrong_kind_of_operand_is_refused(store: Store, key: 
 # Transactions
 
 
-def test_the_success_branch_runs_when_every_compare_holds_else_the_failure_branch(store: Store, key: Key) -> None:
+def test_the_success_branch_runs_if_every_compare_holds_else_the_other(store: Store, key: Key) -> None:
     first = store.put(key("a"), b"1")
     holds, fails = Compare(key("a"), "mod", "=", first), Compare(key("b"), "create", ">", 0)
     success, failure = [Put(key("won"), b"1")], [Put(key("lost"), b"1")]
@@ -293,7 +293,7 @@ def test_a_key_may_be_deleted_twice_and_written_in_both_branches(store: Store, k
 # Limits
 
 
-def test_128_operations_and_as_many_compares_fit_and_one_more_of_either_does_not(store: Store, key: Key) -> None:
+def test_128_operations_or_compares_fit_into_a_transaction_and_129_do_not(store: Store, key: Key) -> None:
     compares = [Compare(key(f"c{index}"), "create", "=", 0) for index in range(TXN_OPERATIONS_MAX + 1)]
     puts = [Put(key(f"p{index}"), b"1") for index in range(TXN_OPERATIONS_MAX + 1)]
     revision = store.txn(compares[1:], puts[1:], puts[1:]).revision

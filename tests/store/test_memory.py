@@ -53,7 +53,7 @@ def test_it_begins_empty_at_revision_1(still: MemoryStore) -> None:
 # The thread
 
 
-def test_there_is_no_thread_until_a_watch_or_a_lease_that_can_expire_needs_it(store: MemoryStore) -> None:
+def test_no_thread_runs_until_a_watch_or_an_expiring_lease_needs_it(store: MemoryStore) -> None:
     store.put("a", b"1", lease=store.lease_grant(math.inf).id)
     assert delivery_thread() is None
     store.lease_grant(10)
@@ -261,7 +261,7 @@ def test_deliver_leaves_what_callbacks_cause_to_the_next_call(still: MemoryStore
     assert told == [2, 3, 4]
 
 
-def test_what_a_callback_raises_comes_out_of_deliver_and_the_rest_stays_pending(still: MemoryStore) -> None:
+def test_deliver_raises_what_a_callback_raises_and_keeps_the_rest(still: MemoryStore) -> None:
     told: list[int] = []
 
     def on_batch(batch: Batch) -> None:
@@ -281,7 +281,7 @@ def test_what_a_callback_raises_comes_out_of_deliver_and_the_rest_stays_pending(
 
 
 @pytest.mark.parametrize("written", range(6))
-def test_it_keeps_so_many_revisions_of_history_and_compacts_older_ones_by_itself(written: int) -> None:
+def test_the_store_keeps_a_limited_history_and_compacts_older_revisions(written: int) -> None:
     store = MemoryStore(threaded=False, history_revisions=3)
     for _ in range(written):
         store.put("a", b"1")
@@ -340,9 +340,7 @@ READING_CALLS: dict[str, Callable[[Store, int], object]] = {
 
 
 @pytest.mark.parametrize("name", [*WRITING_CALLS, *READING_CALLS])
-def test_a_store_told_to_refuse_fails_every_call_with_that_sentence_and_does_nothing(
-    still: MemoryStore, name: str
-) -> None:
+def test_a_store_told_to_refuse_fails_every_call_and_does_nothing(still: MemoryStore, name: str) -> None:
     lease = still.lease_grant(10).id
     still.put("a", b"1", lease=lease)
     before = still.get("", prefix=True)
@@ -377,7 +375,7 @@ def test_a_lost_request_changes_nothing_and_its_outcome_is_unknown(
 
 
 @pytest.mark.parametrize("name", WRITING_CALLS)
-def test_a_lost_answer_leaves_its_outcome_unknown_though_the_store_acted_on_the_request(
+def test_a_lost_answer_leaves_the_outcome_unknown_though_the_store_acted(
     still: MemoryStore, clock: FakeClock, name: str
 ) -> None:
     twin = MemoryStore(clock=clock, threaded=False)

@@ -128,7 +128,7 @@ DENIED = classify("PERMISSION_DENIED", "etcdserver: permission denied", 1.5)
 
 
 @pytest.mark.parametrize(("refusal", "most"), [(EXPIRED, LOG_INS_MAX), (DENIED, 1)])
-def test_a_new_token_that_has_expired_as_well_is_asked_for_again_a_few_times(refusal: EtcdError, most: int) -> None:
+def test_a_new_token_that_has_expired_too_is_requested_a_few_times_more(refusal: EtcdError, most: int) -> None:
     def asked(refusals: int) -> int:
         endpoint: Any = Forgetful(refusals, refusal)
         endpoints: Any = SimpleNamespace(iterate=lambda: (endpoint,))

@@ -137,7 +137,7 @@ def test_a_key_that_is_no_text_is_refused_in_a_sentence(client: RawClient) -> No
     assert (code, words) == ("INVALID_ARGUMENT", "meshrun: a key in the served store is UTF-8 text")
 
 
-def test_bytes_that_are_no_message_are_refused_and_the_next_question_is_answered(client: RawClient) -> None:
+def test_an_invalid_message_is_rejected_and_the_next_request_answered(client: RawClient) -> None:
     import grpc
 
     with pytest.raises(grpc.RpcError) as caught:
@@ -149,7 +149,7 @@ def test_bytes_that_are_no_message_are_refused_and_the_next_question_is_answered
     assert put(client, b"a").header.revision
 
 
-def test_what_a_transaction_may_not_be_is_refused_before_anything_is_written(client: RawClient) -> None:
+def test_an_invalid_transaction_is_rejected_before_anything_is_written(client: RawClient) -> None:
     def op(key: bytes, lease: int = 0) -> wire.RequestOp:
         return wire.RequestOp(request_put=wire.PutRequest(key, b"1", lease))
 
@@ -170,7 +170,7 @@ def test_what_a_transaction_may_not_be_is_refused_before_anything_is_written(cli
     assert keys(found(client, b"a", b"z")) == [b"a"]
 
 
-def test_a_transaction_answers_each_operation_and_compares_ranges_and_leases(client: RawClient) -> None:
+def test_a_transaction_answers_each_operation_and_compares_ranges(client: RawClient) -> None:
     lease = client.ask(wire.LEASE_GRANT, wire.LeaseGrantRequest(10)).id
     put(client, b"r/1", b"1", lease=lease)
     put(client, b"r/2", b"1", lease=lease)
@@ -258,7 +258,7 @@ def test_one_stream_carries_several_watches_each_with_its_own_wishes(client: Raw
     stream.cancel()
 
 
-def test_events_too_large_for_one_message_come_in_fragments_if_the_watch_takes_them(client: RawClient) -> None:
+def test_large_events_come_in_fragments_if_the_watch_accepts_them(client: RawClient) -> None:
     stream = watch(client, b"f/", b"f0", fragment=True, prev_kv=True)
     value = b"x" * 700_000
     puts = tuple(wire.RequestOp(request_put=wire.PutRequest(b"f/%d" % number, value)) for number in range(2))

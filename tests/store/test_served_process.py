@@ -86,7 +86,7 @@ def test_it_listens_on_its_address_alone(served: ServedUnderTest) -> None:
         socket.create_connection(("127.0.0.2", served.server.port), timeout=LIMIT_S)
 
 
-def test_it_listens_on_several_addresses_that_it_is_given_and_what_one_took_the_other_gives() -> None:
+def test_the_store_listens_on_several_addresses_with_one_content() -> None:
     server = StoreServer("127.0.0.1", 0, also=("127.0.0.2",))
     server.start()
     try:
@@ -108,7 +108,7 @@ def threads_and_descriptors() -> tuple[int, int]:
     return threading.active_count(), len(os.listdir("/proc/self/fd"))
 
 
-def test_close_ends_streams_in_their_middle_and_leaves_no_thread_or_descriptor() -> None:
+def test_close_ends_running_streams_and_leaves_no_thread_or_descriptor() -> None:
     def once() -> None:
         server = StoreServer("127.0.0.1", 0)
         server.start()
@@ -188,7 +188,7 @@ def serving() -> Iterator[Callable[..., ServingProcess]]:
         each.kill()
 
 
-def test_calls_fail_when_the_store_dies_and_its_successor_knows_nothing_but_misleads_nobody(
+def test_calls_fail_when_the_store_dies_and_its_successor_misleads_none(
     serving: Callable[..., ServingProcess],
 ) -> None:
     first = serving()
@@ -218,7 +218,7 @@ def test_calls_fail_when_the_store_dies_and_its_successor_knows_nothing_but_misl
     store.close()
 
 
-def test_a_store_that_was_frozen_longer_than_its_leases_last_begins_them_anew(
+def test_a_store_frozen_longer_than_its_leases_begins_them_anew(
     serving: Callable[..., ServingProcess],
 ) -> None:
     process = serving()

@@ -114,7 +114,7 @@ def keep_alive_under(serving: Serving, modes: Sequence[str]) -> None:
 @pytest.mark.parametrize(
     "modes", [("guess", "reset"), ("odd", "noise", "goaway"), ("open", "large", "connect", "idle")]
 )
-def test_members_stay_in_whatever_strangers_without_the_token_do(serving: Serving, modes: Sequence[str]) -> None:
+def test_members_stay_in_whatever_unauthenticated_clients_do(serving: Serving, modes: Sequence[str]) -> None:
     keep_alive_under(serving, modes)
 
 
@@ -125,7 +125,7 @@ def test_a_path_that_is_no_text_is_refused_and_the_store_goes_on(serving: Servin
     serving.member.put("a", b"1")
 
 
-def test_a_stranger_has_few_calls_and_little_time(serving: Serving) -> None:
+def test_an_unauthenticated_client_has_few_calls_and_little_time(serving: Serving) -> None:
     with closing(stranger(serving)) as end:
         for _ in range(connections.UNAUTHENTICATED_CALLS_MAX + 1):
             end.socket.sendall(end.headers(b"/etcdserverpb.KV/Range")[1])
@@ -144,7 +144,7 @@ def test_of_a_flood_no_more_is_read_than_a_login_takes(serving: Serving) -> None
     )
 
 
-def test_who_has_logged_in_is_no_stranger_any_more(serving: Serving) -> None:
+def test_a_client_that_has_logged_in_is_no_longer_limited(serving: Serving) -> None:
     with RawClient(f"127.0.0.1:{serving.port}") as client:
         answer = client.ask(wire.AUTHENTICATE, wire.AuthenticateRequest("meshrun", "sesame"))
         client.metadata = (("token", answer.token),)
@@ -154,7 +154,7 @@ def test_who_has_logged_in_is_no_stranger_any_more(serving: Serving) -> None:
         client.ask(wire.PUT_KEY, wire.PutRequest(b"a", bytes(1_000_000)))
 
 
-def test_the_strangers_that_stay_are_counted_and_the_oldest_goes(serving: Serving) -> None:
+def test_unauthenticated_clients_are_counted_and_the_oldest_is_closed(serving: Serving) -> None:
     ends = [stranger(serving) for _ in range(connections.UNAUTHENTICATED_MAX + 1)]
     first = ends[0].socket
     first.settimeout(LIMIT_S)

@@ -49,7 +49,7 @@ def test_a_watch_begins_at_its_revision_wherever_that_lies(store_under_test: Sto
     assert last < final
 
 
-def test_an_event_carries_the_key_as_it_was_written_and_a_deletion_only_its_name(
+def test_an_event_carries_the_key_as_written_and_a_deletion_only_its_name(
     store_under_test: StoreUnderTest, key: Key
 ) -> None:
     store = store_under_test.new_client()
@@ -65,7 +65,7 @@ def test_an_event_carries_the_key_as_it_was_written_and_a_deletion_only_its_name
     ]
 
 
-def test_a_watch_is_told_of_its_own_keys_only_and_sees_gaps_between_revisions(
+def test_a_watch_gets_events_of_its_own_keys_only_with_gaps_in_revisions(
     store_under_test: StoreUnderTest, key: Key
 ) -> None:
     store = store_under_test.new_client()
@@ -82,7 +82,7 @@ def test_a_watch_is_told_of_its_own_keys_only_and_sees_gaps_between_revisions(
     assert [batch.revision for batch in one.wait_for_revision(revisions["p/1"])] == [revisions["p/1"]]
 
 
-def test_the_events_of_a_transaction_come_in_one_batch_in_the_order_of_its_operations(
+def test_events_of_a_transaction_come_in_one_batch_in_operation_order(
     store_under_test: StoreUnderTest, key: Key
 ) -> None:
     store = store_under_test.new_client()
@@ -115,9 +115,7 @@ def test_what_changes_nothing_is_no_event(store_under_test: StoreUnderTest, key:
     assert [batch.revision for batch in watched.wait_for_revision(last)] == [last]
 
 
-def test_a_list_and_a_watch_from_the_next_revision_miss_nothing_that_is_written_meanwhile(
-    store_under_test: StoreUnderTest, key: Key
-) -> None:
+def test_a_watch_from_the_revision_after_a_list_misses_no_write(store_under_test: StoreUnderTest, key: Key) -> None:
     writers, each = 4, 50
     first = store_under_test.new_client().put(key("w/first"), b"0")
 
@@ -210,9 +208,7 @@ def test_a_closed_client_is_told_nothing_more_and_refuses_every_call(
 # Compaction
 
 
-def test_a_watch_from_before_the_compaction_is_lost_with_the_revision_to_read_from(
-    store_under_test: StoreUnderTest, key: Key
-) -> None:
+def test_a_watch_from_before_a_compaction_is_lost_with_its_revision(store_under_test: StoreUnderTest, key: Key) -> None:
     store = store_under_test.new_client()
     first = store.put(key("a"), b"1")
     for number in (2, 3, 4):
