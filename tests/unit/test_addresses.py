@@ -89,7 +89,7 @@ def test_a_name_is_given_back_in_digits() -> None:
     assert find_own_address(local_addr="localhost", interface=None, endpoints=[]) in ("127.0.0.1", "::1")
 
 
-def test_the_given_address_goes_before_the_interface_and_that_before_the_route(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_given_address_wins_over_the_interface_and_that_over_the_route(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(addresses, "find_interface_address", lambda name: f"10.1.1.1 of {name}")
     monkeypatch.setattr(
         addresses, "find_source_address", lambda endpoint: f"10.2.2.2 to {endpoint}" if endpoint else ""
@@ -113,7 +113,7 @@ def test_loopback_is_refused_when_the_store_is_on_another_host(
         find_own_address(**choice, endpoints=["192.0.2.77:2379"])
 
 
-def test_loopback_is_an_interface_and_an_unknown_one_is_named_beside_those_there_are() -> None:
+def test_an_unknown_interface_is_refused_with_those_that_exist() -> None:
     assert find_interface_address("lo") == "127.0.0.1"
     with pytest.raises(UsageError, match="--interface nowhere0: there is no such interface") as refusal:
         find_interface_address("nowhere0")

@@ -56,7 +56,7 @@ def test_a_name_that_is_not_known_yet_is_looked_up_again(
     assert find(*words, turns=[{}, {}, {"head": "10.255.255.254"}, {"head": HERE}])[0] == HERE
 
 
-def test_a_name_that_still_means_the_machine_before_is_believed_only_after_a_while(
+def test_a_name_that_resolves_to_another_machine_is_resolved_again(
     find: Callable[..., tuple[str, ...]],
 ) -> None:
     assert find(*STATIC, turns=[{"head": ELSEWHERE}, {"head": ELSEWHERE}, {"head": HERE}])[0] == HERE

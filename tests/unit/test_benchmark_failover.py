@@ -62,7 +62,7 @@ def options(*, quick: bool, pairs: int, **others: object) -> argparse.Namespace:
     return argparse.Namespace(quick=quick, pairs=pairs, **{**words, **others})
 
 
-def test_sides_take_turns_and_torchrun_is_watched_once_where_it_notices_nothing() -> None:
+def test_sides_take_turns_and_torchrun_runs_once_where_it_notices_nothing() -> None:
     found = [(case.figure, side, pair, limit_s) for case, side, pair, limit_s in turns(options(quick=False, pairs=2))]
     assert found == [
         ("crash, 1 agents", OURS, 1, 25.0),
@@ -81,7 +81,7 @@ def test_sides_take_turns_and_torchrun_is_watched_once_where_it_notices_nothing(
     ]
 
 
-def test_the_quick_run_repeats_what_has_an_aim_and_is_known_to_the_page_by_every_name() -> None:
+def test_the_quick_run_repeats_all_figures_that_have_an_aim() -> None:
     found = list(turns(options(quick=True, pairs=2)))
     assert all(figures.kind(turn.case.figure) for turn in found)
     assert all(figures.kind(turn.case.overlap) for turn in found if turn.case.overlap)
@@ -113,7 +113,7 @@ def test_the_ratio_is_taken_pair_by_pair() -> None:
     assert "at most 0.05 of torchrun: missed" in table([line])
 
 
-def test_a_torchrun_that_did_not_come_in_time_counts_as_if_it_had_at_the_limit() -> None:
+def test_a_torchrun_that_is_not_ready_in_time_counts_as_if_at_the_limit() -> None:
     times = {OURS: {1: 1.0, 2: 1.0, 3: 1.0}, THEIRS: {1: NEVER, 2: 10.0, 3: 10.0}}
     line = summary("crash, 8 agents", times, 20)
     assert line["ratio"]["min"] == 0.05
@@ -135,7 +135,7 @@ NOTEBOOK = """\
 """
 
 
-def test_the_steps_to_a_round_are_those_of_the_slowest_node_that_takes_part() -> None:
+def test_the_steps_to_a_round_are_those_of_the_slowest_participant() -> None:
     found = stamped.steps(stamped.read(NOTEBOOK), 10.0, 10.15, but="n3")
     assert {name: round(1e3 * value) for name, value in found.items()} == {
         "noticed": 20,

@@ -39,7 +39,7 @@ def test_a_pair_of_which_one_half_is_missing_has_no_ratio() -> None:
     assert found.series[FIGURE].ratios() == [0.5]
 
 
-def test_the_newest_run_that_has_a_figure_counts_and_takes_no_other_figure_away() -> None:
+def test_the_newest_run_with_a_figure_counts_and_hides_no_other_figure() -> None:
     found = history(
         sample(OURS, 1, 1.0, other=5.0), sample(OURS, 2, 3.0), HEAD | {"unix_time_s": 1}, sample(OURS, 1, 7.0)
     )
@@ -55,7 +55,7 @@ def test_one_side_alone_does_not_take_the_place_of_a_pair() -> None:
     assert history(sample(OURS, 1, 7.0), HEAD, *pair).series[FIGURE].ratios() == [0.25]
 
 
-def test_what_torchrun_did_not_do_in_time_has_no_ratio_unless_it_did_most_times() -> None:
+def test_a_timeout_of_torchrun_has_no_ratio_unless_most_runs_succeeded() -> None:
     never = history(sample(OURS, 1, 1.0), sample(THEIRS, 1, None, limit_s=20))
     assert never.series[FIGURE].ratio() is None
     times = (sample(THEIRS, pair, value, limit_s=20) for pair, value in ((1, 10.0), (2, 10.0), (3, None)))
@@ -64,7 +64,7 @@ def test_what_torchrun_did_not_do_in_time_has_no_ratio_unless_it_did_most_times(
     assert (once.median, once.least) == (0.1, 0.05)
 
 
-def test_the_first_records_of_lost_nodes_and_of_members_at_rest_are_understood() -> None:
+def test_the_earliest_records_of_lost_nodes_and_idle_members_are_read() -> None:
     found = history(
         {"sample": OURS, "case": "kill of another node, 4 agents", "repeat": 0, "s": 0.2},
         {"sample": THEIRS, "case": "kill of another node, 4 agents", "repeat": 0, "s": None},
@@ -161,7 +161,7 @@ def test_a_job_that_came_to_no_first_round_is_told_below_the_events() -> None:
     assert "Not counted" not in tables.events(history(times, head=head))
 
 
-def test_what_torchrun_did_not_do_in_time_bounds_the_ratio_of_a_first_round() -> None:
+def test_a_timeout_of_torchrun_bounds_the_ratio_of_a_first_round() -> None:
     name = figures.FIRST_ROUND.format(n=256)
     found = history(sample(OURS, 1, 3.6, name, limit_s=180.0), sample(THEIRS, 1, None, name, limit_s=180.0))
     assert (

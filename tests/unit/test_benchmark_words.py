@@ -59,7 +59,7 @@ SHORT = Step("short", fixed_s=10, pair_s=10, least=2, wanted=4)
 LONG = Step("long", fixed_s=0, pair_s=50, least=1, wanted=4)
 
 
-def test_each_step_has_the_fewest_pairs_first_and_the_one_furthest_from_its_wish_gets_the_next() -> None:
+def test_steps_get_their_fewest_pairs_then_the_most_behind_gets_the_next() -> None:
     assert budget.plan([SHORT, LONG], 80) == {"short": 2, "long": 1}
     assert budget.plan([SHORT, LONG], 130) == {"short": 2, "long": 2}
     assert budget.plan([SHORT, LONG], 139) == {"short": 2, "long": 2}
@@ -87,7 +87,7 @@ def test_a_machine_that_takes_twice_as_long_has_fewer_pairs() -> None:
     assert budget.plan(budget.slower([SHORT, LONG], 2.0), 160) == budget.plan([SHORT, LONG], 80)
 
 
-def test_a_step_is_stopped_when_it_takes_much_longer_than_planned_or_the_time_is_up() -> None:
+def test_a_step_is_stopped_far_beyond_its_plan_or_when_the_time_is_up() -> None:
     assert budget.limit_s(LONG, 2, 1_000) == 180
     assert budget.limit_s(LONG, 2, 100) == 100
 

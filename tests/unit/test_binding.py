@@ -135,7 +135,7 @@ def test_a_gpu_whose_node_the_firmware_does_not_know_is_dealt_out_too(tmp_path: 
     assert bound("node", root, found) == ["0-7,16-23", "8-15,24-31"]
 
 
-def test_a_worker_with_gpus_on_two_nodes_gets_both_but_shares_none_of_them_out(tmp_path: Path) -> None:
+def test_a_worker_with_gpus_on_two_numa_nodes_gets_both_if_not_exclusive(tmp_path: Path) -> None:
     root = two_nodes(tmp_path)
     found = slots([1, 0], [1])
     assert bound("node", root, found) == ["0-31", "8-15,24-31"]
@@ -233,7 +233,7 @@ def test_nothing_is_preferred_where_there_is_nothing_else(tmp_path: Path) -> Non
     assert memory("node", two_nodes(tmp_path / "two"), slots([0, 1])) == [()]
 
 
-def test_a_node_without_memory_of_its_own_or_for_this_process_is_not_preferred(tmp_path: Path) -> None:
+def test_a_numa_node_without_memory_for_this_process_is_not_preferred(tmp_path: Path) -> None:
     root = two_nodes(tmp_path)
     write(root / "sys/devices/system/node/has_memory", "0")
     assert memory("node", root, slots(*FOUR_GPUS)) == [(), (), (), ()]

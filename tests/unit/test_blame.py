@@ -44,7 +44,7 @@ def test_a_failure_with_a_cause_of_its_own_is_not_an_echo(text: str) -> None:
     assert not is_peer_loss(text)
 
 
-def test_an_abort_that_nobody_explains_is_known_from_one_that_somebody_does() -> None:
+def test_an_abort_without_an_explanation_is_told_from_one_with_one() -> None:
     assert is_abort(-6, None, None)
     assert not is_abort(-6, "Traceback ...", None)
     assert not is_abort(-6, None, "no sign of life for 60 s")

@@ -91,13 +91,13 @@ def test_where_nobody_listens_a_beat_says_so_and_changes_nothing(board: SharedPa
     assert faulthandler.is_enabled() == was_enabled
 
 
-def test_without_a_board_there_is_no_stop_and_no_listener(be: Any) -> None:
+def test_without_a_shared_page_there_is_no_stop_and_no_listener(be: Any) -> None:
     be(None)
     assert (stop_requested(), heartbeat()) == (False, False)
 
 
 @pytest.mark.parametrize("what", ["closed", "another file", "rubbish"])
-def test_a_descriptor_that_is_no_board_any_more_is_left_alone(
+def test_a_descriptor_that_is_no_shared_page_any_more_is_left_alone(
     what: str, be: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     board = make()
@@ -119,9 +119,7 @@ def test_a_descriptor_that_is_no_board_any_more_is_left_alone(
         os.close(board.descriptor)
 
 
-def test_a_python_that_was_built_without_memfd_create_has_a_board_all_the_same(
-    be: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_python_without_memfd_create_has_a_shared_page_all_the_same(be: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create")
     made = make()
     assert made is not None
@@ -133,7 +131,7 @@ def test_a_python_that_was_built_without_memfd_create_has_a_board_all_the_same(
     os.close(made.descriptor)
 
 
-def test_where_few_files_may_be_open_the_board_keeps_the_number_it_got() -> None:
+def test_a_low_limit_on_open_files_keeps_the_shared_pages_descriptor() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (100, before[1]))
     try:
@@ -145,7 +143,7 @@ def test_where_few_files_may_be_open_the_board_keeps_the_number_it_got() -> None
     os.close(made.descriptor)
 
 
-def test_a_worker_is_silent_when_looks_over_the_whole_time_out_have_found_nothing_new() -> None:
+def test_a_worker_is_unresponsive_after_a_whole_timeout_without_a_change() -> None:
     beats, now = Heartbeats(8.0, 0.0), 0.0
     found: list[int] = []
     while not found:
@@ -176,7 +174,7 @@ def silent_conversation(board: SharedPage, orders: Orders, timeout_s: float | No
     return conversation
 
 
-def test_a_silent_worker_gets_sigabrt_and_one_that_stays_is_killed_and_lost(board: SharedPage, be: Any) -> None:
+def test_an_unresponsive_worker_gets_sigabrt_and_is_killed_if_it_stays(board: SharedPage, be: Any) -> None:
     orders, round = Orders(), Round(1, 2)
     conversation = silent_conversation(board, orders, 8.0)
     be(board, 1)
@@ -217,7 +215,7 @@ def test_the_time_out_is_an_option_and_none_unless_it_is_given(words: tuple[str,
     assert parse(("--heartbeat-timeout=0", "train.py"), {"LAUNCHER_HEARTBEAT_TIMEOUT": "9"}).heartbeat_timeout_s is None
 
 
-def test_heartbeats_are_refused_where_there_is_no_board() -> None:
+def test_heartbeats_are_refused_where_there_is_no_shared_page() -> None:
     with pytest.raises(UsageError, match="--heartbeat-timeout"):
         WorkerChannel(None, Orders(), 8.0)  # type: ignore[arg-type]
 

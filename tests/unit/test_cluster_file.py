@@ -265,7 +265,7 @@ def test_a_generator_makes_what_it_says(
     assert [node.order for node in made.nodes] == list(range(count))
 
 
-def test_generated_nodes_join_shuffled_and_their_addresses_sort_badly_as_text() -> None:
+def test_generated_nodes_are_shuffled_and_their_addresses_sort_badly() -> None:
     nodes = generate("dgx:4x8x8").nodes
     along_the_tree = sorted(nodes, key=lambda node: int(node.id[1:]))
     assert [node.id for node in nodes][:4] == ["h29", "h18", "h6", "h2"]  # the same on every machine

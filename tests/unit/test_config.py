@@ -127,7 +127,7 @@ def test_each_value_remembers_where_it_came_from() -> None:
 
 
 @pytest.mark.parametrize("name", options.PLACEMENT_OPTIONS)
-def test_what_is_asked_of_the_placement_comes_by_flag_by_variable_or_not_at_all(name: str) -> None:
+def test_placement_options_come_from_flags_from_variables_or_not_at_all(name: str) -> None:
     variable = "LAUNCHER_" + name.replace("-", "_").upper()
     by_flag, by_variable, by_neither = (
         resolve(f"--{name}", "7", **{variable: "8"}),

@@ -133,7 +133,7 @@ def test_what_a_node_says_of_itself_can_be_given() -> None:
     assert (made.preemption_file, made.lease_ttl_s, made.attempt) == ("/x/going", 7.0, 2)
 
 
-def test_on_one_machine_what_concerns_other_nodes_is_said_to_have_no_effect() -> None:
+def test_options_about_other_nodes_have_no_effect_on_one_machine() -> None:
     assert resolve("--join-grace=3", "--interface=eth0", "--restart-window=9").notes == (
         "--join-grace 3, --interface eth0 have no effect on one machine",
     )
@@ -238,7 +238,7 @@ def test_a_default_is_never_refused() -> None:
     assert resolve(*ETCD).settings == {}
 
 
-def test_what_a_node_tells_the_others_is_refused_where_they_would_not_read_it() -> None:
+def test_a_text_that_other_nodes_could_not_read_is_refused() -> None:
     long, longer = "x" * 255, "x" * 256
     made = resolve("--role", long, "--node-name", long, "--local-addr", long)
     told = Description(slot_count=1, address=made.local_addr or "", role=made.role, name=made.node_name or "")

@@ -62,7 +62,7 @@ def test_all_nodes_take_part_though_fewer_were_said_to_be_enough() -> None:
     assert made.notes == ("--nnodes 2:4: where each node has its number, all 4 take part; with c10d fewer may",)
 
 
-def test_what_says_the_same_again_or_means_another_store_is_said_to_have_no_effect() -> None:
+def test_redundant_options_of_a_static_rendezvous_have_no_effect() -> None:
     made = resolve(*STATIC, "--rdzv-endpoint=node1:5", "--rdzv-conf=is_host=1,read_timeout=60,timeout=9")
     assert (made.master_addr, made.master_port, made.settings) == ("node1", 5, {"start_timeout_s": 9.0})
     assert made.notes == (

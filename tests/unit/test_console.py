@@ -99,7 +99,7 @@ def test_a_line_comes_out_whole(monkeypatch: pytest.MonkeyPatch) -> None:
         assert reader.read() == "meshrun: näh \\udcff\n".encode()
 
 
-def test_it_waits_once_for_a_reader_who_does_not_read_and_again_once_he_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_waits_once_for_a_stalled_reader_and_again_after_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     with Reader(monkeypatch) as reader:
         reader.fill()
         console.log("one")

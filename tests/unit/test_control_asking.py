@@ -94,7 +94,7 @@ def test_a_drain_that_takes_longer_than_the_limit_is_told_as_it_stands(world: Wo
     assert world.now >= LIMIT_S
 
 
-def test_what_the_leader_refuses_is_an_error_with_its_reason_and_leaves_nothing(world: World) -> None:
+def test_a_request_the_leader_rejects_is_an_error_and_leaves_nothing(world: World) -> None:
     world.stored.lead(0)
     world.then = [lambda: world.refuse("2 nodes are called h1: give a member id, a or b")]
     with pytest.raises(UsageError, match="run exp-41: 2 nodes are called h1"):

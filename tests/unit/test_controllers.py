@@ -154,7 +154,7 @@ def test_a_controller_that_says_everything_makes_one_job_of_its_nodes(
         (TRAINER, 2, 1, "train-node-0-0.train", 29500),
     ],
 )
-def test_controllers_that_number_the_nodes_for_torchrun_get_what_torchrun_gives(
+def test_schedulers_that_set_torchruns_variables_get_torchruns_meaning(
     environ: dict[str, str], count: int, rank: int, address: str, port: int
 ) -> None:
     made = resolve(environ=environ)
@@ -318,7 +318,7 @@ def test_a_grid_takes_all_nodes_of_the_step_and_goes_on_with_fewer() -> None:
     assert nodes(resolve("--mesh=dp=*,tp=2", "--nnodes=4", environ=SLURM)) == (4, 4)
 
 
-def test_an_indexed_job_knows_its_node_rank_and_asks_for_the_rest_only_where_it_is_needed() -> None:
+def test_an_indexed_job_has_its_node_rank_and_needs_only_the_master() -> None:
     made = resolve(environ=INDEXED_JOB)
     assert (made.network, made.node_rank, made.notes) == (None, 0, ())
     made = resolve("--nnodes=4", "--master-addr=train-0.train", environ=INDEXED_JOB)

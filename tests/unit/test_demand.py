@@ -142,7 +142,7 @@ def test_bounds_need_an_axis_that_they_bound() -> None:
     )
 
 
-def test_where_no_level_is_known_only_the_host_and_any_level_cost_can_be_named() -> None:
+def test_without_known_levels_only_the_host_and_level_costs_can_be_named() -> None:
     limits, costs = ask({"within": "tp=host", "level-costs": "leaf=2,host=1"}, levels=())
     assert (limits.within, costs.level_costs) == ({"tp": "host"}, {"leaf": 2, "host": 1})
     assert refusal({"within": "dp=leaf"}, levels=()) == (
@@ -155,7 +155,7 @@ def test_where_no_level_is_known_only_the_host_and_any_level_cost_can_be_named()
     )
 
 
-def test_a_complete_domain_has_as_many_nodes_as_the_fullest_unless_its_size_is_given() -> None:
+def test_a_complete_domain_is_as_large_as_the_fullest_unless_size_is_given() -> None:
     paths = [("p", "a"), ("p", "a"), ("p", "a"), ("p", "b"), ("q", "a"), ("q", None)]
     nodes = [Node(id=f"h{number}", slot_count=8, path=path) for number, path in enumerate(paths)]
     for text, hosts in (("leaf", 3), ("pod", 4), ("leaf:5", 5)):

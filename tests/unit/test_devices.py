@@ -147,7 +147,7 @@ def test_where_a_variable_wants_a_silent_device_nobody_says_of_how_many() -> Non
 
 
 @pytest.mark.parametrize("count", [None, 8])
-def test_devices_of_which_none_answers_are_waited_for_and_not_called_absent(count: int | None) -> None:
+def test_devices_none_of_which_answers_are_awaited_and_not_called_absent(count: int | None) -> None:
     driver = Fixed("nvidia", 0)
     driver.inventory = Inventory((), "NVML has not answered for 30 s", unresponsive_count=8)
     with pytest.raises(UnfitError, match="8 of 8 devices do not answer"):

@@ -167,7 +167,7 @@ def test_a_gpu_that_does_not_answer_is_left_out_and_mentioned(machine: Path) -> 
     assert (inventory.reason, inventory.unresponsive_count) == ("3 found by NVML, 1 more does not answer", 1)
 
 
-def test_a_driver_that_hangs_makes_every_device_silent_and_is_asked_by_nobody_else(
+def test_a_driver_that_hangs_makes_all_gpus_unresponsive_and_is_asked_once(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released, asked = threading.Event(), []
@@ -196,7 +196,7 @@ def test_a_silent_gpu_is_missed_where_a_list_wants_more_than_are_found(machine: 
     assert detect(machine, FakeNvml(), "0,1,2,9").unresponsive_count == 0
 
 
-def test_a_gpu_that_was_granted_to_somebody_else_is_not_numbered_and_not_missed(machine: Path) -> None:
+def test_a_gpu_that_this_process_may_not_use_is_not_numbered(machine: Path) -> None:
     add_pci(machine, "0000:02:00.0", "0x10de", "0x030200", numa_node=1)
     nvml = FakeNvml(denied=[0, 2])
     inventory = detect(machine, nvml)
@@ -259,7 +259,7 @@ def test_mig_instances_come_from_nvml(machine: Path) -> None:
     assert twice.mistake == "CUDA_VISIBLE_DEVICES=MIG-2,MIG-2 names MIG-2 twice, which leaves none"
 
 
-def test_without_a_variable_mig_instances_are_one_device_unless_every_worker_gets_its_own(machine: Path) -> None:
+def test_mig_instances_are_one_device_unless_each_worker_gets_its_own(machine: Path) -> None:
     nvml = FakeNvml(UUIDS[:2], migs={0: ["MIG-1", "MIG-2"], 1: ["MIG-3"]})
     inventory = detect(machine, nvml)
     assert [(device.id, device.visible) for device in inventory.devices] == [("MIG-1", "MIG-1")]
@@ -310,7 +310,7 @@ def test_a_gpu_whose_device_file_is_missing_belongs_to_somebody_else(machine: Pa
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may open any file")
-def test_a_gpu_whose_device_file_may_not_be_opened_belongs_to_somebody_else(machine: Path) -> None:
+def test_a_gpu_whose_device_file_may_not_be_opened_is_not_counted(machine: Path) -> None:
     for minor in range(2):
         add_nvidia(machine, f"0000:0{minor}:00.0", f"GPU-{minor}", minor)
         write(machine / f"dev/nvidia{minor}")

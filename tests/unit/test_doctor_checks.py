@@ -77,7 +77,7 @@ def test_a_quota_below_the_number_of_workers_may_hurt() -> None:
     assert found(replace(ROOMY, cpu_quota=quota._replace(most=8.0))) == []
 
 
-def test_fewer_cpus_than_workers_with_accelerators_may_hurt_and_workers_on_cpus_are_as_asked() -> None:
+def test_fewer_cpus_than_workers_may_hurt_only_with_accelerators() -> None:
     machine = replace(ROOMY, cpu_count=4)
     assert only(machine).seen == "this process may run on 4 CPUs, for 8 workers"
     assert found(machine, replace(RUN, accelerators=frozenset())) == []
@@ -90,7 +90,7 @@ def test_little_memory_per_worker_may_hurt() -> None:
 
 
 @pytest.mark.parametrize(("left", "level"), [(10, "stop"), (11, "hurt"), (511, "hurt"), (512, "")])
-def test_processes_that_cannot_be_started_stop_a_job_and_few_threads_may_hurt(left: int, level: str) -> None:
+def test_too_low_a_process_limit_stops_a_job_and_a_low_one_may_hurt(left: int, level: str) -> None:
     findings = found(replace(ROOMY, process_limit=CgroupLimit(1000, 1000 - left, "/sys/fs/cgroup/pids.max")))
     assert [finding.level for finding in findings] == [level] * bool(level)
     findings = found(replace(ROOMY, user_processes=ResourceLimit(left, left)))
@@ -105,7 +105,7 @@ def test_the_agents_files_are_counted_with_workers_and_nodes() -> None:
     assert only(replace(ROOMY, open_files=ResourceLimit(1023, 4096))).level == "hurt"
 
 
-def test_locked_memory_matters_only_with_infiniband_and_without_the_privilege() -> None:
+def test_locked_memory_matters_only_for_unprivileged_infiniband() -> None:
     small = replace(ROOMY, locked_memory=ResourceLimit(8 * MIB, 8 * MIB))
     assert only(small).seen == "8 MiB of memory may be locked (ulimit -l), and mlx5_0 is there"
     assert found(replace(small, may_lock=True)) == []

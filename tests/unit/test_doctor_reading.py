@@ -59,7 +59,7 @@ def test_a_container_sees_its_own_group_as_the_whole_tree(tmp_path: Path) -> Non
     assert found.read_process_limit() == CgroupLimit(100, 40, "/sys/fs/cgroup/pids.max")
 
 
-def test_groups_of_version_1_are_found_below_the_mounts_of_their_controllers(tmp_path: Path) -> None:
+def test_cgroups_of_version_1_are_found_below_their_controllers_mounts(tmp_path: Path) -> None:
     mounts = (
         "34 31 0:30 /docker/abc /sys/fs/cgroup/cpu,cpuacct ro - cgroup cgroup rw,cpu,cpuacct\n"
         "35 31 0:31 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n"
@@ -93,7 +93,7 @@ def test_a_group_outside_of_what_is_mounted_here_is_not_looked_for(tmp_path: Pat
     assert Cgroups(tree(tmp_path, files)).read_cpu_quota() == CgroupLimit(1.0, 0, "/sys/fs/cgroup/cpu.max")
 
 
-def test_a_group_of_which_only_a_part_is_mounted_is_not_looked_for_beside_it(tmp_path: Path) -> None:
+def test_a_cgroup_outside_the_mounted_subtree_is_not_searched_beside_it(tmp_path: Path) -> None:
     files = {
         "proc/self/cgroup": "0::/other\n",
         "proc/self/mountinfo": V2.replace(" / /sys", " /docker/abc /sys"),

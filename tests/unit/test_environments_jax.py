@@ -102,7 +102,7 @@ def test_the_only_worker_of_a_node_keeps_the_device_ids_of_the_user() -> None:
     assert JaxEnvironment().variables(PLACE, parent)["JAX_LOCAL_DEVICE_IDS"] == "2"
 
 
-def test_device_ids_of_the_user_give_way_where_the_worker_does_not_see_so_many() -> None:
+def test_device_ids_of_the_user_give_way_if_the_worker_sees_fewer_devices() -> None:
     place, jax = replace(PLACE, local_world_size=1), JaxEnvironment(device_binding="visible")
     assert jax.variables(place, {"JAX_LOCAL_DEVICE_IDS": "3"})["JAX_LOCAL_DEVICE_IDS"] == "0"
     place = replace(place, slot=devices("nvidia", 4, 5, 6))
@@ -144,6 +144,6 @@ def test_what_does_not_go_with_visible_devices_is_said() -> None:
     assert not TorchEnvironment().remarks([gpus(0), gpus(1)], {}, False)
 
 
-def test_every_variable_of_jax_has_its_row_and_no_row_is_of_a_variable_that_is_not_given() -> None:
+def test_the_table_has_a_row_for_exactly_each_variable_set_for_jax() -> None:
     given = JaxEnvironment().variables(replace(PLACE, master_addr="127.0.0.1"), {})
     assert sorted(given) == sorted(row.variable for row in VARIABLE_DESCRIPTIONS if row.framework == "jax")

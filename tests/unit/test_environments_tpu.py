@@ -131,7 +131,7 @@ def test_over_several_hosts_the_bounds_are_the_grid_of_all_chips(
     assert addresses[worker_id * 4 + 2] == f"{hosts[worker_id]}:8478"
 
 
-def test_the_task_id_of_the_first_process_of_the_second_host_of_a_v4_16_is_4() -> None:
+def test_the_first_process_of_the_second_host_of_a_v4_16_has_task_id_4() -> None:
     assert told(place(0, workers=4, nodes=2), V4_16)["CLOUD_TPU_TASK_ID"] == "4"
 
 
@@ -262,9 +262,7 @@ def test_the_start_says_what_is_unusual(
 
 
 @pytest.mark.parametrize(("workers", "is_numbered_here"), [(1, False), (4, True)])
-def test_jax_takes_its_numbers_from_the_slice_unless_a_host_has_several_processes(
-    workers: int, is_numbered_here: bool
-) -> None:
+def test_jax_gets_numbers_from_its_slice_unless_hosts_have_many_processes(workers: int, is_numbered_here: bool) -> None:
     """JAX's own classes for TPUs count hosts: several processes of one would all have its number."""
     said = JaxEnvironment().variables(place(*range(4 // workers), workers=workers), GKE)
     assert ("OMPI_COMM_WORLD_RANK" in said) == is_numbered_here

@@ -40,7 +40,7 @@ def test_a_failure_of_another_node_is_reported_as_if_it_were_here(capfd: pytest.
     assert "Root Cause (first observed failure):" in text
 
 
-def test_other_failures_are_listed_once_and_an_order_that_is_not_sure_is_said_to_be_so(
+def test_other_failures_are_listed_once_and_an_unsure_order_is_noted(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     other = json.dumps(replace(CAUSE, rank=0, host="h3", pid=5).to_json())

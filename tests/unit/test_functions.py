@@ -107,7 +107,7 @@ def test_what_is_neither_function_nor_program_is_refused() -> None:
         launcher.launch(print, nproc=1, nproc_per_node=1)
 
 
-def test_false_silences_the_variables_of_a_flag_and_scripts_are_out_of_the_question() -> None:
+def test_variables_of_a_false_flag_and_of_script_options_are_suppressed() -> None:
     silenced = keywords.list_suppressed_variables({"standalone": False, "virtual_local_rank": True})
     assert {"LAUNCHER_STANDALONE", "PET_STANDALONE", "PET_MODULE", "PET_RUN_PATH"} <= silenced
     assert "PET_VIRTUAL_LOCAL_RANK" not in silenced
@@ -255,7 +255,7 @@ def test_a_hint_is_shown_once() -> None:
     assert shown.count("hint: do right") == 1
 
 
-def test_importing_the_package_loads_nothing_and_launch_is_there_when_asked_for() -> None:
+def test_importing_the_package_loads_nothing_and_launch_loads_on_access() -> None:
     script = (
         f"import sys; sys.path.append({str(ROOT)!r})"
         + """

@@ -22,7 +22,7 @@ def config(*words: str) -> Config:
     return cli.parse([*words, "train.py"], {})
 
 
-def test_pauses_grow_from_one_second_to_a_minute_and_the_last_look_is_at_the_limit() -> None:
+def test_pauses_grow_from_a_second_to_a_minute_and_end_at_the_limit() -> None:
     pauses, now, found = Backoff(600, now=1000), 1000.0, []
     while (pause_s := pauses.take_pause(now)) is not None:
         found.append(pause_s)

@@ -64,7 +64,7 @@ def specs(config: Config, found: Sequence[Slot], parent: Mapping[str, str], roun
     ids=" ".join,
 )  # fmt: skip
 @pytest.mark.parametrize("parent", [{}, {"OMP_NUM_THREADS": "3", "PMI_RANK": "2", "CUDA_VISIBLE_DEVICES": "4,5,6,7"}])
-def test_the_image_says_nothing_that_a_worker_of_any_round_does_not_say(
+def test_the_fork_servers_environment_is_common_to_workers_of_all_rounds(
     words: tuple[str, ...], count: int, parent: dict[str, str]
 ) -> None:
     config, found = asked(*words), slots(count, "nvidia")[: 4 if parent else 8]
@@ -78,13 +78,13 @@ def test_the_image_says_nothing_that_a_worker_of_any_round_does_not_say(
             assert name in spec.env or name in ("TORCHELASTIC_RUN_ID", "GROUP_WORLD_SIZE", "TORCHELASTIC_ERROR_FILE")
 
 
-def test_libraries_find_in_the_image_how_many_threads_they_may_have() -> None:
+def test_the_fork_server_tells_libraries_how_many_threads_they_may_have() -> None:
     assert make_fork_server_spec(asked(), slots(8), {}).env["OMP_NUM_THREADS"] == "1"
     assert "OMP_NUM_THREADS" not in make_fork_server_spec(asked(), slots(1), {}).env
     assert "OMP_NUM_THREADS" not in make_fork_server_spec(asked(), slots(8), {"OMP_NUM_THREADS": "4"}).env
 
 
-def test_workers_with_cpus_of_their_own_give_the_image_all_of_these_and_the_least_number_of_threads(
+def test_the_fork_server_gets_the_cpus_of_all_bound_workers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert workers.bind_workers(asked(), slots(2)) is None
@@ -99,7 +99,7 @@ def test_so_many_processes_wait_as_the_sets_hold() -> None:
     assert (spec.modules, spec.standby) == (("a", "b.c"), 8)
 
 
-def test_the_image_of_numbered_workers_of_torch_needs_no_look_at_devices() -> None:
+def test_a_fork_server_of_torch_with_a_worker_count_needs_no_detection() -> None:
     config = asked("--nproc-per-node=4", "--framework=torch")
     early = predict_slots(config, {})
     assert len(early) == 4
@@ -118,7 +118,7 @@ def test_the_image_of_numbered_workers_of_torch_needs_no_look_at_devices() -> No
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_where_it_depends_on_devices_the_image_waits_for_a_look_at_them(words: tuple[str, ...]) -> None:
+def test_a_fork_server_that_depends_on_devices_waits_for_their_detection(words: tuple[str, ...]) -> None:
     assert predict_slots(asked(*words), {}) == ()
 
 

@@ -34,7 +34,7 @@ def resolve(*words: str) -> Config:
 # --- told to go ---
 
 
-def test_a_preemption_signal_stops_workers_by_sigterm_and_others_are_passed_on() -> None:
+def test_a_preemption_signal_sends_sigterm_and_others_are_passed_on() -> None:
     departure = Termination(resolve("--preemption-signal=SIGUSR1"))
     assert "SIGUSR1" in departure.signals
     assert departure.take_signal(signal.SIGUSR1) == LeaveRequest("SIGUSR1 announces a preemption", 128 + signal.SIGUSR1)
@@ -93,7 +93,7 @@ def test_what_is_no_such_message_is_not_heard() -> None:
     assert [number for number in heard if number < 1000] == [4]
 
 
-def test_what_does_not_begin_with_the_token_is_dropped_before_it_wakes_the_agent() -> None:
+def test_a_message_without_the_token_is_dropped_before_it_wakes_the_agent() -> None:
     hearing = CheckpointSocket()
     place, _, token = hearing.environment[worker.SOCKET_VARIABLE].partition(":")
     others = [token[:at] + ("1" if token[at] == "0" else "0") + token[at + 1 :] for at in range(len(token))]
@@ -108,7 +108,7 @@ def test_what_does_not_begin_with_the_token_is_dropped_before_it_wakes_the_agent
     hearing.close()
 
 
-def test_where_the_kernel_drops_nothing_the_token_is_looked_at_and_little_is_taken_at_once(
+def test_without_a_kernel_filter_the_agent_checks_tokens_in_small_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(hearing_module, "_ATTACH_FILTER", -1)
@@ -157,7 +157,7 @@ def test_secrets_come_from_variables_or_from_files_that_they_name(tmp_path: Path
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"a\nb\n", b"x" * 5000, b"\xff"])
-def test_a_file_that_holds_no_secret_is_refused_without_showing_what_it_holds(tmp_path: Path, content: bytes) -> None:
+def test_a_file_without_a_secret_is_refused_without_showing_its_content(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "secret"
     path.write_bytes(content)
     with pytest.raises(UsageError, match="LAUNCHER_JOB_SECRET_FILE="):
@@ -218,7 +218,7 @@ def test_what_is_waited_for_is_told_once_and_only_when_it_lasts(capfd: pytest.Ca
     assert narrator.wake_at == math.inf
 
 
-def test_of_what_changes_quickly_something_is_told_now_and_then_and_the_last_in_the_end(
+def test_quick_changes_are_logged_now_and_then_and_the_last_one_always(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     narrator = RoundLog(is_standalone=False, max_restarts=0)

@@ -58,7 +58,7 @@ def test_a_success_is_that_of_all_and_the_first_failure_is_told_once(
     assert ended(*how)[1] == told
 
 
-def test_a_failure_that_looks_like_a_lost_peer_waits_a_moment_for_a_better_one() -> None:
+def test_a_failure_that_looks_secondary_waits_a_moment_for_the_primary_one() -> None:
     round, told = ended(ECHO, now=10.0)
     assert (told, round.wake_at) == ([], 10.0 + SECONDARY_WINDOW_S)
     assert round.advance(10.0 + SECONDARY_WINDOW_S / 2) == []
@@ -126,7 +126,7 @@ def test_to_kill_is_to_sweep_whatever_went_before_and_once() -> None:
     assert round.stop(TERM, 5.0, 10.1) == []
 
 
-def test_a_round_is_stopped_when_nothing_of_it_is_left_and_that_is_told_once() -> None:
+def test_a_round_is_reported_stopped_once_when_nothing_of_it_is_left() -> None:
     round = Round(1, 2)
     round.kill()
     assert (round.take_gone(), round.take_gone()) == ([ReportStopped()], [])
@@ -146,7 +146,7 @@ STEPS = st.lists(
 
 @settings(max_examples=80)
 @given(STEPS)
-def test_whatever_happens_it_is_told_once_and_swept_once_and_never_succeeds_after_a_failure(
+def test_any_round_is_reported_once_and_never_succeeds_after_a_failure(
     steps: list[tuple[str, object, object]],
 ) -> None:
     round, now, made, live = Round(1, 3), 0.0, list[RoundAction](), {0, 1, 2}

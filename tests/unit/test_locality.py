@@ -103,7 +103,7 @@ def looked(source: str, **levels: str) -> SourceResult:
     )
 
 
-def test_who_is_trusted_more_counts_and_the_others_add_what_it_does_not_know() -> None:
+def test_the_most_trusted_source_counts_and_others_add_missing_levels() -> None:
     found = merge([looked("--locality", leaf="l3"), looked("slurm", spine="s1", leaf="l3"), looked("gce", zone="a")])
     assert [(level.name, level.domain, level.origin) for level in found.levels] == [
         ("zone", "a", "key of zone"), ("spine", "s1", "key of spine"), ("leaf", "l3", "key of leaf"),

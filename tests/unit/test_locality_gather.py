@@ -132,7 +132,7 @@ def test_a_file_that_is_wrong_for_this_node_is_one_sentence(tmp_path: Path, cont
     assert str(caught.value).replace(str(file), "F") == sentence
 
 
-def test_a_host_that_knows_its_domain_is_not_taken_for_its_namesake_in_another(tmp_path: Path) -> None:
+def test_a_host_that_knows_its_domain_is_not_taken_for_another_of_its_name(tmp_path: Path) -> None:
     (tmp_path / "places").write_text("h1.west leaf=w\nh1.east leaf=e\n")
     assert find_in_file(str(tmp_path / "places"), ("h1.east", "10.0.0.1")) == ((("leaf", "e"),), "h1.east")
     with pytest.raises(UsageError, match="two lines for this node that differ"):
@@ -168,7 +168,7 @@ def test_a_file_of_ten_thousand_nodes_is_read_where_it_concerns_this_one(tmp_pat
         ("echo zone", UsageError, "what C prints, zone: 'zone' is not LEVEL=DOMAIN"),
     ],
 )
-def test_a_command_that_hangs_fails_or_prints_something_else_is_one_sentence(
+def test_a_command_that_hangs_fails_or_prints_rubbish_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch, text: str, error: type[Exception], sentence: str
 ) -> None:
     limit_s = 0.2 if "sleep" in text else 30.0
@@ -203,7 +203,7 @@ def test_likely_sources_are_asked_and_merged_in_one_order_of_trust(sources: dict
     assert found.remarks == ("leaf is k by kubernetes (a key), which counts, and l by slurm (a key)",)
 
 
-def test_named_sources_are_asked_without_a_sign_and_trusted_as_they_are_named(sources: dict[str, Says]) -> None:
+def test_named_sources_are_always_asked_and_trusted_in_their_order(sources: dict[str, Says]) -> None:
     sources.update(
         aws=Says("aws", hints(leaf="a")), slurm=Says("slurm", hints(leaf="s")), gce=Says("gce", hints(leaf="g"))
     )

@@ -194,7 +194,7 @@ def handed(root: Path, **environ: str) -> Hints:
     return KubernetesSource(root=str(root)).look(environ, LIMIT_S)
 
 
-def test_a_volume_of_the_downward_api_is_found_where_kubernetes_examples_have_it(tmp_path: Path) -> None:
+def test_a_downward_api_volume_is_found_where_kubernetes_examples_mount_it(tmp_path: Path) -> None:
     folder = tmp_path / "etc/podinfo"
     folder.mkdir(parents=True)
     (folder / "labels").write_text('app="train"\nvolcano.sh/tor="t1"\ntopology.kubernetes.io/zone="z1"\n')

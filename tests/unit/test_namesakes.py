@@ -126,7 +126,7 @@ def test_of_two_that_come_in_the_same_moment_the_second_is_refused(store: Memory
 
 
 @pytest.mark.parametrize(("is_numbered", "raises"), [(True, False), (False, True)])
-def test_of_two_that_would_both_serve_the_store_the_second_meets_the_first_if_they_are_numbered(
+def test_the_second_of_two_store_hosts_joins_the_first_if_nodes_have_ranks(
     monkeypatch: pytest.MonkeyPatch, is_numbered: bool, raises: bool
 ) -> None:
     place = arrival("h4")

@@ -72,7 +72,7 @@ def test_bytes_that_are_not_text_are_shown_as_far_as_they_go(tmp_path: Path) -> 
     assert (read_error_file(str(path)) or "").endswith("boom")
 
 
-def test_the_root_causes_file_reaches_whoever_launched_us_with_the_exit_code(tmp_path: Path) -> None:
+def test_the_root_causes_error_file_and_exit_code_reach_the_parent(tmp_path: Path) -> None:
     source, target = tmp_path / "error.json", tmp_path / "ours.json"
     source.write_text(json.dumps(RECORDED))
     copy_error_file(str(source), str(target), -9)

@@ -35,7 +35,7 @@ def test_a_text_across_two_lines_is_not_one(tmp_path: Path) -> None:
     assert copied(tmp_path / "log", ("a\nb",), b"a\nb\n", prefix=b"") == b""
 
 
-def test_lines_that_are_no_utf8_and_texts_that_are_not_ascii_are_compared_as_bytes(tmp_path: Path) -> None:
+def test_invalid_utf8_and_non_ascii_texts_are_compared_as_bytes(tmp_path: Path) -> None:
     block = b"\xff\xfe \xc3\xa9 \x00\n" + b"\xff\n"
     assert copied(tmp_path / "log", ("\N{LATIN SMALL LETTER E WITH ACUTE}", "\udcfe"), block, prefix=b"") == (
         b"\xff\xfe \xc3\xa9 \x00\n"

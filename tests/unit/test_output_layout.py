@@ -67,7 +67,7 @@ def test_a_temporary_directory_with_error_files_only_is_removed(
     assert os.listdir(tmp_path) == []
 
 
-def test_without_success_a_temporary_directory_is_removed_only_if_it_is_empty(
+def test_after_a_failure_only_an_empty_temporary_directory_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))

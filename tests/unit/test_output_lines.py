@@ -52,7 +52,7 @@ def test_a_line_waits_for_its_end() -> None:
     assert lines.finish() == b"[default3]:acc\n"
 
 
-def test_a_line_beyond_the_limit_is_shown_in_pieces_and_nothing_of_it_is_lost() -> None:
+def test_a_line_beyond_the_limit_is_shown_whole_in_pieces() -> None:
     lines = shown([b"x" * 40] * 10 + [b"\n", b"next\n"], limit=100).splitlines()
     assert all(line.startswith(PREFIX) for line in lines)
     assert max(map(len, lines)) <= 140 + len(PREFIX)

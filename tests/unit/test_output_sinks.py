@@ -58,7 +58,7 @@ def test_a_log_file_makes_the_directory_that_could_not_be_made_before(tmp_path: 
     assert len(warnings.sentences) == 1
 
 
-def test_a_full_disk_is_one_sentence_and_a_line_in_the_file_when_it_is_over(tmp_path: Path) -> None:
+def test_a_full_disk_is_one_sentence_and_one_line_in_the_file_afterwards(tmp_path: Path) -> None:
     path = tmp_path / "stdout.log"
     warnings = Warnings()
     file = LogFile(str(path), warnings)

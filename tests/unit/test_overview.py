@@ -107,7 +107,7 @@ def test_a_stopped_round_is_stopping_until_nobody_runs_it_then_waits(job: Stored
     assert (job.overview().phase, job.overview().stop_reason) == ("running", "")
 
 
-def test_what_a_status_says_of_an_earlier_round_is_not_shown_but_that_it_leaves_is(job: StoredJob) -> None:
+def test_a_status_of_an_earlier_round_shows_only_that_the_node_is_leaving(job: StoredJob) -> None:
     job.join(0, 1)
     job.seal(1, 0, 1)
     job.seal(2, 0, 1)

@@ -48,7 +48,7 @@ MESHES = st.sampled_from(
 
 @settings(max_examples=60, deadline=None)
 @given(MESHES, st.data())
-def test_the_cost_is_what_the_definition_says_for_every_mesh_unit_and_layout(
+def test_the_cost_follows_the_definition_for_every_mesh_unit_and_layout(
     case: tuple[str, int], data: st.DataObject
 ) -> None:
     mesh, unit = parse(case[0]), case[1]

@@ -49,7 +49,7 @@ def papers_case() -> tuple[Plan, list[Node]]:
     return filled(used, (4, 7, 8)), nodes
 
 
-def test_each_level_says_what_leaves_it_per_axis_and_all_adds_up_to_the_cost() -> None:
+def test_each_level_says_what_leaves_it_per_axis_and_the_sum_is_the_cost() -> None:
     before, nodes = papers_case()
     found = explain(before, nodes, PAPER, LEAF, Costs())
     leaf, host = found.levels

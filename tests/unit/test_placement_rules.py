@@ -154,7 +154,7 @@ def test_a_unit_may_leave_no_even_world() -> None:
 SLICE = AllOrNothing(level="leaf", hosts=4)
 
 
-def test_only_complete_slices_are_used_and_their_hosts_keep_the_order_of_their_indices() -> None:
+def test_only_complete_slices_are_used_with_hosts_in_order_of_their_index() -> None:
     nodes = slices(4, 3, 4, 4)
     answer = world(nodes, "dp=*,tp=4", limits(all_or_nothing=SLICE))
     assert isinstance(answer, Plan)
@@ -306,7 +306,7 @@ def test_slices_of_another_kind_are_left_out() -> None:
         (leaves(4, 4), "dp=*,tp=16", {"tp": "pod"}, 4),
     ],
 )
-def test_groups_stay_inside_their_domains_and_the_world_is_as_large_as_that_allows(
+def test_groups_stay_inside_domains_and_the_world_is_as_large_as_allowed(
     nodes: list[Node], mesh: str, within: dict[str, str], size: int
 ) -> None:
     answer = world(nodes, mesh, limits(within=within))

@@ -69,7 +69,7 @@ def sorted_by_path(given: Problem) -> Layout:
 
 @small
 @given(problems())
-def test_what_is_found_is_valid_no_dearer_than_sorting_by_path_and_not_below_the_bound(given: Problem) -> None:
+def test_a_plan_is_valid_and_costs_no_more_than_sorting_by_path(given: Problem) -> None:
     found = search(given)
     assert found is not None
     assert find_fault(given, found) is None

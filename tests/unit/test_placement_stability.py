@@ -110,7 +110,7 @@ def test_what_an_exchange_of_two_units_costs_is_counted_without_trying_it(mesh: 
         assert problem.compute_cost(exchanged) - problem.compute_cost(layout) == changes[other]
 
 
-def test_numbers_that_no_array_holds_price_a_move_like_small_ones_in_proportion() -> None:
+def test_numbers_too_large_for_arrays_price_a_move_like_small_ones() -> None:
     nodes = cluster(32)
     mesh = parse("pp=4,dp=*,ep=7,tp=8")
     limits = Limits(levels=LEAVES.levels)
@@ -327,7 +327,7 @@ def are_worlds(history: tuple[list[Node], list[Node]], mesh: Mesh, limits: Limit
     move_cost=st.sampled_from([None, 0, 0.5, 100]),
     data=st.data(),
 )
-def test_every_plan_after_a_plan_is_valid_counts_its_moves_truly_and_is_worth_them(
+def test_every_second_plan_is_valid_counts_its_moves_and_is_worth_them(
     history: tuple[list[Node], list[Node]],
     mesh: Mesh,
     is_contiguous: bool,

@@ -126,9 +126,7 @@ def test_a_plug_in_that_is_not_installed_is_refused_with_those_that_are(package:
     assert caught.value.hint == "install the package that has it, for the agent's Python"
 
 
-def test_a_package_whose_entry_points_are_none_does_not_break_the_search_without_a_word(
-    package: Install, tmp_path: Path
-) -> None:
+def test_a_package_with_unreadable_entry_points_is_named_in_the_refusal(package: Install, tmp_path: Path) -> None:
     package(ABACUS.format(detect=ROWS))
     (tmp_path / "beads/beads-1.0.dist-info/entry_points.txt").write_bytes(b"\xff")
     text, _ = refusal()
@@ -205,7 +203,7 @@ def test_habana_without_module_ids_knows_only_whole_boards(tmp_path: Path) -> No
     assert Habana(str(tmp_path / "nothing")).detect({}).devices == ()
 
 
-def test_from_trainium2_on_two_physical_cores_are_one_unless_somebody_says_otherwise(tmp_path: Path) -> None:
+def test_from_trainium2_on_two_physical_cores_are_one_by_default(tmp_path: Path) -> None:
     write(tmp_path / "dev/neuron0")
     write(tmp_path / "sys/devices/virtual/neuron_device/neuron0/core_count", "8\n")
     write(tmp_path / "sys/devices/virtual/neuron_device/neuron0/info/architecture/device_name", "Trainium2\n")

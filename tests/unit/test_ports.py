@@ -83,7 +83,7 @@ def test_only_one_server_gets_it(held: ReservedPort) -> None:
             bind(socket.AF_INET, "0.0.0.0", held.number, socket.SO_REUSEADDR).listen()
 
 
-def test_coordinators_of_two_jobs_on_one_port_would_both_listen_so_no_two_jobs_hold_one() -> None:
+def test_two_jobs_never_reserve_one_port_since_both_could_listen_there() -> None:
     """JAX's coordinator is a server of gRPC, which asks for SO_REUSEADDR and SO_REUSEPORT."""
     first, last = free_range(2)
     held = ReservedPort((first, last))
@@ -156,7 +156,7 @@ def test_a_port_is_taken_from_the_range_and_every_round_takes_the_next() -> None
     assert seen == [first, first + 1, first + 2, first]
 
 
-def test_ports_of_a_range_that_others_hold_are_passed_over_and_without_one_it_says_so() -> None:
+def test_reserved_ports_of_a_range_are_skipped_and_none_left_is_an_error() -> None:
     first, last = free_range(2)
     one, other = ReservedPort((first, last)), ReservedPort((first, last))
     assert {one.number, other.number} == {first, last}
@@ -175,7 +175,7 @@ def test_a_renewed_port_is_another_and_the_old_one_is_free(held: ReservedPort) -
     bind(socket.AF_INET, "0.0.0.0", old).close()
 
 
-def test_presence_leaves_a_port_that_is_held_for_a_rank_0_alone_while_there_is_another() -> None:
+def test_presence_avoids_a_port_reserved_for_rank_0_if_another_is_free() -> None:
     held = ReservedPort()
     try:
         with connections.bind("127.0.0.1", (held.number, 0)) as listener:
@@ -184,7 +184,7 @@ def test_presence_leaves_a_port_that_is_held_for_a_rank_0_alone_while_there_is_a
         held.close()
 
 
-def test_presence_gets_a_port_back_that_has_connections_of_the_agent_before() -> None:
+def test_presence_gets_a_port_back_that_has_old_connections() -> None:
     with connections.bind("127.0.0.1", (0,)) as listener:
         place = listener.getsockname()
         with socket.create_connection(place) as dialler:
@@ -208,7 +208,7 @@ def test_a_foreign_listener_is_named_and_an_own_one_is_not(
         assert find_foreign_listener(held.number, (os.getpid(),)) == ""
 
 
-def test_a_stranger_on_a_port_that_the_user_gave_is_told_of_and_excuses_nothing(
+def test_a_foreign_listener_on_a_given_port_is_logged_and_excuses_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[str] = []
@@ -227,7 +227,7 @@ def test_a_stranger_on_a_port_that_the_user_gave_is_told_of_and_excuses_nothing(
     assert said == ["port 29500 was meant for rank 0, and pid 29500 (python) listens there"]
 
 
-def test_who_is_about_to_be_gone_is_no_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_about_to_end_is_no_foreign_listener(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker of many threads that is ending has no files any more that one could see, but its socket for a moment."""
     share = NodeAssignment(
         ranks=(0,), world_size=1, shape=(1,), group_rank=0, group_world_size=1, role_ranks=(0,), role_world_size=1,

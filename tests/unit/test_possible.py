@@ -56,5 +56,5 @@ def test_what_enough_nodes_could_form_is_waited_for(words: tuple[str, ...]) -> N
     launched("--nproc-per-node=4", *words)
 
 
-def test_a_count_that_was_found_refuses_nothing_since_a_device_may_have_failed_here() -> None:
+def test_a_detected_count_refuses_nothing_since_a_device_may_have_failed() -> None:
     launched("--nnodes=1:", "--mesh=dp=*,tp=8", "--within=tp=host", slot_count=7)

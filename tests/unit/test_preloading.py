@@ -45,7 +45,7 @@ class Bench:
 SLOTS = [Slot(index=0, devices=()), Slot(index=1, devices=())]
 
 
-def test_the_image_is_ordered_once_and_before_devices_are_looked_at_if_that_can_be(
+def test_the_fork_server_is_ordered_once_and_before_devices_if_possible(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     early = Bench(monkeypatch, "--preload=torch", "--nproc-per-node=2", "--framework=torch")
@@ -60,7 +60,7 @@ def test_the_image_is_ordered_once_and_before_devices_are_looked_at_if_that_can_
         assert [order.modules for order in bench.supervisor.orders] == [("torch",)]
 
 
-def test_what_the_next_agent_finds_left_processes_by_is_in_the_image() -> None:
+def test_the_fork_server_carries_the_mark_by_which_processes_are_found() -> None:
     supervisor = Supervisor()
     image = ForkServerClient(cli.parse(["--preload=torch", "train.py"], {}), supervisor, {"LAUNCHER_PLACE": "here"})  # type: ignore[arg-type]
     image.start(SLOTS)
@@ -75,7 +75,7 @@ def test_what_the_next_agent_finds_left_processes_by_is_in_the_image() -> None:
         ("a,b,c.d", "preloaded a, b and c.d in 0.9 s; workers are forked with them in memory"),
     ],
 )
-def test_one_line_says_that_the_image_is_there_and_a_line_each_what_is_remarkable(
+def test_one_line_says_that_the_fork_server_is_ready_and_one_each_remark(
     monkeypatch: pytest.MonkeyPatch, modules: str, words: str
 ) -> None:
     bench = Bench(monkeypatch, f"--preload={modules}")
@@ -120,7 +120,7 @@ def test_whoever_has_what_it_waited_for_waits_no_more(
     assert bench.image.wake_at == float("inf")
 
 
-def test_once_the_image_is_there_no_round_waits_until_it_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_round_waits_for_a_ready_fork_server_until_it_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch, "--preload=torch")
     bench.image.start(SLOTS)
     bench.image.take(Preloaded(7, 2.0, ()), 100.0)
@@ -133,7 +133,7 @@ def test_once_the_image_is_there_no_round_waits_until_it_is_lost(monkeypatch: py
     assert bench.image.wake_at < float("inf")
 
 
-def test_an_image_that_cannot_be_made_is_the_user_s_error_to_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_server_that_cannot_import_is_the_users_error_to_mend(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch, "--preload=torhc")
     refusal = bench.image.take(PreloadRefused("--preload: there is no module torhc", "is it installed?"), 101.0)
     assert refusal is not None

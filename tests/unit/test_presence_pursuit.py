@@ -89,7 +89,7 @@ def test_an_attended_member_is_dialled_at_once_and_then_ever_less_often() -> Non
     assert pursuit.next_at == math.inf
 
 
-def test_a_listener_that_does_not_belong_to_the_job_is_dialled_less_often_still() -> None:
+def test_a_listener_outside_the_job_is_dialled_less_often_still() -> None:
     pursuit, now, dials = DialAttempt("m", "h:1"), 0.0, 0
     pursuit.connect(now)
     while now < 60.0:
@@ -113,7 +113,7 @@ def test_a_proof_of_an_attended_member_ends_and_the_dialling_goes_on() -> None:
     assert 10.1 < pursuit.next_at < math.inf
 
 
-def test_a_place_that_cannot_be_reached_is_tried_from_another_address_and_looked_up_anew() -> None:
+def test_a_dial_that_fails_and_is_not_refused_resolves_the_address_anew() -> None:
     pursuit = DialAttempt("m", "h:1")
     pursuit.targets = [(2, ("10.0.0.1", 1))]
     pursuit.connect(0.0)

@@ -32,7 +32,7 @@ def unit() -> dict[str, list[str]]:
     return settings
 
 
-def test_the_unit_gives_the_agent_its_grace_and_starts_it_again_where_that_helps() -> None:
+def test_the_unit_gives_the_agent_its_grace_and_restarts_it_where_it_helps() -> None:
     settings = unit()
     words, environ = unit_command()
     config = cli.parse(words[1:], environ)
@@ -56,7 +56,7 @@ def unit_command() -> tuple[list[str], dict[str, str]]:
     return shlex.split(words.replace("%i", "exp-41")), environ
 
 
-def test_the_command_of_the_unit_is_a_job_of_several_machines_with_its_secrets_in_files() -> None:
+def test_the_unit_runs_a_job_of_several_machines_with_secrets_in_files() -> None:
     words, environ = unit_command()
     config = cli.parse(words[1:], environ)
     assert words[0].endswith("/bin/meshrun")
@@ -88,7 +88,7 @@ def test_the_image_gets_one_layer_that_runs_no_shell_in_front_of_the_agent() -> 
         assert json.loads(command) == ["meshrun"]
 
 
-def test_the_init_container_installs_all_that_the_agent_imports_and_nothing_of_the_images_own() -> None:
+def test_the_init_container_installs_only_what_the_agent_needs() -> None:
     [job] = documents(KUBERNETES / "init-container.yaml")
     spec = job["spec"]["template"]["spec"]
     [init], [main] = spec["initContainers"], spec["containers"]
@@ -122,7 +122,7 @@ def test_the_etcd_has_three_members_of_which_one_at_a_time_may_be_taken() -> Non
     assert apart[0]["labelSelector"]["matchLabels"] == labels
 
 
-def test_the_etcd_lets_nobody_in_without_a_certificate_and_forgets_old_revisions() -> None:
+def test_the_etcd_requires_a_certificate_and_compacts_old_revisions() -> None:
     [members] = [each["spec"] for each in documents(KUBERNETES / "etcd.yaml") if each["kind"] == "StatefulSet"]
     spec = members["template"]["spec"]
     [container] = spec["containers"]

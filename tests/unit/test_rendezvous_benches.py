@@ -67,27 +67,29 @@ def ends(losses: list[Strike], failures: list[Strike]) -> dict[str, float]:
         "whichever it is",
     ],
 )
-def test_benches_follow_from_marks(losses: list[Strike], failures: list[Strike], expected: dict[str, float]) -> None:
+def test_quarantines_follow_from_strikes(
+    losses: list[Strike], failures: list[Strike], expected: dict[str, float]
+) -> None:
     assert ends(losses, failures) == expected
 
 
-def test_no_limit_means_no_bench() -> None:
+def test_no_limit_means_no_quarantine() -> None:
     limits = Settings(flap_limit=0, quarantine_failures=0)
     assert not find_quarantines(lost(1, 2, 3, 4), failed(1, 2, 3, 4), limits)
 
 
-def test_a_bench_says_why() -> None:
+def test_a_quarantine_says_why() -> None:
     expected = Quarantine(13.0, "lost 3 times within 100 s, quarantined for 10 s")
     assert find_quarantines(lost(1, 2, 3), [], LIMITS)["n"] == expected
 
 
-def test_marks_are_kept_as_long_as_a_bench_may_last_and_no_more_than_a_seal_can_carry() -> None:
+def test_strikes_last_as_long_as_a_quarantine_and_fit_into_a_seal() -> None:
     assert drop_old_strikes(lost(0, 100, 136), 236.0, LIMITS) == tuple(lost(136))
     many = lost(*range(STRIKES_MAX + 5))
     assert drop_old_strikes(many, 100.0, LIMITS) == tuple(many[5:])
 
 
-def test_a_refund_forgives_the_mark_of_the_charge_that_it_takes_back() -> None:
+def test_a_refund_forgives_the_strike_of_the_charge_that_it_takes_back() -> None:
     before = RestartBudget(first_failures=tuple(failed(5)))
     after = before.charge(3, failed_at=9.0, now=10.0).add_strikes(first_failures=failed(9.0))
     assert after.refund() == before
@@ -99,7 +101,7 @@ def test_a_refund_forgives_the_mark_of_the_charge_that_it_takes_back() -> None:
     failures=st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 300), st.integers(-1, 3)), max_size=12),
     offset_s=st.floats(-1e6, 1e6),
 )
-def test_another_leader_finds_the_same_benches(
+def test_another_leader_finds_the_same_quarantines(
     losses: list[tuple[str, float]], failures: list[tuple[str, float, int]], offset_s: float
 ) -> None:
     ledger = RestartBudget().add_strikes(

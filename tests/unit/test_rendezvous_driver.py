@@ -132,7 +132,7 @@ def test_what_concerns_the_agent_is_returned_in_order_and_the_rest_is_done() -> 
         assert bench.begin() == [say, end]
 
 
-def test_a_store_within_the_process_answers_in_the_same_turn_without_a_thread() -> None:
+def test_a_store_in_the_process_answers_in_the_same_turn_without_a_thread() -> None:
     store = MemoryStore(threaded=False)
     before = threading.active_count()
     with driven(StoreRequest(1, "look", QUICK), store=store, is_local=True) as bench:

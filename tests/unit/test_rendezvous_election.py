@@ -36,7 +36,7 @@ from tests.support.member_bench import none, only
 # --- attending
 
 
-def test_a_member_keeps_a_connection_to_the_leader_and_to_whoever_leads_next() -> None:
+def test_a_member_keeps_connections_to_the_leader_and_to_the_next_one() -> None:
     member = Follower()
     assert only(member.first, ConnectTo) == ConnectTo("L", L_IS)
     member.record(
@@ -57,7 +57,7 @@ def test_the_loss_of_presence_alone_stops_nothing_and_elects_nobody() -> None:
 # --- taking over
 
 
-def test_the_first_successor_takes_over_at_once_from_a_leader_that_is_proven_gone() -> None:
+def test_the_first_successor_takes_over_at_once_from_a_leader_proven_gone() -> None:
     member = Follower(successors=("me", "S"))
     actions = member.lose_leader()
     (takeover,) = asked(actions, "take over from node L")
@@ -75,7 +75,7 @@ def test_the_first_successor_takes_over_at_once_from_a_leader_that_is_proven_gon
     assert member.store.get(JOB.make_member_key("L")).first is None
 
 
-def test_a_new_leader_tells_the_planner_what_the_node_of_the_lost_one_is_called() -> None:
+def test_a_new_leader_tells_the_planner_the_name_of_the_lost_node() -> None:
     member = Follower(successors=("me",))
     member.lose_leader()
     member.tell(RoundStopped(1, 4001))
@@ -171,7 +171,7 @@ def test_the_leader_that_has_left_is_not_waited_for_as_a_successor() -> None:
     assert member.leads
 
 
-def test_the_second_successor_of_a_leader_that_has_left_waits_for_the_first() -> None:
+def test_the_second_successor_waits_for_the_first_when_a_leader_has_left() -> None:
     member = Follower(successors=("S", "me"), successor_delay_s=0.3)
     member.store.delete(JOB.leader)
     member.settle()
@@ -202,7 +202,7 @@ def outsider(**settings: Any) -> Follower:
     return member
 
 
-def test_who_does_not_belong_to_the_roster_leads_only_when_an_outage_would_be_over() -> None:
+def test_a_non_member_takes_over_only_once_an_outage_would_be_over() -> None:
     member = outsider()
     said = [action.sentence for action in member.pass_time(20.0) if isinstance(action, Log)]
     assert said == [
@@ -214,7 +214,7 @@ def test_who_does_not_belong_to_the_roster_leads_only_when_an_outage_would_be_ov
     assert member.leads
 
 
-def test_a_member_of_the_roster_that_is_seen_meanwhile_makes_the_outsider_wait_anew() -> None:
+def test_a_member_that_comes_back_makes_a_waiting_non_member_start_over() -> None:
     member = outsider()
     member.pass_time(15.0)
     here = member.store.lease_grant(5.0).id
@@ -225,7 +225,7 @@ def test_a_member_of_the_roster_that_is_seen_meanwhile_makes_the_outsider_wait_a
     assert member.leads
 
 
-def test_who_is_not_among_the_first_outsiders_looks_seldom_and_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_later_non_members_read_the_store_seldom_and_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rendezvous.leader.takeover.OBSERVERS_MAX", 0)
     member = outsider()
     looks = asked(member.pass_time(40.0), "look for the round's nodes")
@@ -238,13 +238,13 @@ def test_who_is_not_among_the_first_outsiders_looks_seldom_and_does_not_count(mo
     assert member.leads
 
 
-def test_an_outsider_need_not_wait_where_outages_are_not_held_out() -> None:
+def test_a_non_member_takes_over_at_once_if_workers_stop_in_an_outage() -> None:
     member = outsider(continues_without_store=False)
     member.pass_time(1.5)
     assert member.leads
 
 
-def test_an_outsider_need_not_wait_once_a_new_agent_stands_on_each_of_the_round_s_nodes() -> None:
+def test_a_non_member_takes_over_once_each_node_has_a_new_agent() -> None:
     member = outsider()
     here = member.store.lease_grant(60.0).id
     member.record(
@@ -259,7 +259,7 @@ def test_an_outsider_need_not_wait_once_a_new_agent_stands_on_each_of_the_round_
     assert member.leads
 
 
-def test_a_person_can_order_an_outsider_to_take_over_and_the_order_is_consumed_with_it() -> None:
+def test_a_takeover_command_lets_a_non_member_lead_and_is_consumed() -> None:
     member = outsider()
     member.record(JOB.make_command_key("token"), Command(kind="takeover"))
     actions = [*member.settle(), *member.wait(1.0)]
@@ -324,7 +324,7 @@ class Unserved(Follower):
         return super()._outcome(ask)
 
 
-def test_what_an_ended_watch_covered_is_no_recent_view_before_it_could_be_read() -> None:
+def test_after_a_watch_has_ended_a_view_is_stale_until_it_is_read_again() -> None:
     member = Unserved(lease_ttl_s=5.0, resync_ttls=2.0, view_ttls=7.0)
     member.is_refusing = True
     member.lose(JOB.control)
@@ -350,7 +350,7 @@ def test_a_leader_tells_each_change_once_and_to_those_that_connect() -> None:
 # --- after a store that ends leases early
 
 
-def test_who_follows_a_leader_that_may_be_unaware_waits_for_everybody_who_is_missed() -> None:
+def test_a_successor_of_a_connected_leader_waits_for_all_missing_members() -> None:
     """The leader was connected, so its lease ended early; S was connected to the leader alone, if to anybody."""
     member = Follower()
     member.tell(PeerUp("L", L_IS, True))
@@ -366,7 +366,7 @@ def test_who_follows_a_leader_that_may_be_unaware_waits_for_everybody_who_is_mis
 
 
 @pytest.mark.parametrize("is_parted_first", [False, True])
-def test_who_lost_its_own_lease_early_and_leads_then_waits_for_who_was_connected(is_parted_first: bool) -> None:
+def test_a_leader_that_lost_its_lease_early_waits_for_connected_members(is_parted_first: bool) -> None:
     member = Follower()
     member.tell(PeerUp("L", L_IS, True))
     if is_parted_first:
@@ -384,7 +384,7 @@ def test_who_lost_its_own_lease_early_and_leads_then_waits_for_who_was_connected
     assert asked(member.pass_time(6.0), "seal round 2")
 
 
-def test_who_was_connected_then_and_is_missed_later_is_waited_for_from_when_it_is_missed() -> None:
+def test_the_wait_for_a_connected_member_counts_from_its_disappearance() -> None:
     """Its lease was renewed until then."""
     member = Follower()
     own = Assignment(round=1, plan_token="plan", content="ranks", node="node boot")

@@ -42,7 +42,7 @@ def test_the_host_of_the_store_does_not_wait_longer_than_it_should() -> None:
     assert only(bench.wait(1.0), Exit).exit_code == 0
 
 
-def test_the_host_of_the_store_ends_at_its_limit_though_the_store_is_silent() -> None:
+def test_the_host_of_the_store_ends_at_its_limit_without_a_store_answer() -> None:
     bench = host(farewell_s=3.0)
     bench.tell(RoundSucceeded(1))
     bench.tell(RoundStopped(1, 4001))

@@ -64,7 +64,7 @@ def test_an_agent_of_an_earlier_attempt_is_refused() -> None:
     assert (end.exit_code, end.reason) == (2, "this is attempt 3, run r is at attempt 4")
 
 
-def test_a_later_attempt_waits_for_the_earlier_one_s_agents_and_then_opens_its_own_job() -> None:
+def test_a_later_attempt_opens_its_job_once_the_earlier_agents_have_left() -> None:
     bench = running()
     before = current(bench.store)
     later = attempt("1", bench.store)
@@ -160,7 +160,7 @@ def with_job(**records_below: records.AnyRecord) -> MemoryStore:
     return store
 
 
-def test_whoever_opens_a_job_is_its_first_member_and_leads_it_with_the_same_write() -> None:
+def test_one_write_opens_a_job_joins_it_and_takes_its_leadership() -> None:
     bench = Bench()
     assert asked_to_join(bench) == ["grant a lease", "find the job", "open the job"]
     job = bench.job
@@ -170,7 +170,7 @@ def test_whoever_opens_a_job_is_its_first_member_and_leads_it_with_the_same_writ
     assert "ask to lead" not in [action.why for action in bench.made if isinstance(action, StoreRequest)]
 
 
-def test_whoever_finds_a_job_like_its_own_registers_without_reading_it_first() -> None:
+def test_an_agent_registers_in_an_equal_job_without_reading_it_first() -> None:
     first = running()
     second = Bench(first.store, chance_from=500)
     assert asked_to_join(second) == ["grant a lease", "find the job", "register"]
@@ -191,7 +191,7 @@ def test_of_two_that_find_no_job_one_opens_it_and_the_other_meets_it_there() -> 
     }
 
 
-def test_a_job_that_says_the_same_in_other_words_is_joined_once_it_has_been_read() -> None:
+def test_an_equal_spec_in_another_encoding_is_joined_once_it_is_read() -> None:
     store = with_job(spec=Spec(mesh="dp=*", limits="1:1", digest="train.py", unknown={"later": 1}))
     assert asked_to_join(Bench(store))[2:] == ["register", "register"]
     assert asked_to_join(Bench(with_job()))[2:] == ["register", "register"], "the spec is missing, and is written"
@@ -214,7 +214,7 @@ def test_a_job_that_ends_before_an_agent_has_registered_is_not_joined() -> None:
     assert bench.store.get(bench.job.members, prefix=True).items == ()
 
 
-def test_a_job_that_is_found_to_be_another_s_while_its_spec_is_written_is_refused() -> None:
+def test_a_job_whose_spec_appears_and_differs_while_joining_is_refused() -> None:
     bench = Bench(with_job())
     bench.answer(until_asked(bench, "register"))  # there is no spec
     bench.store.put(bench.job.spec, records.encode(Spec(mesh="dp=*", limits="1:1", digest="other.py")))
@@ -222,7 +222,7 @@ def test_a_job_that_is_found_to_be_another_s_while_its_spec_is_written_is_refuse
     assert (end.exit_code, end.reason) == (2, "run r was started with command 'other.py', this agent has 'train.py'")
 
 
-def test_a_member_that_was_drained_by_its_id_before_it_could_register_stays_away() -> None:
+def test_a_member_that_is_drained_before_it_registers_stays_away() -> None:
     bench = Bench(with_job(spec=SPEC))
     ask = until_asked(bench, "register")
     bench.store.put(bench.job.make_drain_key(bench.protocol.member_id), records.encode(Drain(node_name="node")))
@@ -295,7 +295,7 @@ def test_one_of_two_nodes_with_a_name_is_drained_by_its_member_id() -> None:
     assert only(member.settle(), StopRound).mode == "grace"
 
 
-def test_a_job_that_is_removed_while_its_leader_is_about_to_end_it_is_removed() -> None:
+def test_a_leader_whose_job_is_removed_while_it_ends_it_exits_with_75() -> None:
     bench = running()
     bench.step(RoundSucceeded(1))
     while not (granting := [ask for ask in bench.asks if ask.why == "grant the verdict's lease"]):

@@ -69,14 +69,14 @@ def words(actions: list[Any]) -> list[tuple[str, Any]]:
 # --- giving one's word
 
 
-def test_a_member_gives_its_word_only_when_it_cannot_reach_the_store_itself() -> None:
+def test_a_member_acknowledges_only_when_it_cannot_reach_the_store_itself() -> None:
     member = Cut()
     assert words(member.ask(7)) == [], "its last renewal was answered"
     assert words(member.pass_time(1.0)) == [("L", OutageAck(7, "plan"))]
     assert words(member.ask(8)) == [("L", OutageAck(8, "plan"))]
 
 
-def test_a_member_that_hears_from_the_store_gives_its_word_no_more() -> None:
+def test_a_member_that_reaches_the_store_again_acknowledges_no_more() -> None:
     member = Cut()
     member.pass_time(1.5)
     member.is_away = False
@@ -111,7 +111,7 @@ def test_no_word_is_given(plan_token: str, by: str, settings: dict[str, Any]) ->
     assert words(member.ask(1, plan_token, by)) == []
 
 
-def test_who_has_given_its_word_takes_nobody_s_place_for_a_while() -> None:
+def test_a_member_that_has_acknowledged_replaces_no_leader_for_a_while() -> None:
     member = Cut(lease_ttl_s=5.0, probe_s=1.0, kill_margin_s=1.0)
     member.pass_time(1.5)
     member.ask(1)
@@ -201,7 +201,7 @@ def back(member: Cut) -> list[Any]:
     return member.pass_time(1.0)
 
 
-def test_a_held_member_registers_again_on_a_new_lease_and_the_round_goes_on() -> None:
+def test_a_confirmed_member_registers_on_a_new_lease_and_the_round_goes_on() -> None:
     member = Cut()
     member.pass_time(1.5)
     member.beats(10)
@@ -225,7 +225,7 @@ def test_a_held_member_registers_again_on_a_new_lease_and_the_round_goes_on() ->
 
 
 @pytest.mark.parametrize("what", ["round", "verdict", "current"])
-def test_if_the_others_have_gone_on_the_workers_are_killed_and_a_new_member_joins(what: str) -> None:
+def test_workers_are_killed_and_a_new_member_joins_if_the_others_went_on(what: str) -> None:
     member = Cut()
     member.pass_time(1.5)
     member.beats(10)
@@ -299,7 +299,7 @@ class Leader(Cut):
         return [(to, message.probe) for to, message in words(actions) if isinstance(message, OutageProbe)]
 
 
-def test_a_leader_asks_all_and_tells_them_to_hold_on_when_nobody_s_word_is_missing() -> None:
+def test_a_leader_probes_all_and_confirms_once_all_have_acknowledged() -> None:
     leader = Leader()
     actions = leader.pass_time(1.0)
     assert leader.questions(actions) == [("L", 1), ("S", 1)]
@@ -343,7 +343,7 @@ def test_nobody_waits_for_the_word_of_a_member_that_is_proven_gone() -> None:
     assert words(leader.word("L", 1)) == [("L", OutageConfirmed(1, "plan"))]
 
 
-def test_one_node_alone_gives_its_word_to_itself() -> None:
+def test_a_single_node_acknowledges_itself() -> None:
     bench: Bench = running()
     bench.is_away = True
     for _ in range(120):

@@ -139,7 +139,7 @@ def test_joining_has_an_end_and_says_what_stood_in_the_way() -> None:
 # --- the lease and the watchdog
 
 
-def test_the_watchdog_ends_a_margin_before_a_lease_counted_from_the_request() -> None:
+def test_the_watchdog_ends_a_margin_before_the_lease_from_its_request() -> None:
     bench = Bench(lease_ttl_s=10.0, kill_margin_s=2.0)
     ask = only(bench.step(Start()), StoreRequest)
     bench.now += 0.7
@@ -161,7 +161,7 @@ def test_a_store_may_count_in_whole_seconds() -> None:
     assert only(bench.step(events.StoreReply(ask.id, renewal)), ExtendWatchdog).until == bench.now + 4.0
 
 
-def test_a_lease_that_cannot_be_renewed_costs_the_membership_and_the_workers() -> None:
+def test_a_lease_that_cannot_be_renewed_ends_the_membership_and_workers() -> None:
     bench = running()
     former = bench.protocol.member_id
     bench.now += 5.0
@@ -173,7 +173,7 @@ def test_a_lease_that_cannot_be_renewed_costs_the_membership_and_the_workers() -
     assert bench.protocol.member_id != former
 
 
-def test_a_watchdog_that_has_ended_gives_the_lease_back_for_others_to_go_on() -> None:
+def test_an_expired_watchdog_revokes_the_lease_so_others_can_go_on() -> None:
     bench = running()
     actions = bench.step(WatchdogExpired())
     assert isinstance(only(actions, StoreRequest).request, events.Revoke)
@@ -189,7 +189,7 @@ def test_a_member_whose_key_is_deleted_while_its_lease_lives_is_fenced() -> None
     assert bench.watched == set()
 
 
-def test_no_round_starts_so_late_that_the_watchdog_would_not_allow_it_and_nobody_asks_in_a_circle() -> None:
+def test_no_round_starts_too_late_for_the_watchdog_and_reads_do_not_loop() -> None:
     bench = Bench()
     bench.step(Start())
     while not (reads := [ask for ask in bench.asks if ask.why.startswith("read the assignment")]):
@@ -220,7 +220,7 @@ def test_what_a_lost_watch_covered_is_read_again_until_that_succeeds(is_refused:
     assert only(actions, StopRound).reason == "over"
 
 
-def test_a_leader_that_has_lost_a_watch_decides_nothing_until_it_has_read_again() -> None:
+def test_a_leader_that_lost_a_watch_decides_nothing_until_it_reads_again() -> None:
     bench = running()
     bench.lose(bench.job.members)
     assert none(bench.tell(RoundFailed(1, 1, False, "first")), StopRound)
@@ -236,7 +236,7 @@ def test_the_loss_of_a_watch_that_nobody_wants_any_more_is_ignored() -> None:
     assert none(bench.wait(0.5), StartWatch)
 
 
-def test_a_leader_whose_key_has_gone_stops_watching_everybody_until_it_leads_again() -> None:
+def test_a_leader_without_its_key_stops_watching_all_until_it_leads_again() -> None:
     bench = running()
     everybody = {bench.job.members, bench.job.statuses}
     assert everybody < bench.watched
@@ -274,7 +274,7 @@ def test_what_is_told_of_another_round_is_ignored(event: Event) -> None:
 
 
 @pytest.mark.parametrize("is_seen", [False, True], ids=["found when it is told again", "seen by the watch before"])
-def test_when_a_failure_was_first_told_survives_a_lost_answer_and_what_is_told_later(is_seen: bool) -> None:
+def test_the_time_of_a_failure_survives_a_lost_answer_and_later_reports(is_seen: bool) -> None:
     bench = running()
     key = bench.job.make_status_key(bench.protocol.member_id)
 
@@ -437,7 +437,7 @@ def test_a_seal_that_is_applied_late_is_not_sealed_over() -> None:
     assert sealed.version == 1
 
 
-def test_an_assignment_that_was_not_answered_is_written_again_under_the_same_token() -> None:
+def test_an_unanswered_assignment_is_written_again_under_the_same_token() -> None:
     bench = Bench()
     bench.step(Start())
     _settle_until(bench, "assign round 1")
@@ -475,7 +475,7 @@ def test_no_round_is_started_when_what_was_read_last_is_nearly_too_old(monkeypat
     assert only(bench.tell(Tick()), StartRound).round == 1
 
 
-def test_an_assignment_that_cannot_be_read_fails_the_round_here_and_another_one_is_sealed() -> None:
+def test_an_unreadable_assignment_fails_the_round_and_another_is_sealed() -> None:
     """Others wait for this node's ranks: standing by as a spare would hold them up for ever."""
     bench = Bench(max_restarts=1)
     bench.step(Start())

@@ -102,7 +102,7 @@ def test_a_field_that_this_version_does_not_know_survives_a_rewrite() -> None:
 
 
 @pytest.mark.parametrize(("version", "shown"), [(2, "2"), ("1", "'1'"), (None, "None")])
-def test_another_version_is_refused_with_the_key_both_versions_and_a_way_out(version: object, shown: str) -> None:
+def test_another_version_is_refused_with_its_key_both_versions_and_a_hint(version: object, shown: str) -> None:
     value = json.dumps({"version": version, "a": "field of another version"}).encode()
     with pytest.raises(RecordError) as caught:
         records.decode(Seal, value, KEY)

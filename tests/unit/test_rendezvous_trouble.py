@@ -26,7 +26,7 @@ def test_what_is_over_in_a_moment_is_not_told() -> None:
     assert told((0.0, "write", AWAY), (0.9, "write", AWAY), (1.1, "write", None), (5.0, "write", AWAY)) == []
 
 
-def test_a_store_that_is_read_and_not_written_is_in_trouble_until_it_is_written() -> None:
+def test_a_store_that_can_be_read_but_not_written_is_reported_until_it_can() -> None:
     failures = [(float(at), "write", FULL) for at in range(4)]
     answers = [(at + 0.5, "read", None) for at in range(4)]
     taken = sorted([*failures, *answers], key=lambda one: one[0])
@@ -34,7 +34,7 @@ def test_a_store_that_is_read_and_not_written_is_in_trouble_until_it_is_written(
     assert told(*taken, (9.0, "write", None)) == [f"{FULL} (disarm it)", OVER]
 
 
-def test_one_sentence_is_enough_for_all_that_is_asked_and_the_end_is_when_all_is_answered() -> None:
+def test_one_sentence_covers_all_requests_until_all_are_answered() -> None:
     failures = [(at, purpose, AWAY) for at in (0.0, 2.0) for purpose in ("renew", "write")]
     assert told(*failures, (3.0, "renew", None), (4.0, "write", None)) == [str(AWAY), OVER]
 
@@ -43,7 +43,7 @@ def test_a_lease_that_is_gone_is_an_answer() -> None:
     assert told((0.0, "renew", LeaseNotFound("gone")), (2.0, "renew", LeaseNotFound("gone"))) == []
 
 
-def test_slow_writes_are_told_once_again_when_twice_as_slow_and_when_they_are_over() -> None:
+def test_slow_writes_are_logged_once_when_twice_as_slow_and_when_over() -> None:
     trouble = StoreHealthLog(Settings())
     said = [trouble.note("write", None, float(at), took_s) for at, took_s in enumerate((0.9, 1.2, 2.3, 2.4, 0.6, 0.1))]
     slow = [

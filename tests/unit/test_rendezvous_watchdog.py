@@ -50,7 +50,7 @@ def test_a_renewal_reads_the_own_key_and_extends_from_when_it_was_sent() -> None
     assert only(answer(bench, ask, own), ExtendWatchdog).until == sent_at + 4.0
 
 
-def test_a_renewal_by_a_leader_that_may_have_been_replaced_extends_nothing_and_is_made_again() -> None:
+def test_a_renewal_by_a_stale_leader_extends_nothing_and_is_repeated() -> None:
     bench = running()
     until = bench.protocol.state.lease.membership_until
     ask = renewal(bench)
@@ -64,7 +64,7 @@ def test_a_renewal_by_a_leader_that_may_have_been_replaced_extends_nothing_and_i
 
 
 @pytest.mark.parametrize("created", [0, 3], ids=["gone", "another's"])
-def test_a_renewal_that_does_not_find_the_own_key_extends_nothing_and_stops_the_round(created: int) -> None:
+def test_a_renewal_without_the_own_key_extends_nothing_and_stops_the_round(created: int) -> None:
     bench = running()
     actions = answer(bench, renewal(bench), Renewal(5.0, True, REVISION, created))
     assert none(actions, ExtendWatchdog)
@@ -88,7 +88,7 @@ def lose_key(bench: Bench) -> StoreRequest:
     return ask
 
 
-def test_a_key_that_went_with_its_lease_ends_the_membership_and_the_node_comes_back() -> None:
+def test_a_key_lost_with_its_lease_ends_the_membership_and_is_made_anew() -> None:
     bench = running()
     former, lease = bench.protocol.member_id, bench.protocol.state.lease.id
     assert lease is not None
@@ -102,7 +102,7 @@ def test_a_key_that_went_with_its_lease_ends_the_membership_and_the_node_comes_b
     assert bench.protocol.alive_round == 2
 
 
-def test_a_key_that_was_deleted_under_a_lease_that_lives_ends_the_agent_and_leaves_nothing() -> None:
+def test_a_key_deleted_under_a_live_lease_ends_the_agent_without_remains() -> None:
     bench = running()
     lose_key(bench)
     assert only(bench.settle(), Exit).exit_code == 137
@@ -123,7 +123,7 @@ def test_whether_the_lease_lives_is_asked_again_until_its_time_is_over() -> None
     assert bench.protocol.member_id != former, "others may have removed it, but nobody said so"
 
 
-def test_a_grant_is_repeated_under_the_same_id_and_counts_from_the_first_request() -> None:
+def test_a_grant_is_repeated_under_one_id_and_counts_from_its_first_try() -> None:
     bench = Bench()
     first = only(bench.step(Start()), StoreRequest)
     begun = bench.now
@@ -166,7 +166,7 @@ def test_a_lease_that_was_over_is_replaced_by_one_of_another_id() -> None:
     assert again.request != grant.request
 
 
-def test_one_write_after_the_other_without_an_answer_is_made_less_often_until_the_store_is_back() -> None:
+def test_unanswered_writes_are_repeated_less_often_until_the_store_is_back() -> None:
     bench = Bench(retry_delay_s=0.5, retry_delay_max_s=3.0)
     ask = only(bench.step(Start()), StoreRequest)
     pauses = []

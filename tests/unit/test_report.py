@@ -37,7 +37,7 @@ def hint_of(text: str) -> str:
     return " ".join(text.partition("hint: ")[2].removesuffix("=" * WIDTH).split())
 
 
-def test_the_first_failure_comes_first_and_whole_and_the_others_in_a_line_each() -> None:
+def test_the_first_failure_comes_first_in_full_and_others_on_a_line_each() -> None:
     report = render(
         "train.py",
         [
@@ -182,7 +182,7 @@ def test_a_program_that_could_not_be_started_is_shown_by_our_own_sentence() -> N
     assert "  traceback : cannot run ./train: No such file or directory\n" in render("train", [root], outcome="-")
 
 
-def test_when_two_hosts_failed_at_once_the_report_does_not_pretend_to_know_the_first() -> None:
+def test_the_report_says_if_it_does_not_know_which_host_failed_first() -> None:
     report = render("train.py", [failure(0), failure(9)], outcome="-", is_order_known=False)
     assert "\nRoot Cause (first reported; others failed at nearly the same time):\n" in report
 
@@ -202,7 +202,7 @@ def test_the_middle_of_an_endless_traceback_is_left_out() -> None:
     assert "frame 500\n" not in report
 
 
-def test_nothing_a_worker_wrote_moves_the_readers_cursor_or_fills_the_screen() -> None:
+def test_output_of_a_worker_neither_moves_the_cursor_nor_fills_the_screen() -> None:
     tail = ("\x1b[31mred\x1b[0m \x1b]0;title\x07 bell\x07 \x1b[2J\x9b1m", "z" * 10_000)
     report = render("tr\nain.py", [failure(tail=tail, host="a\x1b[1mb")], outcome="-")
     assert re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", report) is None

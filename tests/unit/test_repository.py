@@ -14,6 +14,7 @@ TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".svg", ".typed", ".sh",
 # A ratchet: neither grows unless the commit that raises the number says why. Both may be lowered.
 LINES_MAX = 52_400  # of launcher and rendezvous together
 FUNCTION_LINES_MAX = 95
+TEST_NAME_MAX = 70  # letters: a sentence that a terminal shows on a line beside its file
 # Brackets keep a pattern from finding itself.
 UNWANTED = {
     r"/(?:wor[k]|roo[t]|tm[p]/venv|User[s])/": "a path of somebody's machine",
@@ -59,6 +60,14 @@ def test_the_product_does_not_grow_unnoticed() -> None:
     functions = [node for source in sources for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
     assert sum(len(source.splitlines()) for source in sources) <= LINES_MAX
     assert max((node.end_lineno or 0) - node.lineno + 1 for node in functions) <= FUNCTION_LINES_MAX
+
+
+def test_no_name_of_a_test_is_too_long() -> None:
+    tests = [path for path in MODULES if path.relative_to(ROOT).parts[0] == "tests"]
+    names = {
+        word for path in tests for word in re.findall(r"^\s*(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
+    }
+    assert not [word for word in sorted(names) if len(word) > TEST_NAME_MAX]
 
 
 def test_a_round_is_called_a_round() -> None:

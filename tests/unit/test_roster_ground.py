@@ -67,14 +67,14 @@ def size(*nodes: Description, mesh: str = "dp=*,tp=2", limits: Limits = Limits()
         ({"h1": "", "h2": ""}, (), [(), ()]),
     ],
 )
-def test_levels_of_all_nodes_are_one_list_and_what_a_node_does_not_say_is_unknown(
+def test_levels_of_all_nodes_are_one_list_and_missing_ones_are_unknown(
     texts: dict[str, str], levels: tuple[str, ...], paths: list[tuple[str | None, ...]]
 ) -> None:
     found = build_topology(places(**texts))
     assert (found.levels, list(found.paths.values())) == (levels, paths)
 
 
-def test_nodes_that_do_not_say_a_level_that_others_know_are_named_once_for_each_level() -> None:
+def test_nodes_without_a_level_that_others_know_are_named_once_per_level() -> None:
     found = build_topology(places(h1="zone=a,leaf=l1,x=1,y=1", h2="zone=a", h3="zone=a", h4="leaf=l2,nvl=n"))
     assert found.levels == ("zone", "leaf", "nvl")
     assert found.remarks == (
@@ -84,7 +84,7 @@ def test_nodes_that_do_not_say_a_level_that_others_know_are_named_once_for_each_
     )
 
 
-def test_nodes_that_contradict_each_other_are_lined_up_by_the_majority_and_it_is_said() -> None:
+def test_contradictory_levels_are_ordered_by_majority_and_it_is_logged() -> None:
     found = build_topology(places(h1="row=r,rack=k", h2="row=r,rack=k", h3="rack=k,row=r"))
     assert found.levels == ("row", "rack")
     assert found.remarks == ("rack is taken to be inside row, though 1 has it the other way round",)
@@ -133,7 +133,7 @@ def test_a_node_that_does_not_know_its_zone_is_in_that_of_its_neighbours(
     assert bool([remark for remark in found.remarks if "zone" in remark]) == (None in zones)
 
 
-def test_a_host_that_is_told_another_zone_than_its_slice_or_none_does_not_tear_it() -> None:
+def test_a_host_with_another_zone_than_its_slice_or_none_does_not_split_it() -> None:
     others = {f"h{at}": f"zone=a,leaf=l{at % 2},slice=t" for at in range(5, 8)}
     found = build_topology(
         places(h1="zone=a,slice=s", h2="zone=wrong,slice=s", h3="slice=s", h4="zone=a,slice=s", **others)
@@ -144,7 +144,7 @@ def test_a_host_that_is_told_another_zone_than_its_slice_or_none_does_not_tear_i
     assert not [remark for remark in found.remarks if "zone of" in remark]
 
 
-def test_a_thousand_members_with_levels_of_their_own_make_no_more_than_there_is_room_for() -> None:
+def test_levels_of_a_thousand_members_are_cut_to_the_limit() -> None:
     known = places(**{f"h{at}": ",".join(f"x{at}-{each}=a" for each in range(16)) for at in range(1000)})
     known["h0"] = node("h0", "zone=a,leaf=l")
     known |= {name: node(name, "your-row=r") for name in ("h1", "h2")}
@@ -249,7 +249,7 @@ def tpu_host(name: str, slice: str, index: int, hosts: int = 2) -> Description:
     return node(name, f"slice={slice}", index=index, slice_hosts=hosts)
 
 
-def test_slices_are_used_whole_and_in_the_order_of_their_hosts_without_a_word() -> None:
+def test_slices_are_used_whole_in_the_order_of_their_hosts_by_default() -> None:
     nodes = [tpu_host("h1", "t", 1), tpu_host("h2", "s", 1), tpu_host("h3", "t", 0), tpu_host("h4", "s", 0)]
     assert ranks(plan(*nodes), *nodes) == {"h4": (0, 1), "h2": (2, 3), "h3": (4, 5), "h1": (6, 7)}
     assert plan(*nodes[:3]).world_size == 4

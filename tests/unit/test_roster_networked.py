@@ -84,7 +84,7 @@ def test_a_member_whose_description_cannot_be_read_is_left_out_by_name() -> None
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "169.254.1.1", "fe80::1%eth0", "localhost"])
-def test_a_loopback_address_is_refused_once_a_member_of_another_machine_is_there(address: str) -> None:
+def test_a_loopback_address_is_refused_once_another_machine_has_joined(address: str) -> None:
     planned = plan(text("h1"), text("h2", address=address))
     reason = f"h2 says that it is reached at {address}, where other machines find themselves: give it --local-addr"
     assert planned.spare_reasons["0000000000000002"] == reason
@@ -93,7 +93,7 @@ def test_a_loopback_address_is_refused_once_a_member_of_another_machine_is_there
     assert plan(text("h1", **one_machine), text("h2", **one_machine)).world_size == 4
 
 
-def test_successors_are_of_different_domains_before_they_are_the_next_to_join() -> None:
+def test_successors_are_of_different_domains_first_then_in_joining_order() -> None:
     nodes = [text(f"h{number}", locality=(("leaf", f"l{number // 4}"),)) for number in range(1, 9)]
     planned = plan(*nodes, mesh="dp=*")
     assert [int(member_id, 16) for member_id in planned.successors] == [1, 4, 8, 2]
@@ -107,7 +107,7 @@ def test_two_nodes_with_one_name_run_and_it_is_said() -> None:
     assert "2 nodes are called h1: give each its own --node-name" in planned.remarks
 
 
-def test_assignments_of_the_last_round_that_cannot_be_read_are_no_precedent() -> None:
+def test_unreadable_assignments_of_the_last_round_are_no_precedent() -> None:
     roster = candidates(text("h1"), text("h2"))
     planned = planner().plan(MakePlan(7, 2, roster, {roster[0].member_id: "rubbish"}))
     assert isinstance(planned, PlanReady)
@@ -131,7 +131,7 @@ def test_a_node_that_comes_back_as_another_member_keeps_its_ranks() -> None:
     assert "0 of 6 ranks change their node" in second.reasons
 
 
-def test_a_node_that_is_gone_is_still_called_by_its_name_when_another_plans() -> None:
+def test_a_lost_node_is_still_called_by_its_name_when_another_plans() -> None:
     roster = candidates(text("h1"), text("h2"), text("h3"))
     first = planner().plan(MakePlan(1, 1, roster[:2], {}))
     assert isinstance(first, PlanReady)

@@ -84,7 +84,7 @@ def ways(option: Option, number: int, text: str) -> Iterator[tuple[tuple[str, ..
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
-def test_rubbish_is_refused_in_one_sentence_that_names_its_place_or_is_taken(
+def test_rubbish_is_accepted_or_refused_in_a_sentence_that_names_its_place(
     option: Option, capsys: pytest.CaptureFixture[str]
 ) -> None:
     amiss = []

@@ -144,7 +144,7 @@ def test_a_call_that_ends_before_the_client_is_done_tells_it_to_stop() -> None:
     assert peer.calls[0].log == []
 
 
-def test_a_call_that_was_refused_is_not_answered_when_the_client_has_said_all() -> None:
+def test_a_rejected_call_is_not_answered_when_the_client_has_sent_all() -> None:
     peer = Peer()
     peer.tell(call(1))
     peer.calls[0].take = lambda _: peer.calls[0].stream.end("UNAVAILABLE")  # type: ignore[method-assign]
@@ -172,7 +172,7 @@ def test_renewals_whose_answers_are_not_read_come_to_an_end() -> None:
     assert peer.headers()[-1][b"grpc-status"] == b"8"
 
 
-def test_an_answer_to_a_call_that_the_client_took_back_in_the_same_breath_is_not_said() -> None:
+def test_a_call_that_the_client_cancels_at_once_gets_no_answer() -> None:
     peer = Peer()
     taken_back = frame(DATA, END_STREAM, 1, message(b"x")) + frame(RST_STREAM, 0, 1, bytes(4))
     peer.tell(call(1) + taken_back + call(3) + frame(DATA, END_STREAM, 3, message(b"y")))
@@ -237,7 +237,7 @@ def test_room_is_made_for_what_was_read() -> None:
     assert updates == [(0, 40_000), (1, 40_000)]
 
 
-def test_a_message_that_is_too_large_or_compressed_is_refused_before_it_is_read() -> None:
+def test_a_too_large_or_compressed_message_is_refused_before_it_is_read() -> None:
     peer = Peer()
     peer.tell(call(1) + frame(DATA, 0, 1, b"\0" + (200_001).to_bytes(4, "big")))
     peer.tell(call(3) + frame(DATA, 0, 3, b"\1" + (1).to_bytes(4, "big") + b"x"))
@@ -245,7 +245,7 @@ def test_a_message_that_is_too_large_or_compressed_is_refused_before_it_is_read(
     assert [call.log for call in peer.calls] == [[], []]
 
 
-def test_a_call_that_is_taken_back_is_lost_and_so_are_all_with_the_connection() -> None:
+def test_a_cancelled_call_is_lost_and_so_are_all_with_the_connection() -> None:
     peer = Peer()
     peer.tell(call(1) + call(3) + call(5) + frame(RST_STREAM, 0, 3, bytes(4)))
     assert [call.log for call in peer.calls] == [[], ["lose"], []]
@@ -255,7 +255,7 @@ def test_a_call_that_is_taken_back_is_lost_and_so_are_all_with_the_connection() 
     assert peer.hear() == []
 
 
-def test_a_client_that_opens_more_calls_than_it_was_told_ends_its_connection() -> None:
+def test_a_client_that_opens_more_calls_than_allowed_ends_its_connection() -> None:
     peer = Peer()
     for number in range(http2.STREAMS_MAX):
         peer.tell(call(2 * number + 1))
@@ -339,14 +339,14 @@ def fail(*_: object) -> NoReturn:
     raise RuntimeError("something that nobody foresaw")
 
 
-def test_what_nobody_foresaw_in_what_a_client_says_ends_its_connection_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_while_reading_a_client_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Peer()
     monkeypatch.setattr(h2.connection.H2Connection, "receive_data", fail)
     with pytest.raises(ConnectionFault):
         peer.tell(call(1))
 
 
-def test_what_nobody_foresaw_in_what_a_client_is_told_is_not_its_tellers_trouble(
+def test_an_unexpected_error_while_sending_does_not_hurt_the_sender(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     peer = Peer()
@@ -383,7 +383,7 @@ def test_a_connection_that_makes_calls_for_days_does_not_grow() -> None:
 # Strangers
 
 
-def test_strangers_get_their_share_of_the_time_and_no_more() -> None:
+def test_unauthenticated_clients_get_their_share_of_time_and_no_more() -> None:
     now = [0.0]
     share = CpuShare(lambda: now[0])
     used = 0.0
@@ -412,7 +412,7 @@ class _Waiting:
     def resume(self) -> None: ...
 
 
-def test_a_mistake_while_one_stranger_is_read_keeps_nobody_from_its_turn() -> None:
+def test_an_error_while_one_client_is_read_keeps_no_other_from_its_turn() -> None:
     async def take_turns() -> None:
         loop = asyncio.get_running_loop()
         mistakes: list[dict[str, Any]] = []

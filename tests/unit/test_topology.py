@@ -40,7 +40,7 @@ def test_nodes_share_a_domain_where_their_paths_agree_down_to_it() -> None:
     assert found.names == (("p0", "p1"), ("p0/l0", "p0/l1", "p1/l0"))
 
 
-def test_a_node_whose_level_is_unknown_is_alone_there_unless_a_deeper_one_is_known() -> None:
+def test_a_node_of_unknown_level_is_alone_there_unless_a_deeper_is_known() -> None:
     found = build_tree(
         nodes(("p0", None, "n1"), ("p0", None, "n1"), ("p0", None, "n2"), ("p0", None), ("p0",), (), (None,))
     )
@@ -60,7 +60,7 @@ def test_a_node_that_is_called_like_a_domain_is_not_in_it() -> None:
     assert build_tree(members).domains == ((0, 1),)
 
 
-def test_levels_are_named_as_far_as_names_are_given_and_exist_without_nodes_in_them() -> None:
+def test_levels_get_the_given_names_and_exist_without_nodes_in_them() -> None:
     assert build_tree(nodes(("a", "b")), ["pod"]).levels == ("pod", "level 2")
     assert build_tree(nodes(("a",), ("a",)), ["pod", "leaf"]).domains == ((0, 0), (0, 1))
     assert build_tree([], ["pod"]) == Tree((), ("pod",), ((),), ((),))
@@ -97,7 +97,7 @@ def test_domains_are_runs_of_nodes_and_lie_inside_each_other(paths: list[Path]) 
 
 
 @given(st.lists(PATHS, min_size=2, max_size=2))
-def test_two_nodes_share_a_domain_down_to_the_last_level_that_both_know_alike(paths: list[Path]) -> None:
+def test_two_nodes_share_a_domain_down_to_the_last_level_they_agree_on(paths: list[Path]) -> None:
     found = build_tree(nodes(*paths), ["one", "two", "three"])
     shared = sum(row[0] == row[1] for row in found.domains)
     one, other = paths
@@ -114,5 +114,5 @@ def test_usual_level_costs_double_with_every_level_outwards() -> None:
     assert make_default_level_costs(["zone", "pod", "leaf"]) == {"zone": 8, "pod": 4, "leaf": 2, "host": 1}
 
 
-def test_given_level_costs_take_the_place_of_usual_ones_and_those_of_no_level_change_nothing() -> None:
+def test_given_level_costs_replace_defaults_and_unknown_ones_do_nothing() -> None:
     assert resolve_level_costs(["pod", "leaf"], {"host": 0, "leaf": 2.5, "rack": 9}) == (4, 2.5, 0)

@@ -53,7 +53,7 @@ def test_a_timeout_that_nobody_gave_is_none() -> None:
     assert told(conf={"timeout": "900"}).config.settings["start_timeout_s"] == 900
 
 
-def test_what_torchrun_has_no_flag_for_comes_from_our_variables_and_not_from_its_own() -> None:
+def test_options_that_torchrun_lacks_come_from_our_variables() -> None:
     environ = {"LAUNCHER_GROW_DELAY": "7", "LAUNCHER_NODE_NAME": "n1", "PET_NNODES": "9", "PET_STANDALONE": "1"}
     found = told(environ={**environ, "LAUNCHER_NNODES": "8", "LAUNCHER_STANDALONE": "1"})
     assert (found.config.settings["grow_delay_s"], found.config.node_name) == (7, "n1")
@@ -95,13 +95,13 @@ def test_what_cannot_work_is_refused_in_torchrun_s_words(
     assert str(refusal.value).startswith(words)
 
 
-def test_only_torchrun_counts_restarts_and_nobody_is_quarantined_for_what_it_does_not_explain() -> None:
+def test_under_torchrun_restarts_are_not_counted_and_nodes_not_quarantined() -> None:
     found = adjust_settings(Settings(max_restarts=0, shutdown_timeout_s=5))
     assert min(found.max_restarts, found.no_progress_rounds, found.quarantine_failures) >= 1_000_000
     assert found.get_grace_s("kill") == found.get_grace_s("grace") == 30  # torchrun's, which no option changes
 
 
-def test_an_offered_port_is_taken_by_nobody_else_and_is_another_in_the_next_round() -> None:
+def test_an_offered_port_is_reserved_and_differs_in_the_next_round() -> None:
     offer = OfferedPort("127.0.0.1", None)
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind(("127.0.0.1", offer.number))
@@ -135,7 +135,7 @@ def test_the_door_is_light() -> None:
     assert done.stdout.strip() == "[]", done.stderr
 
 
-def test_where_a_node_stands_comes_from_the_settings_of_the_backend_or_a_variable() -> None:
+def test_the_locality_comes_from_settings_of_the_backend_or_a_variable() -> None:
     west = (("zone", "a"), ("leaf", "west"))
     assert told(conf={"locality": "zone=a/leaf=west"}).config.locality == west
     assert told(environ={"LAUNCHER_LOCALITY": "zone=a,leaf=west"}).config.locality == west

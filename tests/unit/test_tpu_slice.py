@@ -193,7 +193,7 @@ def test_where_one_node_is_in_no_slice_there_are_none() -> None:
     assert {(share.slice_index, share.slice_count) for share in told.values()} == {(0, 0)}
 
 
-def test_a_slice_that_lost_a_host_stands_by_whole_and_the_others_count_from_zero() -> None:
+def test_a_slice_that_lost_a_host_stands_by_and_the_others_count_from_zero() -> None:
     first = plan(SCRAMBLED)
     before = shares(first)
     assert isinstance(first, PlanReady)
@@ -260,7 +260,7 @@ def numbered(numbers: Mapping[int, int]) -> PlanReady | PlanRefused:
     return planner.plan(MakePlan(7, 1, roster, {}))
 
 
-def test_hosts_that_are_numbered_by_hand_keep_numbers_that_follow_the_worker_ids() -> None:
+def test_given_node_ranks_are_kept_if_they_follow_the_worker_ids() -> None:
     told = shares(numbered({2: 2, 0: 0, 3: 3, 1: 1}))
     assert {name: share.ranks for name, share in told.items()} == {f"a-{index}": (index,) for index in range(4)}
 

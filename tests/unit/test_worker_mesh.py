@@ -42,7 +42,7 @@ def test_a_worker_finds_its_groups_by_name() -> None:
     assert (found.world_size, str(found)) == (24, "pp=2,dp=3,tp=4")
 
 
-def test_a_group_over_two_axes_is_the_same_whatever_the_order_of_their_names() -> None:
+def test_a_group_over_two_axes_does_not_depend_on_the_order_of_names() -> None:
     found = place("dp=2,pp=2,cp=2,tp=2", 5, "dp+cp")
     assert found.group("dp+cp") == found.group("cp + dp") == (5, 7, 13, 15)
     assert (found.size("dp+cp"), found.coordinate("dp+cp")) == (4, 0)
@@ -63,7 +63,7 @@ def test_the_groups_of_an_axis_hold_every_rank_once_and_each_its_own(mesh: str) 
                 assert (one.group(name), one.coordinate(name), one.size(name)) == (group, position, len(group))
 
 
-def test_an_axis_or_group_that_was_not_declared_is_refused_with_those_that_were_and_the_flag() -> None:
+def test_an_undeclared_axis_or_group_is_refused_with_those_declared() -> None:
     found = place("pp=2,dp=2", 0)
     with pytest.raises(LookupError, match=r"mesh pp=2,dp=2 has no axis 'tp': its axes are pp, dp, and --mesh declares"):
         found.group("tp")
@@ -71,7 +71,7 @@ def test_an_axis_or_group_that_was_not_declared_is_refused_with_those_that_were_
         found.groups("dp+pp")
 
 
-def test_under_plain_torchrun_there_is_one_axis_and_under_no_launcher_a_sentence() -> None:
+def test_there_is_one_axis_under_torchrun_and_an_error_without_a_launcher() -> None:
     assert str(read({"RANK": "1", "WORLD_SIZE": "4"})) == "dp=4"
     with pytest.raises(RuntimeError, match="start the script with meshrun"):
         read({})

@@ -47,13 +47,13 @@ def test_a_script_of_jax_is_started_by_way_of_as_main(words: tuple[str, ...], ho
     assert worker("--framework=jax", *words).argv == (sys.executable, "-u", as_main.__file__, *how)
 
 
-def test_a_program_standard_input_and_a_script_of_torch_are_started_as_they_are() -> None:
+def test_programs_standard_input_and_torch_scripts_are_started_unchanged() -> None:
     assert worker("--framework=jax", "-").argv == (sys.executable, "-u", "-")
     assert worker("--framework=jax", "--no-python", "train.sh").argv == ("train.sh",)
     assert worker("--framework=torch", "train.py").argv == (sys.executable, "-u", "train.py")
 
 
-def test_names_of_mpirun_that_the_agent_inherits_give_way_to_ours_or_to_nothing() -> None:
+def test_inherited_variables_of_mpirun_give_way_to_ours_or_to_none() -> None:
     step = {"OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://192.0.2.1:34911", "OMPI_COMM_WORLD_RANK": "5"}
     under_jax, under_torch = (worker(f"--framework={name}", "train.py", parent=step) for name in ("jax", "torch"))
     assert under_jax.env["OMPI_COMM_WORLD_RANK"] == "0"
