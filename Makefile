@@ -127,7 +127,7 @@ best: .venv/installed ## search long for layouts better than those the planner i
 # Two minutes. The solver, and pandas behind it, is for this target alone.
 optima: .venv/installed ## prove the stored optima of small instances again
 	.venv/bin/python -m pip install --quiet --constraint constraints.txt --config-settings editable_mode=compat --editable '.[optima]'
-	nice .venv/bin/python -m tests.support.optima
+	nice .venv/bin/python -m tests.support.placement.optima
 
 # The tests of pictures need a browser; without one, and without the means to install it, they are skipped and say so.
 browser: ## install Debian's chromium where there is none and this user may

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from benchmarks import pairs
 from benchmarks.runs import NEVER
-from tests.support.network import Host
-from tests.support.processes import TOKEN_VARIABLE, family, freeze, kill_family
+from tests.support.network.namespaces import Host
+from tests.support.processes.tree import TOKEN_VARIABLE, family, freeze, kill_family
 
 START_LIMIT_S = 90.0  # until the first round runs: eight agents that import torch share two cores
 BEGAN, STEPPED = "began", "stepped"

@@ -21,7 +21,7 @@ import psutil
 
 from benchmarks import figures, pairs
 from benchmarks.agents import free_port
-from tests.support.etcd import EtcdServer
+from tests.support.stores.etcd import EtcdServer
 
 WORKERS = 8
 HOST = "127.0.0.1"

@@ -162,7 +162,7 @@ def known_cases() -> Iterator[Line]:
 
 def proven() -> Line:
     """The stored small clusters whose optimum an exact solver has proven: how many plans reach it."""
-    from tests.support.optima import missed, stored
+    from tests.support.placement.optima import missed, stored
 
     instances = stored()
     return {"optima": len(instances), "missed": missed(instances)}

@@ -29,7 +29,7 @@ from benchmarks.agents import free_port
 from benchmarks.etcd_figures import figures as etcd_figures
 from benchmarks.figures import FIRST_ROUND, KEEP_ALIVES, REQUESTS, REST
 from benchmarks.runs import NEVER
-from tests.support.etcd import EtcdServer
+from tests.support.stores.etcd import EtcdServer
 
 LIMIT_S = 180.0  # so long that torchrun's 256 members either come, or meshrun's are known to reach their aim
 HOST = "127.0.0.1"

@@ -35,7 +35,7 @@ from benchmarks.etcd_figures import Figures
 from benchmarks.etcd_figures import figures as etcd_figures
 from launcher.arrival.limits import raise_descriptor_limit
 from rendezvous.stores.etcd.store import EtcdStore
-from tests.support.etcd import EtcdServer
+from tests.support.stores.etcd import EtcdServer
 
 SIZES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 REST_SIZES = (16, 64, 256, 1024)

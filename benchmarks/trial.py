@@ -26,9 +26,9 @@ from typing import NamedTuple
 
 from benchmarks import figures, pairs, stamped
 from benchmarks.agents import BEGAN, GLOO, IDLE, NEVER, STEPPED, Agents, free_port
-from tests.support.etcd import EtcdServer
-from tests.support.hosts import Cluster, Etcd, HostEtcd
-from tests.support.network import Host, Network, loopback_hosts
+from tests.support.jobs.multi_node import Cluster, Etcd, HostEtcd
+from tests.support.network.namespaces import Host, Network, loopback_hosts
+from tests.support.stores.etcd import EtcdServer
 
 RUN_ID = "failover"
 LAST_CALL_S = 5  # how long torchrun waits for more agents than the least; by default 30

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import Outcome, run
-from tests.support.etcd import EtcdServer
+from tests.support.stores.etcd import EtcdServer
 
 
 @pytest.fixture

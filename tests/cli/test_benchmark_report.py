@@ -19,7 +19,7 @@ import pytest
 from benchmarks import report, runs
 from benchmarks.budget import Step
 from benchmarks.report import Outcome, Stopped
-from tests.support.documentation import ROOT
+from tests.support.documents.pages import ROOT
 
 pytest.importorskip("matplotlib", reason="the pictures are drawn by matplotlib: pip install '.[report]'")
 from benchmarks import page

@@ -17,8 +17,8 @@ from launcher import doctor
 from launcher.doctor import store
 from rendezvous.stores.server.server import StoreServer
 from tests.cli.running import run
-from tests.support.certificates import Certificates
-from tests.support.etcd import EtcdServer
+from tests.support.stores.certificates import Certificates
+from tests.support.stores.etcd import EtcdServer
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ import pytest
 from rendezvous.stores.contract import Store
 from rendezvous.stores.etcd.store import EtcdStore
 from tests.cli.running import Outcome, run
-from tests.support.etcd import EtcdServer
-from tests.support.stored_job import StoredJob
+from tests.support.stores.etcd import EtcdServer
+from tests.support.stores.stored_job import StoredJob
 from tests.support.waiting import wait_until
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import Outcome, run
-from tests.support.certificates import Certificates
-from tests.support.etcd import EtcdServer
+from tests.support.stores.certificates import Certificates
+from tests.support.stores.etcd import EtcdServer
 
 
 @pytest.fixture

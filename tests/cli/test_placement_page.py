@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 from tests.cli.running import run
-from tests.support.documentation import ROOT, blocks
+from tests.support.documents.pages import ROOT, blocks
 
 PAGE = ROOT / "docs/concepts/placement.md"
 PICTURE = ROOT / "docs/images/placement.svg"

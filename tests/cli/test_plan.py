@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cli.running import LIMIT_S, run
-from tests.support.documentation import is_shown
+from tests.support.documents.pages import is_shown
 
 MESH = ("--mesh", "pp=4,dp=*,tp=8")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import REPOSITORY, Agent
+from tests.support.processes.tree import REPOSITORY, Agent
 
 MESHRUN = [sys.executable, "-m", "launcher"]
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

@@ -13,8 +13,8 @@ import pytest
 from launcher.arrival.probe import ProbeResult, probe
 from launcher.errors import UsageError
 from launcher.options.network import StoreConfig
-from tests.support.certificates import Certificates
-from tests.support.etcd import EtcdServer
+from tests.support.stores.certificates import Certificates
+from tests.support.stores.etcd import EtcdServer
 
 
 @pytest.fixture(scope="module")

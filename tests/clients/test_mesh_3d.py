@@ -12,9 +12,9 @@ import pytest
 
 from tests.clients.test_mesh_3d_two_nodes import losses, training
 from tests.end_to_end.test_examples import EXAMPLES, LIMIT_S, finish, start
-from tests.support.etcd import EtcdServer
-from tests.support.hosts import Cluster
-from tests.support.network import loopback_hosts
+from tests.support.jobs.multi_node import Cluster
+from tests.support.network.namespaces import loopback_hosts
+from tests.support.stores.etcd import EtcdServer
 from tests.support.waiting import wait_until
 
 pytest.importorskip("torch")

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.test_examples import EXAMPLES, finish
-from tests.support.etcd import EtcdServer
-from tests.support.hosts import Cluster
-from tests.support.network import loopback_hosts
+from tests.support.jobs.multi_node import Cluster
+from tests.support.network.namespaces import loopback_hosts
+from tests.support.stores.etcd import EtcdServer
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.server

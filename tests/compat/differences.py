@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from tests.support.documentation import ROOT
+from tests.support.documents.pages import ROOT
 
 PAGE = ROOT / "docs/guides/from-torchrun.md"
 HEADING = "| behaviour | torchrun 2.13 | meshrun | why |"

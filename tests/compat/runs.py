@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.support.processes import TOKEN_VARIABLE, family, kill_family
+from tests.support.processes.tree import TOKEN_VARIABLE, family, kill_family
 from tests.support.waiting import wait_until
 
 LAUNCHERS = ("torchrun", "meshrun")

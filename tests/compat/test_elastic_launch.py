@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import REPOSITORY
+from tests.support.processes.tree import REPOSITORY
 
 pytest.importorskip("torch")
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.certificates import Certificates
-from tests.support.etcd import EtcdServer
-from tests.support.processes import REPOSITORY, state
-from tests.support.torchrun import UNTIL_FINISH, Torchruns, kill
+from tests.support.jobs.torchrun import UNTIL_FINISH, Torchruns, kill
+from tests.support.processes.tree import REPOSITORY, state
+from tests.support.stores.certificates import Certificates
+from tests.support.stores.etcd import EtcdServer
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")

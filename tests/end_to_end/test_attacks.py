@@ -27,10 +27,10 @@ from rendezvous.records import Assignment, Command, Drain, LeaderRecord, Seal, S
 from rendezvous.stores.addresses import split_address
 from rendezvous.stores.contract import Delete, KeyValue, Put
 from rendezvous.stores.etcd.store import EtcdStore
-from tests.support.attacks import ATTACK_S, Stranger, again_and_again, cpu_s
-from tests.support.etcd import EtcdServer
-from tests.support.hosts import Cluster
-from tests.support.network import loopback_hosts
+from tests.support.jobs.attacks import ATTACK_S, Stranger, again_and_again, cpu_s
+from tests.support.jobs.multi_node import Cluster
+from tests.support.network.namespaces import loopback_hosts
+from tests.support.stores.etcd import EtcdServer
 from tests.support.waiting import wait_until
 
 pytestmark = [

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hosts import SLEEP, Cluster
-from tests.support.network import Host, loopback_hosts
-from tests.support.processes import REPOSITORY, is_alive
+from tests.support.jobs.multi_node import SLEEP, Cluster
+from tests.support.network.namespaces import Host, loopback_hosts
+from tests.support.processes.tree import REPOSITORY, is_alive
 from tests.support.waiting import wait_until
 
 N1, N2, N3, N4 = loopback_hosts(4)

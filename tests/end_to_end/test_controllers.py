@@ -7,8 +7,8 @@ import socket
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.support.jobs import Ended, Job
-from tests.support.network import loopback_hosts
+from tests.support.jobs.single_node import Ended, Job
+from tests.support.network.namespaces import loopback_hosts
 
 N1, N2 = loopback_hosts(2)
 TELL = """

@@ -1,7 +1,7 @@
 """Every command in README and in the documentation does what the page says, and the pages build.
 
 The blocks of a page run in order in one directory that has the repository's examples; the marks that a page
-can give them, and the stores that it can name, are explained in tests/support/documentation.py. What a block leaves
+can give them, and the stores that it can name, are explained in tests/support/documents/pages.py. What a block leaves
 running in the background runs on until the page has been read to its end.
 """
 
@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.documentation import COMMANDS, ETCD, LANGUAGES, ROOT, SERVED, Block, blocks, is_shown, pages
-from tests.support.etcd import EtcdServer
+from tests.support.documents.pages import COMMANDS, ETCD, LANGUAGES, ROOT, SERVED, Block, blocks, is_shown, pages
+from tests.support.stores.etcd import EtcdServer
 
 BLOCK_LIMIT_S = 180.0
 ALL_BLOCKS = [block for page in pages() for block in blocks(page)]

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from launcher import launch
-from tests.support import called
-from tests.support.jobs import Job
+from tests.support.jobs import call_targets
+from tests.support.jobs.single_node import Job
 
 torch = pytest.importorskip("torch")
 
@@ -40,7 +40,7 @@ def test_workers_of_every_kind_know_that_they_were_launched(
 
 
 def test_a_function_in_a_worker_knows_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in launch(called.variables, "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE")[0].items():
+    for name, value in launch(call_targets.variables, "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE")[0].items():
         assert value
         monkeypatch.setenv(name, value)
     assert torch.distributed.is_torchelastic_launched()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.optima import missed, stored
+from tests.support.placement.optima import missed, stored
 
 
 def test_the_search_finds_every_proven_optimum_but_one_at_most() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import REPOSITORY, TOKEN_VARIABLE, family, kill_family
+from tests.support.processes.tree import REPOSITORY, TOKEN_VARIABLE, family, kill_family
 from tests.support.waiting import wait_until
 
 EXAMPLES = REPOSITORY / "examples"

@@ -20,7 +20,7 @@ import pytest
 
 import launcher
 from launcher.errors import LauncherError, UsageError
-from tests.support import called
+from tests.support.jobs import call_targets
 
 
 @pytest.fixture(autouse=True)
@@ -34,16 +34,16 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_each_rank_returns_comes_back_by_rank(temporary: Path) -> None:
-    found = launcher.launch(called.place, nproc=2, mesh={"dp": "*", "tp": 2}, standalone=True)
+    found = launcher.launch(call_targets.place, nproc=2, mesh={"dp": "*", "tp": 2}, standalone=True)
     assert found == {0: (0, 2, "1,2"), 1: (1, 2, "1,2")}
     assert not list(temporary.iterdir())
 
 
 def test_a_large_result_comes_back_through_a_directory_of_this_user_s_own(temporary: Path) -> None:
     size = 20 << 20
-    results = launcher.launch(called.many_bytes, size, nproc=2)
+    results = launcher.launch(call_targets.many_bytes, size, nproc=2)
     assert [(len(result), result[:1]) for _, result in sorted(results.items())] == [(size, b"0"), (size, b"1")]
-    (directory, mode) = launcher.launch(called.directory_mode)[0]
+    (directory, mode) = launcher.launch(call_targets.directory_mode)[0]
     assert (Path(directory).parent, mode) == (temporary, 0o700)
     assert not list(temporary.iterdir())
 
@@ -59,13 +59,13 @@ def test_partials_methods_and_closures_are_functions_too() -> None:
 def test_variables_are_added_and_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIVEN", "1")
     monkeypatch.setenv("PET_MODULE", "1")
-    found = launcher.launch(called.variables, "ADDED", "GIVEN", env={"ADDED": "yes", "GIVEN": None})
+    found = launcher.launch(call_targets.variables, "ADDED", "GIVEN", env={"ADDED": "yes", "GIVEN": None})
     assert found == {0: {"ADDED": "yes", "GIVEN": None}}
 
 
 def test_the_first_failure_is_raised_with_the_exception_as_its_cause(temporary: Path) -> None:
     with pytest.raises(launcher.WorkerFailed) as caught:
-        launcher.launch(called.fail, 1, nproc=2)
+        launcher.launch(call_targets.fail, 1, nproc=2)
     for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
         assert (error.rank, error.local_rank, error.exit_code, error.host) == (1, 1, 1, os.uname().nodename)
         assert error.traceback.splitlines()[0].startswith("Traceback")
@@ -79,19 +79,19 @@ def test_the_first_failure_is_raised_with_the_exception_as_its_cause(temporary: 
 
 def test_a_signal_is_told_as_a_signal_and_has_no_traceback() -> None:
     with pytest.raises(launcher.WorkerFailed, match="was ended by SIGKILL") as caught:
-        launcher.launch(called.kill_itself)
+        launcher.launch(call_targets.kill_itself)
     assert (caught.value.exit_code, caught.value.traceback, caught.value.__cause__) == (-9, None, None)
 
 
 def test_an_exception_that_no_pickle_brings_back_is_told_by_its_traceback() -> None:
     with pytest.raises(launcher.WorkerFailed, match="Odd: 1") as caught:
-        launcher.launch(called.raise_odd)
+        launcher.launch(call_targets.raise_odd)
     assert caught.value.__cause__ is None
 
 
 def test_a_result_that_cannot_be_pickled_is_named_with_its_rank() -> None:
     with pytest.raises(launcher.WorkerFailed) as caught:
-        launcher.launch(called.a_lock)
+        launcher.launch(call_targets.a_lock)
     assert "rank 0 returned a _thread.lock, which cannot be pickled" in str(caught.value)
 
 
@@ -104,7 +104,7 @@ def test_what_cannot_be_handed_over_is_named_before_anything_is_started(temporar
 @pytest.mark.parametrize("how", ["return", "leave"])
 def test_only_what_the_last_round_left_is_a_result(tmp_path: Path, how: str) -> None:
     launch = functools.partial(
-        launcher.launch, called.succeed_at_second, str(tmp_path / "mark"), how, nproc=2, max_restarts=1
+        launcher.launch, call_targets.succeed_at_second, str(tmp_path / "mark"), how, nproc=2, max_restarts=1
     )
     if how == "return":
         assert launch() == {0: "round 2", 1: "round 2"}
@@ -116,7 +116,7 @@ def test_only_what_the_last_round_left_is_a_result(tmp_path: Path, how: str) -> 
 def test_output_goes_where_the_caller_s_streams_go() -> None:
     stdout, stderr = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
-        launcher.launch(called.speak, nproc=2)
+        launcher.launch(call_targets.speak, nproc=2)
     assert sorted(stdout.getvalue().splitlines()) == ["said é by 0", "said é by 1"]
     assert stderr.getvalue().count("whispered\n") == 2
 
@@ -127,7 +127,7 @@ def test_a_stream_that_fails_stops_the_workers_and_its_error_is_raised(temporary
             raise BrokenPipeError(text)
 
     with contextlib.redirect_stdout(Closed()), pytest.raises(BrokenPipeError, match="said"):
-        launcher.launch(called.speak_and_stay)
+        launcher.launch(call_targets.speak_and_stay)
     assert not list(temporary.iterdir())
 
 
@@ -141,16 +141,16 @@ def test_a_text_is_a_program_and_args_are_its_words(tmp_path: Path) -> None:
 
 
 def test_a_launch_in_a_worker_is_a_job_of_its_own() -> None:
-    assert launcher.launch(called.launch_again, nproc=2, env={"LAUNCHER_MESH": "dp=2"}) == {
+    assert launcher.launch(call_targets.launch_again, nproc=2, env={"LAUNCHER_MESH": "dp=2"}) == {
         rank: {0: (0, 1, "1")} for rank in range(2)
     }
 
 
 def test_workers_can_use_multiprocessing_and_a_managers_queue() -> None:
-    assert launcher.launch(called.pool_of_one) == {0: True}
+    assert launcher.launch(call_targets.pool_of_one) == {0: True}
     with multiprocessing.get_context("spawn").Manager() as manager:
         queue = manager.Queue()
-        launcher.launch(called.put, queue, nproc=2)
+        launcher.launch(call_targets.put, queue, nproc=2)
         assert sorted([queue.get(), queue.get()]) == ["0", "1"]
 
 
@@ -161,7 +161,7 @@ def test_two_nodes_each_get_the_results_of_their_own_ranks() -> None:
 
     def node(name: str) -> None:
         results[name] = launcher.launch(
-            called.place,
+            call_targets.place,
             nproc=2,
             nnodes=2,
             rdzv_backend="c10d",

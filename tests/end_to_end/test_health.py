@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.etcd import EtcdServer
-from tests.support.hosts import SLEEP, Cluster
-from tests.support.jobs import Job
-from tests.support.network import loopback_hosts
+from tests.support.jobs.multi_node import SLEEP, Cluster
+from tests.support.jobs.single_node import Job
+from tests.support.network.namespaces import loopback_hosts
+from tests.support.stores.etcd import EtcdServer
 from tests.support.waiting import wait_until
 
 N1, N2 = loopback_hosts(2)

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 import launcher
-from tests.support import called
-from tests.support.etcd import EtcdServer
-from tests.support.hosts import Cluster
-from tests.support.jobs import Job
-from tests.support.network import loopback_hosts
+from tests.support.jobs import call_targets
+from tests.support.jobs.multi_node import Cluster
+from tests.support.jobs.single_node import Job
+from tests.support.network.namespaces import loopback_hosts
+from tests.support.stores.etcd import EtcdServer
 
 pytest.importorskip("jax", reason="JAX is not installed, as on Python 3.10")
 
@@ -113,4 +113,4 @@ def test_a_worker_that_fails_ends_the_round_at_once_with_its_exit_code(tmp_path:
 
 def test_a_function_that_fails_in_one_worker_ends_the_waiting_others() -> None:
     with pytest.raises(launcher.WorkerFailed, match="KeyError: 'missing'"):
-        launcher.launch(called.sum_with_jax, "missing", nproc=2, framework="jax", env=ON_CPU)
+        launcher.launch(call_targets.sum_with_jax, "missing", nproc=2, framework="jax", env=ON_CPU)

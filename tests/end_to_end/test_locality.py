@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.etcd import EtcdServer
-from tests.support.hosts import LIMIT_S, Cluster
-from tests.support.network import loopback_hosts
+from tests.support.jobs.multi_node import LIMIT_S, Cluster
+from tests.support.network.namespaces import loopback_hosts
+from tests.support.stores.etcd import EtcdServer
 from tests.support.waiting import wait_until
 
 HOSTS = N1, N2, N3, N4 = loopback_hosts(4)

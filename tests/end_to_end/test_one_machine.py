@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs import Job
-from tests.support.processes import is_alive, state
+from tests.support.jobs.single_node import Job
+from tests.support.processes.tree import is_alive, state
 from tests.support.waiting import wait_until
 
 IDLE = """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs import Job
+from tests.support.jobs.single_node import Job
 
 RECORDED = """
 import torch.distributed

@@ -13,8 +13,8 @@ import pytest
 from launcher.binding import sysfs
 from launcher.output.plugin import GROUP
 from tests.support.distributions import install
-from tests.support.jobs import Job
-from tests.support.processes import REPOSITORY
+from tests.support.jobs.single_node import Job
+from tests.support.processes.tree import REPOSITORY
 
 AFFINITY = 'mark("cpus", " ".join(map(str, sorted(os.sched_getaffinity(0)))) + "/" + os.environ["OMP_NUM_THREADS"])'
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs import Job
-from tests.support.processes import REPOSITORY
+from tests.support.jobs.single_node import Job
+from tests.support.processes.tree import REPOSITORY
 from tests.support.waiting import wait_until
 
 # A small file system of the job's own: made in a mount namespace, gone with it.
@@ -120,7 +120,7 @@ def test_hundreds_of_restarts_leave_no_descriptor_behind(tmp_path: Path, options
     count = "[ $RANK = 1 ] && exec sleep 60; ls /proc/$AGENT/fd /proc/$PPID/fd | wc -l >> counts; exit 1"
     words = ("--nproc-per-node", "2", "--max-restarts", "200", *options, "--no-python", "sh", "-c", count)
     ended = subprocess.run(
-        [sys.executable, "-m", "tests.support.short_rounds", *words],
+        [sys.executable, "-m", "tests.support.jobs.short_rounds", *words],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path)},
         capture_output=True,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs import Job
-from tests.support.processes import REPOSITORY, children, is_alive
+from tests.support.jobs.single_node import Job
+from tests.support.processes.tree import REPOSITORY, children, is_alive
 from tests.support.waiting import wait_until
 
 CRASHES = """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs import Job
+from tests.support.jobs.single_node import Job
 
 
 def test_the_script_s_arguments_with_a_dollar_arrive_as_under_torchrun(tmp_path: Path) -> None:

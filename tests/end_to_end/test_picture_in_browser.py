@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from tests.support import drawn
-from tests.support.browser import dom, needs_browser, screenshot
-from tests.support.documentation import ROOT
+from tests.support.documents.browser import dom, needs_browser, screenshot
+from tests.support.documents.pages import ROOT
+from tests.support.placement import samples
 
 # For an <svg>: words wider than their tile or frame, what reaches out of the picture, words upon words.
 MEASURE = """
@@ -80,20 +80,20 @@ def frame(page: str, width: int, attributes: str = "") -> str:
 
 @needs_browser
 def test_words_fit_and_nothing_is_cut_off_or_hidden(tmp_path: Path) -> None:
-    pictures = [case().svg() for case in drawn.ALL]
+    pictures = [case().svg() for case in samples.ALL]
     found = answer(tmp_path, "".join(pictures), 'return [...document.querySelectorAll("body > svg")].map(measure)')
     faults = [
         {case.__name__: {name: said for name, said in one.items() if said and isinstance(said, list)}}
-        for case, one in zip(drawn.ALL, found, strict=True)
+        for case, one in zip(samples.ALL, found, strict=True)
     ]
-    assert faults == [{case.__name__: {}} for case in drawn.ALL]
+    assert faults == [{case.__name__: {}} for case in samples.ALL]
     assert [one["tiles"] for one in found] == [8, 31, 8, 144, 512, 1024, 1, 6]
     assert all(one["texts"] > 3 for one in found)
 
 
 @needs_browser
-@pytest.mark.parametrize("case", [drawn.lost_one, drawn.many, drawn.hostile])
-def test_the_page_shows_one_view_at_a_time_at_every_width(case: Callable[[], drawn.Case], tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", [samples.lost_one, samples.many, samples.hostile])
+def test_the_page_shows_one_view_at_a_time_at_every_width(case: Callable[[], samples.Case], tmp_path: Path) -> None:
     page = case().html().replace("</title>", f"</title>{LISTEN}", 1)
     # The page itself allows no more than this; the listener above is one more script of its kind.
     found = answer(
@@ -136,7 +136,7 @@ def test_the_page_shows_one_view_at_a_time_at_every_width(case: Callable[[], dra
 
 @needs_browser
 def test_without_scripts_the_page_shows_all_views(tmp_path: Path) -> None:
-    page = drawn.lost_one().html()
+    page = samples.lost_one().html()
     found = answer(
         tmp_path,
         frame(page, 1200, 'sandbox="allow-same-origin"'),
@@ -153,7 +153,7 @@ def test_without_scripts_the_page_shows_all_views(tmp_path: Path) -> None:
 @needs_browser
 def test_the_file_itself_is_an_image(tmp_path: Path) -> None:
     file = tmp_path / "plan.svg"
-    file.write_text(drawn.hostile().svg())
+    file.write_text(samples.hostile().svg())
     assert "parsererror" not in dom(file, tmp_path)
     image = screenshot(file, tmp_path, 1120, 700)
     assert image.startswith(b"\x89PNG")
@@ -163,7 +163,7 @@ def test_the_file_itself_is_an_image(tmp_path: Path) -> None:
 
 
 def test_every_hash_seed_makes_the_same_bytes() -> None:
-    script = "from tests.support import drawn; print(drawn.hostile().html(), drawn.racks().svg())"
+    script = "from tests.support.placement import samples; print(samples.hostile().html(), samples.racks().svg())"
     one, other = (
         subprocess.run(
             [sys.executable, "-c", script],

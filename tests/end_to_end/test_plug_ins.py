@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from tests.cli.running import run
-from tests.support.documentation import ROOT, SERVED, blocks, is_shown
+from tests.support.documents.pages import ROOT, SERVED, blocks, is_shown
 
 PAGE = ROOT / "docs/guides/plug-ins.md"
 LIMIT_S = 60.0

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.etcd import EtcdServer, Port, binary
-from tests.support.jobs import Job
-from tests.support.network import loopback_hosts
-from tests.support.recipes import KUBERNETES, Pod, documents, expand, pods
+from tests.support.documents.recipes import KUBERNETES, Pod, documents, expand, pods
+from tests.support.jobs.single_node import Job
+from tests.support.network.namespaces import loopback_hosts
+from tests.support.stores.etcd import EtcdServer, Port, binary
 
 TELL = """
 mark("env", " ".join(os.environ[name] for name in ("WORLD_SIZE", "MESH_SHAPE", "TORCHELASTIC_RUN_ID")))

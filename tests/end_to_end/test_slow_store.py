@@ -16,11 +16,11 @@ import pytest
 
 from rendezvous.errors import LeaseExists, OutcomeUnknown
 from rendezvous.stores.etcd.store import EtcdStore
-from tests.support.etcd import EtcdServer
-from tests.support.hosts import Cluster
-from tests.support.network import loopback_hosts
-from tests.support.processes import is_alive
-from tests.support.slow_store import SlowWrites
+from tests.support.jobs.multi_node import Cluster
+from tests.support.network.namespaces import loopback_hosts
+from tests.support.processes.tree import is_alive
+from tests.support.stores.etcd import EtcdServer
+from tests.support.stores.slow_etcd import SlowWrites
 
 pytestmark = pytest.mark.server
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from tests.support.hosts import SLEEP, Cluster
-from tests.support.network import Host, loopback_hosts
+from tests.support.jobs.multi_node import SLEEP, Cluster
+from tests.support.network.namespaces import Host, loopback_hosts
 
 N1, N2, N3, N4 = loopback_hosts(4)
 MASTER = "127.0.0.99"

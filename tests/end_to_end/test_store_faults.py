@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.certificates import Certificates, signing_keys
-from tests.support.etcd import EtcdCluster, EtcdServer, ctl
-from tests.support.hosts import Cluster, NodeJob
-from tests.support.network import loopback_hosts
-from tests.support.proxy import Proxy
+from tests.support.jobs.multi_node import Cluster, NodeJob
+from tests.support.network.namespaces import loopback_hosts
+from tests.support.network.proxy import Proxy
+from tests.support.stores.certificates import Certificates, signing_keys
+from tests.support.stores.etcd import EtcdCluster, EtcdServer, ctl
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.server

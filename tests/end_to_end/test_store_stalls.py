@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.etcd import EtcdServer
-from tests.support.hosts import Cluster
-from tests.support.network import loopback_hosts
-from tests.support.processes import is_alive
-from tests.support.stalls import StallingCluster, StoppingCluster, can_stall
+from tests.support.jobs.multi_node import Cluster
+from tests.support.network.namespaces import loopback_hosts
+from tests.support.processes.tree import is_alive
+from tests.support.stores.etcd import EtcdServer
+from tests.support.stores.frozen_disks import StallingCluster, StoppingCluster, can_stall
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.server

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.attacks import ATTACK_S
-from tests.support.etcd import EtcdServer
-from tests.support.hosts import Cluster
-from tests.support.jobs import Ended
-from tests.support.network import Host, loopback_hosts
-from tests.support.strangers import strangers
+from tests.support.jobs.attacks import ATTACK_S
+from tests.support.jobs.multi_node import Cluster
+from tests.support.jobs.single_node import Ended
+from tests.support.network.namespaces import Host, loopback_hosts
+from tests.support.stores.etcd import EtcdServer
+from tests.support.stores.hostile_clients import strangers
 
 pytestmark = pytest.mark.server
 

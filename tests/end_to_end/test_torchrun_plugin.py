@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.etcd import EtcdServer
-from tests.support.torchrun import Torchruns
+from tests.support.jobs.torchrun import Torchruns
+from tests.support.stores.etcd import EtcdServer
 
 CRASH_ONCE = "tell()\nif SEEN['TORCHELASTIC_RESTART_COUNT'] == 0 and SEEN['RANK'] == 1:\n    sys.exit(3)\n"
 

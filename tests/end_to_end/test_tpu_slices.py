@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from launcher.environments.tpu import TpuEnvironment
-from tests.support.etcd import EtcdServer
-from tests.support.hosts import Cluster
-from tests.support.network import loopback_hosts
+from tests.support.jobs.multi_node import Cluster
+from tests.support.network.namespaces import loopback_hosts
+from tests.support.stores.etcd import EtcdServer
 from tests.support.waiting import wait_until
 from tests.unit.test_environments import PLACE
 from tests.unit.test_environments_tpu import chips

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.test_c10d import C10D, free_port
-from tests.support import called
-from tests.support.hosts import Cluster
-from tests.support.jobs import Job
-from tests.support.network import loopback_hosts
-from tests.support.processes import children, is_alive
+from tests.support.jobs import call_targets
+from tests.support.jobs.multi_node import Cluster
+from tests.support.jobs.single_node import Job
+from tests.support.network.namespaces import loopback_hosts
+from tests.support.processes.tree import children, is_alive
 from tests.support.waiting import wait_until
 
 LIMIT_S = 180.0
@@ -273,7 +273,7 @@ def test_a_function_in_workers_finds_its_modules_in_memory(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", ""))))
-    found = launcher.launch(called.loaded, "counted", nproc=2, preload=["counted"])
+    found = launcher.launch(call_targets.loaded, "counted", nproc=2, preload=["counted"])
     assert found == {0: True, 1: True}
     assert len(importers(tmp_path)) == 1
     assert "preloaded counted in " in capfd.readouterr().err

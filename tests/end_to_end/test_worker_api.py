@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.etcd import EtcdServer
-from tests.support.hosts import Cluster
-from tests.support.jobs import Job
-from tests.support.network import loopback_hosts
+from tests.support.jobs.multi_node import Cluster
+from tests.support.jobs.single_node import Job
+from tests.support.network.namespaces import loopback_hosts
+from tests.support.stores.etcd import EtcdServer
 
 N1, N2 = loopback_hosts(2)
 LIMIT_S = 180.0

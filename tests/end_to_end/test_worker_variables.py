@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 from launcher.environments.meanings import VARIABLE_DESCRIPTIONS
-from tests.support.jobs import Job
-from tests.support.processes import TOKEN_VARIABLE
+from tests.support.jobs.single_node import Job
+from tests.support.processes.tree import TOKEN_VARIABLE
 
 TELL = 'import json; mark("environ", json.dumps(dict(os.environ)))'
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hosts import SLEEP, Cluster, HostEtcd
-from tests.support.network import Host, Network, why_no_namespaces
+from tests.support.jobs.multi_node import SLEEP, Cluster, HostEtcd
+from tests.support.network.namespaces import Host, Network, why_no_namespaces
 
 # How often each fault is made; every third time the leader's node is the victim.
 REPEATS = int(os.environ.get("FAULT_REPEATS", "1"))

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.hosts import Cluster, lose
-from tests.support.network import Host, Network
+from tests.support.jobs.multi_node import Cluster, lose
+from tests.support.network.namespaces import Host, Network
 
 Make = Callable[..., Cluster]
 REPEATS = int(os.environ.get("FAULT_REPEATS", "1"))

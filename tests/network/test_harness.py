@@ -9,8 +9,8 @@ import subprocess
 
 import pytest
 
-from tests.support.network import Direction, Network, loopback_hosts, why_no_namespaces
-from tests.support.processes import is_alive
+from tests.support.network.namespaces import Direction, Network, loopback_hosts, why_no_namespaces
+from tests.support.processes.tree import is_alive
 
 pytestmark = pytest.mark.skipif(bool(why_no_namespaces()), reason=why_no_namespaces())
 

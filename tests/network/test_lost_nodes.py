@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.hosts import Cluster
-from tests.support.network import Direction, Host, Network
+from tests.support.jobs.multi_node import Cluster
+from tests.support.network.namespaces import Direction, Host, Network
 from tests.support.waiting import wait_until
 
 Make = Callable[..., Cluster]

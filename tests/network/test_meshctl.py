@@ -8,8 +8,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from tests.support.hosts import Cluster
-from tests.support.network import Host, Network
+from tests.support.jobs.multi_node import Cluster
+from tests.support.network.namespaces import Host, Network
 
 Make = Callable[..., Cluster]
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.network import Network, why_no_namespaces
-from tests.support.presence import MemberProcess, boottime
+from tests.support.network.namespaces import Network, why_no_namespaces
+from tests.support.protocol.presence import MemberProcess, boottime
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(bool(why_no_namespaces()), reason=why_no_namespaces())

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.hosts import Cluster, HostEtcd
-from tests.support.network import Host, Network
+from tests.support.jobs.multi_node import Cluster, HostEtcd
+from tests.support.network.namespaces import Host, Network
 from tests.support.waiting import wait_until
 
 Make = Callable[..., Cluster]

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.hosts import Cluster, lose
-from tests.support.network import Host, Network
-from tests.support.processes import REPOSITORY
+from tests.support.jobs.multi_node import Cluster, lose
+from tests.support.network.namespaces import Host, Network
+from tests.support.processes.tree import REPOSITORY
 from tests.support.waiting import wait_until
 
 Make = Callable[..., Cluster]

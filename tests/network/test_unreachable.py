@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.hosts import Cluster, HostEtcd
-from tests.support.network import Network
+from tests.support.jobs.multi_node import Cluster, HostEtcd
+from tests.support.network.namespaces import Network
 
 
 def test_a_store_behind_a_dropping_firewall_fails_at_the_start_timeout(

@@ -1,6 +1,6 @@
 """The life of a fork server and its workers: whose children they are, what ends them, what each has for itself.
 
-The supervisor is a stand-in (tests/support/small_supervisor.py); the real one has tests of its own.
+The supervisor is a stand-in (tests/support/processes/small_supervisor.py); the real one has tests of its own.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import pytest
 
 from launcher.forkserver import fork_server, linux
 from launcher.supervisor import kernel, memory
-from tests.support.processes import children, descriptors, is_alive, parent, state
-from tests.support.small_supervisor import SmallSupervisor
+from tests.support.processes.small_supervisor import SmallSupervisor
+from tests.support.processes.tree import children, descriptors, is_alive, parent, state
 from tests.support.waiting import wait_until
 
 

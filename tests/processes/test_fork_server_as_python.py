@@ -18,8 +18,8 @@ import pytest
 
 from launcher.forkserver import fork_server
 from tests.processes.test_as_main import FAIL
-from tests.support import probed
-from tests.support.small_supervisor import SmallSupervisor
+from tests.support.jobs import environment_probe
+from tests.support.processes.small_supervisor import SmallSupervisor
 
 # Of what `probed` sees.
 DIFFERENT = {
@@ -33,13 +33,13 @@ DIFFERENT = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    shutil.copy(probed.__file__, tmp_path / "look.py")
+    shutil.copy(environment_probe.__file__, tmp_path / "look.py")
     (tmp_path / "package").mkdir()
-    shutil.copy(probed.__file__, tmp_path / "package" / "look.py")
+    shutil.copy(environment_probe.__file__, tmp_path / "package" / "look.py")
     (tmp_path / "folder").mkdir()
-    shutil.copy(probed.__file__, tmp_path / "folder" / "__main__.py")
+    shutil.copy(environment_probe.__file__, tmp_path / "folder" / "__main__.py")
     with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
-        archive.write(probed.__file__, "__main__.py")
+        archive.write(environment_probe.__file__, "__main__.py")
     (tmp_path / "fail.py").write_text(FAIL)
     (tmp_path / "package" / "fail.py").write_text(FAIL)
     (tmp_path / "syntax.py").write_text("x = (\n")

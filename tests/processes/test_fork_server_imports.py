@@ -11,7 +11,7 @@ import pytest
 from launcher.environments.meanings import VARIABLE_DESCRIPTIONS
 from launcher.forkserver import leavings
 from launcher.forkserver.watching import WORKER_VARIABLES
-from tests.support.small_supervisor import SmallSupervisor
+from tests.support.processes.small_supervisor import SmallSupervisor
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.processes import Agent, children, family, freeze, program_name, state
+from tests.support.processes.tree import Agent, children, family, freeze, program_name, state
+from tests.support.processes.warm_agent import WarmAgent
 from tests.support.waiting import wait_until
-from tests.support.warm_agent import WarmAgent
 
 REPEATS = int(os.environ.get("KEEPER_REPEATS", "0"))
 WATCHDOG_S = 0.7

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.processes import Agent
+from tests.support.processes.tree import Agent
 
 RAISE = "__import__('launcher.arrival.limits', fromlist=['x']).raise_descriptor_limit({})"
 LOW = "import resource; h = resource.getrlimit(7)[1]; resource.setrlimit(7, (256, h))"

@@ -11,7 +11,7 @@ import pytest
 
 from launcher.locality import Hints, Source, aws, azure, cloud, gce, oci
 from launcher.locality.metadata import NoAnswer, Server
-from tests.support.metadata_servers import Answering, Request, dripping, pages, reply, serving, silence
+from tests.support.network.metadata_servers import Answering, Request, dripping, pages, reply, serving, silence
 
 CLOUDS: dict[str, Callable[..., Source]] = {
     "aws": aws.Source, "azure": azure.Source, "gce": gce.Source, "oci": oci.Source,

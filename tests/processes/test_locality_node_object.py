@@ -11,8 +11,8 @@ import pytest
 
 from launcher.locality import Hints, node_object, signs
 from launcher.locality.kubernetes import Source as KubernetesSource
-from tests.support.certificates import Certificates
-from tests.support.metadata_servers import Answering, Request, Serving, reply, serving, silence
+from tests.support.network.metadata_servers import Answering, Request, Serving, reply, serving, silence
+from tests.support.stores.certificates import Certificates
 
 LIMIT_S = 20.0  # for servers that answer
 SHORT_S = 0.15  # for those that do not

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import REPOSITORY, Agent
-from tests.support.syscalls import refusing
+from tests.support.processes.syscalls import refusing
+from tests.support.processes.tree import REPOSITORY, Agent
 
 SLEEP = ["sleep", "1000"]
 HAS_NUMA = Path("/proc/self/numa_maps").exists()

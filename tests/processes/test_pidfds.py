@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from launcher.supervisor import kernel, pidfds
-from tests.support.processes import REPOSITORY, is_alive
-from tests.support.syscalls import WITHOUT_PIDFDS
+from tests.support.processes.syscalls import WITHOUT_PIDFDS
+from tests.support.processes.tree import REPOSITORY, is_alive
 from tests.support.waiting import wait_until
 
 KILL = """

@@ -16,8 +16,8 @@ import pytest
 from launcher.arrival import control_group, predecessors
 from launcher.arrival.predecessors import LOCK_VARIABLE, take_node_lock
 from launcher.errors import TemporaryError, UsageError
-from tests.support.processes import REPOSITORY, TOKEN_VARIABLE, freeze, is_alive, kill_family, state
-from tests.support.syscalls import KILL, PIDFD_OPEN, WITHOUT_PIDFDS, refusing
+from tests.support.processes.syscalls import KILL, PIDFD_OPEN, WITHOUT_PIDFDS, refusing
+from tests.support.processes.tree import REPOSITORY, TOKEN_VARIABLE, freeze, is_alive, kill_family, state
 from tests.support.waiting import wait_until
 
 # An agent that takes its place and forks a supervisor with a worker; then it waits.

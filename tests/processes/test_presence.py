@@ -12,8 +12,8 @@ from contextlib import suppress
 import pytest
 
 from rendezvous.events import PeerDown, PeerGone, PeerMessage, PeerUp
-from tests.support.presence import LIMIT_S, Member, MemberProcess, boottime
-from tests.support.processes import freeze
+from tests.support.processes.tree import freeze
+from tests.support.protocol.presence import LIMIT_S, Member, MemberProcess, boottime
 from tests.support.waiting import wait_until
 
 

@@ -19,7 +19,7 @@ from rendezvous.peers.connection import HANDSHAKE_BYTES_MAX, ConnectionEnd, Peer
 from rendezvous.peers.dialer import LOOK_UPS_MAX, Dialer
 from rendezvous.peers.handshake import NONCE_BYTES, WIRE_VERSION, Handshake, PeerIdentity
 from rendezvous.peers.resolve import Target
-from tests.support.presence import JOB, LIMIT_S, Member, boottime
+from tests.support.protocol.presence import JOB, LIMIT_S, Member, boottime
 from tests.support.waiting import wait_until
 
 SECRET = b"what only we know"

@@ -20,7 +20,7 @@ import pytest
 
 from launcher import cli, credentials
 from launcher.config import Config
-from tests.support.recipes import EXAMPLES, KUBERNETES
+from tests.support.documents.recipes import EXAMPLES, KUBERNETES
 
 MARGIN_S = 15.0
 SLURM = sorted(EXAMPLES.glob("slurm/*.sbatch"))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import Agent, children, descriptors, family, freeze, is_alive, state
-from tests.support.syscalls import WITHOUT_PIDFDS
+from tests.support.processes.syscalls import WITHOUT_PIDFDS
+from tests.support.processes.tree import Agent, children, descriptors, family, freeze, is_alive, state
 from tests.support.waiting import wait_until
 
 SLEEP = ["sleep", "1000"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.processes import Agent, children, family, namespace_pids
+from tests.support.processes.tree import Agent, children, family, namespace_pids
 from tests.support.waiting import wait_until
 
 NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import Agent, children, family, is_alive, parent, state
+from tests.support.processes.tree import Agent, children, family, is_alive, parent, state
 from tests.support.waiting import wait_until
 
 SLEEP = ["sleep", "1000"]

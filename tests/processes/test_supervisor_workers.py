@@ -12,7 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import TOKEN_VARIABLE, Agent, children, descriptors, family, is_alive, parent, program_name
+from tests.support.processes.tree import (
+    TOKEN_VARIABLE,
+    Agent,
+    children,
+    descriptors,
+    family,
+    is_alive,
+    parent,
+    program_name,
+)
 from tests.support.waiting import wait_until
 
 SLEEP = ["sleep", "1000"]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import children, family, freeze, is_alive, parent, state
+from tests.support.processes.tree import children, family, freeze, is_alive, parent, state
+from tests.support.processes.warm_agent import SLEEP, WarmAgent, becomes_cold, is_cold
 from tests.support.waiting import wait_until
-from tests.support.warm_agent import SLEEP, WarmAgent, becomes_cold, is_cold
 
 # Where the talk between supervisor, fork server and worker can be: with a worker on its way, and once it runs.
 ON_THE_WAY = ("order", "go-between", "newborn", "unborn")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import Agent, children, descriptors, freeze, is_alive, parent, state
+from tests.support.processes.tree import Agent, children, descriptors, freeze, is_alive, parent, state
+from tests.support.processes.warm_agent import SLEEP, WarmAgent, becomes_cold, is_cold
 from tests.support.waiting import wait_until
-from tests.support.warm_agent import SLEEP, WarmAgent, becomes_cold, is_cold
 
 
 def test_workers_are_the_supervisors_own_children_and_lead_sessions(tmp_path: Path) -> None:

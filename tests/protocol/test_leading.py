@@ -20,7 +20,7 @@ from rendezvous.state.state import LeaderState, MemberState
 from rendezvous.testing.simulation.cluster import SimulatedCluster
 from rendezvous.testing.simulation.node import PREFIX, RUN_ID
 from rendezvous.testing.simulation.shape import Shape
-from tests.support.views import first_round
+from tests.support.protocol.views import first_round
 
 
 class Job:

@@ -10,7 +10,7 @@ from rendezvous.stores.contract import Store
 from tests.store.real import RealUnderTest, close_shared_servers
 from tests.store.served import ServedUnderTest
 from tests.store.under_test import MemoryUnderTest, StoreUnderTest
-from tests.support.raw_etcd import RawClient
+from tests.support.stores.raw_etcd import RawClient
 
 KINDS: dict[str, Callable[[], StoreUnderTest]] = {
     "memory-virtual": lambda: MemoryUnderTest(threaded=False),

@@ -14,7 +14,7 @@ from rendezvous.stores import wire
 from rendezvous.stores.contract import Lease
 from rendezvous.stores.etcd.store import EtcdStore
 from tests.store.under_test import StoreUnderTest
-from tests.support.etcd import EtcdServer, Version
+from tests.support.stores.etcd import EtcdServer, Version
 
 ROOTS = itertools.count()
 SHARED: dict[Version, EtcdServer] = {}

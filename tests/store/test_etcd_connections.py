@@ -23,9 +23,9 @@ from rendezvous.stores.contract import Renewal
 from rendezvous.stores.etcd.store import EtcdStore, Tls, may_end_leases_early
 from rendezvous.stores.protobuf import decode, encode
 from tests.store.under_test import Recorder, StoreUnderTest
-from tests.support.certificates import Certificates
-from tests.support.etcd import VERSIONS, EtcdServer
-from tests.support.processes import REPOSITORY
+from tests.support.processes.tree import REPOSITORY
+from tests.support.stores.certificates import Certificates
+from tests.support.stores.etcd import VERSIONS, EtcdServer
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.server

@@ -13,8 +13,8 @@ from rendezvous.errors import Compacted, OutcomeUnknown, StoreError, Unreachable
 from rendezvous.stores.contract import Compare, Put
 from rendezvous.stores.etcd.store import EtcdStore
 from tests.store.under_test import Recorder, StoreUnderTest
-from tests.support.etcd import VERSIONS, EtcdCluster, EtcdServer
-from tests.support.proxy import Proxy
+from tests.support.network.proxy import Proxy
+from tests.support.stores.etcd import VERSIONS, EtcdCluster, EtcdServer
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.server

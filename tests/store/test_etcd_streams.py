@@ -22,9 +22,9 @@ from rendezvous.stores.etcd.errors import CallFailed
 from rendezvous.stores.etcd.store import EtcdStore
 from rendezvous.stores.etcd.watch import EtcdWatch
 from tests.store.under_test import Recorder, StoreUnderTest
-from tests.support.certificates import signing_keys
-from tests.support.etcd import VERSIONS, EtcdServer, Port, Version, binary
-from tests.support.proxy import Proxy
+from tests.support.network.proxy import Proxy
+from tests.support.stores.certificates import signing_keys
+from tests.support.stores.etcd import VERSIONS, EtcdServer, Port, Version, binary
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.server

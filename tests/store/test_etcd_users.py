@@ -14,8 +14,8 @@ from rendezvous.stores.etcd.channel import Endpoint
 from rendezvous.stores.etcd.errors import CallFailed
 from rendezvous.stores.etcd.store import EtcdStore
 from tests.store.under_test import Recorder, StoreUnderTest
-from tests.support.certificates import signing_keys
-from tests.support.etcd import VERSIONS, EtcdServer
+from tests.support.stores.certificates import signing_keys
+from tests.support.stores.etcd import VERSIONS, EtcdServer
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.server

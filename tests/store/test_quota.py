@@ -15,8 +15,8 @@ from rendezvous.stores.etcd.store import EtcdStore
 from rendezvous.stores.memory import keyspace as keyspace_module
 from rendezvous.stores.memory.store import MemoryStore
 from rendezvous.stores.server.server import StoreServer
-from tests.support.etcd import EtcdServer
-from tests.support.raw_etcd import RawClient
+from tests.support.stores.etcd import EtcdServer
+from tests.support.stores.raw_etcd import RawClient
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.server

@@ -13,7 +13,7 @@ from rendezvous.stores import wire
 from rendezvous.stores.server import server as server_module
 from rendezvous.stores.server import watches as serving_watches
 from tests.store.served import ServedUnderTest
-from tests.support.raw_etcd import RawClient, create, watch
+from tests.support.stores.raw_etcd import RawClient, create, watch
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.server

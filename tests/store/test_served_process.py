@@ -20,8 +20,8 @@ from rendezvous.stores.etcd.store import EtcdStore
 from rendezvous.stores.server.listen import PortTaken
 from rendezvous.stores.server.server import StoreServer
 from tests.store.served import ServedUnderTest
-from tests.support.processes import freeze
-from tests.support.raw_etcd import RawClient, watch
+from tests.support.processes.tree import freeze
+from tests.support.stores.raw_etcd import RawClient, watch
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.server

@@ -20,10 +20,10 @@ from rendezvous.stores import wire
 from rendezvous.stores.etcd.store import EtcdStore
 from rendezvous.stores.server import connections
 from rendezvous.stores.server.server import StoreServer
-from tests.support.attacks import ATTACK_S
-from tests.support.raw_etcd import RawClient
-from tests.support.stranger import HEADERS, PING, Connection, frame, odd
-from tests.support.strangers import strangers
+from tests.support.jobs.attacks import ATTACK_S
+from tests.support.stores.hostile_client import HEADERS, PING, Connection, frame, odd
+from tests.support.stores.hostile_clients import strangers
+from tests.support.stores.raw_etcd import RawClient
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.server

@@ -19,8 +19,8 @@ from rendezvous.stores.contract import Compare, Delete, Get, KeyEvent, KeyValue,
 from tests.store.real import RealUnderTest
 from tests.store.served import ServedUnderTest
 from tests.store.under_test import StoreUnderTest
-from tests.support import etcd
-from tests.support.witness import Witness, to_bytes, to_text
+from tests.support.stores import etcd
+from tests.support.stores.etcd3_client import Witness, to_bytes, to_text
 
 pytestmark = pytest.mark.server
 

@@ -36,8 +36,8 @@ from rendezvous.peers import messages
 from rendezvous.peers.handshake import Handshake, PeerIdentity
 from rendezvous.stores.memory.store import MemoryStore
 from rendezvous.values import fields
-from tests.support.documentation import ROOT
-from tests.support.stored_job import StoredJob
+from tests.support.documents.pages import ROOT
+from tests.support.stores.stored_job import StoredJob
 from tests.unit.test_environments import PLACE, gpus, variables
 from tests.unit.test_environments_tpu import place
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import click
 
-from tests.support.documentation import ROOT
+from tests.support.documents.pages import ROOT
 
 TRANSCRIPTS = ("tests/protocol/test_transcripts.py", "tests/protocol/test_leading.py")
 UNITS = tuple(sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests/unit").glob("test_rendezvous_*.py")))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from launcher.binding import CpuTopology, bind, describe_bindings, format_ranges, list_numa_nodes, sysfs
 from launcher.errors import UsageError
 from launcher.node import Device, Slot
-from tests.support.machines import cpus, machine, write
+from tests.support.hardware.cpus import cpus, machine, write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from launcher.control.asking import JobHandle, WaitPolicy, submit_request
 from launcher.errors import TemporaryError, UsageError
 from rendezvous.records import Command, Drain, Verdict, decode
 from rendezvous.stores.memory.store import MemoryStore
-from tests.support.stored_job import PREFIX, StoredJob
+from tests.support.stores.stored_job import PREFIX, StoredJob
 
 LIMIT_S = 5.0
 

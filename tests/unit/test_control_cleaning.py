@@ -9,7 +9,7 @@ import pytest
 from launcher.control.cleaning import find_leftovers, remove
 from rendezvous import records
 from rendezvous.stores.memory.store import MemoryStore
-from tests.support.stored_job import PREFIX, StoredJob
+from tests.support.stores.stored_job import PREFIX, StoredJob
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from launcher.devices import Inventory, format_visible_variable
 from launcher.devices.amd import Detector as Amd
 from launcher.devices.intel import Detector as Intel
-from tests.support.machines_with_devices import add_intel, add_kfd, add_pci, write
+from tests.support.hardware.devices import add_intel, add_kfd, add_pci, write
 
 IDS = ("GPU-000000000000a1b2", "GPU-000000000000a1ff", "GPU-00000000000000c3")
 

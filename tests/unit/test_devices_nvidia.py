@@ -16,7 +16,7 @@ from launcher.devices import Inventory, nvml
 from launcher.devices.cuda_visible import NvidiaGpu, apply_visible
 from launcher.devices.nvidia import Detector
 from launcher.node import Device
-from tests.support.machines_with_devices import CLUSTER, UUIDS, FakeNvml, add_nvidia, add_pci, write
+from tests.support.hardware.devices import CLUSTER, UUIDS, FakeNvml, add_nvidia, add_pci, write
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from launcher.errors import UsageError
 from launcher.locality import LEVELS, keys
 from launcher.locality.gather import BUILT_IN
 from launcher.node import Device, Slot
-from tests.support.documentation import ROOT
+from tests.support.documents.pages import ROOT
 
 # Environments that stand on their own, and what a machine of theirs may say before the start.
 TPU_SLICE = {

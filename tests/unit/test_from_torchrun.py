@@ -14,7 +14,7 @@ import yaml
 
 from launcher import cli, options
 from tests.compat.differences import PAGE, differences
-from tests.support.documentation import ROOT, blocks
+from tests.support.documents.pages import ROOT, blocks
 
 TEXT = PAGE.read_text()
 # What torchrun's workers find, and what its agent reads beside PET_ variables: torch 2.13's own source.

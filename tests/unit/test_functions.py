@@ -25,7 +25,7 @@ from launcher.reporting.report import WorkerFailure
 from launcher.roster.description import NodeAssignment
 from rendezvous.events import Exit
 from rendezvous.records import Verdict
-from tests.support.documentation import ROOT
+from tests.support.documents.pages import ROOT
 
 CAUSE = WorkerFailure(
     rank=3, local_rank=1, pid=77, exit_code=7, time="2026-01-01T10:00:00", host="h2", message="the cause"

@@ -34,7 +34,7 @@ from rendezvous.errors import RecordError
 from rendezvous.events import Action, Event, Log, MakePlan, RoundFailed, RoundStopped, Start, StartRound, StopRound
 from rendezvous.records import Command, Drain, Member, Seal, Status, Stop
 from rendezvous.values import replace
-from tests.support.member_bench import Bench
+from tests.support.protocol.member_harness import Bench
 
 MESH = parse("dp=*")
 NODE = Description(slot_count=2, address="10.0.0.1", role="default", name="node", machine="m1")

@@ -18,7 +18,7 @@ import pytest
 from launcher import mesh as meshes
 from launcher import traffic
 from launcher.mesh import Axis, Mesh
-from tests.support.documentation import ROOT, blocks
+from tests.support.documents.pages import ROOT, blocks
 
 PAGE = ROOT / "docs/guides/meshes.md"
 Numbers = Mapping[str, int]

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from tests.support.documentation import ROOT
+from tests.support.documents.pages import ROOT
 from tests.support.mutants import MUTANTS, Mutant
 
 

@@ -9,7 +9,7 @@ import pytest
 from launcher import options
 from launcher.errors import UsageError
 from launcher.help import render_help, render_reference
-from tests.support.documentation import ROOT
+from tests.support.documents.pages import ROOT
 
 
 def given(*words: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from launcher.overview import reading
 from launcher.overview.state import NodeState, Overview
 from rendezvous.records import Command, Drain
 from rendezvous.stores.memory.store import MemoryStore
-from tests.support.stored_job import PREFIX, StoredJob
+from tests.support.stores.stored_job import PREFIX, StoredJob
 
 
 class Clock:

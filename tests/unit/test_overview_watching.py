@@ -14,7 +14,7 @@ from rendezvous import records
 from rendezvous.errors import Compacted, StoreError
 from rendezvous.stores.contract import Batch, Compare, Operation, TxnResult, Watch
 from rendezvous.stores.memory.store import MemoryStore
-from tests.support.stored_job import PREFIX, StoredJob
+from tests.support.stores.stored_job import PREFIX, StoredJob
 
 
 class Patchy(MemoryStore):

@@ -14,7 +14,7 @@ from launcher.overview.state import NodeState, Overview
 from launcher.preview.words import WIDTH
 from rendezvous.records import Command, Drain, RoundHistory, Verdict
 from rendezvous.stores.memory.store import MemoryStore
-from tests.support.stored_job import StoredJob
+from tests.support.stores.stored_job import StoredJob
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from launcher.preview.page import render_html
 from launcher.preview.picture import render_svg
 from launcher.preview.scene import Colouring, DomainFrame, Tile, build_scene, choose_colouring
 from launcher.traffic import Communicator
-from tests.support import drawn
+from tests.support.placement import samples
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -40,20 +40,20 @@ def tips(text: str) -> list[str]:
 
 
 def test_every_node_has_a_tile_that_tells_its_place_and_ranks() -> None:
-    told = tips(drawn.lost_one().svg())
+    told = tips(samples.lost_one().svg())
     assert len(told) == 31
     assert "h15; leaf l1; ranks 112\u2013119; pp 2, dp 0" in told
     assert "h31; leaf l3; spare" in told
 
 
 def test_the_title_says_world_and_cost_and_bound() -> None:
-    text = drawn.lost_one().svg()
+    text = samples.lost_one().svg()
     assert "mesh pp=4, dp=7, tp=8: 224 ranks on 28 of 31 nodes" in text
     assert "J 1,552 · lower bound 1,008.5 · 3 spares · 8 ranks moved" in text
 
 
 def test_a_node_with_two_groups_has_a_band_for_each() -> None:
-    text = drawn.two_groups_a_node().svg()
+    text = samples.two_groups_a_node().svg()
     group = next(each for each in xml.fromstring(text).iter(f"{SVG}g") if each.findtext(f"{SVG}title", "")[:3] == "h1;")
     fills = [rect.get("fill") for rect in group.findall(f"{SVG}rect")]
     assert fills == [choose_colour(0, 2, 8), choose_colour(0, 3, 8), "none"]
@@ -61,14 +61,14 @@ def test_a_node_with_two_groups_has_a_band_for_each() -> None:
 
 
 def test_spares_are_hollow() -> None:
-    text = drawn.lost_one().svg()
+    text = samples.lost_one().svg()
     spares = [rect for rect in xml.fromstring(text).iter(f"{SVG}rect") if rect.get("class") == "tile spare"]
     assert [(rect.get("fill"), rect.get("stroke-dasharray")) for rect in spares] == [("#ffffff", "3 2")] * 3
 
 
-@pytest.mark.parametrize("case", [drawn.lost_one, drawn.hostile])
+@pytest.mark.parametrize("case", [samples.lost_one, samples.hostile])
 @pytest.mark.parametrize("draw", [render_svg, render_html])
-def test_the_order_of_the_nodes_does_not_matter(case: Callable[[], drawn.Case], draw: Callable[..., str]) -> None:
+def test_the_order_of_the_nodes_does_not_matter(case: Callable[[], samples.Case], draw: Callable[..., str]) -> None:
     one = case()
     other = one._replace(
         nodes=[*one.nodes[5:], *reversed(one.nodes[:5])],
@@ -77,30 +77,30 @@ def test_the_order_of_the_nodes_does_not_matter(case: Callable[[], drawn.Case], 
     assert draw(*one) == draw(*other)
 
 
-@pytest.mark.parametrize("case", [drawn.small, drawn.lost_one, drawn.racks, drawn.lone, drawn.hostile])
-def test_lengths_have_at_most_two_decimals(case: Callable[[], drawn.Case]) -> None:
+@pytest.mark.parametrize("case", [samples.small, samples.lost_one, samples.racks, samples.lone, samples.hostile])
+def test_lengths_have_at_most_two_decimals(case: Callable[[], samples.Case]) -> None:
     root = xml.fromstring(case().svg())
     values = [value for element in root.iter() for value in element.attrib.values() if value[:1] != "#"]
     assert not [value for value in values if re.search(r"\.\d{3}|nan|inf|\de-?\d\d", value)]
 
 
 def test_names_are_names_and_no_markup() -> None:
-    case = drawn.hostile()
+    case = samples.hostile()
     root = xml.fromstring(case.svg())  # raises unless it is well-formed, control characters included
     assert {element.tag.removeprefix(SVG) for element in root.iter()} <= {"svg", "g", "rect", "text", "title", "path"}
     page = case.html()
     assert page.count("<script") == 1
     assert "<b>" not in page
-    assert any(tip.startswith(f"{drawn.HOSTILE};") for tip in tips(case.svg()))
+    assert any(tip.startswith(f"{samples.HOSTILE};") for tip in tips(case.svg()))
 
 
 def test_a_page_needs_nothing_besides_itself() -> None:
-    page = drawn.lost_one().html().replace('xmlns="http://www.w3.org/2000/svg"', "")
+    page = samples.lost_one().html().replace('xmlns="http://www.w3.org/2000/svg"', "")
     assert not re.search(r"https?:|src=|href=|@import|url\(", page)
 
 
 def test_a_page_has_a_view_by_stage_and_one_by_group() -> None:
-    views = re.findall(r"<figure.*?</figure>", drawn.lost_one().html(), re.DOTALL)
+    views = re.findall(r"<figure.*?</figure>", samples.lost_one().html(), re.DOTALL)
     for view, told, fill in (
         (views[0], "h15; leaf l1; ranks 112\u2013119; pp 2, dp 0", choose_colour(2, 0, 7)),
         (views[1], "h15; leaf l1; ranks 112\u2013119; dp 0, pp 2", choose_colour(0, 2, 4)),
@@ -111,7 +111,7 @@ def test_a_page_has_a_view_by_stage_and_one_by_group() -> None:
 
 
 def test_thousands_of_nodes_share_tiles_and_the_picture_says_so() -> None:
-    text = drawn.filled(drawn.hosts(8, 16, 16), "pp=8,dp=*,tp=8", (8, 256, 8), ("pod", "leaf")).svg()
+    text = samples.filled(samples.hosts(8, 16, 16), "pp=8,dp=*,tp=8", (8, 256, 8), ("pod", "leaf")).svg()
     told = tips(text)
     assert len(told) == 1024
     assert "a cell stands for up to 2 neighbouring nodes" in text
@@ -119,8 +119,8 @@ def test_thousands_of_nodes_share_tiles_and_the_picture_says_so() -> None:
 
 
 def test_what_is_left_out_is_said() -> None:
-    nodes = drawn.hosts(4, 100, 2)
-    text = drawn.filled(nodes, "dp=*,tp=8", (800, 8), ("pod", "leaf")).svg()
+    nodes = samples.hosts(4, 100, 2)
+    text = samples.filled(nodes, "dp=*,tp=8", (800, 8), ("pod", "leaf")).svg()
     assert "domains of leaf are too many to be drawn" in text
     assert len(tips(text)) == 800
 
@@ -133,7 +133,7 @@ def domains(domain: DomainFrame) -> list[DomainFrame]:
 def test_nodes_of_unknown_locality_stand_together_in_a_dashed_frame() -> None:
     paths = [("p0", "l0"), ("p0", "l0"), ("p0", None), (None, None), (None, None), ("p1", "l0"), ("p1", "l0")]
     nodes = [Node(id=f"h{index}", slot_count=1, path=path) for index, path in enumerate(paths)]
-    case = drawn.filled(nodes, "dp=*", (7,), ("pod", "leaf"))
+    case = samples.filled(nodes, "dp=*", (7,), ("pod", "leaf"))
     shown = build_scene(case.plan, nodes, case.mesh, ("pod", "leaf"))
     inner = [(each.level, each.name, len(each.children)) for each in domains(shown.root) if each.level == "leaf"]
     assert inner == [("leaf", "l0", 2), ("leaf", "unknown", 1), ("leaf", "l0", 2), ("leaf", "unknown", 2)]
@@ -150,8 +150,8 @@ def is_apart(one: Rect, other: Rect) -> bool:
 
 
 @pytest.mark.parametrize("sheet", [(1080, 940), (376, 1400), (90, 300)])
-@pytest.mark.parametrize("case", [drawn.small, drawn.lost_one, drawn.racks, drawn.hostile, drawn.lone])
-def test_tiles_stand_apart_and_inside_the_sheet(case: Callable[[], drawn.Case], sheet: tuple[int, int]) -> None:
+@pytest.mark.parametrize("case", [samples.small, samples.lost_one, samples.racks, samples.hostile, samples.lone])
+def test_tiles_stand_apart_and_inside_the_sheet(case: Callable[[], samples.Case], sheet: tuple[int, int]) -> None:
     one = case()
     layout = arrange(build_scene(one.plan, one.nodes, one.mesh, one.limits.levels), *sheet)
     places = [place for _, place in layout.tiles]
@@ -161,7 +161,7 @@ def test_tiles_stand_apart_and_inside_the_sheet(case: Callable[[], drawn.Case], 
 
 
 def test_a_tile_stands_inside_the_frame_of_its_domain() -> None:
-    one = drawn.lost_one()
+    one = samples.lost_one()
     layout = arrange(build_scene(one.plan, one.nodes, one.mesh, ("leaf",)), 1080, 940)
     where = dict(layout.tiles)
     for domain, frame in layout.frames:
@@ -185,12 +185,12 @@ def test_a_tile_stands_inside_the_frame_of_its_domain() -> None:
     ],
 )
 def test_the_axes_that_are_coloured(mesh: str, shape: Sequence[int], hue: int, shade: int | None) -> None:
-    case = drawn.filled(drawn.hosts(1, 1, 8), mesh, shape)
+    case = samples.filled(samples.hosts(1, 1, 8), mesh, shape)
     assert choose_colouring(case.plan, parse(mesh)) == Colouring(hue, shade)
 
 
 def test_the_amounts_are_those_of_the_exact_cost() -> None:
-    case = drawn.lost_one()._replace(costs=Costs(level_costs={"leaf": 2, "host": 0}))
+    case = samples.lost_one()._replace(costs=Costs(level_costs={"leaf": 2, "host": 0}))
     book = summarize_traffic(*case)
     assert sum(flow.cost for flow in book.flows) == 1552  # 16 hops of dp and 152 of pp leave a leaf
     dp = next(flow for flow in book.flows if flow.communicator.name == "dp")
@@ -203,7 +203,7 @@ def test_the_amounts_are_those_of_the_exact_cost() -> None:
 
 def test_an_exchange_is_drawn_between_all_its_domains() -> None:
     expert = Communicator(axes=("ep",), kind="all", weight=12)
-    case = drawn.filled(drawn.hosts(1, 4, 1, slot_count=1), "ep=4", (4,))._replace(costs=Costs(traffic=(expert,)))
+    case = samples.filled(samples.hosts(1, 4, 1, slot_count=1), "ep=4", (4,))._replace(costs=Costs(traffic=(expert,)))
     (flow,) = summarize_traffic(*case).flows
     # Each sends 12 in all, 4 to each other; both directions count.
     assert [arc.amount for arc in flow.arcs] == [8] * 6

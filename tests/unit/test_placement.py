@@ -16,7 +16,7 @@ from launcher.placement import Costs, Limits, Plan, assess_feasibility
 from launcher.placement import plan as plan_with_costs
 from launcher.placement.units import choose_block_size, find_usual_slot_count
 from launcher.topology import sort_nodes
-from tests.support.plans import domains, faults, meshes
+from tests.support.placement.plans import domains, faults, meshes
 
 REFERENCE = parse("pp=4,dp=*,tp=8")
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from launcher.placement.problem import Problem, find_fault
 from launcher.placement.search.bound import compute_lower_bound
-from tests.support.instances import Instance, instance
-from tests.support.optima import missed, stored
+from tests.support.placement.instances import Instance, instance
+from tests.support.placement.optima import missed, stored
 
 ALL = stored()
 LAYOUTS_MAX = 3000

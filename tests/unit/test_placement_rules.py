@@ -13,7 +13,7 @@ from launcher.mesh import Mesh, parse
 from launcher.node import Node
 from launcher.placement import AllOrNothing, Costs, Limits, Plan, assess_feasibility, candidates, plan
 from launcher.placement.units import compute_grid, list_elastic_sizes
-from tests.support.plans import faults
+from tests.support.placement.plans import faults
 
 LEVELS = ("pod", "leaf")
 

@@ -18,7 +18,7 @@ from launcher.placement.problem import Problem
 from launcher.placement.stability import NO_ITEM, make_first_fit, stay, tile
 from launcher.placement.units import choose_block_size
 from launcher.traffic import Communicator, make_default_traffic
-from tests.support.plans import coordinates, count_moved, domains, faults, meshes
+from tests.support.placement.plans import coordinates, count_moved, domains, faults, meshes
 
 REFERENCE = parse("pp=4,dp=*,tp=8")
 LEAVES = Limits(levels=("spine", "leaf"))

@@ -17,7 +17,7 @@ from launcher.devices.neuron import Detector as Neuron
 from launcher.errors import UsageError
 from launcher.options.sharing import DeviceRequest
 from tests.support.distributions import install
-from tests.support.machines_with_devices import write
+from tests.support.hardware.devices import write
 
 Install = Callable[..., None]
 ABACUS = """

@@ -18,7 +18,7 @@ from launcher.workers.ports import ReservedPort
 from rendezvous.peers import connections
 from rendezvous.stores import foreign_listener
 from rendezvous.stores.foreign_listener import find_foreign_listener
-from tests.support.processes import state
+from tests.support.processes.tree import state
 from tests.support.waiting import wait_until
 
 

@@ -1,6 +1,7 @@
 """The recipes for Kubernetes hold to published schemas and to what breaks jobs in practice, and their commands work.
 
-The rules are in tests/support/recipe_rules.py; each is also shown a recipe that breaks it, one change at a time.
+The rules are in tests/support/documents/recipe_rules.py; each is also shown a recipe that breaks it, one
+change at a time.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from typing import Any
 import pytest
 
 from launcher import credentials
-from tests.support import crds
-from tests.support.recipe_rules import complaints_about
-from tests.support.recipes import Document, documents, manifests, pods
+from tests.support.documents import schemas
+from tests.support.documents.recipe_rules import complaints_about
+from tests.support.documents.recipes import Document, documents, manifests, pods
 
 EVERYBODY = [path for path in manifests() if pods(documents(path))]
 Change = Callable[[list[Document]], Any]
 
 
 @pytest.mark.parametrize("path", manifests(), ids=lambda path: path.name)
-@pytest.mark.parametrize("version", crds.VERSIONS)
+@pytest.mark.parametrize("version", schemas.VERSIONS)
 def test_every_object_is_what_its_published_schema_allows(path: Path, version: str) -> None:
     found = documents(path)
     assert found
-    assert not [complaint for document in found for complaint in crds.complaints(document, version)]
+    assert not [complaint for document in found for complaint in schemas.complaints(document, version)]
 
 
 @pytest.mark.parametrize("path", EVERYBODY, ids=lambda path: path.name)
@@ -175,4 +176,4 @@ WRONG: list[tuple[str, Change]] = [
 def test_a_field_that_nobody_knows_or_of_another_type_is_refused(name: str, break_it: Change) -> None:
     found = documents(next(path for path in manifests() if path.name == name))
     break_it(found)
-    assert [complaint for document in found for complaint in crds.complaints(document, crds.VERSIONS[0])]
+    assert [complaint for document in found for complaint in schemas.complaints(document, schemas.VERSIONS[0])]

@@ -8,8 +8,8 @@ import re
 import shlex
 
 from launcher import cli, credentials
-from tests.support.documentation import ROOT
-from tests.support.recipes import EXAMPLES, KUBERNETES, documents
+from tests.support.documents.pages import ROOT
+from tests.support.documents.recipes import EXAMPLES, KUBERNETES, documents
 
 MARGIN_S = 15.0
 PAGES = ("bare-metal", "containers", "kubernetes", "slurm")

@@ -11,7 +11,7 @@ from rendezvous.policy.budget import RestartBudget
 from rendezvous.policy.decide import EndJob, MemberView, SealRound, Wait, decide
 from rendezvous.records import Member, Status
 from rendezvous.settings import Settings
-from tests.support.views import (
+from tests.support.protocol.views import (
     ONE_USED,
     PROVISIONAL,
     Row,

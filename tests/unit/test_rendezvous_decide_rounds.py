@@ -11,7 +11,7 @@ import pytest
 from rendezvous.policy.budget import RestartBudget
 from rendezvous.policy.decide import EndRound, MemberView, SealRound, Size, StepDown, View, Wait, decide
 from rendezvous.settings import Settings
-from tests.support.views import (
+from tests.support.protocol.views import (
     RUNS,
     SEAL,
     THREE_LOSSES,

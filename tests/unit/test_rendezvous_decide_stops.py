@@ -10,7 +10,7 @@ import pytest
 from rendezvous.policy.decide import EndJob, EndRound, Fence, SealRound, StepDown, Wait
 from rendezvous.policy.quarantine import Strike
 from rendezvous.records import Command, Verdict
-from tests.support.views import ONE_USED, RUNS, Row, reach, running, see, status, stopping, verdict
+from tests.support.protocol.views import ONE_USED, RUNS, Row, reach, running, see, status, stopping, verdict
 
 HELD = "after an outage of the store node nb may run workers without a membership"
 UNAWARE = "node nb lost the membership while connected, and may still run workers"

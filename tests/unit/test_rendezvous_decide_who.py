@@ -9,7 +9,7 @@ import pytest
 from rendezvous.policy.decide import ApplyCommand, EndRound, SealRound, StepDown, Wait
 from rendezvous.policy.quarantine import Strike
 from rendezvous.records import Command
-from tests.support.views import (
+from tests.support.protocol.views import (
     BENCHED,
     FIRST_ON_B,
     LOST_B,

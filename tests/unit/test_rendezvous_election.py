@@ -1,6 +1,6 @@
 """Who leads after the leader: its successors once it is proven gone, the roster when its key is gone, others never.
 
-The member on the bench is one of a round that L leads, see tests/support/follower.py.
+The member on the bench is one of a round that L leads, see tests/support/protocol/follower.py.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from rendezvous.events import (
 from rendezvous.peers.messages import KnownRevision, encode_message
 from rendezvous.records import Assignment, Command, LeaderRecord, Member, Status, Stop, Verdict
 from rendezvous.stores.contract import Delete, Get, Put
-from tests.support.follower import JOB, L_IS, Follower, asked
-from tests.support.member_bench import none, only
+from tests.support.protocol.follower import JOB, L_IS, Follower, asked
+from tests.support.protocol.member_harness import none, only
 
 # --- attending
 

@@ -7,7 +7,7 @@ import math
 from rendezvous import records
 from rendezvous.events import Exit, LeaveRequest, Revoke, RoundStopped, RoundSucceeded, Start, StartRound
 from rendezvous.records import Member
-from tests.support.member_bench import Bench, none, only
+from tests.support.protocol.member_harness import Bench, none, only
 
 
 def host(farewell_s: float = 10.0) -> Bench:

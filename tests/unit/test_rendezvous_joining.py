@@ -20,8 +20,8 @@ from rendezvous.events import (
 )
 from rendezvous.records import Command, Drain, Member, Spec, Verdict
 from rendezvous.stores.memory.store import MemoryStore
-from tests.support.follower import JOB, Follower
-from tests.support.member_bench import Bench, none, only, running
+from tests.support.protocol.follower import JOB, Follower
+from tests.support.protocol.member_harness import Bench, none, only, running
 
 
 def current(store: MemoryStore) -> str:

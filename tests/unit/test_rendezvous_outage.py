@@ -24,8 +24,8 @@ from rendezvous.events import (
 )
 from rendezvous.peers.messages import OutageAck, OutageConfirmed, OutageProbe, decode_message, encode_message
 from rendezvous.records import Member, Seal
-from tests.support.follower import JOB, Follower, asked
-from tests.support.member_bench import Bench, none, only, running
+from tests.support.protocol.follower import JOB, Follower, asked
+from tests.support.protocol.member_harness import Bench, none, only, running
 
 
 class Cut(Follower):

@@ -1,6 +1,6 @@
 """The contract of `step`: what comes out for what went in, one event at a time, with a single member.
 
-The bench is in tests/support/member_bench.py.
+The bench is in tests/support/protocol/member_harness.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from rendezvous.member import local_round
 from rendezvous.records import Command, Seal, Status, Verdict
 from rendezvous.state.state import LeaseState
 from rendezvous.stores.contract import Put, Renewal
-from tests.support.member_bench import Bench, none, only, running
+from tests.support.protocol.member_harness import Bench, none, only, running
 
 # --- requests
 

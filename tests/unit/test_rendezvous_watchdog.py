@@ -19,7 +19,7 @@ from rendezvous.events import (
     Tick,
 )
 from rendezvous.stores.contract import Renewal
-from tests.support.member_bench import Bench, none, only, running
+from tests.support.protocol.member_harness import Bench, none, only, running
 
 REVISION = 99  # of a read later than all that the bench has written
 

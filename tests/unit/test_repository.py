@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from launcher import help
-from tests.support.documentation import ROOT, anchors, blocks, links, pages
+from tests.support.documents.pages import ROOT, anchors, blocks, links, pages
 
 FOLDERS = (".ci", "benchmarks", "docs", "examples", "launcher", "rendezvous", "tests")
 TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".svg", ".typed", ".sh", ".sbatch", ".service", ""}

@@ -23,7 +23,7 @@ from rendezvous.stores.server.connections import (
     ServedConnection,
 )
 from rendezvous.stores.server.http2 import ConnectionFault, Http2Connection, Http2Stream
-from tests.support.stranger import (
+from tests.support.stores.hostile_client import (
     DATA,
     END_HEADERS,
     END_STREAM,

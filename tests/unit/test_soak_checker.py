@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from launcher.roster.description import NodeAssignment, encode_assignment
-from tests.support.hosts import Life
+from tests.support.jobs.multi_node import Life
 from tests.support.soak import history, lives
 from tests.support.soak.history import Change
 from tests.support.soak.lives import World

@@ -14,7 +14,7 @@ from launcher.devices.tpu import Detector
 from launcher.devices.tpu_metadata import TpuMetadata, fetch_metadata
 from launcher.errors import UsageError
 from launcher.options.sharing import DeviceRequest
-from tests.support.metadata_servers import Answering, dripping, pages, reply, serving, silence
+from tests.support.network.metadata_servers import Answering, dripping, pages, reply, serving, silence
 
 SKIP = {"TPU_SKIP_MDS_QUERY": "true"}
 GKE = {**SKIP, "TPU_ACCELERATOR_TYPE": "v6e-16"}

@@ -14,7 +14,7 @@ from launcher import mesh as meshes
 from launcher.worker import WorkerMesh, init_jax
 from launcher.worker.frameworks import local_device_ids
 from launcher.worker.grid import read
-from tests.support.processes import REPOSITORY
+from tests.support.processes.tree import REPOSITORY
 
 
 def variables(mesh: str, rank: int, *products: str) -> dict[str, str]:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.etcd import EtcdServer
-from tests.support.hosts import Cluster
-from tests.support.network import loopback_hosts
+from tests.support.jobs.multi_node import Cluster
+from tests.support.network.namespaces import loopback_hosts
+from tests.support.stores.etcd import EtcdServer
 
 N1, N2, N3 = HOSTS = loopback_hosts(3)
 OLD = {"PYTHONPATH": os.environ.get("OLD_VERSION", "")}

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from tests.compat.looks import exit_code, port, succeeds, variable, yes
 from tests.compat.runs import LIMIT_S, TOOLS, Case, Running, Seen
-from tests.support.processes import is_alive
+from tests.support.processes.tree import is_alive
 from tests.support.waiting import wait_until
 
 # Every agent has an address of its own on this machine; a name too, which torchrun knows nothing of.

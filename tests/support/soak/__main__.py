@@ -11,9 +11,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.support.etcd import EtcdServer
-from tests.support.network import loopback_hosts
+from tests.support.network.namespaces import loopback_hosts
 from tests.support.soak.episode import Ending, Episode, Outcome
+from tests.support.stores.etcd import EtcdServer
 
 EPISODE_S = 45.0  # of faults: enough for every kind, and short enough to see many ends
 ENDINGS: tuple[Ending, ...] = ("success", "success", "failure", "success", "stop")

@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from tests.support.etcd import EtcdServer
-from tests.support.network import Host
+from tests.support.network.namespaces import Host
 from tests.support.soak import history, lives
 from tests.support.soak.history import Change, History, Round
 from tests.support.soak.nodes import ENDED_BY_TERM, LEASE_TTL_S, Agent
+from tests.support.stores.etcd import EtcdServer
 from tests.support.waiting import wait_until
 
 Ending = Literal["success", "failure", "stop"]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.hosts import Life, NodeJob
+from tests.support.jobs.multi_node import Life, NodeJob
 from tests.support.soak.history import Round
 
 

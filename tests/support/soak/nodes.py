@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from tests.support.hosts import NodeJob
-from tests.support.network import Host
-from tests.support.processes import children, family, is_alive
+from tests.support.jobs.multi_node import NodeJob
+from tests.support.network.namespaces import Host
+from tests.support.processes.tree import children, family, is_alive
 from tests.support.soak.lives import kin
 from tests.support.waiting import wait_until
 

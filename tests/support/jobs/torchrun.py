@@ -17,9 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.support.etcd import EtcdServer
-from tests.support.jobs import Job
-from tests.support.processes import TOKEN_VARIABLE
+from tests.support.jobs.single_node import Job
+from tests.support.processes.tree import TOKEN_VARIABLE
+from tests.support.stores.etcd import EtcdServer
 from tests.support.waiting import wait_until
 
 PRELUDE = """

@@ -19,7 +19,7 @@ import yaml
 
 from launcher import cli
 from launcher.config import Config
-from tests.support.documentation import ROOT
+from tests.support.documents.pages import ROOT
 
 EXAMPLES = ROOT / "examples"
 KUBERNETES = EXAMPLES / "kubernetes"

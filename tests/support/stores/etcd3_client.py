@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-INSTALLED = Path(__file__).parents[2] / ".witness" / "bin" / "python"
+INSTALLED = Path(__file__).parents[3] / ".witness" / "bin" / "python"
 
 
 def to_text(data: bytes) -> str:

@@ -1,8 +1,8 @@
 """Members of a job for tests of presence: in this process with their events in a list, or in processes of their own.
 
-`python -m tests.support.presence HOST JOB MEMBER_ID SECRET HOLDERS` is such a process: it prints its address, then one
-line per event, and reads orders, [verb, ...] a line. HOLDERS children inherit its listener, as supervisor and workers
-do.
+`python -m tests.support.protocol.presence HOST JOB MEMBER_ID SECRET HOLDERS` is such a process: it prints its address,
+then one line per event, and reads orders, [verb, ...] a line. HOLDERS children inherit its listener, as supervisor
+and workers do.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from rendezvous.events import Event, PeerDown, PeerGone, PeerMessage, PeerUp
 from rendezvous.peers.connections import PeerConnections, bind
 from rendezvous.stores.addresses import join_address
-from tests.support.processes import REPOSITORY, TOKEN_VARIABLE, kill_family
+from tests.support.processes.tree import REPOSITORY, TOKEN_VARIABLE, kill_family
 from tests.support.waiting import wait_until
 
 JOB = "/meshrun/run/0123456789abcdef/"
@@ -92,7 +92,17 @@ class MemberProcess:
         self.member_id = member_id
         self.token = secrets.token_hex(8)
         self._process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", "tests.support.presence", host, JOB, member_id, secret, str(holders)],
+            [
+                *prefix,
+                sys.executable,
+                "-m",
+                "tests.support.protocol.presence",
+                host,
+                JOB,
+                member_id,
+                secret,
+                str(holders),
+            ],
             cwd=REPOSITORY,
             env={**os.environ, TOKEN_VARIABLE: self.token},
             stdin=subprocess.PIPE,

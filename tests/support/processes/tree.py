@@ -22,7 +22,7 @@ from typing import Any
 from tests.support.waiting import wait_until
 
 TOKEN_VARIABLE = "MESHRUN_TEST_TOKEN"
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 REPORT_LIMIT_S = 30.0
 
 
@@ -117,7 +117,7 @@ def descriptors(pid: int) -> list[str]:
 
 
 class Agent:
-    """A small agent in a process of its own (tests/support/supervisor_agent.py), driven line by line.
+    """A small agent in a process of its own (tests/support/processes/supervisor_agent.py), driven line by line.
 
     A context manager: at its end every process that carries the token is killed by pid.
     """
@@ -128,7 +128,13 @@ class Agent:
         self.heard: list[list[Any]] = []
         self._buffer = b""
         self._process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", "tests.support.supervisor_agent", f"{setup}\nSETTLES = {settles}"],
+            [
+                *prefix,
+                sys.executable,
+                "-m",
+                "tests.support.processes.supervisor_agent",
+                f"{setup}\nSETTLES = {settles}",
+            ],
             cwd=REPOSITORY,
             env={**os.environ, **(env or {}), TOKEN_VARIABLE: self.token},
             stdin=subprocess.PIPE,

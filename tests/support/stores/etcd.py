@@ -23,8 +23,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from tests.support.certificates import Certificates
-from tests.support.processes import freeze
+from tests.support.processes.tree import freeze
+from tests.support.stores.certificates import Certificates
 from tests.support.waiting import wait_until
 
 Version = Literal["3.4", "3.5"]

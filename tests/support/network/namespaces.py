@@ -26,7 +26,7 @@ from ipaddress import IPv4Address
 from types import TracebackType
 from typing import Literal, NamedTuple
 
-from tests.support.processes import is_alive
+from tests.support.processes.tree import is_alive
 from tests.support.waiting import wait_until
 
 _PREFIX = "meshrun-test"

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
-from tests.support.etcd import EtcdCluster, EtcdServer, ctl
+from tests.support.stores.etcd import EtcdCluster, EtcdServer, ctl
 
 IMAGE_BYTES = 160 << 20  # a file with holes; two logs of 64 MB are laid out in advance
 ELECTIONS = ("--heartbeat-interval", "100", "--election-timeout", "1000")  # etcd's own: a busy machine upsets nobody

@@ -1,8 +1,8 @@
 """An agent reduced to its supervisor: reads [verb, ...] lines on stdin, writes each report as a JSON line to stdout.
 
-`python -m tests.support.supervisor_agent [SETUP]`; SETUP is run before the fork, and may set three names: `KEEP`, the
-descriptors to keep, `CLEARS`, whether a lost supervisor is cleared away at once, as the agent of a job does, and
-`SETTLES`, whether there will be a supervisor.
+`python -m tests.support.processes.supervisor_agent [SETUP]`; SETUP is run before the fork, and may set three names:
+`KEEP`, the descriptors to keep, `CLEARS`, whether a lost supervisor is cleared away at once, as the agent of a job
+does, and `SETTLES`, whether there will be a supervisor.
 """
 
 from __future__ import annotations

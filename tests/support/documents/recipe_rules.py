@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from launcher import credentials
 from launcher.locality.node_object import NODE_NAMES
-from tests.support.recipes import Document, Pod
+from tests.support.documents.recipes import Document, Pod
 
 MARGIN_S = 15.0  # from the end of the agent's own grace to Kubernetes' SIGKILL
 ATTEMPTS = 10  # of the whole job, at least, before Kubernetes gives up

@@ -1,6 +1,6 @@
 """A fork server that imports nothing and can be held at every step of its talk with the supervisor.
 
-`python -I -S stand_in_fork_server.py FOLDER`. It waits at a step as long as FOLDER has a file of that name, and makes a
+`python -I -S fake_fork_server.py FOLDER`. It waits at a step as long as FOLDER has a file of that name, and makes a
 file at-NAME when it comes there: "import", "order" (it has orders), "go-between", "newborn" (not yet adopted), "unborn"
 (adopted, and has not said so), "parked", "released" (has its spec). A file "refuse" has it refuse; "fail" has every
 fork fail; "stray" has newborns end unborn, "lie" has them name somebody else. A worker runs the words after "exec" in

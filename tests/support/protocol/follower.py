@@ -1,4 +1,4 @@
-"""A member on the bench that follows: it is one of a round that L leads, with S as another member.
+"""A member under test that follows: it is one of a round that L leads, with S as another member.
 
 What L does is put into the store by hand; what the member sees of L over presence is told as events.
 """
@@ -12,7 +12,7 @@ from rendezvous import records
 from rendezvous.events import PeerDown, PeerGone, PeerUp, Start, StoreRequest, Txn
 from rendezvous.records import Assignment, LeaderRecord, Member, Seal, Spares, Spec
 from rendezvous.stores.memory.store import MemoryStore
-from tests.support.member_bench import Bench
+from tests.support.protocol.member_harness import Bench
 
 JOB = records.make_job_keys("p", "r", "job")
 L_IS = "10.0.0.9:7000"

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from tests.support.processes import REPOSITORY, TOKEN_VARIABLE, children, family, is_alive, kill_family
+from tests.support.processes.tree import REPOSITORY, TOKEN_VARIABLE, children, family, is_alive, kill_family
 from tests.support.waiting import wait_until
 
 PRELUDE = """

@@ -1,6 +1,6 @@
 """A stranger at the port of a served store: HTTP/2 by hand, so that it may do what no client would.
 
-    python -m tests.support.stranger MODE HOST PORT SECONDS
+    python -m tests.support.stores.hostile_client MODE HOST PORT SECONDS
 
 Begun by root it goes on as the user nobody. Ends by itself after SECONDS; the last line it writes is what it has sent.
 Modes: `guess` calls Authenticate with wrong passwords, `reset` opens calls and takes them back at once (rapid

@@ -1,4 +1,4 @@
-"""An agent whose supervisor has a fork server that can be held at every step (stand_in_fork_server.py)."""
+"""An agent whose supervisor has a fork server that can be held at every step (fake_fork_server.py)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.support.processes import REPOSITORY, Agent, children, family
+from tests.support.processes.tree import REPOSITORY, Agent, children, family
 from tests.support.waiting import wait_until
 
-STAND_IN = [sys.executable, "-I", "-S", str(REPOSITORY / "tests/support/stand_in_fork_server.py")]
+STAND_IN = [sys.executable, "-I", "-S", str(REPOSITORY / "tests/support/processes/fake_fork_server.py")]
 SLEEP = ["sleep", "1000"]
 
 

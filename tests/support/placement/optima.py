@@ -1,7 +1,7 @@
 """`make optima`: the stored optima of small instances, proven again from nothing, or a new set of them.
 
-    python -m tests.support.optima               prove every stored optimum; exit 1 on any difference
-    python -m tests.support.optima --make 320    make instances until so many are proven, and store them
+    python -m tests.support.placement.optima               prove every stored optimum; exit 1 on any difference
+    python -m tests.support.placement.optima --make 320    make instances until so many are proven, and store them
 
 A proof has two halves. The stored layout is valid and costs what is said, which is counted; and no layout costs less,
 for which `exact` looks everywhere. The solver's effort is limited in its own steps and not in seconds, so that the same
@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 
 from launcher.placement.problem import find_fault
-from tests.support.instances import Instance, instance, make
+from tests.support.placement.instances import Instance, instance, make
 
-STORED = Path(__file__).parents[1] / "unit" / "optima.jsonl"
+STORED = Path(__file__).parents[2] / "unit" / "optima.jsonl"
 
 
 def stored() -> list[Instance]:
@@ -50,7 +50,7 @@ def missed(instances: Sequence[Instance]) -> list[str]:
 
 def prove() -> Iterator[str]:
     """A sentence for every stored optimum that is none."""
-    from tests.support.exact import cheaper
+    from tests.support.placement.exact import cheaper
 
     for one in stored():
         start = time.process_time()
@@ -75,7 +75,7 @@ def prove() -> Iterator[str]:
 def store(count: int) -> None:
     """Instances 0, 1, 2, ... until `count` are proven, with their optima."""
     from launcher.placement.search import search
-    from tests.support.exact import cheaper
+    from tests.support.placement.exact import cheaper
 
     lines: list[str] = []
     unproven: list[str] = []
@@ -100,7 +100,7 @@ def store(count: int) -> None:
         done = Instance(**{**vars(one), "optimum": problem.compute_cost(layout), "layout": tuple(layout.tolist())})
         lines.append(done.line())
         about = (
-            f"instances 0 to {number} of tests/support/instances.py: {len(lines)} with proven optima, and "
+            f"instances 0 to {number} of tests/support/placement/instances.py: {len(lines)} with proven optima, and "
             f"{len(unproven)} left out as their proofs take longer: {', '.join(unproven) or 'none'}"
         )
         STORED.write_text("\n".join([json.dumps({"about": about}), *lines]) + "\n")

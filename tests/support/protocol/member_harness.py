@@ -1,4 +1,4 @@
-"""One protocol, a store and a clock: a bench on which a member of the agreement is stepped by hand.
+"""One protocol, a store and a clock: a harness in which a member of the agreement is stepped by hand.
 
 Nothing is answered until the test says so: `settle` answers everything, and single events can be stepped in before.
 """

@@ -1,9 +1,8 @@
 """A supervisor reduced to what a fork server sees of it: reads [verb, ...] lines on stdin, answers each with a JSON
 line.
 
-`python -m tests.support.small_supervisor`, as a process of its own, since whoever adopts orphans adopts all of them.
-The
-class at the end is what tests use.
+`python -m tests.support.processes.small_supervisor`, as a process of its own, since it adopts all orphans.
+The class at the end is what tests use.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from launcher.forkserver import fork_server
 from launcher.supervisor import WorkerSpec, kernel
 from launcher.supervisor.channel import Channel
 from launcher.supervisor.words import encode_worker_spec
-from tests.support.processes import REPOSITORY, TOKEN_VARIABLE, kill_family
+from tests.support.processes.tree import REPOSITORY, TOKEN_VARIABLE, kill_family
 
 LIMIT_S = 60.0
 BEGINNINGS = {"script": [], "module": ["-m"], "code": ["-c"]}

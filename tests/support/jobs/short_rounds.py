@@ -1,4 +1,4 @@
-"""The command without pauses after short rounds: `python -m tests.support.short_rounds [options] SCRIPT ...`.
+"""The command without pauses after short rounds: `python -m tests.support.jobs.short_rounds [options] SCRIPT ...`.
 
 Ten short rounds in a row would end a job, and before that each pause is twice the last, so hundreds of restarts
 can only be watched with both out of the way. AGENT in the workers' environment is the agent's pid.

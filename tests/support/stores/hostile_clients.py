@@ -7,13 +7,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from tests.support.processes import REPOSITORY
+from tests.support.processes.tree import REPOSITORY
 
 
 @contextmanager
 def strangers(modes: Sequence[str], port: int, seconds: float, host: str = "127.0.0.1") -> Iterator[None]:
     """Let one attack in each of these ways for so long; waits for their end. Each has said something."""
-    command = [sys.executable, "-m", "tests.support.stranger"]
+    command = [sys.executable, "-m", "tests.support.stores.hostile_client"]
     processes = [
         subprocess.Popen(
             [*command, mode, host, str(port), str(seconds)], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True

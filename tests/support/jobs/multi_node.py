@@ -1,7 +1,7 @@
 """Jobs on several hosts: one agent per host, workers that write down when they lived, and ways to lose a host.
 
-Hosts are loopback addresses or network namespaces (`tests.support.network`). All of them are on one machine, so
-CLOCK_MONOTONIC is one clock, and what two hosts wrote down can be compared: a worker beats every few milliseconds,
+Hosts are loopback addresses or network namespaces (`tests.support.network.namespaces`). All of them are on one machine,
+so CLOCK_MONOTONIC is one clock, and what two hosts wrote down can be compared: a worker beats every few milliseconds,
 and the times of its first and last beat are its life. Where two rounds must not overlap, no life of the later one
 may begin before the last of the earlier one has ended.
 """
@@ -21,14 +21,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
-from tests.support.etcd import EtcdServer, Version
-from tests.support.jobs import Job
-from tests.support.network import Host, Network
-from tests.support.processes import family, freeze, is_alive
+from tests.support.jobs.single_node import Job
+from tests.support.network.namespaces import Host, Network
+from tests.support.processes.tree import family, freeze, is_alive
+from tests.support.stores.etcd import EtcdServer, Version
 from tests.support.waiting import wait_until
 
-# What a script gets before its first line, after the prelude of tests.support.jobs. Each host has its own directory,
-# the parent of which all hosts share.
+# What a script gets before its first line, after the prelude of tests.support.jobs.single_node. Each host has its own
+# directory, the parent of which all hosts share.
 BEATS = """
 BEGUN = time.monotonic_ns()
 LIFE = os.open(f"life-{RANK}-{ROUND}-{os.getpid()}", os.O_CREAT | os.O_WRONLY, 0o644)

@@ -17,7 +17,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 COMMANDS = ("console", "bash")
 LANGUAGES = (*COMMANDS, "python", "text", "yaml", "dockerfile")
 ETCD, SERVED = "127.0.0.1:2379", "127.0.0.1:29400"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import TOKEN_VARIABLE, kill_family
+from tests.support.processes.tree import TOKEN_VARIABLE, kill_family
 
 PROGRAM = shutil.which("chromium")
 LIMIT_S = 90.0

@@ -1,0 +1,1 @@
+"""The project's pages and recipes as tests read them, and a browser that shows pictures."""

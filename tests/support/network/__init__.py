@@ -1,0 +1,1 @@
+"""Networks for tests: hosts in namespaces, a proxy that can be cut, and the metadata servers of clouds."""
