@@ -1,23 +1,12 @@
-# Everything a person does with this repository. `make` alone lists the targets.
+# Everything a person does with this repository. `make` lists the targets; `make slow` and `make bench` list what takes
+# minutes to hours.
 #
 # Needed: Linux, Python >= 3.10 with venv, make. Packages come through pip as it is set up on this machine
 # (pip.conf, PIP_INDEX_URL, PIP_EXTRA_INDEX_URL and so on). The default build of torch for Linux carries CUDA,
 # about 3 GB; where the CPU build lies in an index of its own, name that: make test PIP_EXTRA_INDEX_URL=...
 
 PYTHON ?= python3
-PAIRS ?= 10
-# What `make soak` simulates, in how many processes, and for how long it runs real agents after that.
-SEEDS ?= 0:20000
-SOAK_PROCESSES ?= 2
-SOAK_SECONDS ?= 600
-SOAK ?= .venv/bin/python -m tests.support.soak --seconds $(SOAK_SECONDS) --agents 8
-# What `make slow` does: explore, traces or versions.
-WHAT ?= explore
-# The version whose agents `make slow WHAT=versions` has meet those of today.
-OLD_VERSION ?= 38525e974b9ed3122daf435edc6ebbc5cbbd7a53
-# CPU seconds that `make best` spends on one cluster of more than 270 nodes; smaller ones get less.
-SEARCH_SECONDS ?= 20
-
+PIP := -m pip install --quiet --constraint constraints.txt
 # Compiled modules are part of what is measured, on either side.
 BENCH := env -u PYTHONDONTWRITEBYTECODE .venv/bin/python
 
@@ -29,19 +18,19 @@ LONGER := tests/protocol/test_simulation.py tests/protocol/test_checker.py tests
 PROCESS_TESTS := $(wildcard tests/cli tests/processes)
 # Whole jobs, on one machine and on several.
 JOB_TESTS := $(wildcard tests/network tests/end_to_end)
-# Each behaviour by torchrun and by meshrun, for minutes: `make compat`.
+# Each behaviour by torchrun and by meshrun: `make slow WHAT=compat`.
 COMPAT_TESTS := $(wildcard tests/compat)
-# Libraries that are started by a launcher, in an environment of their own: `make clients`.
+# Libraries that a launcher starts, in an environment of their own: `make slow WHAT=clients`.
 CLIENTS_TESTS := $(wildcard tests/clients)
 # Agents of this version and of an older one: `make slow WHAT=versions`.
 VERSIONS_TESTS := $(wildcard tests/versions)
 
 SOURCES := $(shell find launcher rendezvous -name '*.py')
 
-.PHONY: help demo test unit lint docs compat clients soak slow report bench nodes placement best optima browser servers faults mutants stores attacks clean
-
-help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+.PHONY: help demo test unit lint docs clean slow bench
+help:
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-5s %s\n", $$1, $$2 }' Makefile
+	@echo "make slow and make bench list the long tests and the benchmarks"
 
 demo: .demo-venv/installed ## train on two workers of this machine, in an environment of its own
 	.demo-venv/bin/meshrun --standalone --nproc-per-node 2 examples/ddp_digits.py
@@ -80,106 +69,108 @@ docs: .venv/installed ## build the documentation into site/; a warning is an err
 	.venv/bin/meshctl plan dgx:4x8x8 --mesh 'pp=4,dp=*,tp=8' --lose h3 --svg docs/images/placement.svg >/dev/null
 	.venv/bin/mkdocs build --strict
 
-# Eight minutes on a quiet machine, nearly all of them torchrun's.
-compat: .venv/installed servers ## what torchrun does and what meshrun does, side by side, on more than a hundred command lines
-	.venv/bin/pytest $(COMPAT_TESTS)
+clean: ## remove what these targets made
+	rm -rf .venv .demo-venv .clients-venv .witness build site meshrun.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# `make slow WHAT=soak` makes the target slow-soak. Without WHAT, or with one that does not exist, the choices are listed.
+SLOW := $(shell sed -n 's/^\(slow-[a-z]*\):.*/\1/p' Makefile)
+BENCHES := $(shell sed -n 's/^\(bench-[a-z]*\):.*/\1/p' Makefile)
+LIST = awk -F ':.*\#\# ' '/^$@-[a-z]+:.*\#\# / { sub("-", " WHAT=", $$1); printf "make %-20s %s\n", $$1, $$2 }' Makefile
+.PHONY: $(SLOW) $(BENCHES)
+
+slow: $(filter $(addprefix slow-,$(WHAT)),$(SLOW))
+	@$(if $^,:,$(LIST); exit 2)
+bench: $(filter $(addprefix bench-,$(WHAT)),$(BENCHES))
+	@$(if $^,:,$(LIST); exit 2)
+
+ATTACK_SECONDS ?= 30
+slow-attacks: .venv/installed servers ## attack a job and its store as another user, ATTACK_SECONDS in each way
+	ATTACK_S=$(ATTACK_SECONDS) .venv/bin/pytest tests/store/test_served_strangers.py tests/end_to_end/test_strangers.py tests/end_to_end/test_attacks.py
 
 # Ten minutes, and more the first time: DeepSpeed compiles.
-clients: .clients-venv/installed servers ## real libraries under meshrun on CPUs: torch, JAX, accelerate, transformers, DeepSpeed
+slow-clients: .clients-venv/installed servers ## real libraries under meshrun on CPUs: torch, JAX, accelerate, transformers, DeepSpeed
 	.clients-venv/bin/pytest $(CLIENTS_TESTS) -rs --durations=0 --durations-min=1
 
-soak: .venv/installed servers ## simulate the protocol under the faults of 20,000 seeds, then run 8 real agents for ten minutes
-	.venv/bin/python -m rendezvous.testing --seeds $(SEEDS) --processes $(SOAK_PROCESSES)
-	$(SOAK)
+# Eight minutes on a quiet machine, nearly all of them torchrun's.
+slow-compat: .venv/installed servers ## more than a hundred command lines by torchrun and by meshrun, compared
+	.venv/bin/pytest $(COMPAT_TESTS)
 
-slow: .venv/installed servers ## the long form of a test: WHAT=explore, traces or versions
-	@case "$(WHAT)" in \
-	explore) .venv/bin/python -m rendezvous.testing.explore ;; \
-	traces) FREEZE_SEEDS=2000 .venv/bin/pytest tests/protocol/test_frozen_traces.py ;; \
-	versions) rm -rf build/old && mkdir -p build/old && git archive $(OLD_VERSION) launcher rendezvous | tar x -C build/old && \
-		OLD_VERSION=$$PWD/build/old .venv/bin/pytest $(VERSIONS_TESTS) ;; \
-	*) echo "make slow: WHAT must be explore, traces or versions, not $(WHAT)" >&2; exit 2 ;; esac
+slow-explore: .venv/installed ## every schedule of small clusters, ten minutes on two cores
+	.venv/bin/python -m rendezvous.testing.explore
+
+# A third of the faults hits the leader's node. An hour and a half for 20 of each.
+FAULTS ?= 20
+slow-faults: .venv/installed servers ## kill, cut off and freeze nodes and the store, FAULTS times each
+	FAULT_REPEATS=$(FAULTS) .venv/bin/pytest tests/network
+
+# An hour and a half on two quiet cores. MUTANTS='--seeds 100 --layers simulation outage' asks less.
+MUTANTS ?= --seeds 2000
+slow-mutants: .venv/installed ## plant faults in the agreement one at a time, and tell which tests notice
+	nice .venv/bin/python -m tests.support.mutants $(MUTANTS)
+
+# Two minutes. The solver, and pandas behind it, is for this target alone.
+slow-optima: .venv/installed ## prove the stored optima of small instances again
+	.venv/bin/python $(PIP) --config-settings editable_mode=compat --editable '.[optima]'
+	nice .venv/bin/python -m tests.support.optima
+
+SEEDS ?= 0:20000
+SOAK_PROCESSES ?= 2
+SOAK_SECONDS ?= 600
+slow-soak: .venv/installed servers ## simulate the protocol with SEEDS, then run 8 real agents for SOAK_SECONDS
+	.venv/bin/python -m rendezvous.testing --seeds $(SEEDS) --processes $(SOAK_PROCESSES)
+	.venv/bin/python -m tests.support.soak --seconds $(SOAK_SECONDS) --agents 8
+
+STORE_EXAMPLES ?= 600
+slow-stores: .venv/installed servers ## compare every kind of store with the model in STORE_EXAMPLES runs of random steps
+	STORE_EXAMPLES=$(STORE_EXAMPLES) .venv/bin/pytest tests/store/test_against_model.py
+
+slow-traces: .venv/installed ## replay all 2,000 frozen traces of the simulation
+	FREEZE_SEEDS=2000 .venv/bin/pytest tests/protocol/test_frozen_traces.py
+
+# The version whose agents meet those of today.
+OLD_VERSION ?= 38525e974b9ed3122daf435edc6ebbc5cbbd7a53
+slow-versions: .venv/installed servers ## agents of this version and of OLD_VERSION in one job
+	rm -rf build/old && mkdir -p build/old && git archive $(OLD_VERSION) launcher rendezvous | tar x -C build/old
+	OLD_VERSION=$$PWD/build/old .venv/bin/pytest $(VERSIONS_TESTS)
 
 # REPORT=--from-records makes the page anew from the records that are there, REPORT='--only startup,warm' measures these.
 BUDGET ?= 20m
 REPORT ?=
-report: .venv/installed servers ## all benchmarks beside torchrun, in BUDGET; tables and pictures of docs/performance.md
+bench-report: .venv/installed servers ## all benchmarks beside torchrun, in BUDGET; tables and pictures of docs/performance.md
 	$(BENCH) -m benchmarks.report --budget $(BUDGET) $(REPORT)
 
-# Longer than in the report. What is appended to the records is on the page after `make report REPORT=--from-records`.
-bench: .venv/installed servers ## one node: meshrun and torchrun in turns, PAIRS times; records in benchmarks/records
+# Longer than in the report. What is appended to the records is on the page after the next REPORT=--from-records.
+PAIRS ?= 10
+bench-node: .venv/installed servers ## one node: meshrun and torchrun in turns, PAIRS times
 	$(BENCH) -m benchmarks.startup --check
 	for name in startup memory restart warm output; do \
 		$(BENCH) -m benchmarks.$$name --pairs $(PAIRS) --json benchmarks/records/$$name.jsonl || exit 1; done
 
 # Half an hour: eight agents share the cores of one machine, and torchrun's need long to start.
-nodes: .venv/installed servers ## several agents and a real etcd: first rounds, lost nodes, and growth to thousands
+bench-cluster: .venv/installed servers ## several agents and a real etcd: first rounds, lost nodes, and growth to thousands
 	for name in rendezvous failover scale; do \
 		$(BENCH) -m benchmarks.$$name --json benchmarks/records/$$name.jsonl || exit 1; done
 
-placement: .venv/installed ## quality, time and memory of the planner
+bench-placement: .venv/installed ## quality, time and memory of the planner
 	$(BENCH) -m benchmarks.placement --json benchmarks/records/placement.jsonl
 
-best: .venv/installed ## search long for layouts better than those the planner is measured against
-	.venv/bin/python -m pip install --quiet --constraint constraints.txt numba
+# CPU seconds for one cluster of more than 270 nodes; smaller ones get less.
+SEARCH_SECONDS ?= 20
+bench-search: .venv/installed ## search long for layouts better than those the planner is measured against
+	.venv/bin/python $(PIP) numba
 	nice .venv/bin/python -m benchmarks.long_search --seconds $(SEARCH_SECONDS)
 
-# Two minutes. The solver, and pandas behind it, is for this target alone.
-optima: .venv/installed ## prove the stored optima of small instances again
-	.venv/bin/python -m pip install --quiet --constraint constraints.txt --config-settings editable_mode=compat --editable '.[optima]'
-	nice .venv/bin/python -m tests.support.placement.optima
-
-# The tests of pictures need a browser; without one, and without the means to install it, they are skipped and say so.
-browser: ## install Debian's chromium where there is none and this user may
-	@command -v chromium >/dev/null || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null; \
-	else echo "no chromium here: the tests of pictures are skipped"; fi
-
-# Real etcd servers, and namespaces for tests of networks. Debian would also run etcd as a service of this machine, on
-# the port that everybody's etcd has: not for the sake of tests.
-SERVERS := etcd:etcd-server etcdctl:etcd-client ip:iproute2 openssl:openssl
-servers: ## install etcd, etcdctl, ip and openssl from Debian where they are missing and this user may
-	@packages=""; for pair in $(SERVERS); do \
-		PATH="/usr/bin:/usr/sbin:/sbin:/bin" command -v "$${pair%%:*}" >/dev/null || packages="$$packages $${pair##*:}"; done; \
-	if [ -z "$$packages" ]; then exit 0; fi; \
-	if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
-		echo "the tests need what these packages of Debian hold:$$packages" >&2; exit 1; fi; \
-	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$packages >/dev/null; \
-	case "$$packages" in *etcd-server*) \
-		systemctl disable --now etcd >/dev/null 2>&1 || { service etcd stop; update-rc.d etcd disable; } >/dev/null 2>&1 || true;; \
-	esac
-
-# An hour and a half on two quiet cores. MUTANTS='--seeds 100 --layers simulation outage' asks less.
-MUTANTS ?= --seeds 2000
-mutants: .venv/installed ## plant faults in the agreement one at a time, and tell which tests notice
-	nice .venv/bin/python -m tests.support.mutants $(MUTANTS)
-
-# A third of the faults hits the leader's node. An hour and a half for 20 of each.
-FAULTS ?= 20
-ATTACK_SECONDS ?= 30
-faults: .venv/installed servers ## kill, cut off and freeze nodes and the store, FAULTS times each
-	FAULT_REPEATS=$(FAULTS) .venv/bin/pytest tests/network
-
-attacks: .venv/installed servers ## attack a job and its store from another user, ATTACK_SECONDS in each way
-	ATTACK_S=$(ATTACK_SECONDS) .venv/bin/pytest tests/store/test_served_strangers.py tests/end_to_end/test_strangers.py tests/end_to_end/test_attacks.py
-
-clean: ## remove what these targets made
-	rm -rf .venv .demo-venv .clients-venv .witness build site meshrun.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+.PHONY: servers browser
+servers browser:
+	@sh tests/support/install_packages.sh $@
 
 # compat: a plain entry on the path; the default hook would cost every Python of this environment 11 ms to start.
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	.venv/bin/python -m pip install --quiet --constraint constraints.txt \
-		--config-settings editable_mode=compat --editable '.[dev,docs,examples,report]'
+	.venv/bin/python $(PIP) --config-settings editable_mode=compat --editable '.[dev,docs,examples,report]'
 	touch $@
 
-STORE_EXAMPLES ?= 600
-stores: .venv/installed servers ## hold every kind of store against the model with STORE_EXAMPLES runs of random steps
-	STORE_EXAMPLES=$(STORE_EXAMPLES) .venv/bin/pytest tests/store/test_against_model.py
-
-# A client of etcd that is not ours, to look over its shoulder. Its protobuf is too old for any other environment.
-.PHONY: witness
-witness: .witness/installed
+# An etcd client that is not ours, to check it from outside. Its protobuf is too old for any other environment.
 .witness/installed:
 	$(PYTHON) -m venv .witness
 	.witness/bin/python -m pip install --quiet 'etcd3==0.12.0' 'protobuf>=3.20,<3.21' 'grpcio>=1.60,<2'
@@ -189,9 +180,8 @@ witness: .witness/installed
 # tests, or not at all.
 .clients-venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .clients-venv
-	.clients-venv/bin/python -m pip install --quiet --constraint constraints.txt \
-		--config-settings editable_mode=compat --editable '.[etcd,examples,clients]' pytest psutil setuptools
-	DS_BUILD_OPS=0 .clients-venv/bin/python -m pip install --quiet --constraint constraints.txt --no-build-isolation deepspeed || \
+	.clients-venv/bin/python $(PIP) --config-settings editable_mode=compat --editable '.[etcd,examples,clients]' pytest psutil setuptools
+	DS_BUILD_OPS=0 .clients-venv/bin/python $(PIP) --no-build-isolation deepspeed || \
 		echo "deepspeed cannot be installed here: its tests are skipped"
 	touch $@
 
@@ -199,5 +189,5 @@ witness: .witness/installed
 .demo-venv/installed: pyproject.toml constraints.txt $(SOURCES)
 	$(PYTHON) -m venv .demo-venv
 	rm -rf build
-	.demo-venv/bin/python -m pip install --quiet --constraint constraints.txt '.[examples]'
+	.demo-venv/bin/python $(PIP) '.[examples]'
 	touch $@

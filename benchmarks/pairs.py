@@ -113,7 +113,7 @@ def arguments(description: str, pairs: int, quick: int | None = None) -> argpars
         "--pairs", type=int, action=HowOften, default=pairs, help="pairs of jobs (default: %(default)s)"
     )
     parser.add_argument(
-        "--quick", action=HowOften, nargs=0, const=few, default=False, help=f"as `make report` does it: {few} pairs"
+        "--quick", action=HowOften, nargs=0, const=few, default=False, help=f"as `make bench WHAT=report`: {few} pairs"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="append machine, samples and summary as JSON lines")
     parser.add_argument("--only", choices=sorted(COMMANDS), help="run one side, without ratios (to try a benchmark)")

@@ -43,16 +43,16 @@ def made() -> tuple[str, dict[str, str]]:
 
 
 def test_the_page_is_what_its_records_say(made: tuple[str, dict[str, str]]) -> None:
-    assert page.PAGE.read_text() == made[0], "make report REPORT=--from-records writes it anew"
+    assert page.PAGE.read_text() == made[0], "make bench WHAT=report REPORT=--from-records writes it anew"
 
 
 def test_the_pictures_are_what_the_records_say(made: tuple[str, dict[str, str]]) -> None:
     there = {path.name for path in page.IMAGES.glob("p*.svg")} - {"placement.svg"}
-    assert there == made[1].keys(), "make report REPORT=--from-records draws them"
+    assert there == made[1].keys(), "make bench WHAT=report REPORT=--from-records draws them"
     if version("matplotlib") != pinned():
         pytest.skip(f"another matplotlib than {pinned()} may draw them otherwise")
     for name, svg in made[1].items():
-        assert (page.IMAGES / name).read_text() == svg, f"{name}: make report REPORT=--from-records draws it anew"
+        assert (page.IMAGES / name).read_text() == svg, f"{name}: make bench WHAT=report REPORT=--from-records"
 
 
 def test_every_picture_is_told_in_words_and_names_its_axes(made: tuple[str, dict[str, str]]) -> None:

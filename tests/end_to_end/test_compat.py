@@ -1,4 +1,4 @@
-"""A few of the command lines that `make compat` compares with torchrun, by meshrun alone: torchrun takes minutes.
+"""A few of the command lines of `make slow WHAT=compat`, by meshrun alone: torchrun takes minutes.
 
 What is expected is what torchrun was seen to do, or the row of the list of differences; see tests/compat.
 """

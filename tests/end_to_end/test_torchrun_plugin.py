@@ -1,4 +1,4 @@
-"""Stock torchrun with our rendezvous, once; `make compat` has the rest (tests/compat/test_plugin.py)."""
+"""Stock torchrun with our rendezvous, once; `make slow WHAT=compat` has the rest (tests/compat/test_plugin.py)."""
 
 from __future__ import annotations
 

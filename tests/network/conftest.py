@@ -1,4 +1,4 @@
-"""Hosts in network namespaces with an etcd among them, once for each test; repeated for `make faults`."""
+"""Hosts in network namespaces with an etcd among them, once for each test; repeated for `make slow WHAT=faults`."""
 
 from __future__ import annotations
 

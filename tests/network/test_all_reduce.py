@@ -17,7 +17,7 @@ from tests.support.network.namespaces import Host, Network
 
 Make = Callable[..., Cluster]
 REPEATS = int(os.environ.get("FAULT_REPEATS", "1"))
-# Once each they take half a minute; of these, test_training has a kill in `make test`, and `make faults` has all.
+# Once each they take half a minute: test_training has one kill in `make test`, `make slow WHAT=faults` has all of them.
 FAULTS = ["cut", "drain"] if REPEATS == 1 else ["kill", "cut", "drain"]
 REDUCING = """
 import threading

@@ -13,7 +13,7 @@ from tests.support.waiting import wait_until
 
 Make = Callable[..., Cluster]
 LEASE_TTL_S = 4.0
-only_in_make_faults = pytest.mark.skipif("FAULT_REPEATS" not in os.environ, reason="make faults has it: it takes long")
+only_in_make_faults = pytest.mark.skipif("FAULT_REPEATS" not in os.environ, reason="takes long: make slow WHAT=faults")
 
 
 def running(cluster: Make, hosts: list[Host], *options: str) -> Cluster:

@@ -207,7 +207,7 @@ class Pair:
 
 
 ROOTS = itertools.count()
-EXAMPLES = int(os.environ.get("STORE_EXAMPLES", "30"))  # of some forty steps each; `make stores` asks for more
+EXAMPLES = int(os.environ.get("STORE_EXAMPLES", "30"))  # of some forty steps each; make slow WHAT=stores: more
 
 
 @settings(

@@ -1,6 +1,6 @@
 """A served store under attack by who does not know its token: members stay in, memory is bounded, stderr is quiet.
 
-`make attacks` makes each attack half a minute long.
+`make slow WHAT=attacks` makes each attack half a minute long.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The page for those who come from torchrun leaves nothing out, and every command line on it is understood.
 
-What it says of differences is held against both launchers by `make compat`.
+What it says of differences is held against both launchers by `make slow WHAT=compat`.
 """
 
 from __future__ import annotations

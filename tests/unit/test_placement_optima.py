@@ -1,4 +1,4 @@
-"""The search against optima that an exact solver has proven; `make optima` proves them again."""
+"""The search against optima that an exact solver has proven; `make slow WHAT=optima` proves them again."""
 
 from __future__ import annotations
 

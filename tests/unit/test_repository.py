@@ -104,14 +104,18 @@ def test_every_module_has_its_place_in_the_table_of_rooms() -> None:
 
 
 def test_a_target_of_make_that_a_page_names_exists() -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
     for page in pages():
         text = page.read_text()
-        named = set(re.findall(r"`make ([a-z]+)", text))
-        named |= {
-            word for block in blocks(page) for word in re.findall(r"^\$? ?make ([a-z]+)", block.text, re.MULTILINE)
-        }
-        assert named <= targets, name(page)
+        commands = re.findall(r"`make ([a-z]+)(?: WHAT=(\w+))?", text)
+        for block in blocks(page):
+            commands += re.findall(r"^\$? ?make ([a-z]+)(?: WHAT=(\w+))?", block.text, re.MULTILINE)
+        assert {f"{target}-{what}" if what else target for target, what in commands} <= targets, name(page)
+
+
+def test_make_shows_six_targets() -> None:
+    shown = re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    assert shown == ["demo", "test", "unit", "lint", "docs", "clean"]
 
 
 def test_make_runs_the_tests_of_every_directory() -> None:

@@ -18,7 +18,7 @@ from tests.support.processes.tree import TOKEN_VARIABLE, kill_family
 PROGRAM = shutil.which("chromium")
 LIMIT_S = 90.0
 
-needs_browser = pytest.mark.skipif(PROGRAM is None, reason="no chromium is installed: `make browser` installs it")
+needs_browser = pytest.mark.skipif(PROGRAM is None, reason="needs chromium: tests/support/install_packages.sh browser")
 
 
 def dom(page: Path, folder: Path) -> str:

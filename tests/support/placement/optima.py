@@ -1,4 +1,4 @@
-"""`make optima`: the stored optima of small instances, proven again from nothing, or a new set of them.
+"""`make slow WHAT=optima`: the stored optima of small instances, proven again from nothing, or a new set of them.
 
     python -m tests.support.placement.optima               prove every stored optimum; exit 1 on any difference
     python -m tests.support.placement.optima --make 320    make instances until so many are proven, and store them

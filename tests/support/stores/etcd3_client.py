@@ -28,7 +28,7 @@ class Witness:
     """A process with an etcd3 client. `ask` waits for the answer; what goes wrong there is raised here."""
 
     def __init__(self, endpoint: str, *, user: str = "", password: str = "") -> None:
-        assert INSTALLED.exists(), "make witness installs it"
+        assert INSTALLED.exists(), "make .witness/installed installs it"
         self.process = subprocess.Popen(
             [INSTALLED, "-I", __file__, endpoint, user],
             stdin=subprocess.PIPE,
