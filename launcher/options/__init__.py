@@ -1,8 +1,7 @@
 """Taking a command line apart, and finding where an option's value comes from.
 
 The words of a command line are read by the table of options and not by click: importing click alone takes as long as
-everything else before the first worker (docs/internals/decisions/table-parsing.md). What a value means is not
-decided here but in `config`.
+everything else before the first worker. What a value means is not decided here but in `config`.
 """
 
 from __future__ import annotations
@@ -59,6 +58,7 @@ class ParsedArgs(NamedTuple):
     topic: str = ""
 
 
+# docs/internals/decisions/0001-option-table-instead-of-click.md
 def parse(argv: Sequence[str]) -> ParsedArgs:
     """Take a command line apart, by argparse's rules. Raises UsageError for what no option can mean.
 
