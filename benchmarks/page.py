@@ -81,6 +81,7 @@ BLOCKS: dict[str, Callable[[History, dict[str, str]], str]] = {
 }
 
 
+# docs/internals/decisions/0036-generated-parts-of-the-performance-page.md
 def made(text: str, history: History) -> tuple[str, dict[str, str]]:
     """The page with its parts made anew, and the pictures by file name. Raises PageError for marks that are amiss."""
     files: dict[str, str] = {}

@@ -73,6 +73,7 @@ class SharedPage:
         return [int.from_bytes(lines[start : start + NUMBER_SIZE], sys.byteorder) for start in starts]
 
 
+# docs/internals/decisions/0023-shared-page-for-stop-and-heartbeat.md
 def make() -> SharedPage | None:
     """A board for the processes that are forked from here on; None where the kernel gives none."""
     try:

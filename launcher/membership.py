@@ -43,6 +43,7 @@ def make_settings(config: Config, *, handles_sigterm: bool = True) -> Settings:
     `heeds_stop`: a SIGTERM ends workers. Where it does not, as under JAX, nobody waits for that when a round has
     failed; a stop that leaves time to save is another matter.
     """
+    # docs/internals/decisions/agreement.md#0004-endless-lease-in-a-private-store
     no_lease = math.inf if config.network is None else Settings.lease_ttl_s
     try:
         return Settings(

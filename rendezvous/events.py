@@ -16,6 +16,7 @@ from rendezvous.values import NamedTuple
 # --- Requests to the store, inside the action StoreRequest ---
 
 
+# docs/internals/decisions/0005-dataclasses-and-named-tuples.md
 class Grant(NamedTuple):
     ttl_s: float
     id: int  # a lease of this id that is there already counts as granted

@@ -39,6 +39,7 @@ else:
         """A field whose default is made afresh for every object."""
         return Field(default_factory=default_factory)
 
+    # docs/internals/decisions/0032-classes-without-generated-source.md
     def dataclass(*, kw_only, frozen=False, eq=True, repr=True):
         """Give the class below the methods of a dataclass."""
         assert kw_only

@@ -159,6 +159,7 @@ def _list_lock_dirs() -> list[str]:
     """Where locks may lie. All agents of a user on a host have to come to the same one, whatever their environment."""
     uid = os.geteuid()
     # The last two cannot be made by others first; but they are root's alone, or go when the user logs out.
+    # docs/internals/decisions/0042-node-lock-directory.md
     return [f"/tmp/meshrun-{uid}", f"/dev/shm/meshrun-{uid}", f"/run/meshrun-{uid}", f"/run/user/{uid}/meshrun"]
 
 

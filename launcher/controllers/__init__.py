@@ -76,6 +76,7 @@ class ResolvedOptions(NamedTuple):
     missing: str = ""
 
 
+# docs/internals/decisions/0019-job-size-from-scheduler-variables.md
 def resolve(values: Mapping[str, str], environ: Mapping[str, str], hostname: str = "") -> ResolvedOptions:
     """`options.gather`, and between what people give and the defaults what the controller says. Raises UsageError."""
     given = options.resolve_values(values, environ)

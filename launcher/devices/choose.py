@@ -132,6 +132,7 @@ def make_detector(kind: str, *, is_requested: bool = False, isolates_workers: bo
     return CpuDetector()
 
 
+# docs/internals/decisions/0030-one-device-kind-per-node.md
 def find_devices(detectors: Sequence[Detector], environ: Mapping[str, str]) -> Inventory:
     """What the one detector that finds something found; else what each of them said.
 

@@ -53,6 +53,7 @@ class JaxEnvironment:
             if not given or (seen.variables and not set(given.split(",")) <= set(ids)):
                 variables[LOCAL_DEVICES] = ",".join(ids)
         if not self._mpi_reason:
+            # docs/internals/decisions/0026-open-mpi-variables-for-jax.md
             variables["OMPI_MCA_orte_hnp_uri"] = "meshrun"  # that it is there is all that counts beside the address
             variables["OMPI_COMM_WORLD_SIZE"] = str(assignment.world_size)
             variables["OMPI_COMM_WORLD_RANK"] = str(assignment.rank)

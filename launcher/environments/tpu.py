@@ -92,6 +92,7 @@ class XlaEnvironment:
         return []
 
 
+# docs/internals/decisions/0031-tpu-rank-order.md
 def _make_megascale_variables(assignment: WorkerAssignment, environ: Mapping[str, str]) -> dict[str, str]:
     """Which slice of this round it is. One slice alone is left as it is, unless somebody counts others."""
     if not assignment.slice_count or not (assignment.slice_count > 1 or any(environ.get(name) for name in MEGASCALE)):

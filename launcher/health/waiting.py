@@ -39,6 +39,7 @@ _POLL_LIMIT_S = 86400.0  # poll() counts milliseconds in 31 bits
 _Examined = TypeVar("_Examined")
 
 
+# docs/internals/decisions/0024-health-check-before-joining.md
 class HealthGate:
     """What stands between this node and its job. `variables`: added to the check's environment. `image`: what is
     imported meanwhile, if anything is.

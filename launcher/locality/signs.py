@@ -32,6 +32,7 @@ SERVICE_HOST = "KUBERNETES_SERVICE_HOST"
 ACCOUNT = "var/run/secrets/kubernetes.io/serviceaccount"
 """Where a pod has the token of its account, and what vouches for the API server."""
 
+# docs/internals/decisions/0028-cloud-metadata-after-detection.md
 _DMI = "sys/class/dmi/id"
 _EC2 = "docs.aws.amazon.com/AWSEC2/latest/UserGuide/identify_ec2_instances.html"
 _CLOUD_INIT = "github.com/canonical/cloud-init tools/ds-identify"

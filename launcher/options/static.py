@@ -49,6 +49,7 @@ def is_static(values: Mapping[str, Value], nodes_min: int) -> bool:
     )
 
 
+# docs/internals/decisions/0022-static-node-ranks.md
 def resolve_static(
     values: Mapping[str, Value], conf: Mapping[str, str], node_range: tuple[int, int | None], notes: list[str]
 ) -> StaticRendezvous:

@@ -27,6 +27,7 @@ class AllOrNothing:
     hosts: int
 
 
+# docs/internals/decisions/0006-constraints-separate-from-costs.md
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """What makes a plan valid.

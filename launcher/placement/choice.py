@@ -49,6 +49,7 @@ def _choose_best(
 
     def choose_patch(patches: list[LayoutCandidate], cost: int) -> LayoutCandidate | None:
         best = min(patches, key=lambda each: compute_worth(each, cost), default=None)
+        # docs/internals/decisions/0009-stability-before-cost.md
         return best if best and best.cost * 20 <= cost * (21 if is_usual_price else 20) else None
 
     price, factor = 0, 20 * size

@@ -34,6 +34,7 @@ def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previo
     owners = find_owners(previous, mesh, shape) if is_precedent(previous, mesh) else None
     answer = choose_by_number(world) or choose_without_search(world, place, mesh, limits, costs, owners)
     if answer is None:
+        # docs/internals/decisions/0007-numpy-in-the-planner.md
         from launcher.placement.choice import choose_layout  # it brings numpy along
 
         answer = choose_layout(world, place, mesh, limits, costs, owners)

@@ -15,6 +15,7 @@ from launcher.mesh import Mesh
 from launcher.node import Node
 
 
+# docs/internals/decisions/0010-placement-units-as-mesh-boxes.md
 def choose_block_size(mesh: Mesh, slot_count: int) -> int:
     """Ranks that stay together on a node of `slot_count` slots.
 

@@ -39,6 +39,7 @@ class Topology(NamedTuple):
     remarks: tuple[str, ...] = ()
 
 
+# docs/internals/decisions/0029-named-locality-levels.md
 def build_topology(known: Mapping[str, Description], named: Iterable[str] = ()) -> Topology:
     """The levels and paths of these nodes. `known`: name -> what it says; `named`: levels that options ask for."""
     lists: Counter[tuple[str, ...]] = Counter()

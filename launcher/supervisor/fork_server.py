@@ -37,6 +37,7 @@ class ForkServerListener(Protocol):
     def on_lost(self, sentence: str) -> None: ...
 
 
+# docs/internals/decisions/0034-fork-server-beside-the-supervisor.md
 class ForkServer:
     """One process, from its fork to its end. Raises OSError if it cannot be forked."""
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 SUPERVISOR_LIMIT_S = STUCK_LIMIT_S + 1.0
 
 
+# docs/internals/decisions/0045-keeper-between-agent-and-supervisor.md
 def run(end: socket.socket, keep: Collection[int], group: str, agent_pid: int) -> int:
     """Fork the supervisor, then keep what it leaves until nothing is left; how the supervisor ended, as an exit code.
 

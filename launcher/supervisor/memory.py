@@ -17,6 +17,7 @@ from launcher.supervisor.kernel import load_libc
 
 # include/uapi/linux/mempolicy.h
 DEFAULT = 0
+# docs/internals/decisions/0027-preferred-numa-memory.md
 PREFERRED = 1
 PREFERRED_MANY = 5  # since Linux 5.15
 # The numbers of get_mempolicy and set_mempolicy, by machine; glibc has no functions for them.

@@ -154,6 +154,7 @@ class TorchrunMember:
             self.leave("torchrun has ended", exit_code)
             return
         round = self._start.round
+        # docs/internals/decisions/0021-restart-count-under-torchrun.md
         self._driver.submit(events.RoundFailed(round, exit_code, False, failure, rank, is_final=True))
         self._drop_workers()
 

@@ -67,6 +67,7 @@ def compute_exit_code(code: object) -> int:
     return code & 0xFF if -(2**63) <= code < 2**63 else 0xFF
 
 
+# docs/internals/decisions/0025-immediate-exit-of-failed-jax-workers.md
 def exit_process(code: int, signum: int = 0) -> NoReturn:
     """End this process with this code, or by a signal, though other workers wait for it.
 

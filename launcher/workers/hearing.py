@@ -67,6 +67,7 @@ class CheckpointSocket:
         self._socket.close()
 
 
+# docs/internals/decisions/0040-authentication-of-datagrams-and-peers.md
 def _attach_token_filter(end: socket.socket, token: bytes) -> None:
     """Have the kernel drop every datagram that does not begin with these bytes. Raises OSError.
 

@@ -24,6 +24,7 @@ SUCCESSORS = 3
 REASONS_LENGTH_MAX = 2000
 GARBAGE_MAX = 60  # the seal, the spares and the history have their places in the transaction too
 ANSWERED_MAX = 20
+# docs/internals/decisions/agreement.md#0039-bounded-list-of-spares
 SPARES_MAX = 100
 """So many are listed. Every member reads the list, so without a limit its cost would be the square of their number. Who
 is not listed is to the others what a late member is: nobody waits for its word, and it does not lead."""

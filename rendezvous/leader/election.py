@@ -106,6 +106,7 @@ def _elect(state: MemberState, job: records.Keys, seal: Seal | None, now: float)
         _campaign(state, job, order, now)
 
 
+# docs/internals/decisions/agreement.md#0038-successors-before-other-candidates
 def _compute_campaign_delay_s(state: MemberState, seal: Seal | None) -> float:
     """How long to wait before trying: successors one after the other, all others a random time behind them.
 
@@ -189,6 +190,7 @@ def _take_over(state: MemberState, job: records.Keys, leader: LeaderRecord, seal
     state.requests.request("campaign", "read the lost leader's key", Txn((), (Get(former),)), on_reply, now)
 
 
+# docs/internals/decisions/agreement.md#0012-leadership-identified-by-the-mod-revision
 def _write_leader(
     state: MemberState,
     job: records.Keys,

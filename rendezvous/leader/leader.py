@@ -50,6 +50,7 @@ def advance(state: MemberState, leader: LeaderState, now: float) -> None:
         _end_job(state, leader, EndJob(removed), now)
         return
     view = observe(state, leader, now)
+    # docs/internals/decisions/agreement.md#0015-pacing-of-the-leaders-evaluations
     leader.observe_at = now + state.settings.observe_pause_s * len(view.members)
     _carry_out(state, leader, decide.decide(view, now, state.settings, state.setup.sizer), view, now)
 
@@ -204,6 +205,7 @@ def _apply_command(state: MemberState, leader: LeaderState, decision: ApplyComma
     write(state, leader, f"{command.kind} {command.target}", guard_unchanged(state, *names), writes, now)
 
 
+# docs/internals/decisions/agreement.md#0016-expiry-of-the-job-name-with-its-verdict
 def _end_job(state: MemberState, leader: LeaderState, decision: EndJob, now: float) -> None:
     """Write the verdict on a lease of its own, if what was decided on is unchanged.
 

@@ -202,6 +202,7 @@ def _open_job(state: MemberState, now: float) -> None:
     register(state, job, "open the job", tuple(Compare(key, "mod", "=", 0) for key in absent), writes, now)
 
 
+# docs/internals/decisions/agreement.md#0020-joining-with-one-guarded-transaction
 def _register_unseen(state: MemberState, job: records.Keys, now: float) -> None:
     """Join a job that was not read yet, if it is what is hoped for; else it is read by this."""
     setup = state.setup

@@ -50,6 +50,7 @@ def _request_lease(
     state.requests.request(purpose, why, events.Grant(state.settings.lease_ttl_s, id), on_reply, now)
 
 
+# docs/internals/decisions/agreement.md#0018-expiry-of-a-members-view
 def note_resync(state: MemberState, sent_at: float) -> None:
     """All that this member follows was read, by a request sent then."""
     if state.lease.ends_at < math.inf:
@@ -120,6 +121,7 @@ def may_have_ended(state: MemberState, now: float) -> bool:
     return lease.renewed_at < lease.missing_since
 
 
+# docs/internals/decisions/agreement.md#0041-renewals-confirmed-by-a-read
 def _handle_renewal(state: MemberState, answer: Answer, key: str, now: float) -> None:
     """Extend nothing by what a leader may have said that is none any more, nor for a member that was removed.
 

@@ -41,6 +41,7 @@ def find_request(state: MemberState, job: records.Keys, now: float) -> LeaveRequ
     return state.leaving.request
 
 
+# docs/internals/decisions/agreement.md#0003-departures-acknowledged-by-the-store
 def depart(state: MemberState, request: LeaveRequest, now: float) -> None:
     """Leave in good order: stop the workers once the departure is acknowledged, then finish."""
     here, lease, settings = state.round, state.lease, state.settings

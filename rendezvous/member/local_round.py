@@ -181,6 +181,7 @@ def _recall_failure(state: MemberState, key: str) -> None:
         state.round.failed_revision = stored.failed_revision or state.cache.keys.get_revision(key)
 
 
+# docs/internals/decisions/agreement.md#0037-no-status-for-a-running-round
 def _is_empty(status: Status) -> bool:
     """Whether it is what all take for granted: the sealed round runs. A write of every member would say so."""
     return status == Status(round=status.round, plan_token=status.plan_token, worker_port=status.worker_port)

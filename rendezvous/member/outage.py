@@ -23,6 +23,7 @@ from rendezvous.state.state import MemberState
 PROBES_REMEMBERED = 4
 
 
+# docs/internals/decisions/agreement.md#0017-store-outage-by-unanimous-confirmation
 def advance(state: MemberState, job: records.Keys, now: float) -> None:
     """Ask, if this member leads; answer, if it can."""
     outage, settings = state.outage, state.settings

@@ -36,6 +36,7 @@ class HandshakeError(Exception):
     """The other side is not who it should be, or speaks another language."""
 
 
+# docs/internals/decisions/0040-authentication-of-datagrams-and-peers.md
 class Handshake:
     """One side of it. `expected` is whom we dialled; "" on the side that was dialled. `nonce` is fresh and random."""
 

@@ -24,6 +24,7 @@ OTHERS_MAX = 4  # further failures that a verdict carries
 OTHER_LENGTH_MAX = 20_000  # longer texts are left out: every agent of a large job reads the verdict
 
 
+# docs/internals/decisions/agreement.md#0002-provisional-charge-of-failures
 def charge_round(view: View, seal: Seal, stop: Stop, now: float, settings: Settings) -> RestartBudget | Wait | EndJob:
     """The budget after this round, unless the job ends with it or it is too early to tell."""
     ledger = view.budget.trim(now, settings)

@@ -103,6 +103,7 @@ def _find_isolated(view: View, now: float, settings: Settings) -> list[str]:
     return sorted(m for m, at in since.items() if m in view.members and now >= at + settings.isolation_s)
 
 
+# docs/internals/decisions/agreement.md#0014-isolated-leader-steps-down
 def _is_leader_isolated(view: View) -> bool:
     """Whether it is the leader that is cut off, since it reaches fewer than half of the others."""
     return 2 * view.reached_count < view.others_count

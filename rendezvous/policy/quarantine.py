@@ -33,6 +33,7 @@ class Quarantine(NamedTuple):
     reason: str
 
 
+# docs/internals/decisions/agreement.md#0013-quarantine-computed-from-strikes
 def find_quarantines(
     losses: Sequence[Strike], first_failures: Sequence[Strike], settings: Settings
 ) -> Mapping[str, Quarantine]:

@@ -15,6 +15,9 @@ TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".svg", ".typed", ".sh",
 LINES_MAX = 52_400  # of launcher and rendezvous together
 FUNCTION_LINES_MAX = 95
 TEST_NAME_MAX = 70  # letters: a sentence that a terminal shows on a line beside its file
+DECISIONS = ROOT / "docs/internals/decisions"
+# A record: the level of its heading, its number and title; its status and date are the line below.
+RECORD = r"^(#|###) (\d{4}) (.+)\n\nStatus: accepted\. Date: \d{4}-\d\d-\d\d\.$"
 # Brackets keep a pattern from finding itself.
 UNWANTED = {
     r"/(?:wor[k]|roo[t]|tm[p]/venv|User[s])/": "a path of somebody's machine",
@@ -154,7 +157,19 @@ def test_pictures_are_what_their_scripts_draw() -> None:
         assert file.with_suffix(".svg").read_text() == script.picture(), f"python {name(file)} draws it anew"
 
 
-def test_every_decision_is_in_the_list_of_decisions() -> None:
-    index = ROOT / "docs/internals/decisions/index.md"
-    listed = {target.partition("#")[0] for target in links(index)}
-    assert {path.name for path in index.parent.glob("*.md")} - {index.name} <= listed
+def test_every_decision_has_a_number_a_date_and_a_title_and_is_linked_from_the_code() -> None:
+    """The records of the agreement are sections of one page; every other record is a page named by its number."""
+    records: dict[str, str] = {}  # number -> what a link to it ends with
+    for page in DECISIONS.glob("*.md"):
+        for level, number, title in re.findall(RECORD, page.read_text(), flags=re.MULTILINE):
+            anchor = re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", f"{number} {title}".lower()))
+            assert level == "###" or page.name.startswith(f"{number}-"), page.name
+            records[number] = page.name if level == "#" else f"{page.name}#{anchor}"
+    pages_with_records = {target.partition("#")[0] for target in records.values()}
+    assert {page.name for page in DECISIONS.glob("*.md")} - {"index.md"} == pages_with_records
+    assert sorted(records) == [f"{number:04}" for number in range(1, len(records) + 1)]
+    listed = [target for target in links(DECISIONS / "index.md") if target != "agreement.md"]
+    assert listed == [records[number] for number in sorted(records)]
+    code = "\n".join(path.read_text() for path in MODULES if path.relative_to(ROOT).parts[0] != "tests")
+    linked = set(re.findall(r"^ *# docs/internals/decisions/(\S+)$", code, flags=re.MULTILINE))
+    assert linked == set(records.values())

@@ -48,6 +48,7 @@ def _load_server() -> "Any":
     return serve
 
 
+# docs/internals/decisions/0035-script-run-by-python-in-forked-workers.md
 def _main() -> Exception | None:
     number, pid, path, how, word_count = os.environ.pop("LAUNCHER_FORK_SERVER").split(":")
     rest = os.environ.pop("PYTHONPATH").partition(os.pathsep)[2]

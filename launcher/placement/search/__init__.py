@@ -96,6 +96,7 @@ class BestLayouts:
         return sorted(self.found.values(), key=lambda each: each[:2])
 
 
+# docs/internals/decisions/0008-search-bounded-by-counts.md
 def search(problem: Problem) -> Layout | None:
     """The cheapest layout found, or None if none was found under the rules."""
     if int(problem.capacity.sum()) < problem.traffic.block_count:

@@ -77,6 +77,7 @@ class EtcdSession:
                 self._token = None
 
 
+# docs/internals/decisions/0011-own-etcd-client.md
 class EtcdClient:
     """Asks questions; any number of threads may. `on_silent` is told of an endpoint that has stopped answering."""
 

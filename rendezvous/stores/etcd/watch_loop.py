@@ -41,6 +41,7 @@ RETRY_PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0)  # the last one again and again
 _rng = random.Random()
 
 
+# docs/internals/decisions/0033-one-watch-stream-per-client.md
 class WatchLoop:
     """The watches, and the thread that reads for them: it begins with the first and ends with the last."""
 

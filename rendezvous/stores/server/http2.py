@@ -117,6 +117,7 @@ class _Http2(H2Connection):
     MAX_CLOSED_STREAMS = 64  # that it remembers; of 65,536 they are 8 MiB on every connection
 
 
+# docs/internals/decisions/0043-h2-for-the-served-store.md
 class Http2Connection:
     """`begin` is given each new stream and its fields, and sets its `call` or ends it; `write` takes what we say.
 

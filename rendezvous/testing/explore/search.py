@@ -57,6 +57,7 @@ def build(scope: Scope, trace: Callable[[str], None] | None = None) -> ExploredC
     return world
 
 
+# docs/internals/decisions/0044-exhaustive-exploration-of-small-clusters.md
 def explore(
     scope: Scope,
     *,
