@@ -166,7 +166,7 @@ def warm(history: History) -> str:
     names += [
         ("memory (PSS) of the 8 workers, `--preload torch`", figures.WARM_PSS),
         ("the same, cold", f"{figures.WARM_PSS}{COLD}"),
-        ("memory (PSS) of the preloaded image beside them", figures.IMAGE_PSS),
+        ("memory (PSS) of the fork server beside them", figures.IMAGE_PSS),
         ("memory (PSS) of the launcher beside both", figures.WARM_LAUNCHER_PSS),
     ]
     return words.table(BESIDE, _rows(history, names)) if _has(history, names) else "Not measured yet."
