@@ -111,7 +111,7 @@ slow-mutants: .venv/installed ## plant faults in the agreement one at a time, an
 # Two minutes. The solver, and pandas behind it, is for this target alone.
 slow-optima: .venv/installed ## prove the stored optima of small instances again
 	.venv/bin/python $(PIP) --config-settings editable_mode=compat --editable '.[optima]'
-	nice .venv/bin/python -m tests.support.optima
+	nice .venv/bin/python -m tests.support.placement.optima
 
 SEEDS ?= 0:20000
 SOAK_PROCESSES ?= 2

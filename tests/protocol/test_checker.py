@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rendezvous.testing import simulate
-from tests.support.rules import take_out
+from tests.support.protocol.rules import take_out
 
 SEEDS = 130  # each is found within so many
 

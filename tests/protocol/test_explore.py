@@ -10,7 +10,7 @@ import pytest
 
 from rendezvous.testing.explore import search, snapshot
 from rendezvous.testing.explore.scopes import SCOPES, Scope
-from tests.support.rules import take_out
+from tests.support.protocol.rules import take_out
 
 
 def _scope(fault: str, detours: int, *, runs: bool = True) -> Scope:

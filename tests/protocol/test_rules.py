@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rendezvous.testing import transcript
-from tests.support.rules import SWITCHES, change_settings, take_out
+from tests.support.protocol.rules import SWITCHES, change_settings, take_out
 
 TRANSCRIPTS = Path(__file__).parent / "transcripts"
 

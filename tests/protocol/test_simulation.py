@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from rendezvous.testing import simulate
-from tests.support.rules import take_out
+from tests.support.protocol.rules import take_out
 
 SECONDS = 90  # two processes side by side; each does its seeds' minimum however long that takes
 SEEDS_EACH = 250

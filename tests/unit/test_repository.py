@@ -157,7 +157,7 @@ def test_pictures_are_what_their_scripts_draw() -> None:
         assert file.with_suffix(".svg").read_text() == script.picture(), f"python {name(file)} draws it anew"
 
 
-def test_every_decision_has_a_number_a_date_and_a_title_and_is_linked_from_the_code() -> None:
+def test_every_decision_has_its_form_and_is_linked_from_the_code() -> None:
     """The records of the agreement are sections of one page; every other record is a page named by its number."""
     records: dict[str, str] = {}  # number -> what a link to it ends with
     for page in DECISIONS.glob("*.md"):
