@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from rendezvous import records
 from rendezvous.events import Answer, ConnectTo, Txn
 from rendezvous.leader import takeover
-from rendezvous.member import join
 from rendezvous.records import Command, LeaderRecord, Seal, Spares
+from rendezvous.state.own_records import make_leader_put
 from rendezvous.state.state import LeaderState, MemberState, TakeoverState
 from rendezvous.stores.contract import Compare, Delete, Get, KeyValue, Operation, TxnResult
 
@@ -209,7 +209,7 @@ def _write_leader(
         Compare(job.round, "mod", "=", keys.get_revision(job.round)),
         Compare(job.spares, "mod", "=", keys.get_revision(job.spares)),
     )
-    put = join.make_leader_put(state, job)
+    put = make_leader_put(state, job)
     reads = (Get(job.control, prefix=True), Get(own))
 
     def on_reply(answer: Answer, now: float) -> None:

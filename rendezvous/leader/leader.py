@@ -13,7 +13,6 @@ from rendezvous.events import Answer, PlanReady, PlanRefused, Txn
 from rendezvous.leader import commit
 from rendezvous.leader.guarded_write import guard_unchanged, make_put, write
 from rendezvous.leader.observe import note_fenced, note_round, observe
-from rendezvous.member import join
 from rendezvous.policy import decide
 from rendezvous.policy.decisions import ApplyCommand, Decision, EndJob, EndRound, Fence, SealRound, StepDown, Wait
 from rendezvous.policy.view import View
@@ -44,7 +43,7 @@ def advance(state: MemberState, leader: LeaderState, now: float) -> None:
         return
     keys = state.cache.keys
     if state.membership.is_removed(keys.get(state.setup.current_key), keys.get(leader.job.spec)):
-        reason = join.describe_removal(state)
+        reason = state.removal_reason
         number = seal.round if seal else 0
         removed = Verdict(kind="stopped", exit_code=EXIT_TEMPORARY, round=number, reason=reason)
         _end_job(state, leader, EndJob(removed), now)

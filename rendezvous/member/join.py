@@ -19,8 +19,9 @@ import math
 from rendezvous import records
 from rendezvous.errors import EXIT_REFUSED, EXIT_TEMPORARY, RecordError
 from rendezvous.events import Answer, Txn
-from rendezvous.records import Command, Drain, LeaderRecord, Member, Spec, Verdict
+from rendezvous.records import Command, Drain, Spec, Verdict
 from rendezvous.state.intents import BecomeMember, Finish
+from rendezvous.state.own_records import make_leader_put, make_member_record
 from rendezvous.state.state import MemberState
 from rendezvous.stores.contract import Compare, Get, KeyValue, Put, TxnResult
 
@@ -33,36 +34,9 @@ def restart(state: MemberState) -> None:
     joining.current, joining.is_current_read, joining.is_inspected = None, False, False
 
 
-def make_record(state: MemberState) -> Member:
-    """What this agent says of itself as the member that it is now."""
-    node, ttl_s = state.setup.node, state.settings.lease_ttl_s
-    return Member(
-        member_id=state.member_id,
-        node_name=node.node_name,
-        boot_id=node.boot_id,
-        description=node.description,
-        presence_address=node.presence_address,
-        worker_port=state.round.worker_port,
-        lease_ttl_s=ttl_s if ttl_s < math.inf else 0.0,
-    )
-
-
-def make_leader_put(state: MemberState, job: records.Keys) -> Put:
-    """What says that this member leads, on its own lease."""
-    assert state.lease.id is not None
-    node = state.setup.node
-    leader = LeaderRecord(member_id=state.member_id, node_name=node.node_name, presence_address=node.presence_address)
-    return Put(job.leader, state.cache.encode(leader, job.leader), state.lease.id)
-
-
 def note_problem(state: MemberState, sentence: str) -> None:
     """What stood in the way the last time, for the message at the limit."""
     state.membership.join_problem = sentence
-
-
-def describe_removal(state: MemberState) -> str:
-    """The sentence that says that this agent's job is no more."""
-    return f"run {state.setup.run_id} was removed from the store, or another job was begun under its name"
 
 
 def has_run_out(state: MemberState, now: float) -> bool:
@@ -112,7 +86,7 @@ def _take_current(state: MemberState, current: KeyValue | None) -> bool:
             return False
         joining.job = records.make_job_keys(setup.prefix, setup.run_id, name)
     if joining.joined_root and (joining.job is None or joining.job.root != joining.joined_root):
-        state.ask(Finish(EXIT_TEMPORARY, describe_removal(state)))
+        state.ask(Finish(EXIT_TEMPORARY, state.removal_reason))
         return False
     return True
 
@@ -243,7 +217,7 @@ def register(
         Compare(own_key, "create", "=", 0),
         *guards,
     )
-    own = Put(own_key, state.cache.encode(make_record(state), own_key), state.lease.id)
+    own = Put(own_key, state.cache.encode(make_member_record(state), own_key), state.lease.id)
     _request_about(state, job, why, compares, (own, *writes), now)
 
 

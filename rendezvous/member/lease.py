@@ -17,8 +17,8 @@ from collections.abc import Callable
 
 from rendezvous import events
 from rendezvous.events import Answer, ExtendWatchdog, KeepAlive, Txn
-from rendezvous.member import join
 from rendezvous.state.intents import LoseMembership, RenewRegistration
+from rendezvous.state.own_records import make_member_record
 from rendezvous.state.state import MemberState
 from rendezvous.stores.contract import Compare, Get, GetResult, Lease, Put, Renewal, TxnResult
 
@@ -180,7 +180,7 @@ def _register_again(state: MemberState, now: float) -> None:
         Compare(current.key, "mod", "=", current.mod_revision),
     )
     reads = (Get(own), Get(job.control, prefix=True))
-    request = Txn(guards, (Put(own, state.cache.encode(join.make_record(state), own), granted.id), *reads), reads)
+    request = Txn(guards, (Put(own, state.cache.encode(make_member_record(state), own), granted.id), *reads), reads)
 
     def on_reply(answer: Answer, now: float) -> None:
         _handle_registration(state, answer, now)

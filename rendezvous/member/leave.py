@@ -105,7 +105,7 @@ def explain_fence(state: MemberState, job: records.Keys, loss_reason: str, now: 
         current, spec = answer.found
         state.leaving.is_removal_sure = True
         if state.membership.is_removed(current.first, spec.first):
-            state.ask(Finish(EXIT_TEMPORARY, join.describe_removal(state)))
+            state.ask(Finish(EXIT_TEMPORARY, state.removal_reason))
 
     probe = Put(job.make_lease_key(state.member_id), b"", lease.id)
     request = Txn((), (probe, Get(state.setup.current_key), Get(job.spec)))

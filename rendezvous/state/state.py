@@ -349,6 +349,11 @@ class MemberState:
         return self.membership.revision > 0
 
     @property
+    def removal_reason(self) -> str:
+        """The sentence that says that this agent's job is no more."""
+        return f"run {self.setup.run_id} was removed from the store, or another job was begun under its name"
+
+    @property
     def own_key(self) -> str:
         """Where this agent's record lies, or will."""
         return self.job.make_member_key(self.membership.member_id)

@@ -98,6 +98,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "rendezvous.state.watch_cache",
         "rendezvous.state.state",
         "rendezvous.state.intents",
+        "rendezvous.state.own_records",
         "rendezvous.state.life",
         "rendezvous.member.join",
         "rendezvous.state.request_queue",

@@ -35,7 +35,7 @@ from rendezvous.stores.contract import (
 )
 from rendezvous.stores.memory.faults import StoreFaults
 from rendezvous.stores.memory.keyspace import Keyspace, Page, Range, make_range
-from rendezvous.stores.memory.leases import LeaseState, LeaseTable
+from rendezvous.stores.memory.leases import LeaseTable, StoredLease
 from rendezvous.stores.memory.watch import CALLBACK_LIMIT_S, MemoryWatch, WatchHub
 from rendezvous.stores.validation import check_key, check_request
 
@@ -290,7 +290,7 @@ class MemoryStore(Store):
             if self._hub.pending:
                 self._wake_thread()
 
-    def _end_lease(self, lease: LeaseState) -> None:
+    def _end_lease(self, lease: StoredLease) -> None:
         for key in sorted(lease.keys):
             self._keyspace.delete(Range.one(key))
         self._close_page()

@@ -24,7 +24,7 @@ from rendezvous.driver.driver import execute_request
 from rendezvous.errors import Compacted, StoreError
 from rendezvous.events import Event, StoreRequest, WatchLost, get_request_kind
 from rendezvous.stores.contract import Batch, Renewal, Watch
-from rendezvous.stores.memory.leases import LeaseState
+from rendezvous.stores.memory.leases import StoredLease
 from rendezvous.stores.memory.store import MemoryStore
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class _Store(MemoryStore):
 
     on_end: Callable[[int], None]
 
-    def _end_lease(self, lease: LeaseState) -> None:
+    def _end_lease(self, lease: StoredLease) -> None:
         self.on_end(lease.id)
         super()._end_lease(lease)
 
