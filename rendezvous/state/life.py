@@ -31,7 +31,7 @@ MEMBERSHIP: Life = {
     ("held", "lease lost"): Transition("joining", "kill the workers, begin anew under another member id"),
     ("held", "finished"): Transition("ending", "give the lease back"),
     ("fenced", "lease held out"): Transition("held", "register again when the store is back"),
-    ("fenced", "own key found"): Transition("member", "the key was only late"),
+    ("fenced", "own key found"): Transition("member", "the round goes on"),
     ("fenced", "lease lost"): Transition("joining", "begin anew under another member id"),
     ("fenced", "finished"): Transition("ending", "give the lease back"),
     ("ending", "exited"): Transition("ended", "exit with the code that was decided"),

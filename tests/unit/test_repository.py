@@ -150,9 +150,9 @@ def test_the_page_of_meshctl_is_what_its_commands_say() -> None:
 
 
 def test_pictures_are_what_their_scripts_draw() -> None:
-    from docs.images import idea, round
+    from docs.images import idea, life, round
 
-    for script in (idea, round):
+    for script in (idea, life, round):
         file = Path(script.__file__)
         assert file.with_suffix(".svg").read_text() == script.picture(), f"python {name(file)} draws it anew"
 
