@@ -1,7 +1,7 @@
 """Draws life.svg: how a membership lives, and how a round lives on a node, from the tables in rendezvous/state/life.py.
 
 A column is a phase, a row a transition: dots where it may begin, an arrow to the phase after it. Like idea.svg it
-brings its own background. Run `python docs/images/life.py` after a change; a test compares the file with what this draws.
+brings its own background. Run `python docs/images/life.py` after a change; a test compares file and drawing.
 """
 
 from __future__ import annotations
