@@ -12,7 +12,6 @@ from collections.abc import Iterable
 
 from rendezvous import records
 from rendezvous.events import Answer, ConnectTo, Txn
-from rendezvous.leader import takeover
 from rendezvous.records import Command, LeaderRecord, Seal, Spares
 from rendezvous.state.own_records import make_leader_put
 from rendezvous.state.state import LeaderState, MemberState, TakeoverState
@@ -139,6 +138,8 @@ def may_lead(state: MemberState, job: records.Keys, seal: Seal, now: float) -> b
     election = state.election
     if not state.settings.continues_without_store or _is_in_roster(state, job, seal):
         return True
+    from rendezvous.leader import takeover  # not before the first worker
+
     if election.takeover is None or election.takeover.seal.plan_token != seal.plan_token:
         election.takeover = TakeoverState(seal)
     return election.takeover.is_in_roster or takeover.may_lead(state, election.takeover, job, now)

@@ -15,7 +15,6 @@ from collections.abc import Collection, Sequence
 from rendezvous.errors import EXIT_REFUSED, EXIT_STOPPED, EXIT_TEMPORARY
 from rendezvous.policy.budget import RestartBudget
 from rendezvous.policy.candidates import MemberChoice, choose_members, decide_growth, list_staying
-from rendezvous.policy.charge import charge_round
 from rendezvous.policy.commands import choose_request
 from rendezvous.policy.decisions import ApplyCommand, Decision, EndJob, EndRound, Fence, SealRound, StepDown, Wait
 from rendezvous.policy.view import MemberView, Size, Sizer, StatusView, View
@@ -222,6 +221,8 @@ def _decide_between(view: View, seal: Seal, stop: Stop, now: float, settings: Se
         )
     if unaware := view.list_unaware(now):
         return _wait_for_unaware(view, unaware, "the next round")
+    from rendezvous.policy.charge import charge_round  # not before the first worker
+
     ledger = charge_round(view, seal, stop, now, settings)
     if not isinstance(ledger, RestartBudget):
         return ledger

@@ -48,7 +48,7 @@ class Setup(NamedTuple):
         return records.make_current_key(self.prefix, self.run_id)
 
 
-class Membership:
+class MembershipState:
     """Who this agent is to the job; written by `member.join` and, in its phase and ids, by the machine."""
 
     def __init__(self, member_id: str) -> None:
@@ -321,7 +321,7 @@ class MemberState:
         self.cache = WatchCache(self.requests, secret)
         self.peers = PeerLiveness(setup.settings.presence_proof)
         self.intents: list[tuple[int, Intent]] = []  # with the number of actions before each
-        self.membership = Membership(self.requests.make_token())
+        self.membership = MembershipState(self.requests.make_token())
         self.lease = LeaseState()
         self.round = RoundState(worker_port)
         self.outage = OutageState()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rendezvous.state import life
-from rendezvous.state.state import Membership, RoundState
+from rendezvous.state.state import MembershipState, RoundState
 from rendezvous.testing import simulate
 
 SEEDS = 60
@@ -23,10 +23,10 @@ NOT_SIMULATED = {
 
 def test_every_transition_of_the_tables_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     made: set[tuple[str, str]] = set()
-    for owner in (Membership, RoundState):
+    for owner in (MembershipState, RoundState):
         move = owner.move
 
-        def noted(self: Membership | RoundState, event: str, move=move) -> bool | None:  # type: ignore[no-untyped-def]
+        def noted(self: MembershipState | RoundState, event: str, move=move) -> bool | None:  # type: ignore[no-untyped-def]
             made.add((self.phase, event))
             return move(self, event)
 

@@ -49,7 +49,7 @@ _UNSEEN: dict[str, frozenset[str]] = {
     "RequestQueue": frozenset({"_last_status", "settings", "rng", "actions"}),
     "WatchCache": frozenset({"secret"}),
     "LeaderState": frozenset({"waiting"}),
-    "Membership": frozenset({"join_problem"}),
+    "MembershipState": frozenset({"join_problem"}),
     "MemoryStore": frozenset({"_changed", "faults", "_thread", "_hub", "_clock"}),
     "Keyspace": frozenset({"_history", "compacted_revision"}),
     "LeaseTable": frozenset({"_due", "_next_id"}),
