@@ -26,10 +26,10 @@ from collections.abc import Callable
 from typing import cast
 
 from benchmarks.shared import Crowd, CrowdPresence, SharedStore, boot_time
-from launcher import roster
-from launcher.mesh import Axis, Mesh
-from launcher.placement import Costs, Limits
-from launcher.roster.description import Description, encode_description
+from launcher.model.mesh import Axis, Mesh
+from launcher.placement.adapter import planner_adapter
+from launcher.placement.adapter.description import Description, decode_assignment, encode_description
+from launcher.placement.limits import Costs, Limits
 from rendezvous.driver.driver import Driver
 from rendezvous.events import Event, Exit, RoundStopped, Start, StartRound, StopRound
 from rendezvous.machine import MemberMachine
@@ -83,7 +83,7 @@ class Agent:
         self.is_dead = False
         self._has_joined = False
         limits = Limits(nodes_min=1, nodes_max=options.members)
-        self.planner = roster.PlannerAdapter(MESH, limits, Costs())
+        self.planner = planner_adapter.PlannerAdapter(MESH, limits, Costs())
         self.listener = bind(HOST, (0,))
         self.address = f"{HOST}:{self.listener.getsockname()[1]}"
         node = description(number, max(2, options.members // 32))
@@ -111,7 +111,7 @@ class Agent:
         for action in self.driver.run():
             match action:
                 case StartRound(round, _, world_size, _, assignment):
-                    ranks = len(roster.decode_assignment(assignment).ranks)
+                    ranks = len(decode_assignment(assignment).ranks)
                     say("started", self.number, moment(), round, world_size if ranks == SLOTS else -1)
                 case StopRound(round, _, _):
                     self.driver.submit(RoundStopped(round, 20_000 + self.number % 10_000))
@@ -262,7 +262,14 @@ def import_what_comes_late() -> None:
     """What an agent imports when it first needs it: once per process, so outside the time."""
     import importlib
 
-    names = ("grpc", "grpc._channel", "grpc.experimental", "encodings.idna", "fractions", "launcher.roster.ground")
+    names = (
+        "grpc",
+        "grpc._channel",
+        "grpc.experimental",
+        "encodings.idna",
+        "fractions",
+        "launcher.placement.adapter.topology",
+    )
     for name in (*names, "launcher.placement.explain"):
         importlib.import_module(name)
 

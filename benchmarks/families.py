@@ -18,11 +18,11 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from launcher import mesh as meshes
-from launcher import traffic
-from launcher.mesh import Mesh
-from launcher.node import Node
-from launcher.placement import AllOrNothing, Costs, Limits
+from launcher.model import mesh as meshes
+from launcher.model import traffic
+from launcher.model.mesh import Mesh
+from launcher.model.node import Node
+from launcher.placement.limits import AllOrNothing, Costs, Limits
 
 REPLACED = 0.05  # share of nodes whose address is a late one
 

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.families import Instance
-from launcher import topology, traffic
-from launcher.node import Node
-from launcher.placement import Plan
+from launcher.model import topology, traffic
+from launcher.model.node import Node
+from launcher.placement.limits import Plan
 
 Ints = NDArray[np.int64]
 

@@ -25,9 +25,9 @@ import numpy as np
 from benchmarks import judge
 from benchmarks.anneal import Board, anneal_places, anneal_runs
 from benchmarks.families import Instance, families
-from launcher import topology
-from launcher.node import Node
-from launcher.placement import plan
+from launcher.model import topology
+from launcher.model.node import Node
+from launcher.placement.planner import plan
 
 BEGINNINGS = 6  # simple ones that are annealed
 BEST = Path(__file__).parent / "records" / "placement_best.json"

@@ -33,10 +33,10 @@ def ours() -> Prepare:
     for name in ("grpc", "grpc._channel", "grpc.experimental", "encodings.idna", "fractions"):
         importlib.import_module(name)
 
-    from launcher import roster
-    from launcher.mesh import Axis, Mesh
-    from launcher.placement import Costs, Limits
-    from launcher.roster.description import Description, encode_description
+    from launcher.model.mesh import Axis, Mesh
+    from launcher.placement.adapter import planner_adapter
+    from launcher.placement.adapter.description import Description, encode_description
+    from launcher.placement.limits import Costs, Limits
     from rendezvous.driver.driver import Driver
     from rendezvous.events import Exit, Start, StartRound
     from rendezvous.machine import MemberMachine
@@ -51,7 +51,7 @@ def ours() -> Prepare:
         settings = Settings(lease_ttl_s=options.lease_ttl_s)
 
         def member(number: int, wakeup: threading.Event) -> Driver:
-            planner = roster.PlannerAdapter(mesh, limits, Costs())
+            planner = planner_adapter.PlannerAdapter(mesh, limits, Costs())
             listener = bind("127.0.0.1", (0,))
             address = f"127.0.0.1:{listener.getsockname()[1]}"
             description = Description(slot_count=8, address="127.0.0.1", role="default", name=f"node{number}")

@@ -61,9 +61,9 @@ def work(kind: str, lines: int) -> None:
 
 def pump(command: list[str], log_dir: str) -> None:
     """Stand in for the agent: eight writers on the output thread."""
-    from launcher.output.layout import LogLayout
-    from launcher.output.pump import OutputPump
-    from launcher.output.streams import format_line_prefix
+    from launcher.logs.layout import LogLayout
+    from launcher.logs.pump import OutputPump
+    from launcher.logs.routes import format_line_prefix
 
     layout = LogLayout(log_dir=log_dir, run_id="benchmark")
     output = OutputPump(warn=lambda sentence: print(sentence, file=sys.stderr))

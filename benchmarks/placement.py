@@ -27,9 +27,11 @@ from typing import Any
 from benchmarks import judge, long_search, pairs
 from benchmarks.families import Instance, cases, dgx, families, irregular, regular
 from benchmarks.planner_tables import CPU_GOAL_S, MEAN_GOAL, PEAK_GOAL_MIB, WORST_GOAL
-from launcher import mesh as meshes
-from launcher.node import Node
-from launcher.placement import Costs, Limits, Plan, assess_feasibility, plan
+from launcher.model import mesh as meshes
+from launcher.model.node import Node
+from launcher.placement.capacity import assess_feasibility
+from launcher.placement.limits import Costs, Limits, Plan
+from launcher.placement.planner import plan
 
 SIZES = (64, 512, 4_096, 16_384)
 PARTS = ("cases", "optima", "quality", "stability", "time")

@@ -33,7 +33,7 @@ from benchmarks.crowd import PREFIX
 from benchmarks.derived import FROM, fit
 from benchmarks.etcd_figures import Figures
 from benchmarks.etcd_figures import figures as etcd_figures
-from launcher.arrival.limits import raise_descriptor_limit
+from launcher.agent.startup.limits import raise_descriptor_limit
 from rendezvous.stores.etcd.store import EtcdStore
 from tests.support.stores.etcd import EtcdServer
 

@@ -99,7 +99,7 @@ def _noted(note: Callable[[str], None], method: Callable[..., Any], words: Calla
 
 
 def _wrap(path: str) -> None:
-    from launcher.agent import Agent
+    from launcher.agent.loop import Agent
     from rendezvous.driver import driver
 
     notebook = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)

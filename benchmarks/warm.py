@@ -23,7 +23,7 @@ from benchmarks import figures, pairs
 from benchmarks.figures import COLD, STANDBY
 from benchmarks.restart import SCRIPT as IDLE
 from benchmarks.restart import WORKERS, one_round
-from launcher.supervisor.words import KEEPER_NAME, SUPERVISOR_NAME
+from launcher.supervisor.messages import KEEPER_NAME, SUPERVISOR_NAME
 
 SCRIPT = f"import torch\n{IDLE}"
 WAYS = {"": ("--preload=torch",), STANDBY: ("--preload=torch", "--standby=1"), COLD: ()}

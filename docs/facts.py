@@ -1,7 +1,7 @@
 """Writes reference/worker-variables.md, devices.md and locality.md from the tables that the code itself reads.
 
-`python docs/facts.py` after a change of launcher/environments/meanings.py, launcher/devices/rules.py or
-launcher/locality/keys.py (`make docs` does it); a test compares.
+`python docs/facts.py` after a change of these tables (`make docs` does it); a test compares:
+launcher/ranks/environments/variables.py, launcher/hardware/accelerators/rules.py, launcher/locality/keys.py.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 
-from launcher.devices.rules import RULES
-from launcher.environments.meanings import VARIABLE_DESCRIPTIONS
-from launcher.locality import LEVELS, keys
+from launcher.hardware.accelerators.rules import RULES
+from launcher.locality import keys
 from launcher.locality.gather import BUILT_IN, INFORMATIONAL, LIMIT_S
-from launcher.locality.signs import CLOUD_SIGNATURES
+from launcher.locality.sources.cloud_detection import CLOUD_SIGNATURES
+from launcher.model.locality_path import LEVELS
+from launcher.ranks.environments.variables import VARIABLE_DESCRIPTIONS
 
 WORKERS = """\
 # Worker variables
 
-<!-- Made from launcher/environments/meanings.py by `python docs/facts.py`; a test keeps it in step. -->
+<!-- Made from launcher/ranks/environments/variables.py by `python docs/facts.py`; a test keeps it in step. -->
 
 What a worker finds in its environment, beside what the agent had in its own. Where a variable is not ours, its source
 is the code or page that says how it is read.
@@ -60,7 +61,7 @@ FRAMEWORKS = {"": "In every worker", "jax": "Under JAX", "tpu": "On TPU chips", 
 DEVICES = """\
 # Devices
 
-<!-- Made from launcher/devices/rules.py by `python docs/facts.py`; a test keeps it in step. -->
+<!-- Made from launcher/hardware/accelerators/rules.py by `python docs/facts.py`; a test keeps it in step. -->
 
 By which rules devices are found, chosen and shown to workers, and where each rule is from. *tried*: on such a machine.
 *read*: in the source of what obeys it. *documented*: by its vendor. What is only read or documented has not been tried
@@ -75,7 +76,7 @@ KINDS = {
 LOCALITY = f"""\
 # Locality
 
-<!-- Made from launcher/locality by `python docs/facts.py`; a test keeps it in step. -->
+<!-- Made from launcher/locality/sources by `python docs/facts.py`; a test keeps it in step. -->
 
 Who says where a node stands in the network, by which key, and which level that is taken for. Nothing of it has been
 tried on the network in question; how sure a row is stands beside it.
@@ -128,7 +129,7 @@ def locality() -> str:
     """The page of locality."""
     found = [LOCALITY, table(("source", "what it is"), ((f"`{name}`", _purpose(name)) for name in BUILT_IN))]
     weak = " and ".join(f"`{name}`" for name in INFORMATIONAL)
-    found.append(f"Beside them there are {weak}: {_lowered(_purpose('hints'))}\n\n")
+    found.append(f"Beside them there are {weak}: {_lowered(_purpose('infiniband'))}\n\n")
     found.append(f"## Signs of clouds\n\nA metadata server is asked only where the firmware says so.\n\n{_signs()}")
     for source in dict.fromkeys(key.source for key in keys.KEYS):
         found.append(f"## Keys of {source}\n\n")
@@ -164,7 +165,7 @@ def _lowered(sentence: str) -> str:
 
 def _purpose(name: str) -> str:
     """What a source's module says of itself, in its first sentence."""
-    path = import_module(f"launcher.locality.{name}").__file__
+    path = import_module(f"launcher.locality.sources.{name}").__file__
     text = ast.get_docstring(ast.parse(Path(str(path)).read_text())) or ""
     return " ".join(text.partition("\n\n")[0].split())
 

@@ -9,7 +9,7 @@ import sys
 
 import click
 
-from launcher import ctl
+from launcher.meshctl import main
 
 HEAD = """\
 # meshctl
@@ -25,7 +25,7 @@ WIDTH = 80
 
 def page() -> str:
     """The whole page."""
-    group = ctl.make_commands()
+    group = main.make_commands()
     sections = [_section(group.commands[name], f"meshctl {name}", f"## {name}\n\n") for name in sorted(group.commands)]
     return "\n".join((HEAD, _section(group, "meshctl", ""), *sections))
 

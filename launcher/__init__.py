@@ -9,13 +9,21 @@ Importing this package costs nothing; `launch` is loaded when it is first asked 
 
 TYPE_CHECKING = False  # typing's constant without importing typing; type checkers know the name
 if TYPE_CHECKING:
-    from launcher.functions.calling import launch
-    from launcher.functions.failed import WorkerFailed
+    from launcher.calls.failure import WorkerFailed
+    from launcher.calls.launch import launch
+    from launcher.model.errors import LauncherError, TemporaryError, UsageError
+    from launcher.model.version import __version__
 
-__version__ = "0.1.0"
-__all__ = ["WorkerFailed", "__version__", "launch"]
+__all__ = ["LauncherError", "TemporaryError", "UsageError", "WorkerFailed", "__version__", "launch"]
 
-_HOMES = {"launch": "launcher.functions.calling", "WorkerFailed": "launcher.functions.failed"}
+_HOMES = {
+    "launch": "launcher.calls.launch",
+    "WorkerFailed": "launcher.calls.failure",
+    "LauncherError": "launcher.model.errors",
+    "TemporaryError": "launcher.model.errors",
+    "UsageError": "launcher.model.errors",
+    "__version__": "launcher.model.version",
+}
 
 
 def __getattr__(name: str) -> object:

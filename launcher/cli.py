@@ -15,11 +15,11 @@ TYPE_CHECKING = False  # typing's constant without importing typing; type checke
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from launcher.arrival import Startup
-    from launcher.board import SharedPage
-    from launcher.config import Config
-    from launcher.options import ParsedArgs
-    from launcher.supervisor import Supervisor
+    from launcher.agent.startup.startup import Startup
+    from launcher.config.config import Config
+    from launcher.config.options.command_line import ParsedArgs
+    from launcher.hardware.linux.shared_page import SharedPage
+    from launcher.supervisor.handle import Supervisor
     from rendezvous.errors import MeshrunError
 
 PROGRAM = "meshrun"
@@ -42,32 +42,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         return report(error, PROGRAM)
     finally:
         gc.enable()
-        from launcher import console
+        from launcher.model import console
 
         console.finish()
 
 
 def _run(argv: Sequence[str]) -> int:
-    from launcher import options
+    from launcher.config.options import command_line
 
-    words = options.parse(argv)
+    words = command_line.parse(argv)
     if words.action:
         return _print_info(words)
     config = _resolve(words, os.environ)
 
-    from launcher import files
+    from launcher.config import files
 
     files.check(config)
     files.require_proc()
 
-    from launcher.board import list_inherited_fds, make
-    from launcher.supervisor import Supervisor
+    from launcher.hardware.linux.shared_page import list_inherited_fds, make
+    from launcher.supervisor.handle import Supervisor
 
     arrival = None
     if config.network is not None:
         import gc
 
-        from launcher.arrival import start_up
+        from launcher.agent.startup.startup import start_up
 
         gc.enable()
         _log_notes(config)  # before a wait, which they may explain
@@ -85,23 +85,23 @@ def _run(argv: Sequence[str]) -> int:
 def _run_agent(config: Config, supervisor: Supervisor, startup: Startup | None, shared_page: SharedPage | None) -> int:
     """Run the agent, beside its supervisor."""
     if startup is not None:
-        from launcher.arrival.limits import raise_descriptor_limit
+        from launcher.agent.startup.limits import raise_descriptor_limit
 
         raise_descriptor_limit()
 
     import gc
 
-    from launcher import stay
+    from launcher.agent import node_main
 
     gc.freeze()
     gc.enable()
     if startup is None:
         _log_notes(config)
-    return stay.run(config, supervisor, startup, shared_page)
+    return node_main.run(config, supervisor, startup, shared_page)
 
 
 def _log_notes(config: Config) -> None:
-    from launcher.console import log
+    from launcher.model.console import log
 
     for note in config.notes:
         log(note)
@@ -109,26 +109,26 @@ def _log_notes(config: Config) -> None:
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
     """The Config of a command line that runs something. Raises UsageError; looks at no file."""
-    from launcher import options
+    from launcher.config.options import command_line
 
-    return _resolve(options.parse(argv), environ)
+    return _resolve(command_line.parse(argv), environ)
 
 
 def _resolve(args: ParsedArgs, environ: Mapping[str, str]) -> Config:
-    from launcher import config
+    from launcher.config import config
 
     return config.resolve(args, environ, environ.get("PYTHON_EXEC") or sys.executable, os.uname().nodename)
 
 
 def _print_info(args: ParsedArgs) -> int:
-    from launcher.console import write_stdout
+    from launcher.model.console import write_stdout
 
     if args.action == "version":
-        from launcher import __version__
+        from launcher.model.version import __version__
 
         write_stdout(f"{PROGRAM} {__version__}")
     else:
-        from launcher import help
+        from launcher.config import help
 
         write_stdout(help.render_help(args.topic))
     return 0
@@ -138,9 +138,9 @@ def report(error: Exception, program: str) -> int:
     """Print an error as a sentence and a hint, or as a bug of ours, and return the exit code it ends with."""
     import errno
 
-    from launcher import __version__
-    from launcher.console import write_stderr
-    from launcher.errors import EXIT_BUG, EXIT_TEMPORARY, EXIT_USAGE, find_shortage_hint
+    from launcher.model.console import write_stderr
+    from launcher.model.errors import EXIT_BUG, EXIT_TEMPORARY, EXIT_USAGE, find_shortage_hint
+    from launcher.model.version import __version__
     from rendezvous.errors import MeshrunError, SettingsError, StoreError
 
     if isinstance(error, MeshrunError):
@@ -171,9 +171,9 @@ def report(error: Exception, program: str) -> int:
 
 def _pass_to_parent(error: MeshrunError, exit_code: int) -> bool:
     """Leave the error for the program that started this one, if it has asked for that."""
-    from launcher.reporting import ending
+    from launcher.logs.reports import outcome
 
-    return ending.write(ending.RunOutcome(exit_code=exit_code, reason=str(error), hint=error.hint))
+    return outcome.write(outcome.RunOutcome(exit_code=exit_code, reason=str(error), hint=error.hint))
 
 
 def protect_imports() -> None:

@@ -14,20 +14,20 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from launcher import plugins
-from launcher.config import Config
-from launcher.errors import UsageError
-from launcher.locality import Hints, Level, Source
-from launcher.locality.explicit import read_explicit
+from launcher.config import plugins
+from launcher.config.config import Config
+from launcher.config.options.command_line import sanitize
+from launcher.locality.contract import Hints, Level, Source
 from launcher.locality.merge import SourceResult, keep_usable_levels, merge
-from launcher.locality.slice import Source as SliceSource
-from launcher.node import Device
-from launcher.options import sanitize
+from launcher.locality.sources.explicit import read_explicit
+from launcher.locality.sources.slice import Source as SliceSource
+from launcher.model.errors import UsageError
+from launcher.model.node import Device
 from rendezvous.values import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.devices.tpu_slice import SliceIdentity
+    from launcher.hardware.tpu.slice_identity import SliceIdentity
 
 LIMIT_S = 2.0
 GROUP = "meshrun.locality"
@@ -120,16 +120,16 @@ class SourceQuery:
 def make_built_in(name: str, devices: Sequence[Device]) -> Source:
     """The source of that name, one of BUILT_IN or WEAK."""
     if name == "nvlink":
-        from launcher.locality import nvlink
+        from launcher.locality.sources import nvlink
 
         return nvlink.Source(devices)
     if name in INFORMATIONAL:
-        from launcher.locality import hints
+        from launcher.locality.sources import infiniband
 
-        return hints.InfinibandSource() if name == "infiniband" else hints.FirmwareSource()
+        return infiniband.InfinibandSource() if name == "infiniband" else infiniband.FirmwareSource()
     from importlib import import_module
 
-    source: Source = import_module(f"launcher.locality.{name}").Source()
+    source: Source = import_module(f"launcher.locality.sources.{name}").Source()
     return source
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.locality import LEVELS_MAX, Level, is_level_name, is_text
+from launcher.locality.contract import Level
 from launcher.locality.order import order_levels
+from launcher.model.locality_path import LEVELS_MAX, is_level_name, is_text
 from rendezvous.values import NamedTuple
 
 _OWN_NAME = ("slice", "slice")

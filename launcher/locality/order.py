@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
-from launcher.locality import LEVELS
+from launcher.model.locality_path import LEVELS
 from rendezvous.values import NamedTuple
 
 _RANKS = {name: rank for rank, name in enumerate(LEVELS)}

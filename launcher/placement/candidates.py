@@ -12,22 +12,22 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from launcher.mesh import Mesh
-from launcher.placement import Costs, Limits
+from launcher.model.mesh import Mesh
+from launcher.model.topology import Tree, resolve_level_costs
+from launcher.model.traffic import make_default_traffic
 from launcher.placement.capacity import LargestWorld
-from launcher.placement.cost import compute_cost
-from launcher.placement.hops import make_traffic
-from launcher.placement.mending import repair
-from launcher.placement.prices import Prices
-from launcher.placement.problem import Layout, Problem, find_fault, make_problem
-from launcher.placement.search import search
-from launcher.placement.search.bound import compute_lower_bound
-from launcher.placement.search.simplify import round_weights
-from launcher.placement.siblings import relabel_domains, sort_by_kind
+from launcher.placement.limits import Costs, Limits
+from launcher.placement.problem.bound import compute_lower_bound
+from launcher.placement.problem.cost import compute_cost
+from launcher.placement.problem.hops import make_traffic
+from launcher.placement.problem.prices import Prices
+from launcher.placement.problem.problem import Layout, Problem, find_fault, make_problem
+from launcher.placement.problem.simplify import round_weights
+from launcher.placement.search.repair import repair
+from launcher.placement.search.search import search
+from launcher.placement.search.symmetry import relabel_domains, sort_by_kind
 from launcher.placement.stability import NO_ITEM, stay, stay_apart, tile
 from launcher.placement.units import compute_grid
-from launcher.topology import Tree, resolve_level_costs
-from launcher.traffic import make_default_traffic
 
 BLOCKS_MAX = 1 << 18
 """With more, nodes are filled in order: a search takes minutes and gigabytes. 16,384 nodes of 8 have half of it."""

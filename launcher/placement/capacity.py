@@ -14,10 +14,13 @@ import bisect
 import math
 from collections.abc import Sequence
 
-from launcher.errors import UsageError
-from launcher.mesh import Mesh
-from launcher.node import Node
-from launcher.placement import Feasibility, Limits, shortage
+from launcher.model.errors import UsageError
+from launcher.model.mesh import Mesh
+from launcher.model.node import Node
+from launcher.model.topology import Tree
+from launcher.model.topology import build_tree as tree_of
+from launcher.placement import shortage
+from launcher.placement.limits import Feasibility, Limits
 from launcher.placement.rules import (
     CapacityLayer,
     Constraint,
@@ -27,16 +30,16 @@ from launcher.placement.rules import (
     is_in_line,
     make_constraints,
 )
-from launcher.placement.slices import Item, UnusedNodes, find_slices
 from launcher.placement.units import (
+    Item,
+    UnusedNodes,
     choose_block_size,
     compute_grid,
+    find_slices,
     find_usual_slot_count,
     list_elastic_sizes,
     require_block_size,
 )
-from launcher.topology import Tree
-from launcher.topology import build_tree as tree_of
 from rendezvous.values import NamedTuple
 
 

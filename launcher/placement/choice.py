@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from launcher.mesh import Mesh
-from launcher.placement import Costs, Limits, shortage
+from launcher.model.mesh import Mesh
+from launcher.model.topology import Tree
+from launcher.model.traffic import scale_to_integers
+from launcher.placement import shortage
 from launcher.placement.candidates import LayoutCandidate, LayoutCandidates
 from launcher.placement.capacity import LargestWorld
+from launcher.placement.limits import Costs, Limits
 from launcher.placement.plain import LayoutChoice
 from launcher.placement.stability import BlockRun
-from launcher.topology import Tree
-from launcher.traffic import scale_to_integers
 
 
 def choose_layout(

@@ -21,14 +21,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from launcher.mesh import Mesh
-from launcher.node import Node
-from launcher.placement import Costs, Limits, Plan
-from launcher.placement.cost import Labels
-from launcher.placement.hops import Exchange, Hops, Traffic, compute_box, make_traffic
+from launcher.model.mesh import Mesh
+from launcher.model.node import Node
+from launcher.model.topology import HOST, Tree, build_tree, make_natural_key, resolve_level_costs
+from launcher.model.traffic import Communicator, make_default_traffic, scale_to_integers
+from launcher.placement.limits import Costs, Limits, Plan
+from launcher.placement.problem.cost import Labels
+from launcher.placement.problem.hops import Exchange, Hops, Traffic, compute_box, make_traffic
 from launcher.placement.shortage import pluralize
-from launcher.topology import HOST, Tree, build_tree, make_natural_key, resolve_level_costs
-from launcher.traffic import Communicator, make_default_traffic, scale_to_integers
 
 Holders = NDArray[np.int32]
 """rank -> position in the tree's nodes of the one that holds it."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from launcher.mesh import Mesh
-from launcher.placement import Costs, Limits
+from launcher.model.mesh import Mesh
+from launcher.model.topology import Tree, resolve_level_costs
+from launcher.model.traffic import make_default_traffic
 from launcher.placement.capacity import LargestWorld
+from launcher.placement.limits import Costs, Limits
 from launcher.placement.stability import NO_ITEM, BlockRun, make_first_fit, stay, tile
 from launcher.placement.units import compute_grid
-from launcher.topology import Tree, resolve_level_costs
-from launcher.traffic import make_default_traffic
 from rendezvous.values import NamedTuple
 
 

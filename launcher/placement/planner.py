@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.errors import UsageError
-from launcher.mesh import Mesh
-from launcher.node import Node
-from launcher.placement import Costs, Limits, Plan, shortage
+from launcher.model.errors import UsageError
+from launcher.model.mesh import Mesh
+from launcher.model.node import Node
+from launcher.model.topology import Tree, build_tree, make_natural_key, resolve_level_costs
+from launcher.model.traffic import scale_to_integers
+from launcher.placement import shortage
 from launcher.placement.capacity import LargestWorld, find_largest_world
+from launcher.placement.limits import Costs, Limits, Plan
 from launcher.placement.plain import LayoutChoice, choose_by_number, choose_without_search
 from launcher.placement.stability import BlockRun, count_moved, find_owners, is_precedent
-from launcher.topology import Tree, build_tree, make_natural_key, resolve_level_costs
-from launcher.traffic import scale_to_integers
 
 
 def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previous: Plan | None) -> Plan:

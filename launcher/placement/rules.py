@@ -15,10 +15,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from launcher.errors import UsageError
-from launcher.mesh import Mesh
-from launcher.placement import Limits
-from launcher.topology import HOST
+from launcher.model.errors import UsageError
+from launcher.model.mesh import Mesh
+from launcher.model.topology import HOST
+from launcher.placement.limits import Limits
 from rendezvous.values import NamedTuple
 
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from launcher.mesh import Mesh
-from launcher.node import Node
-from launcher.placement import Limits
+from launcher.model.mesh import Mesh
+from launcher.model.node import Node
+from launcher.model.topology import HOST, Tree, sort_nodes
+from launcher.placement.limits import Limits
 from launcher.placement.rules import Constraint, build_layers, compute_class_size
-from launcher.placement.slices import Item, UnusedNodes
-from launcher.placement.units import compute_grid, find_usual_slot_count, list_elastic_sizes
-from launcher.topology import HOST, Tree, sort_nodes
+from launcher.placement.units import Item, UnusedNodes, compute_grid, find_usual_slot_count, list_elastic_sizes
 
 NAMES_MAX = 8  # as many names as a log line bears
 

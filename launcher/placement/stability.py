@@ -16,8 +16,8 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Sequence
 
-from launcher.mesh import Mesh
-from launcher.placement import Plan
+from launcher.model.mesh import Mesh
+from launcher.placement.limits import Plan
 from rendezvous.values import NamedTuple
 
 NO_ITEM = -1

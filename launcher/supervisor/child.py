@@ -14,11 +14,15 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from errno import EINVAL, ENOENT
 
-from launcher.supervisor import WorkerSpec, kernel
+from launcher.hardware.linux import kernel
+from launcher.supervisor.messages import WorkerSpec
+from rendezvous.values import Protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NoReturn
+    from typing import Any, NoReturn
+
+    from launcher.supervisor.messages import InternalReport, Report
 
 
 class Worker:
@@ -36,6 +40,27 @@ class Worker:
     @property
     def name(self) -> str:
         return f"the worker of local rank {self.local_rank}"
+
+
+class ProcessHost(Protocol):
+    """What the supervisor's loop offers to those who start processes for it: the fork server, and workers of it."""
+
+    pid: int
+    environment: dict[bytes, bytes]
+    kept_descriptors: tuple[int, ...]
+    workers: dict[int, Worker]
+
+    def watch(self, descriptor: int, callback: Callable[[], object], *, until_writable: bool = False) -> None: ...
+    def unwatch(self, descriptor: int) -> None: ...
+    def note_descriptors(self, *descriptors: int) -> None: ...
+    def report(self, report: Report | InternalReport) -> None: ...
+    def start(
+        self, spec: WorkerSpec, name: str, on_started: Callable[[list[Any]], None], inherit: tuple[int, ...] = ()
+    ) -> tuple[int, Callable[[], None]]: ...
+    def spawn_cold(self, round: int, spec: WorkerSpec) -> None: ...
+    def report_running(self, worker: Worker) -> None: ...
+    def report_spawn_failure(self, worker: Worker, sentence: str, error_number: int) -> None: ...
+    def is_killed(self, pid: int) -> bool: ...
 
 
 def list_signals_to_reset() -> list[int]:
@@ -62,7 +87,7 @@ def fork(
     Raises OSError.
     """
     if spec.memory:
-        from launcher.supervisor import memory  # noqa: F401 - before the fork, for all of them
+        from launcher.hardware.linux import memory_policy  # noqa: F401 - before the fork, for all of them
     result, answer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         pid = os.fork()
@@ -122,10 +147,10 @@ def _become(
             attempt = f"cannot keep {name} to its CPUs"
             os.sched_setaffinity(0, spec.affinity)
         if spec.memory:
-            from launcher.supervisor import memory  # the supervisor has loaded it
+            from launcher.hardware.linux import memory_policy  # the supervisor has loaded it
 
             with suppress(OSError):  # the agent has tried it; a worker far from its memory is slow and not wrong
-                memory.prefer_nodes(spec.memory)
+                memory_policy.prefer_nodes(spec.memory)
         for name in spec.unset:
             environment.pop(os.fsencode(name), None)
         environment.update((os.fsencode(name), os.fsencode(value)) for name, value in spec.env.items())

@@ -29,12 +29,12 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 
-from launcher.errors import EXIT_TEMPORARY, find_shortage_hint
-from launcher.supervisor import STUCK_LIMIT_S, kernel
+from launcher.hardware.linux import kernel
+from launcher.model.errors import EXIT_TEMPORARY, find_shortage_hint
 from launcher.supervisor.channel import Channel
 from launcher.supervisor.child import close_all_but
+from launcher.supervisor.messages import KEEPER_NAME, STUCK_LIMIT_S, SUPERVISOR_NAME
 from launcher.supervisor.sweep import SWEEP_INTERVAL_S
-from launcher.supervisor.words import KEEPER_NAME, SUPERVISOR_NAME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _supervise(end: socket.socket, keep: Collection[int], keeper_pid: int, agent
 
     No descriptor is open but the standard streams, `end` and those to `keep`.
     """
-    from launcher.supervisor.process import SupervisorLoop
+    from launcher.supervisor.loop import SupervisorLoop
 
     os.setsid()
     try:

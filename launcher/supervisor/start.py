@@ -7,7 +7,7 @@ import signal
 import socket
 from collections.abc import Collection
 
-from launcher.errors import EXIT_BUG, TemporaryError, find_shortage_hint
+from launcher.model.errors import EXIT_BUG, TemporaryError, find_shortage_hint
 from launcher.supervisor.channel import Channel
 
 TYPE_CHECKING = False

@@ -8,7 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 
-from launcher.supervisor import STUCK_LIMIT_S, kernel
+from launcher.hardware.linux import kernel
+from launcher.supervisor.messages import STUCK_LIMIT_S
 
 # How often a sweep looks again while the processes it killed have not ended yet; each end wakes it as well.
 SWEEP_INTERVAL_S = 0.02

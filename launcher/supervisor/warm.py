@@ -5,7 +5,7 @@
                          '------ the fork server is lost ------'--> started cold, by an exec
 
 Those beyond what rounds ask for stay parked, over the end of a round, so that the next one need not even fork. What
-becomes of one that has been ordered is seen in birth.py; of the process that forks, in fork_server.py.
+becomes of one that has been ordered is seen in spawn.py; of the process that forks, in fork_server_client.py.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
-from launcher.supervisor.birth import FORK_LIMIT_S, SpawnContext, SpawnRequest, WarmFork, fail_request, format_os_error
-from launcher.supervisor.child import close_streams
-from launcher.supervisor.fork_server import ForkServer
-from launcher.supervisor.words import (
+from launcher.supervisor.child import ProcessHost, close_streams
+from launcher.supervisor.fork_server_client import ForkServer
+from launcher.supervisor.messages import (
     Exited,
     ForkServerLost,
     Preloaded,
@@ -30,12 +29,19 @@ from launcher.supervisor.words import (
     WorkerSpec,
     decode_fork_server_spec,
 )
+from launcher.supervisor.spawn import (
+    FORK_LIMIT_S,
+    SpawnContext,
+    SpawnRequest,
+    WarmFork,
+    fail_request,
+    format_os_error,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from launcher.supervisor.process import SupervisorLoop
 
 # Fork servers in a row that died, or whose children do, before one worker was born: the next would not fare better.
 _FAILURES_MAX = 2
@@ -46,7 +52,7 @@ _NON_FATAL_SIGNALS = {signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH, signal.SIG
 class WarmPool:
     """What the supervisor's loop asks of it is above, what it hears of its fork server below."""
 
-    def __init__(self, loop: SupervisorLoop, encoded_spec: list[Any]) -> None:
+    def __init__(self, loop: ProcessHost, encoded_spec: list[Any]) -> None:
         environment = {os.fsdecode(name): os.fsdecode(value) for name, value in loop.environment.items()}
         self._loop = loop
         self._server_spec = decode_fork_server_spec(encoded_spec)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import time
 
-from launcher.errors import TemporaryError
-from launcher.supervisor import kernel
+from launcher.hardware.linux import kernel
+from launcher.model.errors import TemporaryError
 
 # The kernel's timer fires so long after the supervisor should have killed by itself: only a supervisor that is stopped
 # or starved meets it.

@@ -4,7 +4,7 @@
 
     mesh().group("tp")          # the ranks of my tensor-parallel group; grid.py
     torch_mesh()["dp", "tp"]    # the same grid as a DeviceMesh; jax_mesh() for JAX; frameworks.py
-    stop_requested()            # whether it is time to save and leave; talking.py
+    stop_requested()            # whether it is time to save and leave; client.py
     heartbeat()                 # this worker makes progress
     checkpoint_saved()          # now is a good time for a restart on more nodes
 
@@ -12,9 +12,9 @@ torch and jax are imported by the functions that are about them, when they are c
 than the standard library's smallest parts. Under another launcher whatever can be answered is: see each function.
 """
 
+from launcher.worker.client import SOCKET_VARIABLE, checkpoint_saved, heartbeat, stop_requested
 from launcher.worker.frameworks import init_jax, jax_mesh, torch_mesh
 from launcher.worker.grid import WorkerMesh, mesh
-from launcher.worker.talking import SOCKET_VARIABLE, checkpoint_saved, heartbeat, stop_requested
 
 __all__ = [
     "SOCKET_VARIABLE",

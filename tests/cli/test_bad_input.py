@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher import cli, files, stay
-from launcher.errors import UsageError
-from launcher.supervisor import Supervisor
+from launcher import cli
+from launcher.agent import node_main
+from launcher.config import files
+from launcher.model.errors import UsageError
+from launcher.supervisor.handle import Supervisor
 from tests.cli.running import run
 
 
@@ -271,7 +273,7 @@ def test_garbage_is_collected_again_once_all_is_imported(monkeypatch: pytest.Mon
     monkeypatch.setattr(gc, "freeze", lambda: None)
     monkeypatch.setattr(files, "check", lambda config: seen.append(gc.isenabled()))
     monkeypatch.setattr(Supervisor, "fork", lambda keep, group: None)
-    monkeypatch.setattr(stay, "run", run_agent)
+    monkeypatch.setattr(node_main, "run", run_agent)
     assert cli.main(["train.py"]) == 5
     assert seen == [True, False, True]
     monkeypatch.setattr(cli, "_run", lambda argv: 6)

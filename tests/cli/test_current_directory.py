@@ -51,7 +51,7 @@ def test_python_m_launcher_takes_none_but_what_runpy_needs(tmp_path: Path) -> No
     lay_traps(tmp_path, NEEDED_BY_US)
     assert run("python", "-m", "launcher", "nosuch.nowhere", cwd=tmp_path).err.startswith(EXPECTED)
     assert run("python", "-m", "launcher", "-h", cwd=tmp_path).code == 0
-    assert run("python", "-m", "launcher.ctl", "doctor", cwd=tmp_path).code == 0
+    assert run("python", "-m", "launcher.meshctl.main", "doctor", cwd=tmp_path).code == 0
 
 
 def test_a_whole_job_runs_among_such_files_and_its_workers_do_see_them(tmp_path: Path) -> None:

@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 
-from launcher import doctor, options
+from launcher.config.options import table
+from launcher.meshctl.doctor.document import examine
+from launcher.meshctl.doctor.examination import ExaminationRequest
+from launcher.meshctl.doctor.render import render_text
 from tests.cli.running import Outcome, run
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
@@ -37,7 +40,7 @@ def test_doctor_shows_every_working_option_with_its_value_and_origin() -> None:
     assert ["role", "trainer", "PET_ROLE"] in found
     assert ["nnodes", "1:1"] in found
     shown = {row[0] for row in found if row}
-    assert shown.issuperset(option.name for option in options.TABLE if option.kind != "ask")
+    assert shown.issuperset(option.name for option in table.TABLE if option.kind != "ask")
 
 
 def test_the_text_fits_80_columns_and_ends_with_a_verdict() -> None:
@@ -106,11 +109,11 @@ def test_a_missing_script_and_a_missing_python_would_stop_a_job(tmp_path: Path) 
 def test_a_program_that_cannot_be_run_would_stop_a_job(tmp_path: Path) -> None:
     (tmp_path / "plain.sh").write_text("")
     for program in ("no-such-program", str(tmp_path / "plain.sh")):
-        found = doctor.examine(["--no-python", program], NO_GPU)
+        found = examine(["--no-python", program], NO_GPU)
         assert [finding["seen"] for finding in found["findings"]] == [f"the program {program} cannot be run"]
         assert not found["verdict"]["would_start"]
-    assert doctor.examine(["--no-python", sys.executable], NO_GPU)["verdict"]["would_start"]
-    assert doctor.examine(["--no-python"], NO_GPU)["verdict"]["would_start"]  # it may be missing here
+    assert examine(["--no-python", sys.executable], NO_GPU)["verdict"]["would_start"]
+    assert examine(["--no-python"], NO_GPU)["verdict"]["would_start"]  # it may be missing here
 
 
 STATIC = ("--nnodes=2", "--nproc-per-node=1", "--node-rank=0")
@@ -125,14 +128,14 @@ STATIC = ("--nnodes=2", "--nproc-per-node=1", "--node-rank=0")
     ],
 )
 def test_what_a_run_of_several_nodes_would_refuse_would_stop_a_job(given: tuple[str, ...], seen: str) -> None:
-    found = doctor.examine([*STATIC, *given], NO_GPU)["findings"]
+    found = examine([*STATIC, *given], NO_GPU)["findings"]
     assert [finding["level"] for finding in found if seen in finding["seen"]] == ["stop"]
 
 
 def test_a_port_of_rank_0_that_is_taken_would_stop_a_job() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        found = doctor.examine([*STATIC, "--master-addr=127.0.0.1", f"--master-port={port}"], NO_GPU)["findings"]
+        found = examine([*STATIC, "--master-addr=127.0.0.1", f"--master-port={port}"], NO_GPU)["findings"]
     assert [(finding["check"], finding["level"]) for finding in found if "listens there" in finding["seen"]] == [
         ("master-port", "stop")
     ]
@@ -142,7 +145,7 @@ def test_doctor_runs_neither_the_health_check_nor_an_unused_command(
     tmp_path: Path,
 ) -> None:
     given = [f"--locality-command=touch {tmp_path}/asked", f"--health-check=touch {tmp_path}/asked"]
-    found = doctor.examine(given, NO_GPU)["findings"]
+    found = examine(given, NO_GPU)["findings"]
     assert "--health-check is not run by this command" in [finding["seen"] for finding in found]
     assert list(tmp_path.iterdir()) == []
 
@@ -154,9 +157,9 @@ def test_a_mesh_that_does_not_fit_stops_one_node_and_is_noted_for_several() -> N
     outcome = run("meshctl", "doctor", "--", "--nproc-per-node=1", "--mesh=dp=*,tp=2", "--nnodes=1", environ=NO_GPU)
     assert outcome.code == 2  # the words alone cannot work
     served = ("--nproc-per-node=1", "--mesh=dp=*,tp=8", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:1")
-    found = doctor.examine(served, NO_GPU)["findings"]
+    found = examine(served, NO_GPU)["findings"]
     assert [finding["level"] for finding in found if finding["check"] == "placement"] == ["note"]
-    found = doctor.examine(served, NO_GPU, doctor.ExaminationRequest(node_count=3))["findings"]
+    found = examine(served, NO_GPU, ExaminationRequest(node_count=3))["findings"]
     assert [finding["level"] for finding in found if finding["check"] == "placement"] == ["stop"]
 
 
@@ -174,7 +177,7 @@ def test_doctor_says_which_secrets_are_set_and_not_what_they_are() -> None:
 
 def test_an_unnamed_run_is_random_on_one_node_and_none_on_several() -> None:
     def name(*given: str) -> str:
-        return str(doctor.examine(given, NO_GPU)["options"]["rdzv-id"]["value"])
+        return str(examine(given, NO_GPU)["options"]["rdzv-id"]["value"])
 
     assert name() == "random"
     assert name("--nnodes=2", "--master-addr=127.0.0.1", "--node-rank=1") == "none"
@@ -202,13 +205,13 @@ def test_doctor_names_the_scheduler_its_variables_and_what_follows() -> None:
 
 
 def test_doctor_says_why_nothing_is_made_of_a_controller() -> None:
-    found = doctor.examine([], {**NO_GPU, "SLURM_JOB_ID": "4711"})
+    found = examine([], {**NO_GPU, "SLURM_JOB_ID": "4711"})
     reason = "no SLURM_STEP_ID: srun has not started this command"
     assert found["controller"] == {
         "name": "Slurm job 4711", "known_by": ["SLURM_JOB_ID"], "reason": reason, "says": {},
     }  # fmt: skip
-    assert f"\njob controller\n  Slurm job 4711, by SLURM_JOB_ID\n  {reason}\n\n" in doctor.render_text(found)
-    assert "\njob controller\n  none is recognised\n\n" in doctor.render_text(doctor.examine([], NO_GPU))
+    assert f"\njob controller\n  Slurm job 4711, by SLURM_JOB_ID\n  {reason}\n\n" in render_text(found)
+    assert "\njob controller\n  none is recognised\n\n" in render_text(examine([], NO_GPU))
 
 
 def test_doctor_repeats_the_remarks_of_a_run() -> None:
@@ -216,26 +219,27 @@ def test_doctor_repeats_the_remarks_of_a_run() -> None:
 
 
 def test_doctor_imports_no_framework() -> None:
-    code = "import sys; from launcher.doctor import examine, render_text; render_text(examine([], {})); "
+    code = "import sys; from launcher.meshctl.doctor.document import examine; "
+    code += "from launcher.meshctl.doctor.render import render_text; render_text(examine([], {})); "
     code += "print(sorted(sys.modules))"
     loaded = run("python", "-c", code).out
-    assert "'launcher.doctor'" in loaded
+    assert "'launcher.meshctl.doctor'" in loaded
     assert not {"'torch'", "'jax'", "'numpy'", "'grpc'", "'psutil'"} & set(re.findall(r"'[\w.]+'", loaded))
 
 
 def test_a_detector_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    from launcher.devices import nvidia
+    from launcher.hardware.accelerators import nvidia
 
     def broken(*_: object) -> None:
         raise OSError("driver is gone")
 
     monkeypatch.setattr(nvidia.Detector, "detect", broken)
-    found = doctor.examine(["--nproc-per-node=cpu"], NO_GPU)["devices"][0]
+    found = examine(["--nproc-per-node=cpu"], NO_GPU)["devices"][0]
     assert (found["kind"], found["count"], found["reason"]) == ("nvidia", 0, "OSError: driver is gone")
 
 
 def shown(*given: str, environ: dict[str, str], rank: int, nodes: int | None = None) -> dict[str, Any]:
-    found = doctor.examine(given, environ, doctor.ExaminationRequest(rank=rank, node_count=nodes))["environment"]
+    found = examine(given, environ, ExaminationRequest(rank=rank, node_count=nodes))["environment"]
     assert isinstance(found, dict)
     return found
 
@@ -300,15 +304,15 @@ def test_the_slice_of_a_tpu_host_is_shown_and_its_worlds_are_whole_slices() -> N
         "--devices=tpu:4", "--visible-env=TPU_VISIBLE_CHIPS", "--devices-per-worker=all", "--framework=jax",
         "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:1", "--rdzv-conf=is_host=0", "--nnodes=4:8",
     )  # fmt: skip
-    found = doctor.examine(given, SLICE, doctor.ExaminationRequest(rank=5))
+    found = examine(given, SLICE, ExaminationRequest(rank=5))
     assert (found["tpu_slice"]["name"], found["tpu_slice"]["worker_id"]) == ("t-0.x", 1)
     assert (found["tpu_slice"]["host_count"], found["tpu_slice"]["hostnames"][3]) == (4, "t-3.x")
     assert {"name": "slice", "domain": "t-0.x", "origin": "TPU_WORKER_HOSTNAMES"} in found["locality"]["levels"]
     assert found["environment"]["world_size"] == 8
     assert found["environment"]["added"]["MEGASCALE_NUM_SLICES"] == "2"
     assert found["environment"]["added"]["MEGASCALE_SLICE_ID"] == "1"
-    assert "\nTPU slice\n  name                    t-0.x\n" in doctor.render_text({**found, "environment": None})
-    assert doctor.examine([], NO_GPU)["tpu_slice"] is None
+    assert "\nTPU slice\n  name                    t-0.x\n" in render_text({**found, "environment": None})
+    assert examine([], NO_GPU)["tpu_slice"] is None
 
 
 def test_where_a_node_stands_is_shown_with_origins_and_conflicts() -> None:
@@ -316,19 +320,19 @@ def test_where_a_node_stands_is_shown_with_origins_and_conflicts() -> None:
         **NO_GPU, "SLURM_JOB_ID": "3", "SLURM_TOPOLOGY_ADDR": "s1.l2.n1", "SLURM_TOPOLOGY_ADDR_PATTERN":
         "switch.switch.node",
     }  # fmt: skip
-    locality = doctor.examine(["--locality=zone=a,leaf=l7"], environ)["locality"]
+    locality = examine(["--locality=zone=a,leaf=l7"], environ)["locality"]
     assert [(level["name"], level["domain"], level["origin"]) for level in locality["levels"]] == [
         ("zone", "a", "--locality"), ("spine", "s1", "SLURM_TOPOLOGY_ADDR"), ("leaf", "l7", "--locality"),
     ]  # fmt: skip
     assert locality["remarks"] == ["leaf is l7 by --locality, which counts, and l2 by slurm (SLURM_TOPOLOGY_ADDR)"]
     assert {"kubernetes", "aws"} <= set(locality["no_sign_of"])
-    found = doctor.examine([], NO_GPU)["locality"]
+    found = examine([], NO_GPU)["locality"]
     assert (found["levels"], found["reason"]) == ([], "nothing says where this node stands")
 
 
 def test_a_place_that_cannot_be_read_would_stop_a_job_of_several_nodes() -> None:
     def level(*more: str) -> list[str]:
-        found = doctor.examine(["--locality-file=/no/such", "--nproc-per-node=1", *more], NO_GPU)["findings"]
+        found = examine(["--locality-file=/no/such", "--nproc-per-node=1", *more], NO_GPU)["findings"]
         return [finding["level"] for finding in found if finding["check"] == "locality"]
 
     assert level() == ["note"]
@@ -337,13 +341,13 @@ def test_a_place_that_cannot_be_read_would_stop_a_job_of_several_nodes() -> None
 
 
 def test_a_kind_that_is_not_built_in_is_shown_where_it_is_named() -> None:
-    kinds = doctor.examine(["--devices=foo:3", "--visible-env=FOO"], NO_GPU)["devices"]
+    kinds = examine(["--devices=foo:3", "--visible-env=FOO"], NO_GPU)["devices"]
     named = next(kind for kind in kinds if kind["kind"] == "foo")
     assert (named["count"], named["visible_by"]) == (3, "FOO")
 
 
 def test_values_that_are_secret_by_their_names_are_not_shown() -> None:
-    from launcher.doctor.environment import mask
+    from launcher.meshctl.doctor.environment import mask
 
     assert mask("WANDB_API_KEY", "x") == mask("HF_TOKEN", "x") == mask("LAUNCHER_JOB_SECRET", "x")
     assert mask("HF_TOKEN", "x") == "(not shown)"

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from launcher import doctor
-from launcher.doctor import store
+from launcher.meshctl.doctor import store
+from launcher.meshctl.doctor.document import examine
 from rendezvous.stores.server.server import StoreServer
 from tests.cli.running import run
 from tests.support.stores.certificates import Certificates
@@ -39,7 +39,7 @@ def place(endpoint: str, *more: str) -> tuple[str, ...]:
 
 def reached(given: tuple[str, ...], **environ: str) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     """What is said of the store, and the level and words of what was found amiss with it."""
-    found = doctor.examine(given, {"CUDA_VISIBLE_DEVICES": "", **environ})
+    found = examine(given, {"CUDA_VISIBLE_DEVICES": "", **environ})
     amiss = [(finding["level"], finding["seen"]) for finding in found["findings"] if finding["check"] == "store"]
     return found["store"], amiss
 
@@ -68,7 +68,7 @@ def test_doctor_reads_version_and_rights_of_the_store_and_writes_nothing(etcd: E
 @pytest.mark.parametrize("secret", ["", "known to the job"])
 def test_an_etcd_without_a_job_secret_is_noted(etcd: EtcdServer, secret: str) -> None:
     environ = {"LAUNCHER_ETCD_PASSWORD": "right", **({"LAUNCHER_JOB_SECRET": secret} if secret else {})}
-    found = doctor.examine(place(etcd.endpoint, "--rdzv-conf=user=job"), {"CUDA_VISIBLE_DEVICES": "", **environ})
+    found = examine(place(etcd.endpoint, "--rdzv-conf=user=job"), {"CUDA_VISIBLE_DEVICES": "", **environ})
     noted = [(finding["level"], finding["seen"]) for finding in found["findings"] if finding["check"] == "secret"]
     assert noted == ([] if secret else [("note", "no job secret is set")])
 
@@ -201,8 +201,8 @@ def test_a_store_that_an_agent_serves_wants_its_token() -> None:
 
 
 def test_the_address_that_others_would_be_told_and_why() -> None:
-    found = doctor.examine(served(nobody(), "--local-addr=127.0.0.5"), {})["network"]
+    found = examine(served(nobody(), "--local-addr=127.0.0.5"), {})["network"]
     assert (found["address"], found["reason"][:24]) == ("127.0.0.5", "--local-addr says so; no")
-    found = doctor.examine(served("192.0.2.1:1", "--rdzv-conf=is_host=0", "--interface=lo"), {})
+    found = examine(served("192.0.2.1:1", "--rdzv-conf=is_host=0", "--interface=lo"), {})
     assert found["network"]["address"] == ""
     assert [finding["level"] for finding in found["findings"] if finding["check"] == "address"] == ["stop"]

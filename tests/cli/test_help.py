@@ -8,27 +8,28 @@ import sys
 
 import pytest
 
-from launcher import help, options
+from launcher.config import help
+from launcher.config.options import table
 from tests.cli.running import run
 
 
 def test_every_option_is_in_the_help_with_its_variables_and_default() -> None:
     words = set(help.render_help().replace(",", " ").split())
     text = " ".join(help.render_help().split())
-    for option in options.TABLE:
+    for option in table.TABLE:
         assert option.flag in words
         assert option.short == "" or option.short in words
         assert words.issuperset(option.variables)
         assert option.kind == "flag" or not option.default or f"[default: {option.default}]" in text
 
 
-@pytest.mark.parametrize("group", options.GROUPS)
+@pytest.mark.parametrize("group", table.GROUPS)
 def test_each_group_fits_a_screen_and_shows_only_its_own_options(group: str) -> None:
     lines = help.render_help(group).splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
     flags = {word for line in lines if line.startswith("  -") for word in line.replace(",", " ").split()}
-    assert {option.flag for option in options.TABLE if option.group == group} == {
+    assert {option.flag for option in table.TABLE if option.group == group} == {
         flag for flag in flags if flag.startswith("--")
     }
 
@@ -79,6 +80,6 @@ def test_a_reader_that_has_left_is_no_error() -> None:
 
 def test_the_reference_page_names_every_spelling() -> None:
     page = help.render_reference()
-    for option in options.TABLE:
+    for option in table.TABLE:
         assert all(f"`{spelling}`" in page for spelling in option.spellings)
         assert all(f"`{variable}`" in page for variable in option.variables)

@@ -81,9 +81,11 @@ def test_what_cannot_be_asked_is_said_with_its_origin(place: Path, word: str, va
 def test_a_plan_for_one_node_needs_nothing_heavy() -> None:
     code = """
 import sys
-from launcher import agent, mesh
-from launcher.placement import Costs, Limits
-from launcher.roster import Description, PlannerAdapter, encode_description
+from launcher.agent import loop
+from launcher.model import mesh
+from launcher.placement.limits import Costs, Limits
+from launcher.placement.adapter.description import Description, encode_description
+from launcher.placement.adapter.planner_adapter import PlannerAdapter
 from rendezvous.events import MakePlan, RosterMember
 
 node = RosterMember("a", encode_description(Description(slot_count=8, address="127.0.0.1", role="default")), 4000, 1)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.arrival.probe import ProbeResult, probe
-from launcher.errors import UsageError
-from launcher.options.network import StoreConfig
+from launcher.agent.startup.probe import ProbeResult, probe
+from launcher.config.options.network import StoreConfig
+from launcher.model.errors import UsageError
 from tests.support.stores.certificates import Certificates
 from tests.support.stores.etcd import EtcdServer
 

@@ -32,7 +32,7 @@ HEAVY = frozenset({
 })  # fmt: skip
 # Ours for which a run of one machine has no use.
 ELSEWHERE = (
-    "launcher.arrival", "launcher.help", "launcher.networked", "rendezvous.driver.worker_pool",
+    "launcher.agent.startup.startup", "launcher.config.help", "launcher.agent.cluster", "rendezvous.driver.worker_pool",
     "rendezvous.peers.connections", "rendezvous.stores.etcd.store", "rendezvous.stores.server.server",
 )  # fmt: skip
 
@@ -51,8 +51,9 @@ root, report = sys.argv[1:3]
 before = set(sys.modules)
 sys.path.append(root)
 sys.addaudithook(note)
-from launcher import cli, supervisor
-spawn = supervisor.Supervisor.spawn
+from launcher import cli
+from launcher.supervisor.handle import Supervisor
+spawn = Supervisor.spawn
 
 def noted(*arguments):
     new = sorted(set(sys.modules) - before)
@@ -61,10 +62,10 @@ def noted(*arguments):
     counts["source"] = sum(os.path.getsize(sys.modules[name].__file__) for name in counts["ours"])
     with open(report, "w") as file:
         json.dump(counts, file)
-    supervisor.Supervisor.spawn = spawn
+    Supervisor.spawn = spawn
     spawn(*arguments)
 
-supervisor.Supervisor.spawn = noted
+Supervisor.spawn = noted
 sys.exit(cli.main(sys.argv[3:]))
 """
 
@@ -84,7 +85,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_the_way_to_a_worker_imports_nothing_heavy(start: dict[str, Any]) -> None:
-    assert "launcher.agent" in start["ours"]
+    assert "launcher.agent.loop" in start["ours"]
     assert HEAVY.isdisjoint(start["library"])
     assert not [name for name in start["ours"] if name.startswith(ELSEWHERE)]
 
@@ -106,7 +107,7 @@ def test_the_keeper_alone_is_forked_before_the_workers_are_ordered(start: dict[s
 
 def test_the_supervisor_loads_no_more_than_it_needs_to_fork_workers() -> None:
     program = (
-        "import sys; before = set(sys.modules); sys.path.append(sys.argv[1]); import launcher.supervisor.process\n"
+        "import sys; before = set(sys.modules); sys.path.append(sys.argv[1]); import launcher.supervisor.loop\n"
         "print(*sorted(set(sys.modules) - before))"
     )
     command = [sys.executable, "-I", "-S", "-c", program, str(ROOT)]

@@ -6,8 +6,8 @@ import argparse
 
 import pytest
 
-from launcher import options
-from launcher.errors import UsageError
+from launcher.config.options import command_line, table
+from launcher.model.errors import UsageError
 
 run = pytest.importorskip("torch.distributed.run", reason="torch is not installed")
 
@@ -19,7 +19,7 @@ def torchruns_options() -> list[argparse.Action]:
 @pytest.mark.parametrize("action", torchruns_options(), ids=lambda action: action.dest)
 def test_torchruns_flag_is_in_the_table(action: argparse.Action) -> None:
     long = [spelling for spelling in action.option_strings if spelling.startswith("--")]
-    option = options.find_option(long[0])
+    option = command_line.find_option(long[0])
     assert option.source != "ours"
     assert set(action.option_strings) == set(option.spellings)
     assert option.takes_value == (action.nargs != 0)
@@ -29,7 +29,7 @@ def test_torchruns_flag_is_in_the_table(action: argparse.Action) -> None:
 
 def test_no_other_flag_passes_as_torchruns() -> None:
     theirs = {action.option_strings[-1].lstrip("-").replace("_", "-") for action in torchruns_options()}
-    assert {option.name for option in options.TABLE if option.source != "ours"} == theirs
+    assert {option.name for option in table.TABLE if option.source != "ours"} == theirs
 
 
 # Where argparse refuses, torchrun exits 2 as we do; the words of the script are apart because argparse reads
@@ -75,9 +75,9 @@ def test_a_command_line_is_taken_apart_as_by_torchrun(line: str, capsys: pytest.
         theirs = run.get_args_parser().parse_args(words)
     except SystemExit:
         with pytest.raises(UsageError):
-            options.parse(words)
+            command_line.parse(words)
         return
-    ours = options.parse(words)
+    ours = command_line.parse(words)
     given = {name.replace("-", "_"): text for name, text in ours.values.items()}
     defaults = {action.dest: action.default for action in torchruns_options()}
     changed = {

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from launcher import cli
-from launcher.errors import UsageError
+from launcher.model.errors import UsageError
 from tests.compat.differences import differences
 from tests.compat.table import values
 

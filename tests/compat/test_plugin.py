@@ -166,7 +166,7 @@ def test_a_handler_that_was_never_asked_for_a_round_has_nobody_to_wait_for(
 ) -> None:
     from torch.distributed.elastic.rendezvous import RendezvousParameters
 
-    from launcher.torchrun_handler import create, handler
+    from launcher.torchrun_plugin import create, handler
 
     monkeypatch.setattr(handler, "LEAVE_LIMIT_S", 0.0)
     monkeypatch.setenv("LAUNCHER_NODE_NAME", "n1")
@@ -202,7 +202,7 @@ def test_a_store_that_is_away_stops_nobody_and_meshctl_s_requests_are_met(etcd: 
         for agent in agents:
             agent.says("the store does what it is asked again")
         assert len(job.seen()) == 2
-        meshctl = (sys.executable, "-m", "launcher.ctl")
+        meshctl = (sys.executable, "-m", "launcher.meshctl.main")
         for name, words in (("n2", ("drain", job.run_id, "n2")), ("n1", ("stop", job.run_id))):
             command = [*meshctl, *words, "--rdzv-endpoint", etcd.endpoint]
             subprocess.run(command, check=True, cwd=REPOSITORY, timeout=60, stdout=subprocess.DEVNULL)

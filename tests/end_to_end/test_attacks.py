@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from launcher.roster.description import NodeAssignment, encode_assignment
+from launcher.placement.adapter.description import NodeAssignment, encode_assignment
 from rendezvous import records
 from rendezvous.peers.handshake import WIRE_VERSION
 from rendezvous.records import Assignment, Command, Drain, LeaderRecord, Seal, Stop, Verdict, encode

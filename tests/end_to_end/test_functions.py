@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import launcher
-from launcher.errors import LauncherError, UsageError
+from launcher.model.errors import LauncherError, UsageError
 from tests.support.jobs import call_targets
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.binding import sysfs
-from launcher.output.plugin import GROUP
+from launcher.config.logs_specs import GROUP
+from launcher.hardware.binding import cpu_topology
 from tests.support.distributions import install
 from tests.support.jobs.single_node import Job
 from tests.support.processes.tree import REPOSITORY
@@ -150,7 +150,7 @@ def load():
 
 def test_workers_run_on_their_own_cpus_out_of_those_of_the_agent(tmp_path: Path) -> None:
     allowed = sorted(os.sched_getaffinity(0))
-    cores = set(sysfs.read_topology(frozenset(allowed)).core.values()) & set(allowed)
+    cores = set(cpu_topology.read_topology(frozenset(allowed)).core.values()) & set(allowed)
     count = min(2, len(cores))
     with Job(tmp_path, "--nproc-per-node", str(count), "--numa-binding", "exclusive", script=AFFINITY) as job:
         ended = job.wait()

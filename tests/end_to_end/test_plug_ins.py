@@ -26,7 +26,7 @@ os.write(1, (" ".join(os.environ[name] for name in names) + "\\n").encode())
 # The plug-in looks below a directory of the test; all else is the agent as ever.
 ON_ANOTHER_ROOT = """
 import sys
-from launcher.devices import ascend
+from launcher.hardware.accelerators import ascend
 ascend.Detector.__init__.__defaults__ = (sys.argv.pop(1),)
 from launcher.cli import main
 raise SystemExit(main())

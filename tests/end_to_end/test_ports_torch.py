@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from launcher.workers.ports import ReservedPort
+from launcher.ranks.ports import ReservedPort
 
 pytest.importorskip("torch")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.environments import WorkerAssignment
-from launcher.environments.torch import TorchEnvironment
-from launcher.node import Device, Slot
+from launcher.model.node import Device, Slot
+from launcher.ranks.environments.contract import WorkerAssignment
+from launcher.ranks.environments.torch import TorchEnvironment
 
 pytest.importorskip("torch")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.environments.tpu import TpuEnvironment
+from launcher.ranks.environments.tpu import TpuEnvironment
 from tests.support.jobs.multi_node import Cluster
 from tests.support.network.namespaces import loopback_hosts
 from tests.support.stores.etcd import EtcdServer

@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from launcher.environments.meanings import VARIABLE_DESCRIPTIONS
+from launcher.ranks.environments.variables import VARIABLE_DESCRIPTIONS
 from tests.support.jobs.single_node import Job
 from tests.support.processes.tree import TOKEN_VARIABLE
 

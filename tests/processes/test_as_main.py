@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.output.error_file import read_error_file
-from launcher.workers import as_main
+from launcher.logs.error_file import read_error_file
+from launcher.ranks import as_main
 
 LIMIT_S = 60.0
 LOOK = """

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from launcher.devices import format_visible_variable
-from launcher.devices.choose import assign_devices
-from launcher.devices.from_torch import Detector
-from launcher.errors import UsageError
+from launcher.hardware.accelerators.choose import assign_devices
+from launcher.hardware.accelerators.contract import format_visible_variable
+from launcher.hardware.accelerators.from_torch import Detector
+from launcher.model.errors import UsageError
 
 TORCH = """
 __version__ = "9.9"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 LIMIT_S = 60.0
-CTL = (sys.executable, "-m", "launcher.ctl", "doctor", "--json")
+CTL = (sys.executable, "-m", "launcher.meshctl.main", "doctor", "--json")
 NO_DEVICES = {"CUDA_VISIBLE_DEVICES": "", "PATH": os.environ.get("PATH", os.defpath)}
 
 

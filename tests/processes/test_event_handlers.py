@@ -10,7 +10,7 @@ import pytest
 # Stands in for torch, which hands an event to a handler of Python's logging in the same way.
 PROGRAM = """
 import logging, sys, threading, types
-from launcher.reporting import events
+from launcher.logs.reports import events
 
 class Handler(logging.Handler):
     def emit(self, record):

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.forkserver import fork_server, linux
-from launcher.supervisor import kernel, memory
+from launcher.hardware.linux import kernel, memory_policy
+from launcher.supervisor.fork_server import fork_server, linux
 from tests.support.processes.small_supervisor import SmallSupervisor
 from tests.support.processes.tree import children, descriptors, is_alive, parent, state
 from tests.support.waiting import wait_until
@@ -214,5 +214,5 @@ def test_a_child_of_the_fork_server_s_python_before_the_hook_is_left_alone(super
 
 def test_what_both_rooms_know_of_linux_agrees() -> None:
     assert linux.PR_SET_PDEATHSIG == kernel._PR_SET_PDEATHSIG
-    assert (linux.PREFERRED, linux.PREFERRED_MANY) == (memory.PREFERRED, memory.PREFERRED_MANY)
-    assert {name: calls[1] for name, calls in memory._CALLS.items()} == linux.SET_MEMPOLICY
+    assert (linux.PREFERRED, linux.PREFERRED_MANY) == (memory_policy.PREFERRED, memory_policy.PREFERRED_MANY)
+    assert {name: calls[1] for name, calls in memory_policy._CALLS.items()} == linux.SET_MEMPOLICY

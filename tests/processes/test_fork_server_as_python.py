@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from launcher.forkserver import fork_server
+from launcher.supervisor.fork_server import fork_server
 from tests.processes.test_as_main import FAIL
 from tests.support.jobs import environment_probe
 from tests.support.processes.small_supervisor import SmallSupervisor

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.environments.meanings import VARIABLE_DESCRIPTIONS
-from launcher.forkserver import leavings
-from launcher.forkserver.watching import WORKER_VARIABLES
+from launcher.ranks.environments.variables import VARIABLE_DESCRIPTIONS
+from launcher.supervisor.fork_server import fork_safety
+from launcher.supervisor.fork_server.env_reads import WORKER_VARIABLES
 from tests.support.processes.small_supervisor import SmallSupervisor
 
 
@@ -103,9 +103,9 @@ def test_cuda_is_refused_when_it_was_begun_or_as_much_as_asked(supervisor: Small
 def test_devices_are_known_by_the_names_of_their_files() -> None:
     accelerators = ("nvidia0", "nvidiactl", "nvidia-uvm", "kfd", "dri/renderD128", "accel0", "accel/accel3", "vfio/12")
     for name in (*accelerators, "neuron0", "hl0", "hl_controlD0", "davinci0", "davinci_manager", "apex_0", "dxg"):
-        assert leavings._ACCELERATOR_PATH.match(f"/dev/{name}"), name
+        assert fork_safety._ACCELERATOR_PATH.match(f"/dev/{name}"), name
     for name in ("null", "shm/x", "urandom", "hlx", "tty", "pts/0", "hugepages/a"):
-        assert not leavings._ACCELERATOR_PATH.match(f"/dev/{name}"), name
+        assert not fork_safety._ACCELERATOR_PATH.match(f"/dev/{name}"), name
 
 
 def test_threads_that_end_soon_and_those_that_a_fork_takes_down_are_fine(supervisor: SmallSupervisor) -> None:
@@ -228,8 +228,8 @@ def test_every_variable_of_a_worker_is_watched_or_the_same_for_all_workers() -> 
 
 
 def test_nothing_is_left_open_that_was_not_there() -> None:
-    before = leavings.list_open_files()
+    before = fork_safety.list_open_files()
     with open(os.devnull), open(__file__) as file:
-        assert leavings.list_opened_files(before) == [__file__]
+        assert fork_safety.list_opened_files(before) == [__file__]
         assert file.fileno() not in before
-    assert leavings.list_opened_files(before) == []
+    assert fork_safety.list_opened_files(before) == []

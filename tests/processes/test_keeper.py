@@ -202,7 +202,7 @@ def test_the_end_of_the_keeper_is_told() -> None:
 
 # One that is lost itself as soon as it has killed once.
 LOST_AFTER_KILLING = """
-from launcher.supervisor import kernel
+from launcher.supervisor.handle import kernel
 real = kernel.kill_children
 def kill_children(*arguments):
     left = real(*arguments)
@@ -223,7 +223,9 @@ def test_an_agent_lets_the_other_do_its_work_before_it_kills(first: str) -> None
 
 @pytest.mark.parametrize(("stopped", "killed"), [("keeper", "supervisor"), ("supervisor", "keeper")])
 def test_an_agent_waits_for_nobody_who_stands_still(stopped: str, killed: str) -> None:
-    with Agent(setup=f"{SETUP}import launcher.supervisor; launcher.supervisor.LOSS_LIMIT_S = 1000.0") as agent:
+    with Agent(
+        setup=f"{SETUP}import launcher.supervisor.handle; launcher.supervisor.handle.LOSS_LIMIT_S = 1000.0"
+    ) as agent:
         trio = Trio(agent)
         freeze(trio.pids[stopped])
         freeze(agent.pid)  # the supervisor goes on when its keeper ends
@@ -281,7 +283,7 @@ def test_a_keeper_that_cannot_fork_is_told() -> None:
 def test_an_agent_that_dies_before_the_keeper_is_set_up_leaves_nothing() -> None:
     late = """
 import os, time
-from launcher.supervisor import kernel
+from launcher.supervisor.handle import kernel
 own, real = os.getpid(), kernel.signal_on_parent_death
 def ask(signum):
     while os.getppid() == own: time.sleep(0.005)
@@ -297,7 +299,7 @@ kernel.signal_on_parent_death = ask
 def test_a_supervisor_whose_keeper_dies_during_its_setup_ends() -> None:
     late = """
 import os, time
-from launcher.supervisor import kernel
+from launcher.supervisor.handle import kernel
 real, keeper = kernel.signal_on_parent_death, 0
 def ask(signum):
     global keeper

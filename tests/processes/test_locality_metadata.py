@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from launcher.locality import Hints, Source, aws, azure, cloud, gce, oci
-from launcher.locality.metadata import NoAnswer, Server
+from launcher.hardware.metadata_server import NoAnswer, Server
+from launcher.locality.contract import Hints, Source
+from launcher.locality.sources import aws, azure, cloud, gce, oci
 from tests.support.network.metadata_servers import Answering, Request, dripping, pages, reply, serving, silence
 
 CLOUDS: dict[str, Callable[..., Source]] = {

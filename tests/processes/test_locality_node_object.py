@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from launcher.locality import Hints, node_object, signs
-from launcher.locality.kubernetes import Source as KubernetesSource
+from launcher.locality.contract import Hints
+from launcher.locality.sources import cloud_detection, node_object
+from launcher.locality.sources.kubernetes import Source as KubernetesSource
 from tests.support.network.metadata_servers import Answering, Request, Serving, reply, serving, silence
 from tests.support.stores.certificates import Certificates
 
@@ -39,7 +40,7 @@ class Cluster:
     def __init__(self, directory: Path) -> None:
         self.certificates = Certificates(directory / "certificates", is_sparse=True)
         self.root = directory / "pod"
-        self.account = self.root / signs.ACCOUNT
+        self.account = self.root / cloud_detection.ACCOUNT
         self.account.mkdir(parents=True)
         self.reset()
 

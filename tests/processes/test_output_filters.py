@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.output.pump import OutputPump
+from launcher.logs.pump import OutputPump
 
 LIMIT_S = 30.0
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from launcher.output.pump import OutputPump
+from launcher.logs.pump import OutputPump
 from tests.support.waiting import wait_until
 
 LIMIT_S = 30.0
@@ -360,7 +360,7 @@ def test_the_tail_waits_for_what_the_pipe_holds_but_not_for_its_end(job: Job, mo
         assert gate.wait(LIMIT_S)
         return read(fd, buffers)
 
-    monkeypatch.setattr("launcher.output.pump.os.readv", read_late)
+    monkeypatch.setattr("launcher.logs.pump.os.readv", read_late)
     pump = job.pump(tail_lines=1)
     write_fd = job.open(pump, 0, "stderr", prefix=None)
     os.write(write_fd, b"I am the cause\n")

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher.supervisor import kernel, pidfds
+from launcher.hardware.linux import kernel, pidfds
 from tests.support.processes.syscalls import WITHOUT_PIDFDS
 from tests.support.processes.tree import REPOSITORY, is_alive
 from tests.support.waiting import wait_until
 
 KILL = """
 import sys
-from launcher.supervisor.pidfds import kill_exactly
+from launcher.hardware.linux.pidfds import kill_exactly
 kill_exactly(int(sys.argv[1]), lambda: sys.argv[2] == "it")
 """
 
@@ -82,7 +82,7 @@ def test_descendants_are_killed_by_one_look_at_all_of_them(monkeypatch: pytest.M
     with subprocess.Popen(["sh", "-c", "sleep 1000 & sleep 1000 & wait"]) as shell:
         try:
             family = wait_until(lambda: len(found(shell.pid)) == 2 and found(shell.pid))
-            kernel.kill_descendants(shell.pid)
+            pidfds.kill_descendants(shell.pid)
             assert shell.wait(10.0) == 0
             assert not any(map(is_alive, family))
         finally:
@@ -91,6 +91,6 @@ def test_descendants_are_killed_by_one_look_at_all_of_them(monkeypatch: pytest.M
 
 
 def test_who_descends_from_a_process_is_seen_from_below(sleeper: subprocess.Popen[bytes]) -> None:
-    assert kernel._is_descendant(os.getpid(), sleeper.pid)
-    assert not kernel._is_descendant(sleeper.pid, os.getpid())
-    assert not kernel._is_descendant(sleeper.pid, sleeper.pid)
+    assert kernel.is_descendant(os.getpid(), sleeper.pid)
+    assert not kernel.is_descendant(sleeper.pid, os.getpid())
+    assert not kernel.is_descendant(sleeper.pid, sleeper.pid)

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.arrival import control_group, predecessors
-from launcher.arrival.predecessors import LOCK_VARIABLE, take_node_lock
-from launcher.errors import TemporaryError, UsageError
+from launcher.agent.startup import stale_agents
+from launcher.agent.startup.stale_agents import LOCK_VARIABLE, take_node_lock
+from launcher.hardware.linux import control_group
+from launcher.model.errors import TemporaryError, UsageError
 from tests.support.processes.syscalls import KILL, PIDFD_OPEN, WITHOUT_PIDFDS, refusing
 from tests.support.processes.tree import REPOSITORY, TOKEN_VARIABLE, freeze, is_alive, kill_family, state
 from tests.support.waiting import wait_until
@@ -23,11 +24,11 @@ from tests.support.waiting import wait_until
 # An agent that takes its place and forks a supervisor with a worker; then it waits.
 AGENT = """
 import os, sys, time
-from launcher.arrival.predecessors import take_node_lock
+from launcher.agent.startup.stale_agents import take_node_lock
 exec(os.environ.get("BEFORE", ""))
 place = take_node_lock(sys.argv[2], sys.argv[3], os.environ, folder=sys.argv[1], limit_s=float(sys.argv[4]))
 os.environ.update(place.environment)
-from launcher.supervisor import Supervisor, WorkerSpec
+from launcher.supervisor.handle import Supervisor, WorkerSpec
 supervisor = Supervisor.fork((place.descriptor,), place.group)
 supervisor.spawn(1, [WorkerSpec(0, ("sh", "-c", sys.argv[5]), {}, (), None, None)])
 while not (reports := supervisor.read_reports()): time.sleep(0.01)
@@ -285,7 +286,7 @@ def test_what_cannot_be_killed_is_named_after_the_limit(lives: Lives, monkeypatc
     os.close(place.descriptor)
     wait_until(lambda: marked(sleeper.pid))
     with monkeypatch.context() as patch:
-        patch.setattr("launcher.arrival.predecessors._kill", lambda *_: None)
+        patch.setattr("launcher.agent.startup.stale_agents._kill", lambda *_: None)
         with pytest.raises(TemporaryError, match=rf"still there after 0.2 s: pid {sleeper.pid}$"):
             take_node_lock(RUN, "node", {}, folder=str(lives.folder), limit_s=0.2)
     sleeper.kill()
@@ -309,7 +310,7 @@ def test_whoever_started_the_agent_is_spared_though_it_carries_the_mark(lives: L
     lives.folder.mkdir(mode=0o700)
     place = take_node_lock(RUN, "node", {}, folder=str(lives.folder))
     os.close(place.descriptor)
-    script = "import sys; from launcher.arrival.predecessors import take_node_lock; "
+    script = "import sys; from launcher.agent.startup.stale_agents import take_node_lock; "
     script += f"take_node_lock('{RUN}', 'node', {{}}, folder=sys.argv[1], limit_s=5); print('taken')"
     nested = f'"{sys.executable}" -c "{script}" {lives.folder}; echo alive'
     environment = {**os.environ, **place.environment, TOKEN_VARIABLE: lives.token}
@@ -400,7 +401,7 @@ def test_if_no_lock_directory_can_be_used_each_is_named_with_the_reason(tmp_path
     (tmp_path / "file").touch()
     folders = [str(tmp_path / "file" / "places"), str(tmp_path / "file")]
     with pytest.raises(UsageError) as refusal:
-        predecessors._find_lock_path("a.lock", folders)
+        stale_agents._find_lock_path("a.lock", folders)
     assert str(refusal.value) == (
         f"there is no place for this node's lock: {folders[0]} cannot be made: Not a directory; "
         f"{folders[1]} is not a directory of this user's alone"
@@ -413,7 +414,7 @@ def test_a_full_disk_is_a_shortage(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(os, "mkdir", full)
     with pytest.raises(TemporaryError, match="No space left on device"):
-        predecessors._find_lock_path("a.lock", [str(tmp_path / "places")])
+        stale_agents._find_lock_path("a.lock", [str(tmp_path / "places")])
 
 
 def test_what_another_user_has_made_first_is_passed_over_and_told(
@@ -421,7 +422,7 @@ def test_what_another_user_has_made_first_is_passed_over_and_told(
 ) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir(mode=0o755)
-    assert predecessors._find_lock_path("a.lock", [str(first), str(second)]) == str(second / "a.lock")
+    assert stale_agents._find_lock_path("a.lock", [str(first), str(second)]) == str(second / "a.lock")
     assert capfd.readouterr().err == (
         f"meshrun: the lock of this node lies in {second}: {first} is not a directory of this user's alone\n"
     )
@@ -431,17 +432,17 @@ def test_an_existing_lock_is_used_though_a_better_directory_is_free(tmp_path: Pa
     first, second = tmp_path / "first", tmp_path / "second"
     second.mkdir(mode=0o700)
     (second / "a.lock").touch()
-    assert predecessors._find_lock_path("a.lock", [str(first), str(second)]) == str(second / "a.lock")
-    assert predecessors._find_lock_path("b.lock", [str(first), str(second)]) == str(first / "b.lock")
+    assert stale_agents._find_lock_path("a.lock", [str(first), str(second)]) == str(second / "a.lock")
+    assert stale_agents._find_lock_path("b.lock", [str(first), str(second)]) == str(first / "b.lock")
     first.rename(tmp_path / "away")
     second.chmod(0o755)  # no longer ours alone: what lies there does not count
-    assert predecessors._find_lock_path("a.lock", [str(first), str(second)]) == str(first / "a.lock")
+    assert stale_agents._find_lock_path("a.lock", [str(first), str(second)]) == str(first / "a.lock")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 @pytest.mark.parametrize("places", ["/tmp", "/tmp /dev/shm /run"])
 def test_a_read_only_tmp_is_passed_over(places: str) -> None:
-    script = "from launcher.arrival.predecessors import take_node_lock; "
+    script = "from launcher.agent.startup.stale_agents import take_node_lock; "
     script += "place = take_node_lock('read-only', 'node', {}); print(place.path); place.release()"
     binds = "".join(f"mount --bind {path} {path}; mount -o remount,ro,bind {path}; " for path in places.split())
     done = subprocess.run(

@@ -18,8 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher import cli, credentials
-from launcher.config import Config
+from launcher import cli
+from launcher.config import credentials
+from launcher.config.config import Config
 from tests.support.documents.recipes import EXAMPLES, KUBERNETES
 
 MARGIN_S = 15.0

@@ -91,7 +91,7 @@ def test_the_agent_clears_away_what_a_lost_supervisor_leaves(agent: Agent) -> No
 
 
 def test_a_supervisor_that_takes_no_orders_is_given_up(tmp_path: Path) -> None:
-    with Agent(setup="import launcher.supervisor; launcher.supervisor.ORDER_LIMIT_S = 0.3") as agent:
+    with Agent(setup="import launcher.supervisor.handle; launcher.supervisor.handle.ORDER_LIMIT_S = 0.3") as agent:
         start_families(agent, 1)
         os.kill(agent.supervisor_pid, signal.SIGSTOP)
         agent.spawn(2, *[["echo", "x" * 100_000]] * 20, stdout=str(tmp_path / "out"))
@@ -116,7 +116,7 @@ def test_orders_to_a_lost_supervisor_are_harmless(agent: Agent, tmp_path: Path) 
 def test_a_worker_whose_supervisor_dies_during_its_setup_ends_itself() -> None:
     wait_for_the_death_of_the_supervisor = """
 import os, time
-from launcher.supervisor import kernel
+from launcher.supervisor.handle import kernel
 real = kernel.signal_on_parent_death
 def late(signum):
     global supervisor

@@ -18,17 +18,29 @@ from pathlib import Path
 from typing import Any, get_args
 from unittest import mock
 
-from launcher import board, config, options
-from launcher.arrival import control_group, predecessors
-from launcher.doctor import document as doctor
-from launcher.environments.jax import JaxEnvironment
-from launcher.environments.tpu import TpuEnvironment, XlaEnvironment
-from launcher.overview.document import encode_overview
-from launcher.reporting.events import EventRecorder
-from launcher.roster.description import Description, NodeAssignment, encode_assignment, encode_description
-from launcher.supervisor import Exited, ForkServerSpec, RoundSwept, Spawned, SpawnFailed, Supervisor, WorkerSpec
+from launcher.agent.startup import stale_agents
+from launcher.config import config
+from launcher.config.options import command_line
+from launcher.hardware.linux import control_group, shared_page
+from launcher.logs.reports.events import EventRecorder
+from launcher.meshctl.doctor import document as doctor
+from launcher.meshctl.status.document import encode_overview
+from launcher.placement.adapter.description import Description, NodeAssignment, encode_assignment, encode_description
+from launcher.ranks.environments.jax import JaxEnvironment
+from launcher.ranks.environments.tpu import TpuEnvironment, XlaEnvironment
 from launcher.supervisor.channel import Channel
-from launcher.supervisor.words import KEEPER_NAME, REPORTS, SUPERVISOR_NAME
+from launcher.supervisor.handle import Supervisor
+from launcher.supervisor.messages import (
+    KEEPER_NAME,
+    REPORTS,
+    SUPERVISOR_NAME,
+    Exited,
+    ForkServerSpec,
+    RoundSwept,
+    Spawned,
+    SpawnFailed,
+    WorkerSpec,
+)
 from launcher.worker import SOCKET_VARIABLE
 from rendezvous import records
 from rendezvous.events import Exit, StartRound, StopRound
@@ -124,7 +136,7 @@ def supervisor_messages() -> Iterator[str]:
     ours, theirs = socket.socketpair()
     handle = Supervisor(0, Channel(ours))
     worker = WorkerSpec(1, ("python", "train.py"), {"RANK": "1"}, ("SECRET",), None, None, frozenset({1, 0}), (1,))
-    with ours, theirs, mock.patch("launcher.supervisor._become_subreaper"):
+    with ours, theirs, mock.patch("launcher.supervisor.handle._become_subreaper"):
         handle.preload(ForkServerSpec(("python",), {"A": "1"}, ("B",), frozenset({0}), ("torch",), 2))
         handle.spawn(3, [worker, worker._replace(affinity=None, fork_argv=("script", "train.py"))])
         handle.signal(3, 15)
@@ -156,25 +168,26 @@ def worker_environments() -> Iterator[str]:
 def names() -> Iterator[str]:
     """Of processes, locks, marks, plug-ins and shared memory, which two versions or other programs look for."""
     yield f"processes {KEEPER_NAME} {SUPERVISOR_NAME}"
-    yield f"variables {predecessors.LOCK_VARIABLE} {board.VARIABLE} {SOCKET_VARIABLE}"
+    yield f"variables {stale_agents.LOCK_VARIABLE} {shared_page.VARIABLE} {SOCKET_VARIABLE}"
     yield f"group {control_group._PREFIX}"
     yield (
         "folders "
-        f"{[folder.replace(str(predecessors.os.geteuid()), 'UID') for folder in predecessors._list_lock_dirs()]}"
+        f"{[folder.replace(str(stale_agents.os.geteuid()), 'UID') for folder in stale_agents._list_lock_dirs()]}"
     )
-    yield f"board {board.LINE_SIZE} {board.NUMBER_SIZE} {board.TIMEOUT_MS} {board.HEARTBEAT_COUNT} {board.POLLED_ROUND}"
+    offsets = shared_page.NUMBER_SIZE, shared_page.TIMEOUT_MS, shared_page.HEARTBEAT_COUNT, shared_page.POLLED_ROUND
+    yield f"board {shared_page.LINE_SIZE} {' '.join(map(str, offsets))}"
     project = (ROOT / "pyproject.toml").read_text()
     for group, entries in re.findall(
         r"^\[project\.(scripts|entry-points.*)\]\n((?:\w+ = .*\n)+)", project, re.MULTILINE
     ):
         yield f"{group}: {re.findall(r'(?m)^[a-z]+(?= =)', entries)}"
-    for path in sorted((ROOT / "launcher").rglob("*.py")):
-        yield from (f"plug-ins {found}" for found in re.findall(r'^GROUP = "(.*)"', path.read_text(), re.MULTILINE))
+    texts = (path.read_text() for path in (ROOT / "launcher").rglob("*.py"))
+    yield from sorted(f"plug-ins {found}" for text in texts for found in re.findall(r'(?m)^GROUP = "(.*)"', text))
 
 
 def lock(folder: Path) -> Iterator[str]:
     """The file that keeps two agents from one place, and the mark of what is started there."""
-    taken = predecessors.take_node_lock("run", "node", {"CUDA_VISIBLE_DEVICES": "1"}, folder=str(folder))
+    taken = stale_agents.take_node_lock("run", "node", {"CUDA_VISIBLE_DEVICES": "1"}, folder=str(folder))
     ((variable, mark),) = taken.environment.items()
     yield f"{Path(taken.path).name} {variable}={mark.rpartition('-')[0]}"
     taken.release()
@@ -183,7 +196,7 @@ def lock(folder: Path) -> Iterator[str]:
 def events() -> Iterator[str]:
     """A line of --event-log-handler for each kind of thing that happens."""
     found: list[dict[str, Any]] = []
-    made = config.resolve(options.parse(["--role", "trainer", "train.py"]), {}, "python3")
+    made = config.resolve(command_line.parse(["--role", "trainer", "train.py"]), {}, "python3")
     heard = EventRecorder(made, "node-a", "run", lambda round, restarts, local_rank: "", found.append)
     for message in (
         StartRound(1, 0, 6, "10.0.0.1:29500", encode_assignment(SHARE)), Spawned(1, 0, 100),
@@ -212,7 +225,7 @@ def status() -> Iterator[str]:
 
 def plan() -> Iterator[str]:
     """`meshctl plan --json` of four nodes."""
-    command = [sys.executable, "-m", "launcher.ctl", "plan", "dgx:4x8x8", "--mesh", "pp=2,dp=*,tp=8", "--json"]
+    command = [sys.executable, "-m", "launcher.meshctl.main", "plan", "dgx:4x8x8", "--mesh", "pp=2,dp=*,tp=8", "--json"]
     yield subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout.strip()
 
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from launcher import interfaces
-from launcher.arrival import addresses
-from launcher.arrival.addresses import (
+from launcher.agent.startup import addresses
+from launcher.agent.startup.addresses import (
     find_interface_address,
     find_own_address,
     find_serving_addresses,
     find_source_address,
     is_here,
 )
-from launcher.errors import UsageError
+from launcher.hardware.linux import interfaces
+from launcher.model.errors import UsageError
 from rendezvous.errors import SettingsError
 from rendezvous.stores.addresses import is_local_only, join_address, split_address
 

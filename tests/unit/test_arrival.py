@@ -8,9 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from launcher import arrival, config, options
-from launcher.arrival.probe import ProbeResult
-from launcher.errors import TemporaryError, UsageError
+from launcher.agent.startup import startup
+from launcher.agent.startup.probe import ProbeResult
+from launcher.config import config
+from launcher.config.options import command_line
+from launcher.model.errors import TemporaryError, UsageError
 
 Meaning = dict[str, str]
 
@@ -32,14 +34,14 @@ def find(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, ...]]:
             names.update(next(left, {}))
 
         monkeypatch.setattr(socket, "getaddrinfo", look_up)
-        monkeypatch.setattr(arrival.time, "monotonic", lambda: float(next(clock)))
-        monkeypatch.setattr(arrival.time, "sleep", sleep)
-        monkeypatch.setattr(arrival, "log", lambda sentence: None)
+        monkeypatch.setattr(startup.time, "monotonic", lambda: float(next(clock)))
+        monkeypatch.setattr(startup.time, "sleep", sleep)
+        monkeypatch.setattr(startup, "log", lambda sentence: None)
         absent = ProbeResult("absent", "head:29501 cannot be reached: Connection refused")
-        monkeypatch.setattr(arrival, "probe", lambda network: ProbeResult("good") if answers else absent)
-        made = config.resolve(options.parse([*words, "train.py"]), {}, "python")
+        monkeypatch.setattr(startup, "probe", lambda network: ProbeResult("good") if answers else absent)
+        made = config.resolve(command_line.parse([*words, "train.py"]), {}, "python")
         assert made.network is not None
-        return arrival._find_store(made, made.network, limit_s)
+        return startup._find_store(made, made.network, limit_s)
 
     return look
 

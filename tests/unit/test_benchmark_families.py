@@ -11,7 +11,7 @@ import pytest
 from benchmarks import judge, long_search
 from benchmarks.anneal import exchange_delta
 from benchmarks.families import FAMILIES, Case, Instance, cases, families
-from launcher.placement import AllOrNothing, Plan
+from launcher.placement.limits import AllOrNothing, Plan
 
 SMALL = list(families(size_max=70))
 

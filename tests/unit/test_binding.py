@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.binding import CpuTopology, bind, describe_bindings, format_ranges, list_numa_nodes, sysfs
-from launcher.errors import UsageError
-from launcher.node import Device, Slot
+from launcher.hardware.binding import cpu_topology
+from launcher.hardware.binding.cpu_binding import CpuTopology, bind, describe_bindings, format_ranges, list_numa_nodes
+from launcher.model.errors import UsageError
+from launcher.model.node import Device, Slot
 from tests.support.hardware.cpus import cpus, machine, write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.options.sharing import NumaMode
+    from launcher.config.options.worker_options import NumaMode
 
 MODES: tuple[NumaMode, ...] = ("node", "socket", "exclusive", "core-complex")
 NOWHERE = frozenset[int]()
@@ -47,7 +48,7 @@ def two_nodes(root: Path) -> Path:
 
 def bound(mode: NumaMode, root: Path, found: Sequence[Slot], allowed: str | None = None) -> list[str]:
     """The CPUs of each slot as text."""
-    topology = sysfs.read_topology(frozenset(), str(root))
+    topology = cpu_topology.read_topology(frozenset(), str(root))
     every = frozenset[int]().union(*topology.nodes.values())
     may = every if allowed is None else frozenset(cpus(allowed))
     return [format_ranges(one.cpus) for one in bind(mode, topology, may, list_numa_nodes(found))]
@@ -145,7 +146,7 @@ def test_a_worker_with_gpus_on_two_numa_nodes_gets_both_if_not_exclusive(tmp_pat
 
 
 def test_a_kernel_without_numa_is_one_node(tmp_path: Path) -> None:
-    topology = sysfs.read_topology(frozenset({2, 3}), str(tmp_path))
+    topology = cpu_topology.read_topology(frozenset({2, 3}), str(tmp_path))
     assert topology.nodes == {0: {2, 3}}
     (only,) = bind("node", topology, frozenset({2, 3}), [NOWHERE])
     assert (only.cpus, only.reason, only.core_count) == (frozenset({2, 3}), "dealt to NUMA node 0", 2)
@@ -158,7 +159,7 @@ def test_a_node_of_memory_alone_gets_nobody(tmp_path: Path) -> None:
 
 def test_the_cores_of_a_worker_are_counted_without_those_it_shares(tmp_path: Path) -> None:
     root = two_nodes(tmp_path)
-    topology = sysfs.read_topology(frozenset(), str(root))
+    topology = cpu_topology.read_topology(frozenset(), str(root))
     every, at = frozenset(range(32)), list_numa_nodes(slots(*FOUR_GPUS))
     assert [one.core_count for one in bind("node", topology, every, at)] == [4, 4, 4, 4]
     assert [one.core_count for one in bind("exclusive", topology, every, at)] == [4, 4, 4, 4]
@@ -171,7 +172,9 @@ def test_the_cores_of_a_worker_are_counted_without_those_it_shares(tmp_path: Pat
 
 def test_what_was_decided_is_one_sentence(tmp_path: Path) -> None:
     root = two_nodes(tmp_path)
-    found = bind("node", sysfs.read_topology(frozenset(), str(root)), frozenset(range(10)), [frozenset({1}), NOWHERE])
+    found = bind(
+        "node", cpu_topology.read_topology(frozenset(), str(root)), frozenset(range(10)), [frozenset({1}), NOWHERE]
+    )
     assert describe_bindings("node", found) == (
         "--numa-binding node keeps local rank 0 to CPUs 8-9 (NUMA node 1), 1 to 0-7 (dealt to NUMA node 0)"
     )
@@ -179,7 +182,7 @@ def test_what_was_decided_is_one_sentence(tmp_path: Path) -> None:
 
 def test_this_machine_can_be_read() -> None:
     allowed = frozenset(os.sched_getaffinity(0))
-    found = bind("node", sysfs.read_topology(allowed), allowed, [NOWHERE])
+    found = bind("node", cpu_topology.read_topology(allowed), allowed, [NOWHERE])
     assert found[0].cpus <= allowed
     assert found[0].cpus
 
@@ -212,7 +215,7 @@ def test_every_worker_gets_cpus_it_may_use_or_the_job_is_refused(data: st.DataOb
 
 def memory(mode: NumaMode, root: Path, found: Sequence[Slot], allowed: str = "0-31") -> list[tuple[int, ...]]:
     """The nodes whose memory each worker prefers."""
-    topology = sysfs.read_topology(frozenset(), str(root))
+    topology = cpu_topology.read_topology(frozenset(), str(root))
     return [one.memory for one in bind(mode, topology, frozenset(cpus(allowed)), list_numa_nodes(found))]
 
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from launcher.board import VARIABLE, SharedPage, make
+from launcher.agent.heartbeats import CHECKS_PER_TIMEOUT, Heartbeats
+from launcher.agent.lifecycle import Round, WorkerExit
+from launcher.agent.worker_channel import ABORT_GRACE_S, WorkerChannel
 from launcher.cli import parse
-from launcher.conversation import ABORT_GRACE_S, WorkerChannel
-from launcher.errors import UsageError
-from launcher.heartbeats import CHECKS_PER_TIMEOUT, Heartbeats
-from launcher.lifecycle import Round, WorkerExit
-from launcher.worker import heartbeat, stop_requested, talking
+from launcher.hardware.linux.shared_page import VARIABLE, SharedPage, make
+from launcher.model.errors import UsageError
+from launcher.worker import client, heartbeat, stop_requested
 
 
 @pytest.fixture
@@ -34,8 +34,8 @@ def be(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Make this process the worker at a place of a board, in a round."""
 
     def become(board: SharedPage | None, index: int = 0, round: int = 1) -> None:
-        monkeypatch.setattr(talking, "_page", None)
-        monkeypatch.setattr(talking, "_is_resolved", False)
+        monkeypatch.setattr(client, "_page", None)
+        monkeypatch.setattr(client, "_is_resolved", False)
         monkeypatch.setenv("LAUNCHER_ROUND", str(round))
         monkeypatch.delenv(VARIABLE, raising=False)
         for name, value in (board.list_variables(index) if board else {}).items():

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from launcher.errors import UsageError
-from launcher.mesh import parse
-from launcher.placement import Plan
-from launcher.preview import cluster as clusters
-from launcher.preview import document
-from launcher.preview.changes import apply_changes
-from launcher.preview.cluster import ClusterSpec, parse_cluster
-from launcher.preview.generate import generate, is_form
-from launcher.preview.moves import Move, list_moves
-from launcher.preview.writing import write_file
+from launcher.meshctl.plan import cluster as clusters
+from launcher.meshctl.plan import document
+from launcher.meshctl.plan.changes import apply_changes
+from launcher.meshctl.plan.cluster import ClusterSpec, parse_cluster
+from launcher.meshctl.plan.generate import generate, is_form
+from launcher.meshctl.plan.moves import Move, list_moves
+from launcher.meshctl.plan.output_file import write_file
+from launcher.model.errors import UsageError
+from launcher.model.mesh import parse
+from launcher.placement.limits import Plan
 
 NODE: dict[str, Any] = {"id": "a", "devices": 8}
 
@@ -367,13 +367,13 @@ def test_a_file_is_replaced_as_a_whole_or_stays_as_it_was(tmp_path: Path) -> Non
 
 
 def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from launcher.preview import writing
+    from launcher.meshctl.plan import output_file
 
     def full(descriptor: int, data: object) -> int:
         raise OSError(28, "No space left on device")
 
     (tmp_path / "plan.svg").write_text("old")
-    monkeypatch.setattr(writing.os, "write", full)
+    monkeypatch.setattr(output_file.os, "write", full)
     with pytest.raises(UsageError, match="No space left on device") as caught:
         write_file(str(tmp_path / "plan.svg"), "new")
     monkeypatch.undo()

@@ -6,14 +6,16 @@ import dataclasses
 
 import pytest
 
-from launcher import config, options
-from launcher.config import Config, Streams
-from launcher.errors import UsageError
-from launcher.options.terms import SETTINGS_OPTIONS
+from launcher.config import config
+from launcher.config.config import Config
+from launcher.config.options import command_line, table
+from launcher.config.options.rendezvous import SETTINGS_OPTIONS
+from launcher.config.options.worker_options import Streams
+from launcher.model.errors import UsageError
 
 
 def resolve(*words: str, script: str = "train.py", **environ: str) -> Config:
-    return config.resolve(options.parse([*words, script]), environ, "/usr/bin/python3")
+    return config.resolve(command_line.parse([*words, script]), environ, "/usr/bin/python3")
 
 
 def refusal(*words: str, script: str = "train.py", **environ: str) -> tuple[str, str | None]:
@@ -92,7 +94,7 @@ def test_without_options_torchruns_defaults_hold() -> None:
 def test_every_option_has_its_field_and_every_field_its_origin() -> None:
     fields = {field.name for field in dataclasses.fields(Config)}
     without = {"script", "script_args", "placement_options", "settings", "python", "notes", "origins"}
-    assert set(resolve().origins) == fields - without | set(options.PLACEMENT_OPTIONS) | set(SETTINGS_OPTIONS)
+    assert set(resolve().origins) == fields - without | set(table.PLACEMENT_OPTIONS) | set(SETTINGS_OPTIONS)
 
 
 def test_options_and_script_arguments_arrive() -> None:
@@ -126,7 +128,7 @@ def test_each_value_remembers_where_it_came_from() -> None:
     assert made.origins["worker_count"] == "default"
 
 
-@pytest.mark.parametrize("name", options.PLACEMENT_OPTIONS)
+@pytest.mark.parametrize("name", table.PLACEMENT_OPTIONS)
 def test_placement_options_come_from_flags_from_variables_or_not_at_all(name: str) -> None:
     variable = "LAUNCHER_" + name.replace("-", "_").upper()
     by_flag, by_variable, by_neither = (
@@ -328,5 +330,5 @@ def test_an_option_without_effect_is_accepted_with_a_remark() -> None:
 
 def test_no_script_is_an_error_with_the_usage_as_hint() -> None:
     with pytest.raises(UsageError, match=r"^no script given$") as caught:
-        config.resolve(options.parse(["--standalone"]), {}, "python")
+        config.resolve(command_line.parse(["--standalone"]), {}, "python")
     assert caught.value.hint == "meshrun [options] SCRIPT [arguments of the script]; meshrun -h explains"

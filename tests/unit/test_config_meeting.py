@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import config, options
-from launcher.config import Config
-from launcher.errors import UsageError
+from launcher.config import config
+from launcher.config.config import Config
+from launcher.config.options import command_line
+from launcher.model.errors import UsageError
 
 
 def resolve(*words: str, **environ: str) -> Config:
-    return config.resolve(options.parse([*words, "train.py"]), environ, "python")
+    return config.resolve(command_line.parse([*words, "train.py"]), environ, "python")
 
 
 # What torchrun 2.13 exports as TORCHELASTIC_RUN_ID was observed for each line; None is a name drawn at random.

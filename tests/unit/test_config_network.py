@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import config, options
-from launcher.config import Config
-from launcher.errors import UsageError
-from launcher.options import Value
-from launcher.options.network import StoreConfig
-from launcher.options.table import BY_NAME
-from launcher.roster.description import Description, decode_description, encode_description
+from launcher.config import config
+from launcher.config.config import Config
+from launcher.config.options import command_line
+from launcher.config.options.command_line import Value
+from launcher.config.options.network import StoreConfig
+from launcher.config.options.table import BY_NAME
+from launcher.model.errors import UsageError
+from launcher.placement.adapter.description import Description, decode_description, encode_description
 
 ETCD = ("--rdzv-backend=etcd", "--rdzv-endpoint=h1:2379,h2", "--rdzv-id=run7")
 SERVED = ("--rdzv-backend=c10d", "--rdzv-endpoint=node0", "--nnodes=2")
 
 
 def resolve(*words: str, **environ: str) -> Config:
-    return config.resolve(options.parse([*words, "train.py"]), environ, "python")
+    return config.resolve(command_line.parse([*words, "train.py"]), environ, "python")
 
 
 def refusal(*words: str, **environ: str) -> str:

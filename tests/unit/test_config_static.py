@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import config, options
-from launcher.config import Config
-from launcher.errors import UsageError
-from launcher.options.network import StoreConfig
+from launcher.config import config
+from launcher.config.config import Config
+from launcher.config.options import command_line
+from launcher.config.options.network import StoreConfig
+from launcher.model.errors import UsageError
 
 STATIC = ("--nnodes=4", "--node-rank=2", "--master-addr=node0", "--master-port=29500")
 
 
 def resolve(*words: str, **environ: str) -> Config:
-    return config.resolve(options.parse([*words, "train.py"]), environ, "python")
+    return config.resolve(command_line.parse([*words, "train.py"]), environ, "python")
 
 
 def meets_at(endpoint: str, *, is_host: bool = False, prefix: str = "meshrun") -> StoreConfig:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import config, options
-from launcher.config import Config
-from launcher.errors import UsageError
-from launcher.functions import payload
-from launcher.options import warm
+from launcher.calls import payload
+from launcher.config import config
+from launcher.config.config import Config
+from launcher.config.options import command_line, warm
+from launcher.model.errors import UsageError
 
 
 def resolve(*words: str, **environ: str) -> Config:
-    return config.resolve(options.parse([*words, "train.py"]), environ, "/usr/bin/python3")
+    return config.resolve(command_line.parse([*words, "train.py"]), environ, "/usr/bin/python3")
 
 
 def refusal(*words: str, **environ: str) -> tuple[str, str | None]:

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import pytest
 
-from launcher import console
+from launcher.model import console
 from tests.support.waiting import wait_until
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.control.asking import JobHandle, WaitPolicy, submit_request
-from launcher.errors import TemporaryError, UsageError
+from launcher.meshctl.requests.submit import JobHandle, WaitPolicy, submit_request
+from launcher.model.errors import TemporaryError, UsageError
 from rendezvous.records import Command, Drain, Verdict, decode
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.stores.stored_job import PREFIX, StoredJob

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher.control.cleaning import find_leftovers, remove
+from launcher.meshctl.requests.leftovers import find_leftovers, remove
 from rendezvous import records
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.stores.stored_job import PREFIX, StoredJob

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from launcher import config, controllers, options
-from launcher.config import Config
-from launcher.controllers import Detection
-from launcher.environments.foreign import list_step_variables
-from launcher.errors import UsageError
+from launcher.config import config
+from launcher.config.config import Config
+from launcher.config.options import command_line
+from launcher.config.schedulers import detection
+from launcher.config.schedulers.contract import Detection
+from launcher.config.scrub import list_step_variables
+from launcher.model.errors import UsageError
 
 # What srun gives each task of `srun -N4 --ntasks-per-node=1`, here the one on the second node.
 SLURM = {
@@ -101,7 +103,7 @@ INDEXED_JOB = {"JOB_COMPLETION_INDEX": "3"}
 
 
 def resolve(*words: str, environ: Mapping[str, str]) -> Config:
-    return config.resolve(options.parse([*words, "train.py"]), environ, "python", "train-3")
+    return config.resolve(command_line.parse([*words, "train.py"]), environ, "python", "train-3")
 
 
 def nodes(made: Config) -> tuple[int, int | None]:
@@ -198,7 +200,7 @@ def test_an_elastic_job_of_kubeflow_is_elastic_here() -> None:
 def test_what_torchrun_runs_alone_runs_alone_and_says_nothing(environ: dict[str, str], reason: str) -> None:
     made = resolve(environ=environ)
     assert (nodes(made), made.network, made.run_id, made.notes) == ((1, 1), None, None, ())
-    found = controllers.detect(environ)
+    found = detection.detect(environ)
     assert found is not None
     assert (found.values, found.reason) == ({}, reason)
 
@@ -244,7 +246,7 @@ def test_what_stands_in_a_variable_is_shown_on_one_line_and_not_at_length() -> N
     (note,) = resolve(environ={**SLURM, "SLURM_STEP_NODELIST": every, "SLURMD_NODENAME": "gpu03"}).notes
     assert note.startswith("Slurm step 4711.2: task 1 of 4 is on gpu03, and the first node of gpu03,gpu03,")
     assert len(note) < 300
-    found = controllers.detect({"SLURM_JOB_ID": "7\n8"})
+    found = detection.detect({"SLURM_JOB_ID": "7\n8"})
     assert found is not None
     assert found.controller == "'Slurm job 7\\n8'"
 
@@ -272,7 +274,7 @@ def test_who_asks_for_one_node_gets_one(words: list[str], environ: dict[str, str
 def test_the_variable_of_an_option_wins_over_the_controller() -> None:
     for environ in ({"LAUNCHER_STANDALONE": "1"}, {"PET_STANDALONE": "1"}, {"PET_NNODES": "1"}):
         assert resolve(environ={**SLURM, **environ}).network is None
-    given = controllers.resolve({"rdzv-id": "mine"}, {**SLURM, "LAUNCHER_NNODES": "2:8"}).values
+    given = detection.resolve({"rdzv-id": "mine"}, {**SLURM, "LAUNCHER_NNODES": "2:8"}).values
     assert (given["nnodes"].text, given["nnodes"].origin) == ("2:8", "LAUNCHER_NNODES")
     assert (given["rdzv-id"].text, given["rdzv-id"].origin) == ("mine", "--rdzv-id")
     assert (given["rdzv-endpoint"].text, given["rdzv-endpoint"].origin) == (SLURM_PLACE, "SLURM_STEP_NODELIST")
@@ -336,7 +338,7 @@ def test_an_indexed_job_has_its_node_rank_and_needs_only_the_master() -> None:
 
 
 def test_a_value_of_a_controller_names_the_variable_that_it_is_from() -> None:
-    given = controllers.resolve({}, SLURM).values
+    given = detection.resolve({}, SLURM).values
     assert str(given["nnodes"]) == "--nnodes 4 (from SLURM_STEP_NUM_NODES)"
     with pytest.raises(UsageError) as caught:
         resolve("--target-nodes=5", environ=SLURM)
@@ -344,7 +346,7 @@ def test_a_value_of_a_controller_names_the_variable_that_it_is_from() -> None:
 
 
 def test_every_controller_is_looked_for_where_its_variables_are() -> None:
-    assert [names for _, names in controllers.KNOWN_BY if not {*names} & {*config.SCHEDULER_VARIABLES}] == []
+    assert [names for _, names in detection.KNOWN_BY if not {*names} & {*config.SCHEDULER_VARIABLES}] == []
 
 
 def test_two_steps_of_one_job_meet_on_different_ports() -> None:
@@ -353,9 +355,9 @@ def test_two_steps_of_one_job_meet_on_different_ports() -> None:
 
 
 def test_pet_variables_of_somebody_else_are_nobodys_job() -> None:
-    assert controllers.detect({"PET_NNODES": "2", "PET_NODE_RANK": "0", "PET_MASTER_ADDR": "10.0.0.1"}) is None
-    assert controllers.detect({"MASTER_ADDR": "h", "MASTER_PORT": "1", "WORLD_SIZE": "2", "RANK": "0"}) is None
-    assert controllers.detect({}) is None
+    assert detection.detect({"PET_NNODES": "2", "PET_NODE_RANK": "0", "PET_MASTER_ADDR": "10.0.0.1"}) is None
+    assert detection.detect({"MASTER_ADDR": "h", "MASTER_PORT": "1", "WORLD_SIZE": "2", "RANK": "0"}) is None
+    assert detection.detect({}) is None
 
 
 @pytest.mark.parametrize(
@@ -363,7 +365,7 @@ def test_pet_variables_of_somebody_else_are_nobodys_job() -> None:
     [(PYTORCH_JOB, "Kubeflow PyTorchJob"), (ELASTIC, "Kubeflow PyTorchJob"), (TRAINER, "Kubeflow Trainer")],
 )
 def test_who_sets_pet_variables_is_recognised_and_adds_nothing(environ: dict[str, str], name: str) -> None:
-    found = controllers.detect(environ)
+    found = detection.detect(environ)
     assert isinstance(found, Detection)
     assert (found.controller, found.values) == (name, {})
     assert set(found.known_by) <= set(environ)

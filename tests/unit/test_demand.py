@@ -8,14 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher import config, membership, options
-from launcher import mesh as meshes
-from launcher.errors import UsageError
-from launcher.mesh import Axis, Mesh
-from launcher.node import Node
-from launcher.placement import AllOrNothing, Costs, Limits
-from launcher.roster.demand import format_options, parse_limits_and_costs
-from launcher.traffic import KINDS, parse
+from launcher.agent import membership
+from launcher.config import config
+from launcher.config.options import command_line
+from launcher.model import mesh as meshes
+from launcher.model.errors import UsageError
+from launcher.model.mesh import Axis, Mesh
+from launcher.model.node import Node
+from launcher.model.traffic import KINDS, parse
+from launcher.placement.adapter.options import format_options, parse_limits_and_costs
+from launcher.placement.limits import AllOrNothing, Costs, Limits
 
 MESH = "pp=4,dp=*,tp=8"
 LEVELS = ("pod", "leaf")
@@ -200,7 +202,7 @@ def texts(draw: st.DrawFn) -> dict[str, str]:
 def test_what_was_asked_can_be_written_as_options_that_ask_the_same(texts: dict[str, str]) -> None:
     mesh = meshes.parse(MESH)
     asked = parse_limits_and_costs(texts, mesh, levels=LEVELS)
-    words = dict(options.parse(format_options(*asked).split()).values)
+    words = dict(command_line.parse(format_options(*asked).split()).values)
     assert words.pop("nnodes") == "1:"
     assert parse_limits_and_costs(words, mesh, levels=LEVELS) == asked
 
@@ -230,7 +232,7 @@ def test_the_same_wishes_in_other_words_are_written_alike() -> None:
 
 
 def demands(*words: str, **environ: str) -> tuple[Limits, Costs]:
-    made = config.resolve(options.parse([*words, "train.py"]), environ, "python3")
+    made = config.resolve(command_line.parse([*words, "train.py"]), environ, "python3")
     assert made.mesh is not None
     return membership.resolve_limits(made, made.mesh)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.roster.description import (
+from launcher.placement.adapter.description import (
     Description,
     NodeAssignment,
     decode_assignment,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from launcher import cli
-from launcher.errors import UsageError
-from launcher.options.sharing import DeviceRequest
+from launcher.config.options.worker_options import DeviceRequest
+from launcher.model.errors import UsageError
 
 
 def request(*words: str) -> DeviceRequest | None:

@@ -10,13 +10,20 @@ from typing import Any
 
 import pytest
 
-from launcher.devices import KINDS, DeviceKind, Inventory, choose, find_visible_variable, format_visible_variable, named
-from launcher.devices import cpu as cpu_devices
-from launcher.devices.choose import assign_devices
-from launcher.devices.rules import RULES
-from launcher.errors import UnfitError, UsageError
-from launcher.node import Device
-from launcher.options.sharing import DeviceRequest
+from launcher.config.options.worker_options import DeviceRequest
+from launcher.hardware.accelerators import built_in, choose, contract, named
+from launcher.hardware.accelerators import cpu as cpu_devices
+from launcher.hardware.accelerators.choose import assign_devices
+from launcher.hardware.accelerators.contract import (
+    KINDS,
+    DeviceKind,
+    Inventory,
+    find_visible_variable,
+    format_visible_variable,
+)
+from launcher.hardware.accelerators.rules import RULES
+from launcher.model.errors import UnfitError, UsageError
+from launcher.model.node import Device
 
 
 def test_cpus_are_those_this_process_may_run_on() -> None:
@@ -139,9 +146,9 @@ def test_a_variable_that_cannot_be_meant_stops_a_run_that_counts_devices() -> No
 
 def test_where_a_variable_wants_a_silent_device_nobody_says_of_how_many() -> None:
     inventory = Fixed("nvidia", 1).inventory._replace(unresponsive_count=1, reason="3 found")
-    assert str(choose.make_unresponsive_error(inventory)) == "1 of 2 devices does not answer (3 found)"
+    assert str(contract.make_unresponsive_error(inventory)) == "1 of 2 devices does not answer (3 found)"
     assert (
-        str(choose.make_unresponsive_error(inventory._replace(mistake="no GPU 1")))
+        str(contract.make_unresponsive_error(inventory._replace(mistake="no GPU 1")))
         == "1 device does not answer (3 found)"
     )
 
@@ -171,21 +178,23 @@ def test_a_machine_without_a_sign_imports_no_detector() -> None:
     """In a fresh interpreter, as others of this process have imported them."""
     program = (
         "import sys\n"
-        "from launcher.devices import KINDS, choose\n"
+        "from launcher.hardware.accelerators import choose\n"
+        "from launcher.hardware.accelerators.contract import KINDS\n"
         "choose.KINDS = {kind: known._replace(driver_paths=()) for kind, known in KINDS.items()}\n"
         "print(choose.assign_devices(None, 1, {})[1])\n"
-        "print(*sorted(name for name in sys.modules if name.startswith('launcher.devices.')))\n"
+        "found = [name for name in sys.modules if name.startswith('launcher.hardware.accelerators.')]\n"
+        "print(*sorted(name.rpartition('.')[2] for name in found))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         "1 worker on the CPU (no accelerator found: no sign of a GPU or TPU)",
-        "launcher.devices.choose launcher.devices.cpu",
+        "choose contract cpu",
     ]
 
 
 def test_every_kind_has_its_detector_and_its_rules() -> None:
     for kind in KINDS:
-        assert choose.make_detector(kind).kind == kind
+        assert built_in.make_detector(kind).kind == kind
         assert {rule.subject for rule in RULES if rule.kind == kind} >= {"sign", "found by", "chosen by", "shown by"}
         assert any(f"`{KINDS[kind].variable}`" in rule.answer for rule in RULES if rule.kind == kind)
     assert all(rule.source and rule.answer[-1] != "." for rule in RULES)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.devices import Inventory, format_visible_variable
-from launcher.devices.amd import Detector as Amd
-from launcher.devices.intel import Detector as Intel
+from launcher.hardware.accelerators.amd import Detector as Amd
+from launcher.hardware.accelerators.contract import Inventory, format_visible_variable
+from launcher.hardware.accelerators.intel import Detector as Intel
 from tests.support.hardware.devices import add_intel, add_kfd, add_pci, write
 
 IDS = ("GPU-000000000000a1b2", "GPU-000000000000a1ff", "GPU-00000000000000c3")

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.devices import Inventory, nvml
-from launcher.devices.cuda_visible import NvidiaGpu, apply_visible
-from launcher.devices.nvidia import Detector
-from launcher.node import Device
+from launcher.hardware.accelerators import nvml
+from launcher.hardware.accelerators.contract import Inventory
+from launcher.hardware.accelerators.cuda_visible import NvidiaGpu, apply_visible
+from launcher.hardware.accelerators.nvidia import Detector
+from launcher.model.node import Device
 from tests.support.hardware.devices import CLUSTER, UUIDS, FakeNvml, add_nvidia, add_pci, write
 
 

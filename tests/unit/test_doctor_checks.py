@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.doctor import resources, surroundings
-from launcher.doctor.findings import Finding, can_start, describe_verdict, sort_findings
-from launcher.doctor.machine import CgroupLimit, DiskSpace, MachineInfo, PlannedRun, ResourceLimit
-from launcher.doctor.sizes import format_bytes, format_number
+from launcher.meshctl.doctor import resources, sidecars
+from launcher.meshctl.doctor.findings import Finding, can_start, describe_verdict, sort_findings
+from launcher.meshctl.doctor.machine import CgroupLimit, DiskSpace, MachineInfo, PlannedRun, ResourceLimit
+from launcher.model.text import format_bytes, format_number
 
 MIB, GIB = 1 << 20, 1 << 30
 ROOMY = MachineInfo(
@@ -30,7 +30,7 @@ RUN = PlannedRun(worker_count=8, accelerators=frozenset({"nvidia"}), node_count=
 
 
 def found(machine: MachineInfo = ROOMY, run: PlannedRun = RUN) -> list[Finding]:
-    checks = (*resources.CHECKS, *surroundings.CHECKS)
+    checks = (*resources.CHECKS, *sidecars.CHECKS)
     return [finding for check in checks for finding in check(machine, run)]
 
 

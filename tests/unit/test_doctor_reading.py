@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.doctor.cgroups import Cgroups
-from launcher.doctor.machine import CgroupLimit
-from launcher.doctor.reading import read_machine
+from launcher.meshctl.doctor.cgroups import Cgroups
+from launcher.meshctl.doctor.machine import CgroupLimit
+from launcher.meshctl.doctor.machine_reader import read_machine
 
 V2 = "29 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n"
 

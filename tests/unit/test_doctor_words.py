@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from launcher import doctor
-from launcher.devices import Inventory
-from launcher.devices.nvidia import Detector as NvidiaDetector
-from launcher.doctor import detected
-from launcher.doctor.words import WIDTH, format_row
-from launcher.node import Device
+from launcher.hardware.accelerators.contract import Inventory
+from launcher.hardware.accelerators.nvidia import Detector as NvidiaDetector
+from launcher.meshctl.doctor import probes
+from launcher.meshctl.doctor.document import examine
+from launcher.meshctl.doctor.render import WIDTH, format_row, render_text
+from launcher.model.node import Device
 
 GPUS = tuple(
     Device(
@@ -59,13 +59,13 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
     def examined(*given: str, silent: int = 0, mistake: str = "") -> dict[str, Any]:
         inventory = Inventory(GPUS, "8 found by NVML", mistake, silent)
         monkeypatch.setattr(NvidiaDetector, "detect", lambda self, environ: inventory)
-        return doctor.examine(["--devices=nvidia", *given], {"PATH": "/usr/bin:/bin"})
+        return examine(["--devices=nvidia", *given], {"PATH": "/usr/bin:/bin"})
 
     return examined
 
 
 def test_devices_are_shown_with_model_fabric_and_numa_node(found: Callable[..., dict[str, Any]]) -> None:
-    text = doctor.render_text(found())
+    text = render_text(found())
     assert "\n  nvidia                  8: 8 found by NVML\n" in text
     words = " ".join(text.split())
     first = "0: GPU-5a1c0c1e-7d53-4b0f-9f3a-000000000000, NVIDIA H100 80GB HBM3, fabric 3f2a.1, NUMA node 0"
@@ -90,7 +90,7 @@ def test_the_worst_stands_last_before_the_verdict(found: Callable[..., dict[str,
     whole = found("--monitor-interval=3", "--devices=nvidia:8", "no-such-script.py", silent=1)
     levels = [finding["level"] for finding in whole["findings"]]
     assert levels == sorted(levels, key=["stop", "hurt", "note"].index)
-    text = doctor.render_text(whole)
+    text = render_text(whole)
     at = [text.index(f"\n{word}: ") for word in ("note", "may hurt", "would stop a job")]
     assert at == sorted(at)
     assert text.splitlines()[-1].startswith("verdict: 1 thing would stop a job here, ")
@@ -108,7 +108,7 @@ def test_a_framework_of_another_python_is_found_without_starting_it(tmp_path: An
     python.chmod(0o755)
     environ = {"PYTHON_EXEC": str(python), "PATH": "/usr/bin:/bin"}
     config = cli.parse(["train.py"], environ)
-    assert detected.list_frameworks(config, environ) == {
+    assert probes.list_frameworks(config, environ) == {
         "torch": {"found": False, "version": None},
         "jax": {"found": True, "version": None},
         "torch_xla": {"found": False, "version": None},

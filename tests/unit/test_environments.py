@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from launcher.environments import WorkerAssignment
-from launcher.environments.foreign import list_step_variables
-from launcher.environments.torch import TorchEnvironment
-from launcher.errors import UsageError
-from launcher.node import Device, Slot
+from launcher.config.scrub import list_step_variables
+from launcher.model.errors import UsageError
+from launcher.model.node import Device, Slot
+from launcher.ranks.environments.contract import WorkerAssignment
+from launcher.ranks.environments.torch import TorchEnvironment
 
 
 def gpus(*indices: int) -> Slot:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from launcher.environments.jax import JaxEnvironment
-from launcher.environments.meanings import VARIABLE_DESCRIPTIONS
-from launcher.environments.torch import TorchEnvironment
-from launcher.node import Device, Slot
+from launcher.model.node import Device, Slot
+from launcher.ranks.environments.jax import JaxEnvironment
+from launcher.ranks.environments.torch import TorchEnvironment
+from launcher.ranks.environments.variables import VARIABLE_DESCRIPTIONS
 from tests.unit.test_environments import PLACE, gpus
 
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.devices import tpu_metadata
-from launcher.environments import WorkerAssignment
-from launcher.environments.jax import JaxEnvironment
-from launcher.environments.tpu import TpuEnvironment, XlaEnvironment
-from launcher.errors import UsageError
-from launcher.node import Device, Slot
+from launcher.hardware.tpu import cloud_metadata
+from launcher.model.errors import UsageError
+from launcher.model.node import Device, Slot
+from launcher.ranks.environments.contract import WorkerAssignment
+from launcher.ranks.environments.jax import JaxEnvironment
+from launcher.ranks.environments.tpu import TpuEnvironment, XlaEnvironment
 from tests.unit.test_environments import PLACE, gpus
 from tests.unit.test_tpu_slice import GKE
 
@@ -236,8 +236,8 @@ def test_what_the_slice_says_of_itself_is_left_alone(workers: int) -> None:
 
 def test_what_the_metadata_server_said_is_used_where_variables_are_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     variables = {name: value for name, value in V4_16.items() if name not in SKIP} | {"MEGASCALE_NUM_SLICES": "2"}
-    answer = tpu_metadata.TpuMetadata(variables, "by the metadata server")
-    monkeypatch.setattr(tpu_metadata, "_cache", {tpu_metadata.ADDRESS: answer})
+    answer = cloud_metadata.TpuMetadata(variables, "by the metadata server")
+    monkeypatch.setattr(cloud_metadata, "_cache", {cloud_metadata.ADDRESS: answer})
     said = told(place(0, workers=4, nodes=2, slice=(0, 1)), {})
     assert (said["TPU_PROCESS_BOUNDS"], said["CLOUD_TPU_TASK_ID"]) == ("2,2,2", "4")
     assert said["MEGASCALE_NUM_SLICES"] == "1", "JAX asks the server for what is not set, which would say 2"

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from launcher.errors import find_shortage_hint
+from launcher.model.errors import find_shortage_hint
 
 
 @pytest.mark.parametrize(

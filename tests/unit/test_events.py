@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from launcher import config, options
-from launcher.reporting.events import EventRecorder
-from launcher.reporting.narrator import make_recorder
-from launcher.roster.description import NodeAssignment, encode_assignment
-from launcher.supervisor import Exited, RoundSwept, Spawned, SpawnFailed
+from launcher.config import config
+from launcher.config.options import command_line
+from launcher.logs.reports.events import EventRecorder
+from launcher.logs.reports.round_log import make_recorder
+from launcher.placement.adapter.description import NodeAssignment, encode_assignment
+from launcher.supervisor.messages import Exited, RoundSwept, Spawned, SpawnFailed
 from rendezvous.events import Exit, Start, StartRound, StopRound
 
 SHARE = NodeAssignment(
@@ -23,7 +24,7 @@ PREFIX = "torchelastic.worker.status."
 
 
 def told(*messages: object, error: str = "", directory: Path | None = None) -> list[dict[str, Any]]:
-    made = config.resolve(options.parse(["--role", "trainer", "train.py"]), {}, "python3")
+    made = config.resolve(command_line.parse(["--role", "trainer", "train.py"]), {}, "python3")
     found: list[dict[str, Any]] = []
     if directory:
         (directory / "error.json").write_text(json.dumps({"message": error}))
@@ -96,14 +97,14 @@ def test_an_event_has_the_keys_of_torchruns() -> None:
 @pytest.mark.parametrize("handler", ["null", "dynamic_rendezvous"])
 def test_a_silent_handler_makes_nothing(handler: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "launcher.reporting.events.EventRecorder.take", lambda *given: pytest.fail("it was told something")
+        "launcher.logs.reports.events.EventRecorder.take", lambda *given: pytest.fail("it was told something")
     )
-    made = config.resolve(options.parse(["--event-log-handler", handler, "train.py"]), {}, "python3")
+    made = config.resolve(command_line.parse(["--event-log-handler", handler, "train.py"]), {}, "python3")
     make_recorder(made, "node-a", "night", lambda *given: "")(start(1))
 
 
 def test_the_console_gets_one_line_of_json_for_each(capfd: pytest.CaptureFixture[str]) -> None:
-    made = config.resolve(options.parse(["--event-log-handler", "console", "train.py"]), {}, "python3")
+    made = config.resolve(command_line.parse(["--event-log-handler", "console", "train.py"]), {}, "python3")
     record = make_recorder(made, "node\n", "night", lambda *given: "")
     record(start(1))
     record(RoundSwept(1))

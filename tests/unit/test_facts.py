@@ -12,15 +12,17 @@ import pytest
 
 from docs import facts
 from launcher import cli
-from launcher.devices import KINDS
-from launcher.devices.rules import RULES
-from launcher.environments import WorkerAssignment
-from launcher.environments.choice import EnvironmentChoice, make_environments
-from launcher.environments.meanings import VARIABLE_DESCRIPTIONS
-from launcher.errors import UsageError
-from launcher.locality import LEVELS, keys
+from launcher.config.frameworks import EnvironmentChoice
+from launcher.hardware.accelerators.contract import KINDS
+from launcher.hardware.accelerators.rules import RULES
+from launcher.locality import keys
 from launcher.locality.gather import BUILT_IN
-from launcher.node import Device, Slot
+from launcher.model.errors import UsageError
+from launcher.model.locality_path import LEVELS
+from launcher.model.node import Device, Slot
+from launcher.ranks.environments.contract import WorkerAssignment
+from launcher.ranks.environments.variables import VARIABLE_DESCRIPTIONS
+from launcher.ranks.spec_builder import make_environments
 from tests.support.documents.pages import ROOT
 
 # Environments that stand on their own, and what a machine of theirs may say before the start.

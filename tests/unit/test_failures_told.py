@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.reporting.failures import MESSAGE_MAX, Failures, _shorten
-from launcher.reporting.report import WorkerFailure
-from launcher.roster import NodeAssignment
+from launcher.logs.reports.failures import MESSAGE_MAX, Failures, _shorten
+from launcher.logs.reports.report import WorkerFailure
+from launcher.placement.adapter.description import NodeAssignment
 from rendezvous.records import Verdict
 
 CAUSE = WorkerFailure(

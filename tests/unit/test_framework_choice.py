@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.environments.choice import EnvironmentChoice, choose_environments, detect_mpi, has_package
-from launcher.node import Device
+from launcher.config.frameworks import EnvironmentChoice, choose_environments, detect_mpi, has_package
+from launcher.model.node import Device
 
 CPU = Device(kind="cpu", index=0, id="cpu0", visible="")
 TPU = Device(kind="tpu", index=0, id="0000:00:04.0", visible="0")

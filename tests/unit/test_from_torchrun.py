@@ -12,7 +12,8 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from launcher import cli, options
+from launcher import cli
+from launcher.config.options import table
 from tests.compat.differences import PAGE, differences
 from tests.support.documents.pages import ROOT, blocks
 
@@ -46,7 +47,7 @@ def command_lines() -> Iterator[tuple[str, list[str]]]:
 
 
 def test_every_flag_of_torchrun_has_its_row() -> None:
-    theirs = {option.flag for option in options.TABLE if option.source != "ours" and option.kind != "ask"}
+    theirs = {option.flag for option in table.TABLE if option.source != "ours" and option.kind != "ask"}
     assert rows("--") & theirs == theirs
 
 

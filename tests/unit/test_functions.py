@@ -12,17 +12,17 @@ import pytest
 
 import launcher
 from launcher import cli
-from launcher.environments.foreign import END_FILE
-from launcher.errors import LauncherError, TemporaryError, UsageError
-from launcher.functions import keywords
-from launcher.functions.failed import JobFailure, WorkerFailed, add_hint
-from launcher.functions.keywords import OptionValue
-from launcher.functions.payload import FunctionCall
-from launcher.functions.pickling import format_error, format_name
-from launcher.reporting import ending
-from launcher.reporting.failures import Failures
-from launcher.reporting.report import WorkerFailure
-from launcher.roster.description import NodeAssignment
+from launcher.calls import keywords
+from launcher.calls.failure import JobFailure, WorkerFailed, add_hint
+from launcher.calls.keywords import OptionValue
+from launcher.calls.payload import FunctionCall
+from launcher.calls.pickling import format_error, format_name
+from launcher.config.scrub import END_FILE
+from launcher.logs.reports import outcome
+from launcher.logs.reports.failures import Failures
+from launcher.logs.reports.report import WorkerFailure
+from launcher.model.errors import LauncherError, TemporaryError, UsageError
+from launcher.placement.adapter.description import NodeAssignment
 from rendezvous.events import Exit
 from rendezvous.records import Verdict
 from tests.support.documents.pages import ROOT
@@ -129,8 +129,8 @@ def test_the_end_of_a_run_is_left_for_who_asked(tmp_path: Path, monkeypatch: pyt
     path = tmp_path / "end.json"
     monkeypatch.setenv(END_FILE, str(path))
     Failures("h1", None).report_end(end, "train.py", "")
-    found = ending.read(str(path))
-    assert found == ending.RunOutcome(exit_code=7, reason="a worker failed", round=4, failures=(CAUSE,))
+    found = outcome.read(str(path))
+    assert found == outcome.RunOutcome(exit_code=7, reason="a worker failed", round=4, failures=(CAUSE,))
 
 
 @pytest.mark.parametrize(("last", "ranks"), [(4, (2, 3)), (3, ())])
@@ -149,8 +149,8 @@ def test_only_ranks_of_the_last_round_are_left(
     failures = Failures("h1", None)
     failures.begin(last, share, lambda local_rank: "")
     failures.report_end(Exit(0, "", Verdict(kind="success", exit_code=0, round=4, reason="done")), "train.py", "")
-    found = ending.read(str(tmp_path / "end.json"))
-    assert found == ending.RunOutcome(exit_code=0, reason="done", round=4, ranks=ranks)
+    found = outcome.read(str(tmp_path / "end.json"))
+    assert found == outcome.RunOutcome(exit_code=0, reason="done", round=4, ranks=ranks)
 
 
 def test_an_end_that_cannot_be_left_is_told(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
@@ -164,7 +164,7 @@ def test_an_error_is_left_with_its_hint(
 ) -> None:
     monkeypatch.setenv(END_FILE, str(tmp_path / "end.json"))
     assert cli.report(TemporaryError("no store", "start one"), "meshrun") == 75
-    assert ending.read(str(tmp_path / "end.json")) == ending.RunOutcome(
+    assert outcome.read(str(tmp_path / "end.json")) == outcome.RunOutcome(
         exit_code=75, reason="no store", hint="start one"
     )
     assert not capfd.readouterr().err
@@ -173,8 +173,8 @@ def test_an_error_is_left_with_its_hint(
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 2}', '{"version": 1, "failures": [{}]}', "[" * 100_000])
 def test_an_end_that_cannot_be_read_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "end.json").write_text(text)
-    assert ending.read(str(tmp_path / "end.json")) is None
-    assert ending.read(str(tmp_path / "missing")) is None
+    assert outcome.read(str(tmp_path / "end.json")) is None
+    assert outcome.read(str(tmp_path / "missing")) is None
 
 
 CHAINED = """Traceback (most recent call last):
@@ -183,7 +183,7 @@ TypeError: inner
 
 The above exception was the direct cause of the following exception:
 
-launcher.errors.LauncherError: outer
+launcher.model.errors.LauncherError: outer
 hint: do right
 """
 GROUP = """  + Exception Group Traceback (most recent call last):
@@ -200,7 +200,7 @@ GROUP = """  + Exception Group Traceback (most recent call last):
     [
         ("Traceback\n  File x\n    y\nValueError: two\nlines\n", "failed with exit code 7: ValueError: two"),
         ("no traceback", "failed with exit code 7: no traceback"),
-        (CHAINED, "failed with exit code 7: launcher.errors.LauncherError: outer"),
+        (CHAINED, "failed with exit code 7: launcher.model.errors.LauncherError: outer"),
         (GROUP, "failed with exit code 7: ExceptionGroup: several (1 sub-exception)"),
         (None, "failed with exit code 7"),
     ],

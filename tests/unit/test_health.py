@@ -9,13 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher import cli, health
-from launcher.config import Config
-from launcher.devices import Inventory
-from launcher.devices.choose import assign_devices
-from launcher.errors import UnfitError, UsageError
-from launcher.health.pauses import Backoff
-from launcher.node import Device
+from launcher import cli
+from launcher.agent import node_ready
+from launcher.agent.health_gate import Backoff
+from launcher.config.config import Config
+from launcher.hardware.accelerators.choose import assign_devices
+from launcher.hardware.accelerators.contract import Inventory
+from launcher.model.errors import UnfitError, UsageError
+from launcher.model.node import Device
 
 
 def config(*words: str) -> Config:
@@ -64,7 +65,7 @@ def room(monkeypatch: pytest.MonkeyPatch, directory: Path, found: SimpleNamespac
     monkeypatch.setattr(os, "statvfs", lambda path: found)
     monkeypatch.setattr(os, "geteuid", lambda: user)
     try:
-        health.require_log_space(config("--log-dir", str(directory)))
+        node_ready.require_log_space(config("--log-dir", str(directory)))
     except UnfitError as error:
         return str(error).replace(str(directory), "DIR")
     return "room"
@@ -93,16 +94,16 @@ def test_what_is_kept_for_root_is_room_for_root(monkeypatch: pytest.MonkeyPatch,
 
 def test_a_log_directory_that_is_gone_or_read_only_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(UnfitError, match="cannot be looked at: No such file or directory"):
-        health.require_log_space(config("--log-dir", str(tmp_path / "gone")))
+        node_ready.require_log_space(config("--log-dir", str(tmp_path / "gone")))
     monkeypatch.setattr(os, "access", lambda *words, **options: False)
     with pytest.raises(UnfitError, match="is not writable"):
-        health.require_log_space(config("--log-dir", str(tmp_path)))
+        node_ready.require_log_space(config("--log-dir", str(tmp_path)))
 
 
 def test_logs_that_are_not_kept_need_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "statvfs", lambda path: disk(f_bavail=0))
-    health.require_log_space(config())
-    health.require_log_space(config("--log-dir", os.devnull))
+    node_ready.require_log_space(config())
+    node_ready.require_log_space(config("--log-dir", os.devnull))
 
 
 class Gpus:

@@ -16,19 +16,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher import cli
-from launcher.mesh import parse
-from launcher.node import Device, Slot
-from launcher.output.layout import LogLayout
-from launcher.placement import Costs, Limits
-from launcher.roster import PlannerAdapter
-from launcher.roster.description import (
+from launcher.logs.layout import LogLayout
+from launcher.model.mesh import parse
+from launcher.model.node import Device, Slot
+from launcher.placement.adapter.description import (
     Description,
     NodeAssignment,
     decode_assignment,
     encode_assignment,
     encode_description,
 )
-from launcher.workers import WorkerSpecBuilder
+from launcher.placement.adapter.planner_adapter import PlannerAdapter
+from launcher.placement.limits import Costs, Limits
+from launcher.ranks.spec_builder import WorkerSpecBuilder
 from rendezvous import records
 from rendezvous.errors import RecordError
 from rendezvous.events import Action, Event, Log, MakePlan, RoundFailed, RoundStopped, Start, StartRound, StopRound

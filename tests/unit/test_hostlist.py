@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.controllers.hostlist import expand_hostlist
+from launcher.config.schedulers.hostlist import expand_hostlist
 
 
 @pytest.mark.parametrize(

@@ -9,18 +9,20 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from launcher import cli, mesh, workers
-from launcher.binding import CpuBinding
-from launcher.binding.here import NodeBinding
-from launcher.config import Config
-from launcher.node import Device, Slot
-from launcher.options.warm import CALL_VARIABLE
-from launcher.output.layout import LogLayout
-from launcher.roster import NodeAssignment
-from launcher.supervisor import ForkServerSpec, WorkerSpec
-from launcher.workers import WorkerSpecBuilder
-from launcher.workers.commands import make_fork_server_argv
-from launcher.workers.image import make_fork_server_spec, predict_slots
+from launcher import cli
+from launcher.config.config import Config
+from launcher.config.options.warm import CALL_VARIABLE
+from launcher.hardware.binding.cpu_binding import CpuBinding
+from launcher.hardware.binding.node_binding import NodeBinding
+from launcher.logs.layout import LogLayout
+from launcher.model import mesh
+from launcher.model.node import Device, Slot
+from launcher.placement.adapter.description import NodeAssignment
+from launcher.ranks import spec_builder
+from launcher.ranks.commands import make_fork_server_argv
+from launcher.ranks.preload_spec import make_fork_server_spec, predict_slots
+from launcher.ranks.spec_builder import WorkerSpecBuilder
+from launcher.supervisor.messages import ForkServerSpec, WorkerSpec
 
 
 def parse(*words: str, **environ: str) -> Config:
@@ -87,9 +89,9 @@ def test_the_fork_server_tells_libraries_how_many_threads_they_may_have() -> Non
 def test_the_fork_server_gets_the_cpus_of_all_bound_workers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert workers.bind_workers(asked(), slots(2)) is None
+    assert spec_builder.bind_workers(asked(), slots(2)) is None
     bindings = (CpuBinding(frozenset({0, 1, 2}), "", 3), CpuBinding(frozenset({4, 5}), "", 2))
-    monkeypatch.setattr("launcher.workers.image.bind_workers", lambda config, slots: NodeBinding(bindings, ()))
+    monkeypatch.setattr("launcher.ranks.preload_spec.bind_workers", lambda config, slots: NodeBinding(bindings, ()))
     spec = make_fork_server_spec(asked("--numa-binding=exclusive"), slots(2), {})
     assert (spec.affinity, spec.env["OMP_NUM_THREADS"]) == (frozenset({0, 1, 2, 4, 5}), "2")
 
@@ -167,9 +169,9 @@ def test_without_the_option_workers_are_started_by_exec_alone() -> None:
 
 def test_a_start_without_the_option_imports_nothing_for_it() -> None:
     text = (
-        "import sys; from launcher import cli, stay; cli.parse(['train.py'], {}); "
+        "import sys; from launcher import cli; from launcher.agent import node_main; cli.parse(['train.py'], {}); "
         "print([name for name in sys.modules if name.startswith('launcher') and 'warm' in name or 'preload' in name "
-        "or name.endswith('.image')])"
+        "or name.endswith('.preload_spec')])"
     )
     found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, env=os.environ)
     assert found.stdout == "[]\n"

@@ -11,16 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from launcher import config, credentials, options, worker
-from launcher.config import Config
-from launcher.credentials import Credentials
-from launcher.departure import FILE_INTERVAL_S, Termination
-from launcher.errors import UsageError
-from launcher.options.network import StoreConfig
-from launcher.reporting.narrator import STABLE_S, RoundLog
-from launcher.roster.description import NodeAssignment
-from launcher.workers import hearing as hearing_module
-from launcher.workers.hearing import CheckpointSocket
+from launcher import worker
+from launcher.agent.termination import FILE_INTERVAL_S, Termination
+from launcher.config import config, credentials
+from launcher.config.config import Config
+from launcher.config.credentials import Credentials
+from launcher.config.options import command_line
+from launcher.config.options.network import StoreConfig
+from launcher.logs.reports.round_log import STABLE_S, RoundLog
+from launcher.model.errors import UsageError
+from launcher.placement.adapter.description import NodeAssignment
+from launcher.ranks import checkpoint_socket as hearing_module
+from launcher.ranks.checkpoint_socket import CheckpointSocket
 from rendezvous.events import LeaveRequest, StartRound
 
 ETCD = StoreConfig(backend="etcd", endpoints=("h:2379",))
@@ -28,7 +30,7 @@ SERVED = StoreConfig(backend="served", endpoints=("h:29400",))
 
 
 def resolve(*words: str) -> Config:
-    return config.resolve(options.parse([*words, "train.py"]), {}, "python")
+    return config.resolve(command_line.parse([*words, "train.py"]), {}, "python")
 
 
 # --- told to go ---

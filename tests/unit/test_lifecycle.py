@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.lifecycle import (
+from launcher.agent.lifecycle import (
     SECONDARY_WINDOW_S,
     ReportFailed,
     ReportStopped,

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.errors import UsageError
-from launcher.locality import LEVELS, LEVELS_MAX, Level
+from launcher.locality.contract import Level
 from launcher.locality.merge import MergedLevels, SourceResult, keep_usable_levels, merge
 from launcher.locality.order import LevelOrder, order_levels
-from launcher.locality.texts import parse_path
+from launcher.model.errors import UsageError
+from launcher.model.locality_path import LEVELS, LEVELS_MAX, parse_path
 
 
 @pytest.mark.parametrize(

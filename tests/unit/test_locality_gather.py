@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 
 from launcher import cli
-from launcher.config import Config
-from launcher.errors import TemporaryError, UsageError
-from launcher.locality import Hints, Level, command
+from launcher.config.config import Config
 from launcher.locality import gather as gathering
-from launcher.locality.explicit import find_in_file, read_explicit
+from launcher.locality.contract import Hints, Level
 from launcher.locality.gather import Locality, SourceQuery, resolve_locality
-from launcher.locality.hints import FirmwareSource, InfinibandSource
-from launcher.locality.nvlink import Source as Nvlink
-from launcher.locality.slice import Source as Slice
-from launcher.node import Device
+from launcher.locality.sources import command
+from launcher.locality.sources.explicit import find_in_file, read_explicit
+from launcher.locality.sources.infiniband import FirmwareSource, InfinibandSource
+from launcher.locality.sources.nvlink import Source as Nvlink
+from launcher.locality.sources.slice import Source as Slice
+from launcher.model.errors import TemporaryError, UsageError
+from launcher.model.node import Device
 
 NAMES = ("node-17", "node-17.cluster.local", "10.0.4.9")
 

@@ -8,11 +8,14 @@ from typing import get_args
 
 import pytest
 
-from launcher.locality import LEVELS, Hints, aws, azure, gce, is_text, keys, oci, signs
-from launcher.locality.kubernetes import Source as KubernetesSource
+from launcher.locality import keys
+from launcher.locality.contract import Hints
 from launcher.locality.labels import LabelsError, parse_labels
-from launcher.locality.levels import derive_levels
-from launcher.locality.slurm import Source as SlurmSource
+from launcher.locality.levels_from_keys import derive_levels
+from launcher.locality.sources import aws, azure, cloud_detection, gce, oci
+from launcher.locality.sources.kubernetes import Source as KubernetesSource
+from launcher.locality.sources.slurm import Source as SlurmSource
+from launcher.model.locality_path import LEVELS, is_text
 
 LIMIT_S = 20.0
 TIER, DOMAIN = "fabric.topograph.run/tier-", "accelerator.topograph.run/domain"
@@ -122,7 +125,7 @@ def test_every_row_of_the_table_is_whole() -> None:
         assert is_text(key.example), key
         assert key.level in ("", *LEVELS, keys.FROM_NEAR, keys.FROM_FAR, keys.FROM_LAST), key
         assert key.name.endswith("N") == (key.level in (keys.FROM_NEAR, keys.FROM_FAR)), key
-    assert {sign.cloud for sign in signs.CLOUD_SIGNATURES} == {"aws", "azure", "gce", "oci"}
+    assert {sign.cloud for sign in cloud_detection.CLOUD_SIGNATURES} == {"aws", "azure", "gce", "oci"}
 
 
 def test_levels_of_switches_stand_in_one_order() -> None:
@@ -254,7 +257,7 @@ def test_a_pod_is_known_by_its_variable_or_its_account(tmp_path: Path) -> None:
     assert not source.is_likely({"NODE_NAME": "a name that others use too"})
     assert source.is_likely({"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
     assert source.is_likely({"LAUNCHER_NODE_LABELS": "a=b"})
-    (tmp_path / signs.ACCOUNT).mkdir(parents=True)
+    (tmp_path / cloud_detection.ACCOUNT).mkdir(parents=True)
     assert source.is_likely({})
 
 

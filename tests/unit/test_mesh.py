@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher import mesh as meshes
-from launcher.errors import UsageError
-from launcher.mesh import Axis, Mesh
+from launcher.model import mesh as meshes
+from launcher.model.errors import UsageError
+from launcher.model.mesh import Axis, Mesh
 
 
 def test_a_mesh_is_read_from_its_outermost_axis_to_its_innermost() -> None:

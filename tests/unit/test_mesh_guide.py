@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from launcher import mesh as meshes
-from launcher import traffic
-from launcher.mesh import Axis, Mesh
+from launcher.model import mesh as meshes
+from launcher.model import traffic
+from launcher.model.mesh import Axis, Mesh
 from tests.support.documents.pages import ROOT, blocks
 
 PAGE = ROOT / "docs/guides/meshes.md"

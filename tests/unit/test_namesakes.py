@@ -11,15 +11,16 @@ from unittest.mock import Mock
 
 import pytest
 
-from launcher.arrival import Startup, namesakes
-from launcher.arrival.namesakes import require_unique_rank
-from launcher.arrival.predecessors import NodeLock
-from launcher.arrival.probe import ProbeResult
-from launcher.credentials import Credentials
-from launcher.errors import TemporaryError, UsageError
-from launcher.networked import ClusterMembership
-from launcher.options.network import StoreConfig
-from launcher.roster.description import Description, encode_description
+from launcher.agent.cluster import ClusterMembership
+from launcher.agent.startup import duplicate_rank
+from launcher.agent.startup.duplicate_rank import require_unique_rank
+from launcher.agent.startup.probe import ProbeResult
+from launcher.agent.startup.stale_agents import NodeLock
+from launcher.agent.startup.startup import Startup
+from launcher.config.credentials import Credentials
+from launcher.config.options.network import StoreConfig
+from launcher.model.errors import TemporaryError, UsageError
+from launcher.placement.adapter.description import Description, encode_description
 from rendezvous import records
 from rendezvous.records import Member
 from rendezvous.settings import Settings
@@ -39,8 +40,8 @@ def store() -> MemoryStore:
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lines: list[str] = []
-    monkeypatch.setattr(namesakes, "log", lines.append)
-    monkeypatch.setattr(namesakes, "PAUSE_S", 0.0)
+    monkeypatch.setattr(duplicate_rank, "log", lines.append)
+    monkeypatch.setattr(duplicate_rank, "PAUSE_S", 0.0)
     return lines
 
 
@@ -76,7 +77,7 @@ def test_one_that_is_on_its_way_out_is_waited_for(
     store: MemoryStore, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = joins(store, "h2", 1)
-    monkeypatch.setattr("launcher.arrival.namesakes.time.sleep", lambda _: store.delete(key))
+    monkeypatch.setattr("launcher.agent.startup.duplicate_rank.time.sleep", lambda _: store.delete(key))
     look(store, "h3", 1, lease_ttl_s=59)
     assert said == ["h3 and h2 are both given --node-rank 1: waiting up to 60 s for h2 to go"]
 
@@ -102,7 +103,9 @@ def test_a_signal_ends_the_wait_and_is_told_to_whoever_takes_it(
     joins(store, "h2", 1)
     taken: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda signum, _: taken.append(signum))
-    monkeypatch.setattr("launcher.arrival.namesakes.time.sleep", lambda _: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(
+        "launcher.agent.startup.duplicate_rank.time.sleep", lambda _: signal.raise_signal(signal.SIGTERM)
+    )
     try:
         look(store, "h3", 1, lease_ttl_s=59)
         assert taken == [signal.SIGTERM]
@@ -134,8 +137,8 @@ def test_the_second_of_two_store_hosts_joins_the_first_if_nodes_have_ranks(
     taken = PortTaken("the port is taken")
     with place.listener:
         member = SimpleNamespace(_startup=place, _settings=Settings())
-        monkeypatch.setattr("launcher.networked.stores.serve", Mock(side_effect=taken))
-        monkeypatch.setattr("launcher.networked.probe", lambda _: ProbeResult("good"))
+        monkeypatch.setattr("launcher.agent.cluster.stores.serve", Mock(side_effect=taken))
+        monkeypatch.setattr("launcher.agent.cluster.probe", lambda _: ProbeResult("good"))
         with pytest.raises(TemporaryError) if raises else nullcontext():
             assert ClusterMembership._serve(member, is_numbered) is None  # type: ignore[arg-type]
 
@@ -163,9 +166,9 @@ def test_who_finds_the_port_taken_looks_again_until_a_store_answers(
     def sleep(_: float) -> None:
         now[0] += 2.0
 
-    monkeypatch.setattr("launcher.networked.time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
-    monkeypatch.setattr("launcher.networked.stores.serve", serve)
-    monkeypatch.setattr("launcher.networked.probe", lambda _: ProbeResult(next(seen)))  # type: ignore[arg-type]
+    monkeypatch.setattr("launcher.agent.cluster.time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr("launcher.agent.cluster.stores.serve", serve)
+    monkeypatch.setattr("launcher.agent.cluster.probe", lambda _: ProbeResult(next(seen)))  # type: ignore[arg-type]
     with place.listener:
         member = SimpleNamespace(_startup=place, _settings=Settings())
         ends_badly = outcome == "the port is taken"
@@ -178,6 +181,6 @@ def test_who_said_that_it_comes_and_has_died_is_waited_for(
 ) -> None:
     look(store, "h3", 1)
     coming = records.make_node_number_prefix("meshrun", "run7", 1)
-    monkeypatch.setattr("launcher.arrival.namesakes.time.sleep", lambda _: store.delete(coming, prefix=True))
+    monkeypatch.setattr("launcher.agent.startup.duplicate_rank.time.sleep", lambda _: store.delete(coming, prefix=True))
     look(store, "h4", 1, lease_ttl_s=59)
     assert said == ["h4 and h3 are both given --node-rank 1: waiting up to 60 s for h3 to go"]

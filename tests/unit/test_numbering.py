@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import mesh as meshes
-from launcher.placement import Costs, Limits
-from launcher.roster import PlannerAdapter
-from launcher.roster.description import Description, decode_assignment, encode_description
-from launcher.roster.numbering import describe_missing_ranks, resolve_numbering
+from launcher.model import mesh as meshes
+from launcher.placement.adapter.description import Description, decode_assignment, encode_description
+from launcher.placement.adapter.numbering import describe_missing_ranks, resolve_numbering
+from launcher.placement.adapter.planner_adapter import PlannerAdapter
+from launcher.placement.limits import Costs, Limits
 from rendezvous.events import MakePlan, PlanReady, RosterMember
 from rendezvous.policy.decide import MemberView, Size
 from rendezvous.records import Member

@@ -6,15 +6,15 @@ import re
 
 import pytest
 
-from launcher import options
-from launcher.errors import UsageError
-from launcher.help import render_help, render_reference
+from launcher.config.help import render_help, render_reference
+from launcher.config.options import command_line, table
+from launcher.model.errors import UsageError
 from tests.support.documents.pages import ROOT
 
 
 def given(*words: str) -> dict[str, str]:
     """The option values in front of a script."""
-    parsed = options.parse([*words, "train.py"])
+    parsed = command_line.parse([*words, "train.py"])
     assert parsed.script == "train.py"
     return dict(parsed.values)
 
@@ -79,19 +79,19 @@ def test_a_value_may_be_empty_negative_or_a_text_with_a_space() -> None:
 def test_prefixes_resolve_among_torchruns_names_first(spelling: str, name: str | None) -> None:
     if name is None:
         with pytest.raises(UsageError, match=f"^{spelling} could mean --"):
-            options.find_option(spelling)
+            command_line.find_option(spelling)
     else:
-        assert options.find_option(spelling).name == name
+        assert command_line.find_option(spelling).name == name
 
 
 def test_an_ambiguous_prefix_lists_what_it_could_mean() -> None:
     with pytest.raises(UsageError) as caught:
-        options.find_option("--master")
+        command_line.find_option("--master")
     assert str(caught.value) == "--master could mean --master-addr or --master-port"
 
 
 def test_what_follows_the_script_is_the_scripts() -> None:
-    words = options.parse(
+    words = command_line.parse(
         ["--nproc-per-node", "2", "train.py", "--nproc-per-node", "8", "-h", "--", "--no-such", "-r3"]
     )
     assert words.values == {"nproc-per-node": "2"}
@@ -99,15 +99,17 @@ def test_what_follows_the_script_is_the_scripts() -> None:
 
 
 def test_one_double_dash_beside_the_script_is_dropped_and_any_other_kept() -> None:
-    assert options.parse(["-m", "--", "pkg", "--", "a"]) == options.ParsedArgs({"module": "1"}, "pkg", ("--", "a"))
-    assert options.parse(["train.py", "--", "--lr=1", "--"]).script_args == ("--lr=1", "--")
-    assert options.parse(["train.py", "a", "--", "b"]).script_args == ("a", "--", "b")
-    assert options.parse(["--", "--odd.py"]).script == "--odd.py"
-    assert options.parse(["--"]).script is None
+    assert command_line.parse(["-m", "--", "pkg", "--", "a"]) == command_line.ParsedArgs(
+        {"module": "1"}, "pkg", ("--", "a")
+    )
+    assert command_line.parse(["train.py", "--", "--lr=1", "--"]).script_args == ("--lr=1", "--")
+    assert command_line.parse(["train.py", "a", "--", "b"]).script_args == ("a", "--", "b")
+    assert command_line.parse(["--", "--odd.py"]).script == "--odd.py"
+    assert command_line.parse(["--"]).script is None
 
 
 def test_a_single_dash_is_a_script() -> None:
-    assert options.parse(["-", "a"]) == options.ParsedArgs({}, "-", ("a",))
+    assert command_line.parse(["-", "a"]) == command_line.ParsedArgs({}, "-", ("a",))
 
 
 @pytest.mark.parametrize(
@@ -115,13 +117,13 @@ def test_a_single_dash_is_a_script() -> None:
 )
 def test_a_missing_value_is_named(words: list[str]) -> None:
     with pytest.raises(UsageError, match=r"^--(nproc-per-node|redirects) needs a value$") as caught:
-        options.parse(words)
+        command_line.parse(words)
     assert caught.value.hint in ("--nproc-per-node N|auto|gpu|cpu|xpu|...", "--redirects 0-3|RANK:0-3,...")
 
 
 def test_a_flag_takes_no_value() -> None:
     with pytest.raises(UsageError, match=r"^--standalone is a flag and takes no value, --standalone=1 gives it one$"):
-        options.parse(["--standalone=1", "x.py"])
+        command_line.parse(["--standalone=1", "x.py"])
 
 
 @pytest.mark.parametrize(
@@ -139,7 +141,7 @@ def test_a_flag_takes_no_value() -> None:
 )
 def test_an_unknown_option_gets_a_near_miss_suggested(word: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
-        options.parse([word, "x.py"])
+        command_line.parse([word, "x.py"])
     assert str(caught.value) == f"unknown option {word.partition('=')[0]}"
     assert caught.value.hint == hint
 
@@ -157,33 +159,35 @@ def test_an_unknown_option_gets_a_near_miss_suggested(word: str, hint: str) -> N
     ],
 )
 def test_help_and_version_can_be_asked_before_the_script(words: list[str], asks: str, topic: str) -> None:
-    parsed = options.parse(words)
+    parsed = command_line.parse(words)
     assert (parsed.action, parsed.topic) == (asks, topic)
 
 
 def test_the_flag_wins_over_launcher_over_pet_over_the_default() -> None:
     environ = {"LAUNCHER_ROLE": "second", "PET_ROLE": "third"}
-    found = options.resolve_values({"role": "first"}, environ)["role"]
+    found = command_line.resolve_values({"role": "first"}, environ)["role"]
     assert (found.text, found.origin, str(found)) == ("first", "--role", "--role first")
-    found = options.resolve_values({}, environ)["role"]
+    found = command_line.resolve_values({}, environ)["role"]
     assert (found.text, found.origin, str(found)) == ("second", "LAUNCHER_ROLE", "LAUNCHER_ROLE=second")
     del environ["LAUNCHER_ROLE"]
-    assert options.resolve_values({}, environ)["role"].origin == "PET_ROLE"
-    assert options.resolve_values({}, {})["role"] == options.Value(options.BY_NAME["role"], "default", "default")
+    assert command_line.resolve_values({}, environ)["role"].origin == "PET_ROLE"
+    assert command_line.resolve_values({}, {})["role"] == command_line.Value(
+        table.BY_NAME["role"], "default", "default"
+    )
 
 
 def test_an_empty_text_counts_as_not_given() -> None:
-    assert options.resolve_values({}, {"PET_RDZV_ENDPOINT": "", "PET_LOG_DIR": ""})["log-dir"].is_default
-    assert options.resolve_values({"rdzv-endpoint": ""}, {})["rdzv-endpoint"].is_default
+    assert command_line.resolve_values({}, {"PET_RDZV_ENDPOINT": "", "PET_LOG_DIR": ""})["log-dir"].is_default
+    assert command_line.resolve_values({"rdzv-endpoint": ""}, {})["rdzv-endpoint"].is_default
 
 
 def test_our_own_options_have_no_pet_variable() -> None:
-    assert options.BY_NAME["mesh"].variables == ("LAUNCHER_MESH",)
-    assert options.resolve_values({}, {"PET_MESH": "dp=2"})["mesh"].is_default
+    assert table.BY_NAME["mesh"].variables == ("LAUNCHER_MESH",)
+    assert command_line.resolve_values({}, {"PET_MESH": "dp=2"})["mesh"].is_default
 
 
 def test_torchruns_two_options_without_a_variable_ignore_one() -> None:
-    given = options.resolve_values({}, {"PET_LOGS_SPECS": "x", "PET_NUMA_BINDING": "node"})
+    given = command_line.resolve_values({}, {"PET_LOGS_SPECS": "x", "PET_NUMA_BINDING": "node"})
     assert given["logs-specs"].is_default
     assert given["numa-binding"].is_default
 
@@ -198,19 +202,19 @@ def test_an_option_keeps_its_earlier_name_as_a_hidden_flag(alias: str) -> None:
 
 def test_an_option_keeps_its_earlier_variable_and_the_new_one_wins() -> None:
     environ = {"LAUNCHER_TOLLS": "host=2"}
-    found = options.resolve_values({}, environ)["level-costs"]
+    found = command_line.resolve_values({}, environ)["level-costs"]
     assert (found.text, found.origin, str(found)) == ("host=2", "LAUNCHER_TOLLS", "LAUNCHER_TOLLS=host=2")
-    assert options.resolve_values({"level-costs": "host=1"}, environ)["level-costs"].text == "host=1"
+    assert command_line.resolve_values({"level-costs": "host=1"}, environ)["level-costs"].text == "host=1"
     environ["LAUNCHER_LEVEL_COSTS"] = "host=3"
-    assert options.resolve_values({}, environ)["level-costs"].text == "host=3"
+    assert command_line.resolve_values({}, environ)["level-costs"].text == "host=3"
 
 
 def test_no_help_names_an_alias() -> None:
-    assert set(options.BY_ALIAS) == {"tolls"}
+    assert set(table.BY_ALIAS) == {"tolls"}
     shown = (render_help(), render_reference(), (ROOT / "docs/reference/meshctl.md").read_text())
     assert not [text for text in shown if re.search("tolls", text, re.IGNORECASE)]
 
 
 def test_names_are_unique_and_every_group_has_options() -> None:
-    assert len({*options.BY_NAME, *options.BY_ALIAS}) == len(options.TABLE) + len(options.BY_ALIAS)
-    assert {option.group for option in options.TABLE} == set(options.GROUPS)
+    assert len({*table.BY_NAME, *table.BY_ALIAS}) == len(table.TABLE) + len(table.BY_ALIAS)
+    assert {option.group for option in table.TABLE} == set(table.GROUPS)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import config, options
-from launcher.config import Config
-from launcher.errors import UsageError
-from launcher.options.redirects import parse_texts
+from launcher.config import config
+from launcher.config.config import Config
+from launcher.config.options import command_line, table
+from launcher.config.options.worker_options import parse_texts
+from launcher.model.errors import UsageError
 
 
 def resolve(*words: str, **environ: str) -> Config:
-    return config.resolve(options.parse([*words, "train.py"]), environ, "/usr/bin/python3")
+    return config.resolve(command_line.parse([*words, "train.py"]), environ, "/usr/bin/python3")
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
@@ -76,7 +77,7 @@ def test_a_variable_that_torchruns_agent_reads_and_ours_does_not_is_named(name: 
     ],
 )
 def test_texts_are_parted_by_commas_and_two_commas_are_one(text: str, expected: tuple[str, ...]) -> None:
-    assert parse_texts(options.Value(options.BY_NAME["duplicate-stdout-filters"], text, "--x")) == expected
+    assert parse_texts(command_line.Value(table.BY_NAME["duplicate-stdout-filters"], text, "--x")) == expected
     assert resolve("--duplicate-stdout-filters", text).duplicate_stdout_filters == expected
     assert resolve(PET_DUPLICATE_STDERR_FILTERS=text).duplicate_stderr_filters == expected
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.output.error_file import MESSAGE_LIMIT, READ_LIMIT, copy_error_file, read_error_file
+from launcher.logs.error_file import MESSAGE_LIMIT, READ_LIMIT, copy_error_file, read_error_file
 
 RECORDED = {
     "message": {

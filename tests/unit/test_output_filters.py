@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.output.filters import LineFilter
-from launcher.output.sinks import LogFile
+from launcher.logs.filters import LineFilter
+from launcher.logs.sinks import LogFile
 
 
 def copied(path: Path, texts: tuple[str, ...], *blocks: bytes, prefix: bytes = b"[default0]:") -> bytes:

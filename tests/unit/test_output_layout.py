@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import UsageError
-from launcher.output.layout import LogLayout
+from launcher.logs.layout import LogLayout
+from launcher.model.errors import UsageError
 
 
 def test_files_lie_where_torchrun_puts_them(tmp_path: Path) -> None:

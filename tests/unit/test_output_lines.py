@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.output.lines import LinePrefixer, split_last_lines
+from launcher.logs.lines import LinePrefixer, split_last_lines
 
 PREFIX = b"[default3]:"
 

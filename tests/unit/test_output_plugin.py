@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from launcher import config, options
-from launcher.errors import UsageError
-from launcher.output.plugin import GROUP, PluginRoutes, Std
-from launcher.output.routes import Route
+from launcher.config import config
+from launcher.config.logs_specs import GROUP
+from launcher.config.options import command_line
+from launcher.logs.plugin import PluginRoutes, Std
+from launcher.logs.routes import Route
+from launcher.model.errors import UsageError
 from tests.support.distributions import install
 
 MODULE = """
@@ -110,7 +112,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def routes(name: str, *words: str, count: int = 3) -> tuple[PluginRoutes, list[str]]:
-    made = config.resolve(options.parse(["--logs-specs", name, *words, "train.py"]), {}, sys.executable)
+    made = config.resolve(command_line.parse(["--logs-specs", name, *words, "train.py"]), {}, sys.executable)
     warnings: list[str] = []
     return PluginRoutes(made, count, warnings.append), warnings
 

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from launcher import config, options
-from launcher.output.layout import LogLayout
-from launcher.output.routes import PlainRoutes, Route
+from launcher.config import config
+from launcher.config.options import command_line
+from launcher.logs.layout import LogLayout
+from launcher.logs.routes import PlainRoutes, Route
 
 
 def routes(tmp_path: Path, *words: str, count: int = 2) -> PlainRoutes:
-    made = config.resolve(options.parse(["--log-dir", str(tmp_path), *words, "train.py"]), {}, sys.executable)
+    made = config.resolve(command_line.parse(["--log-dir", str(tmp_path), *words, "train.py"]), {}, sys.executable)
     found = PlainRoutes(made, LogLayout(log_dir=made.log_dir, run_id="night"), count)
     found.begin(2, 1, {})
     return found

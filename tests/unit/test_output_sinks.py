@@ -10,7 +10,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher.output.sinks import Console, LogFile
+from launcher.logs.sinks import Console, LogFile
 
 
 class Warnings:

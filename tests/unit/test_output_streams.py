@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.output.streams import Destination, choose_destination, format_line_prefix
+from launcher.logs.routes import Destination, choose_destination, format_line_prefix
 
 INHERITED = Destination(inherits=True, to_file=False, to_console=False)
 DISCARDED = Destination(inherits=False, to_file=False, to_console=False)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher.errors import UsageError
-from launcher.overview import reading
-from launcher.overview.state import NodeState, Overview
+from launcher.meshctl.status import reader
+from launcher.meshctl.status.state import NodeState, Overview
+from launcher.model.errors import UsageError
 from rendezvous.records import Command, Drain
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.stores.stored_job import PREFIX, StoredJob
@@ -202,9 +202,9 @@ def test_a_run_that_is_not_there_is_told_with_those_that_are(job: StoredJob) -> 
     for run_id in ("exp-40", "exp-42", "other"):
         StoredJob(job.store, run_id)
     with pytest.raises(UsageError, match=r"^run exp-4 is not there; there are exp-4\d, exp-4\d, exp-4\d$"):
-        reading.read_job(job.store, PREFIX, "exp-4")
+        reader.read_job(job.store, PREFIX, "exp-4")
     with pytest.raises(UsageError, match=r"run zzz is not there; there are exp-40, exp-41, exp-42, other$"):
-        reading.read_job(job.store, PREFIX, "zzz")
+        reader.read_job(job.store, PREFIX, "zzz")
     with pytest.raises(UsageError, match="no run is under /elsewhere/") as error:
-        reading.read_job(job.store, "elsewhere", "exp-41")
+        reader.read_job(job.store, "elsewhere", "exp-41")
     assert error.value.hint == "--rdzv-prefix names another place"

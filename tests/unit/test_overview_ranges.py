@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.overview import ranges
+from launcher.model import ranges
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from launcher.errors import UsageError
-from launcher.overview import watching
-from launcher.overview.state import Overview
-from launcher.overview.watching import ChangePrinter, Screen, follow
+from launcher.meshctl.status import watcher
+from launcher.meshctl.status.state import Overview
+from launcher.meshctl.status.watcher import ChangePrinter, Screen, follow
+from launcher.model.errors import UsageError
 from rendezvous import records
 from rendezvous.errors import Compacted, StoreError
 from rendezvous.stores.contract import Batch, Compare, Operation, TxnResult, Watch
@@ -50,8 +50,8 @@ class Patchy(MemoryStore):
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[StoredJob]:
-    monkeypatch.setattr(watching, "REFRESH_S", 0.01)
-    monkeypatch.setattr(watching, "DEBOUNCE_S", 0.0)
+    monkeypatch.setattr(watcher, "REFRESH_S", 0.01)
+    monkeypatch.setattr(watcher, "DEBOUNCE_S", 0.0)
     store = Patchy(clock=lambda: 0.0)
     job = StoredJob(store)
     job.join(0, 1)

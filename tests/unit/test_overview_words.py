@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.overview import document, words
-from launcher.overview.changes import describe_changes
-from launcher.overview.state import NodeState, Overview
-from launcher.preview.words import WIDTH
+from launcher.meshctl.plan.render import WIDTH
+from launcher.meshctl.status import document, render
+from launcher.meshctl.status.changes import describe_changes
+from launcher.meshctl.status.state import NodeState, Overview
 from rendezvous.records import Command, Drain, RoundHistory, Verdict
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.stores.stored_job import StoredJob
@@ -49,7 +49,7 @@ def running(job: StoredJob) -> None:
 def test_a_small_job_in_words(job: StoredJob) -> None:
     running(job)
     assert (
-        words.describe(job.overview())
+        render.describe(job.overview())
         == """\
 run       exp-41, job 0a1b
 now       round 2 runs 12 ranks on 3 nodes
@@ -81,7 +81,7 @@ def test_a_job_with_trouble_in_words(job: StoredJob) -> None:
     job.put(job.keys.make_command_key("t"), Command(kind="drain", target="h3", by="ada@login"))
     job.store.put(job.keys.make_history_key(1), b"\x1b[31mred")
     assert (
-        words.describe(job.overview())
+        render.describe(job.overview())
         == """\
 run       exp-41, job 0a1b
 now       round 2 is being stopped: node h2 lost in round 2
@@ -112,7 +112,7 @@ def test_a_thousand_nodes_are_a_summary_and_those_that_need_a_look(job: StoredJo
     job.lead(3)
     job.spares(dict.fromkeys(range(992, 1000), "no whole replica left"))
     job.status(17, 1, leaving="stopped by SIGTERM")
-    text = words.describe(job.overview())
+    text = render.describe(job.overview())
     assert (
         text
         == """\
@@ -133,7 +133,7 @@ h17   leaving  68-71  0 s ago    stopped by SIGTERM
 
 round 1   3,968 ranks on 992 nodes: all nodes are there"""
     )
-    assert len(words.describe(job.overview(), all_nodes=True).splitlines()) > 1000
+    assert len(render.describe(job.overview(), all_nodes=True).splitlines()) > 1000
 
 
 def test_no_line_is_wider_than_a_terminal_and_nothing_steers_it(job: StoredJob) -> None:
@@ -155,7 +155,7 @@ def test_no_line_is_wider_than_a_terminal_and_nothing_steers_it(job: StoredJob) 
         nodes=nodes, drained=(rude, "b"), requests=(rude,), history=(past,) * 30, faults=(rude,) * 30,
     )  # fmt: skip
     for all_nodes in (False, True):
-        text = words.describe(seen, all_nodes=all_nodes)
+        text = render.describe(seen, all_nodes=all_nodes)
         assert all(len(line) <= WIDTH for line in text.splitlines())
         assert all(letter.isprintable() or letter == "\n" for letter in text)
         assert "history   22 earlier rounds not shown" in text
@@ -173,7 +173,7 @@ def test_no_line_is_wider_than_a_terminal_and_nothing_steers_it(job: StoredJob) 
 )
 def test_the_headline_of_a_job_that_has_ended(kind: str, code: int, sentence: str) -> None:
     verdict = Verdict(kind=kind, exit_code=code, round=3, reason="a worker failed on h1")
-    assert words.format_headline(Overview(run_id="r", job_key="k", phase="ended", verdict=verdict)) == sentence
+    assert render.format_headline(Overview(run_id="r", job_key="k", phase="ended", verdict=verdict)) == sentence
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_the_headline_of_a_job_that_has_ended(kind: str, code: int, sentence: st
     [(0.44, "0.4 s"), (12.3, "12 s"), (185, "3 min 5 s"), (3600, "1 h"), (9600, "2 h 40 min"), (273600, "3 d 4 h")],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert words.format_duration(seconds) == text
+    assert render.format_duration(seconds) == text
 
 
 def test_the_json_holds_all_of_it_and_can_be_read_again(job: StoredJob) -> None:

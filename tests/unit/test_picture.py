@@ -11,18 +11,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from launcher.mesh import parse
-from launcher.node import Node
-from launcher.placement import Costs
-from launcher.preview.colours import HUES, PALEST, choose_colour
-from launcher.preview.flows import summarize_traffic
-from launcher.preview.layout import Rect, arrange
-from launcher.preview.lettering import format_ranges, measure_width, replace_unprintable, shorten, wrap
-from launcher.preview.markup import TEXT_COLOUR
-from launcher.preview.page import render_html
-from launcher.preview.picture import render_svg
-from launcher.preview.scene import Colouring, DomainFrame, Tile, build_scene, choose_colouring
-from launcher.traffic import Communicator
+from launcher.meshctl.plan.drawing.colours import HUES, PALEST, choose_colour
+from launcher.meshctl.plan.drawing.layout import Rect, arrange
+from launcher.meshctl.plan.drawing.lettering import format_ranges, measure_width, replace_unprintable, shorten, wrap
+from launcher.meshctl.plan.drawing.markup import TEXT_COLOUR
+from launcher.meshctl.plan.drawing.page import render_html
+from launcher.meshctl.plan.drawing.picture import render_svg
+from launcher.meshctl.plan.drawing.scene import Colouring, DomainFrame, Tile, build_scene, choose_colouring
+from launcher.meshctl.plan.flows import summarize_traffic
+from launcher.model.mesh import parse
+from launcher.model.node import Node
+from launcher.model.traffic import Communicator
+from launcher.placement.limits import Costs
 from tests.support.placement import samples
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.errors import UsageError
-from launcher.mesh import Mesh, parse
-from launcher.node import Node
-from launcher.placement import Costs, Limits, Plan, assess_feasibility
-from launcher.placement import plan as plan_with_costs
+from launcher.model.errors import UsageError
+from launcher.model.mesh import Mesh, parse
+from launcher.model.node import Node
+from launcher.model.topology import sort_nodes
+from launcher.placement.capacity import assess_feasibility
+from launcher.placement.limits import Costs, Limits, Plan
+from launcher.placement.planner import plan as plan_with_costs
 from launcher.placement.units import choose_block_size, find_usual_slot_count
-from launcher.topology import sort_nodes
 from tests.support.placement.plans import domains, faults, meshes
 
 REFERENCE = parse("pp=4,dp=*,tp=8")
@@ -209,8 +210,9 @@ def test_where_it_does_not_matter_who_holds_what_no_search_is_needed(
 ) -> None:
     nodes = [Node(id=f"h{index}", slot_count=count, path=("leaf",)) for index, count in enumerate(slot_counts)]
     program = (
-        "import sys; from launcher import mesh; from launcher.node import Node; "
-        "from launcher.placement import AllOrNothing, Costs, Limits, Plan, plan; "
+        "import sys; from launcher.model import mesh; from launcher.model.node import Node; "
+        "from launcher.placement.limits import AllOrNothing, Costs, Limits, Plan; "
+        "from launcher.placement.planner import plan; "
         f"answer = plan({nodes!r}, mesh.parse({mesh!r}), {limits!r}, Costs(), None); "
         "assert 'numpy' not in sys.modules; print(answer.cost, answer.lower_bound)"
     )
@@ -232,7 +234,8 @@ def test_the_names_of_nodes_and_domains_change_no_cost() -> None:
 
 def test_the_seed_of_hashes_changes_nothing() -> None:
     program = (
-        "from launcher import mesh; from launcher.node import Node; from launcher.placement import *; "
+        "from launcher.model import mesh; from launcher.model.node import Node; "
+        "from launcher.placement.limits import *; from launcher.placement.planner import plan; "
         "slots = [8 - i % 5 // 4 * 4 for i in range(31)]; "
         "nodes = [Node(id=f'h{i}', slot_count=slots[i], path=(f's{i // 11}', f'l{i // 3}')) for i in range(31)]; "
         "limits = Limits(levels=('spine', 'leaf'), within={'tp': 'host', 'cp': 'spine'}); "

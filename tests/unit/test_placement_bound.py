@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.mesh import parse
-from launcher.placement.hops import make_traffic
-from launcher.placement.problem import ClassRule, Layout, Problem, find_fault
-from launcher.placement.search import bound, shadows
-from launcher.placement.search.bound import compute_lower_bound
-from launcher.placement.search.shadows import compute_least_between, compute_least_of_runs, make_grid
-from launcher.traffic import make_default_traffic
-from launcher.traffic import parse as parse_traffic
+from launcher.model.mesh import parse
+from launcher.model.traffic import make_default_traffic
+from launcher.model.traffic import parse as parse_traffic
+from launcher.placement.problem import bound, isoperimetric_bound
+from launcher.placement.problem.bound import compute_lower_bound
+from launcher.placement.problem.hops import make_traffic
+from launcher.placement.problem.isoperimetric_bound import compute_least_between, compute_least_of_runs, make_grid
+from launcher.placement.problem.problem import ClassRule, Layout, Problem, find_fault
 
 
 def regular(
@@ -215,5 +215,5 @@ def test_many_axes_are_bounded_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     # Three axes inside each leaf; the hops of the three others, 32 rings of two hops each, lead out.
     best = 10 * 3 * 64 * 2
     assert 0.9 * best < compute_lower_bound(problem) <= best
-    monkeypatch.setattr(shadows, "POWER_BITS", 21)
+    monkeypatch.setattr(isoperimetric_bound, "POWER_BITS", 21)
     assert best / 4 < compute_lower_bound(problem) < best

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from launcher import traffic
-from launcher.mesh import parse
-from launcher.node import Node
-from launcher.placement import Costs, Limits
-from launcher.placement.problem import Layout, Problem, find_fault, make_problem
-from launcher.placement.search import search
-from launcher.topology import build_tree
+from launcher.model import traffic
+from launcher.model.mesh import parse
+from launcher.model.node import Node
+from launcher.model.topology import build_tree
+from launcher.placement.limits import Costs, Limits
+from launcher.placement.problem.problem import Layout, Problem, find_fault, make_problem
+from launcher.placement.search.search import search
 
 LEAVE = {"spine": 4, "leaf": 2, "host": 0}
 

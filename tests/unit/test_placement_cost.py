@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.mesh import Mesh, parse
-from launcher.placement.cost import compute_cost, sum_leaving_traffic
-from launcher.placement.hops import compute_box, make_traffic
-from launcher.traffic import Communicator, make_default_traffic
+from launcher.model.mesh import Mesh, parse
+from launcher.model.traffic import Communicator, make_default_traffic
+from launcher.placement.problem.cost import compute_cost, sum_leaving_traffic
+from launcher.placement.problem.hops import compute_box, make_traffic
 
 
 def by_definition(mesh: Mesh, shape: tuple[int, ...], communicators: list[Communicator], cost_of_hop) -> Fraction:  # type: ignore[no-untyped-def]

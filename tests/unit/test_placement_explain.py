@@ -11,15 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher import traffic as communicators
-from launcher.mesh import parse
-from launcher.node import Node
-from launcher.placement import AllOrNothing, Costs, Limits, Plan, plan
-from launcher.placement.cost import compute_cost
+from launcher.meshctl.plan.generate import generate
+from launcher.model import traffic as communicators
+from launcher.model.mesh import parse
+from launcher.model.node import Node
+from launcher.model.topology import resolve_level_costs
 from launcher.placement.explain import Explanation, explain
-from launcher.placement.hops import make_traffic
-from launcher.preview.generate import generate
-from launcher.topology import resolve_level_costs
+from launcher.placement.limits import AllOrNothing, Costs, Limits, Plan
+from launcher.placement.planner import plan
+from launcher.placement.problem.cost import compute_cost
+from launcher.placement.problem.hops import make_traffic
 
 
 def nodes_on(leaves: list[int], devices: int = 8) -> list[Node]:

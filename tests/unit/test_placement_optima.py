@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from launcher.placement.problem import Problem, find_fault
-from launcher.placement.search.bound import compute_lower_bound
+from launcher.placement.problem.bound import compute_lower_bound
+from launcher.placement.problem.problem import Problem, find_fault
 from tests.support.placement.instances import Instance, instance
 from tests.support.placement.optima import missed, stored
 

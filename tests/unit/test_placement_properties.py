@@ -9,13 +9,14 @@ import numpy as np
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from launcher.errors import UsageError
-from launcher.mesh import Mesh, parse
-from launcher.node import Node
-from launcher.placement import Costs, Limits, Plan, plan
-from launcher.placement.problem import Layout, Problem, find_fault, make_problem
-from launcher.topology import build_tree
-from launcher.traffic import parse as parse_traffic
+from launcher.model.errors import UsageError
+from launcher.model.mesh import Mesh, parse
+from launcher.model.node import Node
+from launcher.model.topology import build_tree
+from launcher.model.traffic import parse as parse_traffic
+from launcher.placement.limits import Costs, Limits, Plan
+from launcher.placement.planner import plan
+from launcher.placement.problem.problem import Layout, Problem, find_fault, make_problem
 
 UNIT = 4
 LEVELS = ("zone", "spine", "leaf")

@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.errors import UsageError
-from launcher.mesh import Mesh, parse
-from launcher.node import Node
-from launcher.placement import AllOrNothing, Costs, Limits, Plan, assess_feasibility, candidates, plan
+from launcher.model.errors import UsageError
+from launcher.model.mesh import Mesh, parse
+from launcher.model.node import Node
+from launcher.placement import candidates
+from launcher.placement.capacity import assess_feasibility
+from launcher.placement.limits import AllOrNothing, Costs, Limits, Plan
+from launcher.placement.planner import plan
 from launcher.placement.units import compute_grid, list_elastic_sizes
 from tests.support.placement.plans import faults
 

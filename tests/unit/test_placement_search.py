@@ -10,22 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher import traffic
-from launcher.mesh import parse
-from launcher.node import Node
-from launcher.placement import Costs, Limits
-from launcher.placement.problem import Layout, Problem, find_fault, make_problem
-from launcher.placement.search import search
-from launcher.placement.search.bound import compute_lower_bound
-from launcher.placement.search.graph import build_graph, list_neighbours, make_matrix
+from launcher.model import traffic
+from launcher.model.mesh import parse
+from launcher.model.node import Node
+from launcher.model.topology import build_tree
+from launcher.placement.limits import Costs, Limits
+from launcher.placement.problem.bound import compute_lower_bound
+from launcher.placement.problem.graph import build_graph, list_neighbours, make_matrix
+from launcher.placement.problem.problem import Layout, Problem, find_fault, make_problem
+from launcher.placement.problem.simplify import coarsen, restrict, round_weights
 from launcher.placement.search.improve import improve
-from launcher.placement.search.lineup import RoomKind, partition_by_beam, partition_greedily
-from launcher.placement.search.masonry import _lay
+from launcher.placement.search.line_partition import RoomKind, partition_by_beam, partition_greedily
 from launcher.placement.search.orders import Digit, WalkOrder, compute_loads, list_orders, walk
 from launcher.placement.search.reorder import perturb, reorder
+from launcher.placement.search.row_layout import _lay
 from launcher.placement.search.runs import cut_up
-from launcher.placement.search.simplify import coarsen, restrict, round_weights
-from launcher.topology import build_tree
+from launcher.placement.search.search import search
 
 small = settings(max_examples=15, deadline=None, derandomize=True)
 

@@ -9,15 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.mesh import Mesh, parse
-from launcher.node import Node
-from launcher.placement import AllOrNothing, Costs, Limits, Plan, assess_feasibility, candidates, plan
-from launcher.placement.hops import make_traffic
-from launcher.placement.mending import compute_exchange_costs
-from launcher.placement.problem import Problem
+from launcher.model.mesh import Mesh, parse
+from launcher.model.node import Node
+from launcher.model.traffic import Communicator, make_default_traffic
+from launcher.placement import candidates
+from launcher.placement.capacity import assess_feasibility
+from launcher.placement.limits import AllOrNothing, Costs, Limits, Plan
+from launcher.placement.planner import plan
+from launcher.placement.problem.hops import make_traffic
+from launcher.placement.problem.problem import Problem
+from launcher.placement.search.repair import compute_exchange_costs
 from launcher.placement.stability import NO_ITEM, make_first_fit, stay, tile
 from launcher.placement.units import choose_block_size
-from launcher.traffic import Communicator, make_default_traffic
 from tests.support.placement.plans import coordinates, count_moved, domains, faults, meshes
 
 REFERENCE = parse("pp=4,dp=*,tp=8")

@@ -6,12 +6,12 @@ from fractions import Fraction
 
 import pytest
 
-from launcher.mesh import parse
-from launcher.node import Node
-from launcher.placement import Costs, Limits, Plan
+from launcher.meshctl.plan import render
+from launcher.meshctl.plan.moves import Move
+from launcher.model.mesh import parse
+from launcher.model.node import Node
 from launcher.placement.explain import explain
-from launcher.preview import words
-from launcher.preview.moves import Move
+from launcher.placement.limits import Costs, Limits, Plan
 
 NODES = [Node(id=f"h{at}", slot_count=4, path=("l0" if at < 2 else None,)) for at in (10, 9, 1, 0)]
 PLAN = Plan(
@@ -20,7 +20,7 @@ PLAN = Plan(
 
 
 def test_the_table_lists_nodes_along_the_tree_with_their_runs_of_ranks() -> None:
-    assert words.format_table(PLAN, NODES, ["leaf"]) == (
+    assert render.format_table(PLAN, NODES, ["leaf"]) == (
         "  node  leaf  ranks\n"
         "  h0    l0    0-1, 6-7\n"
         "  h1    l0    2-5\n"
@@ -30,7 +30,7 @@ def test_the_table_lists_nodes_along_the_tree_with_their_runs_of_ranks() -> None
 
 
 def test_spares_are_told_with_what_they_leave_in_each_domain() -> None:
-    text = words.format_world(PLAN, NODES, parse("pp=2,dp=*"), ["leaf"])
+    text = render.format_world(PLAN, NODES, parse("pp=2,dp=*"), ["leaf"])
     assert text == (
         "world    pp=2, dp=6: 9 ranks on 3 nodes\n"
         "spares   h10; every leaf in use keeps 1 to 2 active\n"
@@ -39,7 +39,7 @@ def test_spares_are_told_with_what_they_leave_in_each_domain() -> None:
 
 def test_reasons_stand_below_each_other_and_none_is_wider_than_a_terminal() -> None:
     plan = Plan(shape=(1,), ranks={"h0": (0,)}, spares=(), moved=0, reasons=("one " * 30, "two"))
-    lines = words.format_world(plan, NODES[3:], parse("dp=*"), ()).splitlines()
+    lines = render.format_world(plan, NODES[3:], parse("dp=*"), ()).splitlines()
     assert lines[1].startswith("why      one one")
     assert lines[2].startswith("           one")
     assert lines[3:] == ["         two", "spares   none"]
@@ -48,7 +48,9 @@ def test_reasons_stand_below_each_other_and_none_is_wider_than_a_terminal() -> N
 
 def test_many_moves_are_counted_and_a_few_are_named() -> None:
     moves = [Move(f"h{at}", "h9", 1) for at in range(6)]
-    text = words.format_moves(Plan(shape=(6,), ranks={"h9": (0, 1, 2, 3, 4, 5)}, spares=(), moved=6, reasons=()), moves)
+    text = render.format_moves(
+        Plan(shape=(6,), ranks={"h9": (0, 1, 2, 3, 4, 5)}, spares=(), moved=6, reasons=()), moves
+    )
     assert text.startswith("moved    6 of 6 ranks: 1 from h0 to h9, 1 from h1 to h9, ")
     assert text.endswith(" and 2 more\n")
 
@@ -58,23 +60,23 @@ def test_many_moves_are_counted_and_a_few_are_named() -> None:
     [(0, "0"), (1008, "1,008"), (2.5, "2.5"), (Fraction(2, 3), "0.6667"), (Fraction(4194304, 3), "1,398,101.3")],
 )
 def test_numbers_are_exact_where_they_are_whole_and_short_where_not(value: Fraction | float, text: str) -> None:
-    assert words.format_number(value) == text
+    assert render.format_number(value) == text
 
 
 def test_a_small_share_is_never_called_none() -> None:
-    assert words.format_percent(Fraction(43, 1000)) == "4.3 %"
-    assert words.format_percent(Fraction(1, 10**6)) == "less than 0.1 %"
+    assert render.format_percent(Fraction(43, 1000)) == "4.3 %"
+    assert render.format_percent(Fraction(1, 10**6)) == "less than 0.1 %"
 
 
 def test_long_lists_name_the_first_few() -> None:
-    assert words.format_list(["a", "b"]) == "a, b"
-    assert words.format_list([str(at) for at in range(1010)], 2) == "0, 1 and 1,008 more"
+    assert render.format_list(["a", "b"]) == "a, b"
+    assert render.format_list([str(at) for at in range(1010)], 2) == "0, 1 and 1,008 more"
 
 
 def test_costs_of_axes_and_of_levels_both_add_up_to_the_plans() -> None:
     mesh, nodes = parse("pp=2,dp=4"), [Node(id=f"h{at}", slot_count=4, path=(f"l{at}",)) for at in range(2)]
     plan = Plan(shape=(2, 4), ranks={"h0": (0, 1, 2, 3), "h1": (4, 5, 6, 7)}, spares=(), moved=0, reasons=())
-    rows = words.format_cost(plan, explain(plan, nodes, mesh, Limits(levels=("leaf",)), Costs())).splitlines()
+    rows = render.format_cost(plan, explain(plan, nodes, mesh, Limits(levels=("leaf",)), Costs())).splitlines()
     assert "traffic that leaves a  leaf  host   J" in rows
     assert "  pp line, weight 3      12    12  36" in rows
     assert "  dp ring, weight 10      0     0   0" in rows

@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from launcher import plugins
-from launcher.devices import Inventory, format_visible_variable
-from launcher.devices.ascend import Detector as Ascend
-from launcher.devices.choose import assign_devices
-from launcher.devices.habana import Detector as Habana
-from launcher.devices.neuron import Detector as Neuron
-from launcher.errors import UsageError
-from launcher.options.sharing import DeviceRequest
+from launcher.config import plugins
+from launcher.config.options.worker_options import DeviceRequest
+from launcher.hardware.accelerators.ascend import Detector as Ascend
+from launcher.hardware.accelerators.choose import assign_devices
+from launcher.hardware.accelerators.contract import Inventory, format_visible_variable
+from launcher.hardware.accelerators.habana import Detector as Habana
+from launcher.hardware.accelerators.neuron import Detector as Neuron
+from launcher.model.errors import UsageError
 from tests.support.distributions import install
 from tests.support.hardware.devices import write
 
 Install = Callable[..., None]
 ABACUS = """
-from launcher.devices import Inventory
-from launcher.node import Device
+from launcher.hardware.accelerators.contract import Inventory
+from launcher.model.node import Device
 class Detector:
     kind = "abacus"
     variable = "ABACUS_ROWS"

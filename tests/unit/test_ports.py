@@ -10,11 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher.errors import TemporaryError
-from launcher.roster.description import NodeAssignment
-from launcher.workers import master_port
-from launcher.workers.master_port import MasterPort
-from launcher.workers.ports import ReservedPort
+from launcher.model.errors import TemporaryError
+from launcher.placement.adapter.description import NodeAssignment
+from launcher.ranks import ports
+from launcher.ranks.ports import MasterPort, ReservedPort
 from rendezvous.peers import connections
 from rendezvous.stores import foreign_listener
 from rendezvous.stores.foreign_listener import find_foreign_listener
@@ -212,7 +211,7 @@ def test_a_foreign_listener_on_a_given_port_is_logged_and_excuses_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr(master_port, "log", said.append)
+    monkeypatch.setattr(ports, "log", said.append)
     monkeypatch.setattr(foreign_listener, "find_foreign_listener", lambda port, own: f"pid {port} (python)")
     first, second = (
         NodeAssignment(
@@ -235,8 +234,8 @@ def test_a_process_that_is_about_to_end_is_no_foreign_listener(monkeypatch: pyte
     )  # fmt: skip
     said: list[str] = []
     looks = iter([foreign_listener.UNKNOWN, foreign_listener.UNKNOWN, ""])
-    monkeypatch.setattr(master_port, "log", said.append)
-    monkeypatch.setattr(master_port, "RETRY_INTERVAL_S", 0.0)
+    monkeypatch.setattr(ports, "log", said.append)
+    monkeypatch.setattr(ports, "RETRY_INTERVAL_S", 0.0)
     monkeypatch.setattr(foreign_listener, "find_foreign_listener", lambda port, own: next(looks))
     drawn = MasterPort(None, None)
     assert drawn._reserved is not None

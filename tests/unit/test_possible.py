@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from launcher.agent.membership import require_feasible, resolve_limits
 from launcher.cli import parse
-from launcher.errors import UsageError
-from launcher.membership import require_feasible, resolve_limits
-from launcher.mesh import Axis, Mesh
+from launcher.model.errors import UsageError
+from launcher.model.mesh import Axis, Mesh
 
 LEVELS = ("leaf", "slice")
 

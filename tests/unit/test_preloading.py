@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import cli, preloading
-from launcher.node import Slot
-from launcher.preloading import ForkServerClient
-from launcher.supervisor import (
+from launcher import cli
+from launcher.agent import preload
+from launcher.agent.preload import ForkServerClient
+from launcher.model.node import Slot
+from launcher.supervisor.messages import (
     ForkServerLost,
     ForkServerSpec,
     Preloaded,
@@ -34,7 +35,7 @@ class Bench:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
         self.supervisor = Supervisor()
         self._told: list[str] = []
-        monkeypatch.setattr(preloading, "log", self._told.append)
+        monkeypatch.setattr(preload, "log", self._told.append)
         self.image = ForkServerClient(cli.parse([*words, "train.py"], {}), self.supervisor)  # type: ignore[arg-type]
 
     def told(self) -> list[str]:
@@ -96,7 +97,7 @@ def test_a_round_that_waits_long_for_the_import_says_so_once(monkeypatch: pytest
     assert bench.image.wake_at == float("inf")  # nobody waits
     bench.image.take(Preloading(7), 100.0)
     bench.image.expect_workers(105.0)
-    assert bench.image.wake_at == 105.0 + preloading.WAIT_NOTICE_S
+    assert bench.image.wake_at == 105.0 + preload.WAIT_NOTICE_S
     bench.image.report_delay(115.2)
     assert bench.told() == ["the workers wait for the import of torch and jax (--preload), which has taken 15 s so far"]
     assert bench.image.wake_at == float("inf")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from launcher import credentials
+from launcher.config import credentials
 from tests.support.documents import schemas
 from tests.support.documents.recipe_rules import complaints_about
 from tests.support.documents.recipes import Document, documents, manifests, pods

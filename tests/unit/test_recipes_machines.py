@@ -7,7 +7,8 @@ import json
 import re
 import shlex
 
-from launcher import cli, credentials
+from launcher import cli
+from launcher.config import credentials
 from tests.support.documents.pages import ROOT
 from tests.support.documents.recipes import EXAMPLES, KUBERNETES, documents
 

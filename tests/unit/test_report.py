@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from launcher.reporting.report import LINE_LIMIT, OTHERS_LIMIT, WIDTH, WorkerFailure, find_signal_name, render
+from launcher.logs.reports.report import LINE_LIMIT, OTHERS_LIMIT, WIDTH, WorkerFailure, find_signal_name, render
 from rendezvous.errors import RecordError
 
 TRACEBACK = """\
@@ -263,10 +263,10 @@ def test_a_failure_is_noted_and_judged_without_a_dear_import() -> None:
     """It stands in the way of the restart: what it needs beyond what an agent has loaded is ours, and small."""
     program = """
 import sys
-import launcher.agent, launcher.membership
+import launcher.agent.build
 before = set(sys.modules)
-import launcher.output.error_file, launcher.reporting.report, rendezvous.stores.foreign_listener
+import launcher.logs.error_file, launcher.logs.reports.report, rendezvous.stores.foreign_listener
 print(*sorted(set(sys.modules) - before))
 """
     found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
-    assert found == ["launcher.output.error_file", "launcher.reporting.report", "rendezvous.stores.foreign_listener"]
+    assert found == ["launcher.logs.error_file", "launcher.logs.reports.report", "rendezvous.stores.foreign_listener"]

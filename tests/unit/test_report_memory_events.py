@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.reporting.memory_events import MemoryEvents, is_out_of_memory
+from launcher.logs.reports.failures import MemoryEvents, is_out_of_memory
 
 EVENTS = "low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 7\n"
 OOM_CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n"

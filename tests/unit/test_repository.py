@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-from launcher import help
+from launcher.config import help
 from tests.support.documents.pages import ROOT, anchors, blocks, links, pages
 
 FOLDERS = (".ci", "benchmarks", "docs", "examples", "launcher", "rendezvous", "tests")

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher import mesh as meshes
-from launcher.node import Node
-from launcher.placement import AllOrNothing, Costs, Feasibility, Limits
+from launcher.model import mesh as meshes
+from launcher.model.node import Node
+from launcher.placement.adapter.description import Description, NodeAssignment, decode_assignment, encode_description
+from launcher.placement.adapter.planner_adapter import PlannerAdapter
 from launcher.placement.capacity import assess_feasibility
-from launcher.roster import Description, NodeAssignment, PlannerAdapter, decode_assignment, encode_description
+from launcher.placement.limits import AllOrNothing, Costs, Feasibility, Limits
 from rendezvous.events import MakePlan, PlanReady, PlanRefused, RosterMember
 from rendezvous.policy.decide import MemberView, Size
 from rendezvous.records import Member
@@ -80,7 +81,7 @@ def test_what_was_asked_last_is_answered_from_memory(monkeypatch: pytest.MonkeyP
         text = candidate(name, order, slots).description
         return MemberView(Member(member_id=name, node_name=name, boot_id="", description=text), order, order, 0.0)
 
-    monkeypatch.setattr("launcher.roster.assess_feasibility", counted)
+    monkeypatch.setattr("launcher.placement.adapter.planner_adapter.assess_feasibility", counted)
     members, one = [member("a", 1, 2), member("b", 2, 2)], planner()
     sizes = [one.compute_size(some).world_size for some in (members, list(members), members[:1], members)]
     assert (sizes, asked) == ([4, 4, 2, 4], [2, 1, 2])

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher import mesh as meshes
-from launcher.locality import LEVELS
-from launcher.placement import AllOrNothing, Costs, Limits
-from launcher.roster import PlannerAdapter
-from launcher.roster.description import Description, decode_assignment, encode_description
-from launcher.roster.ground import LEVELS_MAX, build_topology, resolve_limits
+from launcher.model import mesh as meshes
+from launcher.model.locality_path import LEVELS
+from launcher.placement.adapter.description import Description, decode_assignment, encode_description
+from launcher.placement.adapter.planner_adapter import PlannerAdapter
+from launcher.placement.adapter.topology import LEVELS_MAX, build_topology, resolve_limits
+from launcher.placement.limits import AllOrNothing, Costs, Limits
 from rendezvous.events import MakePlan, PlanReady, PlanRefused, RosterMember
 from rendezvous.policy.decide import MemberView, Size
 from rendezvous.records import Member

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import mesh as meshes
-from launcher.placement import Costs, Limits, Plan
-from launcher.roster import NAMES_MAX, SUCCESSORS, PlannerAdapter
-from launcher.roster.description import Description, decode_assignment, encode_description
+from launcher.model import mesh as meshes
+from launcher.placement.adapter.description import Description, decode_assignment, encode_description
+from launcher.placement.adapter.planner_adapter import NAMES_MAX, SUCCESSORS, PlannerAdapter
+from launcher.placement.limits import Costs, Limits, Plan
 from rendezvous.events import MakePlan, PlanReady, PlanRefused, RosterMember
 from rendezvous.policy.decide import MemberView, Size
 from rendezvous.records import Member

@@ -10,11 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from launcher import config, membership, options
-from launcher.config import Config
-from launcher.errors import UsageError
-from launcher.mesh import parse
-from launcher.options import Option
+from launcher.agent import membership
+from launcher.config import config
+from launcher.config.config import Config
+from launcher.config.options import command_line, table
+from launcher.config.options.table import Option
+from launcher.model.errors import UsageError
+from launcher.model.mesh import parse
 
 RUBBISH = {
     "empty": "",
@@ -58,13 +60,13 @@ NETWORKS = (
     ["--nnodes=2", "--rdzv-endpoint=etcd://h", "--rdzv-id=7"],
     ["--nnodes=2", "--master-addr=h", "--node-rank=1"],
 )
-OPTIONS = [option for option in options.TABLE if option.kind != "ask"]
+OPTIONS = [option for option in table.TABLE if option.kind != "ask"]
 
 
 def judged(words: list[str], environ: dict[str, str]) -> Config | UsageError:
     """The Config of a command line, checked as far as an agent does before it starts anything, or the refusal."""
     try:
-        made = config.resolve(options.parse([*words, "train.py"]), environ, "python")
+        made = config.resolve(command_line.parse([*words, "train.py"]), environ, "python")
         membership.make_settings(made)
         membership.resolve_limits(made, made.mesh or parse("dp=*"))
     except UsageError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from launcher.roster.description import NodeAssignment, encode_assignment
+from launcher.placement.adapter.description import NodeAssignment, encode_assignment
 from tests.support.jobs.multi_node import Life
 from tests.support.soak import history, lives
 from tests.support.soak.history import Change

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.workers.timers import TimerTable, choose_path
+from launcher.ranks.timers import TimerTable, choose_path
 
 
 def request(pid: int, name: str, expires: float, signum: int = 9) -> bytes:

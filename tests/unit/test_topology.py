@@ -7,8 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.node import Node
-from launcher.topology import (
+from launcher.model.node import Node
+from launcher.model.topology import (
     Tree,
     build_tree,
     make_default_level_costs,

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from launcher.errors import TemporaryError, UsageError
-from launcher.torchrun_handler.port import OfferedPort
-from launcher.torchrun_handler.terms import TorchrunOptions, adjust_settings, read_options
+from launcher.model.errors import TemporaryError, UsageError
+from launcher.torchrun_plugin.options import TorchrunOptions, adjust_settings, read_options
+from launcher.torchrun_plugin.port import OfferedPort
 from rendezvous.settings import Settings
 
 
@@ -128,8 +128,9 @@ def test_the_door_is_light() -> None:
     import sys
 
     code = (
-        "import sys; from launcher.torchrun_handler import handlers; handlers();"
-        "print([name for name in ('torch', 'grpc', 'numpy', 'rendezvous', 'launcher.config') if name in sys.modules])"
+        "import sys; from launcher.torchrun_plugin import handlers; handlers();"
+        "names = ('torch', 'grpc', 'numpy', 'rendezvous', 'launcher.config');"
+        "print([name for name in names if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=os.getcwd(), timeout=60)
     assert done.stdout.strip() == "[]", done.stderr

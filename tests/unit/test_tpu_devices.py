@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher.devices import named, tpu_metadata, tpu_slice
-from launcher.devices.choose import assign_devices
-from launcher.devices.tpu import Detector
-from launcher.devices.tpu_metadata import TpuMetadata, fetch_metadata
-from launcher.errors import UsageError
-from launcher.options.sharing import DeviceRequest
+from launcher.config.options.worker_options import DeviceRequest
+from launcher.hardware.accelerators import named
+from launcher.hardware.accelerators.choose import assign_devices
+from launcher.hardware.tpu import cloud_metadata, slice_identity
+from launcher.hardware.tpu.chips import Detector
+from launcher.hardware.tpu.cloud_metadata import TpuMetadata, fetch_metadata
+from launcher.model.errors import UsageError
 from tests.support.network.metadata_servers import Answering, dripping, pages, reply, serving, silence
 
 SKIP = {"TPU_SKIP_MDS_QUERY": "true"}
@@ -39,8 +40,8 @@ ZONE: 'us-central2-b'
 
 @pytest.fixture(autouse=True)
 def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tpu_metadata, "_cache", {})
-    monkeypatch.setattr(tpu_metadata, "LIMIT_S", 20.0)  # this machine may be busy
+    monkeypatch.setattr(cloud_metadata, "_cache", {})
+    monkeypatch.setattr(cloud_metadata, "LIMIT_S", 20.0)  # this machine may be busy
 
 
 class Machine:
@@ -278,7 +279,7 @@ FULL = attributes(tpu_env=TPU_ENV, worker_network_endpoints="10.0.0.1,10.0.0.2")
 def test_a_cloud_machine_tells_its_type_and_its_slice(cloud_machine: Machine) -> None:
     with serving(FULL) as server:
         assert cloud_machine.detect({}, server.address)[-1] == "4 found in /dev, v4-256 by the metadata server"
-        said = tpu_metadata.merge_metadata({"TPU_NAME": "given"}, server.address)
+        said = cloud_metadata.merge_metadata({"TPU_NAME": "given"}, server.address)
         asked = [request.path.removeprefix(ATTRIBUTES) for request in server.requests]
         assert all(request.headers["metadata-flavor"] == "Google" for request in server.requests)
     assert asked == ["tpu-env", "worker-network-endpoints"], "only what the first answer lacked, and once"
@@ -299,8 +300,8 @@ def test_the_slice_is_known_by_older_forms_too() -> None:
         worker_network_endpoints="w0:uid-0:10.0.0.1,w1:uid-1:10.0.0.2",
     )
     with serving(answer) as server:
-        found = tpu_slice.find_identity(fetch_metadata({}, server.address).variables)
-    assert found == tpu_slice.SliceIdentity("10.0.0.1", 1, 2, ("10.0.0.1", "10.0.0.2"))
+        found = slice_identity.find_identity(fetch_metadata({}, server.address).variables)
+    assert found == slice_identity.SliceIdentity("10.0.0.1", 1, 2, ("10.0.0.1", "10.0.0.2"))
 
 
 def test_a_machine_of_another_kind_knows_of_no_tpu(cloud_machine: Machine) -> None:

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from launcher import mesh as meshes
-from launcher.devices.tpu_slice import SliceIdentity, find_identity, read_identity
-from launcher.locality import Level
+from launcher.hardware.tpu.slice_identity import SliceIdentity, find_identity, read_identity
+from launcher.locality.contract import Level
 from launcher.locality.merge import MergedLevels, SourceResult, merge
-from launcher.placement import Costs, Limits
-from launcher.roster import Description, NodeAssignment, PlannerAdapter, decode_assignment, encode_description
+from launcher.model import mesh as meshes
+from launcher.placement.adapter.description import Description, NodeAssignment, decode_assignment, encode_description
+from launcher.placement.adapter.planner_adapter import PlannerAdapter
+from launcher.placement.limits import Costs, Limits
 from rendezvous.events import MakePlan, PlanReady, PlanRefused, RosterMember
 
 HOSTS = tuple(f"train-slice-0-{index}.train" for index in range(4))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.devices import tpu_types
-from launcher.devices.tpu_types import MODELS, parse
-from launcher.errors import UsageError
+from launcher.hardware.tpu import slice_types
+from launcher.hardware.tpu.slice_types import MODELS, parse
+from launcher.model.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_type_is_so_many_hosts_with_so_many_chips(
 ) -> None:
     found = parse(name)
     assert (found.chips, found.hosts, found.chips_per_host) == (chips, hosts, each)
-    assert (tpu_types.format_grid(found.topology) if found.topology else None) == topology
+    assert (slice_types.format_grid(found.topology) if found.topology else None) == topology
 
 
 def test_eight_chips_are_one_machine_or_two_by_what_this_one_has() -> None:
@@ -104,14 +104,14 @@ def test_every_type_that_is_suggested_can_be_read() -> None:
 def test_hosts_lie_in_the_grid_as_boxes_of_four_chips(
     topology: tuple[int, ...], chips_per_host: int, bounds: tuple[int, ...]
 ) -> None:
-    assert tpu_types.compute_host_bounds(topology, chips_per_host) == bounds
+    assert slice_types.compute_host_bounds(topology, chips_per_host) == bounds
 
 
 def test_a_grid_that_four_chips_cannot_tile_has_no_bounds() -> None:
-    assert tpu_types.compute_host_bounds((3, 4), 4) is None
+    assert slice_types.compute_host_bounds((3, 4), 4) is None
 
 
 def test_a_model_is_known_by_its_pci_id() -> None:
-    assert [tpu_types.find_by_pci_id(device) for device in ("0x0063", "0x006f", "0x0076")] == ["v5e", "v6e", "tpu7x"]
-    assert tpu_types.find_by_pci_id("0x0027") == "v2/v3"
-    assert tpu_types.find_by_pci_id("0x0042") == "", "Google's network card"
+    assert [slice_types.find_by_pci_id(device) for device in ("0x0063", "0x006f", "0x0076")] == ["v5e", "v6e", "tpu7x"]
+    assert slice_types.find_by_pci_id("0x0027") == "v2/v3"
+    assert slice_types.find_by_pci_id("0x0042") == "", "Google's network card"

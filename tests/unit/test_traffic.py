@@ -6,13 +6,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from launcher import mesh as meshes
-from launcher.errors import UsageError
-from launcher.traffic import KINDS, Communicator, make_default_traffic, parse, parse_number, scale_to_integers
+from launcher.model import mesh as meshes
+from launcher.model.errors import UsageError
+from launcher.model.traffic import KINDS, Communicator, make_default_traffic, parse, parse_number, scale_to_integers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.traffic import Kind
+    from launcher.model.traffic import Kind
 
 MESH = meshes.parse("pp=4,dp=*,cp=2,ep=2,tp=8")
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher import mesh as meshes
+from launcher.model import mesh as meshes
 from launcher.worker import WorkerMesh, init_jax
 from launcher.worker.frameworks import local_device_ids
 from launcher.worker.grid import read

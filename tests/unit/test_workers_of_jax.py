@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from launcher import cli, mesh
-from launcher.errors import UsageError
-from launcher.membership import make_settings
-from launcher.node import Device, Slot
-from launcher.output.layout import LogLayout
-from launcher.roster import NodeAssignment
-from launcher.supervisor import WorkerSpec
-from launcher.workers import WorkerSpecBuilder, as_main
+from launcher import cli
+from launcher.agent.membership import make_settings
+from launcher.logs.layout import LogLayout
+from launcher.model import mesh
+from launcher.model.errors import UsageError
+from launcher.model.node import Device, Slot
+from launcher.placement.adapter.description import NodeAssignment
+from launcher.ranks import as_main
+from launcher.ranks.spec_builder import WorkerSpecBuilder
+from launcher.supervisor.messages import WorkerSpec
 
 SHARE = NodeAssignment(
     ranks=(0,), world_size=1, shape=(1,), group_rank=0, group_world_size=1, role_ranks=(0,), role_world_size=1,

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from launcher.placement.problem import Layout, Problem, find_fault
-from launcher.placement.search.graph import Ints, build_graph, make_matrix
+from launcher.placement.problem.graph import Ints, build_graph, make_matrix
+from launcher.placement.problem.problem import Layout, Problem, find_fault
 
 FAR = np.int64(-(1 << 60))
 

@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from launcher.placement.problem import Layout
-from launcher.placement.search.domains import DomainNode
-from launcher.placement.search.graph import Ints
-from launcher.placement.search.ground import (
+from launcher.placement.problem.domains import DomainNode
+from launcher.placement.problem.graph import Ints
+from launcher.placement.problem.problem import Layout
+from launcher.placement.search.context import (
     Partitioner,
     Region,
     SearchContext,
@@ -29,7 +29,7 @@ from launcher.placement.search.ground import (
     select_inner_hops,
     sum_leaving_traffic,
 )
-from launcher.placement.search.lineup import partition_by_beam, partition_greedily
+from launcher.placement.search.line_partition import partition_by_beam, partition_greedily
 from launcher.placement.search.orders import WalkOrder
 from launcher.placement.search.runs import cut_up
 

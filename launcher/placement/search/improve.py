@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from launcher.placement.problem import Layout, Problem, find_fault
-from launcher.placement.search.graph import Ints, build_graph, list_neighbours
+from launcher.placement.problem.graph import Ints, build_graph, list_neighbours
+from launcher.placement.problem.problem import Layout, Problem, find_fault
 
 FAR = np.int64(-(1 << 60))
 LINE_MAX = 64

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from launcher.placement.hops import Traffic
+from launcher.placement.problem.hops import Traffic
 
 Ints = NDArray[np.int64]
 

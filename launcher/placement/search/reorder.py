@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from launcher.placement.problem import Layout, Problem, find_fault
-from launcher.placement.search.graph import Graph, Ints, build_graph
+from launcher.placement.problem.graph import Graph, Ints, build_graph
+from launcher.placement.problem.problem import Layout, Problem, find_fault
 
 REACH = 24
 ROUNDS = 20

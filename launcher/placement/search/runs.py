@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.placement.search.lineup import RoomKind, partition_greedily
+from launcher.placement.search.line_partition import RoomKind, partition_greedily
 
 Allocation = list[tuple[int, int, int]]
 """Item, first position, how many."""
 
 
 def cut_up(rooms: Sequence[int], runs: Sequence[tuple[int, int]], cut: Sequence[int]) -> Allocation | None:
-    """Who takes what; None if the items do not suffice. `runs`: first position and length; `cut`: see `lineup`."""
+    """Who takes what; None if the items do not suffice. `runs`: position and length; `cut`: see `line_partition`."""
     free: dict[int, list[int]] = {}
     for item in range(len(rooms) - 1, -1, -1):
         free.setdefault(rooms[item], []).append(item)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher import options
+from launcher.config.options import table
 
 NUMBERS = ("0", "1", "7", "-1", "1.5", "x", "", " 2 ", "1e3", "٣")
 STREAMS = (
@@ -53,7 +53,7 @@ TRIALS = [(name, value) for name, values in VALUES.items() for value in values]
 
 def ways(name: str, value: str) -> list[tuple[str, list[str], dict[str, str]]]:
     """How the value can be given: the sentence of the list of differences, words, variables; the flag first."""
-    option = options.BY_NAME[name]
+    option = table.BY_NAME[name]
     found: list[tuple[str, list[str], dict[str, str]]] = []
     if option.takes_value:
         found.append((SAME.get((name, value), f"--{name} {value}"), [f"--{name}={value}"], {}))

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from launcher import credentials
-from launcher.locality.node_object import NODE_NAMES
+from launcher.config import credentials
+from launcher.locality.sources.node_object import NODE_NAMES
 from tests.support.documents.recipes import Document, Pod
 
 MARGIN_S = 15.0  # from the end of the agent's own grace to Kubernetes' SIGKILL

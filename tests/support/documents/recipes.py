@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from launcher import cli
-from launcher.config import Config
+from launcher.config.config import Config
 from tests.support.documents.pages import ROOT
 
 EXAMPLES = ROOT / "examples"

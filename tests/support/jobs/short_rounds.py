@@ -10,9 +10,11 @@ import os
 import sys
 from dataclasses import replace
 
-from launcher import agent, cli, membership
+from launcher import cli
+from launcher.agent import build
+from launcher.agent.membership import make_settings
 
 if __name__ == "__main__":
     os.environ["AGENT"] = str(os.getpid())
-    agent.make_settings = lambda config, **more: replace(membership.make_settings(config, **more), min_round_time_s=0.0)
+    build.make_settings = lambda config, **more: replace(make_settings(config, **more), min_round_time_s=0.0)
     sys.exit(cli.main())

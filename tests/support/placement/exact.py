@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from ortools.sat.python import cp_model
 
-from launcher.placement.problem import Layout, Problem
+from launcher.placement.problem.problem import Layout, Problem
 
 STEPS_MAX = 10.0  # of the solver's own measure; roughly seconds
 

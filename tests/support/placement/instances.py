@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from launcher.mesh import Mesh
-from launcher.mesh import parse as parse_mesh
-from launcher.node import Node
-from launcher.placement import Costs, Limits
-from launcher.placement.problem import Problem, make_problem
-from launcher.topology import HOST, build_tree
-from launcher.traffic import parse as parse_traffic
+from launcher.model.mesh import Mesh
+from launcher.model.mesh import parse as parse_mesh
+from launcher.model.node import Node
+from launcher.model.topology import HOST, build_tree
+from launcher.model.traffic import parse as parse_traffic
+from launcher.placement.limits import Costs, Limits
+from launcher.placement.problem.problem import Problem, make_problem
 
 NODES_MIN, NODES_MAX = 6, 24
 UNIT = 8

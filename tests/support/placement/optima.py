@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from launcher.placement.problem import find_fault
+from launcher.placement.problem.problem import find_fault
 from tests.support.placement.instances import Instance, instance, make
 
 STORED = Path(__file__).parents[2] / "unit" / "optima.jsonl"
@@ -32,7 +32,7 @@ def stored() -> list[Instance]:
 
 def missed(instances: Sequence[Instance]) -> list[str]:
     """A sentence for every instance that the planner's search does not solve to its optimum."""
-    from launcher.placement.search import search
+    from launcher.placement.search.search import search
 
     found = []
     for one in instances:

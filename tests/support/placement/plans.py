@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from hypothesis import strategies as st
 
-from launcher.mesh import Mesh, parse
-from launcher.node import Node
-from launcher.placement import Limits, Plan
-from launcher.topology import HOST
+from launcher.model.mesh import Mesh, parse
+from launcher.model.node import Node
+from launcher.model.topology import HOST
+from launcher.placement.limits import Limits, Plan
 
 # What properties draw from: meshes of every make, and domains of which some are unknown.
 meshes = st.sampled_from(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from launcher.mesh import Mesh, parse
-from launcher.node import Node
-from launcher.placement import Costs, Limits, Plan
-from launcher.preview.page import render_html
-from launcher.preview.picture import render_svg
-from launcher.topology import sort_nodes
+from launcher.meshctl.plan.drawing.page import render_html
+from launcher.meshctl.plan.drawing.picture import render_svg
+from launcher.model.mesh import Mesh, parse
+from launcher.model.node import Node
+from launcher.model.topology import sort_nodes
+from launcher.placement.limits import Costs, Limits, Plan
 
 
 class Case(NamedTuple):

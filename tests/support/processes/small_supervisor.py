@@ -18,10 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from launcher.forkserver import fork_server
-from launcher.supervisor import WorkerSpec, kernel
+from launcher.hardware.linux import kernel
 from launcher.supervisor.channel import Channel
-from launcher.supervisor.words import encode_worker_spec
+from launcher.supervisor.fork_server import fork_server
+from launcher.supervisor.messages import WorkerSpec, encode_worker_spec
 from tests.support.processes.tree import REPOSITORY, TOKEN_VARIABLE, kill_family
 
 LIMIT_S = 60.0

@@ -23,7 +23,8 @@ os.dup2(null, 0)  # a worker that inherits 0 and 1 must not get in the way of th
 os.dup2(null, 1)
 os.close(null)
 
-from launcher.supervisor import Supervisor, SupervisorLost  # noqa: E402
+from launcher.supervisor.handle import Supervisor  # noqa: E402
+from launcher.supervisor.messages import SupervisorLost  # noqa: E402
 
 supervisor = Supervisor.fork(keep=KEEP)
 
@@ -32,7 +33,7 @@ import select  # noqa: E402
 import signal  # noqa: E402
 import time  # noqa: E402
 
-from launcher.supervisor import ForkServerSpec, WorkerSpec  # noqa: E402
+from launcher.supervisor.messages import ForkServerSpec, WorkerSpec  # noqa: E402
 
 
 def say(*words: object) -> None:

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from launcher.roster.description import NodeAssignment, decode_assignment
+from launcher.placement.adapter.description import NodeAssignment, decode_assignment
 from rendezvous.errors import StoreError
 from rendezvous.stores.contract import Batch
 from rendezvous.stores.etcd.store import EtcdStore

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.overview import reading
-from launcher.overview.state import Overview, build_overview
-from launcher.roster.description import Description, NodeAssignment, encode_assignment, encode_description
+from launcher.meshctl.status import reader
+from launcher.meshctl.status.state import Overview, build_overview
+from launcher.placement.adapter.description import Description, NodeAssignment, encode_assignment, encode_description
 from rendezvous import records
 from rendezvous.records import (
     AnyRecord,
@@ -123,4 +123,4 @@ class StoredJob:
         self.put(self.keys.verdict, Verdict(kind=kind, exit_code=exit_code, round=1, reason=reason))
 
     def overview(self) -> Overview:
-        return build_overview(reading.read_job(self.store, PREFIX, self.run_id, self.secret), self.secret)
+        return build_overview(reader.read_job(self.store, PREFIX, self.run_id, self.secret), self.secret)

@@ -1,0 +1,1 @@
+"""The agent of one node: startup, health, membership, and the loop over agreement, workers and signals."""

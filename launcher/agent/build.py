@@ -1,0 +1,147 @@
+"""The composition of an agent: its parts are created here, each with what it needs of the others, and nowhere else."""
+
+from __future__ import annotations
+
+import os
+
+from launcher.agent.loop import Agent
+from launcher.agent.membership import (
+    PREFIX,
+    Membership,
+    draw_random,
+    make_settings,
+    read_clock,
+    require_feasible_alone,
+    resolve_limits,
+)
+from launcher.agent.node_ready import NodeReady
+from launcher.agent.worker_channel import WorkerChannel
+from launcher.config.config import Config
+from launcher.logs.layout import LogLayout
+from launcher.logs.reports.failures import Failures
+from launcher.logs.reports.round_log import RoundLog, make_recorder
+from launcher.model import mesh as meshes
+from launcher.model.mesh import Mesh
+from launcher.placement.adapter.description import Description, encode_description
+from launcher.placement.adapter.options import format_options
+from launcher.placement.adapter.planner_adapter import PlannerAdapter
+from launcher.ranks.ports import MasterPort
+from launcher.ranks.spec_builder import WorkerSpecBuilder
+from launcher.supervisor.handle import Supervisor
+from rendezvous.driver.driver import Driver
+from rendezvous.machine import MemberMachine
+from rendezvous.records import Spec
+from rendezvous.settings import Settings
+from rendezvous.stores.memory.store import MemoryStore
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.agent.preload import ForkServerClient
+    from launcher.agent.startup.startup import Startup
+    from launcher.hardware.linux.shared_page import SharedPage
+
+
+def build_agent(
+    config: Config,
+    supervisor: Supervisor,
+    layout: LogLayout,
+    startup: Startup | None,
+    node: NodeReady,
+    shared_page: SharedPage | None,
+    fork_server: ForkServerClient | None = None,
+) -> Agent:
+    """The agent of this node, a member of its job. Raises UsageError for what cannot be asked of the nodes that there
+    are, TemporaryError when the store fails.
+    """
+    host = startup.name if startup else config.node_name or os.uname().nodename
+    mesh = config.mesh or meshes.DEFAULT_MESH
+    if startup is None:
+        meshes.require_fit(mesh, len(node.slots))
+    port = MasterPort(config.master_port, config.worker_port_range)
+    spec_builder = WorkerSpecBuilder(
+        config=config,
+        mesh=mesh,
+        slots=node.slots,
+        host=host,
+        layout=layout,
+        parent=os.environ,
+        shared_page=shared_page,
+    )
+    spec_builder.add_variables(startup.node_lock.environment if startup else {})
+    if os.environ.get("TORCHELASTIC_ENABLE_FILE_TIMER") == "1":
+        from launcher.ranks import timers
+
+        spec_builder.add_variables(timers.start_listening(supervisor.pid, os.environ.get("TORCHELASTIC_TIMER_FILE")))
+    record = make_recorder(config, host, layout.run_id, spec_builder.find_error_file)
+    settings = make_settings(config, handles_sigterm=not spec_builder.is_jax)
+    receives_saves = startup is not None and settings.growth == "checkpoint"  # only a job that may grow
+    worker_channel = WorkerChannel(shared_page, supervisor, config.heartbeat_timeout_s, receives_saves=receives_saves)
+    spec_builder.add_variables(worker_channel.environment)
+    round_log = RoundLog(is_standalone=startup is None, max_restarts=config.max_restarts)
+    if startup is None:
+        membership = _join_alone(config, settings, mesh, node, layout.run_id, host, port.number)
+    else:
+        from launcher.agent.cluster import ClusterMembership
+
+        membership = ClusterMembership(
+            config,
+            settings,
+            mesh,
+            startup,
+            slot_count=len(node.slots),
+            run_id=layout.run_id,
+            worker_port=port.number,
+            wake=node.wakeup.wake,
+            devices=[device for slot in node.slots for device in slot.devices],
+        )
+    pump = spec_builder.make_pump()
+    return Agent(
+        script=config.script,
+        reason=node.reason,
+        settings=settings,
+        supervisor=supervisor,
+        fork_server=fork_server,
+        membership=membership,
+        termination=node.termination,
+        wakeup=node.wakeup,
+        port=port,
+        spec_builder=spec_builder,
+        worker_channel=worker_channel,
+        pump=pump,
+        record=record,
+        round_log=round_log,
+        failures=Failures(host, pump, aborts_are_secondary=spec_builder.is_jax),
+    )
+
+
+def _join_alone(
+    config: Config, settings: Settings, mesh: Mesh, node: NodeReady, run_id: str, node_name: str, worker_port: int
+) -> Membership:
+    """The member of a job of one machine, whose store is inside this process."""
+    slot_count = len(node.slots)
+    asked = resolve_limits(config, mesh)
+    require_feasible_alone(mesh, asked[0], slot_count)
+    planner = PlannerAdapter(mesh, *asked)
+    description = Description(
+        slot_count=slot_count,
+        address=config.master_addr or config.local_addr or "127.0.0.1",
+        role=config.role,
+        master_port=config.master_port or 0,
+    )
+    machine = MemberMachine(
+        settings=settings,
+        # Nobody else reads the store of one machine, so nothing has to be compared with other agents.
+        spec=Spec(mesh=str(mesh), limits=format_options(*asked), digest=""),
+        node_name=node_name,
+        boot_id="",
+        description=encode_description(description),
+        worker_port=worker_port,
+        prefix=PREFIX,
+        run_id=run_id,
+        sizer=planner.compute_size,
+        rng=draw_random,
+    )
+    store = MemoryStore(clock=read_clock)
+    wake = node.wakeup.wake
+    driver = Driver(machine=machine, store=store, planner=planner.plan, clock=read_clock, wake=wake, is_local=True)
+    return Membership(driver, settings.call_limit_s)

@@ -1,0 +1,240 @@
+"""This node as one of several: its membership over a store in the network, and the store itself if it serves it.
+
+What `membership` is for one machine. Everything that runs a thread is begun here, after the supervisor's fork; what had
+to happen before it has happened in `startup`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypedDict
+
+from launcher.agent import stores
+from launcher.agent.membership import Membership, draw_random, read_clock, require_feasible, resolve_limits
+from launcher.agent.startup.probe import probe
+from launcher.agent.startup.startup import Startup
+from launcher.config.config import Config
+from launcher.locality.gather import Locality, resolve_locality
+from launcher.model.console import log
+from launcher.model.errors import TemporaryError
+from launcher.model.locality_path import LEVELS
+from launcher.model.mesh import Mesh
+from launcher.model.node import Device
+from launcher.placement.adapter.description import Description, encode_description
+from launcher.placement.adapter.options import format_options
+from launcher.placement.adapter.planner_adapter import PlannerAdapter
+from rendezvous.driver.driver import Driver
+from rendezvous.errors import MeshrunError
+from rendezvous.machine import MemberMachine
+from rendezvous.peers.connections import PeerConnections
+from rendezvous.records import Spec
+from rendezvous.settings import Settings
+from rendezvous.stores.contract import Store
+from rendezvous.stores.server.listen import PortTaken
+
+if TYPE_CHECKING:
+    from launcher.hardware.tpu.slice_identity import SliceIdentity
+    from rendezvous.stores.server.server import StoreServer
+
+PORT_TAKEN_LIMIT_S = 10.0
+"""How long a port that is taken is looked at: the agent that took it may not answer yet."""
+_PAUSE_S = 0.1  # between two looks
+SILENCE_DIVISOR = 2  # a connection on which nothing is heard for this part of a lease's time is silent
+
+
+class SliceFields(TypedDict, total=False):
+    """Fields of a description that hosts of TPU slices have."""
+
+    index: int
+    slice_hosts: int
+    host_pattern: str
+
+
+class ClusterMembership(Membership):
+    """Raises UsageError and TemporaryError, when the store does not take this node in."""
+
+    def __init__(
+        self,
+        config: Config,
+        settings: Settings,
+        mesh: Mesh,
+        startup: Startup,
+        *,
+        slot_count: int,
+        run_id: str,
+        worker_port: int,
+        wake: Callable[[], None],
+        devices: Sequence[Device] = (),
+    ) -> None:
+        found = resolve_node_locality(config, startup, devices)
+        asked = resolve_limits(
+            config, mesh, levels=tuple(dict.fromkeys((*LEVELS, *(level for level, _ in found.path))))
+        )
+        require_feasible(config, mesh, asked[0], slot_count)
+        is_numbered = config.node_rank is not None
+        planner = PlannerAdapter(mesh, *asked, node_count=config.nodes_min if is_numbered else 0)
+        description = Description(
+            slot_count=slot_count,
+            address=startup.address,
+            role=config.role,
+            name=startup.name,
+            machine=startup.boot_id,
+            master_port=config.master_port or 0,
+            node_rank=config.node_rank,
+            master_addr=config.master_addr or "",
+            locality=found.path,
+            **_make_slice_fields(found.identity),
+        )
+        self._startup = startup
+        self._settings = settings
+        self._server = self._serve(is_numbered)
+        try:
+            self._store = self._open_store(run_id, config.node_rank)
+        except MeshrunError:
+            self._close_server()
+            raise
+        protocol = MemberMachine(
+            settings=settings,
+            spec=Spec(
+                mesh=str(mesh),
+                limits=f"{format_options(*asked)}{_format_agreed_options(settings)}{_format_master_options(config)}",
+                digest=_hash_command(config),
+                has_secret=bool(startup.credentials.secret),
+            ),
+            node_name=startup.name,
+            boot_id=startup.boot_id,
+            description=encode_description(description),
+            worker_port=worker_port,
+            prefix=startup.network.prefix,
+            run_id=run_id,
+            sizer=planner.compute_size,
+            rng=draw_random,
+            presence_address=startup.presence_address,
+            secret=startup.credentials.secret,
+            attempt="" if config.attempt is None else str(config.attempt),
+            hosts_store=self._server is not None,
+        )
+        presence = PeerConnections(
+            listener=startup.listener,
+            address=startup.presence_address,
+            secret=startup.credentials.secret,
+            submit=lambda event: self.driver.submit(event),  # there is one before anybody appears
+            clock=read_clock,
+            silence_s=settings.lease_ttl_s / SILENCE_DIVISOR,
+        )
+        driver = Driver(
+            machine=protocol,
+            store=self._store,
+            planner=planner.plan,
+            clock=read_clock,
+            wake=wake,
+            is_local=False,
+            presence=presence,
+        )
+        super().__init__(driver, settings.call_limit_s)
+
+    def close(self) -> None:
+        """Give everything up, the store that others may need last."""
+        super().close()
+        self._close_server()
+
+    def _close_server(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    def _serve(self, is_numbered: bool) -> StoreServer | None:
+        arrival = self._startup
+        if not arrival.serves_at:
+            return None
+        # Several agents of this machine may have seen no store, and one of them binds the port first: the others join
+        # it as clients, as soon as it answers. If two have number 0, that is said when they meet.
+        is_sole = bool(arrival.network.is_host) and not is_numbered
+        deadline = time.monotonic() + min(PORT_TAKEN_LIMIT_S, self._settings.start_timeout_s)
+        while True:
+            try:
+                server = stores.serve(arrival.network, arrival.serves_at, arrival.credentials)
+                break
+            except PortTaken as error:
+                found = "wrong" if is_sole else probe(arrival.network).kind
+                if found == "good":
+                    return None
+                if found == "wrong" or time.monotonic() >= deadline:
+                    raise TemporaryError(str(error), "all nodes may be given another port") from None
+            time.sleep(_PAUSE_S)
+        log(f"this agent serves the job's store at {arrival.network.endpoints[0]}; if it is lost, the job is lost")
+        return server
+
+    def _open_store(self, run_id: str, node_rank: int | None) -> Store:
+        network = self._startup.network
+        store = stores.open_store(network, self._startup.credentials, self._settings)
+        try:
+            # It was there a moment ago: if it is away again, whoever joins waits for it and says so.
+            version = stores.check(store, network, run_id, may_be_unreachable=True)
+            if node_rank is not None:
+                from launcher.agent.startup.duplicate_rank import require_unique_rank
+
+                require_unique_rank(store, self._startup, run_id, node_rank, lease_ttl_s=self._settings.lease_ttl_s)
+        except MeshrunError:
+            store.close()
+            raise
+        what = f"etcd {version}".rstrip() if network.backend == "etcd" else "the store"
+        name, address = self._startup.name, self._startup.presence_address
+        who = f"{name} ({address})" if node_rank is None else f"{name} ({address}), node rank {node_rank},"
+        log(f"{who} meets the other nodes of run {run_id} in {what} at {', '.join(network.endpoints)}")
+        if network.backend == "etcd" and stores.may_end_leases_early(version):
+            log(
+                f"etcd {version} may end leases early when its leader's disk stalls, which restarts the round; etcd "
+                "3.4.31, 3.5.13 and later do not"
+            )
+        return store
+
+
+def resolve_node_locality(config: Config, startup: Startup, devices: Sequence[Device]) -> Locality:
+    """Where this node stands, which is told to people. Raises UsageError and TemporaryError for what they say wrong."""
+    found = resolve_locality(
+        config, os.environ, names=(startup.name, os.uname().nodename, startup.address), devices=devices
+    )
+    for remark in found.remarks:
+        log(remark)
+    if found.levels:
+        sources = dict.fromkeys(source for source, levels, _ in found.results if set(levels) & set(found.levels))
+        place = ",".join(f"{level}={domain}" for level, domain in found.path)
+        log(f"this node stands at {place}, by {' and '.join(sources)}")
+    return found
+
+
+def _make_slice_fields(identity: SliceIdentity | None) -> SliceFields:
+    """What the others must know of this host of a TPU slice."""
+    if identity is None:
+        return {}
+    return {"index": identity.worker_id, "slice_hosts": identity.host_count, "host_pattern": identity.host_pattern}
+
+
+def _format_agreed_options(settings: Settings) -> str:
+    """Of the terms, those on which nodes that differed would disagree later, as options; defaults are left out."""
+    usual = Settings
+    words = {
+        f"--lease-ttl {settings.lease_ttl_s:g}": settings.lease_ttl_s != usual.lease_ttl_s,
+        f"--max-restarts {settings.max_restarts}": settings.max_restarts != usual.max_restarts,
+        f"--restart-window {settings.restart_window_s:g}": settings.restart_window_s != usual.restart_window_s,
+        f"--grow {settings.growth}": settings.growth != usual.growth,
+        "--store-outage stop": not settings.continues_without_store,
+        "--presence-proof off": not settings.presence_proof,
+    }
+    return "".join(f" {word}" for word, is_given in words.items() if is_given)
+
+
+def _format_master_options(config: Config) -> str:
+    """Where the nodes are numbered, that they are; and the port, which is the same on all, though written anew."""
+    return "" if config.node_rank is None else f" --rdzv-backend static --master-port {config.master_port}"
+
+
+def _hash_command(config: Config) -> str:
+    """What all nodes must run alike, in a few letters: the command and its arguments."""
+    import hashlib
+
+    command = json.dumps([config.launch_mode, config.script, *config.script_args])
+    return hashlib.sha256(command.encode(errors="surrogateescape")).hexdigest()[:16]

@@ -1,0 +1,239 @@
+"""The wait of a node until it is fit: the user's --health-check, pauses, and the signals that end both at once.
+
+The supervisor runs the check as it runs workers, which is how nothing of it outlives its time: in a session of its own,
+swept with all its children when it has ended or its time is over, and killed if the agent is. What the check prints is
+read here and shown when it has failed, so stdout stays the workers'.
+
+The pauses are those between rounds without progress, 1 s and then twice as long each time up to 60 s: a device that
+comes back soon is used soon, and a check that takes the whole machine is not run all the time.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import signal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from launcher.agent.membership import read_clock
+from launcher.agent.termination import Termination
+from launcher.agent.wakeup import Wakeup
+from launcher.config.config import Config
+from launcher.config.credentials import PRIVATE
+from launcher.config.scrub import list_step_variables
+from launcher.model.console import PROGRAM, log, write_stderr
+from launcher.model.errors import EarlyExitError, TemporaryError, UnfitError
+from launcher.supervisor.handle import Supervisor
+from launcher.supervisor.messages import Exited, Report, RoundSwept, SpawnFailed, SupervisorLost, WorkerSpec
+from rendezvous.settings import Settings
+
+if TYPE_CHECKING:
+    from launcher.agent.preload import ForkServerClient
+
+TAIL_LINES = 10
+LINE_CHARACTERS = 300
+SWEEP_LIMIT_S = 10.0  # as for workers: a killed process may hang in a driver
+_TAIL_BYTES = 8192
+_READ_BYTES = 1 << 16
+_POLL_LIMIT_S = 86400.0  # poll() counts milliseconds in 31 bits
+
+_Examined = TypeVar("_Examined")
+
+
+# docs/internals/decisions/0024-health-check-before-joining.md
+class HealthGate:
+    """What stands between this node and its job. `variables`: added to the check's environment. `image`: what is
+    imported meanwhile, if anything is.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        supervisor: Supervisor,
+        termination: Termination,
+        wakeup: Wakeup,
+        variables: Mapping[str, str],
+        fork_server: ForkServerClient | None = None,
+    ) -> None:
+        self._command = config.health_check
+        self._origin = config.origins["health_check"]
+        self._timeout_s = config.health_timeout_s
+        self._supervisor = supervisor
+        self._termination = termination
+        self._wakeup = wakeup
+        self._variables = variables
+        self._fork_server = fork_server
+        limit_s = float(config.settings.get("start_timeout_s", Settings.start_timeout_s))
+        self._backoff = Backoff(limit_s, read_clock())
+        self._last_reason = ""
+        self._check_number = 1  # rounds count from 1 upwards, checks from 0 downwards
+        self._needs_sweep = False  # something of the last check has not been seen to be gone
+        self._poll = select.poll()
+        self._poll.register(wakeup, select.POLLIN)
+        self._poll.register(supervisor, select.POLLIN)
+
+    def wait_until_fit(self, examine: Callable[[], _Examined]) -> _Examined:
+        """What `examine` gives, once it raises no UnfitError and the check passes.
+
+        Raises TemporaryError when that takes too long, LeftEarly when this node is told to go, UsageError if there
+        can be no image.
+        """
+        passed = ""
+        while True:
+            try:
+                if self._command is not None:  # first: it has a limit, while a driver that hangs holds us in `look`
+                    passed = self._run_check(self._command)
+                found = examine()
+                break
+            except UnfitError as error:
+                self._wait_for_retry(error)
+        if passed:
+            log(passed)
+        if self._last_reason:
+            log("this node is fit now")
+        return found
+
+    def _wait_for_retry(self, error: UnfitError) -> None:
+        """Say why, and wait for the next look."""
+        pause_s = self._backoff.take_pause(read_clock())
+        limit_s = self._backoff.limit_s
+        if pause_s is None:
+            hint = error.hint or "--start-timeout is how long it looks again"
+            raise TemporaryError(f"this node was not fit to join within {limit_s:g} s: {error}", hint)
+        if str(error) != self._last_reason:
+            hint = f"\nhint: {error.hint}" if error.hint else ""
+            again = (
+                ""
+                if self._last_reason
+                else f"\n{PROGRAM}: it looks again, with pauses of 1 s to 60 s, for {limit_s:g} s"
+            )
+            self._last_reason = str(error)
+            write_stderr(f"{PROGRAM}: this node does not join yet: {error}{hint}{again}")
+        until = read_clock() + pause_s
+        while read_clock() < until:
+            self._wait_for_reports(until)
+
+    # --- the check ---
+
+    def _run_check(self, command: str) -> str:
+        """Run it; a sentence for the start. Raises UnfitError if it fails."""
+        self._wait_for_sweep()
+        self._check_number -= 1
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(read_end, False)
+        kept_end = os.dup(write_end)  # a check that closes its output has not ended, and must not keep us busy
+        spec = WorkerSpec(
+            local_rank=0,
+            argv=("/bin/sh", "-c", f"exec </dev/null; {command}"),
+            env=self._variables,
+            unset=(*list_step_variables(os.environ), *sorted(PRIVATE.intersection(os.environ))),
+            stdout=write_end,
+            stderr=write_end,
+        )
+        start, tail = read_clock(), bytearray()
+        self._needs_sweep = True
+        self._supervisor.spawn(self._check_number, [spec])
+        try:
+            end = self._wait_for_check(read_end, tail, start + self._timeout_s)
+            self._supervisor.sweep(self._check_number)
+            self._wait_for_sweep()
+            _read_output(read_end, tail)
+        finally:
+            os.close(read_end)
+            os.close(kept_end)
+        if end:
+            raise UnfitError(f"{self._origin} {end}{_format_last_lines(tail)}")
+        return f"{self._origin} passed after {read_clock() - start:.2g} s"
+
+    def _wait_for_check(self, read_end: int, tail: bytearray, until: float) -> str:
+        """How it failed, as the end of a sentence; empty if it has not."""
+        self._poll.register(read_end, select.POLLIN)
+        try:
+            while read_clock() < until:
+                for report in self._wait_for_reports(until):
+                    match report:
+                        case Exited(self._check_number, _, _, exit_code):
+                            return _describe_exit(exit_code)
+                        case SpawnFailed(self._check_number, _, _, error_number):
+                            return f"cannot be started: {os.strerror(error_number)}"
+                _read_output(read_end, tail)
+        finally:
+            self._poll.unregister(read_end)
+        return f"had not ended after {self._timeout_s:g} s and was killed"
+
+    def _wait_for_sweep(self) -> None:
+        """Wait until nothing is left of the last check. Raises UnfitError for what does not go."""
+        until = read_clock() + SWEEP_LIMIT_S
+        while self._needs_sweep:
+            if read_clock() >= until:
+                raise UnfitError(
+                    f"{self._origin} cannot be killed: {self._supervisor.describe_remaining()} is still there"
+                )
+            self._needs_sweep = not any(
+                isinstance(one, RoundSwept) and one.round == self._check_number for one in self._wait_for_reports(until)
+            )
+
+    # --- what else may happen ---
+
+    def _wait_for_reports(self, until: float) -> list[Report]:
+        """Until something happens, or this time; what the supervisor says."""
+        wake_at = min(until, self._termination.wake_at)
+        self._poll.poll(math.ceil(min(max(0.0, wake_at - read_clock()), _POLL_LIMIT_S) * 1000))
+        for signum in self._wakeup.take():
+            if signum == signal.SIGCHLD:
+                self._supervisor.reap()
+            elif leave := self._termination.take_signal(signum):
+                raise EarlyExitError(f"{leave.reason} before this node had joined", leave.exit_code)
+        if leave := self._termination.check_file(read_clock()):
+            raise EarlyExitError(f"{leave.reason}, and this node had not joined yet", leave.exit_code)
+        reports = self._supervisor.read_reports()
+        for report in reports:
+            if isinstance(report, SupervisorLost):
+                self._supervisor.kill_orphans(SWEEP_LIMIT_S)
+                raise EarlyExitError(report.sentence, report.exit_code)
+            if self._fork_server is not None and (refusal := self._fork_server.take(report, read_clock())):
+                raise refusal
+        return reports
+
+
+def _read_output(read_end: int, tail: bytearray) -> None:
+    """Take what the check has printed; the end of it is kept."""
+    try:
+        tail += os.read(read_end, _READ_BYTES)
+    except BlockingIOError:
+        return
+    del tail[:-_TAIL_BYTES]
+
+
+def _describe_exit(exit_code: int) -> str:
+    if exit_code < 0:
+        return f"was killed by {signal.Signals(-exit_code).name}"
+    return f"exited with code {exit_code}" if exit_code else ""
+
+
+def _format_last_lines(tail: bytearray) -> str:
+    lines = [line.rstrip() for line in tail.decode(errors="backslashreplace").replace("\r", "\n").split("\n")]
+    lines = [line for line in lines if line][-TAIL_LINES:]
+    if not lines:
+        return ", and printed nothing"
+    shown = (line if len(line) <= LINE_CHARACTERS else f"{line[:LINE_CHARACTERS]}..." for line in lines)
+    return "; its last lines:" + "".join(f"\n  | {line}" for line in shown)
+
+
+class Backoff:
+    """Of one node that began to look at `now`, and may go on for `limit_s`."""
+
+    def __init__(self, limit_s: float, now: float) -> None:
+        self.limit_s = limit_s
+        self._deadline = now + limit_s
+        self._next_s = Settings.backoff_first_s
+
+    def take_pause(self, now: float) -> float | None:
+        """How long to wait after a look that failed; None for no more. The last look is when the time has passed."""
+        if now >= self._deadline:
+            return None
+        pause_s = min(self._next_s, self._deadline - now)
+        self._next_s = min(2 * self._next_s, Settings.backoff_max_s)
+        return pause_s

@@ -1,0 +1,100 @@
+"""--preload as the agent sees it: when the image is ordered, and what people are told of it.
+
+The supervisor starts a process that imports the modules once and forks the workers (`launcher.supervisor`). An import
+takes a second or many, so it is ordered as early as can be: when it is known how many workers there will be, which
+decides how many threads a library makes ready for. That is before this node looks at its devices, or else right after,
+and always before it waits for a health check, for the store or for other nodes. A round that comes too early waits in
+the supervisor.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+
+from launcher.config.config import Config
+from launcher.model.console import log
+from launcher.model.errors import UsageError
+from launcher.model.node import Slot
+from launcher.supervisor.handle import Supervisor
+from launcher.supervisor.messages import (
+    ForkServerLost,
+    Preloaded,
+    Preloading,
+    PreloadRefused,
+    Report,
+    RoundSwept,
+    Spawned,
+)
+
+WAIT_NOTICE_S = 10.0  # a round that waits for the import for so long says so
+
+
+class ForkServerClient:
+    """The preloaded image of this node."""
+
+    def __init__(self, config: Config, supervisor: Supervisor, process_marker: Mapping[str, str] | None = None) -> None:
+        """`mark`: by what is in their environment the next agent finds processes that this one has left."""
+        self._config = config
+        self._supervisor = supervisor
+        self._process_marker = process_marker or {}
+        self._is_started = False
+        self._importing_since: float | None = None
+        self._is_ready = False
+        self.wake_at = math.inf
+        """When to call `late`."""
+
+    def start(self, slots: Sequence[Slot] = ()) -> None:
+        """Have it made, unless it is: for these slots, or for what is known of them before devices are looked at.
+
+        Raises UsageError if workers cannot be bound to CPUs.
+        """
+        if self._is_started:
+            return
+        from launcher.ranks.preload_spec import make_fork_server_spec, predict_slots
+
+        if known := slots or predict_slots(self._config, os.environ):
+            self._is_started = True
+            spec = make_fork_server_spec(self._config, known, os.environ)
+            self._supervisor.preload(spec._replace(env={**spec.env, **self._process_marker}))
+
+    def expect_workers(self, now: float) -> None:
+        """Workers are about to be forked from it."""
+        if not self._is_ready:
+            self.wake_at = now + WAIT_NOTICE_S
+
+    def report_delay(self, now: float) -> None:
+        """`wake_at` was reached: workers wait. Say for what."""
+        self.wake_at = math.inf
+        so_far_s = WAIT_NOTICE_S if self._importing_since is None else now - self._importing_since
+        what = f"the import of {self._format_modules()} (--preload)" if self._config.preload else "a Python (--standby)"
+        log(f"the workers wait for {what}, which has taken {so_far_s:.0f} s so far")
+
+    def take(self, report: Report, now: float) -> UsageError | None:
+        """Hear of a report of the supervisor's. The error if this node cannot stay: its image cannot be made."""
+        match report:
+            case Preloading():  # again, if it was lost
+                self._importing_since = now
+            case Preloaded(_, seconds, remarks):
+                self._is_ready, self.wake_at = True, math.inf
+                if self._config.preload:
+                    them = "them" if len(self._config.preload) > 1 else "it"
+                    log(
+                        f"preloaded {self._format_modules()} in {seconds:.1f} s; workers are forked with {them} in "
+                        "memory"
+                    )
+                for remark in remarks:
+                    log(remark)
+            case PreloadRefused(sentence, hint):
+                return UsageError(sentence, hint)
+            case ForkServerLost(sentence):
+                self._is_ready = False
+                log(sentence)
+            case Spawned() | RoundSwept():
+                self.wake_at = math.inf
+        return None
+
+    def _format_modules(self) -> str:
+        *names, last = self._config.preload
+        return f"{', '.join(names)} and {last}" if names else last

@@ -1,0 +1,154 @@
+"""Two nodes with one number: looked for before this one joins, where the user has numbered the nodes.
+
+An agent that comes back, or that takes the place of one on its way out, finds the other's member for a moment. Once a
+round has been sealed it joins all the same and stands by, because then somebody may be leaving. Before that a number
+given twice can only be a mistake, once a dead agent's lease is over; and whoever made it should hear of it now and not
+at the time-out.
+
+Two that come in the same moment would both find nobody. So each writes down first that it comes, for as long as a
+lease lives: until then it is a member, or it is not coming.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import NamedTuple
+
+from launcher.agent.startup.startup import Startup
+from launcher.model.console import log
+from launcher.model.errors import UsageError
+from launcher.placement.adapter.description import decode_description
+from launcher.placement.adapter.numbering import describe_duplicate_rank
+from rendezvous import records
+from rendezvous.errors import RecordError, StoreError
+from rendezvous.records import Member
+from rendezvous.stores.contract import Get, KeyValue, Store
+
+PAUSE_S = 0.25
+_END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+class _RankHolder(NamedTuple):
+    """Another node that has the number; `is_begun`: in a job whose first round is sealed."""
+
+    name: str
+    is_begun: bool
+
+
+def require_unique_rank(store: Store, startup: Startup, run_id: str, node_rank: int, *, lease_ttl_s: float) -> None:
+    """Raise UsageError, with both names, if another node has this number and keeps it for longer than a lease lives.
+
+    A signal ends the wait: whoever takes it will leave anyway.
+    """
+    patience_s = lease_ttl_s + 1
+    deadline, said = time.monotonic() + patience_s, False
+    look = _RankClaims(store, startup, run_id, node_rank)
+    look.announce(lease_ttl_s)
+    with _record_signals() as signals:
+        while not signals and (other := look.find_holder()):
+            sentence = describe_duplicate_rank(startup.name, other.name, node_rank)
+            if other.is_begun:
+                log(f"{sentence}: {startup.name} stands by until {other.name} is gone")
+                return
+            if time.monotonic() >= deadline:
+                look.withdraw()
+                raise UsageError(sentence, "each node has a number of its own, from 0")
+            if not said:
+                said = True
+                log(f"{sentence}: waiting up to {patience_s:g} s for {other.name} to go")
+            time.sleep(PAUSE_S)
+
+
+@contextmanager
+def _record_signals() -> Iterator[list[int]]:
+    """The signals that come meanwhile; who takes them is told as ever."""
+    found: list[int] = []
+    before = {signum: signal.getsignal(signum) for signum in _END_SIGNALS}
+
+    def note(signum: int, frame: FrameType | None) -> None:
+        found.append(signum)
+        handler = before[signal.Signals(signum)]
+        assert callable(handler)
+        handler(signum, frame)
+
+    taken = [signum for signum, handler in before.items() if callable(handler)]
+    for signum in taken:
+        signal.signal(signum, note)
+    try:
+        yield found
+    finally:
+        for signum in taken:
+            signal.signal(signum, before[signum])
+
+
+class _RankClaims:
+    """At the members of the run's job, and at who has said before this node that it comes."""
+
+    def __init__(self, store: Store, startup: Startup, run_id: str, node_rank: int) -> None:
+        self._store = store
+        self._startup = startup
+        self._prefix, self._run_id = startup.network.prefix, run_id
+        self._node_rank = node_rank
+        self._claim_prefix = records.make_node_number_prefix(self._prefix, run_id, node_rank)
+        self._claim_revision = 0  # the revision at which this node has said that it comes
+        self._lease = 0
+
+    def announce(self, ttl_s: float) -> None:
+        """Say that this node comes; where the store is away nothing is said, and whoever joins waits for it."""
+        arrival, key = self._startup, self._claim_prefix + os.urandom(8).hex()
+        own = Member(member_id="", node_name=arrival.name, boot_id=arrival.boot_id, description="")
+        value = records.encode(own, key, arrival.credentials.secret)
+        try:
+            self._lease = self._store.lease_grant(ttl_s).id
+            self._claim_revision = self._store.put(key, value, lease=self._lease)
+        except StoreError:
+            return
+
+    def withdraw(self) -> None:
+        """Say no longer that it comes."""
+        with suppress(StoreError):
+            self._store.lease_revoke(self._lease)
+
+    def find_holder(self) -> _RankHolder | None:
+        """Another node with the number, if there is one; None where the store cannot say."""
+        prefix, run_id = self._prefix, self._run_id
+        try:
+            reads = (Get(records.make_current_key(prefix, run_id)), Get(self._claim_prefix, prefix=True))
+            current, coming = self._store.txn((), reads).found
+            members: tuple[KeyValue, ...] = ()
+            is_begun = False
+            if current.first is not None:
+                job = records.make_job_keys(prefix, run_id, current.first.value.decode(errors="replace"))
+                round, found = self._store.txn((), (Get(job.round), Get(job.members, prefix=True))).found
+                is_begun, members = round.first is not None, found.items
+        except StoreError:
+            return None
+        for item in members:
+            member = self._decode_other(item)
+            if member is not None and self._has_rank(member):
+                return _RankHolder(member.node_name, is_begun)
+        for item in coming.items:
+            member = self._decode_other(item)
+            if member is not None and item.create_revision < self._claim_revision:
+                return _RankHolder(member.node_name, is_begun)
+        return None
+
+    def _decode_other(self, item: KeyValue) -> Member | None:
+        """Another node, from what it has written."""
+        try:
+            member = records.decode(Member, item.value, item.key, self._startup.credentials.secret)
+        except RecordError:
+            return None
+        is_this = (member.node_name, member.boot_id) == (self._startup.name, self._startup.boot_id)
+        return None if is_this else member
+
+    def _has_rank(self, member: Member) -> bool:
+        try:
+            return decode_description(member.description).node_rank == self._node_rank
+        except RecordError:
+            return False

@@ -1,0 +1,40 @@
+"""What the kernel allows this process: open files, for a leader has a connection to every node, and one timer.
+
+The usual limit of 1,024 is there for programs that use select(), which the agent does not. It is raised for the agent
+alone and after the supervisor's fork, so the supervisor and the workers keep what the user had set.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from launcher.model.errors import TemporaryError
+
+DESCRIPTORS_WANTED = 65536
+"""Presence takes one for each member, the pump two for each worker; no job is that large."""
+
+
+def raise_descriptor_limit(wanted: int = DESCRIPTORS_WANTED) -> int:
+    """Raise the soft limit to `wanted`, or as far as the hard one allows; what it is now. Call after the fork."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    possible = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < possible:
+        with contextlib.suppress(OSError, ValueError):  # a sandbox may forbid what the limits allow
+            resource.setrlimit(resource.RLIMIT_NOFILE, (possible, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def require_timer() -> None:
+    """Raise TemporaryError where the supervisor could not make its timer: a timer counts as a signal that is pending.
+
+    All of the user's on this machine count together, so the last of them may still go to somebody else.
+    """
+    with contextlib.suppress(OSError), open("/proc/self/status") as file:
+        used, limit = next((line.split()[1].split("/") for line in file if line.startswith("SigQ:")), ("0", "1"))
+        if int(used) >= int(limit):
+            raise TemporaryError(
+                f"the kernel refuses another timer: {used} of {limit} pending signals of this user are taken",
+                "see ulimit -i",
+            )

@@ -1,0 +1,201 @@
+"""What is at the other end: looked at with plain sockets, before anything waits for it.
+
+A gRPC client says "unavailable" for a wrong port, a web server, TLS where there is none and none where there is,
+and for a server that will be up in a second. People need to know which. So the first bytes of a connection are
+exchanged here by hand: whoever answers the preface of HTTP/2 with settings may be etcd, and everybody else is told
+apart by what they answer instead. What may change by waiting is "absent", what a person has to change is "wrong".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from typing import TYPE_CHECKING, Literal
+
+from launcher.config.options.network import StoreConfig
+from launcher.model.errors import UsageError
+from rendezvous.stores.addresses import split_address
+from rendezvous.values import NamedTuple
+
+if TYPE_CHECKING:
+    import ssl
+
+LIMIT_S = 2.0  # for each step: a connection in a data centre takes milliseconds
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # RFC 9113 3.4: empty settings
+_SETTINGS_FRAME = 4
+_PORT_HINT = "etcd's usual port is 2379"
+_OTHER_PORT_HINT = "something else has the port: give all nodes another"
+_TLS_HINT = "write etcds:// in front of it, or protocol=https into --rdzv-conf"
+_PLAIN_HINT = "write etcd:// in front of it, without protocol=https and certificates"
+
+
+class ProbeResult(NamedTuple):
+    """`sentence` is "" if all is well."""
+
+    kind: Literal["good", "absent", "wrong"]
+    sentence: str = ""
+    hint: str | None = None
+
+
+def probe(network: StoreConfig) -> ProbeResult:
+    """The best that is found at any of the endpoints: one good server is enough. Raises UsageError for bad files."""
+    context = _make_context(network) if network.uses_tls else None
+    found = []
+    for endpoint in network.endpoints:
+        finding = _probe_endpoint(endpoint, context, network)
+        if finding.kind == "good":
+            return finding
+        found.append(finding)
+    # With a server that may come up yet there is hope, whatever the others are.
+    return next((finding for finding in found if finding.kind == "absent"), found[0])
+
+
+def _probe_endpoint(endpoint: str, context: ssl.SSLContext | None, network: StoreConfig) -> ProbeResult:
+    host, port = split_address(endpoint)
+    try:
+        connection = socket.create_connection((host, port), LIMIT_S)
+    except UnicodeError:
+        return ProbeResult("wrong", f"{endpoint} cannot be a place: {host[:80]!r} is no name of a host")
+    except socket.gaierror as error:
+        return ProbeResult("absent", f"{endpoint} cannot be found: {error.strerror}")
+    except TimeoutError:
+        return ProbeResult("absent", f"{endpoint} does not answer")
+    except OSError as error:
+        return ProbeResult("absent", f"{endpoint} cannot be reached: {error.strerror or error}")
+    with connection:
+        try:
+            if network.backend == "served":
+                return _probe_plain(
+                    endpoint, connection, (host, port), "a job's store", _OTHER_PORT_HINT, _OTHER_PORT_HINT
+                )
+            if context is None:
+                return _probe_plain(endpoint, connection, (host, port), "an etcd", _PORT_HINT, _TLS_HINT)
+            return _probe_tls(endpoint, connection, context, (host, port), network.cert_file is not None)
+        except TimeoutError:
+            return ProbeResult("absent", f"{endpoint} accepts connections and does not answer")
+        except OSError as error:
+            return ProbeResult("absent", f"{endpoint} ended the connection: {error.strerror or error}")
+
+
+def _probe_plain(
+    endpoint: str, connection: socket.socket, address: tuple[str, int], wanted: str, hint: str, tls_hint: str
+) -> ProbeResult:
+    reply = b""
+    with contextlib.suppress(ConnectionError):
+        reply = _send_preface(connection)
+    if _is_settings(reply):
+        return ProbeResult("good")
+    if reply.startswith((b"HTTP/", b"<")):  # the latter is the body alone, which old servers send a stranger
+        return ProbeResult("wrong", f"{endpoint} is a web server, not {wanted}", hint)
+    if _is_tls(address):
+        return ProbeResult("wrong", f"{endpoint} speaks TLS, and is named without", tls_hint)
+    if not reply:
+        return ProbeResult("absent", f"{endpoint} ended the connection")
+    return ProbeResult("wrong", f"{endpoint} is not {wanted}: it answers {reply[:16]!r}", hint)
+
+
+def _probe_tls(
+    endpoint: str,
+    connection: socket.socket,
+    context: ssl.SSLContext,
+    address: tuple[str, int],
+    has_certificate: bool,
+) -> ProbeResult:
+    import ssl
+
+    try:
+        with context.wrap_socket(connection, server_hostname=address[0]) as encrypted:
+            reply = _send_preface(encrypted)
+    except ssl.SSLCertVerificationError as error:
+        reason = error.verify_message.rstrip(".").lower()
+        return ProbeResult(
+            "wrong", f"the certificate of {endpoint} is refused: {reason}", "cacert=FILE in --rdzv-conf names its root"
+        )
+    except ssl.SSLError as error:
+        if error.reason == "WRONG_VERSION_NUMBER":
+            return ProbeResult("wrong", f"{endpoint} does not speak TLS", _PLAIN_HINT)
+        if "ALERT" in (error.reason or ""):
+            what = "this node's certificate" if has_certificate else "a client without a certificate"
+            return ProbeResult(
+                "wrong", f"{endpoint} refuses {what}: {_format_error(error)}", "cert=FILE,key=FILE in --rdzv-conf"
+            )
+        return _explain_no_answer(endpoint, f"ended the TLS connection: {_format_error(error)}", address)
+    except TimeoutError:
+        return _explain_no_answer(endpoint, "accepts connections and does not answer", address)
+    except ConnectionError as error:
+        return _explain_no_answer(endpoint, f"ended the TLS connection: {error.strerror or error}", address)
+    if _is_settings(reply):
+        return ProbeResult("good")
+    return ProbeResult("wrong", f"{endpoint} speaks TLS and is not an etcd", _PORT_HINT)
+
+
+def _explain_no_answer(endpoint: str, what: str, address: tuple[str, int]) -> ProbeResult:
+    """Nothing came back over TLS: perhaps something does without."""
+    with contextlib.suppress(OSError), socket.create_connection(address, LIMIT_S) as connection:
+        if _send_preface(connection):
+            return ProbeResult("wrong", f"{endpoint} does not speak TLS", _PLAIN_HINT)
+    return ProbeResult("absent", f"{endpoint} {what}")
+
+
+def _send_preface(connection: socket.socket) -> bytes:
+    """Say what an HTTP/2 client says first; the first bytes of the answer."""
+    connection.settimeout(LIMIT_S)
+    connection.sendall(_PREFACE)
+    reply = b""
+    while len(reply) < 9 and (more := connection.recv(64)):
+        reply += more
+    return reply
+
+
+def _is_settings(reply: bytes) -> bool:
+    """A frame header is 3 bytes of length, one of type, one of flags, four of stream, which is 0 for settings."""
+    return len(reply) >= 9 and reply[3] == _SETTINGS_FRAME and reply[5:9] == bytes(4)
+
+
+def _is_tls(address: tuple[str, int]) -> bool:
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # nothing is said over it, so nobody has to be believed
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        with socket.create_connection(address, LIMIT_S) as connection, context.wrap_socket(connection):
+            return True
+    except ssl.SSLError as error:
+        return "ALERT" in (error.reason or "")
+    except OSError:
+        return False
+
+
+def _make_context(network: StoreConfig) -> ssl.SSLContext:
+    import ssl
+
+    files = {"cacert": network.ca_file, "cert": network.cert_file, "key": network.key_file}
+    for name, path in files.items():
+        _require_readable(name, path)
+    try:
+        context = ssl.create_default_context(cafile=network.ca_file)
+        if network.cert_file is not None:
+            context.load_cert_chain(network.cert_file, network.key_file, password=_refuse_password)
+    except (ssl.SSLError, ValueError) as error:
+        named = ", ".join(str(path) for path in files.values() if path is not None)
+        raise UsageError(f"{named}: no certificates and keys in PEM form that fit each other ({error})") from None
+    context.set_alpn_protocols(["h2"])
+    return context
+
+
+def _require_readable(name: str, path: str | None) -> None:
+    try:
+        if path is not None:
+            open(path, "rb").close()
+    except OSError as error:
+        raise UsageError(f"{name}={path} cannot be read: {error.strerror}") from None
+
+
+def _refuse_password() -> str:
+    """Called for a key with a password: asking on the terminal is no answer for an agent."""
+    raise ValueError("the key has a password")
+
+
+def _format_error(error: ssl.SSLError) -> str:
+    return (error.reason or str(error)).lower().replace("_", " ")

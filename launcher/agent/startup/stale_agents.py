@@ -1,0 +1,322 @@
+"""What an earlier agent of this run has left on this node: seen to before a new one joins.
+
+The keeper of an agent that was killed ends all that its workers have started, and holds the lock until that is done. If
+agent, keeper and supervisor were all killed at once, what workers started is left, with the device in its hands. Two
+things tell. The *place* of an agent is a locked file, one for each run and node name (and choice of visible devices) on
+this host; keeper, supervisor and workers hold the same lock, so it is free only when the last of them is gone. And
+workers carry a mark in their environment, which they hand down, by which they are found in /proc wherever they have
+gone: the same in every life of the place, but for the end, which is new each time. Who has neither is found in the
+control group, where the agent could make one.
+
+A keeper is given time, since what it has adopted is lost from sight if it is killed. Whoever else is left of a dead
+agent is killed, and no stranger under a reused pid can be hit. An agent that lives
+is not: two agents under one name are a mistake that only people can mend, and the second one says so and ends.
+Containers see neither each other's processes nor, as a rule, each other's files.
+
+Whoever leaves in good order takes the file away. Only the holder of its lock may, and a lock counts only if the file
+is still found under its name once it is locked.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import signal
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+
+from launcher.hardware.linux import control_group
+from launcher.hardware.linux.pidfds import kill_exactly
+from launcher.model.console import log
+from launcher.model.errors import TemporaryError, UsageError, find_shortage_hint
+from launcher.supervisor.messages import KEEPER_NAME
+from rendezvous.errors import MeshrunError
+from rendezvous.values import NamedTuple
+
+LIMIT_S = 10.0
+"""Killed processes are gone in milliseconds; one that hangs in a driver for longer needs a person, or another node."""
+RETRY_S = 0.05
+PATIENCE_S = 0.2
+"""Who has just locked the file writes its name there next; until then it looks like a lock that no agent holds."""
+KEEPER_LIMIT_S = 5.0
+"""A keeper needs milliseconds, or 3 s where a process hangs in a driver; one that was stopped goes on by a signal."""
+LOCK_VARIABLE = "LAUNCHER_PLACE"
+_OWNER_SIZE = 64  # of an agent in the file
+_VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS")
+
+
+class NodeLock(NamedTuple):
+    """`lock` is to be kept open by the agent and inherited by keeper, supervisor and workers; `environment` is for
+    workers.
+
+    `group`: the control group for the keeper and all below it, "" if there is none.
+    """
+
+    path: str
+    descriptor: int
+    environment: Mapping[str, str]
+    group: str = ""
+
+    def release(self) -> None:
+        """Give the place up, and take the file away if nobody else holds it, as a process may that cannot be ended."""
+        os.close(self.descriptor)
+        control_group.remove(self.group)
+        with suppress(OSError):
+            lock = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_at(self.path, lock):
+                    os.unlink(self.path)
+            finally:
+                os.close(lock)
+
+
+def take_node_lock(
+    run_id: str, node_name: str, environ: Mapping[str, str], *, limit_s: float = LIMIT_S, folder: str = ""
+) -> NodeLock:
+    """Clear away what an earlier life of this run has left here, and take its place; call before the supervisor's fork.
+
+    `folder`: where the locks lie, by default a directory of this user's. Raises TemporaryError with the pids of those
+    who are still there after `limit_s`, and UsageError when there is no directory that is this user's alone.
+    """
+    name = _hash_text("\0".join((run_id, node_name, *(environ.get(variable, "") for variable in _VISIBLE_DEVICES))))
+    path = _find_lock_path(f"{name}.lock", [folder] if folder else _list_lock_dirs())
+    spared = _list_ancestors(os.getpid())
+    began = time.monotonic()
+    deadline, agentless_since, has_told = began + limit_s, math.inf, False
+    refused: dict[int, str] = {}
+    lock = None
+    try:
+        while True:
+            lock = _lock(path) if lock is None else lock
+            agent = _read_agent_pid(path) if lock is None else ""
+            holders = _list_leftovers(name, path if lock is None else "", spared)
+            if lock is not None and not holders:
+                holders = control_group.clear(os.fsdecode(_read(path)[_OWNER_SIZE:]), spared)
+            if lock is not None and not holders:
+                return NodeLock(path, lock, {LOCK_VARIABLE: f"{name}-{os.urandom(8).hex()}"}, _make_group(lock, name))
+            now = time.monotonic()
+            if now >= deadline:
+                raise _make_refusal(run_id, node_name, agent, holders, refused, limit_s)
+            agentless_since = math.inf if agent else min(agentless_since, now)
+            if lock is not None or now >= agentless_since + PATIENCE_S:
+                refused = {}
+                for pid in holders:
+                    if now < agentless_since + KEEPER_LIMIT_S and _is_keeper(pid):
+                        with suppress(OSError):
+                            os.kill(pid, signal.SIGCONT)  # harmless, whoever that is by now
+                    else:
+                        refused[pid] = _kill(pid, name, "" if lock is not None else path)
+            elif agent and not has_told:
+                has_told = True
+                log(f"agent {agent} of run {run_id} is here as {node_name}: waiting up to {limit_s:g} s for its end")
+            time.sleep(RETRY_S)
+    except BaseException:
+        if lock is not None:
+            os.close(lock)
+        raise
+
+
+def _make_refusal(
+    run_id: str, node_name: str, agent: str, holders: list[int], refused: Mapping[int, str], limit_s: float
+) -> MeshrunError:
+    """`refused`: why a process could not be killed, "" for one that was."""
+    if agent:
+        return TemporaryError(
+            f"an agent of run {run_id} is on this node already, as {node_name}: pid {agent}",
+            "end it first; several agents on one node need names of their own, see --node-name",
+        )
+    left = f"an earlier agent of run {run_id} has left processes that"
+    if not holders:
+        return TemporaryError(
+            f"{left} hold its lock and cannot be seen: they are of another user or in another pid namespace",
+            "end them there, as root if need be",
+        )
+    if reasons := {pid: refused[pid] for pid in holders if refused.get(pid)}:
+        who = ", ".join(f"pid {pid} ({reason})" for pid, reason in reasons.items())
+        return TemporaryError(f"{left} could not be killed: {who}", "end them as root")
+    return TemporaryError(
+        f"{left} are killed and still there after {limit_s:g} s: pid {', '.join(map(str, holders))}",
+        "they may hang in a driver: see ps -o pid,stat,wchan,cmd",
+    )
+
+
+def _make_group(lock: int, name: str) -> str:
+    """A group for what this agent will start, noted before it is made; "" if none can be made."""
+    group = control_group.make_path(name)
+    os.ftruncate(lock, _OWNER_SIZE)
+    os.pwrite(lock, os.fsencode(group), _OWNER_SIZE)
+    return group if group and control_group.make(group) else ""
+
+
+# --- the lock ---
+
+
+def _list_lock_dirs() -> list[str]:
+    """Where locks may lie. All agents of a user on a host have to come to the same one, whatever their environment."""
+    uid = os.geteuid()
+    # The last two cannot be made by others first; but they are root's alone, or go when the user logs out.
+    # docs/internals/decisions/0042-node-lock-directory.md
+    return [f"/tmp/meshrun-{uid}", f"/dev/shm/meshrun-{uid}", f"/run/meshrun-{uid}", f"/run/user/{uid}/meshrun"]
+
+
+def _find_lock_path(file: str, folders: list[str]) -> str:
+    """The path of the lock: where an agent has left the file, or else in the first directory that can be used.
+
+    Raises UsageError, or TemporaryError if all that is missing is space.
+    """
+    for folder in folders:
+        path = os.path.join(folder, file)
+        if os.path.lexists(path) and not _find_fault(folder):
+            return path
+    faults: list[tuple[str, int]] = []
+    for folder in folders:
+        fault = _find_fault(folder)
+        if not fault:
+            if faults:
+                log(f"the lock of this node lies in {folder}: {'; '.join(sentence for sentence, _ in faults)}")
+            return os.path.join(folder, file)
+        faults.append(fault)
+    sentence = f"there is no place for this node's lock: {'; '.join(sentence for sentence, _ in faults)}"
+    if hint := next(filter(None, (find_shortage_hint(number) for _, number in faults)), None):
+        raise TemporaryError(sentence, hint)
+    raise UsageError(
+        sentence, "mount a /tmp that can be written, such as a tmpfs or an emptyDir; root can remove what is another's"
+    )
+
+
+def _find_fault(folder: str) -> tuple[str, int] | None:
+    """Why nothing can be locked there, and the errno; made if need be. Others may write beside it: it must be ours."""
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        found = os.lstat(folder)
+    except OSError as error:
+        return f"{folder} cannot be made: {error.strerror}", error.errno or 0
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        return f"{folder} is not a directory of this user's alone", 0
+    if not os.access(folder, os.W_OK, effective_ids=True):
+        return f"{folder} cannot be written", 0
+    return None
+
+
+def _lock(path: str) -> int | None:
+    """The file, locked and with this process's name in it; None if somebody else has it.
+
+    Who waits keeps nothing open: whoever has the file open is taken for one of the agent's.
+    """
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(path, lock):
+                os.pwrite(lock, f"{os.getpid()} {_read_start_time(os.getpid())}\n".encode().ljust(_OWNER_SIZE), 0)
+                return lock
+        except BlockingIOError:
+            pass
+        except BaseException:
+            os.close(lock)
+            raise
+    except OSError as error:
+        raise _make_lock_error(path, error) from None
+    os.close(lock)
+    return None
+
+
+def _is_at(path: str, lock: int) -> bool:
+    """Whether the open file is still the one of that name: the holder before may have taken it away."""
+    try:
+        return os.path.samestat(os.fstat(lock), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _make_lock_error(path: str, error: OSError) -> MeshrunError:
+    return TemporaryError(
+        f"cannot lock this node's place in the run with {path}: {error.strerror}", find_shortage_hint(error.errno)
+    )
+
+
+def _read_agent_pid(path: str) -> str:
+    """The pid of the agent that has locked the file, if it is still the same process; else ""."""
+    words = _read(path)[:_OWNER_SIZE].split()
+    if len(words) != 2 or not words[0].isdigit():
+        return ""  # it is about to write it, or was killed before: it has started nothing then
+    is_same = _read_start_time(int(words[0])) == words[1].decode(errors="replace")
+    return words[0].decode() if is_same else ""
+
+
+def _read_start_time(pid: int) -> str:
+    """When the process began, in the kernel's ticks; "" if it has ended. Tells apart two that share a pid."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return fields[19].decode() if fields and fields[0] not in (b"Z", b"X") else ""
+
+
+# --- who is left ---
+
+
+def _list_leftovers(name: str, path: str, spared: set[int]) -> list[int]:
+    """This user's processes that carry the mark of this place, or that have the locked file open (if it is given)."""
+    return [pid for pid in _list_own_processes() if pid not in spared and _is_leftover(pid, name, path)]
+
+
+def _is_leftover(pid: int, name: str, path: str) -> bool:
+    mark = f"{LOCK_VARIABLE}={name}-".encode()
+    environment = _read(f"/proc/{pid}/environ")
+    is_marked = mark in environment and any(entry.startswith(mark) for entry in environment.split(b"\0"))
+    return bool(_read_start_time(pid)) and (is_marked or (bool(path) and _has_open(pid, path)))
+
+
+def _is_keeper(pid: int) -> bool:
+    return _read(f"/proc/{pid}/comm").strip() == KEEPER_NAME.encode()
+
+
+def _list_own_processes() -> Iterator[int]:
+    for number in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            if os.stat(f"/proc/{number}").st_uid == os.geteuid():
+                yield int(number)
+
+
+def _has_open(pid: int, path: str) -> bool:
+    with suppress(OSError):
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            if os.readlink(f"/proc/{pid}/fd/{number}") == path:
+                return True
+    return False
+
+
+def _list_ancestors(pid: int) -> set[int]:
+    """A process and all it descends from: an agent may have been started by what carries the mark."""
+    line: set[int] = set()
+    while pid > 0 and pid not in line:
+        line.add(pid)
+        fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        pid = int(fields[1]) if fields else 0
+    return line
+
+
+def _kill(pid: int, name: str, path: str) -> str:
+    """Kill the process if it is still one of those; why it could not be killed, "" if it could."""
+    try:
+        kill_exactly(pid, lambda: _is_leftover(pid, name, path))
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.readall()
+    except OSError:
+        return b""
+
+
+def _hash_text(text: str) -> str:
+    import hashlib
+
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]

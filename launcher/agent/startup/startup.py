@@ -1,0 +1,284 @@
+"""What a node of a job on several machines does before it forks the supervisor: look round, and take its place.
+
+It waits until the store answers, or it turns out that this node is to serve it, so that nothing has been started for a
+job that cannot begin; it finds the address by which others reach this node; it sees to what an earlier agent of the run
+has left here; and it binds the listener whose silence will prove, one day, that nothing of this node is left. That has
+to happen before the fork, because keeper, supervisor and workers hold the listener too. While nothing runs here, any
+signal ends the process at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from launcher.agent import stores
+from launcher.agent.startup.addresses import (
+    find_own_address,
+    find_serving_addresses,
+    is_here,
+    is_numeric,
+    is_resolvable,
+)
+from launcher.agent.startup.limits import require_timer
+from launcher.agent.startup.probe import probe
+from launcher.agent.startup.stale_agents import NodeLock, take_node_lock
+from launcher.config import credentials
+from launcher.config.config import Config
+from launcher.config.credentials import Credentials
+from launcher.config.options.network import StoreConfig
+from launcher.model.console import log
+from launcher.model.errors import TemporaryError, UsageError
+from launcher.supervisor.start import open_standard_streams
+from rendezvous.errors import MeshrunError
+from rendezvous.peers import connections
+from rendezvous.settings import Settings
+from rendezvous.stores.addresses import join_address, split_address
+from rendezvous.values import NamedTuple, replace
+
+PAUSE_S = 0.25  # between two looks at a store that is not there yet
+STALE_S = 30.0  # a name may go on meaning the machine that had it before for so long: the usual life of such an answer
+_END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+class Startup(NamedTuple):
+    """`address`: where others reach this node, and its workers each other. `serves_at`: the addresses of this node at
+    which it is to serve the store, none if that is somewhere else.
+
+    `listener` is for the presence of this node, `place` what keeps a second agent off; `boot_id` is the kernel's word
+    for this boot of the machine.
+    """
+
+    network: StoreConfig
+    credentials: Credentials
+    name: str
+    boot_id: str
+    address: str
+    node_lock: NodeLock
+    listener: socket.socket
+    serves_at: tuple[str, ...]
+
+    @property
+    def presence_address(self) -> str:
+        return join_address(self.address, self.listener.getsockname()[1])
+
+    @property
+    def inherited_fds(self) -> tuple[int, ...]:
+        """Descriptors that keeper, supervisor and workers hold too."""
+        return (self.listener.fileno(), self.node_lock.descriptor)
+
+
+def start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) -> Startup:
+    """Raises UsageError for what nobody can mend by waiting, TemporaryError when the store does not come in time."""
+    open_standard_streams()  # or the listener might land on one of them, and not with the workers
+    with _end_on_signal():
+        return _start_up(config, network, environ)
+
+
+def _start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) -> Startup:
+    stores.require_grpc()
+    require_timer()
+    found = credentials.read(network, environ)
+    if config.locality_file is not None:  # whether this node is in it is seen later, with its address
+        from launcher.locality.sources.explicit import read_file
+
+        read_file(config.locality_file)
+    limit_s = float(config.settings.get("start_timeout_s", Settings.start_timeout_s))
+    serves_at = _find_store(config, network, limit_s)
+    if serves_at:
+        stores.require_h2()
+    if serves_at and not is_here(network.endpoints[0]):
+        _, port = split_address(network.endpoints[0])  # the others come by another way
+        network = replace(network, endpoints=(join_address(serves_at[0], port),))
+    address = find_own_address(local_addr=config.local_addr, interface=config.interface, endpoints=network.endpoints)
+    name = config.node_name or os.uname().nodename
+    run = config.run_id or "none"
+    # Runs in a store that agents serve seldom have names of their own: there the store tells them apart.
+    run = f"{run} at {network.endpoints[0]}" if network.backend == "served" else run
+    place = take_node_lock(run, name, environ)
+    try:
+        require_master_port(config)
+        listener = listen(config, address)
+    except MeshrunError:
+        place.release()
+        raise
+    return Startup(
+        network=network,
+        credentials=found,
+        name=name,
+        boot_id=read_boot_id(),
+        address=address,
+        node_lock=place,
+        listener=listener,
+        serves_at=serves_at,
+    )
+
+
+@contextmanager
+def _end_on_signal() -> Iterator[None]:
+    """Let the kernel end this process: Python would wait for a name to be looked up before it saw a Ctrl-C.
+
+    For process 1 of a container the kernel drops what is not handled.
+    """
+
+    def exit_process(signum: int, frame: object) -> None:
+        os._exit(128 + signum)
+
+    before = {signum: signal.getsignal(signum) for signum in _END_SIGNALS}
+    for signum, disposition in before.items():
+        if disposition is not signal.SIG_IGN:
+            signal.signal(signum, exit_process if os.getpid() == 1 else signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for signum, disposition in before.items():
+            signal.signal(signum, disposition)
+
+
+def _find_store(config: Config, network: StoreConfig, limit_s: float) -> tuple[str, ...]:
+    """Wait for the store; or, if it is this node's to serve and nobody does, where to serve it."""
+    host = split_address(network.endpoints[0])[0]
+    if network.backend == "etcd":
+        wait_for_store(network, limit_s)
+        return ()
+    if config.node_rank is not None:
+        whose = "the agent of node rank 0 serves it"
+        hint = f"{whose}: it must run, with the same --master-addr and --master-port"
+    elif _is_named_by_scheduler(config, network):
+        whose = "the agent of node 0 serves it"
+        hint = f"{config.origins['rdzv_endpoint']} names it, and it has to run; --standalone runs this node alone"
+    elif network.is_host is False:
+        whose, hint = "the node with is_host=1 serves it", "--rdzv-conf is_host=1 belongs to one of the nodes"
+    else:
+        whose = "the agent of the node with that address serves it"
+        hint = (
+            f"{host} is no address of this node, and as far as can be seen here none of a node that came; see is_host"
+        )
+    if network.is_host is False:
+        wait_for_store(network, limit_s, server_note=whose, hint=hint)
+        return ()
+    if network.is_host:
+        whose = f"this node is to serve it once {host} is an address of its own"
+    believed_until = time.monotonic() + STALE_S
+
+    def claim() -> tuple[str, ...]:
+        try:
+            return choose_serving_addresses(config, network)
+        except UsageError:
+            if is_numeric(host) or time.monotonic() >= believed_until:
+                raise
+            return ()
+
+    is_sole = bool(network.is_host) and config.node_rank is None
+    return wait_for_store(network, limit_s, server_note=whose, hint=hint, claim=claim, is_sole=is_sole)
+
+
+def choose_serving_addresses(config: Config, network: StoreConfig) -> tuple[str, ...]:
+    """Where this node would serve the store: it is the one that is named, or that was told to. Raises UsageError."""
+    endpoint = network.endpoints[0]
+    if at := find_serving_addresses(endpoint, local_addr=config.local_addr, interface=config.interface):
+        return at
+    if not network.is_host or not is_resolvable(endpoint):
+        return ()
+    if config.local_addr is not None or config.interface is not None:
+        return (find_own_address(local_addr=config.local_addr, interface=config.interface, endpoints=()),)
+    host = split_address(endpoint)[0]
+    if _is_named_by_scheduler(config, network):
+        raise UsageError(
+            f"{config.origins['rdzv_endpoint']} calls this node {host}, and no address of it goes by that name",
+            "--local-addr says where others reach this one, --rdzv-endpoint where else to meet",
+        )
+    if config.node_rank is None:
+        raise UsageError(f"is_host=1, and {endpoint} is not on this node", "--rdzv-endpoint names the node that is")
+    origin = config.origins["node_rank"]
+    whose = "no --node-rank is given, which makes 0" if origin == "default" else f"this is node rank 0 ({origin})"
+    raise UsageError(
+        f"{whose}, and the master, {host}, is not on this node",
+        "each node has a --node-rank of its own, or none with --rdzv-backend c10d; if others do reach this one at that "
+        "address, --local-addr says where it listens",
+    )
+
+
+def _is_named_by_scheduler(config: Config, network: StoreConfig) -> bool:
+    """Whether nobody has said who serves the store, but the environment of a job controller."""
+    return config.node_rank is None and network.is_host is not None and "is_host" not in config.rdzv_conf
+
+
+def wait_for_store(
+    network: StoreConfig,
+    limit_s: float,
+    *,
+    server_note: str = "",
+    hint: str = "--rdzv-endpoint names the store, --start-timeout is how long it is waited for",
+    claim: Callable[[], tuple[str, ...]] = tuple,
+    is_sole: bool = False,
+) -> tuple[str, ...]:
+    """Look until a store answers, or nobody does where this node is to: then what `claim` says, its addresses.
+
+    `whose`: who serves it, for people. `is_sole`: this node was told that nobody else does. Raises UsageError for what
+    is no store, TemporaryError after `limit_s`.
+    """
+    deadline, said = time.monotonic() + limit_s, ""
+    while True:
+        own = claim()
+        finding = probe(network)
+        if finding.kind == "good":
+            if own and is_sole:
+                raise UsageError(
+                    f"this node is to serve the store at {network.endpoints[0]}, and somebody does already",
+                    "--rdzv-conf is_host=0 joins the job that is there",
+                )
+            return ()
+        if finding.kind == "wrong":
+            raise UsageError(finding.sentence, finding.hint)
+        if own:
+            return own
+        if time.monotonic() >= deadline:
+            sentence = f"no store could be used within {limit_s:g} s: {finding.sentence}"
+            raise TemporaryError(sentence, finding.hint or hint)
+        if finding.sentence != said:
+            said = finding.sentence
+            log(f"waiting up to {limit_s:g} s for the store: " + "; ".join(filter(None, (said, server_note))))
+        time.sleep(PAUSE_S)
+
+
+def require_master_port(config: Config) -> None:
+    """See that rank 0 can listen where all nodes were told that it does; if that is here. Raises TemporaryError."""
+    if config.node_rank != 0 or config.master_port is None:
+        return
+    from rendezvous.stores.foreign_listener import find_foreign_listener
+
+    if holder := find_foreign_listener(config.master_port):
+        raise TemporaryError(
+            f"port {config.master_port} is meant for rank 0 on this node, and {holder} listens there",
+            "--master-port gives another, on all nodes",
+        )
+
+
+def listen(config: Config, address: str) -> socket.socket:
+    """Where the other agents reach this one. Raises UsageError and TemporaryError."""
+    first, last = config.port_range or (0, 0)
+    try:
+        return connections.bind(address, range(first, last + 1))
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise UsageError(f"{address} is no address of this node", "--local-addr or --interface names one") from None
+        if error.errno == errno.EADDRINUSE:
+            raise TemporaryError(
+                f"every port from {first} to {last} of {address} is taken", "--port-range gives others"
+            ) from None
+        raise TemporaryError(f"cannot listen on {address}: {error.strerror}") from None
+
+
+def read_boot_id() -> str:
+    """The kernel's name for this boot of the machine, "" where it has none."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,117 @@
+"""Opening the store in which a job's nodes meet, and serving it where that is this node's part.
+
+grpc is imported here at the earliest, so after the supervisor's fork: it runs threads, and threads and forks do not
+mix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from launcher.config.credentials import Credentials
+from launcher.config.options.network import StoreConfig
+from launcher.model.errors import TemporaryError, UsageError
+from rendezvous import records
+from rendezvous.errors import SettingsError, StoreError, Unreachable
+from rendezvous.settings import Settings
+from rendezvous.stores.addresses import split_address
+
+if TYPE_CHECKING:
+    from rendezvous.stores.etcd.store import EtcdStore
+    from rendezvous.stores.server.server import StoreServer
+
+SERVED_USER = "meshrun"  # whom the token of a served store belongs to
+
+
+def require_grpc() -> None:
+    """Raise UsageError if there is no grpc to import: one machine does without, so it is an extra. Imports nothing."""
+    import importlib.util
+
+    if importlib.util.find_spec("grpc") is None:
+        raise UsageError(
+            "a job whose nodes meet in a store needs the package grpcio, which is not installed",
+            "pip install 'grpcio>=1.60,<2'",
+        )
+
+
+def require_h2() -> None:
+    """Raise UsageError if this node is to serve the store and there is no h2 to serve it with. Imports nothing."""
+    import importlib.util
+
+    if importlib.util.find_spec("h2") is None:
+        raise UsageError(
+            "the agent that serves the job's store needs the package h2, which is not installed",
+            "pip install 'h2>=4.4,<5'",
+        )
+
+
+def open_store(network: StoreConfig, credentials: Credentials, limits: Settings | None = None) -> EtcdStore:
+    """A client of the store; nobody is contacted yet. Raises UsageError for files that cannot be used.
+
+    Without `limits`, for a person who keeps no lease, a read is waited for as long as a write: the store may be slow.
+    """
+    require_grpc()
+    from rendezvous.stores.etcd.store import EtcdStore, Tls
+
+    read_s, write_s = Settings.write_limit_s, Settings.write_limit_s
+    if limits is not None:
+        read_s, write_s = limits.call_limit_s, limits.write_limit_s
+    tls = Tls(network.ca_file, network.cert_file, network.key_file) if network.uses_tls else None
+    if network.backend == "served":
+        user, password = (SERVED_USER, credentials.token) if credentials.token else ("", "")
+    else:
+        user, password = credentials.user, credentials.password
+    try:
+        return EtcdStore(
+            network.endpoints,
+            user=user,
+            password=password,
+            tls=tls,
+            call_limit_s=read_s,
+            write_limit_s=write_s,
+        )
+    except SettingsError as error:
+        raise UsageError(str(error), error.hint) from None
+
+
+def check(store: EtcdStore, network: StoreConfig, run_id: str, *, may_be_unreachable: bool = False) -> str:
+    """Log in and read where the run lies, so that a mistake costs a second; the server's version, for people.
+
+    Raises TemporaryError with what stands in the way. `may_be_away`: that nobody can be reached is no mistake, and
+    the version is "" then.
+    """
+    try:
+        version = store.connect()
+        store.get(records.make_current_key(network.prefix, run_id))
+    except StoreError as error:
+        if may_be_unreachable and isinstance(error, Unreachable):
+            return ""
+        raise TemporaryError(str(error), error.hint) from None
+    return version
+
+
+def may_end_leases_early(version: str) -> bool:
+    """Whether this version of etcd has a defect that costs members their leases; "" is a version not known."""
+    from rendezvous.stores.etcd import store
+
+    return bool(version) and store.may_end_leases_early(version)
+
+
+def serve(network: StoreConfig, hosts: Sequence[str], credentials: Credentials) -> StoreServer:
+    """Serve the job's store at these addresses of this node and the port of its endpoint, until it is closed.
+
+    Raises PortTaken, and TemporaryError where it cannot be for another reason.
+    """
+    from rendezvous.stores.server.listen import PortTaken
+    from rendezvous.stores.server.server import StoreServer
+
+    _, port = split_address(network.endpoints[0])
+    server = StoreServer(hosts[0], port, also=hosts[1:], token=credentials.token)
+    try:
+        server.start()
+    except PortTaken:
+        raise
+    except StoreError as error:
+        raise TemporaryError(str(error), "all nodes may be given another port") from None
+    return server

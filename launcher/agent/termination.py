@@ -1,0 +1,71 @@
+"""When and how this node is told to go: by a signal, or by a sign that its machine will be taken away.
+
+Clouds and batch systems announce a preemption in their own way: a signal that means nothing else, or a file that
+appears. Both mean the same here as SIGTERM to the agent: this node leaves the job, with all the grace there is.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import Sequence
+
+from launcher.config.config import Config
+from rendezvous.events import LeaveRequest
+
+FILE_INTERVAL_S = 1.0  # preemptions are announced some 30 s ahead
+
+
+class Termination:
+    """`signum`: what workers are sent when this node goes; None until it is told to."""
+
+    def __init__(self, config: Config) -> None:
+        self.signum: int | None = None
+        self._file = config.preemption_file
+        self._file_at = 0.0 if self._file else math.inf
+        self._preemption = signal.Signals[config.preemption_signal] if config.preemption_signal else None
+        self._signal_names = [
+            *_list_forwarded_signals(config),
+            *([config.preemption_signal] if config.preemption_signal else []),
+        ]
+
+    @property
+    def signals(self) -> Sequence[str]:
+        """The signals that the agent must take."""
+        return self._signal_names
+
+    @property
+    def wake_at(self) -> float:
+        """When to look for the file again."""
+        return self._file_at
+
+    def take_signal(self, signum: int) -> LeaveRequest | None:
+        """A signal has come; what it means, None if this node was told to go before."""
+        if self.signum is not None:
+            return None
+        name = signal.Signals(signum).name
+        if signum == self._preemption:
+            return self._terminate(signal.SIGTERM, f"{name} announces a preemption", 128 + signum)
+        return self._terminate(signum, f"stopped by {name}", 128 + signum)
+
+    def check_file(self, now: float) -> LeaveRequest | None:
+        """Time has passed; whether the file is there now."""
+        if now < self._file_at or self._file is None:
+            return None
+        self._file_at = now + FILE_INTERVAL_S
+        if self.signum is not None or not os.path.exists(self._file):
+            return None
+        return self._terminate(signal.SIGTERM, f"{self._file} announces a preemption", 128 + signal.SIGTERM)
+
+    def _terminate(self, signum: int, reason: str, exit_code: int) -> LeaveRequest:
+        self.signum, self._file_at = signum, math.inf
+        return LeaveRequest(reason, exit_code)
+
+
+def _list_forwarded_signals(config: Config) -> Sequence[str]:
+    """What --signals-to-handle says; by default not a SIGHUP that is ignored already, for that is what nohup is for."""
+    names = config.signals_to_handle
+    if config.origins["signals_to_handle"] == "default" and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        return [name for name in names if name != "SIGHUP"]
+    return names

@@ -1,0 +1,34 @@
+"""What the agent of a `launch` begins with: it is a process of its own, but not for itself.
+
+When the caller dies, were it by SIGKILL, the kernel sends this process a SIGTERM, and the agent leaves as it always
+does: the workers get their grace and are gone. It then also removes the directory that the caller cannot any more.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main() -> int:
+    """Run the command, whose words stand behind the caller's pid and the call's directory; its exit code."""
+    from launcher.cli import main as run
+    from launcher.cli import protect_imports
+
+    protect_imports()
+
+    import signal
+
+    from launcher.hardware.linux import kernel
+
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the caller's thread may have blocked some
+    kernel.signal_on_parent_death(signal.SIGTERM)
+    parent_pid, directory, *words = int(sys.argv[1]), *sys.argv[2:]
+    exit_code = 143
+    if os.getppid() == parent_pid:  # else it died before the line above
+        exit_code = run(words)
+    if os.getppid() != parent_pid:
+        import shutil
+
+        shutil.rmtree(directory, ignore_errors=True)
+    return exit_code

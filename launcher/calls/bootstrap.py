@@ -1,0 +1,105 @@
+"""What a worker of a `launch` begins with: load the call, run it, leave what it returned or why it did not.
+
+An exception ends the worker as it would end a script: a traceback on stderr, without this module's own lines, and exit
+code 1. It is also left in TORCHELASTIC_ERROR_FILE, as torch's `record` does it, and in the call's directory.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+def main() -> int:
+    """Run the call; the exit code."""
+    from launcher.cli import protect_imports
+
+    protect_imports()
+
+    import faulthandler
+
+    from launcher.calls.failure import add_hint
+    from launcher.calls.payload import CALL_VARIABLE, FunctionCall
+    from launcher.model.errors import LauncherError
+
+    faulthandler.enable()  # a crash in native code says where the Python code was
+    round, rank = int(os.environ["LAUNCHER_ROUND"]), int(os.environ["RANK"])  # before the user's code may change them
+    error_file = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
+    call = FunctionCall(os.environ.pop(CALL_VARIABLE))
+    try:
+        function, args = call.read()
+        try:
+            result = function(*args)
+        except SystemExit as leaving:
+            if leaving.code not in (None, 0):
+                _exit_if_others_wait(leaving.code)
+                raise
+            result = None
+        call.write_result(round, rank, result)
+    except Exception as error:
+        if isinstance(error, LauncherError):
+            add_hint(error)
+        trace = _skip_own_frames(error.__traceback__)
+        _write_error_file(error_file, error, trace)
+        call.write_exception(round, rank, error)
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        _exit_if_others_wait(1)
+        return 1
+    return 0
+
+
+def _exit_if_others_wait(code: int | str) -> None:
+    """End this process, if it is one of several of JAX: at its usual end they would wait for each other."""
+    distributed = sys.modules.get("jax._src.distributed")
+    if getattr(getattr(distributed, "global_state", None), "client", None) is None:
+        return
+    from launcher.ranks.as_main import compute_exit_code, exit_process
+
+    if not isinstance(code, int):
+        print(code, file=sys.stderr)
+    if compute_exit_code(code):
+        exit_process(compute_exit_code(code))
+
+
+def _skip_own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from where the user's code begins, be that the function or the script that is imported first."""
+    import runpy
+    from multiprocessing import spawn
+
+    own = os.path.dirname(__file__)
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if os.path.dirname(file) != own and file not in (spawn.__file__, runpy.__file__, "<frozen runpy>"):
+            break
+        trace = trace.tb_next
+    return trace
+
+
+def _write_error_file(path: str, error: BaseException, trace: TracebackType | None) -> None:
+    """What torch's `record` would have written; where it has, with more knowledge than we have, it stays."""
+    if not path or os.path.exists(path):
+        return
+    import json
+    import time
+    import traceback
+
+    from launcher.calls.pickling import format_error
+
+    content = {
+        "message": {
+            "message": format_error(error),
+            "extraInfo": {
+                "py_callstack": "".join(traceback.format_exception(type(error), error, trace)),
+                "timestamp": str(int(time.time())),
+            },
+        }
+    }
+    try:
+        with open(path, "w") as file:
+            json.dump(content, file)
+    except OSError as failure:
+        print(f"the exception cannot be written to {path}: {failure.strerror}", file=sys.stderr)

@@ -1,0 +1,96 @@
+"""What `launch` raises when a worker has failed: the first failure whole, as the command would report it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+from launcher.model.errors import LauncherError
+from rendezvous.errors import MeshrunError
+
+if TYPE_CHECKING:
+    from launcher.logs.reports.report import WorkerFailure
+
+# What Python writes between an exception and the one that came of it.
+_CHAINED = re.compile(r"\n\n(?:The above exception was the direct|During handling of the above exception,)[^\n]+:\n\n")
+_MESSAGE_MAX = 200  # characters of an exception in the sentence; the box below has more
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFailure:
+    """How a job failed. `title`: what ran. `failures`: not empty, the root cause first; the others are of any node,
+    of the job's last round. `outcome`: what the launcher made of it. `is_order_known`: False if another failure came
+    so close, on another host, that it may have been first.
+    """
+
+    title: str
+    failures: tuple[WorkerFailure, ...]
+    outcome: str
+    is_order_known: bool = True
+
+
+class WorkerFailed(LauncherError):
+    """A worker failed, and no restart was left: its first failure, on whichever node it was.
+
+    `rank`, `local_rank`, `host` and `pid` say which worker. `exit_code` is its own, negative for the signal that ended
+    it. `traceback` is the text of the exception that left the function, None where there was none (a signal,
+    `os._exit`). If the worker ran under this call and its exception can be pickled, that is the `__cause__`.
+    `failures` has all that is known of this worker and the others, `outcome` says why there was no restart.
+    """
+
+    def __init__(self, failure: JobFailure) -> None:
+        from launcher.logs.reports import report
+
+        root = failure.failures[0]
+        box = report.render(
+            failure.title, failure.failures, outcome=failure.outcome, is_order_known=failure.is_order_known
+        )
+        super().__init__(f"{failure.title}: rank {root.rank} on {root.host} {_describe_failure(root)}\n{box}")
+        self._failure = failure
+        self.rank = root.rank
+        self.local_rank = root.local_rank
+        self.host = root.host
+        self.pid = root.pid
+        self.exit_code = root.exit_code
+        self.traceback = root.message
+        self.failures = failure.failures
+        self.outcome = failure.outcome
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._failure,)
+
+
+def _describe_failure(failure: WorkerFailure) -> str:
+    if failure.exit_code < 0:
+        from launcher.logs.reports import report
+
+        name = report.find_signal_name(failure.exit_code) or f"signal {-failure.exit_code}"
+        return f"was ended by {name}"
+    said = failure.sentence or _find_exception_line(failure.message or "")
+    return f"failed with exit code {failure.exit_code}" + (f": {said[:_MESSAGE_MAX]}" if said else "")
+
+
+def _find_exception_line(traceback: str) -> str:
+    """The line that names the exception: the first one behind the last frame of the last of a chain."""
+    lines = _CHAINED.split(traceback.strip())[-1].split("\n")
+    if lines[0].strip().startswith("+ Exception Group"):  # what it holds is drawn below it, further in
+        lines = [line[4:] for line in takewhile(lambda line: line.startswith("  | "), lines[1:])] or lines
+    frames = [index for index, line in enumerate(lines) if line.startswith("  ")]
+    return lines[frames[-1] + 1] if frames and frames[-1] + 1 < len(lines) else lines[0]
+
+
+def add_hint(error: MeshrunError) -> MeshrunError:
+    """The error with its hint where Python shows it, below the sentence."""
+    note = f"hint: {error.hint}"
+    if error.hint and note not in (*getattr(error, "__notes__", ()), *str(error).split("\n")):
+        if hasattr(error, "add_note"):  # from Python 3.11 on
+            error.add_note(note)
+        else:
+            error.args = (f"{error}\n{note}",)
+    return error
+
+
+# Under the name that users import: shorter in a traceback, and where pickle looks for it.
+WorkerFailed.__module__ = "launcher"

@@ -1,0 +1,173 @@
+"""What travels between the caller and its workers: the call there, results and exceptions back, each a file.
+
+Files and not pipes, for a result may be hundreds of megabytes and a worker must be able to end when it has left it.
+They lie in a directory that only this user can open, and name the round and the rank, so that what an earlier round
+left is never taken for a result.
+
+A worker becomes like its caller exactly as a process of multiprocessing's `spawn` does: the same sys.path, sys.argv and
+directory, and the caller's script imported once more, under another name than `__main__`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import sys
+from collections.abc import Callable, Sequence
+from multiprocessing import process
+from typing import Any
+
+from launcher.calls.pickling import PROTOCOL, CallPickler, format_error, format_type
+from launcher.model.errors import LauncherError, find_shortage_hint
+
+CALL_VARIABLE = "LAUNCHER_CALL"  # the call's directory, for workers
+_CALL, _RESULT, _EXCEPTION = "call", "result", "exception"
+_PICKLE_ERRORS = (Exception, SystemExit)  # what user code may raise in a pickle; who is interrupted there still is
+
+
+class FunctionCall:
+    """One call and its directory, as both sides see it."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+
+    # --- the caller ---
+
+    def write(self, function: Callable[..., Any], args: Sequence[object]) -> None:
+        """Raises UsageError for what cannot be pickled, LauncherError if there is no space."""
+        main = _find_main()
+        pickler = CallPickler(has_main=bool(main))
+        try:
+            with open(self._make_path(_CALL), "xb", opener=_open_private) as file:
+                pickle.dump(_make_preparation({} if pickler.is_by_value else main), file, PROTOCOL)
+                pickler.dump_call(function, args, file)
+        except OSError as error:
+            raise LauncherError(
+                f"the call cannot be written to {self.directory}: {error.strerror}", find_shortage_hint(error.errno)
+            ) from error
+
+    def read_result(self, round: int, rank: int) -> Any:
+        """What the rank returned in that round. Raises LauncherError if it left nothing, or nothing readable."""
+        try:
+            with open(self._make_path(_RESULT, round, rank), "rb") as file:
+                return pickle.load(file)
+        except FileNotFoundError:
+            raise LauncherError(
+                f"rank {rank} ended with exit code 0 and never returned from its function",
+                "os._exit, or a program that took its place, leaves no result",
+            ) from None
+        except _PICKLE_ERRORS as error:
+            raise LauncherError(f"the result of rank {rank} cannot be loaded: {format_error(error)}") from error
+
+    def read_exception(self, round: int, rank: int) -> BaseException | None:
+        """The exception that ended the rank in that round; None if it was none of this call's, or does not come out of
+        its pickle: one that takes other arguments than it keeps, say.
+        """
+        with contextlib.suppress(*_PICKLE_ERRORS), open(self._make_path(_EXCEPTION, round, rank), "rb") as file:
+            error = pickle.load(file)
+            return error if isinstance(error, BaseException) else None
+        return None
+
+    # --- a worker ---
+
+    def read(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Become like the caller and load the call. Raises what the caller's script raises, and LauncherError for a
+        name that is not found.
+        """
+        from multiprocessing import spawn
+
+        with open(self._make_path(_CALL), "rb") as file:
+            # multiprocessing refuses to start anything while this is set, and so does launch: see `is_importing`.
+            process.current_process()._inheriting = True  # type: ignore[attr-defined]
+            try:
+                spawn.prepare(pickle.load(file))
+                try:
+                    function, args = pickle.load(file)
+                except (AttributeError, ImportError) as error:
+                    raise LauncherError(
+                        f"the call cannot be loaded in a worker: {format_error(error)}",
+                        "define it at the top of a module that workers import, above `if __name__ == ...`",
+                    ) from error
+            finally:
+                del process.current_process()._inheriting  # type: ignore[attr-defined]
+        return function, args
+
+    def write_result(self, round: int, rank: int, value: object) -> None:
+        """Leave what the function returned. Raises LauncherError if it cannot be pickled or written."""
+        try:
+            self._write_pickle(value, self._make_path(_RESULT, round, rank))
+        except OSError as error:
+            raise LauncherError(
+                f"the result of rank {rank} cannot be written to {self.directory}: {error.strerror or error}",
+                find_shortage_hint(error.errno) or "TMPDIR names another place",
+            ) from error
+        except _PICKLE_ERRORS as error:
+            raise LauncherError(
+                f"rank {rank} returned a {format_type(value)}, which cannot be pickled: {format_error(error)}",
+                "return plain values, tensors or arrays",
+            ) from error
+
+    def write_exception(self, round: int, rank: int, error: BaseException) -> None:
+        """Leave the exception if it can be pickled; many cannot."""
+        with contextlib.suppress(*_PICKLE_ERRORS):
+            self._write_pickle(error, self._make_path(_EXCEPTION, round, rank))
+
+    def _write_pickle(self, thing: object, path: str) -> None:
+        """Write it whole, or not at all."""
+        part = f"{path}.part"
+        try:
+            with open(part, "wb", opener=_open_private) as file:
+                CallPickler().dump(thing, file)
+            os.rename(part, path)
+        except BaseException:
+            with contextlib.suppress(OSError):  # on a full disk, how it ended wants the space
+                os.unlink(part)
+            raise
+
+    def _make_path(self, what: str, *numbers: int) -> str:
+        return os.path.join(self.directory, "-".join([what, *map(str, numbers)]))
+
+
+def is_importing() -> bool:
+    """Whether this process is still being prepared, by us or by multiprocessing, and imports its caller's script."""
+    return getattr(process.current_process(), "_inheriting", False)
+
+
+def _make_preparation(main: dict[str, str]) -> dict[str, Any]:
+    """What multiprocessing's `spawn.prepare` wants to know; its own way to ask would choose a start method for good."""
+    found: dict[str, Any] = {
+        "authkey": bytes(process.current_process().authkey),  # so that a Manager's proxies work as arguments
+        "sys_path": [path or _find_start_directory() for path in sys.path],
+        "sys_argv": list(getattr(sys, "argv", ())) or [""],  # an embedded Python may have none
+        "orig_dir": _find_start_directory(),
+        **main,
+    }
+    with contextlib.suppress(OSError):  # removed: workers will not find it either
+        found["dir"] = os.getcwd()
+    if method := multiprocessing.get_start_method(allow_none=True):
+        found["start_method"] = method
+    return found
+
+
+def _find_main() -> dict[str, str]:
+    """Where a worker can import the caller's `__main__` from; empty if from nowhere."""
+    main = sys.modules.get("__main__")
+    name = getattr(getattr(main, "__spec__", None), "name", None)
+    if name is not None:  # python -m; the __main__.py of a package runs without asking what its name is
+        return {} if name == "__main__" or name.endswith(".__main__") else {"init_main_from_name": name}
+    path = getattr(main, "__file__", None)
+    if not path or os.path.basename(path) in ("ipython", "ipython3"):  # scripts that run without asking, too
+        return {}
+    path = os.path.normpath(os.path.join(_find_start_directory(), path))
+    return {"init_main_from_path": path} if os.path.isfile(path) else {}
+
+
+def _find_start_directory() -> str:
+    """Where this process began, for paths that are relative to that."""
+    return process.ORIGINAL_DIR or ""  # type: ignore[attr-defined]
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)

@@ -1,0 +1,117 @@
+"""Whether the files a command line names can be used, before anything is started for them.
+
+What Python itself would say a second later, once per worker and in a traceback, is said here once and in a
+sentence. Only what is cheap is looked at: a module is found by the workers, a program by the supervisor.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from launcher.config.config import Config
+from launcher.config.options.command_line import sanitize, suggest
+from launcher.model.errors import TemporaryError, UsageError
+
+_MOUNT_PROC = "mount -t proc proc /proc mounts it; unshare has --mount-proc for that"
+_STDIN = ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
+
+
+def check(config: Config) -> None:
+    """Raise UsageError if the script cannot be run, the log directory not be written, or a plug-in is not there."""
+    if not config.script:
+        raise UsageError("the script's name is empty", "is a variable of the shell empty?")
+    if config.script == "-":
+        raise _make_stdin_error()
+    if config.launch_mode == "module":
+        _check_module(config.script, config.origins["launch_mode"])
+    elif config.launch_mode != "program":
+        _check_script(config.script)
+    if config.logs_specs is not None:
+        from launcher.config import logs_specs
+
+        logs_specs.find_entry_point(config.logs_specs, config.origins["logs_specs"])
+    elif config.log_dir not in (None, os.devnull):
+        _check_log_dir(config.log_dir)
+
+
+def require_proc() -> None:
+    """Raise TemporaryError without a /proc of this pid namespace: there the agent finds what has to be killed."""
+    try:
+        shown_pid = os.readlink("/proc/self")
+    except OSError:
+        raise TemporaryError("/proc is not mounted, and meshrun finds processes there", _MOUNT_PROC) from None
+    if shown_pid != str(os.getpid()):
+        raise TemporaryError(
+            f"/proc shows another pid namespace: this process is {os.getpid()} here and {shown_pid} there", _MOUNT_PROC
+        )
+
+
+def _make_stdin_error() -> UsageError:
+    return UsageError("the script cannot come from stdin, every worker has to read it", "give the name of a file")
+
+
+def _check_module(name: str, origin: str) -> None:
+    if "/" in name or (name.endswith(".py") and os.path.isfile(name)):
+        raise UsageError(f"{origin} takes the name of a module, {sanitize(name)} is a file", f"leave out {origin}")
+
+
+def _check_script(script: str) -> None:
+    try:
+        mode = os.stat(script).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            if script in _STDIN:
+                raise _make_stdin_error()
+            raise UsageError(
+                f"script {sanitize(script)} is neither a file nor a directory", "every worker has to read it"
+            )
+        os.close(os.open(script, os.O_RDONLY))
+    except FileNotFoundError:
+        raise UsageError(f"script {sanitize(script)} does not exist", _suggest_script(script)) from None
+    except OSError as error:
+        raise UsageError(f"script {sanitize(script)} cannot be read: {error.strerror}") from None
+    if stat.S_ISDIR(mode):
+        if not any(os.path.isfile(os.path.join(script, name)) for name in ("__main__.py", "__main__.pyc")):
+            raise UsageError(
+                f"{sanitize(script)} is a directory without __main__.py", "give the name of a script in it"
+            )
+    elif _is_zip_without_main(script):
+        raise UsageError(f"{sanitize(script)} is a zip file without __main__.py")
+
+
+def _suggest_script(script: str) -> str:
+    directory, name = os.path.split(script)
+    try:
+        present = os.listdir(directory or ".")
+    except OSError:
+        return f"there is no directory {sanitize(directory)}"
+    # The ending alone makes two names of scripts alike.
+    question = suggest(name, {entry: os.path.join(directory, entry) for entry in present}, similarity=0.8)
+    if question:
+        return question
+    try:
+        return f"the current directory is {os.getcwd()}"
+    except OSError:
+        return "the current directory has been removed"
+
+
+def _is_zip_without_main(script: str) -> bool:
+    import zipimport  # what Python itself will ask; always loaded already
+
+    try:
+        return zipimport.zipimporter(script).find_spec("__main__") is None
+    except zipimport.ZipImportError:
+        return False
+
+
+def _check_log_dir(directory: str) -> None:
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except FileExistsError:
+        raise UsageError(f"log directory {sanitize(directory)} is not a directory") from None
+    except OSError as error:
+        raise UsageError(f"log directory {sanitize(directory)} cannot be made: {error.strerror}") from None
+    except RecursionError:  # makedirs calls itself for every level
+        raise UsageError(f"log directory {sanitize(directory)} cannot be made: it has too many levels") from None
+    if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
+        raise UsageError(f"log directory {sanitize(directory)} is not writable")

@@ -1,0 +1,120 @@
+"""Whose variables the workers get: torchrun's always, and beside them those of the framework that they use.
+
+Nobody tells a launcher which framework a script imports. What can be known is what it could import: where JAX is
+installed and torch is not, it will be JAX. Both packages are looked for the way Python does it, without importing
+either. Workers may run in another Python than this one (PYTHON_EXEC); starting that only to ask might start a
+profiler or a container as well, so then the directories are looked at in which such a Python has its packages.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from launcher.model.node import Device
+from rendezvous.values import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    pass
+
+
+class EnvironmentChoice(NamedTuple):
+    """The environments that make up the workers', in order; each may overwrite what those before it said.
+
+    `reason` is a sentence for the start, "" where the answer is torchrun's plain variables.
+    """
+
+    names: tuple[str, ...]
+    reason: str
+
+
+def choose_environments(
+    framework: str,
+    devices: Sequence[Device],
+    python: str,
+    environ: Mapping[str, str],
+    *,
+    can_import: Callable[[str], bool | None] | None = None,
+) -> EnvironmentChoice:
+    """What --framework means here. `python`: the workers'. `can_import` is for tests."""
+    tpu: tuple[str, ...] = ("tpu",) if any(device.kind == "tpu" for device in devices) else ()
+    if framework != "auto":
+        own = () if framework == "torch" else (framework,)
+        return EnvironmentChoice(
+            ("torch", *own, *tpu), f"workers get the variables of {framework}, as asked" if own else ""
+        )
+    finds = can_import or (lambda name: has_package(name, python, environ))
+    if tpu:
+        if finds("torch_xla"):
+            return EnvironmentChoice(
+                ("torch", "xla", *tpu), "workers get the variables of torch_xla: there are TPU chips"
+            )
+        if finds("jax"):
+            return EnvironmentChoice(
+                ("torch", "jax", *tpu), "workers get the variables of JAX: there are TPU chips, and no torch_xla"
+            )
+        return EnvironmentChoice(("torch", *tpu), "")
+    if finds("torch") is False and finds("jax"):
+        return EnvironmentChoice(("torch", "jax"), "workers get the variables of JAX: Python finds jax and no torch")
+    return EnvironmentChoice(("torch",), "")
+
+
+def detect_mpi(python: str, environ: Mapping[str, str]) -> str:
+    """Why workers may use MPI, in words; "" if nothing says so.
+
+    That a script will import mpi4py cannot be known, only that it can.
+    """
+    if environ.get("JAX_CPU_COLLECTIVES_IMPLEMENTATION") == "mpi":
+        return "JAX_CPU_COLLECTIVES_IMPLEMENTATION is mpi"
+    return "mpi4py is installed" if has_package("mpi4py", python, environ) else ""
+
+
+def has_package(name: str, python: str, environ: Mapping[str, str]) -> bool | None:
+    """Whether the workers' Python finds this package; None if nobody can see what that Python would find."""
+    if python == sys.executable:
+        return _has_own_package(name)
+    folders = _list_package_folders(python, environ)
+    if not folders:
+        return None
+    return any(
+        os.path.isfile(os.path.join(folder, name, "__init__.py")) or os.path.isfile(os.path.join(folder, f"{name}.py"))
+        for folder in folders
+    )
+
+
+def _has_own_package(name: str) -> bool:
+    """As importlib.util.find_spec, which would have to be imported; a directory without code in it is no package."""
+    for finder in sys.meta_path:
+        try:
+            spec = finder.find_spec(name, None)
+        except Exception:  # an installer's own finder that does not work
+            continue
+        if spec is not None:
+            return spec.has_location
+    return False
+
+
+def _list_package_folders(python: str, environ: Mapping[str, str]) -> list[str]:
+    """Where a Python has its packages, as far as files say; empty if this looks like no Python's home."""
+    import glob
+    import shutil
+
+    path = shutil.which(python, path=environ.get("PATH"))
+    if path is None or not os.path.basename(path).startswith("python"):
+        return []
+    home = os.path.dirname(os.path.dirname(os.path.abspath(path)))
+    homes = [home]
+    try:
+        with open(os.path.join(home, "pyvenv.cfg")) as file:
+            settings = {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in file)}
+        if settings.get("include-system-site-packages", "").lower() == "true":
+            homes.append(os.path.dirname(settings.get("home", "")))
+    except (OSError, ValueError):  # no virtual environment, so perhaps a link into the real home
+        homes.append(os.path.dirname(os.path.dirname(os.path.realpath(path))))
+    if "/usr" in homes:
+        homes.append("/usr/local")  # Debian's Python looks there, too
+    found = [folder for one in homes for folder in glob.glob(f"{glob.escape(one)}/lib*/python3*/*-packages")]
+    given = environ.get("PYTHONPATH", "").split(os.pathsep)
+    return [*filter(None, given), *found] if found else []

@@ -1,0 +1,112 @@
+"""Plug-ins of other packages: detectors, sources of locality, environments of frameworks.
+
+A package offers one under a name in an entry-point group; here it is found, loaded and asked. Installed packages are
+looked through only when a name was given that is not built in, because that costs tens of milliseconds. A plug-in is
+somebody else's code in our process, so whatever it does wrong becomes one sentence that names its package.
+
+The groups: `meshrun.devices` (--devices NAME), `meshrun.locality` (--locality-sources NAME) and
+`meshrun.environments` (--framework NAME). An entry point leads to a class, or a function, that is called without
+arguments and gives the object with the contract's methods. See docs/guides/plug-ins.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from launcher.config.options.command_line import suggest
+from launcher.model.errors import UsageError
+from rendezvous.values import NamedTuple
+
+Answer = TypeVar("Answer")
+_TEXT_MAX = 200  # of what a plug-in says as it fails
+
+
+class Plugin(NamedTuple):
+    """A loaded plug-in. `package`: the distribution it comes from, with its version."""
+
+    name: str
+    package: str
+    value: Any
+
+    def __str__(self) -> str:
+        return f"the plug-in {self.name} of {self.package}"
+
+
+def load(group: str, name: str, asked_by: str, *, built_in: Iterable[str] = (), otherwise: str = "") -> Plugin:
+    """The plug-in of this name, made. `asked_by`: the option that named it, as it was written.
+
+    `built_in`: the names that need no plug-in, and `otherwise`: what can be done without one, for the hint.
+
+    Raises UsageError if no package offers it, several do, or it cannot be found or loaded.
+    """
+    from importlib.metadata import entry_points
+
+    try:
+        offered = entry_points(group=group)
+    except Exception as error:  # a file entry_points.txt of any package that is no such file
+        raise UsageError(f"{asked_by}: what is installed cannot be read: {_describe_error(error)}") from error
+    found = {point.value: point for point in offered if point.name == name}
+    if not found:
+        hint = _suggest_names(name, {*built_in, *offered.names}, otherwise)
+        raise UsageError(f"{asked_by}: no installed package has a plug-in {name} ({group})", hint)
+    if len(found) > 1:
+        packages = sorted(_describe_package(point) for point in found.values())
+        raise UsageError(f"{asked_by}: {len(found)} plug-ins are called {name}: of {' and of '.join(packages)}")
+    (point,) = found.values()
+    plugin = Plugin(name, _describe_package(point), None)
+    try:
+        return plugin._replace(value=point.load()())
+    except Exception as error:
+        raise UsageError(f"{plugin} cannot be loaded: {_describe_error(error)}") from error
+    except SystemExit as error:
+        raise UsageError(f"{plugin} cannot be loaded: it exits with {error.code}") from error
+
+
+def ask(plugin: Plugin, method: str, kind: type[Answer], *arguments: object) -> Answer:
+    """What a method of the plug-in gives back.
+
+    Raises UsageError if it has no such method, raises, or gives back something that is no `kind`.
+    """
+    call = getattr(plugin.value, method, None)
+    if not callable(call):
+        raise UsageError(f"{plugin} has no method {method}()")
+    try:
+        answer = call(*arguments)
+    except Exception as error:
+        raise UsageError(f"{plugin} failed: {_describe_error(error)}") from error
+    except SystemExit as error:
+        raise UsageError(f"{plugin} failed: it exits with {error.code}") from error
+    if not isinstance(answer, kind):
+        raise UsageError(f"{plugin}: {method}() returned {_describe_answer(answer)}, not {_add_article(kind.__name__)}")
+    return answer
+
+
+def _describe_package(point: Any) -> str:
+    distribution = point.dist
+    return f"{distribution.name} {distribution.version}" if distribution is not None else "an unknown package"
+
+
+def _suggest_names(name: str, known: Iterable[str], otherwise: str) -> str:
+    names = sorted(known)
+    if question := suggest(name, {each: each for each in names}):
+        return question
+    words = f"there are: {', '.join(names)}" if names else "install the package that has it, for the agent's Python"
+    return "; ".join(filter(None, (words, otherwise)))
+
+
+def _describe_error(error: Exception) -> str:
+    """The error in one line."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # its own words may be broken, too
+        text = ""
+    return f"{type(error).__name__}: {text[:_TEXT_MAX]}" if text else type(error).__name__
+
+
+def _describe_answer(answer: object) -> str:
+    return "nothing" if answer is None else _add_article(type(answer).__name__)
+
+
+def _add_article(noun: str) -> str:
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"

@@ -1,0 +1,1 @@
+"""What the environment of a job scheduler says about this node, a file per scheduler."""

@@ -1,0 +1,66 @@
+"""What another launcher has told its own task, and a worker must not hear.
+
+An agent started by srun or mpirun is one task of that launcher's step. Its workers are not: they would all
+read the agent's SLURM_PROCID or OMPI_COMM_WORLD_RANK. JAX then joins with one process id for all, and
+libraries that ask MPI first do the same. What describes the job rather than the step (SLURM_JOB_ID and its
+like) stays.
+
+Controllers that start one JAX process in each pod tell it its number. Several workers would all take it for theirs, and
+a single one is right only as long as ranks follow pods. Their names are common words, so they go only where all are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+END_FILE = "LAUNCHER_END_FILE"  # for the program that started this agent, see launcher.logs.reports.outcome
+_PREFIXES = (
+    "SLURM_STEP",  # SLURM_STEPID, SLURM_STEP_NODELIST, ...
+    "SLURM_SRUN_COMM_",
+    "MV2_COMM_WORLD_",  # MVAPICH
+    "OMPI_COMM_WORLD_",
+    "OMPI_MCA_ess_",
+    "OMPI_MCA_orte_",  # orte_hnp_uri is how JAX recognises mpirun
+    "OMPI_UNIVERSE_",
+    "PMI_",
+    "PMIX_",
+)
+_NAMES = frozenset(
+    {
+        END_FILE,
+        "MPI_LOCALNRANKS",  # Hydra: MPICH, Intel MPI
+        "MPI_LOCALRANKID",
+        "SLURM_GTIDS",
+        "SLURM_LAUNCH_NODE_IPADDR",
+        "SLURM_LOCALID",
+        "SLURM_NODEID",
+        "SLURM_NPROCS",
+        "SLURM_NTASKS",
+        "SLURM_PROCID",
+        "SLURM_TASKS_PER_NODE",
+        "SLURM_TASK_PID",
+    }
+)
+_PROCESS_NUMBERS = frozenset({"JAX_PROCESS_ID", "NODE_RANK", "PROCESS_ID"})
+
+
+def list_step_variables(parent: Iterable[str]) -> tuple[str, ...]:
+    """Of the names in `parent`, those that belong to a foreign launcher's step and are to be unset; sorted."""
+    names = frozenset(parent)
+    unset = {name for name in names if name in _NAMES or name.startswith(_PREFIXES)}
+    if not names.isdisjoint(_PROCESS_NUMBERS):
+        unset |= _list_process_variables(names)
+    return tuple(sorted(unset))
+
+
+def _list_process_variables(names: frozenset[str]) -> set[str]:
+    """Those of controllers that number processes. What describes the pod itself workers may ask for."""
+    from launcher.config.schedulers.detection import KNOWN_BY  # only where such a variable is
+
+    found = {
+        name
+        for _, variables in KNOWN_BY
+        if names.issuperset(variables) and not _PROCESS_NUMBERS.isdisjoint(variables)
+        for name in variables
+    }
+    return found | (names & {"JAX_COORDINATOR_PORT"} if found else set())

@@ -1,0 +1,181 @@
+"""AMD GPUs: which ones a worker started here would see through ROCm, in its order.
+
+The kernel's compute driver lists processors under /sys/class/kfd; those with SIMD units are GPUs, in the order in which
+ROCm numbers them. Those that a container was not granted cannot be read, and ROCm does not number them either.
+Then two variables apply, one after the other, as their readers do it:
+
+    ROCR_VISIBLE_DEVICES   numbers or GPU ids; the first that is invalid, or there already, ends the list
+                           (ROCR-Runtime, core/runtime/amd_filter_device.cpp)
+    HIP_VISIBLE_DEVICES    numbers among those that are left, or GPU ids; if it is empty or unset, CUDA_VISIBLE_DEVICES
+                           (clr, rocclr/device/rocm/rocdevice.cpp; torch/cuda/__init__.py for what an empty list means)
+
+Workers are told by HIP_VISIBLE_DEVICES, which both readers of the second step look at first.
+
+Graphics inside a CPU is a GPU to the driver, too. It is not counted unless AMD's devices were asked for by name: a
+workstation with a GPU for training would have two kinds. It is known by its target (LLVM, "User Guide for AMDGPU
+Backend", processors of type APU); MI300A, an accelerator that is such a processor, is none of them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from launcher.hardware.accelerators.contract import KINDS, Inventory
+from launcher.hardware.linux.sysfs import list_numbers, may_open, read_numa_node, read_text, resolve_path
+from launcher.model.node import Device
+
+ROCR = "ROCR_VISIBLE_DEVICES"
+HIP = "HIP_VISIBLE_DEVICES"
+CUDA = "CUDA_VISIBLE_DEVICES"
+_NODES = "/sys/class/kfd/kfd/topology/nodes"
+_INTEGRATED = frozenset(
+    {70000, 80001, 90002, 90009, 90012, 100103, 100303, 100305, 100306, 100307, 110003, 110500, 110501, 110502, 110503}
+)
+_PLAIN_NUMBER = re.compile("0|[1-9][0-9]{0,8}")
+_C_NUMBER = re.compile(r"[+-]?(0X[0-9A-F]+|[0-9]+)")
+
+
+class AmdGpu(NamedTuple):
+    """`ordinal`: among all that can be read, as ROCm counts. `uuid`: as its tools show it; "" where there is none."""
+
+    ordinal: int
+    uuid: str
+    address: str
+    numa_node: int | None
+    domain: str
+    model: str
+    is_integrated: bool
+    may_open: bool
+
+
+class Detector:
+    """`root`: where /sys and /dev hang, for tests. `with_integrated`: whether graphics inside a CPU counts."""
+
+    kind = "amd"
+
+    def __init__(self, *, root: str = "/", with_integrated: bool = False) -> None:
+        self._root = root
+        self._with_integrated = with_integrated
+
+    def detect(self, environ: Mapping[str, str]) -> Inventory:
+        if not any(os.path.exists(resolve_path(self._root, sign)) for sign in KINDS[self.kind].driver_paths):
+            return Inventory((), "no AMD compute driver")
+        gpus = [gpu for gpu in map(self._read_gpu, list_numbers(resolve_path(self._root, _NODES), "")) if gpu]
+        gpus = [gpu._replace(ordinal=ordinal) for ordinal, gpu in enumerate(gpus)]
+        if not gpus:
+            return Inventory((), "no GPU among the processors of AMD's compute driver")
+        if not may_open(resolve_path(self._root, "/dev/kfd")):
+            return Inventory((), f"{len(gpus)} of AMD's are there, but /dev/kfd may not be opened here")
+        reasons = [f"{len(gpus)} found by AMD's compute driver"]
+        left, mistake = _apply_rocr(environ.get(ROCR), gpus)
+        if ROCR in environ:
+            reasons.append(f"{len(left)} left by {ROCR}={environ[ROCR]}")
+        name = HIP if environ.get(HIP) else CUDA if environ.get(CUDA) else HIP if HIP in environ else CUDA
+        chosen, second = _apply_hip(name, environ.get(name), left)
+        if name in environ:
+            reasons.append(f"{len(chosen)} left by {name}={environ[name]}")
+        usable = [(gpu, entry) for gpu, entry in chosen if self._with_integrated or not gpu.is_integrated]
+        if len(usable) < len(chosen):
+            reasons.append(f"{len(chosen) - len(usable)} inside a CPU left out")
+        open_ = [(gpu, entry) for gpu, entry in usable if gpu.may_open]
+        if len(open_) < len(usable):
+            reasons.append(f"{len(usable) - len(open_)} may not be opened here")
+        mistake = mistake or second
+        reasons += filter(None, [mistake])
+        return Inventory(_make_devices(open_), ", ".join(reasons), mistake)
+
+    def _read_gpu(self, node: int) -> AmdGpu | None:
+        folder = f"{resolve_path(self._root, _NODES)}/{node}"
+        fields = dict(line.split(None, 1) for line in read_text(f"{folder}/properties").splitlines() if " " in line)
+        values = {name: int(value) for name, value in fields.items() if value.isdecimal()}
+        if not values.get("simd_count"):
+            return None
+        place = values.get("location_id", 0)  # bus, device and function; a part of a GPU has a function of its own
+        address = f"{values.get('domain', 0):04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.0"
+        target, unique, hive = (values.get(name, 0) for name in ("gfx_target_version", "unique_id", "hive_id"))
+        product = read_text(resolve_path(self._root, f"/sys/bus/pci/devices/{address}/product_name"))
+        return AmdGpu(
+            ordinal=0,
+            uuid=f"GPU-{unique:016x}" if unique else "",
+            address=address,
+            numa_node=read_numa_node(self._root, address),
+            domain=f"{hive:016x}" if hive else "",
+            model=product or f"gfx{target // 10000}{target // 100 % 100:x}{target % 100:x}",
+            is_integrated=target in _INTEGRATED,
+            may_open=may_open(resolve_path(self._root, f"/dev/dri/renderD{values.get('drm_render_minor', 0)}")),
+        )
+
+
+def _make_devices(chosen: Sequence[tuple[AmdGpu, str]]) -> tuple[Device, ...]:
+    """The devices; parts of one GPU share its id, and are told apart by a number."""
+    devices: list[Device] = []
+    ids: list[str] = []
+    for gpu, entry in chosen:
+        id = gpu.uuid or f"pci-{gpu.address}"
+        ids.append(id)
+        id += f"/{ids.count(id) - 1}" if ids.count(id) > 1 else ""
+        devices.append(
+            Device(kind=Detector.kind, index=len(devices), id=id, visible=entry, numa_node=gpu.numa_node,
+                   domain=gpu.domain, model=gpu.model)
+        )  # fmt: skip
+    return tuple(devices)
+
+
+def _apply_rocr(value: str | None, gpus: Sequence[AmdGpu]) -> tuple[list[AmdGpu], str]:
+    """What the lower variable leaves, and what is wrong about it. A set but empty one leaves none."""
+    if value is None:
+        return list(gpus), ""
+    left: list[AmdGpu] = []
+    for entry in value.split(",") if value else ():
+        gpu = _find_by_token(entry.strip().upper(), gpus)
+        if gpu is None:
+            return left, _describe_unknown(ROCR, value, entry.strip())
+        if gpu in left:
+            return left, f"{ROCR}={value} names GPU {gpu.ordinal} twice, and what follows is hidden"
+        left.append(gpu)
+    return left, ""
+
+
+def _find_by_token(token: str, gpus: Sequence[AmdGpu]) -> AmdGpu | None:
+    if token.startswith("G"):
+        found = [gpu for gpu in gpus if len(token) >= 5 and gpu.uuid.upper().startswith(token)]
+        return found[0] if len(found) == 1 else None
+    if not _C_NUMBER.fullmatch(token):
+        return None
+    digits = token.lstrip("+-")
+    base = 16 if digits.startswith("0X") else 8 if digits.startswith("0") else 10
+    try:
+        index = int(token, base)
+    except ValueError:  # "09" is no number in C
+        return None
+    return gpus[index] if 0 <= index < len(gpus) else None
+
+
+def _apply_hip(name: str, value: str | None, gpus: Sequence[AmdGpu]) -> tuple[list[tuple[AmdGpu, str]], str]:
+    """What the upper variable leaves, each with the entry that selects it, and what is wrong about it."""
+    if value is None:
+        return [(gpu, str(index)) for index, gpu in enumerate(gpus)], ""
+    chosen: list[tuple[AmdGpu, str]] = []
+    for entry in value.split(",") if value else ():
+        places = (place for place, gpu in enumerate(gpus) if entry.startswith("GPU-") and entry in gpu.uuid)
+        index = next(places, None)
+        if index is None and _PLAIN_NUMBER.fullmatch(entry):
+            index = int(entry)
+        if index is None or index >= len(gpus):
+            return chosen, _describe_unknown(name, value, entry)
+        if any(gpu is gpus[index] for gpu, _ in chosen):
+            return [], f"{name}={value} names {entry} twice, and torch then sees no GPU"
+        chosen.append((gpus[index], entry))
+    return chosen, ""
+
+
+def _describe_unknown(name: str, value: str, entry: str) -> str:
+    """The sentence about an entry that names no GPU; "" for -1 and for words, which may be meant to end the list."""
+    if entry != entry.strip():
+        return f"{name}={value}: HIP reads no entry with a space, and what follows is hidden, too"
+    if not entry or not (entry.startswith("GPU-") or entry[0].isdecimal()):
+        return "" if entry else f"{name}={value} has an empty entry, and what follows is hidden"
+    return f"{name}={value}: there is no GPU {entry}, and what follows is hidden, too"

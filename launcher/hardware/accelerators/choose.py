@@ -1,0 +1,231 @@
+"""How many workers a node gets, and which devices are whose.
+
+torchrun's words keep their meaning: a number is taken as it is, `gpu` wants GPUs, `cpu` counts CPUs, `auto`
+takes accelerators where there are any, another word is a type of device that torch counts. Not given, torchrun
+starts one worker; we start one per accelerator. `--devices` says which accelerators are meant (`named`).
+
+A node has one kind of accelerator. Where two are found nobody can tell which one the job is for, so it is refused.
+Every answer comes with the sentence that the start line shows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+
+from launcher.hardware.accelerators.contract import KINDS, Detector, Inventory, make_unresponsive_error
+from launcher.hardware.accelerators.cpu import Detector as CpuDetector
+from launcher.model.errors import UsageError
+from launcher.model.node import Device, Slot
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from launcher.config.config import Config
+    from launcher.config.options.worker_options import DeviceRequest
+
+FLAG = "--nproc-per-node"
+GPU_KINDS = ("nvidia", "amd")  # what torchrun's word gpu means: torch.cuda, on either
+NO_CANDIDATES = "no sign of a GPU or TPU"
+_COUNTS_FROM_DEVICES = (None, "auto", "gpu")  # the devices say how many workers there are
+
+
+def make_node_slots(config: Config, environ: Mapping[str, str]) -> tuple[tuple[Slot, ...], str]:
+    """The slots of this node under these options, and a sentence that says why there are so many.
+
+    Raises UsageError as `assign_devices` does.
+    """
+    return assign_devices(
+        config.worker_count, config.devices_per_worker, environ, python=config.python, request=config.devices,
+        isolates_workers=config.device_binding == "visible", framework=config.framework,
+    )  # fmt: skip
+
+
+def assign_devices(
+    worker_count: int | str | None,
+    devices_per_worker: int | Literal["all"] | None,
+    environ: Mapping[str, str],
+    *,
+    python: str = "python3",
+    request: DeviceRequest | None = None,
+    isolates_workers: bool = False,
+    framework: str = "torch",
+    accelerators: Sequence[Detector] | None = None,
+    cpu: Detector | None = None,
+) -> tuple[tuple[Slot, ...], str]:
+    """The node's slots, and a sentence that says why there are so many.
+
+    `worker_count` None: the user said nothing. `devices_per_worker` None: one, or what is usual for `framework`.
+    `python`: the interpreter of the workers. `request`: --devices. `each_its_own`: whether a worker will see its own
+    devices only. The detectors are for tests. Raises UsageError if the devices present cannot be shared out like that,
+    or are of two kinds.
+    """
+
+    def find_width(inventory: Inventory) -> int | Literal["all"]:
+        return devices_per_worker or _choose_width(inventory.devices, framework, python, environ)
+
+    if request is not None:
+        if request.kind == "cpu" and not request.variable:
+            worker_count = request.number if worker_count is None else worker_count
+            cpus = (cpu or CpuDetector()).detect(environ)
+            return _assign_cpus(worker_count, devices_per_worker, cpus, cpus.reason, is_requested=True)
+        from launcher.hardware.accelerators import named
+
+        inventory = named.detect_requested(request, environ, isolates_workers=isolates_workers, detectors=accelerators)
+        return _assign_accelerators(worker_count, find_width(inventory), inventory)
+    if isinstance(worker_count, str) and worker_count not in ("auto", "gpu", "cpu"):
+        from launcher.hardware.accelerators.from_torch import Detector as TorchDetector
+
+        inventory = find_devices(accelerators or (TorchDetector(worker_count, python),), environ)
+        if not inventory.devices:
+            raise UsageError(f"{FLAG}={worker_count}: {inventory.reason}", f"say {FLAG}=cpu, auto or a number")
+        return _assign_accelerators(worker_count, find_width(inventory), inventory)
+    if worker_count == "cpu":
+        inventory = Inventory((), "not looked for")
+    else:
+        kinds = GPU_KINDS if worker_count == "gpu" else tuple(KINDS)
+        inventory = find_devices(
+            list_candidates(kinds, environ, isolates_workers) if accelerators is None else accelerators, environ
+        )
+    if inventory.unresponsive_count and worker_count in _COUNTS_FROM_DEVICES:
+        raise make_unresponsive_error(inventory)
+    if inventory.devices:
+        return _assign_accelerators(worker_count, find_width(inventory), inventory)
+    if inventory.mistake and worker_count in _COUNTS_FROM_DEVICES:
+        raise UsageError(inventory.mistake, f"{FLAG}=cpu runs on the CPU whatever it says")
+    if worker_count == "gpu":
+        raise UsageError(f"{FLAG}=gpu, but no GPU was found: {inventory.reason}", f"say {FLAG}=cpu, auto or a number")
+    return _assign_cpus(worker_count, devices_per_worker, (cpu or CpuDetector()).detect(environ), inventory.reason)
+
+
+def list_candidates(
+    kinds: Iterable[str], environ: Mapping[str, str], isolates_workers: bool = False
+) -> tuple[Detector, ...]:
+    """The detectors of those kinds of which this machine shows a sign: a file of the driver, or a variable."""
+    likely = [
+        kind
+        for kind in kinds
+        if any(map(os.path.exists, KINDS[kind].driver_paths)) or any(word in environ for word in KINDS[kind].variables)
+    ]
+    if not likely:
+        return ()
+    from launcher.hardware.accelerators.built_in import make_detector
+
+    return tuple(make_detector(kind, isolates_workers=isolates_workers) for kind in likely)
+
+
+# docs/internals/decisions/0030-one-device-kind-per-node.md
+def find_devices(detectors: Sequence[Detector], environ: Mapping[str, str]) -> Inventory:
+    """What the one detector that finds something found; else what each of them said.
+
+    Raises UsageError if two kinds of devices are found.
+    """
+    inventories = [detector.detect(environ).single_line for detector in detectors]
+    found = [inventory for inventory in inventories if inventory.devices]
+    if len(found) > 1:
+        these = " and ".join(
+            f"{_describe_devices(inventory.devices, with_vendor=True)} ({inventory.reason})" for inventory in found
+        )
+        flags = " or ".join(f"--devices {inventory.devices[0].kind}" for inventory in found)
+        raise UsageError(f"this node has {these}, and a job runs on one kind of them", f"{flags} says which")
+    if found:
+        return found[0]
+    mistakes = [inventory.mistake for inventory in inventories if inventory.mistake]
+    reason = "; ".join(inventory.reason for inventory in inventories) or NO_CANDIDATES
+    return Inventory((), reason, "; ".join(mistakes), sum(inventory.unresponsive_count for inventory in inventories))
+
+
+def _assign_cpus(
+    worker_count: int | str | None,
+    devices_per_worker: int | Literal["all"] | None,
+    cpus: Inventory,
+    reason: str,
+    is_requested: bool = False,
+) -> tuple[tuple[Slot, ...], str]:
+    """Workers on the CPU. `reason`: what is known of accelerators, or, where the CPU `is_wanted`, of CPUs."""
+    why = "the CPU is asked for" if is_requested else f"no accelerator was found: {reason}"
+    if devices_per_worker not in (None, 1, "all"):
+        raise UsageError(f"--devices-per-worker is {devices_per_worker}, but {why}")
+    if worker_count is None:
+        return _make_slots(1, cpus.devices), f"1 worker on the CPU ({why.replace('was found', 'found')})"
+    if isinstance(worker_count, int):
+        return _make_slots(
+            worker_count, cpus.devices
+        ), f"{_format_worker_count(worker_count)} on the CPU, as asked ({reason})"
+    if devices_per_worker == "all":
+        return (Slot(index=0, devices=cpus.devices),), f"1 worker on {_describe_devices(cpus.devices)} ({cpus.reason})"
+    found = _make_slots(len(cpus.devices), cpus.devices)
+    return found, f"{_format_worker_count(len(found))}, one per CPU ({cpus.reason})"
+
+
+def _assign_accelerators(
+    worker_count: int | str | None, devices_per_worker: int | Literal["all"], inventory: Inventory
+) -> tuple[tuple[Slot, ...], str]:
+    devices, reason = inventory.devices, inventory.reason
+    name = _describe_kind(devices)
+    can_share = devices[0].kind != "tpu"  # libtpu takes its chips for one process
+    if isinstance(worker_count, int):
+        width = len(devices) // worker_count if devices_per_worker == "all" else devices_per_worker
+        if width == 1 and worker_count > len(devices) and can_share:
+            # torchrun starts them too; how they share is theirs to know.
+            shared = _make_slots(worker_count, devices)
+            return (
+                shared,
+                f"{_format_worker_count(worker_count)} as asked, more than the {_describe_devices(devices)} they "
+                f"share ({reason})",
+            )
+    else:
+        width = len(devices) if devices_per_worker == "all" else devices_per_worker
+        worker_count = len(devices) // width
+    used = worker_count * width
+    if not 0 < used <= len(devices):
+        asked, each_one = max(worker_count, 1), max(width, 1)
+        raise UsageError(
+            f"{_format_worker_count(asked)} with {each_one} {name}{'s' * (each_one > 1)} each: {asked * each_one} "
+            f"{name}s are "
+            f"needed, {len(devices)} are present ({reason})",
+            f"{FLAG}={max(asked, 2)} alone, without --devices-per-worker, lets workers share devices"
+            if can_share
+            else "a TPU chip serves one process",
+        )
+    found = tuple(
+        Slot(index=index, devices=devices[index * width : (index + 1) * width]) for index in range(worker_count)
+    )
+    each = f", one per {name}" if width == 1 else f" with {width} {name}s each"
+    rest = "" if used == len(devices) else f", on {used} of {_describe_devices(devices)}"
+    return found, f"{_format_worker_count(worker_count)}{each}{rest} ({reason})"
+
+
+def _choose_width(
+    devices: Sequence[Device], framework: str, python: str, environ: Mapping[str, str]
+) -> int | Literal["all"]:
+    """One device for a worker; for JAX on TPUs all chips of the host, which is how JAX is run there."""
+    if devices[0].kind == "tpu":
+        from launcher.config.frameworks import choose_environments
+
+        if "jax" in choose_environments(framework, devices, python, environ).names:
+            return "all"
+    return 1
+
+
+def _make_slots(count: int, devices: Sequence[Device]) -> tuple[Slot, ...]:
+    """`count` slots of one device; beyond the last device they start again at the first."""
+    return tuple(Slot(index=index, devices=(devices[index % len(devices)],)) for index in range(count))
+
+
+def _describe_kind(devices: Sequence[Device], with_vendor: bool = False) -> str:
+    """What people call one of these: "GPU", or "NVIDIA GPU" where it must be told from others."""
+    kind = devices[0].kind
+    if kind not in KINDS:
+        return "CPU" if kind == "cpu" else kind
+    noun = KINDS[kind].noun
+    return noun if with_vendor else noun.replace("NVIDIA ", "").replace("AMD ", "").replace("Intel ", "")
+
+
+def _describe_devices(devices: Sequence[Device], with_vendor: bool = False) -> str:
+    return f"{len(devices)} {_describe_kind(devices, with_vendor)}{'s' * (len(devices) > 1)}"
+
+
+def _format_worker_count(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"

@@ -1,0 +1,1 @@
+"""CPU binding of workers: --numa-binding."""

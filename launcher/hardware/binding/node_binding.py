@@ -1,0 +1,58 @@
+"""The workers of this node and its CPUs: read the machine, bind, and try whether the kernel takes a memory policy.
+
+Whether it does is known only by asking it. Containers' usual filters of system calls refuse, and a policy that
+somebody has set for the whole job, by starting the agent under numactl, is theirs and stays. Neither keeps a worker
+from starting; it is said once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+from launcher.hardware.binding import cpu_topology
+from launcher.hardware.binding.cpu_binding import FLAG, CpuBinding, bind, describe_bindings, list_numa_nodes
+from launcher.model.node import Slot
+from rendezvous.values import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.config.options.worker_options import NumaMode
+
+
+class NodeBinding(NamedTuple):
+    """By local rank, and what to say of it at the start."""
+
+    bindings: tuple[CpuBinding, ...]
+    remarks: tuple[str, ...]
+
+
+def bind_node(mode: NumaMode, slots: Sequence[Slot]) -> NodeBinding:
+    """The CPUs of every worker. Raises UsageError if they cannot be bound."""
+    allowed = frozenset(os.sched_getaffinity(0))
+    bindings = bind(mode, cpu_topology.read_topology(allowed), allowed, list_numa_nodes(slots))
+    remarks = [describe_bindings(mode, bindings)]
+    if refusal := _explain_refusal({binding.memory for binding in bindings if binding.memory}):
+        bindings = tuple(binding._replace(memory=()) for binding in bindings)
+        remarks.append(f"{FLAG}: workers take memory as Linux does by default: {refusal}")
+    return NodeBinding(bindings, tuple(remarks))
+
+
+def _explain_refusal(node_sets: Iterable[tuple[int, ...]]) -> str:
+    """Why such policies are not set; empty if they can be. This thread's own is as before."""
+    node_sets = sorted(node_sets)
+    if not node_sets:
+        return ""
+    from launcher.hardware.linux import memory_policy
+
+    try:
+        if memory_policy.read_policy()[0] != memory_policy.DEFAULT:
+            return "the agent has a memory policy of its own, which they inherit"
+        try:
+            for nodes in node_sets:
+                memory_policy.prefer_nodes(nodes)
+        finally:
+            memory_policy.reset_policy()
+    except OSError as error:
+        return f"the kernel refuses a memory policy ({error.strerror}); a container needs CAP_SYS_NICE for one"
+    return ""

@@ -1,0 +1,1 @@
+"""Interfaces of the Linux kernel: /proc, /sys, control groups, prctl and pidfds."""

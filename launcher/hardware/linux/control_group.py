@@ -1,0 +1,112 @@
+"""The control group of what an agent starts: one write kills all that is in it, whatever that has made of itself.
+
+A process cannot leave it, nor hide in it, as it may clear its environment or close the lock. So the next agent of the
+run kills by it what is left when keeper, supervisor and agent were all killed at once (`stale_agents`). It takes a
+cgroup of version 2 in which this user may make others: one that systemd has delegated, or the top of a tree, that of a
+container or of a machine without systemd. No controller is enabled for it, so it changes no limit and no share.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+
+_PREFIX = "meshrun-"
+_OLD_S = 60.0  # a keeper joins a new group within milliseconds; a run that never comes back leaves an empty one
+
+
+def make_path(name: str) -> str:
+    """The directory for a new group of this process's own; "" where none may be made."""
+    here = find_directory(_read("/proc/self/mountinfo"), _read("/proc/self/cgroup"))
+    return os.path.join(here, f"{_PREFIX}{name}-{os.urandom(4).hex()}") if here and _is_delegated(here) else ""
+
+
+def make(path: str) -> bool:
+    """Make the group, beside which empty old ones go; whether it can be killed by one write (since Linux 5.14)."""
+    parent = os.path.dirname(path)
+    try:
+        names = os.listdir(parent)
+        os.mkdir(path)
+    except OSError:
+        return False
+    for beside in (f"{parent}/{name}" for name in names if name.startswith(_PREFIX)):
+        with suppress(OSError):  # another agent has taken it away
+            if os.stat(beside).st_ctime < time.time() - _OLD_S:
+                remove(beside)
+    if os.path.exists(f"{path}/cgroup.kill"):
+        return True
+    remove(path)
+    return False
+
+
+def list_members(path: str) -> list[int]:
+    """The processes in a group and in those within: a worker may have made one. None if there is no group."""
+    if not os.path.basename(path).startswith(_PREFIX):  # it was read from a file
+        return []
+    return [int(pid) for folder, _, _ in os.walk(path) for pid in _read(f"{folder}/cgroup.procs").split()]
+
+
+def clear(path: str, spared: set[int]) -> list[int]:
+    """Kill who is in the group, and what they fork meanwhile; who still was, if none of them is to be spared."""
+    left = list_members(path)
+    if spared.intersection(left):
+        return []
+    if left:
+        with suppress(OSError), open(f"{path}/cgroup.kill", "w") as file:
+            file.write("1")
+    remove(path)
+    return left
+
+
+def remove(path: str) -> None:
+    """Take the group away, and those within, if nobody is in any of them."""
+    if os.path.basename(path).startswith(_PREFIX) and not list_members(path):
+        for folder, _, _ in os.walk(path, topdown=False):
+            with suppress(OSError):
+                os.rmdir(folder)
+
+
+def find_directory(mounts: str, groups: str) -> str:
+    """Where a process is in the hierarchy of version 2, by its /proc/PID/mountinfo and cgroup; "" if it is not.
+
+    A path with "/.." begins outside of the cgroup namespace, as where a container sees the host's tree: a process that
+    moved there would escape from the limits of its container, and from its end.
+    """
+    own = next((line[3:] for line in groups.splitlines() if line.startswith("0::/")), "")
+    for line in mounts.splitlines():
+        fields, _, kind = line.partition(" - ")
+        if own and kind.startswith("cgroup2 "):
+            root, point = fields.split()[3:5]
+            if "/../" in f"{root}{own}/":
+                return ""
+            inside = os.path.relpath(own, root)
+            return "" if inside.startswith("..") else os.path.normpath(os.path.join(point, inside))
+    return ""
+
+
+def _is_delegated(path: str) -> bool:
+    """Whether it is the top of the machine's tree or of a container's, or systemd has left it or one above to its user.
+
+    Only the top of a machine's tree may hold both processes and groups with controllers. They share the machine: all
+    workers together would get as much of it as one process beside them.
+    """
+    if _read(f"{path}/cgroup.subtree_control").strip():
+        return False
+    if not os.path.exists(f"{path}/../cgroup.procs"):
+        return True
+    while os.path.exists(f"{path}/cgroup.procs"):
+        for name in ("user.delegate", "trusted.delegate"):
+            with suppress(OSError):
+                if os.getxattr(path, name) == b"1":
+                    return True
+        path = os.path.dirname(path)
+    return False
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return os.fsdecode(file.read())  # a mount may have any name
+    except OSError:
+        return ""

@@ -1,0 +1,1 @@
+"""TPU chips, slices and types, and the metadata server that describes them."""

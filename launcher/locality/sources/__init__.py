@@ -1,0 +1,1 @@
+"""The sources of locality, one file each."""

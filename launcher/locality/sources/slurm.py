@@ -1,0 +1,72 @@
+"""Slurm tells every task where its node stands, if the cluster's owner has described the network to it.
+
+SLURM_TOPOLOGY_ADDR is the way from the top to the node, `s8.s4.s0.tux1`, and SLURM_TOPOLOGY_ADDR_PATTERN says what each
+part is, `switch.switch.switch.node`. A part is empty where a node's branch has no switch at that height, and a list in
+brackets where it has several: nodes with the same list are at the same place. With topology/block it is `block.node`.
+Without a description, topology/flat, there is only the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from launcher.locality.contract import Hints, Level
+from launcher.model.locality_path import is_text
+
+ADDRESS, PATTERN = "SLURM_TOPOLOGY_ADDR", "SLURM_TOPOLOGY_ADDR_PATTERN"
+_NODE = "SLURMD_NODENAME"
+
+
+class Source:
+    name = "slurm"
+
+    def is_likely(self, environ: Mapping[str, str]) -> bool:
+        return bool(environ.get("SLURM_JOB_ID"))
+
+    def look(self, environ: Mapping[str, str], limit_s: float) -> Hints:
+        address, pattern = environ.get(ADDRESS, ""), environ.get(PATTERN, "")
+        if not address or not pattern:
+            return Hints(
+                (), f"no {PATTERN if address else ADDRESS}: srun has not started this command, or Slurm is old"
+            )
+        if not is_text(address) or not is_text(pattern):
+            return Hints((), f"{ADDRESS} or {PATTERN} is too long, or no text")
+        *kinds, last = pattern.split(".")
+        if last != "node":
+            return Hints((), f"{PATTERN}={pattern} does not end in a node")
+        if not kinds:
+            return Hints((), f"{PATTERN}=node: this cluster's network is not described to Slurm (topology/flat)")
+        if set(kinds) == {"switch"} or kinds == ["block"]:
+            return _parse_address(address, kinds, environ.get(_NODE, ""))
+        return Hints((), f"{PATTERN}={pattern} is neither a tree nor a block: it names no domains")
+
+
+def _parse_address(address: str, kinds: list[str], node: str) -> Hints:
+    from launcher.locality.keys import TIERS, find_level
+    from launcher.locality.levels_from_keys import sort_levels
+
+    parts = _split_address(address, len(kinds), node)
+    if parts is None:
+        return Hints((), f"{ADDRESS}={address} does not fit {'.'.join((*kinds, 'node'))}")
+    if node and parts[-1] != node:
+        return Hints((), f"{ADDRESS}={address} is about another node than {node}: variables of another task")
+    if kinds == ["block"]:
+        tiers: tuple[str, ...] = (find_level("slurm", "block"),)
+    else:
+        tiers = TIERS[: len(kinds)][::-1]
+    places = parts[:-1][-len(TIERS) :]  # of a deeper tree the outermost are left out
+    levels = [
+        Level(tier, place, ADDRESS) for tier, place in zip(tiers[-len(places) :], places, strict=True) if is_text(place)
+    ]
+    if not levels:
+        return Hints((), f"{ADDRESS}={address} names no {kinds[0]}")
+    return Hints(sort_levels(levels), f"{ADDRESS}={address}")
+
+
+def _split_address(address: str, count: int, node: str) -> list[str] | None:
+    """As many switches as there should be, and the node, whose name may have dots of its own; None if it fits not."""
+    if node and address.endswith(f".{node}"):
+        parts = [*address.removesuffix(f".{node}").split("."), node]
+    else:
+        parts = address.split(".", count)
+    return parts if len(parts) == count + 1 else None

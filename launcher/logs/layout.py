@@ -1,0 +1,134 @@
+"""Where a job's files lie on this node.
+
+    <log-dir>/<run id>_<random>/attempt_<restart count>/<local rank>/{stdout.log, stderr.log, error.json}
+                                                        filtered_{stdout,stderr}.log
+
+is torchrun's layout, and scripts that collect logs know it. A round that follows another with the same restart
+count (a node came or went, which costs no restart) gets `attempt_<count>.round_<n>`. The random part belongs to
+this job alone, so nothing that lay there before is ever deleted, truncated or mixed with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from launcher.model.errors import UsageError, find_shortage_hint
+
+_TRIES = 100
+
+
+class LogLayout:
+    """The directories of one job on this node: made when first asked for, the topmost at once.
+
+    Without `log_dir` they lie in `meshrun_<random>` under TMPDIR. Raises UsageError if the topmost cannot be
+    made. Later failures are left to whoever opens a file there: a full disk must not keep a round from starting.
+    """
+
+    def __init__(self, *, log_dir: str | None, run_id: str) -> None:
+        self.run_id = run_id
+        self.is_temporary = not log_dir
+        # torchrun's way to ask for no files at all.
+        self.keeps_files = log_dir != os.devnull
+        self._round_dirs: dict[int, str] = {}
+        if not log_dir:
+            self.root = _make_temporary_dir()
+        elif not self.keeps_files:
+            self.root = os.devnull
+        else:
+            # Absolute: a worker may change its directory before it writes its error file.
+            self.root = _make_job_dir(os.path.abspath(log_dir), run_id)
+
+    def make_round_dir(self, round: int, restart_count: int) -> str:
+        """The directory of a round; a second round with the same restart count gets its own."""
+        if not self.keeps_files:
+            return os.devnull
+        if round not in self._round_dirs:
+            path = os.path.join(self.root, f"attempt_{restart_count}")
+            if path in self._round_dirs.values():
+                path = f"{path}.round_{round}"
+            self._round_dirs[round] = path
+            _make_dir(path)
+        return self._round_dirs[round]
+
+    def make_worker_dir(self, round: int, restart_count: int, local_rank: int) -> str:
+        """The directory of one worker in one round."""
+        if not self.keeps_files:
+            return os.devnull
+        path = os.path.join(self.make_round_dir(round, restart_count), str(local_rank))
+        _make_dir(path)
+        return path
+
+    def make_stream_path(self, round: int, restart_count: int, local_rank: int, stream: str) -> str | None:
+        """Where `stream` ("stdout" or "stderr") of a worker is kept; None when no files are kept."""
+        if not self.keeps_files:
+            return None
+        return os.path.join(self.make_worker_dir(round, restart_count, local_rank), f"{stream}.log")
+
+    def make_filter_path(self, round: int, restart_count: int, stream: str) -> str | None:
+        """Where lines of `stream` that are looked for are kept, of all workers; None when no files are kept."""
+        if not self.keeps_files:
+            return None
+        return os.path.join(self.make_round_dir(round, restart_count), f"filtered_{stream}.log")
+
+    def make_error_path(self, round: int, restart_count: int, local_rank: int) -> str:
+        """What goes into TORCHELASTIC_ERROR_FILE; empty, as with torchrun, when no files are kept."""
+        if not self.keeps_files:
+            return ""
+        return os.path.join(self.make_worker_dir(round, restart_count, local_rank), "error.json")
+
+    def remove_if_unused(self, *, has_succeeded: bool) -> None:
+        """Take the temporary directory away if it holds no file, or, after success, nothing but error files."""
+        if not self.is_temporary:
+            return
+        found = list(os.walk(self.root, topdown=False))
+        if any(not has_succeeded or name != "error.json" for _, _, names in found for name in names):
+            return
+        with contextlib.suppress(OSError):  # somebody put a file there in the meantime: then it is in use
+            for directory, _, names in found:
+                for name in names:
+                    os.unlink(os.path.join(directory, name))
+                os.rmdir(directory)
+
+
+def _make_job_dir(log_dir: str, run_id: str) -> str:
+    try:
+        os.makedirs(log_dir, exist_ok=True)
+        name = run_id.replace("/", "_").replace("\0", "_").encode(errors="surrogateescape")
+        # 200 bytes: with the random part still below the 255 that file systems allow.
+        name_start = name[:200].decode(errors="ignore")
+        return _make_unique_dir(os.path.join(log_dir, f"{name_start}_"), 0o777)
+    except (FileExistsError, NotADirectoryError):
+        raise UsageError(f"--log-dir {log_dir} is not a directory") from None
+    except OSError as error:
+        raise UsageError(
+            f"--log-dir {log_dir} cannot be written: {error.strerror}",
+            find_shortage_hint(error.errno) or "give a directory in which this user may make files",
+        ) from None
+
+
+def _make_temporary_dir() -> str:
+    tried = [path for path in (os.environ.get("TMPDIR"), "/tmp", "/var/tmp") if path]
+    for path in tried:
+        with contextlib.suppress(OSError):
+            return _make_unique_dir(os.path.join(os.path.abspath(path), "meshrun_"), 0o700)
+    raise UsageError(
+        f"no directory for temporary files can be written: {', '.join(tried)}",
+        "set TMPDIR, or name a directory with --log-dir",
+    )
+
+
+def _make_unique_dir(prefix: str, mode: int) -> str:
+    """Make a directory that nobody else has: `prefix` and eight random characters."""
+    for _ in range(_TRIES):
+        path = prefix + os.urandom(4).hex()
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, mode)
+            return path
+    raise FileExistsError
+
+
+def _make_dir(path: str) -> None:
+    # No space, no inodes: the warning of the log file that cannot be opened there will name the reason.
+    with contextlib.suppress(OSError):
+        os.makedirs(path, exist_ok=True)

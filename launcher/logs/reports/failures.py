@@ -1,0 +1,315 @@
+"""What failed on this node in the present round: noted when a worker ends, told when the job has failed.
+
+When a worker dies, its peers' collectives break, and they fail too, with words that name the connection and not the
+reason. Such a secondary failure is the root cause only if no better one is found.
+
+A worker that ends with SIGKILL looks the same whether a person, a scheduler or the kernel sent it. The kernel counts
+its own kills per control group, and workers live in the agent's, or below it in one without a memory controller: if the
+count has grown while a round ran, a SIGKILL in that round was the kernel's. On a host without limits, or where the
+control groups cannot be seen, there is no count and nothing is claimed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable
+
+from launcher.config.scrub import END_FILE
+from launcher.model.console import log, write_stderr
+from launcher.placement.adapter.description import NodeAssignment
+from rendezvous.errors import RecordError
+from rendezvous.records import Verdict
+from rendezvous.values import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.logs.pump import OutputPump
+    from launcher.logs.reports.report import WorkerFailure
+    from rendezvous.events import Exit
+
+TAIL_LIMIT_S = 0.5  # for the last lines of workers that have just ended to arrive, all of a round together
+MESSAGE_MAX = 40_000  # characters, more than the report shows
+REPORT_LIMIT_S = 5.0  # for somebody to read on, if stderr is full: these are the last words, nothing else is held up
+
+
+class Failures:
+    """What failed in the present round. `aborts_echo`: workers abort when another has gone, as under JAX."""
+
+    def __init__(self, host: str, pump: OutputPump | None, *, aborts_are_secondary: bool = False) -> None:
+        self._aborts_are_secondary = aborts_are_secondary
+        self._host = host
+        self._pump = pump
+        self._memory = MemoryEvents()
+        self._oom_kills: int | None = None
+        self._round = 0
+        self._assignment: NodeAssignment | None = None
+        self._find_error_file: Callable[[int], str] = lambda local_rank: ""
+        self._failures: dict[int, WorkerFailure] = {}  # by local rank, the cause first once it is known
+        self._patience_s = TAIL_LIMIT_S  # what is left of it in this round
+
+    def begin(self, round: int, assignment: NodeAssignment, find_error_file: Callable[[int], str]) -> None:
+        """A round begins: what failed before is of no interest any more.
+
+        `error_file` gives the path of a local rank's error file in this round, or "".
+        """
+        self._round, self._assignment, self._find_error_file = round, assignment, find_error_file
+        self._oom_kills = self._memory.count_oom_kills()
+        self._failures = {}
+        self._patience_s = TAIL_LIMIT_S
+
+    def note(self, local_rank: int, pid: int, exit_code: int, at: float, sentence: str | None) -> bool:
+        """A worker failed at `at` (time.time()). Whether it looks like the loss of a peer."""
+        from launcher.logs.error_file import read_error_file
+        from launcher.logs.reports.report import WorkerFailure
+
+        assert self._assignment is not None
+        error_file = self._find_error_file(local_rank)
+        message = read_error_file(error_file) if error_file else None
+        failure = WorkerFailure(
+            rank=self._assignment.ranks[local_rank],
+            local_rank=local_rank,
+            pid=pid,
+            exit_code=exit_code,
+            time=time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at)),
+            host=self._host,
+            error_file=error_file if message is not None else None,
+            message=message,
+            tail=self._read_last_lines(local_rank),
+            is_out_of_memory=is_out_of_memory(exit_code, self._oom_kills, self._memory.count_oom_kills()),
+            sentence=sentence,
+        )
+        self._failures.setdefault(local_rank, failure)
+        if self._aborts_are_secondary and is_abort(exit_code, message, sentence):
+            return True
+        return sentence is None and is_peer_loss(message or "\n".join(failure.tail))
+
+    def set_root_cause(self, local_rank: int) -> tuple[int, str, int]:
+        """Make this worker the cause: the job's exit code (128 + signal), the text for the verdict, its rank."""
+        failure = self._failures[local_rank]
+        self._failures = {local_rank: failure, **self._failures}
+        pid = f" (pid {failure.pid})" if failure.pid else ""  # without one it never started
+        log(f"rank {failure.rank}{pid} {_describe_ending(failure)}")
+        exit_code = failure.exit_code if failure.exit_code > 0 else 128 - failure.exit_code
+        text = json.dumps(replace(failure, message=_shorten(failure.message)).to_json())
+        return exit_code, text, failure.rank
+
+    def settle(self) -> None:
+        """All workers of the round are gone: take in what they wrote last."""
+        if self._failures and self._pump is not None:
+            self._pump.drain(TAIL_LIMIT_S)
+            self._failures = {
+                rank: replace(failure, tail=self._read_tail(rank)) for rank, failure in self._failures.items()
+            }
+
+    def report_end(self, end: Exit, script: str, logged: str) -> None:
+        """Say how the job ended, unless well or with the reason that was `said`; or leave that for who has asked."""
+        if os.environ.get(END_FILE) and self._write_outcome(end):
+            return
+        if end.verdict is not None and end.verdict.kind == "failure":
+            self.report(end.verdict, script)
+        elif end.exit_code != 0 and end.reason != logged:
+            log(end.reason)
+
+    def report(self, verdict: Verdict, script: str) -> None:
+        """Say why the job failed: the verdict's failure first, then the others it names and this node's own."""
+        failures = self._sort_failures(verdict)
+        if not failures:
+            log(f"error: {verdict.reason}")
+            return
+        from launcher.logs.reports import report
+
+        text = report.render(script, failures, outcome=verdict.reason, is_order_known=verdict.is_first_sure)
+        write_stderr(text, patience_s=REPORT_LIMIT_S)
+        self._copy_error_file(failures[0])
+
+    def _write_outcome(self, end: Exit) -> bool:
+        """Leave how it ended in the file that the program which started this agent has named."""
+        from launcher.logs.reports.outcome import RunOutcome, write
+
+        verdict = end.verdict
+        failures = self._sort_failures(verdict) if verdict is not None else []
+        is_here = verdict is not None and self._assignment is not None and verdict.round == self._round
+        is_left = write(
+            RunOutcome(
+                exit_code=end.exit_code,
+                reason=end.reason if verdict is None else verdict.reason,
+                round=verdict.round if verdict is not None else 0,
+                ranks=tuple(self._assignment.ranks) if is_here and self._assignment is not None else (),
+                failures=tuple(failures),
+                is_order_known=verdict is None or verdict.is_first_sure,
+            )
+        )
+        if is_left and failures:
+            self._copy_error_file(failures[0])
+        return is_left
+
+    def _sort_failures(self, verdict: Verdict) -> list[WorkerFailure]:
+        """The verdict's failure, then the others; none if it has none that this version can read."""
+        root = _parse_failure(verdict.failure)
+        if root is None:
+            return []
+        own = {_identify(failure): failure for failure in self._failures.values()}  # with their last lines
+        root = own.get(_identify(root), root)
+        told = [failure for text in verdict.others if (failure := _parse_failure(text)) is not None]
+        others = {_identify(failure): failure for failure in (*told, *own.values())} | own
+        others.pop(_identify(root), None)
+        return [root, *others.values()]
+
+    def _copy_error_file(self, root: WorkerFailure) -> None:
+        """Copy the root cause's file to the launcher's own TORCHELASTIC_ERROR_FILE."""
+        from launcher.logs.error_file import copy_error_file
+
+        target = os.environ.get("TORCHELASTIC_ERROR_FILE")
+        if target and root.error_file and root.host == self._host:
+            try:
+                copy_error_file(root.error_file, target, root.exit_code)
+            except OSError as error:
+                log(f"cannot copy the failure to {target}: {error.strerror}")
+
+    def _read_last_lines(self, local_rank: int) -> tuple[str, ...]:
+        """Its last lines once they have been read: other nodes are told these, and a peer's loss is seen by them."""
+        began_at = time.monotonic()
+        found = self._pump.read_tail(local_rank, "stderr", self._patience_s) if self._pump is not None else ()
+        self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began_at))
+        return found
+
+    def _read_tail(self, local_rank: int) -> tuple[str, ...]:
+        return self._pump.read_tail(local_rank, "stderr") if self._pump is not None else ()
+
+
+def _parse_failure(text: str) -> WorkerFailure | None:
+    """The failure that an agent wrote down; None for none, and for what this version cannot read."""
+    from launcher.logs.reports.report import WorkerFailure
+
+    try:
+        content = json.loads(text) if text else None
+        return WorkerFailure.from_json(content) if isinstance(content, dict) else None
+    except (ValueError, RecursionError, RecordError):
+        return None
+
+
+def _identify(failure: WorkerFailure) -> tuple[str, int, int]:
+    return failure.host, failure.pid, failure.rank
+
+
+def _shorten(message: str | None) -> str | None:
+    """A traceback may be of any length, and this one goes through the store to every node."""
+    if message is None or len(message) <= MESSAGE_MAX:
+        return message
+    return f"{message[: MESSAGE_MAX // 4]}\n... shortened ...\n{message[-MESSAGE_MAX // 2 :]}"
+
+
+def find_spawn_exit_code(error_number: int) -> int:
+    """As a shell would end: 127 not found, 126 not executable."""
+    import errno
+
+    return {errno.ENOENT: 127, errno.EACCES: 126, errno.ENOEXEC: 126}.get(error_number, 1)
+
+
+def _describe_ending(failure: WorkerFailure) -> str:
+    from launcher.logs.reports.report import find_signal_name
+
+    if failure.sentence and not failure.pid:
+        return f"could not be started: {failure.sentence}"
+    if failure.sentence and failure.exit_code > 0:  # by a handler of its own for the signal that shows its stacks
+        return f"gave {failure.sentence}, was told to end, and failed with exit code {failure.exit_code}"
+    if failure.sentence:
+        return f"gave {failure.sentence} and was killed"
+    if name := find_signal_name(failure.exit_code):
+        return f"was killed by {name}" + (" (out of memory)" if failure.is_out_of_memory else "")
+    return f"failed with exit code {failure.exit_code}"
+
+
+# What gloo, NCCL, MPI-like transports, torch's store and JAX's coordinator say when the other side has gone.
+_PEER_LOSS = (  # compiled when a worker has failed: that takes 0.4 ms
+    r"Connection closed by peer|Connection reset by peer|Broken pipe|ncclRemoteError|remote process exited"
+    r"|Socket (?:closed|Timeout)|recvValue failed|failed to recv, got 0 bytes|Connection was likely closed"
+    r"|caused pair closure"
+    r"|(?<!connected to )(?<!Notified )coordination service|CoordinationService/"
+    r"|JAX distributed service detected fatal errors"
+    r"|process group .* (?:aborted|terminated)|Watchdog caught collective operation timeout"
+)
+_ABORTED = -6  # SIGABRT
+
+
+def is_abort(exit_code: int, message: str | None, sentence: str | None) -> bool:
+    """Whether a worker ended by SIGABRT, and nobody knows why: so JAX ends a process that has lost another one.
+
+    `message`: what the worker left in its error file; `sentence`: what the agent knows.
+    """
+    return exit_code == _ABORTED and message is None and sentence is None
+
+
+def is_peer_loss(text: str) -> bool:
+    """Whether a traceback, or the last lines of stderr, are about a connection to somebody else."""
+    return bool(re.search(_PEER_LOSS, text))
+
+
+class MemoryEvents:
+    """The control group of this process. `proc_dir` is /proc/self, or a copy of it for tests."""
+
+    def __init__(self, proc_dir: str = "/proc/self") -> None:
+        self._proc_dir = proc_dir
+        self._file: str | None = None
+        self._is_searched = False
+
+    def count_oom_kills(self) -> int | None:
+        """Processes of the group that the kernel has killed for memory so far; None if that cannot be known."""
+        if not self._is_searched:
+            self._file = _find_file(self._proc_dir)
+            self._is_searched = True
+        if self._file is None:
+            return None
+        match = re.search(r"^oom_kill (\d+)$", _read(self._file), re.MULTILINE)
+        return int(match[1]) if match else None
+
+
+def is_out_of_memory(exit_code: int, before: int | None, after: int | None) -> bool:
+    """Was it the kernel's lack of memory that ended a worker, given the counts before its round and now?"""
+    return exit_code == -9 and before is not None and after is not None and after > before
+
+
+def _find_file(proc_dir: str) -> str | None:
+    """The file with the count: memory.events in version 2 of control groups, memory.oom_control in version 1."""
+    group_v1 = group_v2 = None
+    for line in _read(f"{proc_dir}/cgroup").splitlines():
+        number, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if "memory" in controllers.split(","):
+            group_v1 = path
+        elif number == "0":
+            group_v2 = path
+    # Where both are mounted, the memory controller belongs to one of them; version 1 has it if it names it.
+    if group_v1 is not None:
+        return _find_group_file(proc_dir, "cgroup", "memory", group_v1, "memory.oom_control")
+    if group_v2 is not None:
+        return _find_group_file(proc_dir, "cgroup2", "", group_v2, "memory.events")
+    return None
+
+
+def _find_group_file(proc_dir: str, kind: str, option: str, group: str, name: str) -> str | None:
+    for line in _read(f"{proc_dir}/mountinfo").splitlines():
+        # proc_pid_mountinfo(5): ID parent dev root mount-point options [fields ...] - kind source super-options
+        mount, _, file_system = line.partition(" - ")
+        fields, system = mount.split(), file_system.split()
+        if len(fields) < 5 or len(system) < 3 or system[0] != kind:
+            continue
+        if option and option not in system[2].split(","):
+            continue
+        root, point = fields[3], fields[4]
+        # A container may see its group's path as the host does, but have only the group itself mounted.
+        inside = group[len(root.rstrip("/")) :] if f"{group}/".startswith(f"{root.rstrip('/')}/") else ""
+        for path in (f"{point}{inside.rstrip('/')}/{name}", f"{point}/{name}"):
+            if os.path.exists(path):
+                return path
+    return None
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

@@ -1,0 +1,141 @@
+"""Where each stream of each worker goes in a round, as the options say: -r, -t, --local-ranks-filter and --log-dir.
+
+torchrun's rules: `-r` sends a stream to a file instead of the console, `-t` to both, and `--local-ranks-filter`
+silences the console for all other local ranks but takes no file away.
+
+A plug-in can take this over, because people collect logs in many ways: `plugin` answers the same questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from launcher.config.config import Config
+from launcher.logs.layout import LogLayout
+from rendezvous.values import NamedTuple
+
+STREAMS = ("stdout", "stderr")
+
+
+class Route(NamedTuple):
+    """Where one stream goes: straight to the agent's own (`inherits`), else to a file, the console, both or nowhere."""
+
+    inherits: bool = False
+    path: str | None = None
+    to_console: bool = False
+
+
+class PlainRoutes:
+    """What the options say, in the directories of `layout`. `captures`: may any stream go through the agent?"""
+
+    def __init__(self, config: Config, layout: LogLayout, worker_count: int) -> None:
+        self._config = config
+        self._layout = layout
+        self._worker_count = worker_count
+        self._round = (0, 0)
+        self.captures = any(found.is_captured for found in self._list_destinations(STREAMS))
+
+    def begin(self, round: int, restart_count: int, environments: Mapping[int, dict[str, str]]) -> None:
+        """A round begins. `environments`: by local rank what a worker gets to know; a plug-in may change them."""
+        self._round = (round, restart_count)
+
+    def find_route(self, local_rank: int, stream: str) -> Route:
+        """Where `stream` of a worker of this round goes."""
+        found = self._choose_destination(local_rank, stream)
+        path = self._layout.make_stream_path(*self._round, local_rank, stream) if found.to_file else None
+        return Route(found.inherits, path, found.to_console)
+
+    def find_filter_file(self, stream: str) -> str | None:
+        """Where lines of `stream` that are looked for go in this round; None for nowhere."""
+        is_shown = any(found.to_console for found in self._list_destinations((stream,)))
+        return self._layout.make_filter_path(*self._round, stream) if is_shown else None
+
+    def find_error_file(self, round: int, restart_count: int, local_rank: int) -> str:
+        """Where a worker leaves its traceback; "" for nowhere."""
+        return self._layout.make_error_path(round, restart_count, local_rank)
+
+    def list_remarks(self) -> list[str]:
+        """Sentences for the start: which options name workers that there are not, and where the log files are."""
+        sentences = []
+        for field, ranks in (
+            ("redirects", self._config.redirects.by_rank or ()),
+            ("tee", self._config.tee.by_rank or ()),
+            ("local_ranks_filter", self._config.local_ranks_filter or ()),
+        ):
+            missing = sorted(rank for rank in ranks if rank >= self._worker_count)
+            if missing:
+                numbers, origin = ", ".join(map(str, missing)), self._config.origins[field]
+                sentences.append(f"{origin} names {numbers}, but the last local rank is {self._worker_count - 1}")
+        for stream in STREAMS:
+            field = f"duplicate_{stream}_filters"
+            if not getattr(self._config, field):
+                continue
+            if not any(found.to_console for found in self._list_destinations((stream,))):
+                sentences.append(f"{self._config.origins[field]} has no effect: no worker's {stream} is teed")
+            elif not self._layout.keeps_files:
+                sentences.append(
+                    f"{self._config.origins[field]} has no effect: --log-dir {self._layout.root} keeps no files"
+                )
+        if any(found.to_file for found in self._list_destinations(STREAMS)):
+            sentences.append(f"log files are in {self._layout.root}")
+        return sentences
+
+    def _list_destinations(self, streams: Iterable[str]) -> Iterator[Destination]:
+        for stream in streams:
+            for local_rank in range(self._worker_count):
+                yield self._choose_destination(local_rank, stream)
+
+    def _choose_destination(self, local_rank: int, stream: str) -> Destination:
+        config, index = self._config, STREAMS.index(stream)
+        return choose_destination(
+            is_redirected=config.redirects.select(local_rank)[index],
+            is_teed=config.tee.select(local_rank)[index],
+            is_filtered_out=config.local_ranks_filter is not None and local_rank not in config.local_ranks_filter,
+            keeps_files=self._layout.keeps_files,
+        )
+
+
+class Destination(NamedTuple):
+    """Where one stream of one worker goes. Neither: it is discarded; `inherits`: straight to the agent's own."""
+
+    inherits: bool
+    to_file: bool
+    to_console: bool
+
+    @property
+    def is_captured(self) -> bool:
+        """Does the stream go through a pipe to the agent?"""
+        return self.to_file or self.to_console
+
+
+def choose_destination(
+    *, is_redirected: bool, is_teed: bool, is_filtered_out: bool, keeps_files: bool = True
+) -> Destination:
+    """Where a stream goes.
+
+    `is_filtered_out`: `--local-ranks-filter` is given and does not name this local rank. `keeps_files` is false
+    for `--log-dir /dev/null`; there a redirected stream stays on the console, as with torchrun.
+    """
+    is_captured = is_teed or (is_redirected and keeps_files)
+    return Destination(
+        inherits=not is_captured and not is_filtered_out,
+        to_file=is_captured and keeps_files,
+        to_console=is_teed and not is_filtered_out,
+    )
+
+
+def format_line_prefix(
+    *, role: str, local_rank: int, rank: int, host: str | None = None, template: str | None = None
+) -> bytes:
+    """What stands before each line of a tee'd stream: "[default0]:", or "node-a [default0]:" when `host` is given.
+
+    `template` is the value of TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE and knows ${role_name}, ${local_rank} and
+    ${rank} as with torchrun, and ${host}; other variables stay as they are written. Give `host` when the job
+    has several nodes.
+    """
+    if not template:
+        return f"{host + ' ' if host else ''}[{role}{local_rank}]:".encode(errors="surrogateescape")
+    from string import Template  # seldom needed, and it brings `re` along
+
+    values = {"role_name": role, "local_rank": local_rank, "rank": rank, "host": host or ""}
+    return Template(template).safe_substitute(values).encode(errors="surrogateescape")

@@ -1,0 +1,217 @@
+"""Where captured output ends: a log file, or the agent's own stdout or stderr.
+
+Neither lets trouble reach a worker. What a full disk does not take is dropped, with one warning; when there is
+space again the output goes on, behind a line that says how much is missing. A terminal or pipe that is gone
+stays gone. A console that takes output slowly is the one thing that is allowed to slow workers down, as it
+would without us; it must not hold the agent's thread, so it is only given what it can take.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import select
+import stat
+import sys
+import termios
+from collections import deque
+from collections.abc import Callable
+
+from launcher.model.console import open_unblocked
+
+PENDING_LIMIT = 1024 * 1024
+"""Bytes that wait for a slow console before the streams that feed it are no longer read."""
+
+PIPE_SIZE = 1024 * 1024
+"""Bytes; the kernel's default for the most that an unprivileged user may ask for."""
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_LINE_END = 0x0A
+
+Warn = Callable[[str, str], None]
+"""Called with a key and a sentence; a key is heard once."""
+
+
+class LogFile:
+    """A file that is only ever appended to. It is opened at once; if that fails, again with each write."""
+
+    def __init__(self, path: str, warn: Warn) -> None:
+        self.path = path
+        self._warn = warn
+        self._fd = -1
+        self._gap = _Gap()
+        with contextlib.suppress(OSError):  # reported when there is something to lose
+            self._fd = _open_log(path)
+
+    def write(self, data: memoryview) -> None:
+        """Append `data`; what cannot be written is dropped and counted."""
+        left = data
+        try:
+            if self._fd < 0:
+                self._fd = _open_log(self.path)
+            if self._gap.size:
+                self._gap.write_note(self._fd)
+            while left:
+                written = os.write(self._fd, left)
+                self._gap.is_mid_line = left[written - 1] != _LINE_END
+                left = left[written:]
+        except OSError as error:
+            self._gap.widen(len(left), error)
+            self._warn(
+                f"log file {error.errno}",
+                f"cannot write to {self.path}: {error.strerror}; output is missing from log files until that is over, "
+                "training goes on",
+            )
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):  # NFS reports a full server here; there is nothing left to drop
+                os.close(self._fd)
+            self._fd = -1
+
+
+class Console:
+    """The agent's stdout or stderr: takes whole lines, in order, and passes them on as fast as they are taken."""
+
+    def __init__(self, fd: int, name: str, warn: Warn) -> None:
+        self.fd = fd
+        self.name = name
+        self.pending_size = 0
+        """Bytes that the console has not taken yet."""
+        self.is_gone = False
+        self._warn = warn
+        self._pending: deque[bytes] = deque()
+        self._offset = 0  # how much of the first pending block is written
+        self._gap = _Gap()
+        self._is_regular = False
+        self._own_fd = -1
+        self._capacity = 0  # of a pipe, in bytes
+        self._poll = select.poll()
+        try:
+            mode = os.fstat(fd).st_mode
+        except OSError:  # closed before we came; the number may soon belong to something else
+            self.is_gone = True
+            return
+        self._is_regular = stat.S_ISREG(mode)
+        if not self._is_regular:
+            # Where a second opening is refused, asking before each small piece serves nearly as well.
+            with contextlib.suppress(OSError):
+                self.fd = self._own_fd = open_unblocked(fd)
+        if stat.S_ISFIFO(mode):
+            self._capacity = enlarge_pipe(self.fd)
+        self._poll.register(self.fd, select.POLLOUT)
+
+    @property
+    def is_full(self) -> bool:
+        """Should those who feed this console stop for a while?"""
+        return self.pending_size >= PENDING_LIMIT
+
+    def put(self, lines: bytes) -> None:
+        """Queue whole lines. They are written by `flush`."""
+        if lines and not self.is_gone:
+            self._pending.append(lines)
+            self.pending_size += len(lines)
+
+    def flush(self) -> None:
+        """Write what the console takes at once; the rest stays pending."""
+        try:
+            while self._pending and self._write_piece():
+                pass
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._fail(error)
+
+    def discard(self) -> int:
+        """Drop what is pending and return its size in bytes."""
+        size, self.pending_size, self._offset = self.pending_size, 0, 0
+        self._pending.clear()
+        return size
+
+    def close(self) -> None:
+        """Close what was opened here; the agent's own stdout and stderr stay open."""
+        self.is_gone = True
+        if self._own_fd >= 0:
+            os.close(self._own_fd)
+            self._own_fd = -1
+
+    def _write_piece(self) -> bool:
+        """Write some of the first block. False: the console takes nothing now."""
+        if self._gap.size:
+            self._gap.write_note(self.fd)
+        block = self._pending[0]
+        end = len(block)
+        if not self._is_regular:
+            if self._own_fd < 0 and not self._poll.poll(0):
+                return False
+            limit = min(end, self._offset + self._count_free_bytes())
+            end = block.rfind(b"\n", self._offset, limit) + 1 or limit
+        written = os.write(self.fd, memoryview(block)[self._offset : end])
+        self._offset += written
+        self._gap.is_mid_line = block[self._offset - 1] != _LINE_END
+        self.pending_size -= written
+        if self._offset == len(block):
+            self._pending.popleft()
+            self._offset = 0
+        return True
+
+    def _count_free_bytes(self) -> int:
+        """How many bytes the console takes in one piece, so that nobody who shares it can write in between.
+
+        Linux promises that for PIPE_BUF bytes. A pipe does it for as much as fits, but what fits is counted in
+        pages, and those may be filled in part: half of the free bytes is a careful guess. Only where the
+        descriptor does not block, though, for a guess may be wrong.
+        """
+        if not self._capacity or self._own_fd < 0:
+            return select.PIPE_BUF
+        unread = int.from_bytes(fcntl.ioctl(self.fd, termios.FIONREAD, bytes(4)), sys.byteorder)
+        return max(select.PIPE_BUF, (self._capacity - unread) // 2)
+
+    def _fail(self, error: OSError) -> None:
+        lost_size = self.discard()
+        if error.errno in _NO_SPACE:
+            self._gap.widen(lost_size, error)
+            what = "what workers print is missing there until there is space"
+        else:
+            self.is_gone = True
+            what = "what workers print is no longer shown there"
+        self._warn(f"console {self.name}", f"cannot write to {self.name}: {error.strerror}; {what}, training goes on")
+
+
+def enlarge_pipe(fd: int) -> int:
+    """Make a pipe as large as this user may and return its size in bytes."""
+    # EPERM: the user's pipes together are at their limit (pipe-user-pages-soft), or pipe-max-size was lowered.
+    with contextlib.suppress(OSError):
+        return fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
+    return fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)
+
+
+class _Gap:
+    """What is missing at the end of a file: how many bytes, and why."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.is_mid_line = False
+        self._reason = ""
+
+    def widen(self, size: int, error: OSError) -> None:
+        self.size += size
+        self._reason = error.strerror or str(error)
+
+    def write_note(self, fd: int) -> None:
+        start = "\n" if self.is_mid_line else ""
+        note = f"{start}[meshrun: {self.size} bytes are missing here: {self._reason}]\n".encode()
+        self.is_mid_line = os.write(fd, note) < len(note)
+        self.size = 0
+
+
+def _open_log(path: str) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
+    try:
+        return os.open(path, flags, 0o666)
+    except FileNotFoundError:  # its directory could not be made when the round began
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return os.open(path, flags, 0o666)

@@ -1,0 +1,212 @@
+"""What `meshctl plan` does, from its words to its exit code: 0, 1 when no valid world exists, 2 for bad input.
+
+The cluster comes from a file or a generator, wishes from the file and from flags, of which flags win. With nodes
+to lose or to join there are two plans: of the cluster as it is, unless the plan before is given, and of what
+comes next. The answer goes out first; pictures follow, so that one which cannot be written costs nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from launcher.meshctl.plan import document, render
+from launcher.meshctl.plan.changes import apply_changes
+from launcher.meshctl.plan.cluster import (
+    ClusterSpec,
+    parse_cluster,
+    parse_levels,
+    parse_previous_plan,
+    require_same_mesh,
+)
+from launcher.meshctl.plan.generate import generate, is_form
+from launcher.meshctl.plan.moves import list_moves
+from launcher.meshctl.plan.output_file import write_file
+from launcher.model import mesh as meshes
+from launcher.model.console import write_stderr, write_stdout
+from launcher.model.errors import EXIT_USAGE, LauncherError, UsageError
+from launcher.model.mesh import Mesh
+from launcher.placement import planner
+from launcher.placement.adapter.options import parse_limits_and_costs
+from launcher.placement.explain import explain
+from launcher.placement.limits import Costs, Limits, Plan
+
+PROGRAM = "meshctl"
+EXIT_NO_WORLD = 1
+DEFAULT_MESH = "dp=*"  # as for a job
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest:
+    """What the command line said. `wishes`: name of a flag -> its text, of those that were given."""
+
+    cluster: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    levels: str | None = None
+    is_contiguous: bool | None = None
+    previous: str | None = None
+    lose: str = ""
+    join: str = ""
+    as_json: bool = False
+    with_ranks: bool = False
+    svg: str | None = None
+    html: str | None = None
+
+
+class _Task(NamedTuple):
+    mesh: Mesh
+    limits: Limits
+    costs: Costs
+
+
+def run(request: PlanRequest) -> int:
+    """Plan and print. Raises UsageError for bad input."""
+    cluster = _load_cluster(request)
+    task = _make_task(request, cluster)
+    after = apply_changes(cluster, request.lose, request.join)
+    before = _read_previous(request, cluster, task.mesh)
+    is_changed = bool(request.lose or request.join)
+    if is_changed and before is None:
+        try:
+            before = _plan(cluster, task, None)
+        except UsageError as error:
+            if not request.as_json:
+                write_stderr(f"{PROGRAM}: before the change there is no plan: {error}")
+    try:
+        plan = _plan(after, task, before)
+    except UsageError as error:
+        if request.as_json:
+            write_stdout(json.dumps({"plan": {}, "error": str(error)}))
+        else:
+            write_stderr(f"{PROGRAM}: error: {error}" + (f"\nhint: {error.hint}" if error.hint else ""))
+        return EXIT_NO_WORLD
+    write_stdout(_format_json(plan) if request.as_json else _format_text(request, cluster, after, task, before, plan))
+    return _write_pictures(request, after, task, plan)
+
+
+def _plan(cluster: ClusterSpec, task: _Task, before: Plan | None) -> Plan:
+    return planner.plan(cluster.nodes, task.mesh, task.limits, task.costs, before)
+
+
+def _load_cluster(request: PlanRequest) -> ClusterSpec:
+    levels = None if request.levels is None else [part.strip() for part in request.levels.split(",") if part.strip()]
+    if not is_form(request.cluster):
+        name = "stdin" if request.cluster == "-" else request.cluster
+        return parse_cluster(document.read(request.cluster), name, levels)
+    cluster = generate(request.cluster)
+    if levels is None:
+        return cluster
+    if len(levels) != len(cluster.levels):
+        raise UsageError(
+            f"--levels {request.levels} names {render.format_count(len(levels), 'level')}, {cluster.name} has "
+            f"{len(cluster.levels)}: {', '.join(cluster.levels) or 'none'}"
+        )
+    return replace(cluster, levels=parse_levels(levels, "--levels"))
+
+
+def _make_task(request: PlanRequest, cluster: ClusterSpec) -> _Task:
+    texts = {**_drop_overridden(cluster.options, request.options), **request.options}
+    try:
+        key = "mesh"
+        mesh = meshes.parse(texts.get(key, DEFAULT_MESH))
+        key = "nnodes"
+        nodes_min, nodes_max = _parse_node_bounds(texts[key]) if key in texts else (1, None)
+    except UsageError as error:
+        if key in request.options:
+            raise
+        raise UsageError(f"{cluster.name}: {error}", error.hint) from None
+    limits, costs = parse_limits_and_costs(
+        texts, mesh, levels=cluster.levels, nodes_min=nodes_min, nodes_max=nodes_max, nodes=cluster.nodes,
+        variables={key: cluster.name for key in cluster.options if key not in request.options},
+    )  # fmt: skip
+    is_contiguous = cluster.is_contiguous if request.is_contiguous is None else request.is_contiguous
+    return _Task(mesh, replace(limits, is_contiguous=is_contiguous), costs)
+
+
+def _drop_overridden(options: Mapping[str, str], flags: Mapping[str, str]) -> dict[str, str]:
+    """The file's wishes without those for which a flag of another name stands."""
+    rivals = {"dp-min", "dp-max"} if "elastic" in flags else {"elastic"} if {"dp-min", "dp-max"} & set(flags) else set()
+    return {key: text for key, text in options.items() if key not in rivals}
+
+
+def _parse_node_bounds(text: str) -> tuple[int, int | None]:
+    least, colon, most = (piece.strip() for piece in text.partition(":"))
+    low = _parse_integer(least)
+    high = low if not colon else _parse_integer(most) if most else None
+    if low is None or (most and high is None):
+        raise UsageError(f"nnodes {text!r} is neither a number of nodes nor MIN:MAX", "write it like --nnodes 4:32")
+    if low < 1:
+        raise UsageError(f"nnodes {text!r}: at least 1 node is needed")
+    if high is not None and low > high:
+        raise UsageError(f"nnodes {text!r}: the least, {low}, is more than the most, {high}")
+    return low, high
+
+
+def _parse_integer(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def _read_previous(request: PlanRequest, cluster: ClusterSpec, mesh: Mesh) -> Plan | None:
+    if request.previous is not None:
+        name = f"--previous {request.previous}"
+        found: Plan | None = parse_previous_plan(document.read(request.previous), name)
+    else:
+        name, found = cluster.name, cluster.previous
+    if found is not None:
+        require_same_mesh(found, mesh, name)
+    return found
+
+
+def _format_json(plan: Plan) -> str:
+    answer = {
+        "dims": list(plan.shape),
+        "plan": {node: list(ranks) for node, ranks in plan.ranks.items()},
+        "spares": list(plan.spares),
+        "J": plan.cost,
+        "moved": plan.moved,
+        "lower_bound": plan.lower_bound,
+        "reasons": list(plan.reasons),
+    }
+    return json.dumps(answer)
+
+
+def _format_text(
+    request: PlanRequest, cluster: ClusterSpec, after: ClusterSpec, task: _Task, before: Plan | None, plan: Plan
+) -> str:
+    parts = [render.format_heading(cluster, task.mesh)]
+    if before is not None:
+        parts += [render.format_before(before, task.mesh), render.format_change(request.lose, request.join)]
+    parts += ["\n", render.format_world(plan, after.nodes, task.mesh, after.levels)]
+    if before is not None:
+        parts.append(render.format_moves(plan, list_moves(before, plan, task.mesh)))
+    explanation = explain(plan, after.nodes, task.mesh, task.limits, task.costs)
+    parts += ["\n", render.format_cost(plan, explanation)]
+    if request.with_ranks:
+        parts += ["\n", render.format_table(plan, after.nodes, after.levels)]
+    return "".join(parts).removesuffix("\n")
+
+
+def _write_pictures(request: PlanRequest, cluster: ClusterSpec, task: _Task, plan: Plan) -> int:
+    """Write the files that were asked for; what cannot be written is said, and does not stop the other."""
+    code = 0
+    for kind, path in (("svg", request.svg), ("html", request.html)):
+        if path is None:
+            continue
+        try:
+            write_file(path, _render_picture(kind, cluster, task, plan))
+        except LauncherError as error:
+            write_stderr(f"{PROGRAM}: error: {error}" + (f"\nhint: {error.hint}" if error.hint else ""))
+            code = EXIT_USAGE
+    return code
+
+
+def _render_picture(kind: str, cluster: ClusterSpec, task: _Task, plan: Plan) -> str:
+    if kind == "svg":
+        from launcher.meshctl.plan.drawing.picture import render_svg
+
+        return render_svg(plan, cluster.nodes, task.mesh, task.limits, task.costs)
+    from launcher.meshctl.plan.drawing.page import render_html
+
+    return render_html(plan, cluster.nodes, task.mesh, task.limits, task.costs)

@@ -1,0 +1,1 @@
+"""The picture of a plan: layout, SVG and HTML."""

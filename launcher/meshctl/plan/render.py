@@ -1,0 +1,205 @@
+"""The plan in words, for a terminal of 80 columns or a log: what would happen, why, and what it costs.
+
+No colours and no more lines for sixteen thousand nodes than for sixteen: names are listed as far as a line bears
+them, the rest is counted. Only the table of all ranks, which is asked for, is as long as the cluster.
+"""
+
+from __future__ import annotations
+
+import itertools
+import textwrap
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+
+from launcher.meshctl.plan.cluster import ClusterSpec
+from launcher.meshctl.plan.moves import Move
+from launcher.model.mesh import Mesh
+from launcher.model.node import Node
+from launcher.model.topology import build_tree, sort_nodes
+from launcher.placement.explain import Explanation
+from launcher.placement.limits import Plan
+
+WIDTH = 80
+NAMES_MAX = 8
+KINDS_MAX = 6
+_LABEL_WIDTH = 9  # width of the first column
+
+
+def format_heading(cluster: ClusterSpec, mesh: Mesh) -> str:
+    """What is planned for."""
+    return _wrap("cluster", f"{cluster.name}: {_describe_nodes(cluster.nodes)}") + _wrap("mesh", str(mesh))
+
+
+def format_before(plan: Plan, mesh: Mesh) -> str:
+    """The plan before a change."""
+    return _wrap("before", _describe_world(plan, mesh) + (f", J {format_number(plan.cost)}" if plan.cost else ""))
+
+
+def format_change(lose: str, join: str) -> str:
+    """What happens to the cluster."""
+    changes = (("lost", lose), ("joins", join))
+    return "".join(_wrap(label, format_list(text.split(","))) for label, text in changes if text)
+
+
+def format_world(plan: Plan, nodes: Sequence[Node], mesh: Mesh, levels: Sequence[str]) -> str:
+    """The world, why it is this one, and who is left out."""
+    labels = ("why", *[""] * len(plan.reasons))
+    reasons = (_wrap(label, reason, 2) for label, reason in zip(labels, plan.reasons, strict=False))
+    return "".join((_wrap("world", _describe_world(plan, mesh)), *reasons, _format_spares(plan, nodes, levels)))
+
+
+def format_moves(plan: Plan, moves: Sequence[Move]) -> str:
+    """Who changes the node, from where to where."""
+    text = f"{plan.moved:,} of {format_count(plan.world_size, 'rank')}"
+    if moves:
+        text += ": " + format_list([f"{move.rank_count} from {move.source} to {move.target}" for move in moves], 4)
+    return _wrap("moved", text)
+
+
+def format_cost(plan: Plan, explanation: Explanation) -> str:
+    """J next to its lower bound and to other orders, the busiest domains, and a table of where J comes from."""
+    bound = f"; the lower bound is {format_number(plan.lower_bound)}" if explanation.cost else ""
+    found = _wrap("cost", f"J {format_number(explanation.cost)}{bound}")
+    names = [baseline.name for baseline in explanation.baselines]
+    costs = [format_number(baseline.cost) for baseline in explanation.baselines]
+    widths = max(map(len, names)), max(map(len, costs))
+    for name, other, baseline in zip(names, costs, explanation.baselines, strict=True):
+        compared = _compare_costs(baseline.cost, explanation.cost)
+        remark = ", not valid" if baseline.faults else ""
+        found += _wrap("", f"{name:<{widths[0]}}  {other:>{widths[1]}}  {compared}{remark}")
+    faults = dict.fromkeys(fault for baseline in explanation.baselines for fault in baseline.faults)
+    if faults:
+        found += _wrap("", f"not valid: {', '.join(faults)}", 2)
+    busiest = [(level.name, level.busiest) for level in explanation.levels if level.busiest]
+    if busiest:
+        ends = (f"{level} {most.name} with {format_number(most.traffic)} in and out" for level, most in busiest)
+        found += _wrap("busiest", "; ".join(ends))
+    return found + "\n" + _format_traffic(explanation)
+
+
+def format_table(plan: Plan, nodes: Iterable[Node], levels: Sequence[str]) -> str:
+    """Every node with its place and its ranks, in the order of the tree."""
+    rows = [
+        (node.id, "/".join(entry or "?" for entry in node.path), _format_ranks(plan, node))
+        for node in sort_nodes(nodes)
+    ]
+    head = ("node", "/".join(levels), "ranks")
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in (0, 1)]
+    lines = (f"  {name:<{widths[0]}}  {place:<{widths[1]}}  {ranks}".rstrip() for name, place, ranks in (head, *rows))
+    return "\n".join(lines) + "\n"
+
+
+def _format_ranks(plan: Plan, node: Node) -> str:
+    ranks = plan.ranks.get(node.id)
+    if not ranks:
+        return "spare"
+    breaks = [at for at in range(1, len(ranks)) if ranks[at] != ranks[at - 1] + 1]
+    runs = itertools.pairwise((0, *breaks, len(ranks)))
+    return ", ".join(f"{ranks[at]}-{ranks[end - 1]}" if end - at > 1 else str(ranks[at]) for at, end in runs)
+
+
+def _describe_nodes(nodes: Sequence[Node]) -> str:
+    """32 nodes with 8 devices each."""
+    kinds: dict[int, int] = {}
+    for node in nodes:
+        kinds[node.slot_count] = kinds.get(node.slot_count, 0) + 1
+    parts = [
+        f"{format_count(kinds[size], 'node')} with {format_count(size, 'device')}"
+        for size in sorted(kinds, reverse=True)
+    ]
+    if len(parts) > KINDS_MAX:
+        total = sum(node.slot_count for node in nodes)
+        return f"{format_count(len(nodes), 'node')} with {format_count(total, 'device')} in all"
+    return ", ".join(parts) + (" each" if len(kinds) == 1 and len(nodes) > 1 else "")
+
+
+def _describe_world(plan: Plan, mesh: Mesh) -> str:
+    sizes = ", ".join(f"{axis.name}={size}" for axis, size in zip(mesh.axes, plan.shape, strict=True))
+    return f"{sizes}: {format_count(plan.world_size, 'rank')} on {format_count(len(plan.ranks), 'node')}"
+
+
+def _format_spares(plan: Plan, nodes: Sequence[Node], levels: Sequence[str]) -> str:
+    """Who is left out, and where that leaves how many: the spares are what evens the domains out."""
+    if not plan.spares:
+        return _wrap("spares", "none")
+    text = format_list(plan.spares)
+    if levels:
+        place = build_tree(nodes, levels)
+        active = [0] * len(place.names[-1])
+        for node, domain in zip(place.nodes, place.domains[-1], strict=True):
+            active[domain] += node.id in plan.ranks
+        used = [number_ for number_ in active if number_]
+        kept = f"{min(used)}" if min(used) == max(used) else f"{min(used)} to {max(used)}"
+        idle = len(active) - len(used)
+        text += f"; every {levels[-1]} {'in use ' if idle else ''}keeps {kept} active"
+    return _wrap("spares", text)
+
+
+def _compare_costs(other: Fraction, cost: Fraction) -> str:
+    if other == cost:
+        return "the same"
+    if not cost or other >= 2 * cost:
+        return f"{format_number(round(other / cost, 1))} times as much" if cost else "more"
+    return f"{format_percent(abs(other / cost - 1))} {'more' if other > cost else 'less'}"
+
+
+def _format_traffic(explanation: Explanation) -> str:
+    """A row per communicator, a column per level: what leaves the level's domains, and how wide groups are spread.
+
+    The last column and the row "share of J" add up to J, by communicator and by level.
+    """
+    levels = explanation.levels
+    rows = [["traffic that leaves a", *(level.name for level in levels), "J"]]
+    for index, one in enumerate(explanation.communicators):
+        name = f"  {one.name} {one.kind}, weight {format_number(one.weight)}"
+        cost = sum((level.level_cost * level.leaving[index] for level in levels), Fraction(0))
+        rows.append([name, *(format_number(level.leaving[index]) for level in levels), format_number(cost)])
+    rows.append(["times the level cost", *(format_number(level.level_cost) for level in levels), ""])
+    rows.append(["share of J", *(format_number(level.cost) for level in levels), format_number(explanation.cost)])
+    rows.append(["widest group touches", *("" for _ in levels), ""])
+    for index, one in enumerate(explanation.communicators):
+        rows.append([f"  {one.name}", *(format_number(level.spreads[index]) for level in levels), ""])
+    return _format_columns(rows)
+
+
+def _format_columns(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ([f"{row[0]:<{widths[0]}}", *map(str.rjust, row[1:], widths[1:])] for row in rows)
+    return "\n".join("  ".join(line).rstrip() for line in lines) + "\n"
+
+
+def format_number(value: Fraction | int | float) -> str:
+    """1,008; 2.5; 1,397,981.3: one decimal is enough where there are thousands."""
+    exact = Fraction(value)
+    if exact.denominator == 1:
+        return f"{int(exact):,}"
+    return f"{float(exact):,.1f}" if abs(exact) >= 100 else f"{float(exact):.4g}"
+
+
+def format_percent(value: Fraction) -> str:
+    """4.3 %; never 0 for what is more."""
+    tenths = round(value * 1000)
+    return f"{tenths // 10}.{tenths % 10} %" if tenths else "less than 0.1 %"
+
+
+def format_count(count: int, noun: str) -> str:
+    """1 node, 2 nodes, 16,384 nodes."""
+    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def format_list(names: Sequence[str], most: int = NAMES_MAX) -> str:
+    """The names, the first few of many, and how many there are then."""
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[:most])} and {len(names) - most:,} more"
+
+
+def _wrap(label: str, text: str, indent: int = 0) -> str:
+    """A label, and the text beside it, over as many lines as it takes."""
+    margin = " " * (_LABEL_WIDTH + indent)
+    return (
+        textwrap.fill(
+            text, WIDTH, initial_indent=f"{label:<{_LABEL_WIDTH}}", subsequent_indent=margin, break_on_hyphens=False
+        )
+        + "\n"
+    )

@@ -1,0 +1,1 @@
+"""Values that every part shares: mesh, node, topology, traffic, errors and text helpers."""

@@ -1,0 +1,91 @@
+"""A place in the network as people write it: `zone=a,spine=s1,leaf=l3`, outermost level first.
+
+The same form serves an option, a line of a file and what a command prints. Names of levels are words like `leaf` or
+`my-row`; the name of a domain is anything printable without a comma. Whoever writes a level twice, or two known ones
+the wrong way round, has made a mistake that would cost them speed silently, so that is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from launcher.model.errors import UsageError
+
+EXAMPLE = "write it like zone=a,spine=s1,leaf=l3, outermost level first"
+
+LevelPath = tuple[tuple[str, str], ...]
+
+
+def parse_path(text: str, what: str) -> LevelPath:
+    """The levels and domains that a text names. `what`: how messages call the text. Raises UsageError."""
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        level, equals, domain = (piece.strip() for piece in part.partition("="))
+        if not (level and equals and domain):
+            raise UsageError(f"{what}: {_shorten(part.strip())} is not LEVEL=DOMAIN", EXAMPLE)
+        if not is_level_identifier(level):
+            raise UsageError(f"{what}: {_shorten(level)} is no name of a level", "letters, digits, - and _")
+        if level == HOST:
+            raise UsageError(f"{what} names {HOST!r}, which is the node itself", "leave it out")
+        if not is_text(domain):
+            raise UsageError(
+                f"{what}: the domain {_shorten(domain)} has more than {TEXT_MAX} or unprintable characters"
+            )
+        if level in found:
+            raise UsageError(
+                f"{what} names the level {level} twice, as {_shorten(found[level])} and {_shorten(domain)}"
+            )
+        found[level] = domain
+    if len(found) > LEVELS_MAX:
+        raise UsageError(f"{what} has {len(found)} levels, {LEVELS_MAX} are the most")
+    _require_order(found, what)
+    return tuple(found.items())
+
+
+def is_level_identifier(name: str) -> bool:
+    """Whether it can stand in options such as --within tp=NAME."""
+    return name.isascii() and name.replace("-", "").replace("_", "").isalnum() and name[0].isalnum() and len(name) <= 63
+
+
+def _require_order(names: Iterable[str], what: str) -> None:
+    known = [name for name in names if name in LEVELS]
+    usual = sorted(known, key=LEVELS.index)
+    for name, right in zip(known, usual, strict=True):
+        if name != right:
+            raise UsageError(
+                f"{what}: {name} stands before {right}, which is around it", f"outermost first: {', '.join(usual)}"
+            )
+
+
+def _shorten(text: str) -> str:
+    short = text if len(text) <= 40 else f"{text[:37]}..."
+    return repr(short)
+
+
+LEVELS = (
+    "region", "zone", "tier-9", "tier-8", "tier-7", "tier-6", "tier-5", "tier-4", "tier-3",
+    "core", "spine", "leaf", "nvl", "slice", "machine",
+)  # fmt: skip
+"""The levels that sources may name, outermost first.
+
+leaf: the switch or rack next to the node; spine: what joins leaves; core: what joins spines; tier-3 to tier-9: further
+outwards in deeper trees, counted from the leaf, which is 0. nvl: an NVLink domain; slice: the TPU hosts that one
+interconnect joins; machine: what nodes share that are containers or virtual machines of one host.
+"""
+
+HOST = "host"
+"""launcher.model.topology's name for a node itself, the level below all others."""
+
+LEVELS_MAX = 16  # of one node: no network is so deep
+
+TEXT_MAX = 255  # characters of a name, of a level or a domain
+
+
+def is_text(text: object) -> bool:
+    """Whether it can be the name of a level or a domain: something to read, on one line, and not too long."""
+    return isinstance(text, str) and 0 < len(text) <= TEXT_MAX and text.isprintable() and not text.isspace()
+
+
+def is_level_name(name: object) -> bool:
+    """Whether it can be the name of a level, which "host" cannot: that is a node itself."""
+    return is_text(name) and name != HOST

@@ -1,0 +1,136 @@
+"""How much the ranks along each axis of the mesh talk, and in which pattern.
+
+A communicator is one axis, or several as one ring over their product, with a kind and a weight: the bytes that
+a rank sends in a step, or any numbers in the same proportion. Only proportions matter.
+
+    ring    i to i+1 and the last to the first: all-reduce, all-gather (tp, cp, dp)
+    line    i to i+1: the stages of a pipeline (pp)
+    all     everybody to everybody, 1 in all from each: the all-to-all of experts (ep)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from launcher.model.errors import UsageError
+from launcher.model.mesh import Mesh
+from rendezvous.values import NamedTuple, dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    Kind = Literal["ring", "line", "all"]
+
+KINDS: tuple[Kind, ...] = ("ring", "line", "all")
+
+DECIMALS_MAX = 6
+NUMBER_MAX = 10**9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Communicator:
+    """Groups of ranks that talk to each other: those that differ only along `axes`, in the mesh's order."""
+
+    axes: tuple[str, ...]
+    kind: Kind
+    weight: int | float
+
+    @property
+    def name(self) -> str:
+        return "+".join(self.axes)
+
+
+class DefaultTraffic(NamedTuple):
+    kind: Kind
+    weight: int
+
+
+# What axes of these names usually carry, relative to each other, and other frameworks' names for the same:
+# Megatron-LM, torchtitan, DeepSpeed, accelerate, MaxText.
+_TP, _CP, _EP, _DP, _PP = (
+    DefaultTraffic("ring", 100),
+    DefaultTraffic("ring", 30),
+    DefaultTraffic("all", 20),
+    DefaultTraffic("ring", 10),
+    DefaultTraffic("line", 3),
+)
+DEFAULTS: dict[str, DefaultTraffic] = {
+    **dict.fromkeys(("tp", "etp", "model", "tensor", "tensor_sequence"), _TP),
+    **dict.fromkeys(("cp", "sp", "context", "sequence"), _CP),
+    **dict.fromkeys(("ep", "expert"), _EP),
+    **dict.fromkeys(("dp", "edp", "data", "fsdp", "dp_shard", "dp_replicate", "diloco"), _DP),
+    **dict.fromkeys(("pp", "pipe", "stage"), _PP),
+}
+
+
+def make_default_traffic(mesh: Mesh) -> tuple[Communicator, ...]:
+    """One communicator per axis; an axis of an unknown name talks like dp."""
+    rules = ((axis.name, _find_default(axis.name)) for axis in mesh.axes)
+    return tuple(Communicator(axes=(name,), kind=rule.kind, weight=rule.weight) for name, rule in rules)
+
+
+def _find_default(axis: str) -> DefaultTraffic:
+    return DEFAULTS.get(axis.lower(), _DP)
+
+
+def parse(text: str, mesh: Mesh) -> tuple[Communicator, ...]:
+    """Read "tp=100,dp+cp=10:ring,pp=3"; axes that are not named in it keep what is usual for them.
+
+    Without a kind, what is usual for the last of the axes. The answer is in the mesh's order whatever the order of
+    the text. Raises UsageError for an axis the mesh lacks, a weight that is no number from 0 to 1e9, or an unknown
+    kind.
+    """
+    what = f"traffic {text!r}"
+    place = {axis.name: index for index, axis in enumerate(mesh.axes)}
+    found: dict[tuple[tuple[int, ...], int], Communicator] = {}
+    for part in text.split(","):
+        name, equals, rest = (piece.strip() for piece in part.partition("="))
+        if not equals:
+            raise UsageError(
+                f"{what}: {part.strip()!r} is not AXIS=WEIGHT", "write it like --traffic tp=100,dp=10,pp=3"
+            )
+        axes = [piece.strip() for piece in name.split("+")]
+        for axis in axes:
+            if axis not in place:
+                raise UsageError(f"{what}: mesh {mesh} has no axis {axis!r}", f"its axes are {', '.join(place)}")
+        if len(set(axes)) < len(axes):
+            raise UsageError(f"{what}: {name!r} names an axis twice")
+        weight, colon, word = (piece.strip() for piece in rest.partition(":"))
+        kind = next((kind for kind in KINDS if kind == word), None) if colon else _find_default(axes[-1]).kind
+        if kind is None:
+            raise UsageError(f"{what}: {word!r} is no kind of traffic", f"the kinds are {', '.join(KINDS)}")
+        key = tuple(sorted(place[axis] for axis in axes)), KINDS.index(kind)
+        if key in found:
+            raise UsageError(f"{what} names {name} twice")
+        weight_found = parse_number(weight, f"{what}: the weight of {name}")
+        found[key] = Communicator(axes=tuple(sorted(axes, key=place.__getitem__)), kind=kind, weight=weight_found)
+    named = {axis for one in found.values() for axis in one.axes}
+    for one in make_default_traffic(mesh):
+        if one.axes[0] not in named:
+            found[(place[one.axes[0]],), KINDS.index(one.kind)] = one
+    return tuple(found[key] for key in sorted(found))
+
+
+def parse_number(text: str, what: str) -> int | float:
+    """A weight, level cost or cost: 0 to 1e9 with at most 6 decimals. Raises UsageError, calling it `what`."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 <= found <= NUMBER_MAX:  # false for NaN
+        raise UsageError(f"{what} is {text!r}, not a number from 0 to 1e9")
+    if round(found, DECIMALS_MAX) != found:
+        raise UsageError(f"{what} is {text!r}, more than {DECIMALS_MAX} decimals", "only proportions matter")
+    return int(found) if found == int(found) else found
+
+
+def scale_to_integers(numbers: Sequence[int | float]) -> tuple[tuple[int, ...], int]:
+    """The numbers times the smallest power of ten that makes integers of all of them, and that power."""
+    finest = 10**DECIMALS_MAX
+    parts = [round(each * finest) for each in numbers]  # integers from here on: what rounding left would count
+    scale = 1
+    while any(each * scale % finest for each in parts):
+        scale *= 10
+    return tuple(each * scale // finest for each in parts), scale

@@ -1,0 +1,226 @@
+"""What the user asks of the placement, read from the texts of options: Limits and Costs.
+
+The same options mean the same to a job and to `meshctl plan`. Each text is checked against the mesh whose axes it
+names and against the levels of the network. "host" is a level of every network; the names of the others come
+with the nodes. Where none are known yet, no domain can be asked for by name. Only a cost may be given for any
+level, since one that is nowhere left costs nothing.
+
+Limits and Costs can be written as options again, in one way only, so that the nodes of a job can compare what
+they were told.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from launcher.config.options.command_line import suggest
+from launcher.model.errors import UsageError
+from launcher.model.mesh import Mesh
+from launcher.model.node import Node
+from launcher.model.topology import HOST, build_tree
+from launcher.placement.limits import AllOrNothing, Costs, Limits
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    from launcher.model.traffic import Communicator
+
+    _Value = TypeVar("_Value")
+
+_DIGITS_MAX = 9  # more is a slip of the pen
+_ELASTIC_EXAMPLE = "write it like --elastic 1:64"
+
+
+def parse_limits_and_costs(
+    texts: Mapping[str, str],
+    mesh: Mesh,
+    *,
+    levels: Sequence[str] = (),
+    nodes_min: int = 1,
+    nodes_max: int | None = None,
+    nodes: Sequence[Node] = (),
+    variables: Mapping[str, str] | None = None,
+) -> tuple[Limits, Costs]:
+    """What these texts mean for this mesh; `texts` are those of `options.DEMANDS` that were given, by name.
+
+    `levels`: the network's levels, outermost first, as far as they are known. `nodes`: their fullest domain is
+    taken for a complete one where "whole" does not say how many nodes that has. `variables`: name -> the variable
+    or file its text is from, for messages. Raises UsageError.
+    """
+
+    def read(name: str, parse: Callable[[str], _Value]) -> _Value | None:
+        if name not in texts:
+            return None
+        try:
+            return parse(texts[name])
+        except UsageError as error:
+            if variables and name in variables:
+                raise UsageError(f"{variables[name]}: {error}", error.hint) from None
+            raise
+
+    elastic_min, elastic_max = read("elastic", lambda text: _parse_elastic(text, mesh, texts)) or (
+        read("dp-min", lambda text: _parse_dp_min(text, mesh)) or 1,
+        read("dp-max", lambda text: _parse_dp_max(text, mesh, texts)),
+    )
+    limits = Limits(
+        nodes_min=nodes_min,
+        nodes_max=nodes_max,
+        elastic_min=elastic_min,
+        elastic_max=elastic_max,
+        levels=tuple(levels),
+        block_size=read("unit", lambda text: _parse_count(text, f"unit {text!r}")),
+        within=read("within", lambda text: _parse_within(text, mesh, levels)) or {},
+        all_or_nothing=read("whole", lambda text: _parse_all_or_nothing(text, levels, nodes)),
+    )
+    costs = Costs(
+        traffic=read("traffic", lambda text: _parse_traffic(text, mesh)),
+        level_costs=read("level-costs", lambda text: _parse_level_costs(text, levels)) or {},
+        move_cost=read("move-cost", lambda text: _parse_number(text, "move-cost")),
+    )
+    return limits, costs
+
+
+def format_options(limits: Limits, costs: Costs) -> str:
+    """The options that ask for this, in one order and one spelling: the same text where the same was asked for."""
+    words = [f"--nnodes {_format_bounds(limits.nodes_min, limits.nodes_max)}"]
+    if (limits.elastic_min, limits.elastic_max) != (1, None):
+        words.append(f"--elastic {_format_bounds(limits.elastic_min, limits.elastic_max)}")
+    if limits.block_size is not None:
+        words.append(f"--unit {limits.block_size}")
+    if limits.within:
+        words.append("--within " + ",".join(f"{axis}={level}" for axis, level in sorted(limits.within.items())))
+    if limits.all_or_nothing is not None:
+        words.append(f"--whole {limits.all_or_nothing.level}:{limits.all_or_nothing.hosts}")
+    if costs.traffic is not None:
+        words.append("--traffic " + ",".join(f"{one.name}={one.weight}:{one.kind}" for one in costs.traffic))
+    if costs.level_costs:
+        # Agents compare this text, also those of a version that knows no other name.
+        words.append("--tolls " + ",".join(f"{level}={cost}" for level, cost in sorted(costs.level_costs.items())))
+    if costs.move_cost is not None:
+        words.append(f"--move-cost {costs.move_cost}")
+    return " ".join(words)
+
+
+def _format_bounds(least: int, most: int | None) -> str:
+    return f"{least}:{'' if most is None else most}"
+
+
+def _parse_elastic(text: str, mesh: Mesh, texts: Mapping[str, str]) -> tuple[int, int | None]:
+    what = f"elastic {text!r}"
+    for other in ("dp-min", "dp-max"):
+        if other in texts:
+            raise UsageError(f"{what} and {other} {texts[other]!r} both bound the elastic axis", "give one of them")
+    _require_elastic(mesh, what)
+    least, colon, most = (piece.strip() for piece in text.partition(":"))
+    if colon and not (least or most):
+        raise UsageError(f"{what} gives neither a least nor a largest size", _ELASTIC_EXAMPLE)
+    low = _parse_count(least, f"{what}: {least!r}", _ELASTIC_EXAMPLE) if least or not colon else 1
+    high = low if not colon else _parse_count(most, f"{what}: {most!r}", _ELASTIC_EXAMPLE) if most else None
+    if high is not None and low > high:
+        raise UsageError(f"{what}: the least, {low}, is more than the most, {high}")
+    return low, high
+
+
+def _parse_dp_min(text: str, mesh: Mesh) -> int:
+    _require_dp(mesh, what := f"dp-min {text!r}")
+    return _parse_count(text, what)
+
+
+def _parse_dp_max(text: str, mesh: Mesh, texts: Mapping[str, str]) -> int:
+    _require_dp(mesh, what := f"dp-max {text!r}")
+    most = _parse_count(text, what)
+    if most < int(texts.get("dp-min", 1)):
+        raise UsageError(f"{what} is less than dp-min {texts['dp-min']!r}")
+    return most
+
+
+def _require_elastic(mesh: Mesh, what: str) -> None:
+    if mesh.elastic_axis is None:
+        raise UsageError(f"{what}: mesh {mesh} has no elastic axis", "give one of its axes the size *")
+
+
+def _require_dp(mesh: Mesh, what: str) -> None:
+    """dp stands for the elastic axis, whatever that is called, unless the mesh has a dp of a fixed size as well."""
+    _require_elastic(mesh, what)
+    fixed = next((axis.name for axis in mesh.axes if axis.name.lower() == "dp" and axis.size is not None), None)
+    if fixed is not None and mesh.elastic_axis is not None:
+        raise UsageError(
+            f"{what}: {fixed} has a fixed size in mesh {mesh}, the elastic axis is {mesh.elastic_axis.name}",
+            f"--elastic MIN:MAX bounds {mesh.elastic_axis.name}",
+        )
+
+
+def _parse_within(text: str, mesh: Mesh, levels: Sequence[str]) -> dict[str, str]:
+    axes = [axis.name for axis in mesh.axes]
+    rules = _parse_pairs(text, f"within {text!r}", "AXIS=LEVEL", "--within tp=host")
+    for axis, level in rules.items():
+        if axis not in axes:
+            raise UsageError(f"within {text!r}: mesh {mesh} has no axis {axis!r}", f"its axes are {', '.join(axes)}")
+        _require_level(level, f"within {text!r}", (*levels, HOST))
+    return rules
+
+
+def _parse_all_or_nothing(text: str, levels: Sequence[str], nodes: Sequence[Node]) -> AllOrNothing:
+    what = f"whole {text!r}"
+    level, colon, count = (piece.strip() for piece in text.partition(":"))
+    if level == HOST:
+        raise UsageError(f"{what}: a host is one node, no domain of several", "--within AXIS=host keeps ranks on one")
+    _require_level(level, what, levels)
+    if colon:
+        return AllOrNothing(
+            level=level, hosts=_parse_count(count, f"{what}: {count!r}", "write it like --whole slice:4")
+        )
+    if not nodes:
+        raise UsageError(f"{what} does not say how many nodes a complete {level} has", f"write it like {level}:4")
+    domains = build_tree(nodes, levels).domains[levels.index(level)]
+    return AllOrNothing(level=level, hosts=max(Counter(domains).values()))
+
+
+def _parse_level_costs(text: str, levels: Sequence[str]) -> dict[str, int | float]:
+    what = f"level-costs {text!r}"
+    pairs = _parse_pairs(text, what, "LEVEL=COST", "--level-costs leaf=2,host=1")
+    for level in pairs if levels else ():
+        _require_level(level, what, (*levels, HOST))
+    return {level: _parse_number(cost, f"{what}: the cost of {level}") for level, cost in pairs.items()}
+
+
+def _parse_traffic(text: str, mesh: Mesh) -> tuple[Communicator, ...]:
+    from launcher.model.traffic import parse  # like all that few jobs need, after the start of those that do not
+
+    return parse(text, mesh)
+
+
+def _parse_number(text: str, what: str) -> int | float:
+    from launcher.model.traffic import parse_number
+
+    return parse_number(text, what)
+
+
+def _require_level(level: str, what: str, known: Sequence[str]) -> None:
+    if level not in known:
+        known_here = (
+            f"known here: {', '.join(known)}" if known else "the levels come with the nodes, and none is known here"
+        )
+        question = suggest(level, {name: name for name in known})
+        raise UsageError(f"{what}: no level {level!r} is known", " ".join(filter(None, (question, known_here))))
+
+
+def _parse_pairs(text: str, what: str, form: str, example: str) -> dict[str, str]:
+    """NAME=VALUE with commas between, every name once."""
+    pairs: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (name and equals and value):
+            raise UsageError(f"{what}: {part.strip()!r} is not {form}", f"write it like {example}")
+        if name in pairs:
+            raise UsageError(f"{what} names {name} twice")
+        pairs[name] = value
+    return pairs
+
+
+def _parse_count(text: str, what: str, hint: str | None = None) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX and int(text) > 0):
+        raise UsageError(f"{what} is not a whole number from 1 to 999999999", hint)
+    return int(text)

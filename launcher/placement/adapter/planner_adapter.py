@@ -1,0 +1,339 @@
+"""Between agreement and placement: members' texts in, nodes to the planner, assignments' texts out.
+
+Agreement asks two things about some members: how large a world could they form, and who gets which ranks? The planner
+answers both, once their texts have become nodes. A member whose text cannot be read, or which others could not
+reach, is left out with a reason and holds nobody up. Members have random ids; the planner knows
+nodes by their names, which its order follows and its sentences repeat; where the user has numbered the nodes, the
+order follows the numbers (`numbering`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from launcher.model.errors import UsageError
+from launcher.model.mesh import Mesh
+from launcher.model.node import Node
+from launcher.model.topology import sort_nodes
+from launcher.placement.adapter.description import (
+    Description,
+    NodeAssignment,
+    decode_assignment,
+    decode_description,
+    encode_assignment,
+)
+from launcher.placement.capacity import assess_feasibility
+from launcher.placement.limits import Costs, Limits, Plan
+from launcher.placement.planner import plan
+from rendezvous.errors import RecordError
+from rendezvous.events import MakePlan, PlanReady, PlanRefused
+from rendezvous.policy.decide import MemberView, Size
+from rendezvous.stores.addresses import is_local_only
+from rendezvous.values import NamedTuple
+
+NAMES_MAX = 12  # a sentence with more names of nodes is not read
+SUCCESSORS = 4  # three, and one more in case the leader is among them: agreement knows who leads
+_CACHED_MAX = 20_000  # texts that are kept read, far more than members
+
+
+class _NodeSet(NamedTuple):
+    """Members as nodes, which are called as people call them; `members`: by that name. `refused`: member id -> why.
+
+    `missing`: the numbers that none of them has, where nodes are numbered. `limits`: the job's, with the levels that
+    these nodes have; `trouble`: why those cannot be kept, or empty.
+    """
+
+    nodes: list[Node]
+    members: dict[str, str]
+    descriptions: dict[str, Description]
+    refused: dict[str, str]
+    missing: tuple[int, ...]
+    limits: Limits
+    remarks: tuple[str, ...]
+    error: str
+
+
+class PlannerAdapter:
+    """The planner as agreement sees it. `mesh`, `limits` and `costs` are the job's, the same on every node.
+
+    `node_count`: how many nodes the user has numbered; 0: none.
+    """
+
+    def __init__(self, mesh: Mesh, limits: Limits, costs: Costs, node_count: int = 0) -> None:
+        self._mesh = mesh
+        self._limits = limits
+        self._costs = costs
+        self._node_count = node_count
+        self._last_size: tuple[tuple[MemberView, ...], Size] | None = None  # what was asked last, and the answer
+        self._descriptions: dict[str, Description | str] = {}  # text -> what it says, or what is amiss with it
+        self._logged_remarks: dict[str, int] = {}  # remark on where nodes stand -> the first round that made it
+
+    def compute_size(self, members: Sequence[MemberView]) -> Size:
+        """How large a world these members could form. Asked again and again, mostly about the same ones."""
+        asked = tuple(members)
+        if self._last_size is None or self._last_size[0] != asked:
+            self._last_size = (asked, self._compute_size(asked))
+        return self._last_size[1]
+
+    def _compute_size(self, members: Sequence[MemberView]) -> Size:
+        sifted = self._read_members(
+            (view.member.member_id, view.member.description, view.create_revision, view.member.node_name)
+            for view in members
+        )
+        if sifted.missing:
+            from launcher.placement.adapter.numbering import describe_missing_ranks
+
+            return Size(0, False, _add_names(describe_missing_ranks(sifted.missing, self._node_count), sifted))
+        if sifted.error:
+            return Size(0, False, _add_names(sifted.error, sifted))
+        found = assess_feasibility(sifted.nodes, self._mesh, sifted.limits)
+        is_told = found.world_size or not (len(members) > 1 or _is_cluster(sifted))
+        reason = found.reason if is_told else _add_names(found.reason, sifted)
+        return Size(found.world_size, found.is_full, reason, is_complete=bool(self._node_count))
+
+    def plan(self, order: MakePlan) -> PlanReady | PlanRefused:
+        """Who gets which ranks, as one text per active member."""
+        sifted = self._read_members((one.member_id, one.description, one.order, "") for one in order.roster)
+        members = sifted.members
+        # A node that comes back as another member is the same node, and keeps its ranks.
+        names = {**order.names, **{member_id: name for name, member_id in members.items()}}
+        previous, remarks = _read_previous(order.previous, names)
+        if sifted.error:
+            return PlanRefused(order.id, sifted.error)
+        try:
+            planned = plan(sifted.nodes, self._mesh, sifted.limits, self._costs, previous)
+        except UsageError as error:
+            return PlanRefused(order.id, str(error))
+        ports = {candidate.member_id: candidate.worker_port for candidate in order.roster}
+        stays = self._describe_locality(planned, sifted)
+        is_told = len(order.roster) > 1 or _is_cluster(sifted)
+        summary = "; ".join((self._format_summary(planned, len(order.roster)), *stays)) if is_told else ""
+        shares = make_assignments(
+            planned, {name: ports[member_id] for name, member_id in members.items()}, sifted.descriptions, summary
+        )
+        first = next(iter(shares.values()))
+        why, broken = self._explain_spare(planned), planned.unusable
+        return PlanReady(
+            order.id,
+            {members[name]: encode_assignment(share) for name, share in shares.items()},
+            planned.world_size,
+            f"{first.master_addr}:{first.master_port}",
+            reasons=(*planned.reasons, *stays),
+            spare_reasons={**{members[name]: broken.get(name, why) for name in planned.spares}, **sifted.refused},
+            successors=tuple(members[name] for name in _choose_successors(sifted.nodes, sifted.descriptions)),
+            remarks=(*remarks, *sifted.refused.values(), *_list_duplicate_names(sifted),
+                     *self._list_new_remarks((*sifted.remarks, *broken.values()), order.round)),
+        )  # fmt: skip
+
+    def _format_summary(self, planned: Plan, node_count: int) -> str:
+        """ "28 of 31 nodes, 224 ranks, dp=7; spares h4, h9, h11" """
+        nodes = f"{len(planned.ranks)} of {node_count} node{'' if node_count == 1 else 's'}"
+        words = f"{nodes}, {self._describe_world(planned)}"
+        spares = planned.spares
+        return words + (f"; spare{'s' * (len(spares) > 1)} {_join_names(spares)}" if spares else "")
+
+    def _explain_spare(self, planned: Plan) -> str:
+        count = len(planned.ranks)
+        return f"the largest world is {self._describe_world(planned)} on {count} node{'' if count == 1 else 's'}"
+
+    def _describe_world(self, planned: Plan) -> str:
+        """ "224 ranks, dp=7" """
+        ranks = f"{planned.world_size} rank{'' if planned.world_size == 1 else 's'}"
+        axes = zip(self._mesh.axes, planned.shape, strict=True)
+        return ", ".join((ranks, *(f"{axis.name}={size}" for axis, size in axes if axis.size is None)))
+
+    def _read_members(self, found: Iterable[tuple[str, str, int, str]]) -> _NodeSet:
+        """`found`: member id, text, create revision, and the name if it is known from elsewhere."""
+        read: dict[str, tuple[Description, int]] = {}
+        refused: dict[str, str] = {}
+        for member_id, text, order, name in found:
+            description = self._decode_description(text)
+            if isinstance(description, Description):
+                read[member_id] = (description, order)
+            else:
+                refused[member_id] = f"{name or member_id} cannot take part: {description}"
+        if len({description.machine for description, _ in read.values()}) > 1:
+            for member_id, (description, _) in list(read.items()):
+                if is_local_only(description.address):
+                    refused[member_id] = _describe_unreachable(description.name or member_id, description.address)
+                    del read[member_id]
+        missing: tuple[int, ...] = ()
+        amiss = ""
+        if self._node_count:
+            from launcher.placement.adapter.numbering import resolve_numbering
+
+            numbered = resolve_numbering(read, self._node_count)
+            refused.update(numbered.others)
+            amiss = numbered.error
+            read, missing = {member_id: read[member_id] for member_id in numbered.nodes}, numbered.missing
+        if any(description.slice_hosts for description, _ in read.values()):
+            from launcher.placement.adapter.tpu_slices import find_standby_hosts
+
+            others = find_standby_hosts(read)
+            refused.update(others)
+            read = {member_id: each for member_id, each in read.items() if member_id not in others}
+        counts = Counter(description.name for description, _ in read.values())
+        members: dict[str, str] = {}
+        known: dict[str, Description] = {}
+        for member_id, (description, _) in read.items():
+            is_called = description.name and counts[description.name] == 1
+            name = description.name if is_called else f"{description.name} {member_id}".lstrip()
+            members[name], known[name] = member_id, description
+        paths, limits, remarks, trouble = self._resolve_topology(known)
+        nodes = [_make_node(name, paths.get(name, ()), known[name], read[members[name]][1]) for name in members]
+        return _NodeSet(nodes, members, known, refused, missing, limits, remarks, amiss or trouble)
+
+    def _resolve_topology(
+        self, known: Mapping[str, Description]
+    ) -> tuple[Mapping[str, tuple[str | None, ...]], Limits, tuple[str, ...], str]:
+        """Where these nodes stand: their paths, the limits with the levels of these, remarks, and what is amiss."""
+        limits = self._limits
+        if not any(description.machine or description.locality for description in known.values()):
+            return {}, limits, (), ""  # one machine stands nowhere
+        from launcher.placement.adapter import topology as standing
+
+        named = {
+            *limits.within.values(),
+            *self._costs.level_costs,
+            *([limits.all_or_nothing.level] if limits.all_or_nothing else []),
+        }
+        found = standing.build_topology(known, named)
+        limits, remarks = standing.resolve_limits(limits, found, known.values())
+        remarks = (*found.remarks, *remarks, *standing.check_level_costs(self._costs, found))
+        return found.paths, limits, remarks, standing.check_levels(limits)
+
+    def _list_new_remarks(self, remarks: Iterable[str], round: int) -> list[str]:
+        """Of the remarks those that no earlier round has made: where nodes stand seldom changes."""
+        return [remark for remark in dict.fromkeys(remarks) if self._logged_remarks.setdefault(remark, round) == round]
+
+    def _describe_locality(self, planned: Plan, node_set: _NodeSet) -> tuple[str, ...]:
+        """What the levels of the network have done to the plan, in a sentence, if anything."""
+        if not node_set.limits.levels or len(planned.ranks) < 2:
+            return ()
+        from launcher.placement.explain import describe_locality
+
+        sentence = describe_locality(planned, node_set.nodes, self._mesh, node_set.limits)
+        return (sentence,) if sentence else ()
+
+    def _decode_description(self, text: str) -> Description | str:
+        """What the text says, or what is amiss with it; each is read once."""
+        if text not in self._descriptions:
+            if len(self._descriptions) >= _CACHED_MAX:
+                self._descriptions.clear()
+            try:
+                self._descriptions[text] = decode_description(text)
+            except RecordError as error:
+                self._descriptions[text] = str(error)
+        return self._descriptions[text]
+
+
+def _make_node(name: str, path: tuple[str | None, ...], description: Description, order: int) -> Node:
+    return Node(
+        id=name,
+        slot_count=description.slot_count,
+        path=path,
+        address=description.address,
+        order=order,
+        index=description.index,
+        host_pattern=description.host_pattern,
+        rank=description.node_rank,
+    )
+
+
+def _add_names(reason: str, node_set: _NodeSet) -> str:
+    """Why there is no world, with who is here and who cannot take part."""
+    nodes = node_set.nodes if node_set.missing else sort_nodes(node_set.nodes)
+    here = [node.id if node.rank is None else f"{node.id} ({node.rank})" for node in nodes]
+    return "; ".join((reason, f"here: {_join_names(here)}" if here else "nobody is here", *node_set.refused.values()))
+
+
+def _describe_unreachable(name: str, address: str) -> str:
+    return f"{name} says that it is reached at {address}, where other machines find themselves: give it --local-addr"
+
+
+def _is_cluster(node_set: _NodeSet) -> bool:
+    """Whether others may join: a node says what machine it is only then."""
+    return any(description.machine for description in node_set.descriptions.values())
+
+
+def _list_duplicate_names(node_set: _NodeSet) -> list[str]:
+    counts = Counter(description.name for description in node_set.descriptions.values() if description.name)
+    return [
+        f"{count} nodes are called {name}: give each its own --node-name" for name, count in counts.items() if count > 1
+    ]
+
+
+def _choose_successors(nodes: Sequence[Node], known: Mapping[str, Description]) -> tuple[str, ...]:
+    """Who should lead when the leader is lost: of different domains first, else of different names, by joining."""
+    joined = sorted(nodes, key=lambda node: node.order)
+    by_domain = {node.path: node.id for node in reversed(joined)}
+    by_name = {known[node.id].name: node.id for node in reversed(joined)}
+    apart = [node.id for node in joined if by_domain[node.path] == node.id]
+    others = [node.id for node in joined if by_name[known[node.id].name] == node.id]
+    return tuple(dict.fromkeys((*apart, *others)))[:SUCCESSORS]
+
+
+def _join_names(names: Iterable[str]) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - NAMES_MAX} more" if len(listed) > NAMES_MAX else ""
+    return ", ".join(listed[:NAMES_MAX]) + more
+
+
+def _read_previous(texts: Mapping[str, str], names: Mapping[str, str]) -> tuple[Plan | None, list[str]]:
+    """The plan before, from what it gave each member, and what is to be said of it. `names`: of members, if known."""
+    called = {member_id: names.get(member_id, member_id) for member_id in texts}
+    counts = Counter(called.values())
+    try:
+        shares = {
+            name if counts[name] == 1 else member_id: decode_assignment(texts[member_id])
+            for member_id, name in called.items()
+        }
+    except RecordError as error:
+        return None, [f"the assignments of the round before cannot be read, so no rank has a place to keep: {error}"]
+    if not shares:
+        return None, []
+    shape = next(iter(shares.values())).shape
+    ranks = {name: share.ranks for name, share in shares.items()}
+    return Plan(shape=shape, ranks=ranks, spares=(), moved=0, reasons=()), []
+
+
+def make_assignments(
+    planned: Plan, ports: Mapping[str, int], known: Mapping[str, Description], summary: str
+) -> dict[str, NodeAssignment]:
+    """What each node is given, by name, in order; `ports`: what each offers.
+
+    Nodes are numbered by first rank, ranks within a role by node and slot, like torchrun.
+    """
+    numbered = sorted(planned.ranks, key=lambda name: planned.ranks[name])
+    roles = {name: known[name].role for name in numbered}
+    host, world_size = known[numbered[0]], planned.world_size  # a sum over all nodes
+    shares: dict[str, NodeAssignment] = {}
+    taken: dict[str, int] = {}
+    sizes: Counter[str] = Counter()
+    slices: Mapping[str, tuple[int, int]] = {}
+    if host.slice_hosts:
+        from launcher.placement.adapter.tpu_slices import number_slices
+
+        slices = number_slices(planned.ranks, known)
+    for name in numbered:
+        sizes[roles[name]] += len(planned.ranks[name])
+    for group_rank, name in enumerate(numbered):
+        role, ranks = roles[name], planned.ranks[name]
+        start = taken.get(role, 0)
+        taken[role] = start + len(ranks)
+        shares[name] = NodeAssignment(
+            ranks=ranks,
+            world_size=world_size,
+            shape=planned.shape,
+            group_rank=group_rank,
+            group_world_size=len(numbered),
+            role_ranks=tuple(range(start, start + len(ranks))),
+            role_world_size=sizes[role],
+            master_addr=known[name].master_addr or host.address,
+            master_port=host.master_port or ports[numbered[0]],
+            summary=summary,
+            slice_index=slices.get(name, (0, 0))[0],
+            slice_count=slices.get(name, (0, 0))[1],
+        )
+    return shares

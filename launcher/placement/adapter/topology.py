@@ -1,0 +1,225 @@
+"""Where the members of a job stand, taken together: the levels of the network, and a path through them for each.
+
+Each member says what it knows, level by level and with the names of domains: `zone=a,leaf=l3`. Here that becomes what
+the planner needs: one list of levels for all, and for each node the domains at these levels, unknown ones as None.
+Such a node is a domain of its own there, if nobody near it knows. Two things are added that no node says. Nodes of
+one kernel share a machine, which counts as a level where some do and others do not. And hosts of TPU slices are used by
+whole slices, because a part of one cannot compute.
+
+A member may say anything, so there is a limit to the levels that are made of it all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from launcher.locality.order import order_levels
+from launcher.model.locality_path import LEVELS
+from launcher.model.topology import HOST, make_natural_key
+from launcher.placement.adapter.description import Description
+from launcher.placement.limits import AllOrNothing, Costs, Limits
+from launcher.placement.shortage import join_names
+from rendezvous.values import NamedTuple, replace
+
+LEVELS_MAX = 24  # of all nodes together
+MACHINE, SLICE = "machine", "slice"
+_UNIQUE_LEVELS = ("nvl", SLICE)  # names of their domains are unique, and what is inside is always nearer
+_OPTIONAL_LEVELS = (*_UNIQUE_LEVELS, MACHINE)  # a node without is no mistake
+_MACHINE_LETTERS = 13  # of the kernel's id: more than enough to tell machines apart
+
+NodePath = tuple[str | None, ...]
+
+
+class Topology(NamedTuple):
+    """`levels`: outermost first; `paths`: node -> its domain at each of them. `remarks` are sentences for people."""
+
+    levels: tuple[str, ...]
+    paths: Mapping[str, NodePath]
+    remarks: tuple[str, ...] = ()
+
+
+# docs/internals/decisions/0029-named-locality-levels.md
+def build_topology(known: Mapping[str, Description], named: Iterable[str] = ()) -> Topology:
+    """The levels and paths of these nodes. `known`: name -> what it says; `named`: levels that options ask for."""
+    lists: Counter[tuple[str, ...]] = Counter()
+    for description in known.values():
+        lists[tuple(level for level, _ in description.locality)] += 1
+    kept, remarks = _select_levels(lists)
+    ordered = order_levels(kept)
+    levels, remarks = list(ordered.levels), [*remarks, *ordered.remarks]
+    places = {name: dict(description.locality) for name, description in known.items()}
+    _add_machines(places, known, levels, named)
+    for level in _UNIQUE_LEVELS:
+        if level in levels:
+            remarks += _join(level, levels, places)
+    _fill(levels, places)
+    if idle := _find_unshared_levels(levels, places, named):
+        remarks += _describe_unshared_levels(idle)
+        levels = [level for level in levels if level not in idle]
+    paths = {name: tuple(place.get(level) for level in levels) for name, place in places.items()}
+    return Topology(tuple(levels), paths, (*remarks, *_describe_missing(levels, places)))
+
+
+def resolve_limits(limits: Limits, topology: Topology, known: Iterable[Description]) -> tuple[Limits, tuple[str, ...]]:
+    """The limits with the levels there are, and slices whole where nobody asked for other domains; and remarks."""
+    limits = replace(limits, levels=topology.levels)
+    slices = Counter((description.slice_hosts, dict(description.locality).get(SLICE)) for description in known)
+    hosts: Counter[int] = Counter()  # by how many a slice has
+    ready: Counter[int] = Counter()  # in slices that have all
+    for (size, domain), count in slices.items():
+        if size > 1:
+            hosts[size] += count
+            ready[size] += count if domain is not None and count >= size else 0
+    if limits.all_or_nothing is not None or not hosts or SLICE not in topology.levels:
+        return limits, ()
+    usual = max(hosts, key=lambda size: (ready[size], hosts[size], size))
+    others = sorted(size for size in hosts if size != usual)
+    remark = f"slices of {', '.join(map(str, others))} hosts cannot be used beside those of {usual}" if others else ""
+    return replace(limits, all_or_nothing=AllOrNothing(level=SLICE, hosts=usual)), (remark,) if remark else ()
+
+
+def check_levels(limits: Limits) -> str:
+    """Why the limits cannot be kept by nodes with these levels; "" if they can."""
+    for axis, level in limits.within.items():
+        if level not in (*limits.levels, HOST):
+            return f"no node says which {level} it is on, and {axis} shall stay within one (--within {axis}={level})"
+    if limits.all_or_nothing is not None and limits.all_or_nothing.level not in limits.levels:
+        level = limits.all_or_nothing.level
+        return f"no node says which {level} it is on, and each shall be used as a whole (--whole {level})"
+    return ""
+
+
+def check_level_costs(costs: Costs, topology: Topology) -> tuple[str, ...]:
+    """A remark on level costs of levels that no node has."""
+    absent = [level for level in costs.level_costs if level not in (*topology.levels, HOST)]
+    return (f"--level-costs: nobody pays for {join_names(absent)}: no node says where it is there",) if absent else ()
+
+
+def _select_levels(lists: Mapping[tuple[str, ...], int]) -> tuple[dict[tuple[str, ...], int], list[str]]:
+    """The lists with no more names than levels are made of: those that are known, and what most nodes have."""
+    counts: Counter[str] = Counter()
+    for names, count in lists.items():
+        for name in names:
+            counts[name] += count
+    ranked = sorted(counts, key=lambda name: (name not in LEVELS, -counts[name], name))
+    kept, left_out = frozenset(ranked[:LEVELS_MAX]), ranked[LEVELS_MAX:]
+    shorter: Counter[tuple[str, ...]] = Counter()
+    for names, count in lists.items():
+        shorter[tuple(name for name in names if name in kept)] += count
+    remark = f"{LEVELS_MAX} levels are the most that are used; left out: {join_names(left_out)}"
+    return dict(shorter), [remark] if left_out else []
+
+
+def _add_machines(
+    domains_by_node: Mapping[str, dict[str, str]],
+    known: Mapping[str, Description],
+    levels: list[str],
+    named: Iterable[str],
+) -> None:
+    """Give each node its kernel's name as its machine, where that tells nodes apart and does not tell all apart."""
+    machines = Counter(description.machine for description in known.values() if description.machine)
+    if MACHINE not in levels:
+        if not (1 < len(machines) < machines.total()) and MACHINE not in named:
+            return
+        levels.append(MACHINE)
+    for name, place in domains_by_node.items():
+        if machine := known[name].machine:
+            place.setdefault(MACHINE, machine[:_MACHINE_LETTERS])
+
+
+def _join(level: str, levels: list[str], domains_by_node: Mapping[str, dict[str, str]]) -> list[str]:
+    """Keep each domain of the level in one piece, whatever its nodes say of what is around it; what is said of that.
+
+    Where a domain is as wide as several others, as a slice of a thousand hosts is wider than a leaf, the level is put
+    outside. Where a node alone contradicts its neighbours, or does not know, it is where they are.
+    """
+    at = levels.index(level)
+    remarks: list[str] = []
+    for index, outer in enumerate(levels[:at]):
+        around: dict[str, Counter[str]] = {}  # domain of the level -> domains that its nodes say it is in
+        for place in domains_by_node.values():
+            if level in place and outer in place:
+                around.setdefault(place[level], Counter())[place[outer]] += 1
+        torn = sorted(domain for domain, found in around.items() if len(found) > 1)
+        is_usual = 2 * len(torn) > sum(found.total() > 1 for found in around.values())
+        if torn and (is_usual or any(2 * max(around[one].values()) <= around[one].total() for one in torn)):
+            levels.insert(index, levels.pop(at))
+            words = join_names(sorted(around[torn[0]]))
+            return [*remarks, f"{level} {torn[0]} touches {outer} {words}: a {level} is taken to be around a {outer}"]
+        usual = {domain: max(found, key=lambda one: (found[one], one)) for domain, found in around.items()}
+        for domain in torn:
+            here = {
+                name: place[outer]
+                for name, place in domains_by_node.items()
+                if place.get(level) == domain and outer in place
+            }
+            strays = join_names(sorted((name for name in here if here[name] != usual[domain]), key=make_natural_key))
+            remarks.append(
+                f"all on {level} {domain} are taken to be in {outer} {usual[domain]}, against the word of {strays}"
+            )
+        for place in domains_by_node.values():
+            if place.get(level) in usual:
+                place[outer] = usual[place[level]]
+    return remarks
+
+
+def _fill(levels: Sequence[str], domains_by_node: Mapping[str, dict[str, str]]) -> None:
+    """Give a node that does not know a level the domain of its neighbours, if all who know it agree.
+
+    Neighbours share the next level inside that it knows. Else a leaf of which some nodes know the zone would be two.
+    """
+    for at in range(len(levels) - 2, -1, -1):
+        outer = levels[at]
+        around: dict[tuple[str, str], set[str]] = {}
+        for place in domains_by_node.values():
+            if outer in place:
+                for level in levels[at + 1 :]:
+                    if level in place:
+                        around.setdefault((level, place[level]), set()).add(place[outer])
+        for place in domains_by_node.values():
+            inner = next((level for level in levels[at + 1 :] if level in place), None)
+            if inner is not None and outer not in place:
+                found = around.get((inner, place[inner]), ())
+                if len(found) == 1:
+                    (place[outer],) = found
+
+
+def _find_unshared_levels(
+    levels: Iterable[str], domains_by_node: Mapping[str, Mapping[str, str]], named: Iterable[str]
+) -> dict[str, tuple[str, ...]]:
+    """The levels that few nodes know and no two share, with those nodes: nothing follows from them.
+
+    So what one node says and nobody else costs the others no time, and no place that would be better.
+    """
+    found = {}
+    for level in set(levels).difference(named, _OPTIONAL_LEVELS):
+        here = {name: place[level] for name, place in domains_by_node.items() if level in place}
+        if 2 * len(here) < len(domains_by_node) and len(set(here.values())) == len(here):
+            found[level] = tuple(sorted(here, key=make_natural_key))
+    return found
+
+
+def _describe_unshared_levels(idle: Mapping[str, tuple[str, ...]]) -> list[str]:
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for level in sorted(idle, key=make_natural_key):
+        groups.setdefault(idle[level], []).append(level)
+    return [
+        f"only {join_names(names)} know{'s its' if len(names) == 1 else ' their'} {join_names(levels)}: that is not "
+        "used, "
+        "as nobody else is there"
+        for names, levels in groups.items()
+    ]
+
+
+def _describe_missing(levels: Iterable[str], domains_by_node: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Who says nothing of a level that others know."""
+    found = []
+    for level in levels:
+        if level in _OPTIONAL_LEVELS:
+            continue
+        absent = sorted((name for name, place in domains_by_node.items() if level not in place), key=make_natural_key)
+        if absent:
+            each = "it counts" if len(absent) == 1 else "each counts"
+            found.append(f"the {level} of {join_names(absent)} is not known: {each} as a {level} of its own")
+    return found

@@ -1,0 +1,108 @@
+"""Which node gets which ranks: the contract of the planner.
+
+Two pure functions over frozen values. `assess_feasibility` answers quickly how large a world the nodes present could
+form; `plan` says who gets which ranks. Neither reads a clock, a file or a random number, and neither depends on
+the order in which the nodes are given. `Limits` say which plans are valid, `Costs` which of them is better.
+
+A valid plan uses every rank once, makes the largest world that fits, gives a node's ranks in device order
+and consecutively, and leaves the other nodes as spares. Where the user has numbered the nodes, their ranks follow the
+numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from launcher.model.mesh import Mesh
+from launcher.model.node import Node
+from launcher.model.traffic import Communicator
+from rendezvous.values import Protocol, dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllOrNothing:
+    """Domains of `level` are used entirely or not at all; a complete one has `hosts` nodes (a TPU slice)."""
+
+    level: str
+    hosts: int
+
+
+# docs/internals/decisions/0006-constraints-separate-from-costs.md
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What makes a plan valid.
+
+    `nodes_min`, `nodes_max`: how many nodes may be active; `elastic_min`, `elastic_max`: sizes of the elastic axis.
+    None is unbounded. `levels`: names of the levels of the nodes' paths, outermost first. `unit`: aligned
+    consecutive ranks that must sit on one node; None: the innermost axes that fit a node. `within`: axis -> level,
+    every group of the axis stays inside one domain of the level ("host" is one, too). `is_contiguous`: all of a
+    node's ranks are consecutive; else it may hold several runs of `unit`.
+    """
+
+    nodes_min: int = 1
+    nodes_max: int | None = None
+    elastic_min: int = 1
+    elastic_max: int | None = None
+    levels: tuple[str, ...] = ()
+    block_size: int | None = None
+    within: Mapping[str, str] = field(default_factory=dict)
+    all_or_nothing: AllOrNothing | None = None
+    is_contiguous: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """What makes one valid plan better than another: its traffic times the level costs, and what moves.
+
+    `traffic` None: what is usual for the names of the axes. `level_costs`: level or "host" -> cost of a hop that leaves
+    a domain of it; a level that is not named has its usual cost. `move_cost`: of a rank whose coordinates move to
+    another node; None: moving all ranks is worth 5 % of the plan's cost.
+    """
+
+    traffic: tuple[Communicator, ...] | None = None
+    level_costs: Mapping[str, int | float] = field(default_factory=dict)
+    move_cost: int | float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feasibility:
+    """The largest world the nodes could form; 0 ranks on 0 nodes if none.
+
+    `is_full`: further nodes could not enlarge it.
+    """
+
+    world_size: int
+    node_count: int
+    is_full: bool
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Slot <-> rank for a round.
+
+    `ranks`: node id -> its ranks, one per used slot in slot order; `spares`: nodes left out, in the order in
+    which they would be taken; `moved`: how many ranks' coordinates were on another node before. `cost`: level costs
+    times traffic, called J; `lower_bound`: what no plan of this world can go below. `unusable`: of the spares those
+    whose domain cannot be used as a whole, with the reason.
+    """
+
+    shape: tuple[int, ...]
+    ranks: Mapping[str, tuple[int, ...]]
+    spares: tuple[str, ...]
+    moved: int
+    reasons: tuple[str, ...]
+    cost: int | float = 0
+    lower_bound: int | float = 0
+    unusable: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def world_size(self) -> int:
+        return sum(len(ranks) for ranks in self.ranks.values())
+
+
+class PlacementPlanner(Protocol):
+    def assess_feasibility(self, nodes: Sequence[Node], mesh: Mesh, limits: Limits) -> Feasibility: ...
+
+    def plan(self, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previous: Plan | None) -> Plan:
+        """Raises UsageError, naming what is missing, when no valid world exists."""

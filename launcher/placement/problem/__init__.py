@@ -1,0 +1,1 @@
+"""The placement problem in arrays: traffic, hops, cost and lower bounds."""

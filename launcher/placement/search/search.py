@@ -1,0 +1,230 @@
+"""The layout that costs least, as far as can be found in a time that grows with the number of nodes only.
+
+Finding the best layout for irregular domains is a hard problem (it contains 3-PARTITION), so candidates are made and
+compared by their exact cost:
+
+1. the units filled in the order of paths, which is what sorting would do: nothing that costs more is ever returned;
+2. the outermost domains laid out along many orders of the mesh, the promising ones with everything inside them (`fit`);
+3. the best of those improved by swaps (`improve`), and in small clusters of unequal nodes by exchanges that shift what
+   is between, some of them uphill (`reorder`);
+4. in small clusters, many layouts improved side by side by a search that also goes uphill (`explore`).
+
+As soon as a layout costs what no layout can be below, that is the answer. All limits are counts, and all numbers
+integers, so every machine finds the same layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from launcher.placement.problem.bound import compute_lower_bound
+from launcher.placement.problem.domains import DomainTree
+from launcher.placement.problem.graph import build_graph
+from launcher.placement.problem.problem import Layout, Problem, find_fault
+from launcher.placement.problem.simplify import coarsen, restrict, round_weights
+from launcher.placement.search.context import SearchContext
+from launcher.placement.search.explore import explore
+from launcher.placement.search.fit import fill_in_path_order, fit, list_outlines
+from launcher.placement.search.improve import improve
+from launcher.placement.search.orders import compute_loads, list_orders
+from launcher.placement.search.reorder import perturb, reorder
+from launcher.placement.search.row_layout import lay_rows
+
+
+class Effort(NamedTuple):
+    """How much is tried for a problem of at most `places` places for units.
+
+    `careful`: outlines of the outermost domains that are laid out with care; `fits`: outlines that are filled in, and
+    of those again with care; `tries`: orders that each region then tries with care; `improved`: candidates that
+    swaps improve; `sequences`: how often runs take the lengths of the items found for them; `kicks`:
+    exchanges of unequal runs tried on the best layout though they cost; `beam_width` and `steps`: of `explore`.
+    """
+
+    capacity_max: int
+    careful: int
+    fits: int
+    careful_fits: int
+    tries: int
+    improved: int
+    sequences: int
+    perturbations: int = 0
+    beam_width: int = 0
+    steps: int = 0
+
+
+EFFORTS = (
+    Effort(24, 2, 3, 1, 1, 2, 1, perturbations=64, beam_width=24, steps=120),
+    Effort(64, 4, 8, 3, 2, 3, 3, perturbations=64, beam_width=6, steps=60),
+    Effort(256, 8, 8, 2, 2, 6, 3, perturbations=64),
+    Effort(1024, 4, 4, 2, 2, 3, 3),
+    Effort(8192, 2, 3, 1, 2, 1, 1),
+    Effort(1 << 60, 1, 2, 1, 1, 0, 1),
+)
+
+PERTURB_ROUNDS_MAX = 4
+"""So many times `kicks` are tried in all, while they help."""
+
+
+ORDER_BUDGET = 4_000_000
+"""Orders tried times units and hops between them: what keeps meshes of many axes within a second."""
+
+
+class BestLayouts:
+    """The cheapest valid layout so far, and the others by cost."""
+
+    def __init__(self, problem: Problem, target: int) -> None:
+        self.problem, self.target = problem, target
+        self.found: dict[bytes, tuple[int, int, Layout]] = {}
+
+    def add(self, layout: Layout | None) -> bool:
+        """Whether it is as cheap as can be."""
+        if layout is not None and find_fault(self.problem, layout) is None:
+            key = layout.tobytes()
+            if key not in self.found:
+                self.found[key] = (self.problem.compute_cost(layout), len(self.found), layout)
+        return self.is_met
+
+    @property
+    def is_met(self) -> bool:
+        return bool(self.found) and self.list_layouts()[0][0] <= self.target
+
+    def list_layouts(self) -> list[tuple[int, int, Layout]]:
+        return sorted(self.found.values(), key=lambda each: each[:2])
+
+
+# docs/internals/decisions/0008-search-bounded-by-counts.md
+def search(problem: Problem) -> Layout | None:
+    """The cheapest layout found, or None if none was found under the rules."""
+    if int(problem.capacity.sum()) < problem.traffic.block_count:
+        return None
+    easy = round_weights(problem)
+    best = BestLayouts(easy, compute_lower_bound(easy))
+    limited = restrict(easy)
+    for variant in (easy, limited) if limited else (easy,):
+        _search(variant, best)
+        if best.is_met:
+            break
+    layouts = best.list_layouts()
+    if not layouts:
+        return None
+    if easy is problem:
+        return layouts[0][2]
+    # Rounding may have hidden what is best.
+    return min((layout for _, _, layout in layouts), key=problem.compute_cost)
+
+
+def _search(problem: Problem, best: BestLayouts) -> None:
+    large, size = coarsen(problem)
+    places = int(np.minimum(problem.capacity, problem.traffic.block_count).sum())
+    effort = next(each for each in EFFORTS if places // size <= each.capacity_max)
+    for layout in _generate_candidates(large, effort):
+        if best.add(np.repeat(layout, size)):
+            return
+    if size > 1 and places <= EFFORTS[1].capacity_max:
+        for layout in _generate_candidates(problem, effort):
+            if best.add(layout):
+                return
+    is_mixed = problem.is_contiguous and int(problem.capacity.max()) > 1 and not problem.rules
+    # The others may use more of an item than this variant of the problem allows.
+    found = [layout for _, _, layout in best.list_layouts() if find_fault(problem, layout) is None]
+    for layout in found[: effort.improved]:
+        # Blocks are the runs of items, so this needs no larger units.
+        better = improve(problem, layout)
+        if is_mixed:
+            better = improve(problem, reorder(problem, better))
+        if best.add(better):
+            return
+    if is_mixed and _perturb_best(
+        problem, best, next(each.perturbations for each in EFFORTS if places <= each.capacity_max)
+    ):
+        return
+    small = next((each for each in EFFORTS if places <= each.capacity_max and each.beam_width), None)
+    if small:
+        starts = [layout for _, _, layout in best.list_layouts() if find_fault(problem, layout) is None]
+        best.add(explore(problem, starts[: small.beam_width // 2], small.beam_width, small.steps, best.target))
+
+
+def _perturb_best(problem: Problem, best: BestLayouts, tries: int) -> bool:
+    """Try what lies behind exchanges that make the best layout a little dearer. Whether one is as cheap as can be."""
+    found = [layout for _, _, layout in best.list_layouts() if find_fault(problem, layout) is None]
+    layout = found[0] if found and tries else None
+    left = tries * PERTURB_ROUNDS_MAX
+    while layout is not None:
+        here, layout = layout, None
+        cost = problem.compute_cost(here)
+        for kicked in perturb(problem, here, min(tries, left)):
+            left -= 1
+            better = improve(problem, kicked)
+            if problem.compute_cost(better) < cost:
+                layout = improve(problem, reorder(problem, better))
+                if best.add(layout):
+                    return True
+                break
+    return False
+
+
+def _generate_candidates(problem: Problem, effort: Effort) -> Iterator[Layout]:
+    grove = DomainTree(problem)
+    if grove.root.room < problem.traffic.block_count:
+        return
+    ground = SearchContext(problem, grove, build_graph(problem.traffic))
+    plain = fill_in_path_order(ground)
+    if plain is not None:
+        yield plain
+    if grove.is_in_runs and not problem.rules:
+        yield from lay_rows(grove, problem.traffic.grid)
+        yield from _generate_sequences(problem, effort)
+    yield from _generate_fits(problem, ground, effort, problem.traffic.grid)
+
+
+def _generate_sequences(problem: Problem, effort: Effort) -> Iterator[Layout]:
+    """Items of different sizes one after the other along the ranks, in a good order.
+
+    Any order is valid, since each simply begins where the one before ends. First all runs are taken to be equally long;
+    then as long as the items found for them.
+    """
+    count, capacity = problem.traffic.block_count, problem.capacity
+    alike = replace(problem, capacity=np.minimum(capacity, 1))
+    grove = DomainTree(alike)
+    item_count = min(len(grove.items), -(-count * len(grove.items) // int(capacity.sum())))
+    starts = np.arange(item_count) * count // item_count
+    for _ in range(effort.sequences):
+        run_of = np.repeat(np.arange(len(starts)), np.diff([*starts.tolist(), count]))
+        ground = SearchContext(alike, grove, build_graph(problem.traffic, run_of), starts)
+        best: tuple[int, Layout] | None = None
+        for order in _generate_fits(alike, ground, effort, problem.traffic.grid):
+            rest = np.setdiff1d(grove.items, order)
+            items = np.concatenate((order, rest))
+            layout = np.repeat(items, capacity[items])[:count].astype(np.int32)
+            cost = problem.compute_cost(layout)
+            if best is None or cost < best[0]:
+                best = cost, layout
+            yield layout
+        if best is None:
+            return
+        starts = np.flatnonzero(np.diff(best[1], prepend=-1))
+
+
+def _generate_fits(problem: Problem, context: SearchContext, effort: Effort, grid: tuple[int, ...]) -> Iterator[Layout]:
+    """What `fit` makes of the outlines that cost least, and with more care of those for which that costs least."""
+    grove = context.tree
+    if not grove.root.children:
+        return
+    loads = compute_loads(problem.traffic)
+    most = ORDER_BUDGET // (len(context.base_rank) + len(context.hops.low))
+    choices = [list_orders(grid, loads, room, max(2, most)) for room in grove.list_usual_rooms()]
+    ways = list_outlines(context, choices[grove.root.depth], effort.careful)
+    seen: list[tuple[int, int]] = []
+    for index, outline in enumerate(ways[: effort.fits]):
+        layout = fit(context, outline, choices, 0)
+        if layout is not None:
+            seen.append((context.compute_cost(layout, problem), index))
+            yield layout
+    for _, index in sorted(seen)[: effort.careful_fits]:
+        layout = fit(context, ways[index], choices, effort.tries)
+        if layout is not None:
+            yield layout

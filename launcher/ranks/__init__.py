@@ -1,0 +1,1 @@
+"""From an assignment to processes: commands, environments, ports and streams of the workers."""

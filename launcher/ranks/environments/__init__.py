@@ -1,0 +1,1 @@
+"""The environment variables of a worker, a file per framework."""

@@ -1,0 +1,90 @@
+"""What JAX reads: so that `jax.distributed.initialize()` without arguments works in a script that knows no launcher.
+
+JAX takes the coordinator's address from JAX_COORDINATOR_ADDRESS, but number and count of processes only from an
+argument or from a cluster that it recognises (jax/_src/distributed.py and jax/_src/clusters of 0.10.2). The first one
+that it looks for is Open MPI, by four variables. They are set here and in no other environment: libraries that use MPI
+would take them for mpirun's. Where MPI is in use the four are left out; `launcher.worker.init_jax()` then gives JAX its
+arguments. Where one process has all TPU chips of its host JAX knows number and count from the TPU's own variables,
+which say the same; where several share a host, these do not number processes (cloud_tpu_cluster.py).
+
+The process of rank 0 serves the coordinator at MASTER_ADDR:MASTER_PORT, which is new in every round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from launcher.model.node import Slot
+from launcher.ranks.environments.contract import WorkerAssignment
+from launcher.ranks.environments.visible_devices import resolve_visible_devices
+
+COORDINATOR, BIND = "JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS"
+LOCAL_DEVICES = "JAX_LOCAL_DEVICE_IDS"
+_GPU_KINDS = ("nvidia", "amd")  # JAX_LOCAL_DEVICE_IDS is about these
+_PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
+
+
+class JaxEnvironment:
+    """`with_mpi`: why MPI is in use, see `choice.mpi_in_use`; the other two are the flags of the same names."""
+
+    name = "jax"
+
+    def __init__(
+        self, *, mpi_reason: str = "", device_binding: str = "local-rank", virtual_local_rank: bool = False
+    ) -> None:
+        self._mpi_reason = mpi_reason
+        self._binding = device_binding
+        self._is_virtual = virtual_local_rank
+
+    def variables(self, assignment: WorkerAssignment, parent: Mapping[str, str]) -> dict[str, str]:
+        """What to add to, or overwrite in, the parent's environment for this worker."""
+        address = f"[{assignment.master_addr}]" if ":" in assignment.master_addr else assignment.master_addr
+        variables = {COORDINATOR: f"{address}:{assignment.master_port}"}
+        if bind := _choose_bind_host(assignment.master_addr, parent):
+            variables[BIND] = f"{bind}:{assignment.master_port}"
+        devices = assignment.slot.devices
+        kind = devices[0].kind if devices else ""
+        if kind == "tpu" and assignment.local_world_size == 1:
+            return variables
+        seen = resolve_visible_devices(assignment, parent, binding=self._binding, is_virtual=self._is_virtual)
+        if kind in _GPU_KINDS:
+            ids = [str(number if seen.variables else device.index) for number, device in enumerate(devices)]
+            given = parent.get(LOCAL_DEVICES, "") if assignment.local_world_size == 1 else ""
+            if not given or (seen.variables and not set(given.split(",")) <= set(ids)):
+                variables[LOCAL_DEVICES] = ",".join(ids)
+        if not self._mpi_reason:
+            # docs/internals/decisions/0026-open-mpi-variables-for-jax.md
+            variables["OMPI_MCA_orte_hnp_uri"] = "meshrun"  # that it is there is all that counts beside the address
+            variables["OMPI_COMM_WORLD_SIZE"] = str(assignment.world_size)
+            variables["OMPI_COMM_WORLD_RANK"] = str(assignment.rank)
+            variables["OMPI_COMM_WORLD_LOCAL_RANK"] = str(seen.local_rank)
+        return variables
+
+    def remarks(self, slots: Sequence[Slot], parent: Mapping[str, str], has_other_nodes: bool) -> list[str]:
+        """What does not work as it usually does, and what does instead."""
+        sentences = []
+        if self._mpi_reason:
+            sentences.append(
+                f"{self._mpi_reason}, so workers get no OMPI_ variables, and jax.distributed.initialize() needs "
+                "arguments: launcher.worker.init_jax() gives them"
+            )
+        proxies = sorted(name for name in parent if name.lower() in _PROXIES and parent[name])
+        if proxies and has_other_nodes:
+            sentences.append(
+                f"{proxies[0]} is set, and JAX's processes may wait for each other in vain through a proxy: no_proxy "
+                "should name the nodes"
+            )
+        return sentences
+
+
+def _choose_bind_host(master_addr: str, parent: Mapping[str, str]) -> str:
+    """Where rank 0 shall listen; "" leaves JAX its default, which is everywhere.
+
+    An address that is no loopback may not be this machine's own: there may be a name or a translated address in
+    front of it. The user's own choice keeps its host; its port would be the same in every round.
+    """
+    if given := parent.get(BIND, ""):
+        return given.rpartition(":")[0]
+    if master_addr == "::1":
+        return "[::1]"
+    return master_addr if master_addr == "localhost" or master_addr.startswith("127.") else ""

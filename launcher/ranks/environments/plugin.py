@@ -1,0 +1,32 @@
+"""An environment that another package offers: `--framework NAME`, entry-point group meshrun.environments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from launcher.config import plugins
+from launcher.model.errors import UsageError
+from launcher.model.node import Slot
+from launcher.ranks.environments.contract import WorkerAssignment
+
+GROUP = "meshrun.environments"
+
+
+class PluginEnvironment:
+    """Raises UsageError if there is no such plug-in; `asked_by`: the option that named it."""
+
+    def __init__(self, name: str, requested_by: str) -> None:
+        self.name = name
+        self._plugin = plugins.load(GROUP, name, requested_by, built_in=("auto", "torch", "jax", "xla"))
+
+    def variables(self, assignment: WorkerAssignment, parent: Mapping[str, str]) -> dict[str, str]:
+        """What the plug-in says. Raises UsageError if it fails, or gives what cannot be in an environment."""
+        found = plugins.ask(self._plugin, "variables", dict, assignment, dict(parent))
+        for name, value in found.items():
+            if not (isinstance(name, str) and isinstance(value, str)) or not name or {"=", "\0"} & {*name}:
+                raise UsageError(f"{self._plugin}: {name!r}: {value!r} is no variable and its text")
+        return found
+
+    def remarks(self, slots: Sequence[Slot], parent: Mapping[str, str], has_other_nodes: bool) -> list[str]:
+        """Where it comes from."""
+        return [f"what workers are told comes from {self._plugin}"]

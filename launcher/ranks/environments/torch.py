@@ -1,0 +1,108 @@
+"""What torchrun tells its workers, word for word, and where in the mesh they stand.
+
+Scripts written for torchrun find every variable they know (those of torch 2.13). New ones are the mesh:
+
+    MESH_AXES=pp,dp,tp  MESH_SHAPE=4,7,8  MESH_COORDS=0,3,2  MESH_TP_RANK=2  MESH_TP_SIZE=8  ...
+    MESH_GROUPS=pp,dp,tp
+
+and LAUNCHER_ROUND, which counts every restart, while TORCHELASTIC_RESTART_COUNT counts those that were charged.
+
+Rank 0 hosts the store at MASTER_ADDR:MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE=False), so that no round can
+read what an earlier one left behind.
+
+Which devices a worker sees, and what LOCAL_RANK is then, is in `visible_devices`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from launcher.model.node import Slot
+from launcher.ranks.environments.contract import WorkerAssignment
+from launcher.ranks.environments.visible_devices import resolve_visible_devices
+
+SIGNALS_TO_HANDLE = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")  # torchrun's default
+
+
+class TorchEnvironment:
+    """The arguments are the flags of the same names; the signals are passed on for scripts that use torch.elastic."""
+
+    name = "torch"
+
+    def __init__(
+        self,
+        *,
+        virtual_local_rank: bool = False,
+        device_binding: str = "local-rank",
+        signals_to_handle: tuple[str, ...] = SIGNALS_TO_HANDLE,
+    ) -> None:
+        self._is_virtual = virtual_local_rank
+        self._binding = device_binding
+        self._signals = ",".join(signals_to_handle)
+
+    def variables(self, assignment: WorkerAssignment, parent: Mapping[str, str]) -> dict[str, str]:
+        """What to add to, or overwrite in, the parent's environment for this worker.
+
+        Raises UsageError if --virtual-local-rank finds no entry for the worker in CUDA_VISIBLE_DEVICES.
+        """
+        seen = resolve_visible_devices(assignment, parent, binding=self._binding, is_virtual=self._is_virtual)
+        variables = {
+            "RANK": str(assignment.rank),
+            "WORLD_SIZE": str(assignment.world_size),
+            "LOCAL_RANK": str(seen.local_rank),
+            "LOCAL_WORLD_SIZE": str(assignment.local_world_size),
+            "GROUP_RANK": str(assignment.group_rank),
+            "GROUP_WORLD_SIZE": str(assignment.group_world_size),
+            "ROLE_NAME": assignment.role,
+            "ROLE_RANK": str(assignment.role_rank),
+            "ROLE_WORLD_SIZE": str(assignment.role_world_size),
+            "MASTER_ADDR": assignment.master_addr,
+            "MASTER_PORT": str(assignment.master_port),
+            "TORCHELASTIC_RUN_ID": assignment.run_id,
+            "TORCHELASTIC_RESTART_COUNT": str(assignment.restart_count),
+            "TORCHELASTIC_MAX_RESTARTS": str(assignment.max_restarts),
+            "TORCHELASTIC_USE_AGENT_STORE": "False",
+            "TORCHELASTIC_ERROR_FILE": assignment.error_file,
+            "TORCHELASTIC_SIGNALS_TO_HANDLE": self._signals,
+            # Without it a rank whose peer died waits in a collective for ever.
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": parent.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+            "LAUNCHER_ROUND": str(assignment.round),
+            **_make_mesh_variables(assignment),
+            **_make_device_variables(assignment.slot),
+            **seen.variables,
+        }
+        if "OMP_NUM_THREADS" not in parent and assignment.local_world_size > 1:
+            variables["OMP_NUM_THREADS"] = "1"  # else every worker starts one thread per CPU
+        return variables
+
+    def remarks(self, slots: Sequence[Slot], parent: Mapping[str, str], has_other_nodes: bool) -> list[str]:
+        """What --device-binding does not go with."""
+        if self._binding != "visible":
+            return []
+        kinds = {device.kind for slot in slots for device in slot.devices}
+        if kinds <= {"cpu"}:
+            return ["--device-binding visible has no effect: there are no devices that could be hidden"]
+        if "nvidia" in kinds and len(slots) > 1:
+            return [
+                "every worker sees its GPU as device 0: torch's symmetric memory for CUDA, which compares these "
+                "numbers among the workers of a node, does not work so"
+            ]
+        return []
+
+
+def _make_device_variables(slot: Slot) -> dict[str, str]:
+    """Whose workers they are: `launcher.worker` tells a framework so."""
+    return {"LAUNCHER_WORKER_DEVICES": f"{slot.devices[0].kind}:{len(slot.devices)}"} if slot.devices else {}
+
+
+def _make_mesh_variables(assignment: WorkerAssignment) -> dict[str, str]:
+    variables = {
+        "MESH_AXES": ",".join(assignment.mesh_axes),
+        "MESH_SHAPE": ",".join(map(str, assignment.mesh_shape)),
+        "MESH_COORDS": ",".join(map(str, assignment.mesh_coordinates)),
+        "MESH_GROUPS": ",".join((*assignment.mesh_axes, *assignment.mesh_groups)),
+    }
+    for axis, size, rank in zip(assignment.mesh_axes, assignment.mesh_shape, assignment.mesh_coordinates, strict=True):
+        variables[f"MESH_{axis.upper()}_RANK"] = str(rank)
+        variables[f"MESH_{axis.upper()}_SIZE"] = str(size)
+    return variables

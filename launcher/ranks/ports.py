@@ -1,0 +1,138 @@
+"""The port that this node offers to rank 0 of the next round.
+
+A port found free is no longer free once somebody else has looked too. So the agent keeps a socket bound to the
+port, without SO_REUSEADDR while it binds and with it afterwards, and does not listen: plain probes and
+binds with SO_REUSEPORT are then refused, while a server that binds with SO_REUSEADDR, as torch's TCPStore does
+in both its forms and JAX's coordinator with SO_REUSEPORT besides, gets the port. Every round takes a fresh one, so
+nothing of a round is found in the next.
+
+The port is held on all local addresses, because that is where torch's and JAX's servers will bind. A socket that does
+not listen takes no connections: whoever dials is refused until rank 0 serves there. What nobody can hold off is a
+server that binds as rank 0 does, with SO_REUSEADDR, and listens first; `rendezvous.stores.foreign_listener` finds it.
+
+If the user has given a port, that is used in every round and nothing is offered. A stranger there is then told of, but
+explains nothing away: the next round would meet the same one.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterable
+
+from launcher.model.console import log
+from launcher.model.errors import TemporaryError, find_shortage_hint
+from launcher.placement.adapter.description import NodeAssignment
+
+
+class ReservedPort:
+    """One free port of all local addresses, kept until `close`; from `ports`, FIRST and LAST, if they are given.
+
+    Raises TemporaryError when there is none.
+    """
+
+    def __init__(self, ports: tuple[int, int] | None = None) -> None:
+        self._ports = ports
+        self._reserve(order_candidates(ports, 0))
+
+    def _reserve(self, candidates: Iterable[int]) -> None:
+        failure: OSError | None = None
+        for port in candidates:
+            try:
+                self._socket = _bind(port)
+            except OSError as error:  # noqa: PERF203 - try the next one
+                failure = error
+            else:
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                self.number: int = self._socket.getsockname()[1]
+                return
+        where = "" if self._ports is None else f" from {self._ports[0]} to {self._ports[1]}"
+        what = failure.strerror if failure else "there is no other"
+        hint = find_shortage_hint(failure.errno if failure else None) or ("see --worker-port-range" if where else None)
+        raise TemporaryError(f"no port{where} can be had for rank 0: {what}", hint)
+
+    def renew(self) -> None:
+        """Hold another one from now on; the same again only if no other can be had."""
+        old, number = self._socket, self.number
+        try:
+            self._reserve(port for port in order_candidates(self._ports, number) if port != number)
+        except TemporaryError:
+            return
+        old.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def order_candidates(ports: tuple[int, int] | None, last: int) -> Iterable[int]:
+    """What to try, in order: in a range those after the last one first, so that a port rests as long as it can."""
+    if ports is None:
+        return (0,)
+    first, end = ports[0], ports[1] + 1
+    start = max(first, last + 1)
+    return (*range(start, end), *range(first, min(start, end)))
+
+
+def _bind(port: int) -> socket.socket:
+    if _has_ipv6():
+        return _bind_to(socket.AF_INET6, "::", port)
+    return _bind_to(socket.AF_INET, "0.0.0.0", port)
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as six:
+            six.bind(("::", 0))
+    except OSError:  # a kernel without IPv6
+        return False
+    return True
+
+
+def _bind_to(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
+    held = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        if family == socket.AF_INET6:
+            held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        held.bind((host, port))
+    except OSError:
+        held.close()
+        raise
+    return held
+
+
+ATTEMPTS, RETRY_INTERVAL_S = 25, 0.02  # for a process to be gone, ten times as long as one of JAX takes
+
+
+class MasterPort:
+    """`given` is the user's port, `ports` the range to take others from."""
+
+    def __init__(self, user_port: int | None, ports: tuple[int, int] | None) -> None:
+        self._reserved = None if user_port is not None else ReservedPort(ports)
+
+    @property
+    def number(self) -> int:
+        """What this node offers for the next round, 0 if nothing."""
+        return self._reserved.number if self._reserved is not None else 0
+
+    def renew(self) -> None:
+        """A round is over: offer another port."""
+        if self._reserved is not None:
+            self._reserved.renew()
+
+    def is_taken(self, share: NodeAssignment) -> bool:
+        """Whether rank 0 of this round is here, and somebody else listens on the port offered: its failure is ours."""
+        if share.group_rank != 0:
+            return False
+        from launcher.hardware.linux import kernel
+        from rendezvous.stores.foreign_listener import UNKNOWN, find_foreign_listener
+
+        # A worker that has just failed, too, may be past the point where one sees what it listened on: look again.
+        for _ in range(ATTEMPTS):
+            stranger = find_foreign_listener(share.master_port, {os.getpid(), *kernel.list_descendants(os.getpid())})
+            if stranger != UNKNOWN:
+                break
+            time.sleep(RETRY_INTERVAL_S)
+        if stranger:
+            log(f"port {share.master_port} was meant for rank 0, and {stranger} listens there")
+        return bool(stranger) and self._reserved is not None

@@ -1,0 +1,107 @@
+"""What the preloaded image is made in: the environment and CPUs that all workers of this node have in common.
+
+Libraries read some variables when they are loaded, OMP_NUM_THREADS above all, and OpenMP counts its CPUs then. What a
+worker is told after the fork comes too late for them. So the image gets every variable that is the same for all workers
+in all rounds. Nobody lists these: the workers' own environments are made for several places that have nothing in
+common, and what comes out the same is what the image gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+
+from launcher.config.config import Config
+from launcher.config.credentials import PRIVATE
+from launcher.config.frameworks import choose_environments, has_package
+from launcher.config.scrub import list_step_variables
+from launcher.model import mesh as meshes
+from launcher.model.errors import UsageError
+from launcher.model.node import Slot
+from launcher.ranks.commands import make_fork_server_argv
+from launcher.ranks.environments.contract import Environment, WorkerAssignment
+from launcher.ranks.spec_builder import bind_workers, make_environments, make_thread_variables
+from launcher.supervisor.messages import ForkServerSpec
+
+_THREADS_VARIABLE = "OMP_NUM_THREADS"
+
+
+def predict_slots(config: Config, parent: Mapping[str, str]) -> tuple[Slot, ...]:
+    """The slots of this node, as far as anything of the image depends on them, before devices are looked at; empty if
+    nobody can know.
+    """
+    if not isinstance(config.worker_count, int) or config.worker_count < 2 or config.numa_binding is not None:
+        return ()
+    if config.framework != "torch" and (
+        config.framework != "auto" or has_package("jax", config.python, parent) is not False
+    ):
+        return ()  # with TPU chips here workers would be other ones
+    return tuple(Slot(index=index, devices=()) for index in range(config.worker_count))
+
+
+def make_fork_server_spec(config: Config, slots: Sequence[Slot], parent: Mapping[str, str]) -> ForkServerSpec:
+    """The image for the workers of these slots. `parent`: the environment that they inherit.
+
+    Raises UsageError if workers cannot be bound to CPUs.
+    """
+    devices = [device for slot in slots for device in slot.devices]
+    choice = choose_environments(config.framework, devices, config.python, parent)
+    environments = make_environments(choice, config, parent)
+    binding = bind_workers(config, slots)
+    made_for = []
+    for number in range(max(2, len(slots))):
+        slot = slots[number % len(slots)]
+        place = _make_sample_place(config, number, slot, len(slots))
+        made_for.append(
+            _make_variables(environments, place, parent) | make_thread_variables(binding, slot.index, parent)
+        )
+    variables = dict(set.intersection(*(set(one.items()) for one in made_for)))
+    if counts := [int(one[_THREADS_VARIABLE]) for one in made_for if one.get(_THREADS_VARIABLE, "").isdigit()]:
+        variables[_THREADS_VARIABLE] = str(min(counts))  # one number for all: with more than its cores a worker is slow
+    return ForkServerSpec(
+        argv=make_fork_server_argv(config, is_jax="jax" in choice.names),
+        env=variables,
+        unset=(*list_step_variables(parent), *sorted(PRIVATE.intersection(parent))),
+        affinity=frozenset[int]().union(*(one.cpus for one in binding.bindings)) if binding else None,
+        modules=config.preload,
+        standby=config.standby * len(slots),
+    )
+
+
+def _make_variables(
+    environments: Iterable[Environment], place: WorkerAssignment, parent: Mapping[str, str]
+) -> dict[str, str]:
+    variables: dict[str, str] = {}
+    for environment in environments:
+        with suppress(UsageError):  # such a place cannot be; those that workers get may
+            variables |= environment.variables(place, parent)
+    return variables
+
+
+def _make_sample_place(config: Config, number: int, slot: Slot, slot_count: int) -> WorkerAssignment:
+    """A place that has nothing in common with those of other numbers but what all places of this node have."""
+    axes = (config.mesh or meshes.DEFAULT_MESH).axes
+    return WorkerAssignment(
+        run_id=config.run_id or f"run {number}",
+        round=number + 1,
+        restart_count=number,
+        max_restarts=config.max_restarts,
+        rank=number,
+        world_size=slot_count + number,
+        local_rank=slot.index,
+        local_world_size=slot_count,
+        group_rank=number,
+        group_world_size=number + 1,
+        role=config.role,
+        role_rank=number,
+        role_world_size=slot_count + number,
+        master_addr=f"192.0.2.{number + 1}",  # RFC 5737: an address that nobody has
+        master_port=number + 1,
+        mesh_axes=tuple(axis.name for axis in axes),
+        mesh_shape=(number + 1,) * len(axes),
+        mesh_coordinates=(number,) * len(axes),
+        slot=slot,
+        error_file=f"/{number}",
+        slice_index=number,
+        slice_count=slot_count + number,
+    )

@@ -1,0 +1,284 @@
+"""From a share of the world to processes: command, environment and streams of every worker of a round."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from launcher.config.config import Config
+from launcher.config.credentials import PRIVATE
+from launcher.config.frameworks import EnvironmentChoice, choose_environments, detect_mpi
+from launcher.config.scrub import list_step_variables
+from launcher.logs.layout import LogLayout
+from launcher.logs.reports.round_log import format_workers
+from launcher.logs.routes import STREAMS, PlainRoutes, format_line_prefix
+from launcher.model.console import log
+from launcher.model.errors import TemporaryError, find_shortage_hint
+from launcher.model.mesh import Mesh
+from launcher.model.node import Slot
+from launcher.placement.adapter.description import NodeAssignment, decode_assignment
+from launcher.ranks.commands import make_argv, make_fork_argv
+from launcher.ranks.environments.contract import Environment, WorkerAssignment
+from launcher.supervisor.messages import WorkerSpec
+from rendezvous.errors import RecordError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.hardware.binding.node_binding import NodeBinding
+    from launcher.hardware.linux.shared_page import SharedPage
+    from launcher.logs.filters import LineFilter
+    from launcher.logs.plugin import PluginRoutes
+    from launcher.logs.pump import OutputPump, StreamName
+
+_LINE_PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
+
+
+class WorkerSpecBuilder:
+    """Makes the workers of one job on this node; `parent` is the environment that they inherit."""
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        mesh: Mesh,
+        slots: Sequence[Slot],
+        host: str,
+        layout: LogLayout,
+        parent: Mapping[str, str],
+        shared_page: SharedPage | None = None,
+    ) -> None:
+        self._config = config
+        self._mesh = mesh
+        self._slots = slots
+        self._host = host
+        self._layout = layout
+        self._parent = parent
+        self._unset = (*list_step_variables(parent), *sorted(PRIVATE.intersection(parent)))
+        self._extra_variables: dict[str, str] = {}
+        self._shared_page = shared_page
+        devices = [device for slot in slots for device in slot.devices]
+        self._choice = choose_environments(config.framework, devices, config.python, parent)
+        self._environments = make_environments(self._choice, config, parent)
+        self._routes = _make_routes(config, layout, len(slots))
+        self._cpu_binding = bind_workers(config, slots)
+        self._has_fork_server = bool(config.preload or config.standby)
+
+    @property
+    def is_jax(self) -> bool:
+        """Whether workers are JAX's: they swallow SIGTERM, and abort when another has gone."""
+        return "jax" in self._choice.names
+
+    def read_assignment(self, assignment: str) -> NodeAssignment:
+        """What this node shall run. Raises RecordError if no leader with this job's command can have meant that."""
+        share = decode_assignment(assignment)
+        if (count := len(share.ranks)) > len(self._slots):
+            raise RecordError(f"it wants {format_workers(count)} of this node, which has {len(self._slots)}")
+        axes = self._mesh.axes
+        sizes = zip(axes, share.shape, strict=False)
+        if len(share.shape) != len(axes) or any(axis.size not in (None, size) for axis, size in sizes):
+            raise RecordError(f"it has a grid of {share.shape}, which does not fit {self._mesh}")
+        return share
+
+    def add_variables(self, variables: Mapping[str, str]) -> None:
+        """What every worker gets in its environment besides, whatever its rank."""
+        self._extra_variables.update(variables)
+
+    def make_pump(self) -> OutputPump | None:
+        """What carries the workers' output; None if no stream of any goes through the agent."""
+        if not self._routes.captures:
+            return None
+        from launcher.logs.pump import OutputPump
+
+        return OutputPump(warn=log)
+
+    def list_remarks(self) -> list[str]:
+        """Sentences for the start: whose variables the workers get, where output goes, to which CPUs they are kept."""
+        sentences = [self._choice.reason] if self._choice.reason else []
+        for environment in self._environments:
+            sentences += environment.remarks(self._slots, self._parent, self._config.network is not None)
+        sentences += self._routes.list_remarks()
+        sentences += self._cpu_binding.remarks if self._cpu_binding else ()
+        return sentences
+
+    def make_specs(
+        self, round: int, restart_count: int, share: NodeAssignment, pump: OutputPump | None
+    ) -> list[WorkerSpec]:
+        """One spec per rank of the share. Raises UsageError if the environment cannot be made, TemporaryError where
+        this machine gives too little for the streams.
+        """
+        places = [self._place_worker(round, restart_count, share, local_rank) for local_rank in range(len(share.ranks))]
+        environments = {place.local_rank: self._make_variables(place) for place in places}
+        self._routes.begin(round, restart_count, environments)
+        try:
+            filters = self._open_filters(pump)
+            return [self._make_spec(place, environments[place.local_rank], filters, pump) for place in places]
+        except OSError as error:
+            hint = find_shortage_hint(error.errno)
+            raise TemporaryError(f"cannot prepare {format_workers(len(places))}: {error.strerror}", hint) from error
+
+    def find_error_file(self, round: int, restart_count: int, local_rank: int) -> str:
+        return self._routes.find_error_file(round, restart_count, local_rank)
+
+    def _make_spec(
+        self,
+        place: WorkerAssignment,
+        environment: dict[str, str],
+        filters: Mapping[str, LineFilter],
+        pump: OutputPump | None,
+    ) -> WorkerSpec:
+        binding = self._cpu_binding.bindings[place.local_rank] if self._cpu_binding else None
+        argv = make_argv(self._config, place.local_rank, is_jax=self.is_jax)
+        return WorkerSpec(
+            local_rank=place.local_rank,
+            argv=argv,
+            env=environment,
+            unset=self._unset,
+            stdout=self._open_stream("stdout", place, filters, pump),
+            stderr=self._open_stream("stderr", place, filters, pump),
+            affinity=binding.cpus if binding else None,
+            memory=binding.memory if binding else (),
+            fork_argv=make_fork_argv(self._config, argv) if self._has_fork_server else (),
+        )
+
+    def _make_variables(self, place: WorkerAssignment) -> dict[str, str]:
+        variables: dict[str, str] = {}
+        for environment in self._environments:
+            variables |= environment.variables(place, self._parent)
+        variables |= self._extra_variables
+        if self._shared_page is not None:
+            variables.update(self._shared_page.list_variables(place.local_rank))
+        return variables | make_thread_variables(self._cpu_binding, place.local_rank, self._parent)
+
+    def _place_worker(self, round: int, restart_count: int, share: NodeAssignment, local_rank: int) -> WorkerAssignment:
+        rank = share.ranks[local_rank]
+        return WorkerAssignment(
+            run_id=self._layout.run_id,
+            round=round,
+            restart_count=restart_count,
+            max_restarts=self._config.max_restarts,
+            rank=rank,
+            world_size=share.world_size,
+            local_rank=local_rank,
+            local_world_size=len(share.ranks),
+            group_rank=share.group_rank,
+            group_world_size=share.group_world_size,
+            role=self._config.role,
+            role_rank=share.role_ranks[local_rank],
+            role_world_size=share.role_world_size,
+            master_addr=share.master_addr,
+            master_port=share.master_port,
+            mesh_axes=tuple(axis.name for axis in self._mesh.axes),
+            mesh_shape=share.shape,
+            mesh_coordinates=self._mesh.find_coordinates(rank, share.shape),
+            mesh_groups=_list_groups(self._config, self._mesh),
+            slot=self._slots[local_rank],
+            error_file=self._routes.find_error_file(round, restart_count, local_rank),
+            slice_index=share.slice_index,
+            slice_count=share.slice_count,
+        )
+
+    def _open_filters(self, pump: OutputPump | None) -> dict[str, LineFilter]:
+        """By stream, what looks for the lines that are also kept apart."""
+        filters: dict[str, LineFilter] = {}
+        if pump is not None:
+            wanted = (self._config.duplicate_stdout_filters, self._config.duplicate_stderr_filters)
+            for stream, texts in zip(STREAMS, wanted, strict=True):
+                if texts and (path := self._routes.find_filter_file(stream)):
+                    filters[stream] = pump.open_filter(path, texts)
+        return filters
+
+    def _open_stream(
+        self, stream: StreamName, place: WorkerAssignment, filters: Mapping[str, LineFilter], pump: OutputPump | None
+    ) -> int | None:
+        """The descriptor this worker writes to, or None for the agent's own."""
+        way = self._routes.find_route(place.local_rank, stream)
+        if way.inherits:
+            return None
+        if pump is None or not (way.path or way.to_console):
+            return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        return pump.open_stream(
+            stream=stream,
+            local_rank=place.local_rank,
+            rank=place.rank,
+            path=way.path,
+            prefix=self._make_prefix(place) if way.to_console else None,
+            line_filter=filters.get(stream),
+        )
+
+    def _make_prefix(self, place: WorkerAssignment) -> bytes:
+        return format_line_prefix(
+            role=place.role,
+            local_rank=place.local_rank,
+            rank=place.rank,
+            host=self._host if place.group_world_size > 1 else None,
+            template=self._parent.get(_LINE_PREFIX_VARIABLE),
+        )
+
+
+def _list_groups(config: Config, mesh: Mesh) -> tuple[str, ...]:
+    """The groups over several axes that --traffic declares."""
+    if "+" not in (text := config.placement_options.get("traffic", "")):
+        return ()
+    from launcher.model.traffic import parse
+
+    return tuple(dict.fromkeys(one.name for one in parse(text, mesh) if len(one.axes) > 1))
+
+
+def _make_routes(config: Config, layout: LogLayout, worker_count: int) -> PlainRoutes | PluginRoutes:
+    """What the options say of the output, or the plug-in that they name. Raises UsageError if that cannot be used."""
+    if config.logs_specs is None:
+        return PlainRoutes(config, layout, worker_count)
+    from launcher.logs.plugin import PluginRoutes
+
+    return PluginRoutes(config, worker_count, log)
+
+
+def bind_workers(config: Config, slots: Sequence[Slot]) -> NodeBinding | None:
+    """The CPUs of every worker; None if they are not bound. Raises UsageError if they cannot be."""
+    if config.numa_binding is None:
+        return None
+    from launcher.hardware.binding import node_binding
+
+    return node_binding.bind_node(config.numa_binding, slots)
+
+
+def make_thread_variables(
+    cpu_binding: NodeBinding | None, local_rank: int, parent: Mapping[str, str]
+) -> dict[str, str]:
+    """The number of threads of a worker that has cores of its own, unless somebody has said it."""
+    if cpu_binding is None or "OMP_NUM_THREADS" in parent:
+        return {}
+    return {"OMP_NUM_THREADS": str(cpu_binding.bindings[local_rank].core_count)}
+
+
+def make_environments(choice: EnvironmentChoice, config: Config, environ: Mapping[str, str]) -> tuple[Environment, ...]:
+    """The environments of this choice, in order. Raises UsageError for a name that nobody has."""
+    from launcher.ranks.environments.torch import TorchEnvironment
+
+    binding, is_virtual = config.device_binding, config.virtual_local_rank
+    found: list[Environment] = []
+    for name in choice.names:
+        if name == "torch":
+            signals = config.signals_to_handle
+            found.append(
+                TorchEnvironment(virtual_local_rank=is_virtual, device_binding=binding, signals_to_handle=signals)
+            )
+        elif name == "jax":
+            from launcher.ranks.environments.jax import JaxEnvironment
+
+            found.append(
+                JaxEnvironment(
+                    mpi_reason=detect_mpi(config.python, environ),
+                    device_binding=binding,
+                    virtual_local_rank=is_virtual,
+                )
+            )
+        elif name in ("tpu", "xla"):
+            from launcher.ranks.environments import tpu
+
+            found.append(tpu.TpuEnvironment() if name == "tpu" else tpu.XlaEnvironment())
+        else:
+            from launcher.ranks.environments.plugin import PluginEnvironment
+
+            found.append(PluginEnvironment(name, f"--framework {name}"))
+    return tuple(found)

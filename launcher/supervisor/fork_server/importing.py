@@ -1,0 +1,135 @@
+"""The modules that are preloaded, one by one, and what there is to say of each.
+
+They are imported as the script would: with its words in `sys.argv` and its directory first on `sys.path`, so that a
+module beside the script can be preloaded, too.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+import sys
+from _signal import SIG_DFL, SIGINT, signal  # type: ignore[import-not-found]
+
+from launcher.supervisor.fork_server import fork_safety
+from launcher.supervisor.fork_server.env_reads import EnvReadRecorder
+from launcher.supervisor.fork_server.fork_safety import PreloadError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+
+def import_all(modules: list[str], directory: str | None, fork: Callable[[], int]) -> list[str]:
+    """Import them. Returns remarks for people; raises Refused.
+
+    `directory`: what Python will put first on the path for the script, None for nothing.
+    """
+    fork_safety.check_before_import(fork)
+    if directory is not None:
+        sys.path.insert(0, directory)
+    # Nearly all that an import makes stays; to look through it again and again costs a sixth of the import of torch.
+    thresholds = gc.get_threshold()
+    gc.set_threshold(0, *thresholds[1:])
+    remarks: list[str] = []
+    is_kept = False
+    for module in modules:
+        opened, is_shared = _import_one(module, fork)
+        remarks += opened
+        is_kept = is_kept or is_shared
+    if gc.get_threshold()[0] == 0:
+        gc.set_threshold(*thresholds)
+    if directory is not None and directory in sys.path:
+        sys.path.remove(directory)
+    if is_kept:
+        _flush_files()
+    return remarks
+
+
+def _import_one(module: str, fork: Callable[[], int]) -> tuple[list[str], bool]:
+    """Import one. Returns remarks, and whether it left files open."""
+    children = fork_safety.list_children()
+    files = fork_safety.list_open_files()
+    place = _read_cwd()
+    own = os.getpid()
+    watch = EnvReadRecorder()
+    try:
+        with watch:
+            __import__(module)
+    except KeyboardInterrupt:
+        signal(SIGINT, SIG_DFL)
+        os.kill(own, SIGINT)
+    except SystemExit as leaving:
+        raise PreloadError(f"importing {module} called sys.exit({leaving.code!r})", _make_hint(module)) from None
+    except BaseException as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
+            where = f"workers are run by {sys.executable}, which finds no such module"
+            raise PreloadError(f"there is no module {error.name}", where) from None
+        trace = _skip_own_frames(error.__traceback__)
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        raise PreloadError(f"importing {module} raised {_format_error(error)}", _make_hint(module)) from None
+    finally:
+        if os.getpid() != own:  # the import has forked, and the child comes out of it, too
+            os._exit(1)
+    fork_safety.check_import(module, children, fork)
+    remarks = []
+    for reader, names in watch.reads_by_module.items():
+        by = "" if reader == module else f" ({reader})"
+        remarks.append(
+            f"importing {module}{by} read {_format_names(names)}, which no process has before its round: it saw none"
+        )
+    if place and _read_cwd() != place:
+        remarks.append(
+            f"importing {module} changed the directory to {_read_cwd()}: workers start in {place} all the same"
+        )
+        os.chdir(place)
+    opened = fork_safety.list_opened_files(files)
+    if opened:
+        remarks.append(f"importing {module} left {_format_names(opened)} open: all workers share it")
+    return remarks, bool(opened)
+
+
+def _make_hint(module: str) -> str:
+    return f"leave {module} out of --preload"
+
+
+def _read_cwd() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # removed
+        return ""
+
+
+def _format_error(error: BaseException) -> str:
+    """The first line of what the last line of its traceback says."""
+    try:
+        text = str(error).partition("\n")[0][:200]
+    except Exception:
+        text = "<exception str() failed>"  # as Python says it
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _skip_own_frames(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return trace
+
+
+def _format_names(names: list[str]) -> str:
+    names = list(dict.fromkeys(names))
+    if len(names) > 4:
+        names = [*names[:3], f"{len(names) - 3} more"]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _flush_files() -> None:
+    """Write what is left in the buffers of open files, lest every worker writes it once more."""
+    for kinds in ((io.TextIOWrapper,), (io.BufferedWriter, io.BufferedRandom)):  # the first write into the second
+        for file in gc.get_objects():
+            if issubclass(type(file), kinds):
+                try:
+                    file.flush()
+                except Exception:  # closed, or its disk is full
+                    continue

@@ -1,0 +1,166 @@
+"""The life of the fork server: import, say so, and fork whenever the supervisor asks, until it has gone.
+
+Workers shall be the supervisor's own children, which it can reap and kill by number, as those that it starts by exec.
+So the fork server does not fork them itself. It forks a *go-between*, that forks the workers ordered and ends; its
+children then belong to the nearest ancestor that adopts, the supervisor. One go-between does for all orders that wait.
+
+    in   ["preload", modules, the supervisor's pid, descriptors that workers keep], once
+    out  ["ready", seconds, remarks]  or  ["refused", sentence, hint]
+    in   ["fork"] with one end of a socket, which is the worker's own: see worker.py
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import os
+import sys
+import time
+from _signal import (  # type: ignore[import-not-found]
+    SIG_BLOCK,
+    SIG_DFL,
+    SIG_SETMASK,
+    SIGKILL,
+    SIGPIPE,
+    SIGSTOP,
+    SIGXFSZ,
+    getsignal,
+    pthread_sigmask,
+    signal,
+    valid_signals,
+)
+from errno import EAGAIN
+
+from launcher.supervisor.fork_server import linux
+from launcher.supervisor.fork_server.fork_safety import PreloadError
+from launcher.supervisor.fork_server.importing import import_all
+from launcher.supervisor.fork_server.wire import Wire
+from launcher.supervisor.fork_server.worker import StartupSnapshot, become_worker, wait_for_spec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_AS_MAIN = "/launcher/ranks/as_main.py"
+_IGNORED_BY_PYTHON = (SIGPIPE, SIGXFSZ)  # and stay so
+
+
+def serve(number: int, launch_mode: str, argument_count: int) -> None:
+    """Serve over the descriptor `number`. Returns in a worker that is to run its script, and only there."""
+    os.set_inheritable(number, False)
+    wire = Wire(number)
+    head = len(sys.orig_argv) - argument_count
+    image = StartupSnapshot(launch_mode=launch_mode, arguments=sys.orig_argv[head:], environment=dict(os.environ))
+    order = wire.receive(wait=True)
+    if order is None:
+        os._exit(0)
+    (_, modules, supervisor_pid, _), _ = order
+    start = time.monotonic()
+    try:
+        remarks = import_all(modules, _find_script_directory(image), _fork)
+    except PreloadError as refused:
+        linux.flush_c_streams()
+        wire.send(["refused", f"--preload: {refused.sentence}", refused.hint])
+        os._exit(0)
+    # What is shared stays shared: the collector of a worker, which writes to all that it looks at, does not look at it;
+    # measured with torch, that is 40 MB and 0.2 s for each worker. At the end it has to, or a file of the script's that
+    # only such things can be reached from is not written.
+    gc.freeze()
+    atexit.register(gc.unfreeze)
+    signals = _reset_signals()
+    wire.send(["ready", time.monotonic() - start, remarks])
+    end, go_between = _serve_forks(wire)
+    order = wait_for_spec(end, go_between, supervisor_pid)
+    become_worker(end, image, *order, signals=signals)
+
+
+def _find_script_directory(startup: StartupSnapshot) -> str | None:
+    """What Python puts first on the path before it runs the script."""
+    if getattr(sys.flags, "safe_path", False):
+        return None
+    how, words = startup.launch_mode, startup.arguments
+    if words[0].endswith(_AS_MAIN):  # JAX's workers: what that runs in turn
+        how, *words = words[1:]
+    if how in ("code", "path"):
+        return ""
+    if how == "module":
+        return os.getcwd()
+    script = words[0]
+    if os.path.isdir(script) or script.endswith((".zip", ".pyz")):
+        return os.path.join(os.getcwd(), script)  # stands there itself
+    return os.path.dirname(os.path.realpath(script))
+
+
+def _reset_signals() -> tuple[dict[int, Any], set[int]]:
+    """Die of a signal as a program without Python does, from now on. Returns what a worker puts back."""
+    fixed = (*_IGNORED_BY_PYTHON, SIGKILL, SIGSTOP)
+    handlers = {number: getsignal(number) for number in valid_signals() if number not in fixed}
+    handlers = {number: handler for number, handler in handlers.items() if handler not in (SIG_DFL, None)}
+    for number in handlers:
+        signal(number, SIG_DFL)
+    mask = pthread_sigmask(SIG_BLOCK, ())
+    pthread_sigmask(SIG_SETMASK, ())
+    return handlers, mask
+
+
+def _serve_forks(wire: Wire) -> tuple[Wire, int]:
+    """Fork for every order, until the supervisor's end closes. Returns in a worker: its own wire, and who forked it."""
+    own_pid = os.getpid()
+    while True:
+        order = wire.receive(wait=True)
+        if order is None:
+            os._exit(0)
+        ends = list(order[1])
+        while (more := wire.receive(wait=False)) is not None:
+            ends += more[1]
+        linux.flush_c_streams()
+        try:
+            pid = _fork()
+        except OSError as error:
+            _report_failure(ends, error)
+            continue
+        if pid == 0:
+            # If the supervisor is killed the fork server dies, and a go-between that stands still goes with it.
+            linux.signal_on_parent_death(SIGKILL)
+            if os.getppid() != own_pid:
+                os._exit(0)
+            wire.close()
+            return _fork_each(ends)
+        for end in ends:
+            os.close(end)
+        os.waitpid(pid, 0)
+
+
+def _fork_each(ends: list[int]) -> tuple[Wire, int]:
+    """Be the go-between: fork a worker for each end, and exit. Returns in the workers."""
+    go_between = os.getpid()
+    for place, end in enumerate(ends):
+        try:
+            pid = _fork()
+        except OSError as error:
+            _report_failure([end], error)
+            continue
+        if pid == 0:
+            for other in ends[place + 1 :]:
+                os.close(other)
+            return Wire(end), go_between
+        os.close(end)
+    os._exit(0)
+
+
+def _report_failure(ends: list[int], error: OSError) -> None:
+    number = error.errno or EAGAIN
+    for end in ends:
+        wire = Wire(end)
+        wire.send(["failed", f"cannot fork a worker: {os.strerror(number)}", number])
+        wire.close()
+
+
+def _fork() -> int:
+    """os.fork, without Python's remark (3.12) on the threads that fork_safety.py knows to be harmless."""
+    warnings = sys.modules.get("warnings")
+    if warnings is None:
+        return os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return os.fork()

@@ -1,0 +1,140 @@
+"""A forked worker: parked until the supervisor says what it is, then turned into that.
+
+As in `launcher/supervisor/child.py`, a mistake here is quiet and lasting: what is open, blocked or ignored now stays so
+in the user's program. What a worker does between fork and exec is done here between fork and script.
+
+    out  ["born", pid], once it is the supervisor's child and dies with it
+    in   the worker's spec, as `launcher/supervisor/messages.py` writes it, with its streams and its whole environment;
+         or the end: exit
+    out  ["failed", sentence, errno], or nothing: the end closes as the script begins
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import time
+from _signal import SIG_SETMASK, SIGKILL, pthread_sigmask, signal  # type: ignore[import-not-found]
+from errno import EINVAL
+
+from launcher.supervisor.fork_server import linux
+from launcher.supervisor.fork_server.reseed import reseed
+from launcher.supervisor.fork_server.wire import Wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_ADOPTION_INTERVAL_S = 0.0005
+
+
+class StartupSnapshot:
+    """What the fork server was started as, before anything was imported."""
+
+    def __init__(self, *, launch_mode: str, arguments: list[str], environment: dict[str, str]) -> None:
+        self.launch_mode = launch_mode
+        self.arguments = arguments
+        self.environment = environment
+
+
+def wait_for_spec(wire: Wire, intermediate_pid: int, supervisor_pid: int) -> tuple[list[Any], list[int]]:
+    """Wait for what this process is to be; its spec and descriptors. Exits if nobody wants it any more."""
+    os.setsid()
+    while os.getppid() == intermediate_pid:  # it forks the others yet
+        time.sleep(_ADOPTION_INTERVAL_S)
+    if os.getppid() != supervisor_pid:
+        os._exit(127)
+    linux.signal_on_parent_death(SIGKILL)
+    if os.getppid() != supervisor_pid:  # the supervisor died before the line above
+        os._exit(127)
+    wire.send(["born", os.getpid()])
+    reseed()
+    order = wire.receive(wait=True)
+    if order is None:
+        os._exit(0)
+    return order
+
+
+def become_worker(
+    wire: Wire,
+    startup: StartupSnapshot,
+    spec: list[Any],
+    descriptors: list[int],
+    *,
+    signals: tuple[dict[int, Any], set[int]],
+) -> None:
+    """Be the worker of this spec, as far as that comes before its script; or say why not, and exit."""
+    local_rank, _, variables, _, has_stdout, has_stderr, affinity, memory, (how, *words) = spec
+    attempt = f"cannot start the worker of local rank {local_rank}"
+    try:
+        streams = iter(descriptors)
+        if has_stdout:
+            _redirect(next(streams), 1, sys.__stdout__)
+        if has_stderr:
+            _redirect(next(streams), 2, sys.__stderr__)
+        if affinity is not None:
+            attempt = f"cannot keep the worker of local rank {local_rank} to its CPUs"
+            os.sched_setaffinity(0, affinity)
+        if memory:
+            linux.prefer_memory(memory)  # the agent has tried it; far from its memory a worker is slow and not wrong
+        attempt = f"cannot run {words[0][:200]!r}"
+        if (how, words[0]) != (startup.launch_mode, startup.arguments[0]):
+            raise ValueError(f"the fork server was started for {startup.arguments[0][:200]!r}")
+        _set_arguments(startup, words)
+        _set_environment(startup, variables)
+        handlers, mask = signals
+        for number, handler in handlers.items():
+            signal(number, handler)
+        pthread_sigmask(SIG_SETMASK, mask)
+        wire.close()
+    except OSError as error:
+        number = error.errno or EINVAL
+        wire.send(["failed", f"{attempt}: {os.strerror(number)}", number])
+        os._exit(127)
+    except Exception as error:  # a zero byte in a variable, "=" in its name, or a bug of ours
+        wire.send(["failed", f"{attempt}: {str(error)[:200]}", EINVAL])
+        os._exit(127)
+
+
+def _redirect(source: int, target: int, stream: Any) -> None:
+    """Have a standard stream write there, and look at it anew as at the start of Python: can it seek, what is a block?
+
+    The text stream stays the same object, since a handler of logging may hold it. Below it is a new one: whether it can
+    seek a FileIO never asks again.
+    """
+    os.dup2(source, target)
+    if source != target:
+        os.close(source)
+    try:
+        raw = stream.buffer
+    except (AttributeError, ValueError):  # an import has replaced it, or taken it apart
+        return
+    if type(stream) is io.TextIOWrapper and type(raw) is io.FileIO:  # so it is under -u
+        name, line_buffering, write_through = raw.name, stream.line_buffering, stream.write_through
+        encoding, errors = stream.encoding, stream.errors
+        raw = io.FileIO(target, "wb", closefd=False)
+        raw.name = name
+        stream.__init__(raw, encoding, errors, "\n", line_buffering, write_through)  # type: ignore[misc]
+
+
+def _set_arguments(startup: StartupSnapshot, arguments: list[str]) -> None:
+    """Words that only this worker has, as `--local-rank=3`; what an import has made of the others stays."""
+    if arguments != startup.arguments:
+        sys.orig_argv[len(sys.orig_argv) - len(startup.arguments) :] = arguments
+        sys.argv[1:] = arguments[1:]
+
+
+def _set_environment(startup: StartupSnapshot, variables: dict[str, str]) -> None:
+    """What an exec would give; and over it what an import has changed, unless it would have seen another value here."""
+    given = dict(variables)
+    before, now = startup.environment, dict(os.environ)
+    for name in {**before, **now}:
+        if before.get(name) != now.get(name) and before.get(name) == given.get(name):
+            if name in now:
+                given[name] = now[name]
+            else:
+                given.pop(name, None)
+    if list(now.items()) != list(given.items()):
+        os.environ.clear()
+        os.environ.update(given)

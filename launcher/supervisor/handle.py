@@ -1,0 +1,307 @@
+"""The supervisor: a small process beside the agent that starts the workers and, if need be, kills them.
+
+The agent runs threads and network clients; forking from such a process is unsafe, and if it is killed or freezes,
+its workers would live on and disturb the next round. So, as one of its first acts, the agent has this process forked,
+which does nothing but fork, reap, signal and kill. The two talk over a socket: orders go in, reports come out, and
+when the agent's end closes, for whatever reason, the supervisor kills every worker and all they left behind. It may
+also hold a watchdog: a time until which the workers may live, which the agent keeps extending as long as it can prove
+that the job still counts on this node. Between the two stands the keeper, for what workers leave behind when agent and
+supervisor are stopped or killed together: keeper.py.
+
+This module is the agent's side, the handle. start.py is the fork, messages.py what the two say to each other,
+channel.py how it travels, loop.py the supervisor itself, and launcher/hardware/linux what all ask of Linux. Use the
+handle from one thread.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import signal
+import time
+from collections.abc import Collection, Sequence
+
+from launcher.supervisor.channel import Channel
+from launcher.supervisor.messages import (
+    REPORTS,
+    STUCK_LIMIT_S,
+    ForkServerSpec,
+    Preloading,
+    Report,
+    RoundSwept,
+    Spawned,
+    StandbyReady,
+    SupervisorLost,
+    SupervisorStarted,
+    WorkersFenced,
+    WorkerSpec,
+    describe_exit,
+    encode_fork_server_spec,
+    encode_worker_spec,
+)
+from launcher.supervisor.start import fork_keeper
+
+# A supervisor that takes no order for so long is stopped or stuck; waiting longer would freeze the agent with it.
+ORDER_LIMIT_S = 30.0
+START_LIMIT_S = 10.0  # two forks take milliseconds, also on a machine that is very busy
+# The supervisor kills at the watchdog's end and says so at once. One that has not by then is stopped or starved.
+REPORT_DELAY_S = 0.1
+LOSS_LIMIT_S = 1.0  # keeper or supervisor, when the other is lost, have killed the rest in milliseconds
+
+
+class Supervisor:
+    """The agent's handle on its supervisor, and on the keeper between them."""
+
+    def __init__(self, keeper_pid: int, channel: Channel) -> None:
+        self.keeper_pid = keeper_pid
+        self._pid = 0  # the supervisor's, once it has said so
+        self._channel = channel
+        self._pending_reports: list[Report] = []
+        self._keeper_status: int | None = None  # the keeper's wait status, once reaped; it exits as the supervisor has
+        self._loss_reason: str | None = None  # why we gave the supervisor up, if we did
+        self._is_over = False  # closed by us, or its loss was reported
+        self._watchdog_deadline: float | None = None
+        self._rounds: set[int] = set()  # started and not reported gone
+        self._spared_pids: set[int] = set()  # fork server and parked workers, which a sweep spares
+        self.reports_due_at = math.inf
+        """When to call read_reports() at the latest: by then the supervisor has acted on the watchdog, and said so."""
+
+    @classmethod
+    def fork(cls, keep: Collection[int] = (), group: str = "") -> Supervisor:
+        """Fork the keeper, which forks the supervisor: call it early, with one thread and little imported, and from the
+        thread that lives longest. Raises TemporaryError.
+
+        Descriptors other than 0, 1, 2, the socket and those to `keep` are closed in both, so workers never see them.
+        The kept ones, under the same numbers, live until no process of any worker is left. `group`: a control group for
+        both and all that they start.
+        """
+        return cls(*fork_keeper(keep, group))
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's pid, waited for if it is just being forked; the keeper's if it never was."""
+        deadline = time.monotonic() + START_LIMIT_S
+        while not self._pid and not self._channel.has_ended and self._wait_for_event(select.POLLIN, deadline):
+            self._receive()
+        return self._pid or self.keeper_pid
+
+    def fileno(self) -> int:
+        """Readable when reports() has something to give; stop polling it after SupervisorLost or close()."""
+        return self._channel.fileno()
+
+    def preload(self, spec: ForkServerSpec) -> None:
+        """Start the fork server, once for all rounds: workers that say how (`warm`) are forked from it.
+
+        Preloading is reported at once, and later Preloaded, PreloadRefused or ForkServerLost.
+        """
+        self._send_order("preload", encode_fork_server_spec(spec))
+        _become_subreaper()
+
+    def spawn(self, round: int, workers: Sequence[WorkerSpec]) -> None:
+        """Start workers; each is answered by Spawned or SpawnFailed, all of them by WatchdogExpired if it ran out."""
+        given: set[int] = set()
+        self._rounds.add(round)
+        self._update_due_time()
+        try:
+            for worker in workers:
+                descriptors = tuple(stream for stream in (worker.stdout, worker.stderr) if stream is not None)
+                given.update(descriptors)
+                self._send_order("spawn", round, encode_worker_spec(worker), descriptors=descriptors)
+            if any(worker.fork_argv for worker in workers):
+                self._send_order("begin")  # that all of them are forked together
+        finally:
+            for descriptor in given:
+                os.close(descriptor)
+        _become_subreaper()
+
+    def signal(self, round: int, signum: int, only: Sequence[int] | None = None) -> None:
+        """Send a signal to the process group of every live worker of the round, or `only` of these local ranks."""
+        self._send_order("signal", round, int(signum), *([] if only is None else [list(only)]))
+
+    def sweep(self, round: int) -> None:
+        """SIGKILL what is left of the round, orphans included, and report Gone; also of use after a clean end.
+
+        Orphans are not told apart by round: sweep a round before the next one is started.
+        """
+        self._send_order("sweep", round)
+
+    def extend_watchdog(self, until: float | None) -> None:
+        """Let the workers live until `until`, in seconds of CLOCK_BOOTTIME; None, as at the start, is without end."""
+        self._watchdog_deadline = until
+        self._update_due_time()
+        self._send_order("watchdog", until)
+
+    def _update_due_time(self) -> None:
+        has_watchdog = self._watchdog_deadline is not None and bool(self._rounds) and not self._is_over
+        self.reports_due_at = (
+            self._watchdog_deadline + REPORT_DELAY_S
+            if has_watchdog and self._watchdog_deadline is not None
+            else math.inf
+        )
+
+    def read_reports(self) -> list[Report]:
+        """What the supervisor has said since the last call, in its order. Call it on SIGCHLD as well: the keeper may
+        end.
+
+        If the watchdog has run out and the supervisor is silent, what descends from it is killed in its place. The
+        kernel's timer ends such a supervisor a moment later.
+        """
+        self._receive()
+        reports, self._pending_reports = self._pending_reports, []
+        self._is_over |= any(isinstance(report, SupervisorLost) for report in reports)
+        if not self._is_over and (self._has_keeper_ended() or self._channel.has_ended):
+            self._is_over = True
+            self._wait_for_exit(time.monotonic() + LOSS_LIMIT_S)
+            reports.append(SupervisorLost(self._describe_loss()))
+        for report in reports:
+            if isinstance(report, RoundSwept):
+                self._rounds.discard(report.round)
+            if isinstance(report, WorkersFenced | SupervisorLost) or not self._rounds:
+                self.reports_due_at = math.inf
+        if time.clock_gettime(time.CLOCK_BOOTTIME) >= self.reports_due_at:
+            from launcher.hardware.linux import pidfds
+
+            self.reports_due_at = time.clock_gettime(time.CLOCK_BOOTTIME) + REPORT_DELAY_S
+            pidfds.kill_descendants(self._pid or self.keeper_pid)
+        return reports
+
+    def reap(self, spare: Collection[int] = ()) -> None:
+        """Reap whatever child of this process has ended, but for the spared: call it on SIGCHLD.
+
+        As PID 1 of a container, or once the supervisor is lost, the agent is handed orphans it knows nothing of.
+        `spare` holds processes that somebody else in the agent waits for.
+        """
+        if not spare:
+            while self._reap_one(-1):
+                pass
+            return
+        from launcher.hardware.linux import kernel
+
+        for pid in set(kernel.list_children(os.getpid())).difference(spare):
+            self._reap_one(pid)
+
+    def kill_orphans(self, limit_s: float, spare: Collection[int] = ()) -> tuple[int, ...]:
+        """Kill keeper and supervisor, if they still live, and every child of this process but the spared, until none
+        is.
+
+        A keeper that is stopped adopts and kills nobody; once it is killed, what was its falls to this process.
+
+        For use after SupervisorLost. Gives back who was still there after `limit_s`, normally nobody.
+        """
+        from launcher.hardware.linux import kernel
+
+        start = time.monotonic()
+        while True:
+            accept_stuck = time.monotonic() - start > min(STUCK_LIMIT_S, limit_s / 2)
+            left = kernel.kill_children(spare, accept_stuck)
+            self.reap(spare)
+            if not left or time.monotonic() - start > limit_s:
+                return tuple(left)
+            time.sleep(0.005)
+
+    def describe_remaining(self) -> str:
+        """Who keeps a sweep from its end, as words: what the supervisor cannot kill, or itself if it does not run."""
+        from launcher.hardware.linux import kernel
+
+        children = set() if kernel.is_stopped(self.pid) else {*kernel.list_children(self.pid)} - self._spared_pids
+        return ", ".join(map(kernel.describe_process, sorted(children) or [self.pid]))
+
+    def close(self, limit_s: float) -> None:
+        """End the supervisor in good order: it sweeps everything and exits, or is killed after `limit_s`.
+
+        What it reported meanwhile is left for reports().
+        """
+        self._is_over = True
+        self._channel.finish()
+        deadline = time.monotonic() + limit_s
+        self._wait_for_exit(deadline)
+        self._channel.close()
+        if self._keeper_status != 0:
+            self.kill_orphans(limit_s)
+
+    def _send_order(self, *order: object, descriptors: tuple[int, ...] = ()) -> None:
+        """Send an order. The supervisor never waits for us to read, so waiting for it to read cannot last."""
+        if self._is_over or self._channel.has_ended or self._channel.send(order, descriptors):
+            return
+        deadline = time.monotonic() + ORDER_LIMIT_S
+        while not self._channel.flush():
+            if not self._wait_for_event(select.POLLOUT, deadline):
+                self._loss_reason = (
+                    f"the supervisor (pid {self._pid}) took no order for {ORDER_LIMIT_S:g} s and was killed"
+                )
+                if (
+                    self._keeper_status is None
+                ):  # kill_orphans() will reach the supervisor, too, once that is our own child
+                    os.kill(self.keeper_pid, signal.SIGKILL)
+                self._channel.abandon()
+                return
+
+    def _receive(self) -> None:
+        for (kind, *fields), _ in self._channel.receive():
+            report = REPORTS[kind](*fields)
+            if isinstance(report, (Preloading, StandbyReady)):
+                self._spared_pids.add(report.pid)
+            elif isinstance(report, Spawned):
+                self._spared_pids.discard(report.pid)
+            elif isinstance(report, SupervisorStarted):
+                self._pid = report.pid
+            if not isinstance(report, (StandbyReady, SupervisorStarted)):
+                self._pending_reports.append(report)
+
+    def _wait_for_event(self, event: int, deadline: float) -> bool:
+        poll = select.poll()
+        poll.register(self._channel, event)
+        return bool(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
+
+    def _reap_one(self, pid: int) -> bool:
+        """Reap one ended child (-1: any); whether there was one."""
+        try:
+            reaped, status = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            return False
+        if reaped == self.keeper_pid:
+            self._keeper_status = status
+        return reaped != 0
+
+    def _has_keeper_ended(self) -> bool:
+        return self._keeper_status is not None or self._reap_one(self.keeper_pid)
+
+    def _wait_for_exit(self, deadline: float) -> None:
+        """Until supervisor and keeper have ended, and left nobody, or the one whose turn it is stands still.
+
+        When one of them is lost the other sees to the rest. Were it killed at once, and this process next, none would.
+        """
+        from launcher.hardware.linux import kernel
+
+        while time.monotonic() < deadline:
+            self._receive()
+            if self._channel.has_ended and self._has_keeper_ended():
+                return
+            if kernel.is_stopped(self.keeper_pid if self._channel.has_ended else self._pid):
+                return
+            time.sleep(0.001)
+
+    def _describe_loss(self) -> str:
+        """Why the supervisor has gone, as a sentence."""
+        if self._loss_reason:
+            return self._loss_reason
+        who = f"the supervisor (pid {self._pid})" if self._pid else "the supervisor"
+        if self._keeper_status is None:
+            return f"{who} closed its socket"
+        exit_code = os.waitstatus_to_exitcode(self._keeper_status)
+        if exit_code < 0:
+            who = f"the keeper (pid {self.keeper_pid})"
+        how = describe_exit(128 - exit_code if exit_code > 128 else exit_code)
+        late = (
+            self._watchdog_deadline is not None and time.clock_gettime(time.CLOCK_BOOTTIME) >= self._watchdog_deadline
+        )
+        return f"{who} {how}{' after its watchdog had run out' if late else ''}"
+
+
+def _become_subreaper() -> None:
+    # The second line of defence, for when the supervisor is lost. After an order, so that importing ctypes delays
+    # nobody.
+    from launcher.hardware.linux import kernel
+
+    kernel.become_subreaper()

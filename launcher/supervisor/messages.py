@@ -1,0 +1,218 @@
+"""What agent and supervisor say to each other: the order to start a worker, and the reports of what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from launcher.model.errors import EXIT_FENCED
+from rendezvous.values import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# What ps shows: names without a word that is in the agent's command line.
+KEEPER_NAME = "mr-keeper"
+SUPERVISOR_NAME = "mr-supervisor"
+
+
+class WorkerSpec(NamedTuple):
+    """One process to start.
+
+    `argv[0]` is searched on the PATH of its environment when it has no slash. Its environment is the one the
+    supervisor was forked with, less `unset`, with `env` on top. `stdout` and `stderr` are descriptors to write to,
+    which the handle closes after sending; None leaves it the agent's own. `affinity`: the CPUs it is kept to;
+    `memory`: the NUMA nodes whose memory it prefers, none for as Linux does. `warm`: what a fork of the preloaded image
+    runs as `__main__` in the place of `argv`: "script", "module", "path" or "code", then its words; empty where only
+    an exec will do.
+    """
+
+    local_rank: int
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    unset: tuple[str, ...]
+    stdout: int | None
+    stderr: int | None
+    affinity: frozenset[int] | None = None
+    memory: tuple[int, ...] = ()
+    fork_argv: tuple[str, ...] = ()
+
+
+class ForkServerSpec(NamedTuple):
+    """The fork server to start: a process that imports `modules` once and forks workers that have them.
+
+    `argv`, `env`, `unset` and `affinity` are as for a worker; `env` is what all workers of every round have in common,
+    since libraries read it when they are loaded. `standby`: how many parked workers to hold beside those of a round.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    unset: tuple[str, ...]
+    affinity: frozenset[int] | None
+    modules: tuple[str, ...]
+    standby: int = 0
+
+
+class Spawned(NamedTuple):
+    """The worker runs its program."""
+
+    round: int
+    local_rank: int
+    pid: int
+
+
+class SpawnFailed(NamedTuple):
+    """The worker could not be forked, or what it is to run not be run."""
+
+    round: int
+    local_rank: int
+    sentence: str
+    error_number: int
+
+
+class Exited(NamedTuple):
+    """A worker ended and was reaped at `at` (time.time()); `exit_code` is negative for a signal.
+
+    `pid` is 0 for one that was to be forked from the image and was signalled before it had begun: it never ran.
+    """
+
+    round: int
+    local_rank: int
+    pid: int
+    exit_code: int
+    at: float
+
+
+class RoundSwept(NamedTuple):
+    """No process of the round is left, what workers started included.
+
+    One that the kernel does not let go (asleep in a driver, frozen) counts as gone once it can run no code of its
+    own; its Exited then follows when it is released.
+    """
+
+    round: int
+
+
+class WorkersFenced(NamedTuple):
+    """The watchdog ran out: the supervisor kills the round, or did not start it. Gone follows."""
+
+    round: int
+
+
+class Preloading(NamedTuple):
+    """The fork server runs and imports. Workers that are to be forked from it wait, however long that takes."""
+
+    pid: int
+
+
+class Preloaded(NamedTuple):
+    """The fork server has imported everything, in so many seconds; `remarks` are sentences for people."""
+
+    pid: int
+    seconds: float
+    remarks: tuple[str, ...]
+
+
+class PreloadRefused(NamedTuple):
+    """What the fork server has imported cannot be forked, or not be imported: nobody will be started from it.
+
+    Workers that wait for it stay unstarted until their round is swept: this node has to leave.
+    """
+
+    sentence: str
+    hint: str
+
+
+class SupervisorStarted(NamedTuple):
+    """The supervisor runs; for the handle alone, whose own child is the keeper."""
+
+    pid: int
+
+
+class StandbyReady(NamedTuple):
+    """A worker has been forked for a later round; for the handle alone, which must know whom a sweep spares."""
+
+    pid: int
+
+
+class ForkServerLost(NamedTuple):
+    """The fork server has ended, or was killed for a reason that the sentence says, with what follows from it."""
+
+    sentence: str
+
+
+class SupervisorLost(NamedTuple):
+    """Supervisor or keeper ended without being asked to. Workers end with them; kill_orphans() sees to the rest.
+
+    They say so themselves, and that the agent should end with EXIT_TEMPORARY, where the machine refuses what it needs.
+    """
+
+    sentence: str
+    exit_code: int = EXIT_FENCED
+
+
+InternalReport = SupervisorStarted | StandbyReady
+PreloadReport = Preloading | Preloaded | PreloadRefused | ForkServerLost
+Report = Spawned | SpawnFailed | Exited | RoundSwept | WorkersFenced | PreloadReport | SupervisorLost
+
+REPORTS: dict[str, type[Report | InternalReport]] = {
+    kind.__name__: kind
+    for kind in (
+        SupervisorStarted,
+        Spawned,
+        SpawnFailed,
+        Exited,
+        RoundSwept,
+        WorkersFenced,
+        Preloading,
+        Preloaded,
+        PreloadRefused,
+        StandbyReady,
+        ForkServerLost,
+        SupervisorLost,
+    )
+}
+
+
+def describe_exit(exit_code: int) -> str:
+    """Words for an exit code: "exited with code 1" or "was killed by SIGKILL"."""
+    if exit_code >= 0:
+        return f"exited with code {exit_code}"
+    import signal
+
+    known = {int(signum): signum.name for signum in signal.Signals}  # but for most real-time signals
+    return f"was killed by {known.get(-exit_code, f'signal {-exit_code}')}"
+
+
+def encode_worker_spec(spec: WorkerSpec) -> list[object]:
+    """A spec as it is sent: in the place of each descriptor, which travels apart, stands whether there is one."""
+    affinity = None if spec.affinity is None else sorted(spec.affinity)
+    streams = (spec.stdout is not None, spec.stderr is not None)
+    return [spec.local_rank, spec.argv, dict(spec.env), spec.unset, *streams, affinity, spec.memory, spec.fork_argv]
+
+
+def decode_worker_spec(fields: list[Any], descriptors: tuple[int, ...]) -> WorkerSpec:
+    """The spec that was `written`, with the descriptors as this process numbers them."""
+    local_rank, argv, env, unset, has_stdout, has_stderr, cpus, memory, warm = fields
+    given = iter(descriptors)
+    stdout = next(given) if has_stdout else None
+    stderr = next(given) if has_stderr else None
+    affinity = None if cpus is None else frozenset(cpus)
+    return WorkerSpec(local_rank, argv, env, unset, stdout, stderr, affinity, tuple(memory), tuple(warm))
+
+
+def encode_fork_server_spec(spec: ForkServerSpec) -> list[object]:
+    """An image's spec as it is sent."""
+    affinity = None if spec.affinity is None else sorted(spec.affinity)
+    return [spec.argv, dict(spec.env), spec.unset, affinity, spec.modules, spec.standby]
+
+
+def decode_fork_server_spec(fields: list[Any]) -> ForkServerSpec:
+    """The spec that was `encode_fork_server_spec`."""
+    argv, env, unset, cpus, modules, standby = fields
+    affinity = None if cpus is None else frozenset(cpus)
+    return ForkServerSpec(tuple(argv), env, tuple(unset), affinity, tuple(modules), standby)
+
+
+# A killed process may hang in a driver. After this long it only matters that it cannot run its own code any more.
+STUCK_LIMIT_S = 3.0

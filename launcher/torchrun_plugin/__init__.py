@@ -1,0 +1,34 @@
+"""A door for those who keep torchrun: its own launcher, with this project's agreement and placement.
+
+    torchrun --rdzv-backend=meshrun --rdzv-endpoint=etcd-0:2379 --rdzv-id=job --nnodes=2:4 train.py
+
+torchrun starts and watches the workers as it always does; who takes part, which node comes first and when a round ends
+is agreed upon in etcd. torch finds this package by its entry point (group `torchrun.handlers`), in every process that
+imports torchrun's library, so nothing is imported here before somebody asks for this backend by name.
+
+`options` reads what torchrun was told, `member` takes part in the agreement in a thread of torchrun's agent,
+`tcp_store` is the store in which the agents and workers of one round meet, and `handler` is what torchrun calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.torchrun_plugin.handler import Handler
+    from launcher.torchrun_plugin.options import Parameters
+
+
+def handlers() -> Callable[[Parameters], Handler]:
+    """What the entry point names: torch calls it once and registers what it returns."""
+    return create
+
+
+def create(parameters: Parameters) -> Handler:
+    """torchrun's handler for one job. Raises ValueError for what cannot work, and torch's RendezvousConnectionError
+    when the store does not come in time.
+    """
+    from launcher.torchrun_plugin.handler import open_handler
+
+    return open_handler(parameters)

@@ -1,0 +1,208 @@
+"""What torchrun's agent calls, in terms of the agreement.
+
+    next_rendezvous    before workers are started: what ran here is gone; wait for the next round
+    num_nodes_waiting  while they run, every --monitor-interval: 1 once the round is to end, for whatever reason
+    the last barrier   once they have succeeded: say so, and wait until all have
+    shutdown           at torchrun's end, but for a signal: the job fails if its workers did; else this node leaves
+
+So a stock agent stops its workers whenever the others need it, though all it can be told is that somebody waits, and a
+node without ranks waits inside `next_rendezvous`, as a spare. Restarts are counted by torchrun: an agent that has none
+left ends, and with it the job.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+
+from torch.distributed import Store  # type: ignore[attr-defined]  # not marked
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousStoreInfo,
+    RendezvousTimeoutError,
+)
+
+from launcher.model.console import log
+from launcher.model.errors import EXIT_TEMPORARY, TemporaryError
+from launcher.placement.adapter.description import NodeAssignment
+from launcher.torchrun_plugin.failure import find_root_cause, report
+from launcher.torchrun_plugin.member import TorchrunMember
+from launcher.torchrun_plugin.options import BACKEND, Parameters, read_options
+from launcher.torchrun_plugin.round_store import RoundStore
+from launcher.torchrun_plugin.startup import start_up
+from launcher.torchrun_plugin.tcp_store import meet
+from rendezvous.errors import MeshrunError
+from rendezvous.events import Exit
+
+LEAVE_LIMIT_S = 10.0  # for the others to be told
+VERDICT_LIMIT_S = 90.0  # for the job to fail: other agents give their workers half a minute to stop
+EXIT_LIMIT_S = 3.0  # of a process that was told to end by a signal
+BARRIER_LIMIT_S = 300.0  # torchrun's own, where it did not get as far as its barrier
+
+
+def open_handler(parameters: Parameters) -> Handler:
+    """Raises ValueError for what cannot work, RendezvousConnectionError when the store does not come in time."""
+    try:
+        told = read_options(parameters, os.environ)
+        arrival = start_up(told, os.environ)
+        member = TorchrunMember(told, arrival)
+    except TemporaryError as error:
+        raise RendezvousConnectionError(_format_error(error)) from None
+    except MeshrunError as error:
+        raise ValueError(_format_error(error)) from None
+    return Handler(member, parameters.run_id, arrival.address, told.slot_count if told.knows_workers else None)
+
+
+class Handler(RendezvousHandler):
+    """`address` of this node; `worker_count`: how many workers it said to have, None if nobody knew."""
+
+    def __init__(self, member: TorchrunMember, run_id: str, address: str, worker_count: int | None) -> None:
+        self._member = member
+        self._run_id = run_id
+        self._address = address
+        self._worker_count = worker_count
+        self._void_reason = ""  # why it does not count that the workers here have succeeded
+        # A signal ends torchrun without a word to its handler, whose last reference goes then, if not the process.
+        self._leave_finalizer = weakref.finalize(self, _leave, member)
+
+    def get_backend(self) -> str:
+        return BACKEND
+
+    def get_run_id(self) -> str:
+        return self._run_id
+
+    @property
+    def use_agent_store(self) -> bool:
+        """Workers are clients of the store that the first node's agent serves, which is new in every round."""
+        return os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1"
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Wait for a round in which this node has ranks.
+
+        Raises RendezvousClosedError when the job has failed or this node has no part in it any more,
+        RendezvousTimeoutError when there were too few nodes for too long. A spare of a job that has succeeded is done,
+        and ends as torchrun does after success: torch 2.13 has an error for that, which its launcher does not survive.
+        """
+        try:
+            return self._wait_for_round()
+        except MeshrunError as error:
+            raise RendezvousConnectionError(_format_error(error)) from None
+
+    def _wait_for_round(self) -> RendezvousInfo:
+        member = self._member
+        member.report_stopped()
+        while (found := member.wait_for_round()) is not None:
+            start, share = found
+            store = meet(start.round, share, member.port, member.is_over)
+            if store is not None:
+                member.begin()
+                return self._make_info(store, share)
+            member.report_stopped()
+        end = member.end
+        assert end is not None
+        if _is_success(end):
+            log(_format_reason(self._run_id, end.reason))
+            raise SystemExit(0)
+        report(end)
+        raise _make_error(self._run_id, end)
+
+    def _make_info(self, store: Store, assignment: NodeAssignment) -> RendezvousInfo:
+        own = RoundStore(
+            store,
+            worker_count=self._worker_count,
+            report_succeeded=self._member.report_succeeded,
+            wait_for_all=self._wait_for_all,
+        )
+        if self.use_agent_store:
+            place = RendezvousStoreInfo(assignment.master_addr, assignment.master_port)
+        else:
+            place = RendezvousStoreInfo.build(assignment.group_rank, own, self._address)
+        return RendezvousInfo(own, assignment.group_rank, assignment.group_world_size, place)
+
+    def num_nodes_waiting(self) -> int:
+        """1 if torchrun shall stop its workers and come to `next_rendezvous`, which knows why."""
+        return int(self._member.is_over())
+
+    def is_closed(self) -> bool:
+        return self._member.end is not None
+
+    def set_closed(self) -> None:
+        """End the job, as far as this node is concerned with it."""
+        self._member.give_up(1, "", -1)
+
+    def shutdown(self) -> bool:
+        """Called by torchrun when it is done, whatever the reason, unless a signal ends it.
+
+        Raises RendezvousClosedError when the workers here have succeeded in a round that others had to end.
+        """
+        if self._leave_finalizer.detach() is None:
+            return True
+        error = sys.exc_info()[1]  # torchrun calls from a `finally`
+        member = self._member
+        if member.end is None:
+            self._finish(error)
+        member.close()
+        if self._void_reason and error is None:
+            raise RendezvousClosedError(self._void_reason)
+        return True
+
+    def _finish(self, error: BaseException | None) -> None:
+        member = self._member
+        if member.has_workers and error is None:  # a torchrun with another kind of barrier
+            member.report_succeeded()
+            self._try_to_wait()
+        if member.has_succeeded or not member.has_workers:
+            member.leave("torchrun has ended")
+            member.wait_for_end(LEAVE_LIMIT_S)
+        else:
+            member.give_up(*find_root_cause(error))
+            member.wait_for_end(VERDICT_LIMIT_S)
+
+    def _try_to_wait(self) -> None:
+        try:
+            self._wait_for_all(BARRIER_LIMIT_S)
+        except (RendezvousClosedError, TimeoutError) as error:
+            log(str(error))
+
+    def _wait_for_all(self, limit_s: float) -> None:
+        """Wait until the workers of all nodes have succeeded. Raises RendezvousClosedError when they do not."""
+        member = self._member
+        if not member.wait_until_over(limit_s):
+            raise TimeoutError(f"the workers of other nodes have not finished within {limit_s:g} s")
+        why = member.explain_end()
+        member.leave("its workers have finished")
+        end = member.wait_for_end(LEAVE_LIMIT_S)
+        if end is None or not _is_success(end):
+            self._void_reason = (
+                f"run {self._run_id}: {why}. The workers here had succeeded; torchrun cannot run them again, so this "
+                "node leaves"
+            )
+            raise RendezvousClosedError(self._void_reason)
+
+
+def _leave(member: TorchrunMember) -> None:
+    if member.end is None:
+        member.leave("torchrun was told to end")
+        member.wait_for_end(EXIT_LIMIT_S)
+
+
+def _is_success(end: Exit) -> bool:
+    return end.verdict is not None and end.verdict.kind == "success"
+
+
+def _make_error(run_id: str, end: Exit) -> Exception:
+    """What torchrun raises, and with it its exit code, 1."""
+    words = _format_reason(run_id, end.reason)
+    return RendezvousTimeoutError(words) if end.exit_code == EXIT_TEMPORARY else RendezvousClosedError(words)
+
+
+def _format_reason(run_id: str, reason: str) -> str:
+    return reason if reason.startswith(f"run {run_id} ") else f"run {run_id}: {reason}"
+
+
+def _format_error(error: MeshrunError) -> str:
+    return f"{error}\nhint: {error.hint}" if error.hint else str(error)

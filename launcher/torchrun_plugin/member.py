@@ -1,0 +1,268 @@
+"""This node's part in the agreement, in a thread of torchrun's agent.
+
+torchrun asks from its main thread, when it pleases: where do I stand, is anybody waiting, we are done. The agreement
+speaks when something happens. Between the two is one round at a time, which begins when the others seal it, and is over
+on this node when torchrun has stopped its workers and comes back for the next. What torchrun does is told by the
+methods here, what the others want is read from them; all of them are for torchrun's thread.
+
+There is no supervisor beside torchrun's agent. If the lease cannot be renewed, this node's workers are stopped by
+torchrun's own means, which take it up to half a minute, and not by the kernel.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+
+from launcher.agent.cluster import ClusterMembership
+from launcher.agent.membership import make_settings, read_clock
+from launcher.agent.startup.startup import Startup
+from launcher.logs.reports.round_log import RoundLog
+from launcher.model.console import log
+from launcher.model.errors import TemporaryError
+from launcher.placement.adapter.description import NodeAssignment, decode_assignment
+from launcher.torchrun_plugin.options import TorchrunOptions, adjust_settings
+from launcher.torchrun_plugin.port import OfferedPort
+from rendezvous import events
+from rendezvous.events import Exit, StartRound
+
+SLEEP_LIMIT_S = 3600.0  # the longest sleep of the thread; nothing depends on it
+EXIT_LEFT = 143  # as after SIGTERM
+
+
+class TorchrunMember:
+    """Raises UsageError and TemporaryError, when the store does not take this node in."""
+
+    def __init__(self, options: TorchrunOptions, startup: Startup) -> None:
+        config = options.config
+        self._settings = adjust_settings(make_settings(config))
+        self._knows_workers = options.knows_workers
+        self._round_log = RoundLog(is_standalone=False, max_restarts=0)
+        self.port = OfferedPort(startup.address, config.worker_port_range)
+        self._wakeup = threading.Event()
+        self._changed = threading.Condition()  # for what torchrun's thread waits for, and what guards the rest
+        self._start: StartRound | None = None  # of the round on this node, until torchrun's workers of it are gone
+        self._is_begun = False  # torchrun has, or had, workers of it
+        self._stop_reason: str | None = None  # why it ends, once it does
+        self._has_succeeded = False
+        self._is_leaving = False
+        self._watchdog_at = math.inf
+        self._end: Exit | None = None
+        self._thread_error: Exception | None = None  # ours, made in the thread
+        self._listener = startup.listener
+        self._membership = ClusterMembership(
+            config,
+            self._settings,
+            options.mesh,
+            startup,
+            slot_count=options.slot_count,
+            run_id=config.run_id or "",
+            worker_port=self.port.number,
+            wake=self._wakeup.set,
+        )
+        self._driver = self._membership.driver
+        self._thread = threading.Thread(target=self._run, name="meshrun", daemon=True)
+
+    # --- what torchrun's thread asks ---
+
+    @property
+    def end(self) -> Exit | None:
+        """How this node's part in the job ended, None while it has not."""
+        return self._end
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether torchrun has begun a round, and has not come back for the next."""
+        return self._is_begun and not self._has_ended
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether the workers of the last round on this node have."""
+        return self._has_succeeded
+
+    def wait_for_round(self) -> tuple[StartRound, NodeAssignment] | None:
+        """Wait for a round with ranks for this node; None once there will be none.
+
+        Raises what went wrong in the thread.
+        """
+        if not self._thread.is_alive() and self._end is None and self._thread_error is None:
+            self._driver.submit(events.Start())
+            self._thread.start()
+        with self._changed:
+            self._changed.wait_for(lambda: self._start is not None or self._has_ended)
+            self._raise_thread_error()
+            return None if self._start is None else (self._start, decode_assignment(self._start.assignment))
+
+    def is_over(self) -> bool:
+        """Whether the round on this node ends, or has ended. Raises what went wrong in the thread."""
+        self._raise_thread_error()
+        return self._stop_reason is not None or self._start is None or self._end is not None
+
+    def explain_end(self) -> str:
+        """The reason for that."""
+        return self._stop_reason or (self._end.reason if self._end is not None else "")
+
+    def wait_for_end(self, limit_s: float) -> Exit | None:
+        """Wait until this node's part has ended; None if it has not within the limit."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._has_ended, limit_s)
+        return self._end
+
+    def wait_until_over(self, limit_s: float) -> bool:
+        """Wait until the round on this node ends; whether it does within the limit."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._stop_reason is not None or self._has_ended, limit_s)
+
+    # --- what torchrun's thread tells ---
+
+    def begin(self) -> None:
+        """torchrun starts its workers of the round."""
+        self._is_begun = True
+
+    def report_stopped(self) -> None:
+        """torchrun has no workers of the round any more. If nobody wanted that, they have failed.
+
+        Raises TemporaryError when no port can be had for another one.
+        """
+        with self._changed:
+            start, stop, is_begun = self._start, self._stop_reason, self._is_begun
+            self._start, self._stop_reason, self._is_begun, self._has_succeeded = None, None, False, False
+        if start is None:
+            return
+        if stop is None and is_begun:
+            self._driver.submit(events.RoundFailed(start.round, 1, False, ""))
+        try:
+            self.port.renew()
+        except TemporaryError as error:  # nobody could meet here
+            self.leave(str(error))
+            raise
+        finally:
+            self._driver.submit(events.RoundStopped(start.round, self.port.number))
+
+    def report_succeeded(self) -> None:
+        """All workers of the round on this node have succeeded, and are gone."""
+        if self._start is not None:
+            self._has_succeeded = True
+            self._driver.submit(events.RoundSucceeded(self._start.round))
+
+    def give_up(self, exit_code: int, failure: str, rank: int) -> None:
+        """torchrun has stopped its workers after a failure, for good: the job fails, and this node stays for that.
+
+        Also where the round ends already, for the same reason perhaps: with this node it cannot begin again.
+        """
+        if not self.has_workers or self._start is None:
+            self.leave("torchrun has ended", exit_code)
+            return
+        round = self._start.round
+        # docs/internals/decisions/0021-restart-count-under-torchrun.md
+        self._driver.submit(events.RoundFailed(round, exit_code, False, failure, rank, is_final=True))
+        self._drop_workers()
+
+    def leave(self, reason: str, exit_code: int = EXIT_LEFT) -> None:
+        """torchrun has no workers any more, and goes."""
+        if self._thread.ident is None:  # it never asked for a round, so there is nobody to tell
+            self._end = self._end or Exit(exit_code, reason, None)
+            return
+        self._driver.submit(events.LeaveRequest(reason, exit_code))
+        self._drop_workers()
+
+    def close(self) -> None:
+        """After the end: give back what is held."""
+        if self._thread.ident is None:
+            self._end = self._end or Exit(0, "", None)
+            self._release_membership()
+        self.port.close()
+
+    # --- the thread ---
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._end is not None or self._thread_error is not None
+
+    def _raise_thread_error(self) -> None:
+        if self._thread_error is not None:
+            raise self._thread_error
+
+    def _drop_workers(self) -> None:
+        """From here on every round ends as soon as the others want it to."""
+        with self._changed:
+            self._is_leaving = True
+            start = self._start if self._stop_reason is not None else None
+        if start is not None:
+            self._driver.submit(events.RoundStopped(start.round, 0))
+        self._wakeup.set()
+
+    def _run(self) -> None:
+        try:
+            while self._end is None:
+                self._wakeup.clear()
+                self._run_once()
+                if self._end is None:
+                    self._wakeup.wait(max(0.0, min(self._choose_wake_at() - read_clock(), SLEEP_LIMIT_S)))
+        except Exception as error:  # whose thread this is does not matter to whoever reads the message
+            self._thread_error = error
+        finally:
+            self._release_membership()
+            with self._changed:
+                self._changed.notify_all()
+
+    def _release_membership(self) -> None:
+        self._membership.close()
+        self._listener.close()
+
+    def _run_once(self) -> None:
+        if self._start is not None and read_clock() >= self._watchdog_at:
+            self._watchdog_at = math.inf
+            self._driver.submit(events.WatchdogExpired())
+        while actions := self._driver.run():
+            for action in actions:
+                self._carry_out(action)
+        if self._start is None and not self._is_leaving:
+            self._round_log.log_waiting(read_clock())
+
+    def _choose_wake_at(self) -> float:
+        if self._start is not None:
+            return min(self._driver.wake_at, self._watchdog_at)
+        return min(self._driver.wake_at, math.inf if self._is_leaving else self._round_log.wake_at)
+
+    def _carry_out(self, action: events.Action) -> None:
+        match action:
+            case StartRound():
+                self._begin_round(action)
+            case events.StopRound(round, _, reason):
+                self._end_round(round, reason)
+            case events.ExtendWatchdog(until):
+                self._watchdog_at = until
+            case events.Log(sentence, is_remark):
+                self._round_log.note(sentence, is_remark=is_remark)
+            case Exit():
+                with self._changed:
+                    self._end = action
+                    self._changed.notify_all()
+
+    def _begin_round(self, start: StartRound) -> None:
+        share = decode_assignment(start.assignment)
+        with self._changed:
+            self._start, self._stop_reason = start, None
+            self._changed.notify_all()
+        if self._is_leaving:
+            self._driver.submit(events.LeaveRequest("torchrun has ended", EXIT_LEFT))
+        else:
+            self._round_log.end_waiting()
+            log(f"round {start.round}: {self._summarize(share)}; this is node {share.group_rank}")
+
+    def _end_round(self, round: int, reason: str) -> None:
+        with self._changed:
+            if self._start is None or self._start.round != round:
+                return
+            self._stop_reason = self._stop_reason or reason
+            self._changed.notify_all()
+        if not self._has_succeeded:
+            self._round_log.log_end(round, reason)
+        if self._is_leaving:
+            self._driver.submit(events.RoundStopped(round, 0))
+
+    def _summarize(self, assignment: NodeAssignment) -> str:
+        """The round in a few words. Where nobody knows how many workers a node has, the plan's ranks are nodes."""
+        count = assignment.group_world_size
+        return assignment.summary if self._knows_workers else f"{count} node{'s' * (count > 1)}"

@@ -1,0 +1,138 @@
+"""What torchrun was told about the rendezvous, read as options of this project.
+
+torchrun hands over the endpoint, the run's name, the numbers of nodes and the pairs of --rdzv-conf. They become the
+options of the same names, and all that torchrun has no flag for (the mesh, the traffic, how long to wait before
+growing) comes from LAUNCHER_ variables, read and refused by the same code as in a job of our own. torchrun's PET_
+variables are its own: it has read them. One thing it does not tell, and the placement wants to know: how many workers
+it starts on a node. That is `nproc` in --rdzv-conf, or the variable that gives --nproc-per-node. Where a node stands
+may be said there, too: `locality`, with / between the levels since a comma ends a pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+from launcher.config.config import Config, resolve
+from launcher.config.options.command_line import ParsedArgs
+from launcher.config.options.network import StoreConfig
+from launcher.model.errors import UsageError
+from launcher.model.mesh import Axis, Mesh
+from rendezvous.settings import Settings
+
+TORCHRUN_GRACE_S = 30.0  # from SIGTERM to SIGKILL when torchrun restarts its workers; no option changes it
+UNLIMITED = 1_000_000  # torchrun's agents count restarts, each for itself, and end the job when one has none left
+_UNSET_TIMEOUT = 900  # the number that torchrun writes into the settings of every backend when nobody gave one
+_NPROC = "nproc"
+_LOCALITY = "locality"
+_PET_NPROC = "PET_NPROC_PER_NODE"
+
+
+class Parameters(Protocol):
+    """torch's RendezvousParameters, as far as they are read."""
+
+    endpoint: str
+    run_id: str
+    min_nodes: int
+    max_nodes: int
+    local_addr: str | None
+    config: Mapping[str, object]
+
+
+class TorchrunOptions(NamedTuple):
+    """`slot_count`: the workers of this node, 1 if nobody says how many; then a node counts as one slot."""
+
+    config: Config
+    network: StoreConfig
+    mesh: Mesh
+    slot_count: int
+    knows_workers: bool
+
+
+def read_options(parameters: Parameters, environ: Mapping[str, str]) -> TorchrunOptions:
+    """Raises UsageError for what cannot work."""
+    endpoint, run_id = parameters.endpoint.strip(), parameters.run_id
+    if not endpoint:
+        raise UsageError(
+            "--rdzv-backend meshrun needs --rdzv-endpoint", "--rdzv-endpoint HOST:PORT,... names the etcd servers"
+        )
+    if not run_id or run_id == "none":  # torchrun's word for no name
+        raise UsageError(
+            "a run that meets in etcd needs a name, and no --rdzv-id is given",
+            "give every node the same --rdzv-id, one that no other run in this etcd has",
+        )
+    conf = dict(parameters.config)
+    if conf.get("timeout") == _UNSET_TIMEOUT and isinstance(conf["timeout"], int):
+        del conf["timeout"]
+    values = {
+        "rdzv-backend": "etcd",
+        "rdzv-endpoint": endpoint,
+        "rdzv-id": run_id,
+        "nnodes": f"{parameters.min_nodes}:{parameters.max_nodes}",
+        "standalone": "0",
+        "node-rank": "0",
+    }
+    if (place := conf.pop(_LOCALITY, None)) is not None:
+        values["locality"] = str(place).replace("/", ",")
+    values |= _read_worker_count(conf.pop(_NPROC, None), environ.get(_PET_NPROC, ""))
+    if parameters.local_addr:
+        values["local-addr"] = parameters.local_addr
+    if conf:
+        values["rdzv-conf"] = ",".join(f"{key}={value}" for key, value in conf.items())
+    own = {name: text for name, text in environ.items() if not name.startswith("PET_")}
+    config = resolve(ParsedArgs(values, script="torchrun"), own, "python")
+    count = config.worker_count
+    knows_workers = isinstance(count, int)
+    if knows_workers:
+        config = _require_whole_nodes(config, str(count))
+    elif config.mesh is not None:
+        raise UsageError(
+            f"{config.origins['mesh']}={config.mesh}: nobody says how many workers a node has",
+            "--rdzv-conf nproc=8, with the number that --nproc-per-node gives",
+        )
+    network = config.network
+    assert network is not None
+    mesh = config.mesh or Mesh(axes=(Axis(name="dp", size=None),))
+    return TorchrunOptions(config, network, mesh, count if isinstance(count, int) else 1, knows_workers)
+
+
+def adjust_settings(settings: Settings) -> Settings:
+    """The agreement's limits where torchrun runs the workers.
+
+    It counts restarts itself, for each agent alone, so nothing here may end the job before it does, or give a node a
+    bench for workers' failures that were perhaps another's: torchrun does not tell what failed. How long stopping
+    takes is torchrun's to say, too.
+    """
+    return replace(
+        settings,
+        max_restarts=UNLIMITED,
+        no_progress_rounds=UNLIMITED,
+        quarantine_failures=UNLIMITED,
+        restart_grace_s=TORCHRUN_GRACE_S,
+        shutdown_timeout_s=TORCHRUN_GRACE_S,
+    )
+
+
+def _read_worker_count(given: object, pet: str) -> dict[str, str]:
+    """--nproc-per-node, if it is known as a number."""
+    if given is None:
+        return {"nproc-per-node": pet} if pet.isascii() and pet.isdigit() else {}
+    text = str(given)
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise UsageError(f"--rdzv-conf: {_NPROC}={text} is not a number of workers")
+    return {"nproc-per-node": text}
+
+
+def _require_whole_nodes(config: Config, count: str) -> Config:
+    """torchrun starts all workers of a node or none, so a node is what the placement must not divide."""
+    if config.placement_options.get("unit", count) != count:
+        raise UsageError(
+            f"{config.origins['unit']}={config.placement_options['unit']}: torchrun gives ranks to whole nodes, of "
+            f"{count} here",
+            "leave it out",
+        )
+    return replace(config, placement_options={**config.placement_options, "unit": count})
+
+
+BACKEND = "meshrun"

@@ -1,0 +1,259 @@
+"""The architecture as rules: which package may import which, and what no file or package may do.
+
+Imports go downwards only, inside functions and for type checkers as well. If a module needs something from above, the
+value it wants belongs lower.
+"""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# Each package may import those before it.
+ORDER = {
+    "launcher": (
+        "model", "config", "hardware", "locality", "placement", "worker", "supervisor", "logs", "ranks", "agent", "cli",
+        "torchrun_plugin", "meshctl", "calls", "", "__main__",
+    ),
+}  # fmt: skip
+ENTRIES_MAX = 15  # of a package, without __init__, __main__ and py.typed
+TOP_ENTRIES_MAX = 17
+INIT_LINES_MAX = 30  # of functions and classes in all __init__.py of launcher: they name what is public, no more
+INNER_IMPORTS_MAX = 125
+"""Functions that import modules of launcher or rendezvous. Each defers what most runs do not need before the first
+worker, or what only one way of a command needs (`python -m benchmarks.startup --check` measures it)."""
+# Every detector of a kind of device has this name, every source of locality the other: the plug-in contracts.
+CONTRACT_CLASSES = {"Detector", "Source"}
+
+# Decisions: they touch no clock, file, thread or socket.
+PURE = (
+    "launcher.agent.heartbeats", "launcher.agent.lifecycle", "launcher.config.config", "launcher.config.options.*",
+    "launcher.config.schedulers.*", "launcher.hardware.binding.cpu_binding", "launcher.locality.contract",
+    "launcher.locality.keys", "launcher.locality.labels", "launcher.locality.levels_from_keys",
+    "launcher.locality.merge", "launcher.locality.order", "launcher.logs.reports.report",
+    "launcher.meshctl.doctor.findings", "launcher.meshctl.doctor.machine", "launcher.meshctl.doctor.resources",
+    "launcher.meshctl.doctor.sidecars", "launcher.meshctl.status.state", "launcher.model.[!c]*",
+    "launcher.placement.*", "rendezvous.errors", "rendezvous.events", "rendezvous.leader.*", "rendezvous.machine",
+    "rendezvous.member.*", "rendezvous.records", "rendezvous.settings", "rendezvous.values",
+)  # fmt: skip
+IMPURE_MODULES = {"os", "time", "random", "asyncio", "threading", "socket", "subprocess", "logging"}
+
+
+def read_modules(root: Path) -> dict[str, ast.Module]:
+    """Every module of the packages under `root`: dotted name -> syntax tree; a package goes by its name and a dot."""
+    found = {}
+    for package in ("launcher", "rendezvous"):
+        for path in sorted((root / package).rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            found[name] = ast.parse(path.read_text(), filename=str(path))
+    return found
+
+
+MODULES = read_modules(ROOT)
+INITS = {".".join(path.relative_to(ROOT).parent.parts) for path in ROOT.glob("launcher/**/__init__.py")}
+
+
+def list_imports(name: str, tree: ast.AST, modules: Mapping[str, object]) -> Iterator[str]:
+    """What a module imports, anywhere in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name} imports relatively; write the whole name"
+            assert node.module is not None
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in modules else node.module
+        elif isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute)):
+            called = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+            if called in ("__import__", "import_module") and node.args and isinstance(node.args[0], ast.Constant):
+                yield str(node.args[0].value)
+
+
+def find_upward_imports(modules: Mapping[str, ast.Module]) -> list[str]:
+    found = []
+    for name, tree in modules.items():
+        package, _, rest = name.partition(".")
+        for imported in list_imports(name, tree, modules):
+            other, _, other_rest = imported.partition(".")
+            if package == "rendezvous" and other == "launcher":
+                found.append(f"{name} imports {imported}: rendezvous does not know launcher")
+            if package != other or package not in ORDER:
+                continue
+            order = ORDER[package]
+            own, target = rest.partition(".")[0], other_rest.partition(".")[0]
+            if own not in order:
+                found.append(f"{name} is in no package of ORDER")
+            elif target not in order or order.index(target) > order.index(own):
+                found.append(f"{name} imports {imported}: imports go downwards")
+    return found
+
+
+def find_impure_imports(modules: Mapping[str, ast.Module]) -> list[str]:
+    pure = (name for name in modules if any(fnmatch.fnmatchcase(name, pattern) for pattern in PURE))
+    return [
+        f"{name} imports {imported}: pass in what it needs"
+        for name in pure
+        for imported in list_imports(name, modules[name], modules)
+        if imported.partition(".")[0] in IMPURE_MODULES
+    ]
+
+
+def find_circles(edges: Mapping[str, Iterable[str]]) -> list[list[str]]:
+    """What reaches itself, in groups (Tarjan's strongly connected components)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in edges.get(node, ()):
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            at = stack.index(node)
+            if len(stack) - at > 1:
+                found.append(sorted(stack[at:]))
+            del stack[at:]
+
+    for node in edges:
+        if node not in index:
+            visit(node)
+    return found
+
+
+def list_edges(modules: Mapping[str, ast.Module]) -> dict[str, set[str]]:
+    """Module -> those it imports."""
+    return {
+        name: {one for one in list_imports(name, tree, modules) if one in modules and one != name}
+        for name, tree in modules.items()
+    }
+
+
+def list_package_edges(modules: Mapping[str, ast.Module]) -> dict[str, set[str]]:
+    edges: defaultdict[str, set[str]] = defaultdict(set)
+    for name, others in list_edges(modules).items():
+        own = ".".join(name.split(".")[:2])
+        edges[own] |= {other for other in (".".join(one.split(".")[:2]) for one in others) if other != own}
+    return edges
+
+
+def list_launcher() -> dict[str, ast.Module]:
+    return {name: tree for name, tree in MODULES.items() if name.partition(".")[0] == "launcher"}
+
+
+def test_imports_go_downwards() -> None:
+    assert find_upward_imports(MODULES) == []
+
+
+def test_decisions_touch_no_clock_file_or_socket() -> None:
+    assert find_impure_imports(MODULES) == []
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    assert find_circles(list_edges(list_launcher())) == []
+
+
+def test_no_packages_import_each_other_in_a_circle() -> None:
+    assert find_circles(list_package_edges(list_launcher())) == []
+
+
+def test_a_class_name_is_defined_once() -> None:
+    homes: defaultdict[str, list[str]] = defaultdict(list)
+    for name, tree in MODULES.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                homes[node.name].append(name)
+    assert {name: at for name, at in homes.items() if len(at) > 1 and name not in CONTRACT_CLASSES} == {}
+
+
+def test_a_package_has_few_entries() -> None:
+    counts = {}
+    for folder in (ROOT / "launcher").rglob("*"):
+        if folder.is_dir() and (folder / "__init__.py").exists():
+            inner = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+            counts[folder.relative_to(ROOT).as_posix()] = len(inner - {"__init__", "__main__"})
+    assert {name: count for name, count in counts.items() if count > ENTRIES_MAX} == {}
+    top = [path for path in (ROOT / "launcher").iterdir() if path.name != "__pycache__"]
+    assert len(top) <= TOP_ENTRIES_MAX
+
+
+def test_an_init_file_names_what_is_public_and_no_more() -> None:
+    lines = 0
+    for name in INITS:
+        tree = MODULES[name]
+        assert ast.get_docstring(tree), f"{name} has no docstring"
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        lines += sum((node.end_lineno or 0) - node.lineno + 1 for node in tree.body if isinstance(node, kinds))
+    assert lines <= INIT_LINES_MAX
+
+
+def count_inner_imports(modules: Mapping[str, ast.Module]) -> int:
+    """Functions that import modules of ours."""
+    count = 0
+    for name, tree in modules.items():
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                inner = ast.Module(body=node.body, type_ignores=[])
+                count += any(
+                    one.partition(".")[0] in ("launcher", "rendezvous") for one in list_imports(name, inner, {})
+                )
+    return count
+
+
+def test_few_functions_import_modules_of_ours() -> None:
+    assert count_inner_imports(MODULES) <= INNER_IMPORTS_MAX
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("launcher.model.node", "from launcher.placement.planner import plan"),
+        ("launcher.supervisor.handle", "if TYPE_CHECKING:\n    from launcher.agent import loop"),
+        ("launcher.model.mesh", "__import__('launcher.cli')"),
+        ("launcher.ranks.ports", "def late():\n    from launcher.agent.loop import Agent"),
+        ("launcher.brand_new", "import launcher.model.node"),
+        ("rendezvous.records", "import launcher.model.node"),
+    ],
+)
+def test_an_upward_import_is_found(module: str, source: str) -> None:
+    assert len(find_upward_imports({module: ast.parse(source)})) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("rendezvous.leader.decide", "import time"),
+        ("launcher.model.mesh", "def late():\n    from os import path"),
+        ("launcher.placement.planner", "import random"),
+    ],
+)
+def test_an_impure_import_is_found(module: str, source: str) -> None:
+    assert len(find_impure_imports({module: ast.parse(source)})) == 1
+
+
+def test_a_circle_is_found() -> None:
+    texts = {"launcher.a.x": "import launcher.b.y", "launcher.b.y": "import launcher.a.z", "launcher.a.z": ""}
+    modules = {name: ast.parse(text) for name, text in texts.items()}
+    assert find_circles(list_edges(modules)) == []
+    assert find_circles(list_package_edges(modules)) == [["launcher.a", "launcher.b"]]
+    modules["launcher.a.z"] = ast.parse("from launcher.a import x")
+    assert find_circles(list_edges(modules)) == [["launcher.a.x", "launcher.a.z", "launcher.b.y"]]
+
+
+def test_an_import_downwards_is_allowed() -> None:
+    source = "import threading\nfrom rendezvous import errors\nfrom launcher.model.node import Node"
+    assert find_upward_imports({"launcher.hardware.accelerators.cpu": ast.parse(source)}) == []
