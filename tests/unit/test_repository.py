@@ -12,7 +12,7 @@ from tests.support.documents.pages import ROOT, anchors, blocks, links, pages
 FOLDERS = (".ci", "benchmarks", "docs", "examples", "launcher", "rendezvous", "tests")
 TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".svg", ".typed", ".sh", ".sbatch", ".service", ""}
 # A ratchet: neither grows unless the commit that raises the number says why. Both may be lowered.
-LINES_MAX = 52_400  # of launcher and rendezvous together
+LINES_MAX = 52_600  # of launcher and rendezvous together
 FUNCTION_LINES_MAX = 95
 TEST_NAME_MAX = 70  # letters: a sentence that a terminal shows on a line beside its file
 DECISIONS = ROOT / "docs/internals/decisions"
@@ -150,9 +150,9 @@ def test_the_page_of_meshctl_is_what_its_commands_say() -> None:
 
 
 def test_pictures_are_what_their_scripts_draw() -> None:
-    from docs.images import idea, life, round
+    from docs.images import idea, life, packages, round
 
-    for script in (idea, life, round):
+    for script in (idea, life, packages, round):
         file = Path(script.__file__)
         assert file.with_suffix(".svg").read_text() == script.picture(), f"python {name(file)} draws it anew"
 
