@@ -7,14 +7,13 @@ import os
 from launcher.agent.loop import Agent
 from launcher.agent.membership import (
     PREFIX,
-    Membership,
+    NodeMembership,
     draw_random,
     make_settings,
     read_clock,
     require_feasible_alone,
     resolve_limits,
 )
-from launcher.agent.node_ready import NodeReady
 from launcher.agent.worker_channel import WorkerChannel
 from launcher.config.config import Config
 from launcher.logs.layout import LogLayout
@@ -36,9 +35,13 @@ from rendezvous.stores.memory.store import MemoryStore
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from launcher.agent.preload import ForkServerClient
+    from launcher.agent.signals import Termination, Wakeup
     from launcher.agent.startup.startup import Startup
     from launcher.hardware.linux.shared_page import SharedPage
+    from launcher.model.node import Slot
 
 
 def build_agent(
@@ -46,22 +49,26 @@ def build_agent(
     supervisor: Supervisor,
     layout: LogLayout,
     startup: Startup | None,
-    node: NodeReady,
+    slots: Sequence[Slot],
+    reason: str,
+    termination: Termination,
+    wakeup: Wakeup,
     shared_page: SharedPage | None,
     fork_server: ForkServerClient | None = None,
 ) -> Agent:
-    """The agent of this node, a member of its job. Raises UsageError for what cannot be asked of the nodes that there
-    are, TemporaryError when the store fails.
+    """The agent of this node, a member of its job. `reason`: why there are so many slots.
+
+    Raises UsageError for what cannot be asked of the nodes that there are, TemporaryError when the store fails.
     """
     host = startup.name if startup else config.node_name or os.uname().nodename
     mesh = config.mesh or meshes.DEFAULT_MESH
     if startup is None:
-        meshes.require_fit(mesh, len(node.slots))
+        meshes.require_fit(mesh, len(slots))
     port = MasterPort(config.master_port, config.worker_port_range)
     spec_builder = WorkerSpecBuilder(
         config=config,
         mesh=mesh,
-        slots=node.slots,
+        slots=slots,
         host=host,
         layout=layout,
         parent=os.environ,
@@ -79,7 +86,7 @@ def build_agent(
     spec_builder.add_variables(worker_channel.environment)
     round_log = RoundLog(is_standalone=startup is None, max_restarts=config.max_restarts)
     if startup is None:
-        membership = _join_alone(config, settings, mesh, node, layout.run_id, host, port.number)
+        membership = _join_alone(config, settings, mesh, len(slots), layout.run_id, host, port.number, wakeup.wake)
     else:
         from launcher.agent.cluster import ClusterMembership
 
@@ -88,22 +95,22 @@ def build_agent(
             settings,
             mesh,
             startup,
-            slot_count=len(node.slots),
+            slot_count=len(slots),
             run_id=layout.run_id,
             worker_port=port.number,
-            wake=node.wakeup.wake,
-            devices=[device for slot in node.slots for device in slot.devices],
+            wake=wakeup.wake,
+            devices=[device for slot in slots for device in slot.devices],
         )
     pump = spec_builder.make_pump()
     return Agent(
         script=config.script,
-        reason=node.reason,
+        reason=reason,
         settings=settings,
         supervisor=supervisor,
         fork_server=fork_server,
         membership=membership,
-        termination=node.termination,
-        wakeup=node.wakeup,
+        termination=termination,
+        wakeup=wakeup,
         port=port,
         spec_builder=spec_builder,
         worker_channel=worker_channel,
@@ -115,10 +122,16 @@ def build_agent(
 
 
 def _join_alone(
-    config: Config, settings: Settings, mesh: Mesh, node: NodeReady, run_id: str, node_name: str, worker_port: int
-) -> Membership:
+    config: Config,
+    settings: Settings,
+    mesh: Mesh,
+    slot_count: int,
+    run_id: str,
+    node_name: str,
+    worker_port: int,
+    wake: Callable[[], None],
+) -> NodeMembership:
     """The member of a job of one machine, whose store is inside this process."""
-    slot_count = len(node.slots)
     asked = resolve_limits(config, mesh)
     require_feasible_alone(mesh, asked[0], slot_count)
     planner = PlannerAdapter(mesh, *asked)
@@ -142,6 +155,5 @@ def _join_alone(
         rng=draw_random,
     )
     store = MemoryStore(clock=read_clock)
-    wake = node.wakeup.wake
     driver = Driver(machine=machine, store=store, planner=planner.plan, clock=read_clock, wake=wake, is_local=True)
-    return Membership(driver, settings.call_limit_s)
+    return NodeMembership(driver, settings.call_limit_s)

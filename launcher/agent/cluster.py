@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypedDict
 
 from launcher.agent import stores
-from launcher.agent.membership import Membership, draw_random, read_clock, require_feasible, resolve_limits
+from launcher.agent.membership import NodeMembership, draw_random, read_clock, require_feasible, resolve_limits
 from launcher.agent.startup.probe import probe
 from launcher.agent.startup.startup import Startup
 from launcher.config.config import Config
@@ -53,7 +53,7 @@ class SliceFields(TypedDict, total=False):
     host_pattern: str
 
 
-class ClusterMembership(Membership):
+class ClusterMembership(NodeMembership):
     """Raises UsageError and TemporaryError, when the store does not take this node in."""
 
     def __init__(

@@ -18,11 +18,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from launcher.agent.membership import read_clock
-from launcher.agent.termination import Termination
-from launcher.agent.wakeup import Wakeup
+from launcher.agent.signals import Termination, Wakeup
 from launcher.config.config import Config
-from launcher.config.credentials import PRIVATE
-from launcher.config.scrub import list_step_variables
+from launcher.config.scrub import PRIVATE, list_step_variables
 from launcher.model.console import PROGRAM, log, write_stderr
 from launcher.model.errors import EarlyExitError, TemporaryError, UnfitError
 from launcher.supervisor.handle import Supervisor

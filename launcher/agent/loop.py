@@ -27,10 +27,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from launcher.agent.membership import Membership
+    from launcher.agent.membership import NodeMembership
     from launcher.agent.preload import ForkServerClient
-    from launcher.agent.termination import Termination
-    from launcher.agent.wakeup import Wakeup
+    from launcher.agent.signals import Termination, Wakeup
     from launcher.agent.worker_channel import WorkerChannel
     from launcher.logs.pump import OutputPump
     from launcher.logs.reports.failures import Failures
@@ -59,7 +58,7 @@ class Agent:
         settings: Settings,
         supervisor: Supervisor,
         fork_server: ForkServerClient | None,
-        membership: Membership,
+        membership: NodeMembership,
         termination: Termination,
         wakeup: Wakeup,
         port: MasterPort,

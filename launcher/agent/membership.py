@@ -108,7 +108,7 @@ def require_feasible(config: Config, mesh: Mesh, limits: Limits, slot_count: int
         )
 
 
-class Membership:
+class NodeMembership:
     """This node's member of the job. Close it when the agent is done."""
 
     def __init__(self, driver: Driver, call_limit_s: float) -> None:

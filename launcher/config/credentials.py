@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from launcher.config.options.network import StoreConfig
+from launcher.config.scrub import NAMES
 from launcher.model.errors import UsageError
 from rendezvous.values import NamedTuple
 
 _FILE_BYTES_MAX = 4096
-NAMES = ("LAUNCHER_ETCD_USER", "LAUNCHER_ETCD_PASSWORD", "LAUNCHER_STORE_TOKEN", "LAUNCHER_JOB_SECRET")
-# What no worker inherits.
-PRIVATE = frozenset(name + suffix for name in NAMES for suffix in ("", "_FILE"))
 
 
 class Credentials(NamedTuple):

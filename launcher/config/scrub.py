@@ -3,7 +3,7 @@
 An agent started by srun or mpirun is one task of that launcher's step. Its workers are not: they would all
 read the agent's SLURM_PROCID or OMPI_COMM_WORLD_RANK. JAX then joins with one process id for all, and
 libraries that ask MPI first do the same. What describes the job rather than the step (SLURM_JOB_ID and its
-like) stays.
+like) stays. Nor does a worker inherit the secrets of the agent (`credentials` reads them).
 
 Controllers that start one JAX process in each pod tell it its number. Several workers would all take it for theirs, and
 a single one is right only as long as ranks follow pods. Their names are common words, so they go only where all are.
@@ -14,6 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 END_FILE = "LAUNCHER_END_FILE"  # for the program that started this agent, see launcher.logs.reports.outcome
+NAMES = ("LAUNCHER_ETCD_USER", "LAUNCHER_ETCD_PASSWORD", "LAUNCHER_STORE_TOKEN", "LAUNCHER_JOB_SECRET")
+# What no worker inherits.
+PRIVATE = frozenset(name + suffix for name in NAMES for suffix in ("", "_FILE"))
 _PREFIXES = (
     "SLURM_STEP",  # SLURM_STEPID, SLURM_STEP_NODELIST, ...
     "SLURM_SRUN_COMM_",

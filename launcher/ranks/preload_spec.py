@@ -12,9 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from launcher.config.config import Config
-from launcher.config.credentials import PRIVATE
 from launcher.config.frameworks import choose_environments, has_package
-from launcher.config.scrub import list_step_variables
+from launcher.config.scrub import PRIVATE, list_step_variables
 from launcher.model import mesh as meshes
 from launcher.model.errors import UsageError
 from launcher.model.node import Slot

@@ -6,9 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 
 from launcher.config.config import Config
-from launcher.config.credentials import PRIVATE
 from launcher.config.frameworks import EnvironmentChoice, choose_environments, detect_mpi
-from launcher.config.scrub import list_step_variables
+from launcher.config.scrub import PRIVATE, list_step_variables
 from launcher.logs.layout import LogLayout
 from launcher.logs.reports.round_log import format_workers
 from launcher.logs.routes import STREAMS, PlainRoutes, format_line_prefix

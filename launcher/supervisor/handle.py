@@ -8,7 +8,7 @@ also hold a watchdog: a time until which the workers may live, which the agent k
 that the job still counts on this node. Between the two stands the keeper, for what workers leave behind when agent and
 supervisor are stopped or killed together: keeper.py.
 
-This module is the agent's side, the handle. start.py is the fork, messages.py what the two say to each other,
+This module is the agent's side, the handle, and the fork of the keeper. messages.py is what the two say to each other,
 channel.py how it travels, loop.py the supervisor itself, and launcher/hardware/linux what all ask of Linux. Use the
 handle from one thread.
 """
@@ -19,9 +19,11 @@ import math
 import os
 import select
 import signal
+import socket
 import time
 from collections.abc import Collection, Sequence
 
+from launcher.model.errors import EXIT_BUG, TemporaryError, find_shortage_hint
 from launcher.supervisor.channel import Channel
 from launcher.supervisor.messages import (
     REPORTS,
@@ -40,7 +42,6 @@ from launcher.supervisor.messages import (
     encode_fork_server_spec,
     encode_worker_spec,
 )
-from launcher.supervisor.start import fork_keeper
 
 # A supervisor that takes no order for so long is stopped or stuck; waiting longer would freeze the agent with it.
 ORDER_LIMIT_S = 30.0
@@ -305,3 +306,56 @@ def _become_subreaper() -> None:
     from launcher.hardware.linux import kernel
 
     kernel.become_subreaper()
+
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+def fork_keeper(keep: Collection[int], group: str) -> tuple[int, Channel]:
+    """Fork the keeper, which forks the supervisor; its pid, and the agent's end of the talk. Raises TemporaryError."""
+    open_standard_streams()
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited; the kernel would hide exit codes from us
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    ours, theirs = socket.socketpair()
+    agent_pid = os.getpid()
+    # No signal may reach the two before they have settled; they keep most of them blocked for good.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = os.fork()
+    except OSError as error:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        raise TemporaryError(
+            f"cannot fork the supervisor: {error.strerror}", find_shortage_hint(error.errno)
+        ) from error
+    if pid == 0:
+        _run_keeper(ours, theirs, keep, group, agent_pid)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    theirs.close()
+    return pid, Channel(ours)
+
+
+def open_standard_streams() -> None:
+    """Put /dev/null where 0, 1 or 2 was closed, lest a socket of ours lands there and workers write into it."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+
+
+def _run_keeper(
+    agents_end: socket.socket, own_end: socket.socket, keep: Collection[int], group: str, agent_pid: int
+) -> NoReturn:
+    """Live as the keeper, or the supervisor; never return into the agent's code, nor run its exit handlers."""
+    exit_code = EXIT_BUG
+    try:
+        agents_end.close()
+        from launcher.supervisor.keeper import run
+
+        exit_code = run(own_end, keep, group, agent_pid)
+    except BaseException:
+        import traceback
+
+        os.write(2, traceback.format_exc().encode(errors="replace"))
+    finally:
+        os._exit(exit_code)

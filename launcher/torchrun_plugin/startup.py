@@ -14,7 +14,7 @@ from launcher.agent import stores
 from launcher.agent.startup.addresses import find_own_address
 from launcher.agent.startup.stale_agents import NodeLock
 from launcher.agent.startup.startup import Startup, listen, read_boot_id, wait_for_store
-from launcher.config import credentials
+from launcher.config import credentials, scrub
 from launcher.model.console import log
 from launcher.torchrun_plugin.options import TorchrunOptions
 from rendezvous.settings import Settings
@@ -31,7 +31,7 @@ def start_up(options: TorchrunOptions, environ: MutableMapping[str, str]) -> Sta
     for note in config.notes:
         log(note)
     stores.require_grpc()
-    _secrets.update({name: environ.pop(name) for name in credentials.PRIVATE if name in environ})
+    _secrets.update({name: environ.pop(name) for name in scrub.PRIVATE if name in environ})
     found = credentials.read(network, _secrets)
     wait_for_store(network, float(config.settings.get("start_timeout_s", Settings.start_timeout_s)))
     address = find_own_address(local_addr=config.local_addr, interface=config.interface, endpoints=network.endpoints)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher import worker
-from launcher.agent.termination import FILE_INTERVAL_S, Termination
+from launcher.agent.signals import FILE_INTERVAL_S, Termination
 from launcher.config import config, credentials
 from launcher.config.config import Config
 from launcher.config.credentials import Credentials

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from launcher.config import credentials
+from launcher.config import scrub
 from tests.support.documents import schemas
 from tests.support.documents.recipe_rules import complaints_about
 from tests.support.documents.recipes import Document, documents, manifests, pods
@@ -58,9 +58,7 @@ def test_every_recipe_says_what_its_exit_codes_do_or_where_that_is_said(path: Pa
 
 
 def test_all_secrets_of_the_store_are_known_here() -> None:
-    assert {name for name in credentials.PRIVATE if name.endswith("_FILE")} == {
-        f"{name}_FILE" for name in credentials.NAMES
-    }
+    assert {name for name in scrub.PRIVATE if name.endswith("_FILE")} == {f"{name}_FILE" for name in scrub.NAMES}
 
 
 def at(found: list[Document], *path: str | int) -> Any:

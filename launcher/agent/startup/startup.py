@@ -34,7 +34,7 @@ from launcher.config.credentials import Credentials
 from launcher.config.options.network import StoreConfig
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, UsageError
-from launcher.supervisor.start import open_standard_streams
+from launcher.supervisor.handle import open_standard_streams
 from rendezvous.errors import MeshrunError
 from rendezvous.peers import connections
 from rendezvous.settings import Settings

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 
-from launcher.config.credentials import PRIVATE
+from launcher.config.scrub import PRIVATE
 from launcher.hardware.accelerators.contract import Inventory, find_visible_variable
 from launcher.model.node import Device
 

@@ -125,6 +125,6 @@ def _make_result(source: str, path: LevelPath, reason: str, origin: str = "") ->
 
 
 def _remove_secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    from launcher.config.credentials import PRIVATE
+    from launcher.config.scrub import PRIVATE
 
     return {name: text for name, text in environ.items() if name not in PRIVATE}

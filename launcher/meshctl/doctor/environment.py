@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.config.config import Config
-from launcher.config.credentials import PRIVATE
 from launcher.config.options.worker_options import Streams
+from launcher.config.scrub import PRIVATE
 from launcher.hardware.linux.shared_page import VARIABLE as BOARD
 from launcher.model.errors import UsageError
 from launcher.model.mesh import Axis, Mesh

@@ -28,7 +28,7 @@ FILES_MIN = {False: 9, True: 28}  # with one worker (measured); True: with all t
 FILES_OF_AGENT = 64
 FILES_PER_WORKER = 6  # two pipes and two log files, and for a moment the pipes' other ends
 FILES_OF_WORKER = 1024  # the usual soft limit
-LOGS_FULL, LOGS_FULL_FRACTION = 16 * MIB, 0.01  # a node with less does not join, see launcher.agent.node_ready
+LOGS_FULL, LOGS_FULL_FRACTION = 16 * MIB, 0.01  # a node with less does not join, see launcher.agent.node_main
 LOGS_NEARLY_FULL = 100 * MIB
 LOGS_NEARLY_FULL_FRACTION = 0.05
 

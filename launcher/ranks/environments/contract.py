@@ -1,11 +1,26 @@
-"""What a worker must be told through its environment: the contract of a framework's plug-in."""
+"""What a worker must be told through its environment: the contract of a framework's plug-in, and visible devices.
+
+As under torchrun all workers of a node see all its devices and pick by LOCAL_RANK. Three settings narrow the sight, by
+the variable that devices of this kind have for it:
+
+--virtual-local-rank       the worker's entry of CUDA_VISIBLE_DEVICES, by text. LOCAL_RANK is 0 for all
+--device-binding visible   the worker's own devices of any kind. LOCAL_RANK is 0 for all, because those who pick by it
+                           find one device: Megatron-LM, DeepSpeed and torch's DeviceMesh call set_device(LOCAL_RANK).
+                           LAUNCHER_LOCAL_RANK still counts the workers
+--devices-per-worker N     above 1 the worker's own. LOCAL_RANK still counts the workers, and a script must pick among
+                           its devices from 0
+
+TPU chips are narrowed together with what else libtpu reads, by `tpu`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from launcher.hardware.accelerators.contract import format_visible_variable
+from launcher.model.errors import UsageError
 from launcher.model.node import Slot
-from rendezvous.values import Protocol, dataclass
+from rendezvous.values import NamedTuple, Protocol, dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,3 +65,41 @@ class Environment(Protocol):
 
     def remarks(self, slots: Sequence[Slot], parent: Mapping[str, str], has_other_nodes: bool) -> list[str]:
         """Sentences for the start. `slots`: this node's."""
+
+
+LOCAL_RANK = "LAUNCHER_LOCAL_RANK"
+"""Tells the workers of a node apart where LOCAL_RANK does not."""
+_CUDA_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+class VisibleDevices(NamedTuple):
+    """`variables` are empty where the worker sees what the agent sees."""
+
+    local_rank: int
+    variables: dict[str, str]
+
+
+def resolve_visible_devices(
+    assignment: WorkerAssignment, parent: Mapping[str, str], *, binding: str = "local-rank", is_virtual: bool = False
+) -> VisibleDevices:
+    """What this worker sees. `binding` and `is_virtual`: --device-binding and --virtual-local-rank.
+
+    Raises UsageError if --virtual-local-rank finds no entry for the worker in CUDA_VISIBLE_DEVICES.
+    """
+    devices = assignment.slot.devices
+    own = format_visible_variable(devices, parent) if devices and devices[0].kind != "tpu" else None
+    if own is not None and (binding == "visible" or len(devices) > 1):
+        if binding == "visible":
+            return VisibleDevices(0, {own[0]: own[1], LOCAL_RANK: str(assignment.local_rank)})
+        return VisibleDevices(0 if is_virtual else assignment.local_rank, {own[0]: own[1]})
+    if not is_virtual:
+        return VisibleDevices(assignment.local_rank, {})
+    if _CUDA_VISIBLE not in parent:
+        return VisibleDevices(0, {_CUDA_VISIBLE: str(assignment.local_rank)})
+    entries = parent[_CUDA_VISIBLE].split(",")
+    if assignment.local_rank >= len(entries):
+        raise UsageError(
+            f"--virtual-local-rank gives each worker one entry of {_CUDA_VISIBLE}={parent[_CUDA_VISIBLE]}, "
+            f"and local rank {assignment.local_rank} finds none"
+        )
+    return VisibleDevices(0, {_CUDA_VISIBLE: entries[assignment.local_rank].strip()})

@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from launcher.model.node import Slot
-from launcher.ranks.environments.contract import WorkerAssignment
-from launcher.ranks.environments.visible_devices import resolve_visible_devices
+from launcher.ranks.environments.contract import WorkerAssignment, resolve_visible_devices
 
 COORDINATOR, BIND = "JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS"
 LOCAL_DEVICES = "JAX_LOCAL_DEVICE_IDS"

@@ -10,7 +10,7 @@ and LAUNCHER_ROUND, which counts every restart, while TORCHELASTIC_RESTART_COUNT
 Rank 0 hosts the store at MASTER_ADDR:MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE=False), so that no round can
 read what an earlier one left behind.
 
-Which devices a worker sees, and what LOCAL_RANK is then, is in `visible_devices`.
+Which devices a worker sees, and what LOCAL_RANK is then, is in `contract`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from launcher.model.node import Slot
-from launcher.ranks.environments.contract import WorkerAssignment
-from launcher.ranks.environments.visible_devices import resolve_visible_devices
+from launcher.ranks.environments.contract import WorkerAssignment, resolve_visible_devices
 
 SIGNALS_TO_HANDLE = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")  # torchrun's default
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from launcher.config import credentials
+from launcher.config import scrub
 from launcher.locality.sources.node_object import NODE_NAMES
 from tests.support.documents.recipes import Document, Pod
 
@@ -40,7 +40,7 @@ def has_time_to_stop(pod: Pod) -> Iterator[str]:
 
 def keeps_secrets_in_files(pod: Pod) -> Iterator[str]:
     config, variables = pod.config, {each["name"]: each.get("value") for each in pod.container.get("env", [])}
-    for name in credentials.NAMES:
+    for name in scrub.NAMES:
         if name in variables:
             yield f"{name} stands in the manifest or in a variable"
     network = config.network
