@@ -47,7 +47,7 @@ def test_the_page_is_what_its_records_say(made: tuple[str, dict[str, str]]) -> N
 
 
 def test_the_pictures_are_what_the_records_say(made: tuple[str, dict[str, str]]) -> None:
-    there = {path.name for path in page.IMAGES.glob("p*.svg")} - {"placement.svg"}
+    there = {path.name for path in page.IMAGES.glob("p*.svg")} - {"packages.svg", "placement.svg"}
     assert there == made[1].keys(), "make bench WHAT=report REPORT=--from-records draws them"
     if version("matplotlib") != pinned():
         pytest.skip(f"another matplotlib than {pinned()} may draw them otherwise")
