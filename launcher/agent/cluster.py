@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from launcher.agent import stores
 from launcher.agent.membership import NodeMembership, draw_random, read_clock, require_feasible, resolve_limits
+from launcher.agent.startup.duplicate_rank import require_unique_rank
 from launcher.agent.startup.probe import probe
 from launcher.agent.startup.startup import Startup
 from launcher.config.config import Config
@@ -174,8 +175,6 @@ class ClusterMembership(NodeMembership):
             # It was there a moment ago: if it is away again, whoever joins waits for it and says so.
             version = stores.check(store, network, run_id, may_be_unreachable=True)
             if node_rank is not None:
-                from launcher.agent.startup.duplicate_rank import require_unique_rank
-
                 require_unique_rank(store, self._startup, run_id, node_rank, lease_ttl_s=self._settings.lease_ttl_s)
         except MeshrunError:
             store.close()

@@ -17,6 +17,7 @@ from launcher.config.config import Config
 from launcher.model.console import log
 from launcher.model.errors import UsageError
 from launcher.model.node import Slot
+from launcher.ranks.preload_spec import make_fork_server_spec, predict_slots
 from launcher.supervisor.handle import Supervisor
 from launcher.supervisor.messages import (
     ForkServerLost,
@@ -52,8 +53,6 @@ class ForkServerClient:
         """
         if self._is_started:
             return
-        from launcher.ranks.preload_spec import make_fork_server_spec, predict_slots
-
         if known := slots or predict_slots(self._config, os.environ):
             self._is_started = True
             spec = make_fork_server_spec(self._config, known, os.environ)

@@ -16,6 +16,7 @@ from rendezvous import records
 from rendezvous.errors import SettingsError, StoreError, Unreachable
 from rendezvous.settings import Settings
 from rendezvous.stores.addresses import split_address
+from rendezvous.stores.server.listen import PortTaken
 
 if TYPE_CHECKING:
     from rendezvous.stores.etcd.store import EtcdStore
@@ -103,7 +104,6 @@ def serve(network: StoreConfig, hosts: Sequence[str], credentials: Credentials) 
 
     Raises PortTaken, and TemporaryError where it cannot be for another reason.
     """
-    from rendezvous.stores.server.listen import PortTaken
     from rendezvous.stores.server.server import StoreServer
 
     _, port = split_address(network.endpoints[0])

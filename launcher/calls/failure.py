@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
+from launcher.logs.reports import report
 from launcher.model.errors import LauncherError
 from rendezvous.errors import MeshrunError
 
@@ -41,8 +42,6 @@ class WorkerFailed(LauncherError):
     """
 
     def __init__(self, failure: JobFailure) -> None:
-        from launcher.logs.reports import report
-
         root = failure.failures[0]
         box = report.render(
             failure.title, failure.failures, outcome=failure.outcome, is_order_known=failure.is_order_known
@@ -64,8 +63,6 @@ class WorkerFailed(LauncherError):
 
 def _describe_failure(failure: WorkerFailure) -> str:
     if failure.exit_code < 0:
-        from launcher.logs.reports import report
-
         name = report.find_signal_name(failure.exit_code) or f"signal {-failure.exit_code}"
         return f"was ended by {name}"
     said = failure.sentence or _find_exception_line(failure.message or "")

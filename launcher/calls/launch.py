@@ -16,9 +16,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from launcher import cli
 from launcher.calls import keywords, payload, pickling, process
 from launcher.calls.failure import JobFailure, WorkerFailed, add_hint
 from launcher.calls.keywords import OptionValue
+from launcher.config import files
 from launcher.config.options.table import BY_NAME
 from launcher.config.scrub import END_FILE
 from launcher.logs.reports import outcome
@@ -164,9 +166,6 @@ def _launch(
 
 def _check_job(job: Sequence[str], environment: Mapping[str, str]) -> bool:
     """Raise UsageError for options that cannot work; whether nobody has asked for log files."""
-    from launcher import cli
-    from launcher.config import files
-
     config = cli.parse(job, environment)
     files.check(config)
     return all(config.origins.get(field, "default") == "default" for field in _LOG_OPTIONS)

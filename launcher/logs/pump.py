@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from launcher.logs.filters import LineFilter
 from launcher.logs.lines import LINE_LIMIT, LinePrefixer, split_last_lines
 from launcher.logs.sinks import PENDING_LIMIT, Console, LogFile, enlarge_pipe
 
@@ -87,8 +88,6 @@ class OutputPump:
 
     def open_filter(self, path: str, texts: Sequence[str]) -> LineFilter:
         """A file for lines that hold one of `texts`, to be given to `open_stream` for each stream to look through."""
-        from launcher.logs.filters import LineFilter
-
         return LineFilter(texts, LogFile(path, self._warn))
 
     def open_stream(

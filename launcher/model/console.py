@@ -18,6 +18,8 @@ import select
 import stat
 import time
 
+from launcher.model.errors import LauncherError, find_shortage_hint
+
 PROGRAM = "meshrun"
 PATIENCE_S = 1.0
 BUFFER_MAX = 64 * 1024
@@ -122,8 +124,6 @@ def write_stdout(text: str) -> None:
     except BrokenPipeError:
         return
     except OSError as error:
-        from launcher.model.errors import LauncherError, find_shortage_hint
-
         raise LauncherError(f"cannot write to stdout: {error.strerror}", find_shortage_hint(error.errno)) from None
 
 

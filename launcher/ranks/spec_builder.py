@@ -15,9 +15,11 @@ from launcher.model.console import log
 from launcher.model.errors import TemporaryError, find_shortage_hint
 from launcher.model.mesh import Mesh
 from launcher.model.node import Slot
+from launcher.model.traffic import parse
 from launcher.placement.adapter.description import NodeAssignment, decode_assignment
 from launcher.ranks.commands import make_argv, make_fork_argv
 from launcher.ranks.environments.contract import Environment, WorkerAssignment
+from launcher.ranks.environments.torch import TorchEnvironment
 from launcher.supervisor.messages import WorkerSpec
 from rendezvous.errors import RecordError
 
@@ -218,8 +220,6 @@ def _list_groups(config: Config, mesh: Mesh) -> tuple[str, ...]:
     """The groups over several axes that --traffic declares."""
     if "+" not in (text := config.placement_options.get("traffic", "")):
         return ()
-    from launcher.model.traffic import parse
-
     return tuple(dict.fromkeys(one.name for one in parse(text, mesh) if len(one.axes) > 1))
 
 
@@ -252,8 +252,6 @@ def make_thread_variables(
 
 def make_environments(choice: EnvironmentChoice, config: Config, environ: Mapping[str, str]) -> tuple[Environment, ...]:
     """The environments of this choice, in order. Raises UsageError for a name that nobody has."""
-    from launcher.ranks.environments.torch import TorchEnvironment
-
     binding, is_virtual = config.device_binding, config.virtual_local_rank
     found: list[Environment] = []
     for name in choice.names:

@@ -12,6 +12,9 @@ import time
 
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+from launcher.logs.error_file import read_error_file
+from launcher.logs.reports.failures import Failures
+from launcher.logs.reports.report import WorkerFailure
 from rendezvous.events import Exit
 
 
@@ -19,9 +22,6 @@ def find_root_cause(error: BaseException | None) -> tuple[int, str, int]:
     """The first failure among the workers here: the job's exit code, the text for the verdict, the rank."""
     if not isinstance(error, ChildFailedError):
         return 1, "", -1
-    from launcher.logs.error_file import read_error_file
-    from launcher.logs.reports.report import WorkerFailure
-
     rank, found = error.get_first_failure()
     failure = WorkerFailure(
         rank=rank,
@@ -39,6 +39,4 @@ def find_root_cause(error: BaseException | None) -> tuple[int, str, int]:
 def report(end: Exit) -> None:
     """Show the failure of another node, if the verdict carries one; torchrun shows those of its own workers."""
     if end.verdict is not None and end.verdict.kind == "failure" and end.verdict.failure:
-        from launcher.logs.reports.failures import Failures
-
         Failures(os.uname().nodename, None).report(end.verdict, "torchrun")

@@ -32,6 +32,7 @@ from launcher.config import credentials
 from launcher.config.config import Config
 from launcher.config.credentials import Credentials
 from launcher.config.options.network import StoreConfig
+from launcher.locality.sources.explicit import read_file
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.supervisor.handle import open_standard_streams
@@ -39,6 +40,7 @@ from rendezvous.errors import MeshrunError
 from rendezvous.peers import connections
 from rendezvous.settings import Settings
 from rendezvous.stores.addresses import join_address, split_address
+from rendezvous.stores.foreign_listener import find_foreign_listener
 from rendezvous.values import NamedTuple, replace
 
 PAUSE_S = 0.25  # between two looks at a store that is not there yet
@@ -85,8 +87,6 @@ def _start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) 
     require_timer()
     found = credentials.read(network, environ)
     if config.locality_file is not None:  # whether this node is in it is seen later, with its address
-        from launcher.locality.sources.explicit import read_file
-
         read_file(config.locality_file)
     limit_s = float(config.settings.get("start_timeout_s", Settings.start_timeout_s))
     serves_at = _find_store(config, network, limit_s)
@@ -251,8 +251,6 @@ def require_master_port(config: Config) -> None:
     """See that rank 0 can listen where all nodes were told that it does; if that is here. Raises TemporaryError."""
     if config.node_rank != 0 or config.master_port is None:
         return
-    from rendezvous.stores.foreign_listener import find_foreign_listener
-
     if holder := find_foreign_listener(config.master_port):
         raise TemporaryError(
             f"port {config.master_port} is meant for rank 0 on this node, and {holder} listens there",

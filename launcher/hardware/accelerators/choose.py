@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
+from launcher.config.frameworks import choose_environments
 from launcher.hardware.accelerators.contract import KINDS, Detector, Inventory, make_unresponsive_error
 from launcher.hardware.accelerators.cpu import Detector as CpuDetector
 from launcher.model.errors import UsageError
@@ -201,11 +202,8 @@ def _choose_width(
     devices: Sequence[Device], framework: str, python: str, environ: Mapping[str, str]
 ) -> int | Literal["all"]:
     """One device for a worker; for JAX on TPUs all chips of the host, which is how JAX is run there."""
-    if devices[0].kind == "tpu":
-        from launcher.config.frameworks import choose_environments
-
-        if "jax" in choose_environments(framework, devices, python, environ).names:
-            return "all"
+    if devices[0].kind == "tpu" and "jax" in choose_environments(framework, devices, python, environ).names:
+        return "all"
     return 1
 
 

@@ -11,8 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from launcher.config import plugins
 from launcher.config.options.command_line import sanitize
+from launcher.hardware.accelerators.built_in import make_detector
 from launcher.hardware.accelerators.contract import KINDS, Detector, Inventory, make_unresponsive_error
+from launcher.hardware.tpu import slice_identity, slice_types
 from launcher.model.errors import UnfitError, UsageError
 from launcher.model.node import Device
 
@@ -38,8 +41,6 @@ def detect_requested(
     if detectors is not None:
         found = detectors[0].detect(environ)
     elif request.kind in KINDS:
-        from launcher.hardware.accelerators.built_in import make_detector
-
         found = make_detector(request.kind, is_requested=True, isolates_workers=isolates_workers).detect(environ)
     else:
         found = _detect_by_plugin(request, environ)
@@ -85,8 +86,6 @@ def _count_tpu_chips(request: DeviceRequest, found: Inventory, environ: Mapping[
 
     Raises UsageError if the slice that this host is in has another number of hosts.
     """
-    from launcher.hardware.tpu import slice_identity, slice_types
-
     try:
         slice = slice_types.parse(request.shape, len(found.devices) or None)
     except UsageError as error:
@@ -98,8 +97,6 @@ def _count_tpu_chips(request: DeviceRequest, found: Inventory, environ: Mapping[
 
 
 def _detect_by_plugin(request: DeviceRequest, environ: Mapping[str, str]) -> Inventory:
-    from launcher.config import plugins
-
     believed = "with --visible-env VARIABLE a number of any devices is believed"
     plugin = plugins.load(GROUP, request.kind, str(request), built_in=KINDS, otherwise=believed)
     found = plugins.ask(plugin, "detect", Inventory, environ)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from launcher.hardware.binding import cpu_topology
 from launcher.hardware.binding.cpu_binding import FLAG, CpuBinding, bind, describe_bindings, list_numa_nodes
+from launcher.hardware.linux import memory_policy
 from launcher.model.node import Slot
 from rendezvous.values import NamedTuple
 
@@ -43,8 +44,6 @@ def _explain_refusal(node_sets: Iterable[tuple[int, ...]]) -> str:
     node_sets = sorted(node_sets)
     if not node_sets:
         return ""
-    from launcher.hardware.linux import memory_policy
-
     try:
         if memory_policy.read_policy()[0] != memory_policy.DEFAULT:
             return "the agent has a memory policy of its own, which they inherit"

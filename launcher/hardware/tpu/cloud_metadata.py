@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from launcher.hardware.metadata_server import NoAnswer, Server
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.hardware.metadata_server import Server
@@ -72,8 +74,6 @@ def merge_metadata(environ: Mapping[str, str], address: tuple[str, int] = ADDRES
 
 
 def _fetch_metadata(address: tuple[str, int], limit_s: float) -> TpuMetadata:
-    from launcher.hardware.metadata_server import NoAnswer, Server
-
     server = Server(address, limit_s)
     try:
         variables = _parse_tpu_env(_fetch_attribute(server, "tpu-env"))
@@ -100,8 +100,6 @@ def _parse_tpu_env(text: str) -> dict[str, str]:
 
 def _fetch_attribute(server: Server, attribute: str) -> str:
     """One attribute; "" where there is no such. Raises NoAnswer."""
-    from launcher.hardware.metadata_server import NoAnswer
-
     answer = server.ask(_ATTRIBUTES + attribute, {_FLAVOR: "Google"}, size_max=_ANSWER_MAX)
     if answer.headers.get(_FLAVOR.lower()) != "Google":
         raise NoAnswer("is not Google's")

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from launcher.hardware.metadata_server import LIMIT_S, LINK_LOCAL, NoAnswer, Server
 from launcher.locality.contract import Hints
+from launcher.locality.levels_from_keys import derive_levels
 from launcher.locality.sources import cloud_detection
 
 
@@ -27,8 +28,6 @@ class CloudSource:
         return bool(cloud_detection.find_cloud_signature(self.name, self._root))
 
     def look(self, environ: Mapping[str, str], limit_s: float) -> Hints:
-        from launcher.locality.levels_from_keys import derive_levels
-
         if refusal := self.explain_skip(environ):
             return Hints((), refusal)
         values: dict[str, str] = {}

@@ -21,8 +21,10 @@ from collections.abc import Mapping, Sequence
 
 from launcher.config.config import Config
 from launcher.config.options.command_line import sanitize
+from launcher.config.scrub import PRIVATE
 from launcher.locality.contract import Level
 from launcher.locality.merge import SourceResult
+from launcher.locality.sources.command import read_output
 from launcher.model.errors import UsageError
 from launcher.model.locality_path import EXAMPLE, LevelPath, parse_path
 
@@ -43,8 +45,6 @@ def read_explicit(config: Config, environ: Mapping[str, str], names: Sequence[st
         origin = f"{config.locality_file}, {'all others' if key == OTHERS else key}"
         found.append(_make_result(config.origins["locality_file"], path, f"the line of {key}", origin))
     if config.locality_command is not None:
-        from launcher.locality.sources.command import read_output
-
         origin = config.origins["locality_command"]
         printed = read_output(config.locality_command, _remove_secrets(environ), origin)
         path = parse_path(printed, f"what {origin} prints, {sanitize(printed)}") if printed else ()
@@ -125,6 +125,4 @@ def _make_result(source: str, path: LevelPath, reason: str, origin: str = "") ->
 
 
 def _remove_secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    from launcher.config.scrub import PRIVATE
-
     return {name: text for name, text in environ.items() if name not in PRIVATE}

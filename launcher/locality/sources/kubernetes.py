@@ -12,8 +12,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
+from launcher.hardware.metadata_server import NoAnswer
+from launcher.hardware.tpu import slice_identity
 from launcher.locality.contract import Hints, Level
+from launcher.locality.keys import TIERS
+from launcher.locality.labels import LabelsError, parse_labels
+from launcher.locality.levels_from_keys import derive_levels, sort_levels
 from launcher.locality.sources import cloud_detection
+from launcher.locality.sources.node_object import read_node_labels
 
 LABELS, LABELS_FILE = "LAUNCHER_NODE_LABELS", "LAUNCHER_NODE_LABELS_FILE"
 PODINFO = "etc/podinfo"
@@ -36,12 +42,6 @@ class Source:
         return is_handed_in or cloud_detection.is_pod(environ, self._root)
 
     def look(self, environ: Mapping[str, str], limit_s: float) -> Hints:
-        from launcher.hardware.metadata_server import NoAnswer
-        from launcher.hardware.tpu import slice_identity
-        from launcher.locality.keys import TIERS
-        from launcher.locality.levels_from_keys import sort_levels
-        from launcher.locality.sources.node_object import read_node_labels
-
         found: dict[str, Level] = {}
         told: list[str] = []
         for name, text in self._read_label_texts(environ):
@@ -83,8 +83,6 @@ def _read_file(path: str) -> str | OSError:
 
 def _merge_text(name: str, text: str | OSError, found: dict[str, Level]) -> str:
     """Add the levels that a text of labels names, and say what came of it."""
-    from launcher.locality.labels import LabelsError, parse_labels
-
     if isinstance(text, OSError):
         return f"{name} cannot be read: {text.strerror}"
     try:
@@ -94,8 +92,6 @@ def _merge_text(name: str, text: str | OSError, found: dict[str, Level]) -> str:
 
 
 def _merge_labels(what: str, labels: Mapping[str, str], found: dict[str, Level]) -> str:
-    from launcher.locality.levels_from_keys import derive_levels
-
     levels, remarks = derive_levels("kubernetes", labels, what)
     for level in levels:
         found.setdefault(level.name, level)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from launcher.hardware.tpu import slice_identity
+from launcher.hardware.tpu import cloud_metadata, slice_identity
 from launcher.locality.contract import Hints, Level
 from launcher.model.node import Device
 
@@ -33,8 +33,6 @@ class Source:
         origin = slice_identity.HOSTNAMES
         found, reason = slice_identity.read_identity(environ)
         if found is None and self._devices and not any(environ.get(name) for name in slice_identity.IDENTITY_VARIABLES):
-            from launcher.hardware.tpu import cloud_metadata
-
             answer = cloud_metadata.fetch_metadata(environ, limit_s=min(limit_s, cloud_metadata.LIMIT_S))
             if answer.variables:
                 found, reason = slice_identity.read_identity({**environ, **answer.variables})

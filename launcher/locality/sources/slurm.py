@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from launcher.locality.contract import Hints, Level
+from launcher.locality.keys import TIERS, find_level
+from launcher.locality.levels_from_keys import sort_levels
 from launcher.model.locality_path import is_text
 
 ADDRESS, PATTERN = "SLURM_TOPOLOGY_ADDR", "SLURM_TOPOLOGY_ADDR_PATTERN"
@@ -42,9 +44,6 @@ class Source:
 
 
 def _parse_address(address: str, kinds: list[str], node: str) -> Hints:
-    from launcher.locality.keys import TIERS, find_level
-    from launcher.locality.levels_from_keys import sort_levels
-
     parts = _split_address(address, len(kinds), node)
     if parts is None:
         return Hints((), f"{ADDRESS}={address} does not fit {'.'.join((*kinds, 'node'))}")

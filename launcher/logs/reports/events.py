@@ -23,6 +23,7 @@ from typing import Any
 
 from launcher.config.config import Config
 from launcher.config.options.command_line import sanitize
+from launcher.logs.error_file import read_error_file
 from launcher.model.console import log, write_stderr
 from launcher.model.errors import UsageError
 from launcher.placement.adapter.description import NodeAssignment, decode_assignment
@@ -80,8 +81,6 @@ class EventRecorder:
                 self._write_event("FAILED" if exit_code else "SUCCEEDED", raw_error=reason if exit_code else None)
 
     def _read_error(self, local_rank: int) -> str | None:
-        from launcher.logs.error_file import read_error_file
-
         path = self._find_error_file(self._round.round, self._round.restart_count, local_rank)
         return read_error_file(path) if path else None
 

@@ -12,15 +12,21 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from launcher.agent.startup.stale_agents import LOCK_VARIABLE
 from launcher.config.config import Config
 from launcher.config.options.worker_options import Streams
 from launcher.config.scrub import PRIVATE
 from launcher.hardware.linux.shared_page import VARIABLE as BOARD
 from launcher.model.errors import UsageError
+from launcher.model.locality_path import LEVELS
 from launcher.model.mesh import Axis, Mesh
 from launcher.model.node import Slot
+from launcher.placement.adapter.description import Description, decode_assignment, encode_description
+from launcher.placement.adapter.options import parse_limits_and_costs
+from launcher.placement.adapter.planner_adapter import PlannerAdapter
 from launcher.ranks.spec_builder import WorkerSpecBuilder
 from launcher.worker.client import SOCKET_VARIABLE
+from rendezvous.events import MakePlan, PlanRefused, RosterMember
 
 if TYPE_CHECKING:
     from launcher.locality.gather import Locality
@@ -72,12 +78,6 @@ def plan_world(config: Config, slots: Sequence[Slot], count: int, locality: Loca
     """What so many nodes like this one would run. `stands`: where it stands; of a TPU slice they are all the hosts, and
     those of further slices. Raises UsageError where they do not make a world.
     """
-    from launcher.model.locality_path import LEVELS
-    from launcher.placement.adapter.description import decode_assignment
-    from launcher.placement.adapter.options import parse_limits_and_costs
-    from launcher.placement.adapter.planner_adapter import PlannerAdapter
-    from rendezvous.events import MakePlan, PlanRefused, RosterMember
-
     place = locality.path if locality is not None and config.network is not None else ()
     levels = tuple(dict.fromkeys((*LEVELS, *(level for level, _ in place)))) if config.network is not None else ()
     mesh = config.mesh or _DEFAULT_MESH
@@ -165,8 +165,6 @@ def _describe_node(
     locality: Locality | None,
 ) -> str:
     """What the node of this index would say of itself."""
-    from launcher.placement.adapter.description import Description, encode_description
-
     own = config.master_addr or config.local_addr or "127.0.0.1"
     identity = locality.identity if locality is not None and config.network is not None else None
     hosts = identity.host_count if identity is not None else 1
@@ -197,8 +195,6 @@ def _list_run_variables(config: Config, environ: Mapping[str, str]) -> dict[str,
     if environ.get("TORCHELASTIC_ENABLE_FILE_TIMER") == "1":
         found["TORCHELASTIC_TIMER_FILE"] = environ.get("TORCHELASTIC_TIMER_FILE") or "<pipe of the agent>"
     if config.network is not None:
-        from launcher.agent.startup.stale_agents import LOCK_VARIABLE
-
         found[LOCK_VARIABLE] = "<mark of this run on this node>"
         if config.settings.get("growth") == "checkpoint":
             found[SOCKET_VARIABLE] = "<socket of the agent>"

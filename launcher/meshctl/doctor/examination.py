@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from launcher.agent.membership import make_settings
 from launcher.config.config import Config
 from launcher.hardware.accelerators import choose
 from launcher.meshctl.doctor import addresses, environment, machine_reader, probes, resources, sidecars
@@ -101,8 +102,6 @@ class Examination:
 
     def _check_settings(self) -> None:
         """Whether the agreement's limits can be kept together."""
-        from launcher.agent.membership import make_settings
-
         try:
             make_settings(self._config)
         except UsageError as error:

@@ -17,6 +17,7 @@ from launcher.config.config import Config
 from launcher.config.options.command_line import sanitize
 from launcher.hardware.accelerators import built_in, named
 from launcher.hardware.accelerators.contract import KINDS, Inventory, find_visible_variable
+from launcher.hardware.tpu import slice_identity
 from launcher.meshctl.doctor.findings import Finding, Severity
 from launcher.model.errors import LauncherError, UsageError
 from launcher.model.node import Slot
@@ -99,8 +100,6 @@ def check_devices(kinds: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
 
 def examine_tpu_slice(environ: Mapping[str, str], locality: Locality | None) -> dict[str, Any] | None:
     """What is known of the slice of TPUs that this host is in; None where nothing says that it is in one."""
-    from launcher.hardware.tpu import slice_identity
-
     found = locality.identity if locality is not None else None
     if found is None and not any(environ.get(name) for name in slice_identity.IDENTITY_VARIABLES):
         return None

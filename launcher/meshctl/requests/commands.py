@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from launcher.config.options.table import BY_NAME
+from launcher.meshctl.requests.session import open_session
 from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import UsageError
+from rendezvous.records import Command
 
 if TYPE_CHECKING:
     from launcher.meshctl.requests.session import StoreSession
@@ -151,7 +153,6 @@ def _submit_request(
     import secrets
 
     from launcher.meshctl.requests.submit import JobHandle, WaitPolicy, submit_request
-    from rendezvous.records import Command
 
     with _open_session(store, run_id) as opened:
         job = JobHandle(opened.store, opened.prefix, run_id, opened.secret)
@@ -174,8 +175,6 @@ def _describe_user() -> str:
 @contextmanager
 def _open_session(store: Mapping[str, str], run_id: str | None) -> Iterator[StoreSession]:
     """The store that the options name, for the length of a command; what there is to be said of them is said."""
-    from launcher.meshctl.requests.session import open_session
-
     found = open_session(store, run_id, os.environ)
     try:
         for note in found.notes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from launcher.model.ranges import format_ranges
 from launcher.placement.adapter.description import Description
 
 
@@ -53,8 +54,6 @@ def describe_duplicate_rank(name: str, other: str, number: int) -> str:
 
 def describe_missing_ranks(missing: Iterable[int], node_count: int) -> str:
     """ "node ranks 1, 5-7 of 8 are missing" """
-    from launcher.model.ranges import format_ranges  # only where nodes are numbered and waited for
-
     absent = sorted(missing)
     one = len(absent) == 1
     return f"node rank{'' if one else 's'} {format_ranges(absent)} of {node_count} {'is' if one else 'are'} missing"

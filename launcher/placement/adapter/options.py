@@ -19,6 +19,7 @@ from launcher.model.errors import UsageError
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.topology import HOST, build_tree
+from launcher.model.traffic import parse_number
 from launcher.placement.limits import AllOrNothing, Costs, Limits
 
 TYPE_CHECKING = False
@@ -193,8 +194,6 @@ def _parse_traffic(text: str, mesh: Mesh) -> tuple[Communicator, ...]:
 
 
 def _parse_number(text: str, what: str) -> int | float:
-    from launcher.model.traffic import parse_number
-
     return parse_number(text, what)
 
 
