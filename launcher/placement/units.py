@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from launcher.model.errors import UsageError
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
+from launcher.model.ranges import format_ranges
 from launcher.model.topology import Tree
 from launcher.placement.limits import AllOrNothing
 from rendezvous.values import NamedTuple
@@ -197,8 +198,6 @@ def _describe_missing(nodes: Sequence[Node], all_or_nothing: AllOrNothing) -> st
     absent = sorted(set(range(all_or_nothing.hosts)) - {node.index for node in nodes if node.index is not None})
     if any(node.index is None for node in nodes) or not absent:
         return ""
-    from launcher.model.ranges import format_ranges  # only where a sentence is needed
-
     pattern = nodes[0].host_pattern
     named = [pattern.replace("{}", str(index), 1) for index in absent[:_NAMES_MAX]] if pattern else []
     more = f" and {len(absent) - len(named)} more" if named and len(absent) > len(named) else ""

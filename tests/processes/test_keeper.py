@@ -202,7 +202,7 @@ def test_the_end_of_the_keeper_is_told() -> None:
 
 # One that is lost itself as soon as it has killed once.
 LOST_AFTER_KILLING = """
-from launcher.supervisor.handle import kernel
+from launcher.hardware.linux import kernel
 real = kernel.kill_children
 def kill_children(*arguments):
     left = real(*arguments)
@@ -283,7 +283,7 @@ def test_a_keeper_that_cannot_fork_is_told() -> None:
 def test_an_agent_that_dies_before_the_keeper_is_set_up_leaves_nothing() -> None:
     late = """
 import os, time
-from launcher.supervisor.handle import kernel
+from launcher.hardware.linux import kernel
 own, real = os.getpid(), kernel.signal_on_parent_death
 def ask(signum):
     while os.getppid() == own: time.sleep(0.005)
@@ -299,7 +299,7 @@ kernel.signal_on_parent_death = ask
 def test_a_supervisor_whose_keeper_dies_during_its_setup_ends() -> None:
     late = """
 import os, time
-from launcher.supervisor.handle import kernel
+from launcher.hardware.linux import kernel
 real, keeper = kernel.signal_on_parent_death, 0
 def ask(signum):
     global keeper

@@ -28,7 +28,8 @@ from launcher.agent.startup.stale_agents import take_node_lock
 exec(os.environ.get("BEFORE", ""))
 place = take_node_lock(sys.argv[2], sys.argv[3], os.environ, folder=sys.argv[1], limit_s=float(sys.argv[4]))
 os.environ.update(place.environment)
-from launcher.supervisor.handle import Supervisor, WorkerSpec
+from launcher.supervisor.handle import Supervisor
+from launcher.supervisor.messages import WorkerSpec
 supervisor = Supervisor.fork((place.descriptor,), place.group)
 supervisor.spawn(1, [WorkerSpec(0, ("sh", "-c", sys.argv[5]), {}, (), None, None)])
 while not (reports := supervisor.read_reports()): time.sleep(0.01)

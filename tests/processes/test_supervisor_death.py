@@ -116,7 +116,7 @@ def test_orders_to_a_lost_supervisor_are_harmless(agent: Agent, tmp_path: Path) 
 def test_a_worker_whose_supervisor_dies_during_its_setup_ends_itself() -> None:
     wait_for_the_death_of_the_supervisor = """
 import os, time
-from launcher.supervisor.handle import kernel
+from launcher.hardware.linux import kernel
 real = kernel.signal_on_parent_death
 def late(signum):
     global supervisor

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from launcher.hardware.accelerators import nvml
 from launcher.hardware.accelerators.contract import KINDS, Inventory
 from launcher.hardware.accelerators.cuda_visible import (
     VARIABLE,
@@ -27,11 +28,9 @@ from launcher.hardware.accelerators.cuda_visible import (
     hides_all,
     is_mig,
 )
+from launcher.hardware.accelerators.nvml import NvidiaInventory
 from launcher.hardware.linux.sysfs import list_names, list_numbers, may_open, read_numa_node, read_text, resolve_path
 from launcher.model.node import Device
-
-if TYPE_CHECKING:
-    from launcher.hardware.accelerators.nvml import NvidiaInventory
 
 _PCI_VENDOR = "0x10de"
 _PCI_CLASS_DISPLAY = "0x03"  # VGA and 3D controllers; the same vendor's audio and bridge functions have others
@@ -57,8 +56,6 @@ class Detector:
         asked = environ.get(VARIABLE)
         if asked is not None and hides_all(asked):
             return Inventory((), f"{VARIABLE}={asked!r} hides every GPU")
-        from launcher.hardware.accelerators import nvml  # only where there is a driver
-
         try:
             found = nvml.query_gpus(self._root, self._nvml) or self._read_proc() or self._read_pci()
         except nvml.DriverTimeoutError:
@@ -95,8 +92,6 @@ class Detector:
 
     def _read_proc(self) -> NvidiaInventory | None:
         """What the driver says of itself: one folder per GPU, named by PCI address, which is also NVML's order."""
-        from launcher.hardware.accelerators.nvml import NvidiaInventory
-
         nodes = self._list_device_nodes()
         gpus: list[NvidiaGpu] = []
         for address in list_names(resolve_path(self._root, _PROC)):
@@ -113,8 +108,6 @@ class Detector:
 
     def _read_pci(self) -> NvidiaInventory:
         """What is on the PCI bus, at most as many as we may open: the bus shows everybody all of them."""
-        from launcher.hardware.accelerators.nvml import NvidiaInventory
-
         folder = resolve_path(self._root, "/sys/bus/pci/devices")
         addresses = [
             address

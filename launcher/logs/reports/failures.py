@@ -20,7 +20,6 @@ from collections.abc import Callable
 from launcher.config.scrub import END_FILE
 from launcher.model.console import log, write_stderr
 from launcher.placement.adapter.description import NodeAssignment
-from rendezvous.errors import RecordError
 from rendezvous.records import Verdict
 from rendezvous.values import replace
 
@@ -91,7 +90,7 @@ class Failures:
         failure = self._failures[local_rank]
         self._failures = {local_rank: failure, **self._failures}
         pid = f" (pid {failure.pid})" if failure.pid else ""  # without one it never started
-        log(f"rank {failure.rank}{pid} {_describe_ending(failure)}")
+        log(f"rank {failure.rank}{pid} {failure.describe_ending()}")
         exit_code = failure.exit_code if failure.exit_code > 0 else 128 - failure.exit_code
         text = json.dumps(replace(failure, message=_shorten(failure.message)).to_json())
         return exit_code, text, failure.rank
@@ -148,12 +147,14 @@ class Failures:
 
     def _sort_failures(self, verdict: Verdict) -> list[WorkerFailure]:
         """The verdict's failure, then the others; none if it has none that this version can read."""
-        root = _parse_failure(verdict.failure)
+        from launcher.logs.reports.report import parse_failure
+
+        root = parse_failure(verdict.failure)
         if root is None:
             return []
         own = {_identify(failure): failure for failure in self._failures.values()}  # with their last lines
         root = own.get(_identify(root), root)
-        told = [failure for text in verdict.others if (failure := _parse_failure(text)) is not None]
+        told = [failure for text in verdict.others if (failure := parse_failure(text)) is not None]
         others = {_identify(failure): failure for failure in (*told, *own.values())} | own
         others.pop(_identify(root), None)
         return [root, *others.values()]
@@ -180,17 +181,6 @@ class Failures:
         return self._pump.read_tail(local_rank, "stderr") if self._pump is not None else ()
 
 
-def _parse_failure(text: str) -> WorkerFailure | None:
-    """The failure that an agent wrote down; None for none, and for what this version cannot read."""
-    from launcher.logs.reports.report import WorkerFailure
-
-    try:
-        content = json.loads(text) if text else None
-        return WorkerFailure.from_json(content) if isinstance(content, dict) else None
-    except (ValueError, RecursionError, RecordError):
-        return None
-
-
 def _identify(failure: WorkerFailure) -> tuple[str, int, int]:
     return failure.host, failure.pid, failure.rank
 
@@ -207,20 +197,6 @@ def find_spawn_exit_code(error_number: int) -> int:
     import errno
 
     return {errno.ENOENT: 127, errno.EACCES: 126, errno.ENOEXEC: 126}.get(error_number, 1)
-
-
-def _describe_ending(failure: WorkerFailure) -> str:
-    from launcher.logs.reports.report import find_signal_name
-
-    if failure.sentence and not failure.pid:
-        return f"could not be started: {failure.sentence}"
-    if failure.sentence and failure.exit_code > 0:  # by a handler of its own for the signal that shows its stacks
-        return f"gave {failure.sentence}, was told to end, and failed with exit code {failure.exit_code}"
-    if failure.sentence:
-        return f"gave {failure.sentence} and was killed"
-    if name := find_signal_name(failure.exit_code):
-        return f"was killed by {name}" + (" (out of memory)" if failure.is_out_of_memory else "")
-    return f"failed with exit code {failure.exit_code}"
 
 
 # What gloo, NCCL, MPI-like transports, torch's store and JAX's coordinator say when the other side has gone.

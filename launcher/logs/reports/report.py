@@ -8,6 +8,7 @@ torchrun's, because log collectors look for them. Here is only text made from va
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from collections.abc import Mapping, Sequence
@@ -73,6 +74,27 @@ class WorkerFailure:
             is_out_of_memory=_read_field(data, "is_out_of_memory", bool, False),
             sentence=_read_optional_text(data, "sentence"),
         )
+
+    def describe_ending(self) -> str:
+        """How it ended, as the words behind a worker's name."""
+        if self.sentence and not self.pid:
+            return f"could not be started: {self.sentence}"
+        if self.sentence and self.exit_code > 0:  # by a handler of its own for the signal that shows its stacks
+            return f"gave {self.sentence}, was told to end, and failed with exit code {self.exit_code}"
+        if self.sentence:
+            return f"gave {self.sentence} and was killed"
+        if name := find_signal_name(self.exit_code):
+            return f"was killed by {name}" + (" (out of memory)" if self.is_out_of_memory else "")
+        return f"failed with exit code {self.exit_code}"
+
+
+def parse_failure(text: str) -> WorkerFailure | None:
+    """The failure that an agent wrote down; None for none, and for what this version cannot read."""
+    try:
+        content = json.loads(text) if text else None
+        return WorkerFailure.from_json(content) if isinstance(content, dict) else None
+    except (ValueError, RecursionError, RecordError):
+        return None
 
 
 def render(script: str, failures: Sequence[WorkerFailure], *, outcome: str, is_order_known: bool = True) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from launcher.agent.startup.addresses import find_own_address, find_serving_addresses, is_resolvable
+from launcher.agent.startup.startup import listen, require_master_port
 from launcher.config.config import Config
 from launcher.config.options.network import StoreConfig
 from launcher.meshctl.doctor.findings import Finding
@@ -41,8 +42,6 @@ def find_advertised_address(config: Config) -> AdvertisedAddress:
 
 
 def _find_network_address(config: Config, network: StoreConfig) -> AdvertisedAddress:
-    from launcher.agent.startup.startup import listen, require_master_port
-
     store = ", ".join(network.endpoints)
     if config.local_addr is None and config.interface is None and not any(map(is_resolvable, network.endpoints)):
         return AdvertisedAddress("", f"not to be told while {store} cannot be found")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from launcher.agent.membership import make_settings
 from launcher.config.config import Config
 from launcher.hardware.accelerators import choose
-from launcher.meshctl.doctor import addresses, environment, machine_reader, probes, resources, sidecars
+from launcher.meshctl.doctor import addresses, environment, machine_reader, probes, resources, sidecars, store
 from launcher.meshctl.doctor.findings import Finding, Severity
 from launcher.meshctl.doctor.machine import PlannedRun
 from launcher.model import mesh as meshes
@@ -158,8 +158,6 @@ class Examination:
         network = self._config.network
         if network is None:
             return None
-        from launcher.meshctl.doctor import store
-
         reached = store.check_store(self._config, network, self._environ)
         self.findings += reached.findings
         return {

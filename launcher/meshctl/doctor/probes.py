@@ -18,6 +18,7 @@ from launcher.config.options.command_line import sanitize
 from launcher.hardware.accelerators import built_in, named
 from launcher.hardware.accelerators.contract import KINDS, Inventory, find_visible_variable
 from launcher.hardware.tpu import slice_identity
+from launcher.locality import gather
 from launcher.meshctl.doctor.findings import Finding, Severity
 from launcher.model.errors import LauncherError, UsageError
 from launcher.model.node import Slot
@@ -136,8 +137,6 @@ def examine_locality(
     config: Config, slots: Sequence[Slot], environ: Mapping[str, str], names: Sequence[str]
 ) -> tuple[Locality | None, dict[str, Any], list[Finding]]:
     """Where this node stands in the network; the same with who was asked, to be shown; what would stop a job."""
-    from launcher.locality import gather
-
     found = [device for slot in slots for device in slot.devices]
     asked = config if config.network is not None else replace(config, locality_command=None)  # as in a run: see notes
     try:

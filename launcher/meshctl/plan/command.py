@@ -21,6 +21,8 @@ from launcher.meshctl.plan.cluster import (
     parse_previous_plan,
     require_same_mesh,
 )
+from launcher.meshctl.plan.drawing.page import render_html
+from launcher.meshctl.plan.drawing.picture import render_svg
 from launcher.meshctl.plan.generate import generate, is_form
 from launcher.meshctl.plan.moves import list_moves
 from launcher.meshctl.plan.output_file import write_file
@@ -204,9 +206,5 @@ def _write_pictures(request: PlanRequest, cluster: ClusterSpec, task: _Task, pla
 
 def _render_picture(kind: str, cluster: ClusterSpec, task: _Task, plan: Plan) -> str:
     if kind == "svg":
-        from launcher.meshctl.plan.drawing.picture import render_svg
-
         return render_svg(plan, cluster.nodes, task.mesh, task.limits, task.costs)
-    from launcher.meshctl.plan.drawing.page import render_html
-
     return render_html(plan, cluster.nodes, task.mesh, task.limits, task.costs)

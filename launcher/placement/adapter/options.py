@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from launcher.config.options.command_line import suggest
+from launcher.model import traffic
 from launcher.model.errors import UsageError
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
@@ -25,8 +26,6 @@ from launcher.placement.limits import AllOrNothing, Costs, Limits
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeVar
-
-    from launcher.model.traffic import Communicator
 
     _Value = TypeVar("_Value")
 
@@ -76,9 +75,9 @@ def parse_limits_and_costs(
         all_or_nothing=read("whole", lambda text: _parse_all_or_nothing(text, levels, nodes)),
     )
     costs = Costs(
-        traffic=read("traffic", lambda text: _parse_traffic(text, mesh)),
+        traffic=read("traffic", lambda text: traffic.parse(text, mesh)),
         level_costs=read("level-costs", lambda text: _parse_level_costs(text, levels)) or {},
-        move_cost=read("move-cost", lambda text: _parse_number(text, "move-cost")),
+        move_cost=read("move-cost", lambda text: parse_number(text, "move-cost")),
     )
     return limits, costs
 
@@ -184,17 +183,7 @@ def _parse_level_costs(text: str, levels: Sequence[str]) -> dict[str, int | floa
     pairs = _parse_pairs(text, what, "LEVEL=COST", "--level-costs leaf=2,host=1")
     for level in pairs if levels else ():
         _require_level(level, what, (*levels, HOST))
-    return {level: _parse_number(cost, f"{what}: the cost of {level}") for level, cost in pairs.items()}
-
-
-def _parse_traffic(text: str, mesh: Mesh) -> tuple[Communicator, ...]:
-    from launcher.model.traffic import parse  # like all that few jobs need, after the start of those that do not
-
-    return parse(text, mesh)
-
-
-def _parse_number(text: str, what: str) -> int | float:
-    return parse_number(text, what)
+    return {level: parse_number(cost, f"{what}: the cost of {level}") for level, cost in pairs.items()}
 
 
 def _require_level(level: str, what: str, known: Sequence[str]) -> None:
