@@ -106,6 +106,16 @@ def test_every_module_has_its_place_in_the_table_of_rooms() -> None:
     assert not missing
 
 
+def test_the_files_on_the_ways_through_the_code_exist() -> None:
+    text = (ROOT / "docs/internals/ARCHITECTURE.md").read_text()
+    named = re.findall(r"`([a-z_]+(?:/[a-z_]+)+)`", text)
+    places = [ROOT, ROOT / "launcher", ROOT / "rendezvous"]
+    assert len(named) > 30
+    assert not [
+        word for word in named if not any((at / f"{word}.py").exists() or (at / word).is_dir() for at in places)
+    ]
+
+
 def test_a_target_of_make_that_a_page_names_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
     for page in pages():
