@@ -1,1 +1,1 @@
-"""The parts of every member: joining, its lease, its round, an outage of the store, a watch gone stale, leaving."""
+"""The parts of every member: join, lease, its round, store outage, stale watch, leave."""

@@ -1,13 +1,13 @@
-"""The lease that makes this agent a member, and the watchdog that its workers live on.
+"""The lease that makes this agent a member, and the watchdog that limits the life of its workers.
 
-The store drops a member's keys when its lease ends, and then others may take its place. So the workers here must
-be gone a little before: their watchdog ends `kill_margin_s` before the lease does, counted from when the last renewal
-was *sent* that is known to have reached the store's leader and to have left the own key in its place. The id of a lease
-is chosen here: a grant whose answer was lost is asked for again and leaves no second lease behind.
+The store deletes a member's keys when its lease ends, and then others may take its place. So this node's workers must
+be gone before that: the watchdog ends `kill_margin_s` before the lease, counted from the *send* time of the last
+renewal that is known to have reached the store's leader and to have found the own key in place. The lease id is chosen
+here, so a grant whose reply was lost is requested again and leaves no second lease behind.
 
-During a store outage the whole roster may agree that nobody can take anybody's place (see `outage`), and the watchdog
-goes on beyond the lease. When the store is back and the lease has ended there meanwhile, the member registers again on
-a new one, if nothing has moved on without it.
+During a store outage the whole roster may agree that no member is replaced (see `outage`), and the watchdog is extended
+beyond the lease. If the lease has ended when the store is back, the member registers again on a new lease, unless the
+others have continued without it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rendezvous.stores.contract import Compare, Get, GetResult, Lease, Put, Rene
 
 
 def request_first_lease(state: MemberState, now: float) -> None:
-    """Ask for the first lease of this membership."""
+    """Request the first lease of this membership."""
 
     def on_lease(granted: Lease, sent_at: float) -> None:
         state.lease.id = granted.id
@@ -36,42 +36,42 @@ def request_first_lease(state: MemberState, now: float) -> None:
 def _request_lease(
     state: MemberState, purpose: str, why: str, on_lease: Callable[[Lease, float], None], now: float
 ) -> None:
-    """Ask for one lease until it is there; `on_lease` is told when it was asked for first, which it counts from."""
+    """Request one lease until it is granted; `on_lease` gets the time of the first request, when its TTL starts."""
     lease = state.lease
     if lease.requested is None:
         lease.requested = (state.requests.make_lease_id(), now)
-    id, since = lease.requested
+    lease_id, since = lease.requested
 
     def on_reply(answer: Answer, now: float) -> None:
         assert isinstance(answer, Lease)
         lease.requested = None
         on_lease(answer, since)
 
-    state.requests.request(purpose, why, events.Grant(state.settings.lease_ttl_s, id), on_reply, now)
+    state.requests.request(purpose, why, events.Grant(state.settings.lease_ttl_s, lease_id), on_reply, now)
 
 
 # docs/internals/decisions/agreement.md#0018-expiry-of-a-members-view
 def note_resync(state: MemberState, sent_at: float) -> None:
-    """All that this member follows was read, by a request sent then."""
+    """Extend the view: all that this member follows was read by a request sent at `sent_at`."""
     if state.lease.ends_at < math.inf:
         state.lease.view_until = sent_at + state.settings.view_s
         extend_watchdog(state)
 
 
 def note_answer(state: MemberState) -> None:
-    """The store is there, whatever it said."""
+    """Note that the store replied, whatever the reply was."""
     if state.lease.is_store_away:
         state.requests.reset_backoff()
     state.lease.is_store_away = False
 
 
 def note_failed_renewal(state: MemberState) -> None:
-    """Refused, or no answer in time."""
+    """Note that a renewal was refused, or got no reply in time."""
     state.lease.is_store_away = True
 
 
 def hold_until(state: MemberState, until: float) -> None:
-    """The roster agrees that nobody takes this member's place before `until`."""
+    """Extend the watchdog: the roster agrees that no node takes this member's place before `until`."""
     lease, settings = state.lease, state.settings
     until = min(until, lease.renewed_at + settings.outage_limit_s)
     if until > lease.membership_until:
@@ -81,13 +81,13 @@ def hold_until(state: MemberState, until: float) -> None:
 
 
 def handle_end(state: MemberState, now: float) -> bool:
-    """The store says that the lease is gone. Whether the member may still try to register again."""
+    """Note that the store reports the end of the lease; return whether the member may still register again."""
     state.lease.has_ended = state.lease.is_held(now) and state.is_member
     return state.lease.has_ended
 
 
 def advance(state: MemberState, now: float) -> None:
-    """Ask for the next renewal when it is due."""
+    """Request the next renewal when it is due."""
     lease, requests = state.lease, state.requests
     if lease.id is None or lease.ends_at == math.inf:
         return
@@ -96,7 +96,7 @@ def advance(state: MemberState, now: float) -> None:
     if lease.has_ended:
         _register_again(state, now)
     elif now >= lease.keep_alive_at:
-        # Before it is known where the own key lies, one that can be read as well.
+        # Before the own key is known, another key that this agent may read.
         key = state.own_key if state.membership.job is not None else state.setup.current_key
 
         def on_reply(answer: Answer, now: float) -> None:
@@ -108,9 +108,9 @@ def advance(state: MemberState, now: float) -> None:
 
 
 def may_have_ended(state: MemberState, now: float) -> bool:
-    """Whether the own key may be gone because its lease has ended in an outage that is being held out.
+    """Return whether the own key may be gone because its lease has ended in an outage that is being held out.
 
-    It is not if a renewal was answered that was sent after that was seen: then somebody deleted the key.
+    If a renewal was answered that was sent after the key was found gone, it was deleted instead.
     """
     lease = state.lease
     if not lease.is_held(now):
@@ -123,9 +123,9 @@ def may_have_ended(state: MemberState, now: float) -> bool:
 
 # docs/internals/decisions/agreement.md#0041-renewals-confirmed-by-a-read
 def _handle_renewal(state: MemberState, answer: Answer, key: str, now: float) -> None:
-    """Extend nothing by what a leader may have said that is none any more, nor for a member that was removed.
+    """Extend the lease, but not for a reply of a server that may no longer lead, nor for a member that was removed.
 
-    `key` is what was read with the renewal: not the own one, if it was asked for on the way to becoming a member.
+    `key` is the key that was read with the renewal: not the own one, if it was requested while joining.
     """
     assert isinstance(answer, Renewal)
     lease, requests, own_revision = state.lease, state.requests, state.membership.revision
@@ -143,7 +143,7 @@ def _handle_renewal(state: MemberState, answer: Answer, key: str, now: float) ->
 
 
 def extend_lease(state: MemberState, sent_at: float, ttl_s: float) -> None:
-    """The lease lives until the *send* time of the renewal plus its TTL; the watchdog ends a margin before."""
+    """Set the end of the lease to the *send* time of the renewal plus its TTL; the watchdog ends a margin before."""
     lease = state.lease
     lease.renewed_at = sent_at
     lease.ends_at = sent_at + ttl_s
@@ -152,7 +152,8 @@ def extend_lease(state: MemberState, sent_at: float, ttl_s: float) -> None:
 
 
 def extend_watchdog(state: MemberState) -> None:
-    # A round of an earlier membership lives on the watchdog it had, until it is gone.
+    # A round of an earlier membership keeps its old watchdog until it is gone.
+    """Extend the watchdog to a margin before the end of the membership."""
     lease = state.lease
     if lease.ends_at < math.inf and (state.round.alive_round is None or state.is_member):
         state.requests.emit(ExtendWatchdog(lease.membership_until - state.settings.kill_margin_s))
@@ -171,16 +172,18 @@ def _register_again(state: MemberState, now: float) -> None:
 
         _request_lease(state, "lease", "grant a new lease", on_lease, now)
         return
-    own, granted = state.own_key, lease.new_lease[0]
+    own_key, granted = state.own_key, lease.new_lease[0]
     assert current is not None
     guards = (
-        Compare(own, "create", "=", 0),
+        Compare(own_key, "create", "=", 0),
         Compare(job.round, "mod", "=", lease.held_seal),
         Compare(job.verdict, "create", "=", 0),
         Compare(current.key, "mod", "=", current.mod_revision),
     )
-    reads = (Get(own), Get(job.control, prefix=True))
-    request = Txn(guards, (Put(own, state.cache.encode(make_member_record(state), own), granted.id), *reads), reads)
+    reads = (Get(own_key), Get(job.control, prefix=True))
+    request = Txn(
+        guards, (Put(own_key, state.cache.encode(make_member_record(state), own_key), granted.id), *reads), reads
+    )
 
     def on_reply(answer: Answer, now: float) -> None:
         _handle_registration(state, answer, now)
@@ -203,5 +206,5 @@ def _handle_registration(state: MemberState, answer: Answer, now: float) -> None
     lease.missing_since = -math.inf
     state.ask(RenewRegistration(own.create_revision))
     note_resync(state, state.requests.sent_at)
-    extend_lease(state, granted_at, granted.ttl_s)  # registering renews nothing, however long it took
+    extend_lease(state, granted_at, granted.ttl_s)  # registering does not renew the lease
     state.requests.log("the store is back: registered again, the round goes on", "registered again")

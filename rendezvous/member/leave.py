@@ -1,8 +1,8 @@
-"""How this agent's part ends: told to leave, drained, the job over, or put out of it.
+"""How this agent leaves: on a request, by a drain, at the end of the job, or after it was removed.
 
-A departure is announced and acknowledged by the store before the first worker is signalled, so that whatever it
-breaks is not charged to the job. A verdict is obeyed by all. Whoever serves the store to the others goes last, or
-they would never read the verdict.
+A departure is announced and acknowledged by the store before the first worker is signalled, so that the failures it
+causes are not charged to the job. All members obey a verdict. An agent that serves the store to the others exits last,
+or they would never read the verdict.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from rendezvous.stores.contract import Get, Put, TxnResult
 
 
 def handle(state: MemberState, event: LeaveRequest, now: float) -> None:
-    """This node is told to go; only the first request counts."""
+    """Keep the request that this node leaves; only the first one counts."""
     if state.leaving.request is None:
         state.leaving.request, state.leaving.requested_at = event, now
 
 
 def leave_before_joining(state: MemberState) -> bool:
-    """Go at once if told to: nobody counts on this node. Whether it does."""
+    """Finish at once if this node was asked to leave, since no member depends on it; return whether it was."""
     request = state.leaving.request
     if request is not None:
         state.ask(Finish(request.exit_code, request.reason))
@@ -35,7 +35,7 @@ def leave_before_joining(state: MemberState) -> bool:
 
 
 def find_request(state: MemberState, job: records.Keys, now: float) -> LeaveRequest | None:
-    """Why this node is to leave, if it is: by a signal, or by a drain of this node."""
+    """Return the request to leave, if there is one: by a signal, or by a drain of this node."""
     if state.leaving.request is None and join.is_drained(state, job):
         handle(state, LeaveRequest(f"node {state.setup.node.node_name} was drained", EXIT_STOPPED), now)
     return state.leaving.request
@@ -43,26 +43,28 @@ def find_request(state: MemberState, job: records.Keys, now: float) -> LeaveRequ
 
 # docs/internals/decisions/agreement.md#0003-departures-acknowledged-by-the-store
 def depart(state: MemberState, request: LeaveRequest, now: float) -> None:
-    """Leave in good order: stop the workers once the departure is acknowledged, then finish."""
-    here, lease, settings = state.round, state.lease, state.settings
+    """Leave in order: stop the workers once the departure is acknowledged, then finish."""
+    round_state, lease, settings = state.round, state.lease, state.settings
     announce_by = state.leaving.requested_at + settings.announce_limit_s
     gone_by = announce_by + settings.shutdown_timeout_s + settings.stop_limit_s
-    # Written means that whoever leads will know of it before it charges what the departure breaks.
-    is_announced = now >= announce_by or (here.status_written is not None and bool(here.status_written.leaving))
+    # Once it is written, the leader knows of it before it charges the failures that the departure causes.
+    is_announced = now >= announce_by or (
+        round_state.status_written is not None and bool(round_state.status_written.leaving)
+    )
     is_leading = state.leader is not None and now < lease.ends_at
-    if here.alive_round is not None:
+    if round_state.alive_round is not None:
         if is_announced:
             state.ask(StopWorkers("grace", request.reason))
         else:
             state.requests.wake_by(announce_by)
-    elif now >= gone_by or (not is_leading and (here.is_status_written or now >= announce_by)):
+    elif now >= gone_by or (not is_leading and (round_state.is_status_written or now >= announce_by)):
         state.ask(Finish(request.exit_code, request.reason))
     else:
         state.requests.wake_by(gone_by if is_leading else announce_by)
 
 
 def get_exit(state: MemberState, reason: str) -> Finish:
-    """How this agent ends that lets go of the leader's key for this reason."""
+    """Return how this agent ends when it steps down for this reason."""
     request = state.leaving.request
     return Finish(request.exit_code, request.reason) if request is not None else Finish(EXIT_FENCED, reason)
 
@@ -71,27 +73,27 @@ def get_exit(state: MemberState, reason: str) -> Finish:
 
 
 def find_verdict(state: MemberState, job: records.Keys) -> Verdict | None:
-    """The verdict on this job, once there was one."""
+    """Return the verdict on this job; None if there is none yet."""
     state.leaving.verdict = state.cache.read(Verdict, job.verdict) or state.leaving.verdict
     return state.leaving.verdict
 
 
 def obey(state: MemberState, verdict: Verdict, now: float) -> None:
-    """Finish as the verdict says, once the workers are gone that were told to stop."""
-    here = state.round
-    if here.alive_round is None or now >= here.gone_by:
+    """Finish with the verdict's exit code, once the workers that were stopped are gone."""
+    round_state = state.round
+    if round_state.alive_round is None or now >= round_state.gone_by:
         state.ask(Finish(verdict.exit_code, verdict.reason, verdict))
     else:
-        state.requests.wake_by(here.gone_by)
+        state.requests.wake_by(round_state.gone_by)
 
 
 def explain_fence(state: MemberState, job: records.Keys, loss_reason: str, now: float) -> None:
-    """The own key is gone, or the others went on: see whether somebody has removed this node.
+    """The own key is gone, or the others have continued: find out whether this node was removed.
 
-    A store may end a lease before its time, and takes the key with it: that is the end of a membership like any
-    other. So something is put under the lease, which no server can answer alone; if the lease is gone, the refusal
-    says so (see `machine`). If nothing is answered, the membership ends with the time of the lease. `loss_reason`:
-    what else was deleted, and why nobody can go on.
+    A store may end a lease early and deletes its key: that ends a membership as an expired lease does. So a key is
+    written under the lease, which no server can answer alone; if the lease is gone, the refusal says so (see
+    `machine`). Without an answer, the membership ends when the lease does. `loss_reason`: what else was deleted, and
+    why no member can go on.
     """
     lease = state.lease
     assert lease.id is not None
@@ -114,7 +116,7 @@ def explain_fence(state: MemberState, job: records.Keys, loss_reason: str, now: 
 
 
 def finish(state: MemberState, exit_code: int, reason: str, verdict: Verdict | None, now: float) -> None:
-    """Give the membership up and end, without waiting for the store's word."""
+    """Give up the membership and end, without waiting for the store's reply."""
     requests, lease_id = state.requests, state.lease.id
     state.leaving.exit_action = Exit(exit_code, reason, verdict)
     state.cache.unwatch_all()
@@ -123,15 +125,15 @@ def finish(state: MemberState, exit_code: int, reason: str, verdict: Verdict | N
     requests.drop_requests()
     if state.setup.hosts_store and state.is_member:
         state.leaving.exit_by = now + state.settings.farewell_s
-        words = f"{reason}; staying up to {state.settings.farewell_s:g} s, others use this node's store"
-        requests.log(words, "host stays")
+        sentence = f"{reason}; staying up to {state.settings.farewell_s:g} s, others use this node's store"
+        requests.log(sentence, "host stays")
         advance(state, now)
     else:
         state.ask(ExitNow())
 
 
 def advance(state: MemberState, now: float) -> None:
-    """Having ended, stay until every member has gone, or for `farewell_s`: this node serves the store."""
+    """After finishing, stay until every member has gone, or for `farewell_s`, if this node serves the store."""
     if state.membership.has_ended:
         return
     if now >= state.leaving.exit_by:

@@ -1,7 +1,7 @@
-"""The round on this node: from the seal to this node's ranks, to a status that says how they fare, to the stop.
+"""The round on this node: from the seal to the node's ranks, to a status that reports their state, to the stop.
 
-At most one round lives here at a time, over all memberships of this agent: nothing of the next starts before
-nothing of the last is left. What happened is kept as a status and written whenever the store has an older one.
+At most one round lives on a node, over all memberships of its agent: nothing of the next one starts before all
+processes of the last are gone. What happens is kept as a status, which is written whenever the store has an older one.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from rendezvous.state.state import MemberState, RoundState
 from rendezvous.stores.contract import Compare, Get, Put, TxnResult
 from rendezvous.values import replace
 
-# --- what the processes do ---
+# --- events of the workers ---
 
 
 def handle(state: MemberState, event: RoundSucceeded | RoundFailed | RoundStopped | CheckpointSaved) -> None:
-    """Note what became of the round; what is told of another one is late, and ignored."""
-    here = state.round
-    if event.round != here.alive_round:
+    """Note the state of the workers; an event of another round is late, and ignored."""
+    round_state = state.round
+    if event.round != round_state.alive_round:
         return
     match event:
         case RoundSucceeded():
-            if not here.status.outcome and here.move("succeeded"):
-                here.status = replace(here.status, outcome="succeeded")
+            if not round_state.status.outcome and round_state.move("succeeded"):
+                round_state.status = replace(round_state.status, outcome="succeeded")
         case RoundFailed(_, exit_code, is_peer_loss, failure, rank, is_port_taken, is_final):
-            if not here.status.outcome and here.move("failed for good" if is_final else "failed"):
-                here.status = replace(
-                    here.status,
+            if not round_state.status.outcome and round_state.move("failed for good" if is_final else "failed"):
+                round_state.status = replace(
+                    round_state.status,
                     outcome="failed",
                     exit_code=exit_code,
                     is_peer_loss=is_peer_loss,
@@ -48,38 +48,40 @@ def handle(state: MemberState, event: RoundSucceeded | RoundFailed | RoundStoppe
                     is_final=is_final,
                 )
         case CheckpointSaved():
-            here.status = replace(here.status, saved_count=here.status.saved_count + 1)
+            round_state.status = replace(round_state.status, saved_count=round_state.status.saved_count + 1)
         case RoundStopped(_, worker_port):
-            here.move("workers gone")
-            here.alive_round = None
-            here.worker_port = worker_port
-            here.status = replace(here.status, is_stopped=True, worker_port=worker_port)
+            round_state.move("workers gone")
+            round_state.alive_round = None
+            round_state.worker_port = worker_port
+            round_state.status = replace(round_state.status, is_stopped=True, worker_port=worker_port)
 
 
-# --- what the job wants ---
+# --- start and stop ---
 
 
 def advance(state: MemberState, job: records.Keys, now: float) -> None:
-    """Start what is sealed, stop what is stopped."""
-    here, cache = state.round, state.cache
+    """Start a sealed round, stop a stopped one."""
+    round_state, cache = state.round, state.cache
     seal, stop = cache.read(Seal, job.round), cache.read(Stop, job.stop)
-    if here.alive_round is not None and _has_lost_seal(here, seal):
-        here.loss_reason = f"round {here.alive_round} is not in the store any more: somebody has deleted its keys"
-    if here.loss_reason:
-        state.ask(ConfirmFenced(here.loss_reason))
+    if round_state.alive_round is not None and _has_lost_seal(round_state, seal):
+        round_state.loss_reason = (
+            f"round {round_state.alive_round} is not in the store any more: somebody has deleted its keys"
+        )
+    if round_state.loss_reason:
+        state.ask(ConfirmFenced(round_state.loss_reason))
         return
     if seal is None:
         return
     is_stopped = stop is not None and stop.round >= seal.round
-    if here.alive_round is not None:
-        if seal.round > here.alive_round:
+    if round_state.alive_round is not None:
+        if seal.round > round_state.alive_round:
             state.ask(ConfirmFenced())  # the others went on without this node
         elif is_stopped and stop is not None:
             stop_workers(state, stop.mode, stop.reason, now)
     elif is_stopped:
-        if here.status.plan_token != seal.plan_token:
-            begin_status(here, seal, is_stopped=True)
-    elif seal.plan_token != here.answered_token and state.leaving.request is None:
+        if round_state.status.plan_token != seal.plan_token:
+            begin_status(round_state, seal, is_stopped=True)
+    elif seal.plan_token != round_state.answered_token and state.leaving.request is None:
         key = job.make_assignment_key(seal.round, seal.plan_token, state.member_id)
 
         def on_reply(answer: Answer, now: float) -> None:
@@ -89,73 +91,74 @@ def advance(state: MemberState, job: records.Keys, now: float) -> None:
         state.requests.request("assignment", why, Txn((), (Get(key),)), on_reply, now)
 
 
-def _has_lost_seal(here: RoundState, seal: Seal | None) -> bool:
-    """Whether the round that lives here was sealed in vain. Seals are only replaced, so others have done that."""
-    if seal is None or seal.round < (here.alive_round or 0):
+def _has_lost_seal(round_state: RoundState, seal: Seal | None) -> bool:
+    """Return whether the running round's seal is gone. Members only replace seals, so its keys were deleted from outside."""
+    if seal is None or seal.round < (round_state.alive_round or 0):
         return True
-    return seal.round == here.alive_round and seal.plan_token != here.status.plan_token
+    return seal.round == round_state.alive_round and seal.plan_token != round_state.status.plan_token
 
 
 def take_up(state: MemberState, job: records.Keys, sealed: Seal, answer: Answer, now: float) -> None:
-    """Act on the record under the sealed token; no record means no ranks. Start nothing beyond the watchdog."""
+    """Start the round if there is an assignment under the sealed token, unless the watchdog is about to end."""
     assert isinstance(answer, TxnResult)
-    here, cache, requests = state.round, state.cache, state.requests
+    round_state, cache, requests = state.round, state.cache, state.requests
     seal, stop = cache.read(Seal, job.round), cache.read(Stop, job.stop)
     is_stopped = stop is not None and stop.round >= sealed.round
-    if seal is None or seal.plan_token != sealed.plan_token or is_stopped or here.alive_round is not None:
+    if seal is None or seal.plan_token != sealed.plan_token or is_stopped or round_state.alive_round is not None:
         return
     if now >= state.lease.membership_until - state.settings.kill_margin_s:
-        requests.pause("assignment", now)  # read it again when the lease has been renewed, or all has been read
+        requests.pause("assignment", now)  # read it again when the lease has been renewed, or all keys were read
         return
-    here.answered_token = seal.plan_token
+    round_state.answered_token = seal.plan_token
     found = answer.found[0].first
     if found is None:
         requests.log_status(f"round {seal.round} runs without this node, which stands by as a spare")
         return
-    here.move("ranks assigned")
-    here.alive_round, here.ranked_token = seal.round, seal.plan_token
-    begin_status(here, seal, is_stopped=False)
-    # The others wait for this node's ranks whatever has become of the record, so the agent is to fail without one.
+    round_state.move("ranks assigned")
+    round_state.alive_round, round_state.ranked_token = seal.round, seal.plan_token
+    begin_status(round_state, seal, is_stopped=False)
+    # The others wait for this node's ranks even if the record is unreadable, so the agent must fail without one.
     assignment = cache.decode(Assignment, found)
     content = assignment.content if assignment is not None else ""
     requests.emit(StartRound(seal.round, seal.restart_count, seal.world_size, seal.coordinator, content))
 
 
-def begin_status(here: RoundState, seal: Seal, is_stopped: bool) -> None:
-    here.failed_revision = 0
-    here.status = Status(
-        round=seal.round, plan_token=seal.plan_token, is_stopped=is_stopped, worker_port=here.worker_port
+def begin_status(round_state: RoundState, seal: Seal, is_stopped: bool) -> None:
+    """Begin the status of the sealed round."""
+    round_state.failed_revision = 0
+    round_state.status = Status(
+        round=seal.round, plan_token=seal.plan_token, is_stopped=is_stopped, worker_port=round_state.worker_port
     )
 
 
 def stop_workers(state: MemberState, mode: str, reason: str, now: float) -> None:
-    """Tell the agent once; only "fence" overrules a stop that is under way."""
-    here = state.round
-    if here.alive_round is not None and here.move("fence" if mode == "fence" else "stop"):
-        here.gone_by = now + state.settings.compute_gone_within_s(mode)
-        state.requests.emit(StopRound(here.alive_round, mode, reason))
+    """Send the agent one stop; only "fence" overrides a stop in progress."""
+    round_state = state.round
+    if round_state.alive_round is not None and round_state.move("fence" if mode == "fence" else "stop"):
+        round_state.gone_by = now + state.settings.compute_gone_within_s(mode)
+        state.requests.emit(StopRound(round_state.alive_round, mode, reason))
 
 
-# --- what the others are told ---
+# --- reports to the others ---
 
 
 def announce_departure(state: MemberState, reason: str, exit_code: int) -> None:
-    """This node is about to go."""
+    """Put into the status that this node is about to leave."""
     state.round.status = replace(state.round.status, leaving=reason, leaving_exit_code=exit_code)
 
 
 def write_status(state: MemberState, job: records.Keys, now: float) -> None:
-    """Bring the store up to date with what this member has to say of the round."""
-    here, cache, status = state.round, state.cache, state.round.status
-    if status == here.status_written or _is_empty(status):
+    """Write the status of this member, if the store has an older one."""
+    round_state, cache, status = state.round, state.cache, state.round.status
+    if status == round_state.status_written or _is_empty(status):
         return
     key, own_key = job.make_status_key(state.member_id), state.own_key
-    _recall_failure(state, key)  # the answer to the write that told of it may have been lost
+    _recall_failure(state, key)  # the reply to the write that reported it may have been lost
     guards = (
         Compare(own_key, "create", "=", state.membership.revision),
         Compare(key, "mod", "=", cache.keys.get_revision(key)),
     )
-    put = Put(key, cache.encode(replace(status, failed_revision=here.failed_revision), key))
+    put = Put(key, cache.encode(replace(status, failed_revision=round_state.failed_revision), key))
     request = Txn(guards, (put,), (Get(key), Get(own_key)))
 
     def on_reply(answer: Answer, now: float) -> None:
@@ -168,14 +171,14 @@ def write_status(state: MemberState, job: records.Keys, now: float) -> None:
             cache.keys.load(own_member, own_key, now)
         stored = cache.read(Status, key)
         if stored is not None:
-            here.status_written = replace(stored, failed_revision=0)
+            round_state.status_written = replace(stored, failed_revision=0)
             _recall_failure(state, key)
 
     state.requests.request("status", f"report on round {status.round}", request, on_reply, now)
 
 
 def _recall_failure(state: MemberState, key: str) -> None:
-    """Note when this round's failure was first told, if what is in the store tells of it."""
+    """Note the revision at which this round's failure was first reported, if the stored status has it."""
     stored = state.cache.read(Status, key)
     if stored is not None and stored.outcome == "failed" and stored.plan_token == state.round.status.plan_token:
         state.round.failed_revision = stored.failed_revision or state.cache.keys.get_revision(key)
@@ -183,5 +186,5 @@ def _recall_failure(state: MemberState, key: str) -> None:
 
 # docs/internals/decisions/agreement.md#0037-no-status-for-a-running-round
 def _is_empty(status: Status) -> bool:
-    """Whether it is what all take for granted: the sealed round runs. A write of every member would say so."""
+    """Return whether the status says only that the sealed round runs, which all members assume."""
     return status == Status(round=status.round, plan_token=status.plan_token, worker_port=status.worker_port)

@@ -1,11 +1,11 @@
-"""The store is away, and the round goes on: as long as every member of the roster says that it sees the same.
+"""Store outage: a round continues as long as every member of its roster reports the same outage.
 
-Without the store leases cannot be renewed, and a member whose lease ends may be replaced by somebody who reaches
-the store. But if nobody of the roster reaches it, nobody of the roster replaces anybody, and nobody else may (see
-`takeover`). So the leader sends each of them a probe now and then, over their presence connections. Each that cannot
+Without the store leases cannot be renewed, and a member whose lease ends may be replaced by a member that reaches the
+store. But if no member of the roster reaches it, none of them replaces another, and no other agent may (see
+`takeover`). So the leader sends each member a probe at intervals, over their presence connections. A member that cannot
 reach the store either, and knows no newer round, acknowledges it; from then on, for a lease's time and a little, it
-takes nobody's place. Once all have acknowledged within `probe_s`, each may keep its workers for a lease's time, counted
-from when it acknowledged. If one acknowledgement is missing, the probe is void: the watchdogs run out.
+replaces no member. Once all have acknowledged within `probe_s`, each may keep its workers for a lease's time, counted
+from its own acknowledgement. If one acknowledgement is missing, the probe is void: the watchdogs run out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PROBES_REMEMBERED = 4
 
 # docs/internals/decisions/agreement.md#0017-store-outage-by-unanimous-confirmation
 def advance(state: MemberState, job: records.Keys, now: float) -> None:
-    """Ask, if this member leads; answer, if it can."""
+    """Send a probe, if this member leads; acknowledge one, if it can."""
     outage, settings = state.outage, state.settings
     seal = state.cache.read(Seal, job.round)
     if not state.lease.is_store_away:
@@ -35,14 +35,14 @@ def advance(state: MemberState, job: records.Keys, now: float) -> None:
     acknowledge(state, seal, now)
     leader = state.leader
     if leader is None or not leader.is_loaded or state.requests.is_busy("lead"):
-        return  # or something that this leader has written is in doubt
+        return  # the outcome of a write of this leader is unknown
     if now >= outage.probed_at + settings.probe_s:
         send_probe(state, job, seal, leader.active, now)
     state.requests.wake_by(outage.probed_at + settings.probe_s)
 
 
 def is_endured(state: MemberState, now: float) -> bool:
-    """Whether the store is away for this member too, and may be for so long."""
+    """Return whether the store is unavailable for this member too, and the outage is within its limit."""
     is_short = now < state.lease.renewed_at + state.settings.outage_limit_s
     return state.settings.continues_without_store and state.lease.is_store_away and is_short
 
@@ -51,10 +51,10 @@ def is_endured(state: MemberState, now: float) -> bool:
 
 
 def send_probe(state: MemberState, job: records.Keys, seal: Seal, active: Set[str], now: float) -> None:
-    """Ask all of the roster, but for those of whom nothing is left.
+    """Send a probe to all of the roster, except members that are proven gone.
 
-    Whose key is gone cannot answer, and no probe holds: its agent may be well, come back as another member, and,
-    having belonged to the roster, lead (see `election`).
+    A member whose key is gone cannot acknowledge, so no probe is confirmed: its agent may be well, rejoin as another
+    member, and lead, because it belonged to the roster (see `election`).
     """
     outage = state.outage
     spares = state.cache.read(Spares, job.spares)
@@ -64,9 +64,9 @@ def send_probe(state: MemberState, job: records.Keys, seal: Seal, active: Set[st
     outage.probe_number, outage.probed_at, outage.is_confirmed = outage.probe_number + 1, now, False
     _note_acknowledgement(state, outage.probe_number, now)
     _notice(state, seal)
-    question = messages.encode_message(OutageProbe(outage.probe_number, seal.plan_token))
+    probe = messages.encode_message(OutageProbe(outage.probe_number, seal.plan_token))
     for member_id in sorted(outage.probed_ids):
-        state.requests.emit(SendToPeer(member_id, question))
+        state.requests.emit(SendToPeer(member_id, probe))
     count_acknowledgements(state, seal.plan_token)
 
 
@@ -76,7 +76,7 @@ def _is_surely_gone(state: MemberState, job: records.Keys, member_id: str) -> bo
 
 
 def count_acknowledgements(state: MemberState, plan_token: str) -> None:
-    """Tell all that the probe holds, once no acknowledgement is missing."""
+    """Send the confirmation to all, once no acknowledgement is missing."""
     outage = state.outage
     if outage.awaited_ids or outage.is_confirmed:
         return
@@ -87,11 +87,11 @@ def count_acknowledgements(state: MemberState, plan_token: str) -> None:
         state.requests.emit(SendToPeer(member_id, confirmed))
 
 
-# --- everybody's part ---
+# --- every member's part ---
 
 
 def handle(state: MemberState, member_id: str, message: messages.Message, now: float) -> None:
-    """A message from another member; from whom it does not concern, it is ignored."""
+    """Handle a message from another member; ignore it if its sender is not concerned."""
     if not state.is_member:
         return
     outage, settings = state.outage, state.settings
@@ -115,31 +115,31 @@ def handle(state: MemberState, member_id: str, message: messages.Message, now: f
 
 
 def acknowledge(state: MemberState, seal: Seal, now: float) -> None:
-    """Acknowledge the probe as soon as that is true; nobody waits for it when the time of the probe is over."""
+    """Acknowledge the probe once this member can; after the probe's time no leader waits for it."""
     outage = state.outage
     if outage.received_probe is None:
         return
-    member_id, question, asked_at = outage.received_probe
+    member_id, probe, asked_at = outage.received_probe
     outage.received_probe = None
-    if question.plan_token != seal.plan_token or now > asked_at + state.settings.probe_s:
+    if probe.plan_token != seal.plan_token or now > asked_at + state.settings.probe_s:
         return
-    _note_acknowledgement(state, question.probe, now)
+    _note_acknowledgement(state, probe.probe, now)
     _notice(state, seal)
-    answer = messages.encode_message(OutageAck(question.probe, question.plan_token))
-    state.requests.emit(SendToPeer(member_id, answer))
+    acknowledgement = messages.encode_message(OutageAck(probe.probe, probe.plan_token))
+    state.requests.emit(SendToPeer(member_id, acknowledgement))
 
 
 def _notice(state: MemberState, seal: Seal) -> None:
-    """Tell people, whose workers go on, once in each outage."""
+    """Log once in each outage that the workers continue."""
     if not state.outage.has_noticed:
         state.outage.has_noticed = True
-        same = f"as long as all nodes of round {seal.round} find the same"
-        state.requests.log(f"the store does not answer; waiting for it {same}")
+        condition = f"as long as all nodes of round {seal.round} find the same"
+        state.requests.log(f"the store does not answer; waiting for it {condition}")
 
 
 def _note_acknowledgement(state: MemberState, probe_number: int, now: float) -> None:
     outage, settings = state.outage, state.settings
     outage.acknowledged_at[probe_number] = now
-    for old in sorted(outage.acknowledged_at)[:-PROBES_REMEMBERED]:
-        del outage.acknowledged_at[old]
+    for old_number in sorted(outage.acknowledged_at)[:-PROBES_REMEMBERED]:
+        del outage.acknowledged_at[old_number]
     outage.no_omission_before = now + settings.lease_ttl_s + settings.probe_s + settings.kill_margin_s

@@ -1,5 +1,5 @@
-"""What a leader decides, as pure functions of a View: decide.py is the entry.
+"""What a leader decides, as pure functions of a View; the entry is decide.py.
 
-requests of people (commands.py), who is charged for a round that broke (charge.py, budget.py, quarantine.py), and who
-runs the next (candidates.py). Each decision carries the sentence that says why, and the name of its rule.
+commands.py handles the requests of people, charge.py, budget.py and quarantine.py the cost of a round that failed, and
+candidates.py the members of the next one. Each decision carries a sentence with its reason and the name of its rule.
 """

@@ -1,8 +1,8 @@
 """The restart budget: what each round that ended is charged to, carried from seal to seal.
 
-A worker's failure costs one restart, however many ranks fail. A round that lost a node costs nothing: the
-broken sockets of its peers are not their fault. Because the loss of a node is seen later than the failures
-it causes, a charge stays provisional for a short time and is taken back when a loss explains it.
+A worker's failure costs one restart, however many ranks fail. A round that lost a node costs nothing: the broken
+sockets of its peers are not their fault. Because the loss of a node is noticed later than the failures that it causes,
+a charge stays provisional for a short time and is refunded when a loss explains it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from rendezvous.values import dataclass, replace
 
 @dataclass(frozen=True, kw_only=True)
 class RestartBudget:
-    """The budget on the leader's own clock. `charged_at`: one time per charged failure, oldest first.
+    """The restart budget, with times on the leader's own clock. `charged_at`: a time per charged failure, oldest first.
 
-    `losses` and `first_failures` are what nodes are quarantined for, oldest first.
+    `losses` and `first_failures` are the strikes for which nodes are quarantined, oldest first.
     """
 
     restart_count: int = 0
@@ -34,52 +34,52 @@ class RestartBudget:
     first_failures: tuple[Strike, ...] = ()
 
     def count_spent(self, now: float, window_s: float) -> int:
-        """Charges that count against the budget now."""
+        """Count the charges of the last `window_s` seconds, which are those that count against the budget at `now`."""
         return sum(1 for at in self.charged_at if now - at <= window_s)
 
     def add_round(self, duration_s: float, settings: Settings, *, is_futile: bool = False) -> RestartBudget:
-        """After a round that ran for so long. `is_futile`: it counts as short, whatever it took."""
+        """Return the budget after a round of `duration_s` seconds. `is_futile`: it counts as short in any case."""
         is_short = is_futile or duration_s < settings.min_round_time_s
         return replace(self, short_rounds=self.short_rounds + 1 if is_short else 0)
 
-    def charge(self, round: int, failed_at: float, now: float) -> RestartBudget:
-        """One restart for the failure of `round`."""
+    def charge(self, number: int, failed_at: float, now: float) -> RestartBudget:
+        """Charge one restart, provisionally, for the failure of round `number`."""
         return replace(
             self,
             restart_count=self.restart_count + 1,
             charged_at=(*self.charged_at, now),
-            provisional_round=round,
+            provisional_round=number,
             provisional_since=failed_at,
             port_taken_rounds=0,
         )
 
     def refund(self) -> RestartBudget:
-        """Take back the provisional charge: a node was lost, and that explains the failure."""
+        """Refund the provisional charge, because a node was lost, which explains the failure."""
         return replace(
             self,
             restart_count=self.restart_count - 1,
             charged_at=self.charged_at[:-1],
             provisional_round=0,
             provisional_since=-math.inf,
-            first_failures=tuple(mark for mark in self.first_failures if mark.at < self.provisional_since),
+            first_failures=tuple(strike for strike in self.first_failures if strike.at < self.provisional_since),
         )
 
     def settle(self, now: float, settle_s: float) -> RestartBudget:
-        """Make a provisional charge final once nothing can explain it any more."""
+        """Make a provisional charge final once no loss can explain it any more."""
         if self.provisional_round and now - self.provisional_since > settle_s:
             return replace(self, provisional_round=0, provisional_since=-math.inf)
         return self
 
     def add_strikes(self, *, losses: Iterable[Strike] = (), first_failures: Iterable[Strike] = ()) -> RestartBudget:
-        """Remember what nodes are quarantined for."""
+        """Add strikes, for which nodes are quarantined."""
         return replace(self, losses=(*self.losses, *losses), first_failures=(*self.first_failures, *first_failures))
 
     def find_quarantines(self, settings: Settings) -> dict[str, quarantine.Quarantine]:
-        """Every node with a bench, by node; some may be over."""
+        """Return the quarantine of each node that has one, by node; some may be over."""
         return dict(quarantine.find_quarantines(self.losses, self.first_failures, settings))
 
     def trim(self, now: float, settings: Settings) -> RestartBudget:
-        """Without marks that matter no more."""
+        """Drop the strikes that are too old to matter."""
         losses = quarantine.drop_old_strikes(self.losses, now, settings)
         return replace(
             self, losses=losses, first_failures=quarantine.drop_old_strikes(self.first_failures, now, settings)
@@ -87,7 +87,7 @@ class RestartBudget:
 
 
 def restore_budget(seal: Seal, seen_at: float) -> RestartBudget:
-    """The ledger that a seal carries, on the clock of a leader who saw the seal at `seen_at`."""
+    """Return the budget that a seal carries, on the clock of a leader that first saw the seal at `seen_at`."""
     return RestartBudget(
         restart_count=seal.restart_count,
         charged_at=tuple(seen_at - age for age in seal.charge_ages_s),
@@ -101,7 +101,7 @@ def restore_budget(seal: Seal, seen_at: float) -> RestartBudget:
 
 
 def add_to_seal(seal: Seal, restart_budget: RestartBudget, now: float) -> Seal:
-    """The seal with the ledger written into it as ages."""
+    """Return the seal with the budget in it; times are written as ages."""
     return replace(
         seal,
         restart_count=restart_budget.restart_count,
@@ -112,12 +112,13 @@ def add_to_seal(seal: Seal, restart_budget: RestartBudget, now: float) -> Seal:
         if restart_budget.provisional_round
         else 0.0,
         port_taken_rounds=restart_budget.port_taken_rounds,
-        losses=tuple((mark.node, compute_age_s(mark.at, now)) for mark in restart_budget.losses),
+        losses=tuple((strike.node, compute_age_s(strike.at, now)) for strike in restart_budget.losses),
         first_failures=tuple(
-            (mark.node, mark.rank, compute_age_s(mark.at, now)) for mark in restart_budget.first_failures
+            (strike.node, strike.rank, compute_age_s(strike.at, now)) for strike in restart_budget.first_failures
         ),
     )
 
 
 def compute_age_s(at: float, now: float) -> float:
+    """Return the age of `at` in seconds, to the millisecond."""
     return round(now - at, 3)

@@ -1,7 +1,7 @@
-"""Who can run the next round: the members that stay, without those on the bench if a world is possible so.
+"""Which members can run the next round: all that stay, without quarantined nodes if a world is possible without them.
 
-Here is also who could enlarge a round that runs: whoever came later, once it has been quiet for long enough or
-the workers have saved what they have.
+This module also decides when a running round grows: members that joined later are used once no other has joined for
+long enough, or the workers have saved a checkpoint.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rendezvous.values import NamedTuple
 
 
 class MemberChoice(NamedTuple):
-    """The members to plan with, in the order in which they joined, what they make, and who sits out and why."""
+    """The members to plan with, in the order in which they joined, their size, and the quarantined ones."""
 
     members: list[MemberView]
     size: Size
@@ -31,38 +31,40 @@ class MemberChoice(NamedTuple):
 
 
 def list_staying(view: View) -> list[MemberView]:
-    """Members that do not leave, in the order in which they joined."""
-    stay = [member for member_id, member in view.members.items() if not view.is_leaving(member_id)]
-    return sorted(stay, key=lambda member: member.create_revision)
+    """List the members that do not leave, in the order in which they joined."""
+    staying = [member for member_id, member in view.members.items() if not view.is_leaving(member_id)]
+    return sorted(staying, key=lambda member: member.create_revision)
 
 
 def choose_members(view: View, budget: RestartBudget, now: float, settings: Settings, sizer: Sizer) -> MemberChoice:
-    """All who stay, but those on the bench only as far as nothing is possible without them, shortest bench first."""
-    stay = list_staying(view)
-    benches = {node: bench for node, bench in budget.find_quarantines(settings).items() if bench.until > now}
-    quarantined = {member.member.member_id: benches[member.node] for member in stay if member.node in benches}
-    able = [member for member in stay if member.member.member_id not in quarantined]
-    size = sizer(able)
+    """Choose all members that stay; of quarantined ones, only as many as a world needs, shortest quarantine first."""
+    staying = list_staying(view)
+    quarantines = {node: item for node, item in budget.find_quarantines(settings).items() if item.until > now}
+    quarantined = {
+        member.member.member_id: quarantines[member.node] for member in staying if member.node in quarantines
+    }
+    usable = [member for member in staying if member.member.member_id not in quarantined]
+    size = sizer(usable)
     if not quarantined or size.world_size:
-        return MemberChoice(able, size, quarantined)
+        return MemberChoice(usable, size, quarantined)
     for member_id in sorted(quarantined, key=lambda member_id: (quarantined[member_id].until, member_id)):
         del quarantined[member_id]
-        able = [member for member in stay if member.member.member_id not in quarantined]
-        size = sizer(able)
+        usable = [member for member in staying if member.member.member_id not in quarantined]
+        size = sizer(usable)
         if size.world_size:
             break
-    return MemberChoice(able, size, quarantined)
+    return MemberChoice(usable, size, quarantined)
 
 
 def decide_growth(view: View, seal: Seal, now: float, settings: Settings, sizer: Sizer) -> EndRound | Wait:
-    """Whether a round that runs well is ended to use members that came later."""
+    """Decide whether a round that runs well is ended to use members that joined later."""
     reason = f"round {seal.round} runs {seal.world_size} ranks"
     if view.own_id not in view.active:
         reason += " without this node, which stands by as a spare"
     if settings.growth == "never" or any(view.get_outcome(m) == "succeeded" for m in view.active):
         return Wait(math.inf, reason)
     chosen = choose_members(view, view.budget, now, settings, sizer)
-    free_at = min((bench.until for bench in chosen.quarantined.values()), default=math.inf)
+    free_at = min((quarantine.until for quarantine in chosen.quarantined.values()), default=math.inf)
     if chosen.size.world_size <= seal.world_size:
         return Wait(free_at, reason)
     arrived_at = max((_find_arrival(view, member, settings) for member in chosen.members), default=-math.inf)
@@ -78,12 +80,12 @@ def decide_growth(view: View, seal: Seal, now: float, settings: Settings, sizer:
 
 
 def _find_arrival(view: View, member: MemberView, settings: Settings) -> float:
-    """When this member could first have enlarged the round; one whose bench is over counts from then on."""
+    """Return when this member could first have enlarged the round; if it was quarantined, the end of its quarantine."""
     if member.member.member_id in view.active:
         return -math.inf
-    bench = (
+    quarantine = (
         view.budget.find_quarantines(settings).get(member.node)
         if view.budget.losses or view.budget.first_failures
         else None
     )
-    return max(member.seen_at, bench.until if bench is not None else -math.inf)
+    return max(member.seen_at, quarantine.until if quarantine is not None else -math.inf)

@@ -1,9 +1,9 @@
-"""What a round that is gone is charged to, and the verdict when the budget is spent.
+"""What a round that has ended is charged to, and the verdict when the budget is spent.
 
-The loss or departure of a node costs nothing, and it explains the failures that it causes on its peers. Because
-it may be noticed later than they are, a failure waits for an explanation where the answer matters: for a short
-time, and for as long as a lost node may remain unnoticed while all that failed were connections to others, or
-while some member that could be reached cannot be reached now.
+The loss or departure of a node costs nothing, and explains the failures that it causes on its peers. Because it may be
+noticed later than they are, a failure waits for an explanation where the answer matters: for a short time, and for as
+long as the loss of a node may remain unnoticed while every failure was a lost connection to a peer, or while some
+member is unreachable that was reached before.
 """
 
 from __future__ import annotations
@@ -26,53 +26,53 @@ OTHER_LENGTH_MAX = 20_000  # longer texts are left out: every agent of a large j
 
 # docs/internals/decisions/agreement.md#0002-provisional-charge-of-failures
 def charge_round(view: View, seal: Seal, stop: Stop, now: float, settings: Settings) -> RestartBudget | Wait | EndJob:
-    """The budget after this round, unless the job ends with it or it is too early to tell."""
-    ledger = view.budget.trim(now, settings)
+    """Return the budget after this round, a Wait while it is too early to tell, or EndJob if the job ends with it."""
+    budget = view.budget.trim(now, settings)
     departed_at = view.list_departure_times()
     failures = view.list_failed()
     if departed_at:
-        ledger = _excuse_departure(view, ledger, departed_at, settings)
+        budget = _excuse_departure(view, budget, departed_at, settings)
     elif any(view.statuses[m].status.is_port_taken for m in failures) and (
-        ledger.port_taken_rounds < settings.port_taken_rounds
+        budget.port_taken_rounds < settings.port_taken_rounds
     ):
-        ledger = replace(ledger, port_taken_rounds=ledger.port_taken_rounds + 1)
+        budget = replace(budget, port_taken_rounds=budget.port_taken_rounds + 1)
     elif failures:
         explained_at = _find_cause_deadline(view, failures, settings)
-        if len(view.active) > 1 and explained_at > now and must_await_cause(view, failures, ledger, now, settings):
-            words = f"round {seal.round} failed: waiting whether a lost node explains it"
-            return Wait(explained_at, words, rule="charge put off")
-        if _is_spent(view, failures, ledger, now, settings):
-            return EndJob(_make_failure(view, seal, failures, ledger, now, settings))
+        if len(view.active) > 1 and explained_at > now and must_await_cause(view, failures, budget, now, settings):
+            sentence = f"round {seal.round} failed: waiting whether a lost node explains it"
+            return Wait(explained_at, sentence, rule="charge put off")
+        if _is_spent(view, failures, budget, now, settings):
+            return EndJob(_make_failure(view, seal, failures, budget, now, settings))
         failed_at = min(view.statuses[m].failed_at for m in failures)
-        ledger = ledger.charge(seal.round, failed_at, now).add_strikes(
+        budget = budget.charge(seal.round, failed_at, now).add_strikes(
             first_failures=_find_culprits(view, failures, failed_at)
         )
     else:
-        ledger = replace(ledger, port_taken_rounds=0)
-    ledger = ledger.settle(now, settings.settle_s)
-    is_futile = _is_futile(view, ledger, now, settings)
-    ledger = ledger.add_round(stop.ran_s, settings, is_futile=is_futile)
-    if ledger.short_rounds >= settings.no_progress_rounds:
-        reason = f"no progress: {ledger.short_rounds} rounds in a row lasted less than {settings.min_round_time_s:g} s"
+        budget = replace(budget, port_taken_rounds=0)
+    budget = budget.settle(now, settings.settle_s)
+    is_futile = _is_futile(view, budget, now, settings)
+    budget = budget.add_round(stop.ran_s, settings, is_futile=is_futile)
+    if budget.short_rounds >= settings.no_progress_rounds:
+        reason = f"no progress: {budget.short_rounds} rounds in a row lasted less than {settings.min_round_time_s:g} s"
         reason += ", or were lost with a node that is lost again and again" if is_futile else ""
         if failures and not departed_at:
-            return EndJob(_make_failure(view, seal, failures, ledger, now, settings, reason))
+            return EndJob(_make_failure(view, seal, failures, budget, now, settings, reason))
         return EndJob(Verdict(kind="failure", exit_code=EXIT_FAILURE, round=seal.round, reason=reason))
-    return ledger
+    return budget
 
 
 def _excuse_departure(
     view: View, budget: RestartBudget, departed_at: Sequence[float], settings: Settings
 ) -> RestartBudget:
-    """A node was lost or left: no charge for this round, nor for one just before that this explains too."""
+    """Charge nothing for a round that a node was lost from or left, and refund a charge that this explains."""
     if budget.provisional_round and min(departed_at) - budget.provisional_since <= settings.settle_s:
         budget = budget.refund()
-    marks = [Strike(view.nodes[m], view.lost_at[m]) for m in sorted(view.list_lost()) if m in view.nodes]
-    return replace(budget.add_strikes(losses=marks), port_taken_rounds=0)
+    strikes = [Strike(view.nodes[m], view.lost_at[m]) for m in sorted(view.list_lost()) if m in view.nodes]
+    return replace(budget.add_strikes(losses=strikes), port_taken_rounds=0)
 
 
 def _find_culprits(view: View, failures: Sequence[str], failed_at: float) -> list[Strike]:
-    """The node that failed first, for the bench. Who only lost a connection is not to blame."""
+    """Return a strike for the node that failed first, unless its failure was only a lost connection to a peer."""
     first = sort_failures(view, failures)[0]
     status = view.statuses[first].status
     if status.is_peer_loss or first not in view.nodes:
@@ -81,40 +81,40 @@ def _find_culprits(view: View, failures: Sequence[str], failed_at: float) -> lis
 
 
 def _is_futile(view: View, budget: RestartBudget, now: float, settings: Settings) -> bool:
-    """Whether the round was lost with a node that is lost again and again, and ran only since there was no other.
+    """Return whether the round was lost with a node that is lost repeatedly, and used only because there was no other.
 
     An agent that crashes under ever new member ids makes rounds as long as a lease, which look like progress.
     """
-    benches = budget.find_quarantines(settings)
+    quarantines = budget.find_quarantines(settings)
     lost = {view.nodes[m] for m in view.list_lost() if m in view.nodes}
-    return any(node in lost and bench.until > now for node, bench in benches.items())
+    return any(node in lost and quarantine.until > now for node, quarantine in quarantines.items())
 
 
 def must_await_cause(
     view: View, failures: Sequence[str], budget: RestartBudget, now: float, settings: Settings
 ) -> bool:
-    """Whether the next step depends on who is to blame: the budget is spent, or a node may be dying right now."""
+    """Return whether the next step depends on the cause: the budget is spent, or a node may be failing right now."""
     is_spent = _is_spent(view, failures, budget, now, settings)
     return is_spent or _are_secondary(view, failures) or bool(_list_unreachable(view))
 
 
 def _is_spent(view: View, failures: Sequence[str], budget: RestartBudget, now: float, settings: Settings) -> bool:
-    """Whether no restart may follow: by the job's budget, or by the word of a node that counts on its own."""
+    """Return whether no restart may follow: by the job's budget, or because a node reported a final failure."""
     is_final = any(view.statuses[m].status.is_final for m in failures)
     return is_final or budget.count_spent(now, settings.restart_window_s) >= settings.max_restarts
 
 
 def _find_cause_deadline(view: View, failures: Sequence[str], settings: Settings) -> float:
-    """Until when a loss may still turn up that explains these failures."""
+    """Return until when a loss that explains these failures may still be noticed."""
     failed_at = min(view.statuses[m].failed_at for m in failures)
     settled_at = failed_at + settings.settle_s
     if settings.lease_ttl_s == math.inf:
         return settled_at
     unreachable = _list_unreachable(view)
-    if unreachable:  # each of them comes back, loses its lease, or is removed as cut off
+    if unreachable:  # each of them reconnects, loses its lease, or is removed as isolated
         last = min(max(unreachable), failed_at + settings.isolation_s)
         return max(settled_at, last + settings.isolation_s)
-    if _are_secondary(view, failures):  # who seems to be reached may only not have been missed yet
+    if _are_secondary(view, failures):  # the loss of a member that counts as reached may not be noticed yet
         is_everybody_reached = view.reached_count >= view.others_count
         wait_s = settings.silence_s if is_everybody_reached else settings.lease_ttl_s
         return max(settled_at, failed_at + wait_s)
@@ -126,12 +126,12 @@ def _are_secondary(view: View, failures: Sequence[str]) -> bool:
 
 
 def _list_unreachable(view: View) -> list[float]:
-    """Since when active members cannot be reached that could be."""
+    """List since when each active member is unreachable that was reached before."""
     return [since for m, since in view.unreachable_since.items() if m in view.members and m in view.active]
 
 
 def sort_failures(view: View, failures: Sequence[str]) -> list[str]:
-    """The failures in the order in which they were written, connections lost to others last."""
+    """Sort failures in the order in which they were written, lost connections to peers last."""
     return sorted(failures, key=lambda m: (view.statuses[m].status.is_peer_loss, view.statuses[m].failed_revision, m))
 
 
@@ -139,26 +139,26 @@ def _make_failure(
     view: View,
     seal: Seal,
     failures: Sequence[str],
-    restart_budget: RestartBudget,
+    budget: RestartBudget,
     now: float,
     settings: Settings,
     reason: str = "",
 ) -> Verdict:
-    """The verdict of a failed job: its cause is the failure first written, connections lost to others last."""
+    """Make the verdict of a failed job. Its cause is the failure written first; lost connections to peers come last."""
     first, *others = sort_failures(view, failures)
     cause = view.statuses[first]
     rivals = [m for m in others if view.statuses[m].status.is_peer_loss == cause.status.is_peer_loss]
-    spent = restart_budget.count_spent(now, settings.restart_window_s)
-    budget = f"{spent} of {settings.max_restarts} restarts used" if settings.max_restarts else "no restarts allowed"
+    spent = budget.count_spent(now, settings.restart_window_s)
+    budget_use = f"{spent} of {settings.max_restarts} restarts used" if settings.max_restarts else "no restarts allowed"
     final = [m for m in failures if view.statuses[m].status.is_final]
     if final and spent < settings.max_restarts:
-        budget = f"{view.describe(final)} will not restart its workers"
+        budget_use = f"{view.describe(final)} will not restart its workers"
     texts = [view.statuses[m].status.failure for m in others]
     return Verdict(
         kind="failure",
         exit_code=cause.status.exit_code or EXIT_FAILURE,
         round=seal.round,
-        reason=reason or f"a worker failed on {view.get_name(first)} in round {seal.round}, {budget}",
+        reason=reason or f"a worker failed on {view.get_name(first)} in round {seal.round}, {budget_use}",
         failure=cause.status.failure,
         is_first_sure=not any(
             abs(view.statuses[m].failed_at - cause.failed_at) <= settings.blame_window_s for m in rivals

@@ -1,7 +1,7 @@
-"""What people ask of a running job through the store: stop, drain a node, undrain it.
+"""Requests of people to a running job, made through the store: stop it, drain a node, undrain it.
 
-The leader takes one request at a time, oldest first, and consumes it in the transaction that does what it asks.
-A request that cannot be met is answered with a sentence, which whoever asked reads from the same key.
+The leader handles one request at a time, oldest first, and deletes it in the transaction that does what it asks for. A
+request that cannot be met is answered with a sentence, which the requester reads from the same key.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TARGET_LENGTH_MAX = 255
 
 
 def choose_request(view: View) -> EndJob | ApplyCommand | None:
-    """What to do about the oldest request; None if there is none."""
+    """Return the decision on the oldest request; None if there is none."""
     for token, command in view.commands.items():
         match command.kind:
             case "stop":
@@ -36,21 +36,21 @@ def choose_request(view: View) -> EndJob | ApplyCommand | None:
 
 def _make_stop_verdict(view: View, command: Command) -> Verdict:
     by = f" of {command.by}" if command.by else ""
-    round = view.seal.round if view.seal else 0
-    return Verdict(kind="stopped", exit_code=EXIT_STOPPED, round=round, reason=f"stopped at the request{by}")
+    number = view.seal.round if view.seal else 0
+    return Verdict(kind="stopped", exit_code=EXIT_STOPPED, round=number, reason=f"stopped at the request{by}")
 
 
 def _answer_drain(view: View, token: str, target: str) -> ApplyCommand:
-    """Drain a node by its name, which need not be here yet; or, where two have that name, one of them by member id."""
+    """Drain a node by name, whether it has joined or not; by member id where two nodes have the same name."""
     if not 0 < len(target) <= TARGET_LENGTH_MAX or not target.isprintable() or "/" in target:
         return ApplyCommand(token, answer="a node to drain is named by its name or its member id")
     if target in view.members:
         name = view.members[target].member.node_name
         return ApplyCommand(token, drain=name if len(_find_by_name(view, name)) == 1 else target)
-    same = _find_by_name(view, target)
-    if len(same) > 1:
+    matches = _find_by_name(view, target)
+    if len(matches) > 1:
         return ApplyCommand(
-            token, answer=f"{len(same)} nodes are called {target}: give a member id, {' or '.join(same)}"
+            token, answer=f"{len(matches)} nodes are called {target}: give a member id, {' or '.join(matches)}"
         )
     return ApplyCommand(token, drain=target)
 

@@ -1,8 +1,8 @@
-"""What the leader does next: a pure function of what it sees, the time and the settings.
+"""The leader's next action: a pure function of its view, the time and the settings.
 
-A round is sealed, runs, is stopped on all nodes, and only when nothing of it is left is the next one sealed.
-So there are three situations, told apart by the seal and the stop alone: no round runs (`_between`), one runs
-(`_running`), or one is being stopped (`_decide_stopping`). Each answer carries the sentence that people read.
+A round is sealed, runs, is stopped on all nodes, and only when no process of it is left is the next one sealed. So
+there are three situations, told apart by the seal and the stop alone: no round runs (`_decide_between`), one runs
+(`_decide_running`), or one is being stopped (`_decide_stopping`). Each decision carries the sentence that people read.
 
 Nothing here knows how large a useful world is: `sizer` answers that for any set of members.
 """
@@ -42,11 +42,11 @@ __all__ = [
 
 
 def decide(view: View, now: float, settings: Settings, sizer: Sizer) -> Decision:
-    """The leader's next act, as long as there is no verdict."""
+    """Return the leader's next action, as long as there is no verdict."""
     decision = _decide(view, now, settings, sizer)
     if isinstance(decision, Wait):
-        cut_off_at = [since + settings.isolation_s for m, since in view.unreachable_since.items() if m in view.members]
-        until = min((at for at in cut_off_at if at > now), default=math.inf)
+        isolated_at = [since + settings.isolation_s for m, since in view.unreachable_since.items() if m in view.members]
+        until = min((at for at in isolated_at if at > now), default=math.inf)
         return decision if decision.until <= until else decision._replace(until=until, is_limit=False)
     return decision
 
@@ -61,27 +61,27 @@ def _decide(view: View, now: float, settings: Settings, sizer: Sizer) -> Decisio
         return Fence(tuple(gone), f"{view.describe(gone)} gone: nothing listens there any more", True, "loss proven")
     request = choose_request(view)
     if isinstance(request, EndJob):  # the next job begins as soon as no member of this one is left
-        if held := view.list_perhaps_held(now):
-            words = f"after an outage of the store {view.describe(held)} may run workers without a membership"
-            return Wait(view.no_omission_before, f"waiting before the job is stopped: {words}", rule=_PUT_OFF)
+        if perhaps_held := view.list_perhaps_held(now):
+            detail = f"after an outage of the store {view.describe(perhaps_held)} may run workers without a membership"
+            return Wait(view.no_omission_before, f"waiting before the job is stopped: {detail}", rule=_PUT_OFF)
         if unaware := view.list_unaware(now):
             return _wait_for_unaware(view, unaware, "the job is stopped")
     if request is not None:
         return request
     if view.is_leaving(view.own_id) and view.is_idle(view.own_id) and list_staying(view) and not _must_end_first(view):
         return StepDown("this node leaves, another will lead")
-    cut_off = _find_isolated(view, now, settings)
-    if cut_off and _is_leader_isolated(view):
+    isolated = _find_isolated(view, now, settings)
+    if isolated and _is_leader_isolated(view):
         if seal is None or view.is_idle(view.own_id):
             return StepDown(_describe_isolated_leader(view))
     else:
-        idle = [m for m in cut_off if seal is None or m not in view.active or view.has_stopped(m)]
+        idle = [m for m in isolated if seal is None or m not in view.active or view.has_stopped(m)]
         if idle:
             return Fence(tuple(idle), _describe_isolated(view, idle, settings), rule="isolated member")
     if seal is None:
         return _decide_first_round(view, now, settings, sizer)
     if view.stop is None or view.stop.round != seal.round:
-        return _decide_running(view, seal, cut_off, now, settings, sizer)
+        return _decide_running(view, seal, isolated, now, settings, sizer)
     unstopped = [m for m in view.active if m in view.members and not view.has_stopped(m)]
     if unstopped:
         return _decide_stopping(view, view.stop, unstopped, now, settings)
@@ -89,13 +89,13 @@ def _decide(view: View, now: float, settings: Settings, sizer: Sizer) -> Decisio
 
 
 def _must_end_first(view: View) -> bool:
-    """Whether the round that this leader leaves still has to be ended: whoever leads next would gather anew."""
+    """Return whether the leaving leader must end the round first: the next leader would wait for departures again."""
     has_stop = view.seal is not None and view.stop is not None and view.stop.round == view.seal.round
     return view.is_pending(view.own_id) and not has_stop
 
 
 def _find_isolated(view: View, now: float, settings: Settings) -> list[str]:
-    """Members that renew their leases, but could be reached once and could not for too long."""
+    """List the members that renew their leases, but were reached once and have been unreachable for too long."""
     if settings.lease_ttl_s == math.inf:
         return []
     since = view.unreachable_since
@@ -104,7 +104,7 @@ def _find_isolated(view: View, now: float, settings: Settings) -> list[str]:
 
 # docs/internals/decisions/agreement.md#0014-isolated-leader-steps-down
 def _is_leader_isolated(view: View) -> bool:
-    """Whether it is the leader that is cut off, since it reaches fewer than half of the others."""
+    """Return whether the leader is the isolated one, because it reaches fewer than half of the other members."""
     return 2 * view.reached_count < view.others_count
 
 
@@ -129,21 +129,21 @@ def _decide_first_round(view: View, now: float, settings: Settings, sizer: Sizer
     chosen = MemberChoice(candidates, size, {})
     if size.is_full:
         return SealRound(chosen.roster, view.budget, size.reason)
-    patience_ends = view.opened_at + settings.start_timeout_s
+    give_up_at = view.opened_at + settings.start_timeout_s
     if size.world_size == 0:
         if size.is_complete:
             return EndJob(_make_failure(0, f"no world can be formed: {size.reason}", EXIT_REFUSED))
-        if now >= patience_ends:
+        if now >= give_up_at:
             reason = f"no world could be formed within {settings.start_timeout_s:g} s: {size.reason}"
             return EndJob(_make_failure(0, reason))
-        return Wait(patience_ends, f"waiting for nodes: {size.reason}")
+        return Wait(give_up_at, f"waiting for nodes: {size.reason}")
     if settings.target_nodes:
-        words = f"{len(candidates)} of the {settings.target_nodes} nodes asked for are here"
+        note = f"{len(candidates)} of the {settings.target_nodes} nodes asked for are here"
         if len(candidates) >= settings.target_nodes:
-            return SealRound(chosen.roster, view.budget, f"{size.reason}; {words}")
-        if now >= patience_ends:
-            return SealRound(chosen.roster, view.budget, f"{size.reason}; after {settings.start_timeout_s:g} s {words}")
-        return Wait(patience_ends, f"waiting for more nodes: {words}")
+            return SealRound(chosen.roster, view.budget, f"{size.reason}; {note}")
+        if now >= give_up_at:
+            return SealRound(chosen.roster, view.budget, f"{size.reason}; after {settings.start_timeout_s:g} s {note}")
+        return Wait(give_up_at, f"waiting for more nodes: {note}")
     until = max(candidate.seen_at for candidate in candidates) + settings.join_grace_s
     if now >= until:
         return SealRound(chosen.roster, view.budget, f"{size.reason}; nobody came for {settings.join_grace_s:g} s")
@@ -154,24 +154,24 @@ def _decide_first_round(view: View, now: float, settings: Settings, sizer: Sizer
 
 
 def _decide_running(
-    view: View, seal: Seal, cut_off: Sequence[str], now: float, settings: Settings, sizer: Sizer
+    view: View, seal: Seal, isolated: Sequence[str], now: float, settings: Settings, sizer: Sizer
 ) -> Decision:
     doubtful = set(view.list_doubtful(now))
     lost = [m for m in view.list_lost() if m not in doubtful]
     if lost:
         return EndRound("kill", f"{view.describe(lost)} lost in round {seal.round}")
-    if cut_off and _is_leader_isolated(view) and view.is_pending(view.own_id):
+    if isolated and _is_leader_isolated(view) and view.is_pending(view.own_id):
         return EndRound("kill", f"{_describe_isolated_leader(view)} in round {seal.round}", "isolated leader")
-    unreachable = [m for m in cut_off if view.is_pending(m)]
+    unreachable = [m for m in isolated if view.is_pending(m)]
     if unreachable and not _is_leader_isolated(view):
-        words = _describe_isolated(view, unreachable, settings)
-        return EndRound("kill", f"{words} in round {seal.round}", "isolated member")
+        detail = _describe_isolated(view, unreachable, settings)
+        return EndRound("kill", f"{detail} in round {seal.round}", "isolated member")
     leaving = [m for m in view.active if view.is_leaving(m) and view.is_pending(m)]
     failed = view.list_failed()
     if failed:
-        # Whoever was inside a collective with a worker of a leaving node fails; people look for the cause.
-        because = f"{view.describe(leaving)} leaving, and " if leaving else ""
-        return EndRound("kill", f"{because}a worker failed on {view.describe(failed)} in round {seal.round}")
+        # A worker inside a collective with a worker of a leaving node fails; people look for the cause.
+        cause = f"{view.describe(leaving)} leaving, and " if leaving else ""
+        return EndRound("kill", f"{cause}a worker failed on {view.describe(failed)} in round {seal.round}")
     if leaving:
         until = min(view.get_leaving_at(m) for m in leaving) + settings.leave_settle_s
         everybody_leaves = all(view.is_leaving(m) for m in view.members)
@@ -191,8 +191,8 @@ def _describe_doubtful(view: View, doubtful: Collection[str]) -> str:
 
 def _wait_for_unaware(view: View, unaware: Sequence[str], what: str) -> Wait:
     until = max(view.unaware_until[m] for m in unaware)
-    words = f"{view.describe(unaware)} lost the membership while connected, and may still run workers"
-    return Wait(until, f"waiting before {what}: {words}")
+    detail = f"{view.describe(unaware)} lost the membership while connected, and may still run workers"
+    return Wait(until, f"waiting before {what}: {detail}")
 
 
 # --- it is being stopped ---
@@ -205,15 +205,15 @@ def _decide_stopping(view: View, stop: Stop, unstopped: Sequence[str], now: floa
     others = tuple(m for m in unstopped if m != view.own_id)
     if not others:
         return StepDown(f"this node has not stopped round {stop.round} in time")
-    has = "has" if len(others) == 1 else "have"
-    return Fence(others, f"{view.describe(others)} {has} not stopped round {stop.round} in time", rule="fenced")
+    verb = "has" if len(others) == 1 else "have"
+    return Fence(others, f"{view.describe(others)} {verb} not stopped round {stop.round} in time", rule="fenced")
 
 
 # --- it is gone everywhere ---
 
 
 def _decide_between(view: View, seal: Seal, stop: Stop, now: float, settings: Settings, sizer: Sizer) -> Decision:
-    """Charge the round, then choose who runs the next."""
+    """Charge the round that ended, then choose the members of the next."""
     doubtful = set(view.list_doubtful(now))
     if doubtful:
         return Wait(
@@ -223,46 +223,46 @@ def _decide_between(view: View, seal: Seal, stop: Stop, now: float, settings: Se
         return _wait_for_unaware(view, unaware, "the next round")
     from rendezvous.policy.charge import charge_round  # not before the first worker
 
-    ledger = charge_round(view, seal, stop, now, settings)
-    if not isinstance(ledger, RestartBudget):
-        return ledger
+    budget = charge_round(view, seal, stop, now, settings)
+    if not isinstance(budget, RestartBudget):
+        return budget
     if not list_staying(view):
         return _end_without_members(view, seal.round)
-    chosen = choose_members(view, ledger, now, settings, sizer)
+    chosen = choose_members(view, budget, now, settings, sizer)
     if chosen.size.world_size == 0:
         until = view.stopped_at + settings.rejoin_timeout_s
-        words = f"{chosen.size.reason}{_describe_missing(view)}"
+        detail = f"{chosen.size.reason}{_describe_missing(view)}"
         if now >= until:
-            reason = f"too few nodes came back within {settings.rejoin_timeout_s:g} s: {words}"
+            reason = f"too few nodes came back within {settings.rejoin_timeout_s:g} s: {detail}"
             return EndJob(_make_failure(seal.round, reason))
-        return Wait(until, f"waiting for nodes to come back: {words}", is_limit=True)
-    until = view.stopped_at + settings.compute_backoff_s(ledger.short_rounds)
+        return Wait(until, f"waiting for nodes to come back: {detail}", is_limit=True)
+    until = view.stopped_at + settings.compute_backoff_s(budget.short_rounds)
     if now < until:
-        words = f"round {seal.round} was short, as {ledger.short_rounds - 1} before it: pausing"
-        return Wait(until, words, rule="backoff")
-    quarantined = [f"; {view.get_name(m)}: {bench.reason}" for m, bench in sorted(chosen.quarantined.items())]
-    return SealRound(chosen.roster, ledger, chosen.size.reason + "".join(quarantined[:4]))
+        detail = f"round {seal.round} was short, as {budget.short_rounds - 1} before it: pausing"
+        return Wait(until, detail, rule="backoff")
+    quarantined = [f"; {view.get_name(m)}: {quarantine.reason}" for m, quarantine in sorted(chosen.quarantined.items())]
+    return SealRound(chosen.roster, budget, chosen.size.reason + "".join(quarantined[:4]))
 
 
 def _describe_missing(view: View) -> str:
-    """Who of the last round is no longer here, by name."""
-    words = ""
+    """Name the nodes of the last round that were lost or have left."""
+    text = ""
     for what, missing in (
         ("lost", [m for m in view.active if m not in view.members and not view.is_leaving(m)]),
         ("left", [m for m in view.active if view.is_leaving(m)]),
     ):
-        words += f"; {what}: {view.describe(missing)}" if missing else ""
-    return words
+        text += f"; {what}: {view.describe(missing)}" if missing else ""
+    return text
 
 
-def _end_without_members(view: View, round: int) -> Decision:
-    """Every member is leaving, and nothing runs any more: the one that leads writes the verdict."""
+def _end_without_members(view: View, number: int) -> Decision:
+    """End the job when every member is leaving and no round runs: the leader writes the verdict."""
     own = view.statuses.get(view.own_id)
     if own is None or not own.status.leaving:
-        return EndJob(Verdict(kind="stopped", exit_code=EXIT_STOPPED, round=round, reason="every node is drained"))
+        return EndJob(Verdict(kind="stopped", exit_code=EXIT_STOPPED, round=number, reason="every node is drained"))
     exit_code = own.status.leaving_exit_code or EXIT_TEMPORARY
-    return EndJob(Verdict(kind="stopped", exit_code=exit_code, round=round, reason=own.status.leaving))
+    return EndJob(Verdict(kind="stopped", exit_code=exit_code, round=number, reason=own.status.leaving))
 
 
-def _make_failure(round: int, reason: str, exit_code: int = EXIT_TEMPORARY) -> Verdict:
-    return Verdict(kind="failure", exit_code=exit_code, round=round, reason=reason)
+def _make_failure(number: int, reason: str, exit_code: int = EXIT_TEMPORARY) -> Verdict:
+    return Verdict(kind="failure", exit_code=exit_code, round=number, reason=reason)

@@ -1,6 +1,6 @@
-"""What a leader can decide: the next thing to do, and the sentence that says why.
+"""The decisions of a leader: the next thing to do, and a sentence with the reason.
 
-`rule` names the rule that was applied, where one answers a fault.
+`rule` names the rule that was applied, where a decision answers a fault.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from rendezvous.values import NamedTuple
 
 
 class Wait(NamedTuple):
-    """Nothing to do before `until`, unless something changes. `is_limit`: by then the waiting is given up."""
+    """Do nothing before `until`, unless something changes. `is_limit`: the leader gives up waiting then."""
 
     until: float
     reason: str
@@ -20,13 +20,15 @@ class Wait(NamedTuple):
 
 
 class EndRound(NamedTuple):
+    """Stop the round on all nodes; `mode` as in the Stop record."""
+
     mode: str
     reason: str
     rule: str = ""
 
 
 class SealRound(NamedTuple):
-    """Ask for a plan of these members and seal it, with the budget as it will stand."""
+    """Request a plan for these members and seal it, with the budget as it will be then."""
 
     roster: tuple[str, ...]
     budget: RestartBudget
@@ -34,7 +36,7 @@ class SealRound(NamedTuple):
 
 
 class Fence(NamedTuple):
-    """Delete the keys of these members. `is_confirmed_gone`: presence has proven that nothing of them is left."""
+    """Delete the keys of these members. `is_confirmed_gone`: presence has proven that no process of them is left."""
 
     member_ids: tuple[str, ...]
     reason: str
@@ -43,20 +45,20 @@ class Fence(NamedTuple):
 
 
 class StepDown(NamedTuple):
-    """This leader is about to go and others stay: it lets go of the leader's key with its own member key."""
+    """Give up leadership by deleting the leader's key with the own member key: this leader leaves and others stay."""
 
     reason: str
 
 
 class EndJob(NamedTuple):
-    """End the job, and consume the command `token` if one asked for that."""
+    """End the job, and delete the command `token` if one asked for that."""
 
     verdict: Verdict
     token: str = ""
 
 
 class ApplyCommand(NamedTuple):
-    """Consume the command `token`: drain or undrain this name, or refuse with an answer."""
+    """Delete the command `token` and drain or undrain this name, or refuse it with `answer`."""
 
     token: str
     drain: str = ""

@@ -1,11 +1,11 @@
-"""Which nodes sit out for a while, since they were lost, or broke their workers, again and again.
+"""Which nodes are not used for a while because they were lost, or their workers failed first, repeatedly.
 
-A node is known by its name and its machine's boot id, so coming back under a new member id changes nothing and a
-reboot clears it. What is remembered is a list of marks; benches follow from the marks and the time alone, so that
-a leader that takes over finds the same ones, and forgiving is to leave a mark out.
+A node is known by its name and its machine's boot id, so joining under a new member id changes nothing and a reboot
+clears it. Only a list of strikes is stored; quarantines follow from the strikes and the time alone, so a leader that
+takes over computes the same ones, and dropping a strike is enough to forgive it.
 
-A rank that fails first on two different nodes is the job's own fault (a poisoned batch kills rank 0 wherever it
-is): its marks count against nobody.
+A rank that fails first on two different nodes is the job's own fault (a poisoned batch kills rank 0 on any node): its
+strikes count against no node.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Strike(NamedTuple):
 
 
 class Quarantine(NamedTuple):
-    """Until when a node sits out, and why."""
+    """Until when a node is not used, and why."""
 
     until: float
     reason: str
@@ -37,25 +37,25 @@ class Quarantine(NamedTuple):
 def find_quarantines(
     losses: Sequence[Strike], first_failures: Sequence[Strike], settings: Settings
 ) -> Mapping[str, Quarantine]:
-    """Every node with a bench, by node; some may be over."""
+    """Return the quarantine of each node that has one, by node; some may be over."""
     found = dict(_list_quarantines(losses, settings.flap_limit, "lost", settings))
     poisoned = find_poisoned_ranks(first_failures)
-    own_faults = [mark for mark in first_failures if mark.rank not in poisoned]
-    for node, bench in _list_quarantines(
+    own_faults = [strike for strike in first_failures if strike.rank not in poisoned]
+    for node, quarantine in _list_quarantines(
         own_faults, settings.quarantine_failures, "its workers failed first", settings
     ):
-        if node not in found or found[node].until < bench.until:
-            found[node] = bench
+        if node not in found or found[node].until < quarantine.until:
+            found[node] = quarantine
     return found
 
 
 def _list_quarantines(
     strikes: Iterable[Strike], limit: int, what: str, settings: Settings
 ) -> Iterable[tuple[str, Quarantine]]:
-    """`limit` marks within the window make a bench; each further one makes one that is twice as long."""
+    """Yield the quarantines: `limit` strikes within the window make one; each further strike doubles its length."""
     by_node: dict[str, list[float]] = {}
-    for mark in strikes:
-        by_node.setdefault(mark.node, []).append(mark.at)
+    for strike in strikes:
+        by_node.setdefault(strike.node, []).append(strike.at)
     for node, times in by_node.items():
         last = max(times)
         count = sum(1 for at in times if last - at <= settings.quarantine_window_s)
@@ -67,13 +67,14 @@ def _list_quarantines(
 
 
 def find_poisoned_ranks(first_failures: Iterable[Strike]) -> set[int]:
+    """Return the ranks that failed first on more than one node."""
     nodes: dict[int, set[str]] = {}
-    for mark in first_failures:
-        nodes.setdefault(mark.rank, set()).add(mark.node)
-    return {rank for rank, where in nodes.items() if rank >= 0 and len(where) > 1}
+    for strike in first_failures:
+        nodes.setdefault(strike.rank, set()).add(strike.node)
+    return {rank for rank, rank_nodes in nodes.items() if rank >= 0 and len(rank_nodes) > 1}
 
 
 def drop_old_strikes(strikes: Sequence[Strike], now: float, settings: Settings) -> tuple[Strike, ...]:
-    """The marks that may still matter."""
+    """Return the strikes that may still matter, at most the newest STRIKES_MAX."""
     since = now - settings.quarantine_window_s - settings.quarantine_max_s
-    return tuple(mark for mark in strikes if mark.at >= since)[-STRIKES_MAX:]
+    return tuple(strike for strike in strikes if strike.at >= since)[-STRIKES_MAX:]

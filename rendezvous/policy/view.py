@@ -1,7 +1,7 @@
-"""What the leader sees when it decides: members, what they said, the sealed round, and who can be reached.
+"""What the leader decides on: members and their statuses, the sealed round, and which members are reached.
 
-A view is a picture taken at one moment, on the leader's own clock. Decisions are made from it and from nothing
-else, so each can be repeated in a test by drawing the picture again.
+A view is a snapshot on the leader's own clock. Decisions depend on it and on nothing else, so a test can repeat each of
+them by building the same view.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from rendezvous.values import NamedTuple, dataclass, field
 
 
 class Size(NamedTuple):
-    """The largest world some members could form; 0 if none. `is_full`: more members could not enlarge it."""
+    """The largest world that some members could form; 0 if none. `is_full`: more members could not enlarge it."""
 
     world_size: int
     is_full: bool
     reason: str
-    is_complete: bool = False  # everybody is here who can come: what is no world now will not become one
+    is_complete: bool = False  # all nodes that can join have joined: if no world is possible now, none ever will be
 
 
 class MemberView(NamedTuple):
-    """A live member as the leader sees it. `seen_at`: first sight, on the leader's clock."""
+    """A live member as the leader sees it. `seen_at`: when the leader first saw it, on its own clock."""
 
     member: Member
     create_revision: int
@@ -33,7 +33,7 @@ class MemberView(NamedTuple):
 
     @property
     def node(self) -> str:
-        """What benches know this member's node by."""
+        """The key of this member's node in quarantines: its name and boot id."""
         return f"{self.member.node_name} {self.member.boot_id}"
 
 
@@ -53,19 +53,19 @@ Sizer = Callable[[Sequence[MemberView]], Size]
 class View:
     """All that the leader knows. Times are on its own clock; `opened_at` is when it began to lead or the job began.
 
-    `active`: the members with ranks in the sealed round, lost ones included. `lost_at`: when each of those that
-    are gone was missed. `names`: of the nodes of all members ever seen; `nodes`: what benches know them by.
-    `statuses` may be of earlier rounds. `saved_at`: when workers of the round last told of a checkpoint.
+    `active`: the members with ranks in the sealed round, lost ones included. `lost_at`: when the leader noticed the
+    loss of each of those that are gone. `names`: of the nodes of all members ever seen; `nodes`: their keys in
+    quarantines. `statuses` may be of earlier rounds. `saved_at`: when workers of the round last reported a checkpoint.
 
-    `gone`: members whose key is still there, though presence has proven that nothing of them is left; `proven`:
-    those of the round whose keys were deleted for that. `unreachable_since`: members that could be reached once and
-    cannot now. `reached_count` of `others_count` other members can be reached. Before `no_omission_before` a member
-    of the round that has not said that it stopped may still run, though its key is gone: the store had an outage.
-    `unaware_until`: members that were connected when their keys went, so they did not know that their leases had ended,
-    and until when their workers may live for that reason.
+    `gone`: members whose key still exists, though presence has proven that no process of them is left;
+    `confirmed_gone`: those of the round whose keys were deleted for that reason. `unreachable_since`: members that were
+    reached once and are unreachable now. `reached_count` of `others_count` other members are reached. Before
+    `no_omission_before` a member of the round that has not reported its stop may still run, though its key is gone,
+    because the store had an outage. `unaware_until`: members that were connected when their keys expired, so they did
+    not know that their leases had ended, and until when their workers may live for that reason.
 
     `drained`: names of nodes (or member ids, where two nodes have one name) that shall leave, and since when.
-    `commands`: people's requests by token, oldest first, those already refused left out.
+    `commands`: people's requests by token, oldest first, without those already refused.
     """
 
     own_id: str
@@ -94,24 +94,27 @@ class View:
     commands: Mapping[str, Command] = field(default_factory=dict)
 
     def get_leaving_at(self, member_id: str) -> float:
-        """When the leader learned that this member leaves, or shall; infinite if it stays."""
+        """Return when the leader learned that this member leaves or is drained; infinite if it stays."""
         view = self.statuses.get(member_id)
-        told_at = view.leaving_at if view is not None else math.inf
+        announced_at = view.leaving_at if view is not None else math.inf
         if not self.drained:
-            return told_at
+            return announced_at
         drained_at = self.drained.get(self.names.get(member_id, ""), math.inf)
-        return min(told_at, drained_at, self.drained.get(member_id, math.inf))
+        return min(announced_at, drained_at, self.drained.get(member_id, math.inf))
 
     def is_leaving(self, member_id: str) -> bool:
+        """Return whether this member announced that it leaves, or is drained."""
         return self.get_leaving_at(member_id) < math.inf
 
     def get_outcome(self, member_id: str) -> str:
+        """Return the member's outcome of the sealed round: "", "succeeded" or "failed"."""
         view = self.statuses.get(member_id)
         if view is None or self.seal is None or view.status.plan_token != self.seal.plan_token:
             return ""
         return view.status.outcome
 
     def has_stopped(self, member_id: str) -> bool:
+        """Return whether the member reported that no process of the sealed round is left on its node."""
         view = self.statuses.get(member_id)
         return (
             view is not None
@@ -121,22 +124,23 @@ class View:
         )
 
     def is_idle(self, member_id: str) -> bool:
-        """Whether the round does not need this member: it has no ranks, has succeeded, or has stopped."""
+        """Return whether the round does not need this member: it has no ranks, has succeeded, or has stopped."""
         return member_id not in self.active or self.has_stopped(member_id) or self.get_outcome(member_id) == "succeeded"
 
     def is_pending(self, member_id: str) -> bool:
-        """Whether this member has ranks whose work is not done yet."""
+        """Return whether this member has ranks whose work is not done yet."""
         return member_id in self.active and self.get_outcome(member_id) != "succeeded"
 
     def list_lost(self) -> list[str]:
-        """Members whose work was not done when they vanished without a word."""
+        """List the members that were lost without an announced departure before their work was done."""
         return [m for m in self.lost_at if m not in self.members and self.is_pending(m) and not self.is_leaving(m)]
 
     def list_failed(self) -> list[str]:
+        """List the active members that failed in the sealed round."""
         return [m for m in self.active if self.get_outcome(m) == "failed"]
 
     def list_doubtful(self, now: float) -> list[str]:
-        """Members whose keys are gone, but whose workers a store outage may have kept alive."""
+        """List the members whose keys are gone, but whose workers may have survived in a store outage."""
         if now >= self.no_omission_before:
             return []
         return [
@@ -146,17 +150,18 @@ class View:
         ]
 
     def list_perhaps_held(self, now: float) -> list[str]:
-        """Members whose workers an outage may have kept alive beyond their keys, whatever is known of the keys.
+        """List the members whose workers a store outage may have kept alive beyond their keys.
 
-        A watch may be late: whoever seems to be a member may be none any more, and is held by the word of all.
+        A watch may be late: an apparent member may have lost its key and be kept alive by the acknowledgement of all.
         """
         others = [m for m in self.active if m != self.own_id] if now < self.no_omission_before else []
         return [m for m in others if m not in self.confirmed_gone and not self.has_stopped(m)]
 
     def list_unaware(self, now: float) -> list[str]:
-        """Members that may run on though their keys are gone, since the store has ended their leases early.
+        """List the members that may run on though their keys are gone, because the store ended their leases early.
 
-        Not where a new member stands on the same node: an agent joins when nothing is left of what it ran before.
+        A member is left out if a new one has joined from the same node: an agent joins only when no process of its last
+        round is left.
         """
         returned = {view.node for view in self.members.values()}
         late = [m for m, until in self.unaware_until.items() if now < until and m in self.active]
@@ -165,15 +170,16 @@ class View:
         ]
 
     def list_departure_times(self) -> list[float]:
-        """When each active member that had not succeeded was missed, or told that it leaves."""
+        """List when each active member that had not succeeded was lost, or announced that it leaves."""
         times = (min(self.lost_at.get(m, math.inf), self.get_leaving_at(m)) for m in self.active if self.is_pending(m))
         return [at for at in times if at < math.inf]
 
     def get_name(self, member_id: str) -> str:
+        """Return the name of the member's node, or its member id if the name is unknown."""
         return self.names.get(member_id, member_id)
 
     def describe(self, member_ids: Iterable[str]) -> str:
-        """These members' nodes in words: "node a", "nodes a, b", at most four of them by name."""
+        """Describe the nodes of these members: "node a", "nodes a, b", at most four of them by name."""
         names = sorted(self.get_name(member_id) for member_id in member_ids)
         shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
         return f"node {shown}" if len(names) == 1 else f"nodes {shown}"

@@ -1,1 +1,1 @@
-"""What one member knows and has under way: the copy of the store, requests to it, and a section for each part."""
+"""What one member knows and has in progress: the watch cache, requests to the store, and a section for each part."""

@@ -1,6 +1,6 @@
-"""What a part of the agreement wants of another: the machine does it when the part has returned.
+"""Intents: what one part of the machine asks another to do; the machine does it when the asking part has returned.
 
-An intent takes its place among the actions, so that what it leads to comes in the order in which it was wanted.
+An intent keeps its place among the actions, so its effects come in the order in which they were asked for.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from rendezvous.values import NamedTuple
 
 
 class BecomeMember(NamedTuple):
-    """The own key is in the store, and all under control is known as of `revision`."""
+    """The own key is in the store, and all control keys are known as of `revision`."""
 
     own: KeyValue
     revision: int
@@ -25,13 +25,13 @@ class RenewRegistration(NamedTuple):
 
 
 class LoseMembership(NamedTuple):
-    """Others may have taken this node's place: kill the workers at once, then come back as a new member."""
+    """Others may have taken this node's place: kill the workers at once, then join again as a new member."""
 
     reason: str
 
 
 class ConfirmFenced(NamedTuple):
-    """The others have gone on without this node, or `loss_reason` says why nobody can go on."""
+    """The others have continued without this node, or `loss_reason` says why no member can continue."""
 
     loss_reason: str = ""
 
@@ -44,7 +44,7 @@ class StopWorkers(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """Give the membership up and exit. `verdict` is the job's, None if this agent ends before it."""
+    """Give up the membership and exit. `verdict` is the job's, None if this agent ends before the job does."""
 
     exit_code: int
     reason: str
@@ -52,17 +52,17 @@ class Finish(NamedTuple):
 
 
 class ExitNow(NamedTuple):
-    """Exit as was decided: nobody has to stay for the others any more."""
+    """Exit as decided: this agent no longer has to stay for the others."""
 
 
 class HoldLease(NamedTuple):
-    """The roster agrees that nobody takes this member's place before `until`."""
+    """The roster agrees that no node takes this member's place before `until`."""
 
     until: float
 
 
 class NoteResync(NamedTuple):
-    """All that this member follows was read, by a request sent then."""
+    """Every key that this member follows was read, by a request sent at `sent_at`."""
 
     sent_at: float
 

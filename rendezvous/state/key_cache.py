@@ -1,9 +1,8 @@
-"""A member's copy of the keys it follows.
+"""A member's copy of the keys that it follows.
 
-Answers, reads and watched events reach a member in any order. Each key is therefore kept with the revision
-that last touched it, and only something newer replaces it; a read of a prefix also removes the keys that it
-no longer shows, and anything older that comes after it is not believed. So whatever arrives late, twice or
-through two channels changes nothing.
+Replies, reads and watched events reach a member in any order. Each key is therefore kept with the revision that last
+changed it, and only something newer replaces it. A read of a prefix also removes the keys that it no longer contains,
+and older values that arrive after it are ignored. So a value that arrives late, twice or by two ways changes nothing.
 """
 
 from __future__ import annotations
@@ -14,9 +13,11 @@ from rendezvous.stores.contract import Batch, GetResult, KeyValue
 
 
 class KeyCache:
+    """Keys with their values, each at the newest revision known."""
+
     def __init__(self) -> None:
         self._items: dict[str, KeyValue] = {}
-        self._folders: dict[str, set[str]] = {}  # up to its last "/" -> keys: a thousand members are not searched
+        self._folders: dict[str, set[str]] = {}  # the key up to its last "/" -> keys: avoids a search of all keys
         self._gone: dict[str, int] = {}
         self._read_at: dict[str, int] = {}  # the revision of the last read of each prefix
         self._seen_at: dict[str, float] = {}
@@ -25,16 +26,16 @@ class KeyCache:
         return self._items.get(key)
 
     def list_under(self, prefix: str) -> Iterator[KeyValue]:
-        """The keys that start with `prefix`, in byte order."""
+        """List the keys that start with `prefix`, in byte order."""
         return (self._items[key] for key in sorted(self._list_keys_under(prefix)))
 
     def get_revision(self, key: str) -> int:
-        """The mod revision of `key`, 0 when it is absent: what a guarded write compares with."""
+        """Return the mod revision of `key`, 0 when it is absent: the operand of a guarded write's compare."""
         item = self._items.get(key)
         return item.mod_revision if item else 0
 
     def get_first_seen_at(self, key: str) -> float:
-        """When this member first saw the key as it now is, on its own clock."""
+        """Return when this member first saw the current value of the key, on its own clock."""
         return self._seen_at[key]
 
     def apply(self, batch: Batch, now: float) -> None:
@@ -45,7 +46,7 @@ class KeyCache:
                 self._remove(event.item.key, event.item.mod_revision)
 
     def load(self, found: GetResult, prefix: str, now: float) -> None:
-        """Take in a read of everything under `prefix`."""
+        """Apply a read of all keys under `prefix`."""
         present = {item.key for item in found.items}
         for key in [key for key in self._list_keys_under(prefix) if key not in present]:
             self._remove(key, found.revision)
@@ -54,7 +55,7 @@ class KeyCache:
         self._read_at[prefix] = max(found.revision, self._read_at.get(prefix, 0))
 
     def is_news(self, item: KeyValue) -> bool:
-        """Whether this is newer than all that is known of its key."""
+        """Return whether this item is newer than all that is known of its key."""
         read_at = max((at for prefix, at in self._read_at.items() if item.key.startswith(prefix)), default=0)
         return item.mod_revision > max(read_at, self.get_revision(item.key), self._gone.get(item.key, 0))
 

@@ -1,6 +1,6 @@
-"""How a membership lives, and how a round lives on a node: tables of (phase, event) -> (next phase, what is done).
+"""The life of a membership, and of a round on a node: tables of (phase, event) -> (next phase, action).
 
-A phase changes by its table and in no other way; an event that is missing there changes nothing. The pictures in
+A phase changes by its table and in no other way; an event that the table does not list changes nothing. The diagrams in
 docs/images are drawn from these tables.
 """
 
@@ -10,7 +10,7 @@ from rendezvous.values import NamedTuple
 
 
 class Transition(NamedTuple):
-    """The phase after an event, and what is done for it, in words."""
+    """The phase after an event, and a description of the action taken."""
 
     phase: str
     action: str
@@ -36,8 +36,8 @@ MEMBERSHIP: Life = {
     ("fenced", "finished"): Transition("ending", "give the lease back"),
     ("ending", "exited"): Transition("ended", "exit with the code that was decided"),
 }
-"""`held`: the lease has ended or may have, while the whole roster agrees that nobody is replaced during an outage.
-`ending`: it is decided what the agent exits with; whoever serves the store to others stays until they have gone."""
+"""`held`: the lease has ended or may have, while the whole roster agrees that no member is replaced in an outage.
+`ending`: the exit code is decided; an agent that serves the store to others stays until they have gone."""
 
 ROUND: Life = {
     ("idle", "ranks assigned"): Transition("running", "start the workers"),
@@ -53,4 +53,4 @@ ROUND: Life = {
     ("fencing", "failed for good"): Transition("fencing", "report the failure, which nobody is to wait for"),
     ("fencing", "workers gone"): Transition("idle", "report that the round is stopped here"),
 }
-"""An exit after the stop is no failure of the round, except for one that is final."""
+"""A worker's exit after the stop is not a failure of the round, unless the failure is final."""

@@ -1,4 +1,4 @@
-"""What this agent writes of itself: as a member, and as the leader."""
+"""The records that this agent writes about itself, as a member and as the leader."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rendezvous.stores.contract import Put
 
 
 def make_member_record(state: MemberState) -> Member:
-    """What this agent says of itself as the member that it is now."""
+    """Make the record of this agent as the member that it is now."""
     node, ttl_s = state.setup.node, state.settings.lease_ttl_s
     return Member(
         member_id=state.member_id,
@@ -25,7 +25,7 @@ def make_member_record(state: MemberState) -> Member:
 
 
 def make_leader_put(state: MemberState, job: records.Keys) -> Put:
-    """What says that this member leads, on its own lease."""
+    """Make the write that names this member as leader, on its own lease."""
     assert state.lease.id is not None
     node = state.setup.node
     leader = LeaderRecord(member_id=state.member_id, node_name=node.node_name, presence_address=node.presence_address)

@@ -1,9 +1,9 @@
 """Requests to the store, one at a time for each purpose, and all other actions of a member.
 
-A purpose is, for example, keeping the lease, reporting, leading. A request for a purpose that has one under way is
-dropped: whoever asks compares again after every event and will ask again. A purpose whose request brought nothing
-pauses for a moment, and longer after each further write that was not answered, so that a store in trouble is not
-pressed.
+A purpose is, for example, renewing the lease, reporting, leading. A request for a purpose that has one in progress is
+dropped: the part that made it compares again after every event and makes it again. A purpose whose request failed
+pauses for a moment, and longer after each further write without a reply, so that an overloaded store gets fewer
+requests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rendezvous.values import NamedTuple
 
 
 class _PendingRequest(NamedTuple):
-    """A request under way: what to do with its answer, and when it was sent."""
+    """A request in progress: its callbacks, and when it was sent."""
 
     purpose: str
     sent_at: float
@@ -37,7 +37,7 @@ class _PendingRequest(NamedTuple):
 
 
 class RequestQueue:
-    """What a member has asked for and will have done. `rng` returns a random number in [0, 1)."""
+    """The requests and actions of a member. `rng` returns a random number in [0, 1)."""
 
     def __init__(self, settings: Settings, rng: Callable[[], float]) -> None:
         self.settings = settings
@@ -52,15 +52,15 @@ class RequestQueue:
         self._last_status = ""
 
     def begin_step(self) -> None:
-        """Forget the actions of the last step: they are done."""
+        """Clear the actions of the last step, which are done."""
         self.actions = []
 
     def begin_membership(self) -> None:
-        """Whatever is still answered concerns nobody any more."""
+        """Drop the requests of the last membership: their replies are ignored."""
         self.drop_requests()
         self._last_status = ""
 
-    # --- asking ---
+    # --- requests ---
 
     def request(
         self,
@@ -71,22 +71,23 @@ class RequestQueue:
         now: float,
         on_unknown: Callable[[float], None] = lambda now: None,
     ) -> None:
-        """Send a request, unless one is under way for this purpose or it pauses after a refusal."""
+        """Send a request, unless one is in progress for this purpose or it pauses after a failure."""
         if self.is_busy(purpose):
             return
         retry_at = self._retry_at.get(purpose, -math.inf)
         if now < retry_at:
             self.wake_by(retry_at)
             return
-        id = self.make_request_id()
-        self._pending[id] = _PendingRequest(purpose, now, on_answer, on_unknown, get_request_kind(request))
-        self.actions.append(StoreRequest(id, why, request))
+        request_id = self.make_request_id()
+        self._pending[request_id] = _PendingRequest(purpose, now, on_answer, on_unknown, get_request_kind(request))
+        self.actions.append(StoreRequest(request_id, why, request))
 
     def is_busy(self, purpose: str) -> bool:
+        """Return whether a request for this purpose is in progress."""
         return any(pending.purpose == purpose for pending in self._pending.values())
 
     def pause(self, purpose: str, now: float) -> None:
-        """Request nothing for this purpose for a moment."""
+        """Send no request for this purpose for `retry_delay_s`."""
         self._retry_at[purpose] = now + self.settings.retry_delay_s
 
     def _back_off(self, purpose: str, now: float) -> None:
@@ -95,19 +96,19 @@ class RequestQueue:
         self._retry_at[purpose] = now + self.settings.compute_retry_s(count)
 
     def reset_backoff(self) -> None:
-        """Ask again at once: the store was away, not slow, and is back."""
+        """Send requests again at once: the store was unavailable, not slow, and is back."""
         for purpose in self._unanswered:
             self._retry_at.pop(purpose, None)
         self._unanswered.clear()
 
     def drop_requests(self) -> None:
-        """Whatever is still answered concerns nobody any more."""
+        """Drop all requests in progress: their replies are ignored."""
         self._pending.clear()
         self._retry_at.clear()
         self._unanswered.clear()
 
     def handle_outcome(self, event: StoreReply | StoreRejected | StoreOutcomeUnknown, now: float) -> str:
-        """Act on what became of a request; its purpose, empty if it concerns nobody."""
+        """Handle the outcome of a request and return its purpose; "" if the request was dropped."""
         pending = self._pending.pop(event.id, None)
         if pending is None:
             return ""
@@ -133,25 +134,25 @@ class RequestQueue:
         self.actions.append(action)
 
     def log_status(self, sentence: str, rule: str = "") -> None:
-        """How things stand, for people: said when it changes."""
+        """Log the current state for people; an unchanged sentence is logged once."""
         if sentence != self._last_status:
             self._last_status = sentence
             self.actions.append(Log(sentence, rule=rule))
 
     def log(self, sentence: str, rule: str = "") -> None:
-        """Something that happened, for people; how things stand is not changed by it."""
+        """Log something that happened, which leaves the current state of `log_status` unchanged."""
         self.actions.append(Log(sentence, True, rule))
 
     def wake_by(self, at: float) -> None:
-        """Ask for a Tick at `at` at the latest."""
+        """Request a Tick at `at` at the latest."""
         self.wake_at = min(self.wake_at, at)
 
     def make_token(self) -> str:
-        """A fresh random word of 64 bits."""
+        """Make a random word of 64 bits."""
         return "".join(f"{int(self.rng() * 2**32):08x}" for _ in range(2))
 
     def make_lease_id(self) -> int:
-        """A fresh random id for a lease: 63 bits, not 0."""
+        """Make a random lease id: 63 bits, not 0."""
         return int(self.make_token(), 16) >> 1 or 1
 
     def make_request_id(self) -> int:

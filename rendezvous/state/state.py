@@ -1,8 +1,9 @@
-"""The one state of a member: its setup, its link to the store, and a section for each part of the agreement.
+"""The one state of a member: its setup, its access to the store, and a section for each part.
 
-A part (a module of rendezvous.member or rendezvous.leader) is functions that are given this state and the time. A part
-reads whatever it needs, writes its own section only, and asks for anything else by an intent, which the machine carries
-out when the part has returned. Most sections begin anew with each membership; what outlives one is said there.
+A part (a module of rendezvous.member or rendezvous.leader) is a set of functions that are given this state and the
+time. A part reads whatever it needs, writes its own section only, and asks for anything else by an intent, which the
+machine carries out when the part has returned. Most sections start anew with each membership; a docstring names what
+outlives one.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from rendezvous.values import NamedTuple
 class Setup(NamedTuple):
     """What an agent is started with; it never changes.
 
-    `node`: what this agent says of itself; member id and worker port are filled in. `attempt`: the number of this
-    attempt where something outside counts them, else 0. `sizer` says how large a world some members make.
-    `hosts_store`: the store that the others use ends with this agent.
+    `node`: this agent's own member record, without member id and worker port. `attempt`: the number of this attempt if
+    an external system counts attempts, else 0. `sizer` computes how large a world some members make. `hosts_store`: the
+    store that the others use ends with this agent.
     """
 
     settings: Settings
@@ -49,7 +50,7 @@ class Setup(NamedTuple):
 
 
 class MembershipState:
-    """Who this agent is to the job; written by `member.join` and, in its phase and ids, by the machine."""
+    """This agent's place in the job; written by `member.join`, its phase and ids by the machine."""
 
     def __init__(self, member_id: str) -> None:
         self.phase = "joining"
@@ -58,8 +59,8 @@ class MembershipState:
         self.job: records.Keys | None = None  # that this agent is, or is about to be, a member of
         self.joined_root = ""  # the job that this agent has been a member of
         self.join_since = math.inf
-        self.join_problem = ""  # what kept this node from joining so far
-        self.current: KeyValue | None = None  # what names the job, once it was read
+        self.join_problem = ""  # why this node has not joined so far
+        self.current: KeyValue | None = None  # the key that names the job, once read
         self.is_current_read = False
         self.is_inspected = False  # the job was read
 
@@ -71,7 +72,7 @@ class MembershipState:
 
     @property
     def is_final(self) -> bool:
-        """Whether it is decided what this agent exits with."""
+        """Return whether it is decided with which code the agent exits."""
         return self.phase in ("ending", "ended")
 
     @property
@@ -79,7 +80,7 @@ class MembershipState:
         return self.phase == "ended"
 
     def is_removed(self, current: KeyValue | None, spec: KeyValue | None) -> bool:
-        """Whether these two keys say that this member's job is no more: deleted, or another begun in its place."""
+        """Return whether these keys show that this member's job was removed: deleted, or replaced by another."""
         assert self.current is not None
         return spec is None or current is None or current.value != self.current.value
 
@@ -92,41 +93,41 @@ class LeaseState:
         self.ends_at = math.inf
         self.renewed_at = -math.inf  # when the last answered renewal was sent
         self.renewed_count = 0
-        self.view_until = math.inf  # what this member last read of the store is too old then
+        self.view_until = math.inf  # when this member's last read of the store becomes too old
         self.keep_alive_at = math.inf
-        self.held_until = -math.inf  # by the roster's word, though the lease may be over
-        self.held_seal = 0  # the revision of the seal that this was last said for
-        self.is_store_away = False  # the last renewal brought nothing, and nothing was heard since
-        self.has_ended = False  # the store says so, and the roster's word still holds
-        self.missing_since = -math.inf  # when the own key was seen to be gone, while it was held out
-        self.requested: tuple[int, float] | None = None  # the id of a lease that is asked for, and since when
-        self.new_lease: tuple[Lease, float] | None = None  # a lease to register again on, and when it was asked for
+        self.held_until = -math.inf  # until when the roster confirmed the membership, though the lease may be over
+        self.held_seal = 0  # the revision of the seal for which this was last confirmed
+        self.is_store_away = False  # the last renewal failed, and no reply has come since
+        self.has_ended = False  # the store reports it, and the roster's confirmation still holds
+        self.missing_since = -math.inf  # when the own key was found to be gone, while the membership is held
+        self.requested: tuple[int, float] | None = None  # the id of a lease that is requested, and since when
+        self.new_lease: tuple[Lease, float] | None = None  # a lease to register again on, and when it was requested
 
     @property
     def membership_until(self) -> float:
-        """Until then this node counts as a member; workers are killed a margin before."""
+        """Until when this node counts as a member; workers are killed a margin before."""
         return max(min(self.ends_at, self.view_until), self.held_until)
 
     @property
     def loss_reason(self) -> str:
-        """What ends this membership first, in words."""
+        """The sentence for what ends this membership first."""
         if self.view_until < self.ends_at:
             return "what the store holds could not be read for too long"
         return "the lease could not be renewed in time"
 
     def is_held(self, now: float) -> bool:
-        """Whether the roster's word keeps this member beyond its lease, or would."""
+        """Return whether the roster's confirmation keeps this member beyond its lease, or would."""
         return now < self.held_until
 
     def is_over(self, now: float) -> bool:
-        """Whether the lease no longer makes this agent a member, though the roster may hold its place."""
+        """Return whether the lease no longer makes this agent a member, though the roster may hold its place."""
         return now >= self.ends_at or self.has_ended
 
 
 class RoundState:
     """The round on this node; written by `member.local_round`. `worker_port` is offered for the next round.
 
-    The processes of a round, and which plan last gave this agent ranks, outlive a membership.
+    The processes of a round, and the last plan that gave this agent ranks, outlive a membership.
     """
 
     def __init__(self, worker_port: int) -> None:
@@ -134,16 +135,16 @@ class RoundState:
         self.phase = "idle"
         self.alive_round: int | None = None  # whose processes may be alive on this node
         self.gone_by = math.inf  # when a round that is being stopped must be gone
-        self.ranked_token = ""  # the last plan that gave this agent ranks, under whatever member id
+        self.ranked_token = ""  # the last plan that gave this agent ranks, under any of its member ids
         self.begin_membership()
 
     def begin_membership(self) -> None:
-        """What was told under another member id was told by somebody else."""
-        self.loss_reason = ""  # a sentence, once the round's own seal has been taken from under it
+        """Clear the status: what was reported under another member id belongs to another member."""
+        self.loss_reason = ""  # a sentence, once the seal of the running round was deleted
         self.answered_token = ""  # the plan token for which this member knows whether it has ranks
         self.status = Status(round=0)
         self.status_written: Status | None = None
-        self.failed_revision = 0  # of the write that first told of this round's failure
+        self.failed_revision = 0  # of the write that first reported this round's failure
 
     def move(self, event: str) -> bool:
         """Go to the next phase, by the table; False if the event changes nothing in this one."""
@@ -154,13 +155,15 @@ class RoundState:
 
     @property
     def is_status_written(self) -> bool:
-        """Whether the store has the last status."""
+        """Return whether the last status is in the store."""
         return self.status == self.status_written
 
 
 class OutageState:
-    """What is agreed while the store is away; written by `member.outage`. What this agent has promised, and which
-    probe it sent, outlive a membership."""
+    """What is agreed during a store outage; written by `member.outage`.
+
+    The acknowledgements that this agent has given, and the probe that it sent, outlive a membership.
+    """
 
     def __init__(self) -> None:
         self.no_omission_before = -math.inf
@@ -168,54 +171,54 @@ class OutageState:
         self.probe_number = 0
         self.probed_at = -math.inf
         self.probed_ids: set[str] = set()
-        self.awaited_ids: set[str] = set()  # of those, who have not answered yet
+        self.awaited_ids: set[str] = set()  # those of them that have not acknowledged yet
         self.begin_membership()
 
     def begin_membership(self) -> None:
-        self.received_probe: tuple[str, OutageProbe, float] | None = None  # who asks, what and when; not answered yet
+        self.received_probe: tuple[str, OutageProbe, float] | None = None  # sender, probe, time; not acknowledged yet
         self.acknowledged_at: dict[int, float] = {}  # probe -> when this member acknowledged it
-        self.has_noticed = False  # that the round goes on without the store, and said so
-        self.is_confirmed = True  # all have been told that this probe holds, or there is none
+        self.has_noticed = False  # has logged that the round continues without the store
+        self.is_confirmed = True  # the confirmation of the last probe was sent to all, or there is no probe
 
 
 class StaleWatchState:
-    """When everything is read again, and what the leader has told; written by `member.stale_watch`."""
+    """When everything is read again, and which revisions the leader has sent; written by `member.stale_watch`."""
 
     def __init__(self) -> None:
-        self.sent: dict[str, KnownRevision] = {}  # by the leader, to whom
+        self.sent: dict[str, KnownRevision] = {}  # by this leader: member id -> message
         self.renewed_count = 0
         self.resync_at = math.inf
 
 
 class LeavingState:
-    """How this agent's part ends; written by `member.leave`. A request to leave outlives a membership."""
+    """How this agent leaves; written by `member.leave`. A request to leave outlives a membership."""
 
     def __init__(self) -> None:
         self.request: LeaveRequest | None = None
         self.requested_at = math.inf
-        self.exit_action: Exit | None = None  # what this agent ends with, once it need not stay
+        self.exit_action: Exit | None = None  # the last action, once this agent need not stay
         self.exit_by = math.inf
         self.begin_membership()
 
     def begin_membership(self) -> None:
-        self.verdict: Verdict | None = None  # obeyed even when its key has expired meanwhile
-        self.is_removal_sure = False  # that this node was removed, under a lease that lives
+        self.verdict: Verdict | None = None  # obeyed even if its key has expired since
+        self.is_removal_sure = False  # this node was removed: its key is gone and its lease is not
 
 
 class TakeoverState:
-    """What is seen of a round without a leader by who does not belong to its roster; written by `leader.takeover`."""
+    """A round without a leader as seen by a member outside its roster; written by `leader.takeover`."""
 
     def __init__(self, seal: Seal) -> None:
         self.seal = seal
-        self.is_in_roster = False  # it has turned out that this member does belong to it
+        self.is_in_roster = False  # this member has turned out to belong to the roster
         self.observe_at = -math.inf
         self.is_among_first = False
-        self.empty_since = math.inf  # since when the store shows nobody of the roster
+        self.empty_since = math.inf  # since when no key of the roster's members is in the store
         self.nodes: Mapping[str, str] | None = None  # member id -> node, of all with ranks
 
 
 class ElectionState:
-    """Who leads, as far as this member knows; written by `leader.election`."""
+    """Which member leads, as far as this member knows; written by `leader.election`."""
 
     def __init__(self) -> None:
         self.connected_to, self.connected_at = ConnectTo("", ""), math.inf
@@ -226,18 +229,18 @@ class ElectionState:
 
     def begin_membership(self) -> None:
         self.campaign_at = -math.inf
-        self.takeover: TakeoverState | None = None  # while there is no leader, and this member is not of the roster
+        self.takeover: TakeoverState | None = None  # while there is no leader, and this member is not in the roster
 
 
 class CachedView(NamedTuple):
-    """A part of the leader's view, and the key it was made from."""
+    """A part of the leader's view, and the key from which it was made."""
 
     item: KeyValue
     part: MemberView | StatusView | None
 
 
 class Observations:
-    """What the leader has seen, and when; written by `leader.observe`. `opened_at`: when this member began to lead."""
+    """What the leader has observed, and when; written by `leader.observe`. `opened_at`: the start of its leadership."""
 
     def __init__(self, opened_at: float, unaware_until: Mapping[str, float]) -> None:
         self.opened_at = opened_at
@@ -260,7 +263,7 @@ class Observations:
 
 
 class Draft(NamedTuple):
-    """What is made of a plan: its token, the assignments, and what writes them."""
+    """A plan with its token, its assignments, and the writes that store them."""
 
     plan: PlanReady
     token: str
@@ -269,13 +272,13 @@ class Draft(NamedTuple):
 
 
 class CommitState:
-    """The round that is about to be committed; written by `leader.commit`."""
+    """The round that is being committed; written by `leader.commit`."""
 
     def __init__(self) -> None:
         self.plan_request: tuple[int, int, tuple[str, ...]] | None = None  # id, round, roster
         self.plan: PlanReady | PlanRefused | None = None
         self.draft: Draft | None = None
-        self.written_count = 0  # of its puts, those that are known to have happened
+        self.written_count = 0  # how many of its puts are known to be written
         self.spare_reasons: Mapping[str, str] = {}
         self.spares_due_at = -math.inf  # when the next list of spares may be written
 
@@ -283,8 +286,8 @@ class CommitState:
 class LeaderState:
     """One leadership of this member; made by `leader.election`, written by `leader.leader`.
 
-    `revision`: the leader key's mod revision, which names this leadership. An answer that comes after its end finds
-    the state that it was asked for, and no other.
+    `revision`: the leader key's mod revision, which identifies this leadership. A reply that arrives after its end
+    changes the state of the leadership that made the request, and no other.
     """
 
     def __init__(
@@ -292,15 +295,15 @@ class LeaderState:
     ) -> None:
         self.job = job
         self.revision = revision
-        self.is_loaded = False  # everybody has been read
-        self.loaded_at = -math.inf  # when the last read of everybody was sent
-        self.has_lost_record = False  # one of those that everything rests on
+        self.is_loaded = False  # all keys of the job have been read
+        self.loaded_at = -math.inf  # when the last read of all keys was sent
+        self.has_lost_record = False  # seal, stop or verdict cannot be read
         self.is_watching = False
         self.observe_at = now
         self.verdict_lease = verdict_lease
         self.verdict_lease_since = now  # when it may have been granted at the earliest
         self.is_verdict_lease_granted = False
-        self.waiting = ("", "")  # what is waited for, and the sentence that said it
+        self.waiting = ("", "")  # the reason of the current wait, and the sentence that was logged for it
         self.seen = Observations(now, unaware_until)
         self.commit = CommitState()
 
@@ -311,7 +314,7 @@ class LeaderState:
 
 
 class MemberState:
-    """Everything that a member knows and has under way. `rng` returns a random number in [0, 1)."""
+    """All that a member knows and has in progress. `rng` returns a random number in [0, 1)."""
 
     def __init__(self, setup: Setup, worker_port: int, rng: Callable[[], float], secret: bytes) -> None:
         self.setup = setup
@@ -331,7 +334,7 @@ class MemberState:
         self.leader: LeaderState | None = None
 
     def ask(self, intent: Intent) -> None:
-        """Have the machine do this when the part that asks has returned."""
+        """Queue an intent, which the machine carries out when the asking part has returned."""
         self.intents.append((len(self.requests.actions), intent))
 
     @property
@@ -350,10 +353,10 @@ class MemberState:
 
     @property
     def removal_reason(self) -> str:
-        """The sentence that says that this agent's job is no more."""
+        """The sentence for a job that was removed."""
         return f"run {self.setup.run_id} was removed from the store, or another job was begun under its name"
 
     @property
     def own_key(self) -> str:
-        """Where this agent's record lies, or will."""
+        """The key of this agent's member record, whether it is written yet or not."""
         return self.job.make_member_key(self.membership.member_id)

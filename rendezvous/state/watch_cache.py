@@ -1,8 +1,8 @@
-"""What a member knows of the store: its copy of the keys it follows, as records that were checked.
+"""What a member knows of the store: a copy of the keys that it follows, as validated records.
 
-The copy is kept by watches. A watch that ends is made up for by reading what it covered. A watch can also fall
-silent without ending; `resync` reads everything that is followed and replaces the watches that missed something. A
-value that is no record of ours is named once and ignored.
+The copy is kept up to date by watches. When a watch ends, the keys that it covered are read again. A watch can also
+stop delivering events without ending; `resync` reads all followed keys and replaces the watches that missed something.
+A value that is not a valid record is logged once and ignored.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from rendezvous.state.request_queue import RequestQueue
 from rendezvous.stores.contract import Get, GetResult, KeyValue, Put, TxnResult
 
 REJECTED_MAX = 100
-"""Keys whose values are named to people: who writes rubbish again and again does not fill the logs of all nodes."""
+"""Keys whose invalid values are logged: a writer of many invalid values does not fill the logs of all nodes."""
 
 
 class WatchCache:
-    """`secret`: what records are signed with and checked by, empty if the job has none."""
+    """The copy of the followed keys. `secret`: signs and verifies records, empty if the job has none."""
 
     def __init__(self, requests: RequestQueue, secret: bytes) -> None:
         self._requests = requests
@@ -31,26 +31,26 @@ class WatchCache:
         self._decoded: dict[str, tuple[int, object]] = {}
         self.watched: set[str] = set()
         self.lost_watches: set[str] = set()  # followed keys whose watch has ended
-        self._rejected: set[str] = set()  # keys whose values were named
+        self._rejected: set[str] = set()  # keys whose invalid values were logged
 
     def clear(self) -> None:
-        """Know nothing: what is followed next is read anew."""
+        """Stop all watches and forget all keys."""
         self.unwatch_all()
         self.keys = KeyCache()
         self._decoded = {}
 
     @property
     def has_lost_watch(self) -> bool:
-        """Whether a watch has ended and what it covered was not read again yet."""
+        """Return whether a watch has ended whose keys were not read again yet."""
         return bool(self.lost_watches)
 
     # --- records ---
 
     def read(self, kind: type[records.Record], key: str) -> records.Record | None:
-        """The record under `key` as this member knows it, decoded once per revision.
+        """Return the record under `key` as this member knows it, decoded once per revision; None if there is none.
 
-        An unreadable value reads as the record that it replaced, if that is known: whoever wrote it has not ended a
-        round or a membership by that. An unreadable leader is none, so that another one can be elected.
+        An unreadable value reads as the record that it replaced, if that is known: an invalid value has not ended a
+        round or a membership. An unreadable leader record reads as None, so that another leader can be elected.
         """
         item = self.keys.get(key)
         if item is None:
@@ -65,11 +65,11 @@ class WatchCache:
         return known[1] if isinstance(known[1], kind) else None
 
     def is_readable(self, kind: type[records.Record], key: str) -> bool:
-        """Whether there is nothing under `key`, or something of which at least the value before is known."""
+        """Return whether `key` is absent, or its value or the one before can be read."""
         return self.keys.get(key) is None or self.read(kind, key) is not None
 
     def decode(self, kind: type[records.Record], item: KeyValue) -> records.Record | None:
-        """What the store holds there; None, and a sentence, if that is no such record."""
+        """Decode a key's value; None, and a logged sentence, if it is not such a record."""
         try:
             return records.decode(kind, item.value, item.key, self.secret)
         except RecordError as error:
@@ -79,11 +79,11 @@ class WatchCache:
             return None
 
     def encode(self, record: records.AnyRecord, key: str) -> bytes:
-        """The record as it is written under `key`, signed if this job has a secret."""
+        """Encode the record as it is written under `key`, signed if this job has a secret."""
         return records.encode(record, key, self.secret)
 
     def note_own_write(self, put: Put, revision: int, now: float) -> None:
-        """Take an own write into the copy without waiting for the watch."""
+        """Apply an own write to the copy without waiting for the watch."""
         old = self.keys.get(put.key)
         created = old.create_revision if old else revision
         version = old.version + 1 if old else 1
@@ -116,7 +116,7 @@ class WatchCache:
             self._requests.pause(_make_purpose(event.key), now)
 
     def restore_watches(self, now: float) -> None:
-        """Read what a watch covered that has ended, and watch from there."""
+        """Read the keys of each watch that has ended, and watch from there."""
         for key in sorted(self.lost_watches):
             self.rewatch(key, now)
 
@@ -130,9 +130,9 @@ class WatchCache:
         self._requests.request(_make_purpose(key), f"read {key} again", Txn((), (_get_all(key),)), on_reply, now)
 
     def resync(self, now: float, on_done: Callable[[float], None]) -> None:
-        """Read all that is followed, and replace each watch that has ended or missed something.
+        """Read all followed keys, and replace each watch that has ended or missed something.
 
-        `on_done` is told when the request was sent by which all of it was read.
+        `on_done` is called with the time at which the request was sent that read all of them.
         """
         followed = tuple(sorted(self.watched))
 

@@ -222,32 +222,33 @@ MUTANTS = (
     Mutant(
         "an assignment read under an older seal is believed",
         "member/local_round",
-        "if seal is None or seal.plan_token != sealed.plan_token or is_stopped or here.alive_round is not None:",
-        "if seal is None or here.alive_round is not None:",
+        "if seal is None or seal.plan_token != sealed.plan_token or is_stopped or round_state.alive_round is not None:",
+        "if seal is None or round_state.alive_round is not None:",
     ),
     Mutant(
         "a stop of the round before ends the next one",
         "member/local_round",
-        "is_stopped = stop is not None and stop.round >= seal.round\n    if here",
-        "is_stopped = stop is not None and stop.round >= seal.round - 1\n    if here",
+        "is_stopped = stop is not None and stop.round >= seal.round\n    if round_state",
+        "is_stopped = stop is not None and stop.round >= seal.round - 1\n    if round_state",
     ),
     Mutant(
         "a member reports that it has stopped when it is told to",
         "member/local_round",
-        "        here.gone_by = now +",
-        "        here.status = replace(here.status, is_stopped=True)\n        here.gone_by = now +",
+        "        round_state.gone_by = now +",
+        "        round_state.status = replace(round_state.status, is_stopped=True)\n"
+        "        round_state.gone_by = now +",
     ),
     Mutant(
         "an exit after the stop is a failure",
         "member/local_round",
-        'here.move("failed for good" if is_final else "failed"):',
-        'here.move("failed for good"):',
+        'round_state.move("failed for good" if is_final else "failed"):',
+        'round_state.move("failed for good"):',
     ),
     Mutant(
         "an outcome can be replaced by a later one",
         "member/local_round",
-        'if not here.status.outcome and here.move("failed for good"',
-        'if here.move("failed for good"',
+        'if not round_state.status.outcome and round_state.move("failed for good"',
+        'if round_state.move("failed for good"',
     ),
     Mutant(
         "when a failure was first told is forgotten with the next report",
@@ -350,8 +351,8 @@ MUTANTS = (
     Mutant(
         "a pause is counted from nowhere",
         "policy/decide",
-        "until = view.stopped_at + settings.compute_backoff_s(ledger.short_rounds)",
-        "until = view.stopped_at + settings.compute_backoff_s(ledger.short_rounds - 1)",
+        "until = view.stopped_at + settings.compute_backoff_s(budget.short_rounds)",
+        "until = view.stopped_at + settings.compute_backoff_s(budget.short_rounds - 1)",
     ),
     Mutant(
         "the job has succeeded when all that are left have",
@@ -368,8 +369,8 @@ MUTANTS = (
     Mutant(
         "a job is stopped at once on request, though members may come back",
         "policy/decide",
-        "        if held := view.list_perhaps_held(now):",
-        "        if len(held := view.list_perhaps_held(now)) > 99:",
+        "        if perhaps_held := view.list_perhaps_held(now):",
+        "        if len(perhaps_held := view.list_perhaps_held(now)) > 99:",
     ),
     # Sealing and writing.
     Mutant(
@@ -466,13 +467,13 @@ MUTANTS = (
     Mutant(
         "a poisoned rank counts against its nodes",
         "policy/quarantine",
-        "return {rank for rank, where in nodes.items() if rank >= 0 and len(where) > 1}",
-        "return {rank for rank, where in nodes.items() if rank >= 0 and len(where) > 99}",
+        "return {rank for rank, rank_nodes in nodes.items() if rank >= 0 and len(rank_nodes) > 1}",
+        "return {rank for rank, rank_nodes in nodes.items() if rank >= 0 and len(rank_nodes) > 99}",
     ),
     Mutant(
         "who sits out is used first",
         "policy/candidates",
-        "    if not quarantined or size.world_size:\n        return MemberChoice(able, size, quarantined)\n",
+        "    if not quarantined or size.world_size:\n        return MemberChoice(usable, size, quarantined)\n",
         "",
     ),
     Mutant(
@@ -490,8 +491,8 @@ MUTANTS = (
     Mutant(
         "a port that is taken is free for ever",
         "policy/charge",
-        "ledger = replace(ledger, port_taken_rounds=ledger.port_taken_rounds + 1)",
-        "ledger = replace(ledger, port_taken_rounds=0)",
+        "budget = replace(budget, port_taken_rounds=budget.port_taken_rounds + 1)",
+        "budget = replace(budget, port_taken_rounds=0)",
     ),
     # Growing, leaving, drains, takeovers, the copy of the store.
     Mutant(
