@@ -1,4 +1,5 @@
-"""Who leads (election.py, takeover.py), and what the one who leads does: look, decide, write.
+"""Election of a leader (election.py, takeover.py), and what the leader does: observe, decide, write.
 
-view_builder.py makes a View of the store, `policy` decides on it, leader.py carries that out, commit.py commits rounds.
+observe.py makes a View of the store, `policy` decides on it, leader.py carries the decision out, commit.py commits
+rounds.
 """

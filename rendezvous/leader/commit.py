@@ -1,7 +1,7 @@
-"""How a round is committed: a plan, its assignments under a fresh token, then the seal that makes them count.
+"""The commit of a round: a plan, its assignments under a new token, then the seal that makes them binding.
 
-With the seal go the things that follow from it: who stands by as a spare and why, who shall lead if the leader
-is lost, what is remembered of the round, and the removal of what nobody will read again.
+The transaction of the seal also writes what follows from it: which members are spares and why, the successors if the
+leader is lost, the history of the round, and the removal of keys that are no longer read.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from rendezvous.records import Assignment, Command, Keys, RoundHistory, Seal, Sp
 from rendezvous.state.state import CommitState, Draft, LeaderState, MemberState
 from rendezvous.stores.contract import Compare, Delete, Operation
 
-HISTORY_ROUNDS = 100  # so many rounds are remembered
+HISTORY_ROUNDS = 100  # how many rounds are kept in the history
 SUCCESSORS = 3
 REASONS_LENGTH_MAX = 2000
 GARBAGE_MAX = 60  # the seal, the spares and the history have their places in the transaction too
 ANSWERED_MAX = 20
 # docs/internals/decisions/agreement.md#0039-bounded-list-of-spares
 SPARES_MAX = 100
-"""So many are listed. Every member reads the list, so without a limit its cost would be the square of their number. Who
-is not listed is to the others what a late member is: nobody waits for its word, and it does not lead."""
-SPARES_PAUSE_S_PER_MEMBER = 1e-3  # between lists, each of which goes to every member: they take a part of its time
+"""How many are listed. Every member reads the list, so without a limit its cost would be the square of their number. A
+spare that is not listed is treated as a late member: its acknowledgement is not awaited, and it does not lead."""
+SPARES_PAUSE_S_PER_MEMBER = 1e-3  # between lists, since each is sent to every member
 
 
 def handle_plan(commit: CommitState, event: PlanReady | PlanRefused) -> None:
-    """The planner's answer; one to an earlier request is ignored."""
+    """Handle the planner's reply; one to an earlier request is ignored."""
     if commit.plan_request is not None and event.id == commit.plan_request[0]:
         commit.plan = event
 
@@ -40,7 +40,7 @@ def handle_plan(commit: CommitState, event: PlanReady | PlanRefused) -> None:
 def commit_round(
     state: MemberState, leader: LeaderState, view: View, decision: SealRound, now: float
 ) -> Verdict | None:
-    """Take the next step towards sealing this roster; or the verdict on the job, if the planner finds no plan."""
+    """Take the next step towards sealing this roster. Returns the verdict on the job if the planner finds no plan."""
     commit = leader.commit
     number = view.seal.round + 1 if view.seal else 1
     if commit.plan_request is None or commit.plan_request[1:] != (number, decision.roster):
@@ -62,6 +62,7 @@ def _ask_for_plan(state: MemberState, leader: LeaderState, view: View, number: i
 
 
 def make_roster_member(view: View, member_id: str) -> RosterMember:
+    """Make the planner's input for this member."""
     member, status = view.members[member_id], view.statuses.get(member_id)
     port = (status.status.worker_port if status is not None else 0) or member.member.worker_port
     return RosterMember(member_id, member.member.description, port, member.create_revision)
@@ -78,8 +79,8 @@ def _assign(
 ) -> None:
     """Write the assignments in batches, one at a time, then the seal.
 
-    After a write that was not answered it goes on where it was: the same plan has the same token, so that what was
-    written late is what is written again. With a slow store there would be no end otherwise.
+    After a write without a reply it continues where it was: the same plan has the same token, so a write that arrives
+    late is the one that is repeated. With a slow store it would otherwise never finish.
     """
     commit = leader.commit
     if commit.draft is None or commit.draft.plan is not plan:
@@ -113,13 +114,15 @@ def _assign(
 
 def _make_draft(state: MemberState, job: Keys, number: int, view: View, plan: PlanReady) -> Draft:
     token = state.requests.make_token()
-    made = {
+    assignments = {
         member_id: Assignment(round=number, plan_token=token, content=content, node=view.nodes.get(member_id, ""))
         for member_id, content in sorted(plan.assignments.items())
     }
-    name = job.make_assignment_key
-    puts = tuple(make_put(state, name(number, token, member_id), one) for member_id, one in made.items())
-    return Draft(plan, token, made, puts)
+    make_key = job.make_assignment_key
+    puts = tuple(
+        make_put(state, make_key(number, token, member_id), assignment) for member_id, assignment in assignments.items()
+    )
+    return Draft(plan, token, assignments, puts)
 
 
 def _put_seal(
@@ -132,11 +135,11 @@ def _put_seal(
     still_current: tuple[Compare, ...],
     now: float,
 ) -> None:
-    """`still_current` is as old as the decision: what has been sealed since then must not be sealed over."""
+    """Write the seal. `still_current` is as old as the decision: a seal written since then must not be replaced."""
     job, plan, assignments = leader.job, draft.plan, draft.assignments
     leader.commit.spare_reasons = plan.spare_reasons
     spares = _make_spares(state, leader, view, assignments, seal.round, now)
-    past = RoundHistory(
+    history = RoundHistory(
         round=seal.round,
         world_size=seal.world_size,
         node_count=len(assignments),
@@ -146,7 +149,7 @@ def _put_seal(
     answered = _list_answered(state, job)
     writes: tuple[Operation, ...] = (
         make_put(state, job.round, budget.add_to_seal(seal, decision.budget, now)),
-        make_put(state, job.make_history_key(seal.round), past),
+        make_put(state, job.make_history_key(seal.round), history),
         make_put(state, job.spares, spares),
         *_list_garbage(job, view, seal.round),
         *map(Delete, answered),
@@ -166,7 +169,7 @@ def _put_seal(
 
 
 def update_spares(state: MemberState, leader: LeaderState, view: View, now: float) -> None:
-    """Write who stands by now, if that has changed."""
+    """Write the list of spares, if it has changed."""
     if view.seal is None:
         return
     job = leader.job
@@ -185,7 +188,7 @@ def update_spares(state: MemberState, leader: LeaderState, view: View, now: floa
 def _make_spares(
     state: MemberState, leader: LeaderState, view: View, active: Collection[str], number: int, now: float
 ) -> Spares:
-    """Those without ranks, and why: who came first first."""
+    """List the members without ranks, and why, in the order in which they joined."""
     quarantines = view.budget.find_quarantines(state.settings)
     known = state.cache.read(Spares, leader.job.spares)
     reasons: Mapping[str, str] = known.why if known is not None else {}
@@ -200,11 +203,11 @@ def _make_spares(
         else:
             late = f"came after round {number} was sealed"
             found[member_id] = leader.commit.spare_reasons.get(member_id) or reasons.get(member_id, late)
-    places = {reason: at for at, reason in enumerate(dict.fromkeys(found.values()))}
+    reason_indexes = {reason: index for index, reason in enumerate(dict.fromkeys(found.values()))}
     return Spares(
         member_ids=tuple(found),
-        reasons=tuple(places),
-        reason_places=tuple(places[reason] for reason in found.values()),
+        reasons=tuple(reason_indexes),
+        reason_places=tuple(reason_indexes[reason] for reason in found.values()),
     )
 
 
@@ -212,9 +215,11 @@ def _make_spares(
 
 
 def _list_garbage(job: Keys, view: View, number: int) -> list[Operation]:
-    """What nobody will read again once round `number` is sealed."""
-    gone = [Delete(job.make_status_key(member_id)) for member_id in view.statuses if member_id not in view.members]
-    garbage: list[Operation] = list(gone[:GARBAGE_MAX])
+    """List the deletions of keys that are no longer read once round `number` is sealed."""
+    stale_statuses = [
+        Delete(job.make_status_key(member_id)) for member_id in view.statuses if member_id not in view.members
+    ]
+    garbage: list[Operation] = list(stale_statuses[:GARBAGE_MAX])
     if number > 2:
         garbage.append(Delete(job.make_assignments_prefix(number - 2), prefix=True))
     if number > HISTORY_ROUNDS:
@@ -223,23 +228,23 @@ def _list_garbage(job: Keys, view: View, number: int) -> list[Operation]:
 
 
 def _list_answered(state: MemberState, job: Keys) -> list[str]:
-    """Requests that were refused, and not taken away by whoever made them."""
+    """List the requests that were refused and that their requesters have not deleted."""
     names = [item.key for item in state.cache.keys.list_under(job.commands)]
     commands = {name: state.cache.read(Command, name) for name in names}
     return [name for name, command in commands.items() if command is not None and command.answer][:ANSWERED_MAX]
 
 
 def choose_successors(view: View, plan: PlanReady, roster: tuple[str, ...]) -> tuple[str, ...]:
-    """Who leads when this leader is lost, best first: on other nodes than it and each other.
+    """Choose the members to lead if this leader is lost, best first: on other nodes than it and each other.
 
-    The plan's own proposal comes first, since it knows the network; then who has ranks, then the spares.
+    The plan's own proposal comes first, since it knows the network; then members with ranks, then spares.
     """
     chosen: list[str] = []
-    taken = {view.nodes.get(view.own_id)}
-    ranked = (*plan.successors, *(m for m in roster if m in plan.assignments), *roster)
-    for member_id in ranked:
+    used_nodes = {view.nodes.get(view.own_id)}
+    candidates = (*plan.successors, *(member_id for member_id in roster if member_id in plan.assignments), *roster)
+    for member_id in candidates:
         node = view.nodes.get(member_id)
-        if member_id in view.members and node not in taken:
-            taken.add(node)
+        if member_id in view.members and node not in used_nodes:
+            used_nodes.add(node)
             chosen.append(member_id)
     return tuple(chosen[:SUCCESSORS])

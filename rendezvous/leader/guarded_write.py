@@ -1,8 +1,8 @@
-"""The leader's writes: each is one transaction that names what it was decided on.
+"""The leader's writes: each is one transaction, guarded by what it was decided on.
 
-The guards name the leader key by its mod revision, the leader's own member key, the absence of a verdict, and
-whatever else the decision rested on. So a leader that has been replaced, or that decided on something old,
-writes nothing. When a write is refused by its guards, or its outcome is unknown, everything is read again.
+The guards name the leader key by its mod revision, the leader's own member key, the absence of a verdict, and all else
+that the decision depends on. So a leader that has been replaced, or that decided on old data, writes nothing. When a
+write is refused by its guards, or its outcome is unknown, everything is read again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rendezvous.events import Answer, Txn
 from rendezvous.state.state import LeaderState, MemberState
 from rendezvous.stores.contract import Batch, Compare, Delete, Get, KeyEvent, KeyValue, Operation, Put, TxnResult
 
-OPERATIONS_PER_TXN = 100  # within etcd's 128; of assignments so many stay far below 1.5 MiB at 10 kB each
+OPERATIONS_PER_TXN = 100  # within etcd's 128; 100 assignments of 10 kB each stay below 1.5 MiB
 
 
 def write(
@@ -26,7 +26,7 @@ def write(
     now: float,
     on_done: Callable[[float], None] = lambda now: None,
 ) -> None:
-    """Ask for one guarded transaction; `on_done` is called once it is known to have happened."""
+    """Request one guarded transaction; `on_done` is called once it is known to be written."""
     job = leader.job
 
     def on_reply(answer: Answer, now: float) -> None:
@@ -35,36 +35,36 @@ def write(
             state.cache.keys.load(answer.found[0], job.control, now)
             leader.is_loaded = False
             return
-        for one in writes:
-            _note(state, job, one, answer.revision, now)
+        for operation in writes:
+            _note(state, job, operation, answer.revision, now)
         on_done(now)
 
     def on_unknown(now: float) -> None:
         leader.is_loaded = False
 
-    own = Compare(state.own_key, "create", "=", state.membership.revision)
-    compares = (make_leader_guard(leader), own, Compare(job.verdict, "create", "=", 0), *guards)
+    own_guard = Compare(state.own_key, "create", "=", state.membership.revision)
+    compares = (make_leader_guard(leader), own_guard, Compare(job.verdict, "create", "=", 0), *guards)
     request = Txn(compares, tuple(writes), (Get(job.control, prefix=True),))
     state.requests.request("lead", why, request, on_reply, now, on_unknown)
 
 
 def make_leader_guard(leader: LeaderState) -> Compare:
-    """That this leadership goes on."""
+    """Guard that this leadership continues."""
     return Compare(leader.job.leader, "mod", "=", leader.revision)
 
 
 def guard_unchanged(state: MemberState, *names: str) -> tuple[Compare, ...]:
-    """Guards: these keys are as this leader knows them."""
+    """Guard that these keys are as this leader knows them."""
     return tuple(Compare(key, "mod", "=", state.cache.keys.get_revision(key)) for key in names)
 
 
 def make_put(state: MemberState, key: str, record: records.AnyRecord, lease: int = 0) -> Put:
-    """What writes this record, signed if the job has a secret."""
+    """Make the write of this record, signed if the job has a secret."""
     return Put(key, state.cache.encode(record, key), lease)
 
 
 def _note(state: MemberState, job: records.Keys, write: Operation, revision: int, now: float) -> None:
-    """Take an own write in without waiting for the watch. Assignments are known from the plan."""
+    """Apply an own write to the cache without waiting for the watch. Assignments are known from the plan."""
     if isinstance(write, Put) and not write.key.startswith(job.all_assignments):
         state.cache.note_own_write(write, revision, now)
     elif isinstance(write, Delete) and not write.prefix:

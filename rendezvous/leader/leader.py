@@ -1,8 +1,8 @@
-"""What the leading member does besides being a member: see everybody, decide, and write.
+"""What the leader does in addition to a member: observe all members, decide, and write.
 
-It looks, decides on one thing, asks for one write, and looks again when that is done or something has changed.
-With a thousand members each look takes milliseconds and changes come by the thousand, so what comes close
-together is looked at together, and the cost of a round stays linear in members.
+It observes, decides on one thing, requests one write, and observes again when that is done or something has changed.
+With a thousand members each observation takes milliseconds and changes arrive by the thousand, so changes that are
+close together are observed together, and the cost of a round stays linear in members.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ FENCED_PER_TXN = 60
 
 
 def advance(state: MemberState, leader: LeaderState, now: float) -> None:
-    """Look, decide, and ask for one write at most; while one is under way there is nothing to decide."""
+    """Observe, decide, and request one write at most; while one is in progress nothing is decided."""
     if state.requests.is_busy("lead"):
-        leader.observe_at = now  # its answer is not kept waiting
+        leader.observe_at = now  # to handle its reply at once
         return
     if now < leader.observe_at:
         state.requests.wake_by(leader.observe_at)
         return
     seal = state.cache.read(Seal, leader.job.round)
     is_other_round = seal is not None and seal.plan_token != leader.seen.round_token
-    # Whoever has registered again after an outage is in the store by then, though a watch may not have said so.
+    # A member that registers again after an outage is in the store by then, though a watch may not show it yet.
     is_before_return = leader.loaded_at < state.outage.no_omission_before <= now
     if not leader.is_loaded or is_other_round or is_before_return:
         _load(state, leader, seal, now)
@@ -55,12 +55,12 @@ def advance(state: MemberState, leader: LeaderState, now: float) -> None:
 
 
 def lose_verdict_lease(leader: LeaderState) -> None:
-    """The lease that the verdict was to be written on has ended: ask for it again."""
+    """Note that the lease for the verdict has ended, so that it is requested again."""
     leader.is_verdict_lease_granted = False
 
 
 def handle_plan(leader: LeaderState, event: PlanReady | PlanRefused) -> None:
-    """The planner has answered: look again at once."""
+    """Handle the planner's reply: observe again at once."""
     leader.observe_at = float("-inf")
     commit.handle_plan(leader.commit, event)
 
@@ -87,7 +87,7 @@ def _carry_out(state: MemberState, leader: LeaderState, decision: Decision, view
 
 
 def _wait(state: MemberState, leader: LeaderState, decision: Wait, now: float) -> None:
-    """Say what is waited for when it changes, and how long it may last, as of then."""
+    """Log the reason of the wait when it changes, with the time left as of then."""
     if decision.reason != leader.waiting[0]:
         limit = f"; giving up in {decision.until - now:.0f} s" if decision.is_limit else ""
         leader.waiting = (decision.reason, decision.reason + limit)
@@ -99,7 +99,7 @@ def _wait(state: MemberState, leader: LeaderState, decision: Wait, now: float) -
 
 
 def _load(state: MemberState, leader: LeaderState, seal: Seal | None, now: float) -> None:
-    """Read everybody, and the assignments of the sealed round unless this leader wrote them itself."""
+    """Read all keys of the job, and the assignments of the sealed round unless this leader wrote them itself."""
     job, cache = leader.job, state.cache
     followed = (state.setup.current_key, job.spec, job.members, job.statuses)
     names = [*followed, job.control]
@@ -112,8 +112,8 @@ def _load(state: MemberState, leader: LeaderState, seal: Seal | None, now: float
         if seal is not None:
             items = found.pop(names[-1]).items
             decoded = {item.key.rpartition("/")[2]: cache.decode(Assignment, item) for item in items}
-            known = {member_id: record for member_id, record in decoded.items() if record is not None}
-            note_round(leader.seen, seal.plan_token, known)
+            assignments = {member_id: record for member_id, record in decoded.items() if record is not None}
+            note_round(leader.seen, seal.plan_token, assignments)
         for name, items_found in found.items():
             cache.keys.load(items_found, name, now)
         if not leader.is_watching:
@@ -127,7 +127,7 @@ def _load(state: MemberState, leader: LeaderState, seal: Seal | None, now: float
 
 
 def _is_unreadable(state: MemberState, leader: LeaderState) -> bool:
-    """Whether a record that everything rests on is there but cannot be read: then nothing is decided."""
+    """Return whether seal, stop or verdict exists but cannot be read: then nothing is decided."""
     job, is_readable = leader.job, state.cache.is_readable
     if is_readable(Seal, job.round) and is_readable(Stop, job.stop) and is_readable(Verdict, job.verdict):
         leader.has_lost_record = False
@@ -142,17 +142,17 @@ def _is_unreadable(state: MemberState, leader: LeaderState) -> bool:
 
 
 def _end_history(state: MemberState, job: records.Keys, number: int, reason: str, now: float) -> list[Operation]:
-    """What is remembered of a round, once it has ended."""
+    """Return the write that completes the history of a round that has ended."""
     key = job.make_history_key(number)
-    past = state.cache.read(RoundHistory, key)
+    history = state.cache.read(RoundHistory, key)
     is_sealed = state.cache.keys.get(job.round) is not None  # not if the job was just removed
-    if past is None or past.ended or not is_sealed:
+    if history is None or history.ended or not is_sealed:
         return []
-    return [make_put(state, key, replace(past, ended=reason[:1000], ran_s=_measure_round(state, job, now)))]
+    return [make_put(state, key, replace(history, ended=reason[:1000], ran_s=_measure_round(state, job, now)))]
 
 
 def _measure_round(state: MemberState, job: records.Keys, now: float) -> float:
-    """How long the sealed round has run, in seconds; milliseconds are enough for a record."""
+    """Return how long the sealed round has run, in seconds; milliseconds are enough for a record."""
     return round(now - state.cache.keys.get_first_seen_at(job.round), 3)
 
 
@@ -168,25 +168,25 @@ def _end_round(state: MemberState, leader: LeaderState, decision: EndRound, now:
 
 
 def _fence(state: MemberState, leader: LeaderState, decision: Fence, now: float) -> None:
-    """Delete members' keys, guarded: each may have registered again or gone by itself.
+    """Delete members' keys, guarded: each may have registered again or left.
 
-    Or it has said more than a watch has told yet. A success that the store holds must not be run again, and after
-    its key a member writes nothing.
+    A member may also have reported more than the watch has delivered yet. A success that is in the store must not be
+    run again, and once its key is deleted a member writes nothing.
     """
-    some = decision.member_ids[:FENCED_PER_TXN]
-    names = [leader.job.make_member_key(member_id) for member_id in some]
-    statuses = [leader.job.make_status_key(member_id) for member_id in some]
+    member_ids = decision.member_ids[:FENCED_PER_TXN]
+    names = [leader.job.make_member_key(member_id) for member_id in member_ids]
+    statuses = [leader.job.make_status_key(member_id) for member_id in member_ids]
 
     def on_done(now: float) -> None:
-        note_fenced(leader.seen, some, is_confirmed_gone=decision.is_confirmed_gone)
+        note_fenced(leader.seen, member_ids, is_confirmed_gone=decision.is_confirmed_gone)
 
     state.requests.log_status(decision.reason, decision.rule)
     guards = guard_unchanged(state, *names, *statuses)
-    write(state, leader, f"fence {', '.join(some)}", guards, [Delete(name) for name in names], now, on_done)
+    write(state, leader, f"fence {', '.join(member_ids)}", guards, [Delete(name) for name in names], now, on_done)
 
 
 def _apply_command(state: MemberState, leader: LeaderState, decision: ApplyCommand, now: float) -> None:
-    """Do what a person asked for and consume the request, or leave the answer in its place."""
+    """Do what a person requested and delete the request, or write the answer to it."""
     job = leader.job
     command_key = job.make_command_key(decision.token)
     command = state.cache.read(Command, command_key)
@@ -208,7 +208,7 @@ def _apply_command(state: MemberState, leader: LeaderState, decision: ApplyComma
 def _end_job(state: MemberState, leader: LeaderState, decision: EndJob, now: float) -> None:
     """Write the verdict on a lease of its own, if what was decided on is unchanged.
 
-    The key that names the job goes with the verdict: or whoever used the run id after that would find a job that
+    The key that names the job expires with the verdict: otherwise a later run under this run id would find a job that
     has not ended.
     """
     if not _has_verdict_lease(state, leader, now):
@@ -227,11 +227,11 @@ def _end_job(state: MemberState, leader: LeaderState, decision: EndJob, now: flo
 
 
 def _has_verdict_lease(state: MemberState, leader: LeaderState, now: float) -> bool:
-    """Whether there is a lease for the verdict; else ask for it.
+    """Return whether there is a lease for the verdict; else request it.
 
-    What to conclude is decided again when it is there: a slow store takes seconds to grant it, and a node that is
-    lost meanwhile may have to be waited for. One that was granted long ago, for a conclusion that came to nothing,
-    is replaced.
+    The conclusion is decided again when it is granted: a slow store takes seconds for that, and a node that is lost
+    meanwhile may have to be waited for. A lease that was granted long ago, for a conclusion that was dropped, is
+    replaced.
     """
     settings = state.settings
     if now >= leader.verdict_lease_since + max(settings.keep_finished_s / 2, settings.write_limit_s):

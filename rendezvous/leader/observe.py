@@ -1,8 +1,8 @@
-"""What the leader sees, gathered from its copy of the store and from presence into one view.
+"""What the leader observes: the view that it makes from its copy of the store and from presence.
 
-The store's records say who is there and what each said; what they do not say is when. So the first sight of a
-loss, a failure or a departure is noted here, on the leader's own clock. A view is made anew for every look, from parts
-that are kept as long as the key behind them is unchanged.
+The records in the store say which members exist and what each reported, but not when. So the time at which a loss, a
+failure or a departure was first seen is noted here, on the leader's own clock. A view is made anew for every
+observation, from parts that are kept as long as the key behind them is unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rendezvous.stores.contract import KeyValue
 
 
 def note_round(seen: Observations, token: str, assignments: Mapping[str, Assignment]) -> None:
-    """The round under this plan token is the sealed one, and these members have ranks in it."""
+    """Note that the round with this plan token is sealed, and that these members have ranks in it."""
     if token == seen.round_token:
         return
     seen.round_token = token
@@ -29,7 +29,9 @@ def note_round(seen: Observations, token: str, assignments: Mapping[str, Assignm
     seen.confirmed_gone, seen.fenced = set(), set()
     seen.saved_count, seen.saved_at = -1, -math.inf
     for known in (seen.names, seen.nodes, seen.leaving_at):
-        for member_id in [m for m in known if m not in assignments and m not in seen.members]:
+        for member_id in [
+            other_id for other_id in known if other_id not in assignments and other_id not in seen.members
+        ]:
             del known[member_id]
     for member_id, record in assignments.items():
         if record.node:
@@ -38,14 +40,14 @@ def note_round(seen: Observations, token: str, assignments: Mapping[str, Assignm
 
 
 def note_fenced(seen: Observations, member_ids: tuple[str, ...], *, is_confirmed_gone: bool) -> None:
-    """This leader has deleted these members' keys. `is_confirmed_gone`: nothing of them was left."""
+    """Note that this leader has deleted these members' keys. `is_confirmed_gone`: no process of them was left."""
     seen.fenced.update(member_ids)
     if is_confirmed_gone:
         seen.confirmed_gone.update(member_ids)
 
 
 def observe(state: MemberState, leader: LeaderState, now: float) -> View:
-    """Everything, as it is known now."""
+    """Make the view of all that is known now."""
     seen, job, keys, read, peers = leader.seen, leader.job, state.cache.keys, state.cache.read, state.peers
     members = _observe_members(state, seen, job)
     statuses = _observe_statuses(state, seen, job, now)
@@ -89,10 +91,11 @@ def observe(state: MemberState, leader: LeaderState, now: float) -> View:
 
 
 def _note_loss(state: MemberState, seen: Observations, member_id: str, now: float) -> None:
-    """Who is still connected when its lease has ended does not know of it: its watchdog goes on for a lease yet.
+    """Note a lost member, and until when its workers may live if it does not know of the loss.
 
-    A store that ends one lease early may end several. When the leader's was among them, the others were connected
-    to that one, so nobody knows of them and whoever is missed soon after is taken for such a member.
+    A member that is still connected when its lease has ended does not know of it: its watchdog runs for another lease.
+    A store that ends one lease early may end several. If the leader's was among them, the other members were connected
+    to that leader, so a member that is lost soon after is assumed not to know either.
     """
     if member_id in seen.lost_at:
         return
@@ -110,7 +113,7 @@ def _refresh(
     known: Mapping[str, CachedView],
     make_view: Callable[[str, KeyValue], MemberView | StatusView | None],
 ) -> dict[str, CachedView]:
-    """The parts of all keys under `prefix`, those made anew whose key has changed."""
+    """Return the parts of all keys under `prefix`, made again where the key has changed."""
     parts: dict[str, CachedView] = {}
     for item in state.cache.keys.list_under(prefix):
         member_id = item.key[len(prefix) :]
@@ -153,7 +156,7 @@ def _observe_statuses(state: MemberState, seen: Observations, job: records.Keys,
 
 
 def _observe_checkpoints(seen: Observations, statuses: Mapping[str, StatusView], now: float) -> None:
-    """Whether more checkpoints are told of than at the last look; the first look tells nothing."""
+    """Note whether more checkpoints were reported since the last observation; the first one shows nothing."""
     own = (statuses[m].status for m in seen.ranked if m in statuses)
     count = sum(status.saved_count for status in own if status.plan_token == seen.round_token)
     if 0 <= seen.saved_count < count:

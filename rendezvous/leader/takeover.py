@@ -1,12 +1,12 @@
-"""When somebody may lead who does not belong to the roster of the sealed round.
+"""Takeover: when a member may lead that does not belong to the roster of the sealed round.
 
-During a store outage a roster may be well and hold on to its round, where nobody outside can see it: all that shows
-in the store is that its keys are gone. So an outsider waits until no outage can have lasted so long; or until new
-agents stand on all nodes of the round, since an agent does not join before its predecessor's processes on the same
+During a store outage a roster may be well and continue its round where no other node can see it: in the store its keys
+are simply gone. So a member outside the roster waits until no outage can have lasted that long; or until new agents
+have joined from all nodes of the round, since an agent does not join before its predecessor's processes on the same
 machine, since the same boot, are gone.
 
-All outsiders of a large job reading all members again and again would be too much for a store. So only those that
-joined first look often, and count; the others look now and then whether they are among them.
+Frequent reads of all members by all such members of a large job would be too much for a store. So only those that
+joined first observe the store often; the others check at long intervals whether they are among these.
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ from rendezvous.records import Assignment, Member, Spares
 from rendezvous.state.state import MemberState, TakeoverState
 from rendezvous.stores.contract import Get, KeyValue, TxnResult
 
-OBSERVERS_MAX = 8  # so many look often
-OBSERVE_PAUSE_S_PER_MEMBER = (
-    0.05  # between two looks of each other one: the rest together reads twenty times per second
-)
+OBSERVERS_MAX = 8  # how many observe often
+OBSERVE_PAUSE_S_PER_MEMBER = 0.05  # between two reads of each other one: together they read twenty times per second
 
 
 def may_lead(state: MemberState, takeover: TakeoverState, job: records.Keys, now: float) -> bool:
-    """Whether nobody of the roster can be running any more; while that is not known, look."""
+    """Return whether no member of the roster can be running any more; while that is unknown, observe the store."""
     settings = state.settings
     limit_s = settings.outage_limit_s + settings.lease_ttl_s
     if now >= takeover.empty_since + limit_s:
@@ -55,7 +53,7 @@ def _observe(state: MemberState, takeover: TakeoverState, job: records.Keys, now
     def on_reply(answer: Answer, now: float) -> None:
         assert isinstance(answer, TxnResult)
         members, own, *rest = (found.items for found in answer.found)
-        takeover.is_in_roster = bool(own)  # it has ranks, and the round was stopped before it had read them
+        takeover.is_in_roster = bool(own)  # this member has ranks, but the round was stopped before it read them
         for items in rest:
             takeover.nodes = {item.key.rpartition("/")[2]: _read_node(state, item) for item in items}
         first = sorted(members, key=lambda item: item.create_revision)[:OBSERVERS_MAX]
@@ -67,7 +65,7 @@ def _observe(state: MemberState, takeover: TakeoverState, job: records.Keys, now
         elif takeover.nodes is None:
             takeover.observe_at = now
         else:
-            # Half a lease: a roster that comes back and is lost again cannot do so unseen.
+            # Half a lease: short enough to see a roster that returns and is lost again.
             takeover.observe_at = now + state.settings.lease_ttl_s / 2
             _note_members(state, takeover, job, members, takeover.nodes, now)
 
@@ -87,15 +85,15 @@ def _note_members(
     nodes: Mapping[str, str],
     now: float,
 ) -> None:
-    """Start or stop counting the time; or see that on every node of the round a new agent stands."""
+    """Start or stop counting the time; end the wait if a new agent has joined from every node of the round."""
     spares = state.cache.read(Spares, job.spares)
     roster = {*nodes, *(spares.member_ids if spares else ())}
-    there = {item.key.rpartition("/")[2]: state.cache.decode(Member, item) for item in members}
-    if roster & there.keys():
+    present = {item.key.rpartition("/")[2]: state.cache.decode(Member, item) for item in members}
+    if roster & present.keys():
         takeover.empty_since = math.inf
         return
     takeover.empty_since = min(takeover.empty_since, now)
-    came = Counter(f"{record.node_name} {record.boot_id}" for record in there.values() if record is not None)
-    went = Counter(nodes.values())
-    if went and went <= came:
+    present_nodes = Counter(f"{record.node_name} {record.boot_id}" for record in present.values() if record is not None)
+    round_nodes = Counter(nodes.values())
+    if round_nodes and round_nodes <= present_nodes:
         takeover.empty_since = -math.inf

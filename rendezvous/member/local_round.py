@@ -92,7 +92,7 @@ def advance(state: MemberState, job: records.Keys, now: float) -> None:
 
 
 def _has_lost_seal(round_state: RoundState, seal: Seal | None) -> bool:
-    """Return whether the running round's seal is gone. Members only replace seals, so its keys were deleted from outside."""
+    """Return whether the running round's seal is gone: members only replace seals, so its keys were deleted."""
     if seal is None or seal.round < (round_state.alive_round or 0):
         return True
     return seal.round == round_state.alive_round and seal.plan_token != round_state.status.plan_token

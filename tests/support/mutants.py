@@ -260,19 +260,19 @@ MUTANTS = (
     Mutant(
         "whoever puts itself up as leader does not name its own key",
         "leader/election",
-        '        Compare(own, "create", "=", state.membership.revision),\n',
+        '        Compare(own_key, "create", "=", state.membership.revision),\n',
         "",
     ),
     Mutant(
         "all successors take over at once",
         "leader/election",
-        "at = gone_since + order.index(state.member_id) * state.settings.successor_delay_s",
-        "at = gone_since",
+        "take_over_at = gone_since + successors.index(state.member_id) * state.settings.successor_delay_s",
+        "take_over_at = gone_since",
     ),
     Mutant(
         "anybody takes over from a leader that is gone",
         "leader/election",
-        "if gone_since == math.inf or state.member_id not in order or state.leaving.request is not None:",
+        "if gone_since == math.inf or state.member_id not in successors or state.leaving.request is not None:",
         "if gone_since == math.inf or state.leaving.request is not None:",
     ),
     Mutant(
@@ -296,14 +296,14 @@ MUTANTS = (
     Mutant(
         "an outsider goes on counting when the roster is back",
         "leader/takeover",
-        "    if roster & there.keys():\n        takeover.empty_since = math.inf\n        return",
-        "    if roster & there.keys():\n        return",
+        "    if roster & present.keys():\n        takeover.empty_since = math.inf\n        return",
+        "    if roster & present.keys():\n        return",
     ),
     Mutant(
         "one new agent on a node of the round is enough for an outsider",
         "leader/takeover",
-        "if went and went <= came:",
-        "if went & came:",
+        "if round_nodes and round_nodes <= present_nodes:",
+        "if round_nodes & present_nodes:",
     ),
     Mutant(
         "a proof holds for another incarnation",
@@ -382,7 +382,7 @@ MUTANTS = (
     Mutant(
         "successors may be on one node",
         "leader/commit",
-        "        if member_id in view.members and node not in taken:\n            taken.add(node)",
+        "        if member_id in view.members and node not in used_nodes:\n            used_nodes.add(node)",
         "        if member_id in view.members:",
     ),
     Mutant(
@@ -394,7 +394,7 @@ MUTANTS = (
     Mutant(
         "writes do not name the leader's own key",
         "leader/guarded_write",
-        "compares = (make_leader_guard(leader), own, Compare(",
+        "compares = (make_leader_guard(leader), own_guard, Compare(",
         "compares = (make_leader_guard(leader), Compare(",
     ),
     Mutant(
@@ -522,7 +522,7 @@ MUTANTS = (
     Mutant(
         "a takeover on request is not consumed",
         "leader/election",
-        "        consumed = (Delete(order.key),)\n",
+        "        deletions = (Delete(takeover_request.key),)\n",
         "",
     ),
     Mutant(
