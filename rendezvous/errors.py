@@ -1,8 +1,8 @@
 """The errors that people see.
 
-`str(error)` is one sentence with the values that matter; `hint`, if there is one, says what to do. A
-command prints both and no traceback. Errors are sorted by who can do something about them: the store
-(the world), a record (another version or a foreign writer), a setting (the user).
+`str(error)` is one sentence with the relevant values; `hint`, if there is one, says what to do. A command prints both
+and no traceback. Errors are sorted by their cause: the store (the world), a record (another version or a foreign
+writer), a setting (the user).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ EXIT_STOPPED = 143  # told to leave, or the job was stopped: as after SIGTERM, n
 
 
 class MeshrunError(Exception):
-    """The root of the family: a sentence, and perhaps a hint."""
+    """The base class of all errors here: a sentence, and perhaps a hint."""
 
     def __init__(self, sentence: str, hint: str | None = None) -> None:
         super().__init__(sentence)
@@ -27,7 +27,7 @@ class SettingsError(MeshrunError):
 
 
 class RecordError(MeshrunError):
-    """A value in the store that this version cannot read: not JSON, a field amiss, another record version."""
+    """A value in the store that this version cannot read: not JSON, an invalid field, another record version."""
 
 
 class StoreError(MeshrunError):
@@ -35,11 +35,11 @@ class StoreError(MeshrunError):
 
 
 class Unreachable(StoreError):
-    """No server could be asked, so nothing was written; one may answer later."""
+    """No server could be reached, so nothing was written; one may answer later."""
 
 
 class OutcomeUnknown(StoreError):
-    """No answer came in time: the request may have been applied, or may yet be. Read again before deciding."""
+    """No reply came in time: the request may have been applied, or may yet be. Read again before deciding."""
 
 
 class LeaseNotFound(StoreError):
@@ -47,11 +47,11 @@ class LeaseNotFound(StoreError):
 
 
 class LeaseExists(StoreError):
-    """A lease with the wanted id is there already, so none was granted."""
+    """A lease with the requested id exists already, so none was granted."""
 
 
 class Compacted(StoreError):
-    """The history asked for is gone; `revision` is the oldest still readable. List again and watch from there."""
+    """The requested history is gone; `revision` is the oldest still readable. List again and watch from there."""
 
     def __init__(self, revision: int) -> None:
         super().__init__(f"the store has compacted its history up to revision {revision}")

@@ -1,7 +1,7 @@
-"""What goes into the protocol and what comes out of it.
+"""The inputs and outputs of the machine.
 
-Events are what happened, actions what shall be done; both are small values, so a run of the protocol is a
-list of them that can be written down, read and replayed.
+Events are what happened, actions what to do next; both are small values, so a run of the machine is a list of them that
+can be written down, read and replayed.
 """
 
 from __future__ import annotations
@@ -18,20 +18,28 @@ from rendezvous.values import NamedTuple
 
 # docs/internals/decisions/0005-dataclasses-and-named-tuples.md
 class Grant(NamedTuple):
+    """Grant a lease of `ttl_s` seconds."""
+
     ttl_s: float
-    id: int  # a lease of this id that is there already counts as granted
+    id: int  # an existing lease of this id counts as granted
 
 
 class KeepAlive(NamedTuple):
+    """Renew a lease, then read a key."""
+
     lease: int
-    key: str  # is looked for after the renewal
+    key: str  # read after the renewal
 
 
 class Revoke(NamedTuple):
+    """End a lease and delete its keys."""
+
     lease: int
 
 
 class Txn(NamedTuple):
+    """Apply `success` if every compare holds, else `failure`."""
+
     compares: tuple[Compare, ...]
     success: tuple[Operation, ...]
     failure: tuple[Operation, ...] = ()
@@ -42,11 +50,11 @@ Answer = Lease | Renewal | TxnResult | None
 
 
 def get_request_kind(request: Request) -> str:
-    """What a request is for: "renew", "read" or "write"."""
+    """Return what a request is for: "renew", "read" or "write"."""
     match request:
         case KeepAlive():
             return "renew"
-        case Txn(_, success, _) if all(isinstance(one, Get) for one in success):
+        case Txn(_, success, _) if all(isinstance(operation, Get) for operation in success):
             return "read"
     return "write"
 
@@ -59,7 +67,7 @@ class Start(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """Time has passed: `wake_at` was reached."""
+    """Time has passed: the machine's `wake_at` was reached."""
 
 
 class StoreReply(NamedTuple):
@@ -70,14 +78,14 @@ class StoreReply(NamedTuple):
 
 
 class StoreRejected(NamedTuple):
-    """StoreRequest `id` did not happen: nothing was written."""
+    """StoreRequest `id` was rejected: nothing was written."""
 
     id: int
     error: StoreError
 
 
 class StoreOutcomeUnknown(NamedTuple):
-    """It is not known whether StoreRequest `id` happened, or will."""
+    """It is unknown whether StoreRequest `id` was applied, or will be."""
 
     id: int
 
@@ -97,11 +105,11 @@ class WatchLost(NamedTuple):
 
 
 class PlanReady(NamedTuple):
-    """The planner's answer to MakePlan `id`: one text per active member; the other members are spares.
+    """The planner's reply to MakePlan `id`: one text per active member; the other members are spares.
 
-    `reasons` are sentences for the history; `spare_reasons`: member id -> why it has no ranks; `successors`: who should
-    lead when the leader is lost, best first, where the network's domains tell (else agreement chooses). `remarks` are
-    what people should hear at once.
+    `reasons` are sentences for the history; `spare_reasons`: member id -> why it has no ranks; `successors`: which
+    members should lead when the leader is lost, best first, if the network's domains show it (else the leader chooses).
+    `remarks` are logged at once.
     """
 
     id: int
@@ -134,29 +142,29 @@ class RoundFailed(NamedTuple):
     exit_code: int
     is_peer_loss: bool
     failure: str
-    rank: int = -1  # whose failure it is, -1 if unknown
+    rank: int = -1  # which rank failed, -1 if unknown
     is_port_taken: bool = False  # a foreign process listens on the worker port
-    is_final: bool = False  # whoever runs the workers here restarts them no more, whatever is left of the budget
+    is_final: bool = False  # this node does not restart its workers, even if the budget is not spent
 
 
 class RoundStopped(NamedTuple):
-    """No process of the round is left on this node. `worker_port` is offered for the next."""
+    """No process of the round is left on this node. `worker_port` is offered for the next round."""
 
     round: int
     worker_port: int
 
 
 class CheckpointSaved(NamedTuple):
-    """The workers of the round say that they have saved their state."""
+    """The workers of the round report that they have saved a checkpoint."""
 
     round: int
 
 
 class PeerUp(NamedTuple):
-    """An authenticated presence connection with a member is up, whoever dialled.
+    """An authenticated presence connection with a member is up, whichever side dialled.
 
     `address`: HOST:PORT where the member says it listens. `is_provable`: the connection came from, or went to, that
-    host, so that a refused dial there will say something about it.
+    host, so a refused dial there is evidence about the member.
     """
 
     member_id: str
@@ -165,7 +173,7 @@ class PeerUp(NamedTuple):
 
 
 class PeerDown(NamedTuple):
-    """No presence connection with the member is left. `is_silent`: nothing was heard any more; else FIN or RST came."""
+    """No presence connection with the member is left. `is_silent`: no more data arrived; else FIN or RST came."""
 
     member_id: str
     is_silent: bool
@@ -174,7 +182,7 @@ class PeerDown(NamedTuple):
 class PeerGone(NamedTuple):
     """The presence proof: after FIN or RST of a provable connection, its host has refused two dials.
 
-    The listener is held by keeper, supervisor and workers too, so none of them is left. Said once, until PeerUp.
+    The listener is held by keeper, supervisor and workers too, so none of them is left. Sent once, until PeerUp.
     """
 
     member_id: str
@@ -192,7 +200,7 @@ class WatchdogExpired(NamedTuple):
 
 
 class LeaveRequest(NamedTuple):
-    """This node was told to go."""
+    """This node was asked to leave."""
 
     reason: str
     exit_code: int
@@ -224,7 +232,7 @@ Event = (
 
 
 class StoreRequest(NamedTuple):
-    """Send a request to the store; answer with Answered, Refused or Unknown. `why` is for people."""
+    """Send a request; answered by StoreReply, StoreRejected or StoreOutcomeUnknown. `why` is for people."""
 
     id: int
     why: str
@@ -276,7 +284,7 @@ class StartRound(NamedTuple):
 class StopRound(NamedTuple):
     """End this node's workers of the round; answer with RoundStopped.
 
-    `mode`: "kill" and "grace" as in the Stop record, or "fence": SIGKILL now.
+    `mode`: "kill" and "grace" as in the Stop record, or "fence": SIGKILL at once.
     """
 
     round: int
@@ -291,7 +299,7 @@ class ExtendWatchdog(NamedTuple):
 
 
 class SetIdentity(NamedTuple):
-    """This agent is this member of this job, for whoever dials its presence listener or is dialled; "" is of none."""
+    """This agent is this member of this job, for both directions of presence connections; "" means no member."""
 
     job: str
     member_id: str
@@ -300,7 +308,7 @@ class SetIdentity(NamedTuple):
 class ConnectTo(NamedTuple):
     """Keep a presence connection to this member, the leader, and to no other; an empty id ends it.
 
-    Dials are repeated until the next ConnectTo. Inbound connections are accepted at any time, whoever leads.
+    Dials are repeated until the next ConnectTo. Inbound connections are accepted at any time, whichever member leads.
     """
 
     member_id: str
@@ -315,9 +323,9 @@ class SendToPeer(NamedTuple):
 
 
 class Log(NamedTuple):
-    """A sentence for people: how things stand, made only when it changes; or, a remark, something that happened.
+    """A sentence for people: the current state, when it changes; or, as a remark, something that happened.
 
-    `rule`: which rule of the agreement was applied, where it answers a fault; for those who count.
+    `rule`: the name of the rule that was applied, where it answers a fault; for programs that count rules.
     """
 
     sentence: str
@@ -326,7 +334,7 @@ class Log(NamedTuple):
 
 
 class Exit(NamedTuple):
-    """This agent is done. `verdict` is the job's, None if this agent leaves before the job ends."""
+    """This agent ends. `verdict` is the job's, None if this agent leaves before the job ends."""
 
     exit_code: int
     reason: str

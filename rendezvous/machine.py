@@ -1,16 +1,16 @@
-"""The agreement of one member with the others, as a machine without I/O.
+"""The agreement of one member with the others, as a state machine without I/O.
 
-`steps(events, now)` takes what happened and returns what shall be done; the machine itself reads no clock, opens
-no socket and starts no process. So a whole cluster can be simulated on one virtual clock, and a fault is a list of
-events. It works by comparing, not by remembering steps: after every batch of events `_advance` looks at what is
-known of the store and asks for the next thing that is missing. A lost answer, a late one or one that came twice is
-then nothing special: the store is read again and the comparison repeated. Every write is guarded by the revision
-of what it replaces and by the member's own key.
+`steps(events, now)` takes what happened and returns the actions to take; the machine itself reads no clock, opens no
+socket and starts no process. So a whole cluster can be simulated on one virtual clock, and a fault is a list of events.
+The machine compares state and remembers no steps: after every batch of events `_advance` compares what is known of the
+store with what is wanted and requests the next thing that is missing. So a reply that is lost, late or duplicated needs
+no special case: the store is read again and the comparison repeated. Every write is guarded by the revision of what it
+replaces and by the member's own key.
 
-The machine calls the parts in order and carries out what they want of each other (`state.intents`). In `member`: `join`
+The machine calls the parts in order and carries out what they ask of each other (`state.intents`). In `member`: `join`
 (find the job, register), `lease` (lease, watchdog, registering again), `local_round` (start, stop, status), `outage`
-(the store is away), `stale_watch`, `leave` (leaving, the verdict, the end). In `leader`: `election` (who leads) and
-`leader` (what the leader does). `peers.liveness` is who is connected.
+(store outage), `stale_watch`, `leave` (leaving, the verdict, the end). In `leader`: `election` (who leads) and `leader`
+(what the leader does). `peers.liveness` is which members are connected.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ from rendezvous.values import replace
 
 
 class MemberMachine:
-    """One member. `rng` returns a random number in [0, 1); `sizer` says how large a world some members make.
+    """One member. `rng` returns a random number in [0, 1); `sizer` computes how large a world some members make.
 
-    `presence_address`: HOST:PORT of this agent's presence listener, empty if it has none. `secret`: what records are
-    signed with. `attempt`: the number of this attempt where something outside counts them, else empty. `hosts_store`:
-    the store that the others use ends with this agent. Raises SettingsError if the attempt is no number.
+    `presence_address`: HOST:PORT of this agent's presence listener, empty if it has none. `secret`: signs records.
+    `attempt`: the number of this attempt if an external system counts attempts, else empty. `hosts_store`: the store
+    that the others use ends with this agent. Raises SettingsError if the attempt is not a number.
     """
 
     def __init__(
@@ -107,15 +107,16 @@ class MemberMachine:
         setup = Setup(settings, spec, node, prefix, run_id, int(attempt or 0), sizer, hosts_store)
         self.state = MemberState(setup, worker_port, rng, secret)
 
-    # --- what the outside sees ---
+    # --- public ---
 
     @property
     def settings(self) -> Settings:
+        """The settings of this agent."""
         return self.state.settings
 
     @property
     def member_id(self) -> str:
-        """Under which this agent is a member, or tries to become one."""
+        """The id under which this agent is a member, or tries to become one."""
         return self.state.member_id
 
     @property
@@ -125,7 +126,7 @@ class MemberMachine:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this member leads, as far as it knows."""
+        """Return whether this member leads, as far as it knows."""
         return self.state.leader is not None
 
     @property
@@ -138,9 +139,9 @@ class MemberMachine:
         return self.steps((event,), now)
 
     def steps(self, events: Sequence[Event], now: float) -> list[Action]:
-        """Take in what happened, in order, then compare once, and return what shall be done.
+        """Handle the events in order, then compare once, and return the actions to take.
 
-        Never raises on anything a peer or the store sent.
+        Never raises for anything that a peer or the store sent.
         """
         state = self.state
         requests, membership = state.requests, state.membership
@@ -148,7 +149,7 @@ class MemberMachine:
         if membership.has_ended:
             return requests.actions
         if state.is_member and not membership.is_final and now >= state.lease.membership_until:
-            self._lose_membership(now)  # before anything that happened while this node was frozen is acted upon
+            self._lose_membership(now)  # before any event of the time in which this node was frozen is handled
         for event in events:
             self._handle(event, now)
             self._apply_intents(now)
@@ -228,12 +229,12 @@ class MemberMachine:
         self._apply_intents(now)
 
     def _advance_outside(self, now: float) -> None:
-        """No member: join as soon as nothing is left of a round of the membership before."""
-        state, here = self.state, self.state.round
-        if here.alive_round is not None and now >= here.gone_by:
-            state.ask(StepDown(f"this node has not stopped round {here.alive_round} in time"))
-        elif here.alive_round is not None:
-            state.requests.wake_by(here.gone_by)
+        """Advance an agent that is no member: join once all processes of a round of its last membership are gone."""
+        state, round_state = self.state, self.state.round
+        if round_state.alive_round is not None and now >= round_state.gone_by:
+            state.ask(StepDown(f"this node has not stopped round {round_state.alive_round} in time"))
+        elif round_state.alive_round is not None:
+            state.requests.wake_by(round_state.gone_by)
         elif leave.leave_before_joining(state) or join.has_run_out(state, now):
             return
         else:
@@ -245,14 +246,14 @@ class MemberMachine:
 
     def _advance_member(self, job: records.Keys, now: float) -> None:
         state = self.state
-        is_key_there = state.cache.keys.get(state.own_key) is not None
-        if not is_key_there and not lease.may_have_ended(state, now):
+        is_key_present = state.cache.keys.get(state.own_key) is not None
+        if not is_key_present and not lease.may_have_ended(state, now):
             state.membership.move("own key deleted")
             self._confirm_fenced("", now)
             return
         state.cache.restore_watches(now)
         lease.advance(state, now)
-        if not is_key_there or state.lease.is_over(now):  # the roster holds this member's place; it writes nothing
+        if not is_key_present or state.lease.is_over(now):  # the roster holds this member's place; it writes nothing
             state.membership.move("lease held out")
             outage.advance(state, job, now)
             self._apply_intents(now)
@@ -274,12 +275,12 @@ class MemberMachine:
         self._apply_intents(now)
         local_round.write_status(state, job, now)
         election.advance(state, job, now)
-        # Nothing is decided on what may be old.
+        # Nothing is decided on data that may be old.
         if state.leader is not None and not state.cache.has_lost_watch and not state.lease.is_store_away:
             leader.advance(state, state.leader, now)
 
     def _leave_in_order(self, job: records.Keys, now: float) -> None:
-        """Announce the departure and leave, if this node was told to, or is drained."""
+        """Announce the departure and leave, if this node was asked to leave or is drained."""
         state = self.state
         request = leave.find_request(state, job, now)
         if request is not None and not state.membership.is_final:
@@ -287,20 +288,20 @@ class MemberMachine:
             leave.depart(state, request, now)
             self._apply_intents(now)
 
-    # --- what the parts want of each other ---
+    # --- intents ---
 
     def _apply_intents(self, now: float) -> None:
-        """Carry out each intent at its place among the actions: what was asked for after it comes after it."""
+        """Carry out each intent at its place among the actions, before the actions that were emitted after it."""
         state = self.state
         while state.intents:
-            (at, intent), *others = state.intents
+            (index, intent), *others = state.intents
             state.intents = []
             actions = state.requests.actions
-            later = actions[at:]
-            del actions[at:]
+            later = actions[index:]
+            del actions[index:]
             self._apply(intent, now)
-            shift = len(actions) - at
-            state.intents += [(place + shift, other) for place, other in others]
+            shift = len(actions) - index
+            state.intents += [(other_index + shift, other) for other_index, other in others]
             actions += later
 
     def _apply(self, intent: Intent, now: float) -> None:
@@ -336,20 +337,20 @@ class MemberMachine:
                 lease.note_resync(state, sent_at)
                 state.peers.forget_except(stale_watch.list_present(state))
 
-    def _finish(self, wanted: Finish, now: float) -> None:
+    def _finish(self, request: Finish, now: float) -> None:
         if not self.state.membership.is_final:
             self.state.membership.move("finished")
-            leave.finish(self.state, wanted.exit_code, wanted.reason, wanted.verdict, now)
+            leave.finish(self.state, request.exit_code, request.reason, request.verdict, now)
 
     def _confirm_fenced(self, loss_reason: str, now: float) -> None:
-        """The own key is gone, or the others went on: kill at once, then see whether somebody has removed this node."""
+        """The own key is gone, or the others continued: kill at once, then find out whether this node was removed."""
         local_round.stop_workers(self.state, "fence", "no longer a member", now)
         leave.explain_fence(self.state, self.state.job, loss_reason, now)
 
     def _lose_membership(self, now: float, why: str = "", *, is_early: bool = False) -> None:
-        """The lease is gone, so others may take this node's place: kill at once, then come back as a new member.
+        """The lease is gone, so others may take this node's place: kill at once, then join again as a new member.
 
-        `is_early`: before its time. Then those who were connected of late may have lost theirs as well.
+        `is_early`: it ended before its time. Then members that were connected recently may have lost theirs as well.
         """
         state = self.state
         if state.is_member:
@@ -360,7 +361,7 @@ class MemberMachine:
         self._become_new_member()
 
     def _become_new_member(self) -> None:
-        """Forget the membership. A node that comes back is a new member; until then it is nobody."""
+        """Forget the membership: a node that rejoins is a new member."""
         state = self.state
         if state.is_member:
             state.requests.emit(SetIdentity("", ""))

@@ -1,12 +1,12 @@
-"""What lies in the store: small JSON records, each with a version, never pickled.
+"""The records in the store: small JSON objects, each with a version, never pickled.
 
-A record read from the store is checked field by field, because another version or another program may have
-written it. Fields that this version does not know survive a rewrite; another record version is refused with
-a sentence, since an upgrade is a new job. Times are never stored: two machines' clocks are not compared, so
-what must be carried from one leader to the next is carried as an age.
+A record read from the store is validated field by field, because another version or another program may have written
+it. Fields that this version does not know survive a rewrite; another record version is refused with a sentence, because
+an upgrade is a new job. Times are never stored: clocks of two machines are not compared, so a time that one leader
+hands to the next is stored as an age.
 
-`/<prefix>/<run id>/current` names the job key, a random word; everything else lies below it, so that a job
-started again under the same run id meets nothing that the one before left behind.
+`/<prefix>/<run id>/current` names the job key, a random word; everything else lies below it, so that a job started
+again under the same run id finds nothing that the last one left.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Spec:
 class Member:
     """One agent, as long as its lease lives. `description` is the launcher's text and opaque here.
 
-    `lease_ttl_s` tells people how long it has been silent, beside what is left of its lease; 0 is unknown or no end.
+    `lease_ttl_s` lets people see how long it has been silent, from the time left of its lease; 0 is unknown or no end.
     """
 
     member_id: str
@@ -54,7 +54,7 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class LeaderRecord:
-    """Who leads, and where the others keep a connection to it. It lies on the leader's member lease."""
+    """The leader, and where the others keep a connection to it. It lies on the leader's member lease."""
 
     member_id: str
     node_name: str
@@ -64,9 +64,9 @@ class LeaderRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Spares:
-    """The members of the roster without ranks, known to all, and why: many have the same reason, which is said once.
+    """The members of the roster without ranks, and why. Many have the same reason, which is stored once.
 
-    `reason_places`: for each member, in the same order, where its reason is in `reasons`.
+    `reason_places`: for each member, in the same order, the index of its reason in `reasons`.
     """
 
     member_ids: tuple[str, ...]
@@ -77,13 +77,13 @@ class Spares:
     @property
     def why(self) -> dict[str, str]:
         """Member id -> its reason, as far as one is given."""
-        placed = zip(self.member_ids, self.reason_places, strict=False)
-        return {member_id: self.reasons[at] for member_id, at in placed if 0 <= at < len(self.reasons)}
+        pairs = zip(self.member_ids, self.reason_places, strict=False)
+        return {member_id: self.reasons[index] for member_id, index in pairs if 0 <= index < len(self.reasons)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drain:
-    """This node shall leave, and not come back before the key is deleted."""
+    """This node shall leave, and not rejoin before the key is deleted."""
 
     node_name: str
     unknown: Mapping[str, Any] = field(default_factory=dict)
@@ -91,12 +91,12 @@ class Drain:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A person's request, for the leader to consume. `kind`: "stop", "drain", "undrain" or "takeover".
+    """A person's request to the leader. `kind`: "stop", "drain", "undrain" or "takeover".
 
-    `target` is a node's name or a member id; `by` says who asks, for people. Whoever asks writes the key with an
-    empty `answer` and watches it: the leader deletes it in the transaction that does what was asked; if it refuses,
-    it puts the record back with the sentence why as `answer`, and does nothing. Whoever asked then deletes the key;
-    the leader deletes what is left of it with a later seal.
+    `target` is a node's name or a member id; `by` names the requester, for people. The requester writes the key with an
+    empty `answer` and watches it: the leader deletes it in the transaction that does what was asked; if it refuses, it
+    writes the record back with the reason as `answer`, and does nothing. The requester then deletes the key; the leader
+    deletes a remaining one with a later seal.
     """
 
     kind: str
@@ -108,7 +108,7 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundHistory:
-    """What is remembered of a round: why it was sealed, and once it has ended, why that was and how long it ran."""
+    """The history of a round: why it was sealed, and once it has ended, the reason and how long it ran."""
 
     round: int
     world_size: int
@@ -122,14 +122,14 @@ class RoundHistory:
 
 @dataclass(frozen=True, kw_only=True)
 class Seal:
-    """The write that fixes a round, and the budget as it stood then.
+    """The write that fixes a round, and the budget as it was then.
 
-    `restart_count`: restarts charged to the job so far. `charge_ages_s`: how long ago each was charged, oldest
-    first. `short_rounds`: rounds in a row that ended before the least useful time. `provisional_round`: a round
-    whose charge may still turn out to be the loss of a node, `provisional_age_s` after its first failure.
-    `port_taken_rounds`: rounds in a row that ended uncharged since somebody else listened on the worker port.
-    `losses` and `first_failures`, oldest first, are what nodes are quarantined for: a node (name and boot id) and how
-    long ago it was lost; a node, a rank and how long ago that rank failed there before any other.
+    `restart_count`: restarts charged to the job so far. `charge_ages_s`: how long ago each was charged, oldest first.
+    `short_rounds`: rounds in a row that ended before `min_round_time_s`. `provisional_round`: a round whose charge may
+    still turn out to be the loss of a node, `provisional_age_s` after its first failure. `port_taken_rounds`: rounds in
+    a row that ended uncharged because another process listened on the worker port. `losses` and `first_failures`,
+    oldest first, are the strikes of quarantines: a node (name and boot id) and how long ago it was lost; a node, a rank
+    and how long ago that rank failed there before any other.
     """
 
     round: int
@@ -153,7 +153,7 @@ class Seal:
 class Stop:
     """The end of a round for all nodes. `mode`: "kill" after a failure or loss, "grace" when there is time to save.
 
-    `ran_s`: how long the round had run by then, for a later leader that did not see it begin.
+    `ran_s`: how long the round had run, for a later leader that did not see it begin.
     """
 
     round: int
@@ -167,7 +167,7 @@ class Stop:
 class Assignment:
     """What one member runs in one round; `content` is the planner's text and opaque here.
 
-    `node`: the member's node, by name and boot id, for a leader that comes when the member is gone.
+    `node`: the member's node, by name and boot id, for a leader that starts after the member is gone.
     """
 
     round: int
@@ -179,15 +179,15 @@ class Assignment:
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """How a round goes on one member.
+    """The state of a round on one member.
 
-    `outcome` is "", "succeeded" or "failed" and final once set. `is_stopped`: no process of the round is left
-    on this node. `failed_revision`: the store's revision when the failure was first told, 0 in that very write;
-    it says whose came first, whatever was added later. `failure` is the launcher's text. `is_peer_loss`: the
-    failure looks like a broken connection to somebody else. `leaving` is "" or the reason why this member is
-    about to go, `leaving_exit_code` what with. `rank`: which failed. `is_port_taken`: the failure is that somebody
-    else listens on the worker port. `saved_count`: checkpoints that the workers of this round have told of.
-    `is_final`: no restart shall follow this failure.
+    `outcome` is "", "succeeded" or "failed" and final once set. `is_stopped`: no process of the round is left on this
+    node. `failed_revision`: the store's revision when the failure was first reported, 0 in that very write; it orders
+    failures, whatever is added later. `failure` is the launcher's text. `is_peer_loss`: the failure looks like a lost
+    connection to a peer. `leaving` is "" or why this member is about to leave, `leaving_exit_code` its exit code.
+    `rank`: which failed. `is_port_taken`: the failure is that another process listens on the worker port.
+    `saved_count`: checkpoints that the workers of this round have reported. `is_final`: no restart shall follow this
+    failure.
     """
 
     round: int
@@ -210,10 +210,10 @@ class Status:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """How the job ended, for everybody. `kind`: "success", "failure" or "stopped"; `failure`: the first one's text.
+    """How the job ended, for all members. `kind`: "success", "failure" or "stopped"; `failure`: the first one's text.
 
-    `is_first_sure`: no other node's failure was seen so close to it that it could have been the first; `others`:
-    the texts of some further failures, in the order in which they were written.
+    `is_first_sure`: no other node's failure was seen so close to it that it could have been the first; `others`: the
+    texts of some further failures, in the order in which they were written.
     """
 
     kind: str
@@ -252,14 +252,14 @@ def _is_required(item: Field[Any]) -> bool:
 
 
 def encode(record: AnyRecord, key: str = "", secret: bytes = b"") -> bytes:
-    """The record as it is stored under `key`; with a secret it ends with a code that only its holders can make."""
+    """Encode the record as it is stored under `key`. With a secret it ends with an HMAC."""
     known = {item.name: getattr(record, item.name) for item in fields(record) if item.name != "unknown"}
     body = json.dumps({**record.unknown, **known, "version": RECORD_VERSION}, separators=(",", ":")).encode()
     return _sign(body, key, secret) if secret else body
 
 
 def _sign(body: bytes, key: str, secret: bytes) -> bytes:
-    """The code covers the key too, so that a record cannot be put in another's place."""
+    """Append an HMAC, which covers the key too, so that a record cannot be moved to another key."""
     import hmac  # 3 ms that only jobs with a secret pay
 
     code = hmac.new(secret, key.encode() + b"\n" + body, "sha256").hexdigest()
@@ -272,12 +272,12 @@ RECORD_BYTES_MAX = 1 << 20
 
 
 def _freeze(value: object) -> object:
-    """Lists as tuples, in tables too."""
+    """Return lists as tuples, in nested lists too."""
     return tuple(map(_freeze, value)) if isinstance(value, list) else value
 
 
 def decode(kind: type[Record], value: bytes, key: str, secret: bytes = b"") -> Record:
-    """Read a record of `kind` that was stored under `key`. Raises RecordError naming the key and what is amiss."""
+    """Decode a record of `kind` that was stored under `key`. Raises RecordError with the key and the problem."""
     if len(value) > RECORD_BYTES_MAX:
         raise RecordError(f"the value of {key} has {len(value)} bytes, more than any record of meshrun")
     if secret:
@@ -315,13 +315,13 @@ def decode(kind: type[Record], value: bytes, key: str, secret: bytes = b"") -> R
     return kind(**known, unknown=content)
 
 
-# --- what the fields of a record may hold: types, ranges and words, named as in the annotations ---
+# --- the allowed values of fields: types, ranges and words, named as in the annotations ---
 
 ROWS_MAX = 4096
 
 
 def _is_number(value: object) -> bool:
-    """A time in seconds that can be calculated with: JSON can bring infinity, no number, and 400 digits."""
+    """Return whether this is a finite time in seconds: JSON can contain infinity, NaN, and 400 digits."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2.0**53
 
 
@@ -334,7 +334,7 @@ def _is_text(value: object) -> bool:
 
 
 def _make_rows_check(*checks: Callable[[object], bool]) -> Callable[[object], bool]:
-    """The check of a short table whose columns pass `checks`."""
+    """Make the check of a short table whose columns pass `checks`."""
 
     def is_row(row: object) -> bool:
         return isinstance(row, list) and len(row) == len(checks) and all(map(_holds, checks, row))
@@ -384,25 +384,26 @@ ALLOWED_VALUES: Mapping[str, tuple[str, ...]] = {
 
 
 def has_type(annotation: str, value: object) -> bool:
-    """Whether a value from JSON is of the type that a field is annotated with."""
+    """Return whether a value from JSON is of the type that a field is annotated with."""
     return _TYPES[annotation](value)
 
 
 def is_possible(kind: str, name: str, value: object) -> bool:
-    """Whether a value of the right type can be what this field of this kind of record holds."""
+    """Return whether a value of the right type is allowed in this field of this kind of record."""
     allowed = RANGES.get(name) or ALLOWED_VALUES.get(f"{kind}.{name}")
     return allowed is None or value in allowed
 
 
-# --- where records lie ---
+# --- keys ---
 
 
 def make_current_key(prefix: str, run_id: str) -> str:
+    """Make the key that names the job of a run id."""
     return f"/{prefix}/{run_id}/current"
 
 
 def make_node_number_prefix(prefix: str, run_id: str, number: int) -> str:
-    """Below it, each node that is given this number says so before it joins, whatever the job will be."""
+    """Make the prefix under which each node that is given this number registers before it joins any job."""
     return f"/{prefix}/{run_id}/numbers/{number}/"
 
 
@@ -471,7 +472,7 @@ class Keys(NamedTuple):
         return self.statuses + member_id
 
     def make_lease_key(self, member_id: str) -> str:
-        """What is put under this member's lease to see whether that lives; whoever reads it learns nothing."""
+        """Make the key that is written under this member's lease to find out whether the lease lives."""
         return f"{self.root}/lease/{member_id}"
 
     def make_drain_key(self, node_name: str) -> str:
@@ -480,20 +481,20 @@ class Keys(NamedTuple):
     def make_command_key(self, token: str) -> str:
         return self.commands + token
 
-    def make_history_key(self, round: int) -> str:
-        """What is remembered of a round; numbers are padded, so that rounds sort."""
-        return f"{self.history}{round:08}"
+    def make_history_key(self, number: int) -> str:
+        """Make the key of a round's history; numbers are padded, so that rounds sort."""
+        return f"{self.history}{number:08}"
 
     @property
     def all_assignments(self) -> str:
         return f"{self.root}/assign/"
 
-    def make_assignments_prefix(self, round: int, plan_token: str = "") -> str:
-        """The prefix of a round's assignments, or of one plan's."""
-        return f"{self.all_assignments}{round}/" + (f"{plan_token}/" if plan_token else "")
+    def make_assignments_prefix(self, number: int, plan_token: str = "") -> str:
+        """Make the prefix of a round's assignments, or of one plan's."""
+        return f"{self.all_assignments}{number}/" + (f"{plan_token}/" if plan_token else "")
 
-    def make_assignment_key(self, round: int, plan_token: str, member_id: str) -> str:
-        return self.make_assignments_prefix(round, plan_token) + member_id
+    def make_assignment_key(self, number: int, plan_token: str, member_id: str) -> str:
+        return self.make_assignments_prefix(number, plan_token) + member_id
 
 
 def make_job_keys(prefix: str, run_id: str, job_key: str) -> Keys:

@@ -11,7 +11,7 @@ from rendezvous.values import dataclass, fields
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     lease_ttl_s: float = 5.0
-    """How long a silent member stays a member. Infinite only on a private store, where nobody could take its place."""
+    """How long a silent member stays a member. Infinite only on a private store, where no other can take its place."""
     keep_alive_parts: int = 5
     """Renewals per TTL: two may be lost and a third still comes in time."""
     call_parts: int = 5
@@ -19,48 +19,48 @@ class Settings:
     for a slow store. A renewal is two such calls."""
     write_limit_s: float = 5.0
     """The longest a write may take before its outcome counts as unknown. It waits for the disks of most servers; one
-    that is given up too soon is made again, which is more work for a slow disk. etcd itself gives up after 7 s."""
+    that is given up too soon is repeated, which is more work for a slow disk. etcd itself gives up after 7 s."""
     kill_margin_s: float = 1.0
     """The watchdog ends this long before the lease, so that workers are gone when others see the member gone."""
     retry_delay_s: float = 0.2
-    """Pause before a refused request is made again; a healthy store answers within milliseconds."""
+    """Pause before a refused request is repeated; a healthy store answers within milliseconds."""
     retry_delay_max_s: float = 3.0
-    """The pause doubles up to this while one write after the other remains without an answer."""
+    """The pause doubles up to this while consecutive writes get no reply."""
 
     presence_proof: bool = True
     """Whether refused dials prove that a node is gone; off where middleboxes forge resets."""
     successor_delay_s: float = 0.1
-    """The second successor of a leader that has gone waits so long for the first, the third twice as long."""
+    """How long the second successor of a lost leader waits for the first; the third waits twice as long."""
     resync_ttls: float = 2.0
-    """Every member reads what it follows at least this often, though nothing seems to have changed: a watch may have
-    fallen silent."""
+    """Every member reads what it follows at least this often, even if nothing seems to have changed: a watch may have
+    gone stale."""
     view_ttls: float = 7.0
-    """Workers live no longer than this after such a read was sent, though the lease is renewed; and whoever has not
-    stopped a round is not given up sooner. So reads may fail for 20 s while leases are renewed."""
+    """Workers live no longer than this after such a read was sent, even if the lease is renewed; and a member that has
+    not stopped a round is not given up sooner. So reads may fail for 20 s while leases are renewed."""
     isolation_ttls: float = 2.0
-    """A member that renews its lease but has not been reachable for so many TTLs, after it was, is removed."""
+    """A member that renews its lease but has been unreachable for this many TTLs, after it was reached, is removed."""
 
     continues_without_store: bool = True
     """Whether a store outage leaves a running round alone, as long as its whole roster sees the same outage."""
     probe_s: float = 1.0
-    """Within this all members must confirm an outage, or nobody's watchdog is extended."""
+    """Within this all members must confirm an outage, or no watchdog is extended."""
     outage_limit_s: float = 600.0
     """The longest outage that a round survives."""
 
     target_nodes: int = 0
-    """First round: so many nodes are waited for up to start_timeout_s, though fewer would do; 0 is none."""
+    """First round: wait for this many nodes up to start_timeout_s, even if fewer suffice; 0 turns this off."""
     growth: str = "delay"
-    """When a job uses nodes that came later: "never", after "delay", or at the next "checkpoint"."""
+    """When a job uses nodes that joined later: "never", after "delay", or at the next "checkpoint"."""
     join_grace_s: float = 30.0
     """First round: how long to wait for more nodes after the last arrival once a world is possible (torchrun: 30)."""
     start_timeout_s: float = 600.0
     """First round: how long to wait for a possible world at all (torchrun's join time-out: 600)."""
     rejoin_timeout_s: float = 1800.0
-    """Later rounds: how long too few nodes may wait for others to come back."""
+    """Later rounds: how long too few nodes may wait for others to rejoin."""
     grow_delay_s: float = 300.0
     """Quiet time after an arrival before a running job is restarted to use it."""
     election_spread_s: float = 1.0
-    """When the leader has gone and its successors have had their turn, the others try after a random time within this,
+    """When the leader is gone and its successors have had their turn, the others try after a random time within this,
     so that not all do at once."""
 
     settle_s: float = 1.0
@@ -74,10 +74,10 @@ class Settings:
     shutdown_timeout_s: float = 30.0
     """Stop signal to KILL when workers may save (torchrun's flag and default)."""
     stop_limit_s: float = 30.0
-    """Beyond the grace: a member that has not stopped by then is fenced, though never within a lease's time."""
+    """Beyond the grace: a member that has not stopped by then is fenced, but never within a lease's time."""
 
     observe_pause_s: float = 1e-4
-    """Per member, between two looks of the leader: a look takes some 8 us per member, so a tenth of the time."""
+    """Per member, between two observations of the leader: one takes some 8 us per member, so a tenth of the time."""
 
     max_restarts: int = 0
     """Worker failures the job survives (torchrun's default)."""
@@ -89,25 +89,25 @@ class Settings:
     """Pause after the second short round in a row; doubled for each further one. The first is restarted at once."""
     backoff_max_s: float = 60.0
     no_progress_rounds: int = 10
-    """So many short rounds in a row end the job, whatever their reason."""
+    """This many short rounds in a row end the job, whatever their reason."""
     quarantine_failures: int = 3
-    """So many first failures of workers on one node within quarantine_window_s quarantine it."""
+    """This many first failures of workers on one node within quarantine_window_s quarantine it."""
     flap_limit: int = 3
-    """So many losses of one node within quarantine_window_s quarantine it, whatever its member ids."""
+    """This many losses of one node within quarantine_window_s quarantine it, whatever its member ids."""
     quarantine_window_s: float = 1800.0
     quarantine_first_s: float = 60.0
     """How long the first quarantine lasts; doubled for each further one."""
     quarantine_max_s: float = 3600.0
     port_taken_rounds: int = 3
-    """So many rounds in a row may end uncharged because somebody else listened on the worker port."""
+    """This many rounds in a row may end uncharged because another process listened on the worker port."""
     blame_window_s: float = 0.1
-    """Two first failures this close together: which came first is not sure."""
+    """Of two first failures this close together it is not certain which came first."""
     farewell_s: float = 10.0
-    """How long whoever serves the store waits for others to see the verdict."""
+    """How long the agent that serves the store waits for others to read the verdict."""
     keep_finished_s: float = 3600.0
-    """How long the verdict can be read by late agents."""
+    """How long late agents can read the verdict."""
     opens_next_job: bool = True
-    """What an agent does that finds this run id's job failed or stopped: begin the next one, or end as that one did."""
+    """Whether an agent that finds this run id's job failed or stopped opens the next one, or ends as that one did."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -120,8 +120,8 @@ class Settings:
             raise SettingsError(f"growth is {self.growth!r}, not never, delay or checkpoint")
         if self.keep_alive_parts < 2:
             raise SettingsError(f"keep_alive_parts is {self.keep_alive_parts}, a lease needs 2 renewals at least")
-        left = 1 - 1 / self.keep_alive_parts - 2 / max(self.call_parts, 1)
-        if left <= 0:
+        pause_share = 1 - 1 / self.keep_alive_parts - 2 / max(self.call_parts, 1)
+        if pause_share <= 0:
             raise SettingsError(
                 f"call_parts is {self.call_parts}, the two calls of a renewal leave no time for a pause"
             )
@@ -130,7 +130,7 @@ class Settings:
             raise SettingsError(
                 f"a lease of {self.lease_ttl_s:g} s is too short: a renewal every {self.keep_alive_interval_s:g} s, "
                 f"two calls of up to {self.call_limit_s:g} s and a margin of {self.kill_margin_s:g} s must fit in it",
-                f"give more than {self.kill_margin_s / left:g} s",
+                f"give more than {self.kill_margin_s / pause_share:g} s",
             )
 
     @property
@@ -148,7 +148,7 @@ class Settings:
 
     @property
     def silence_s(self) -> float:
-        """How long nothing is heard over a presence connection before it counts as ended: half a lease."""
+        """How long nothing may arrive over a presence connection before it counts as ended: half a lease."""
         return self.lease_ttl_s / 2
 
     @property
@@ -156,25 +156,25 @@ class Settings:
         return self.view_ttls * self.lease_ttl_s
 
     def get_grace_s(self, mode: str) -> float:
-        """From the stop signal to KILL in a stop of this mode: "kill", "grace" or "fence"."""
+        """Return the time from the stop signal to KILL in a stop of this mode: "kill", "grace" or "fence"."""
         return {"kill": self.restart_grace_s, "grace": self.shutdown_timeout_s}.get(mode, 0.0)
 
     def compute_gone_within_s(self, mode: str) -> float:
-        """From a stop to the time when a member that has not stopped is given up.
+        """Return the time from a stop until a member that has not stopped is given up.
 
-        Not before its last look at the store is too old: a node that hears nothing of the stop, though it renews its
+        Not before its last read of the store is too old: a node that does not receive the stop, though it renews its
         lease, has killed its workers by then.
         """
         view_s = self.view_s if self.lease_ttl_s < math.inf else 0.0
         return max(self.get_grace_s(mode) + self.stop_limit_s, view_s)
 
     def compute_retry_s(self, unanswered: int) -> float:
-        """The pause after so many writes in a row that were not answered."""
+        """Return the pause after this many consecutive writes without a reply."""
         doublings = min(unanswered - 1, 60)
         return float(min(self.retry_delay_s * 2.0**doublings, max(self.retry_delay_s, self.retry_delay_max_s)))
 
     def compute_backoff_s(self, short_rounds: int) -> float:
-        """The pause before the round after `short_rounds` short ones in a row."""
+        """Return the pause before the round after `short_rounds` short ones in a row."""
         if short_rounds < 2:
             return 0.0
         doublings = min(short_rounds - 2, 60)  # beyond any limit, and still a number

@@ -203,7 +203,8 @@ MUTANTS = (
     Mutant(
         "an agent comes back before its old workers are gone",
         "machine",
-        "        elif here.alive_round is not None:\n            state.requests.wake_by(here.gone_by)\n        elif",
+        "        elif round_state.alive_round is not None:\n"
+        "            state.requests.wake_by(round_state.gone_by)\n        elif",
         "        elif",
     ),
     Mutant(
