@@ -1,1 +1,1 @@
-"""What carries out the actions of the machine: threads for requests and watches, and what people are told of them."""
+"""What carries out the machine's actions: threads for requests and watches, and log messages about the store."""

@@ -1,11 +1,10 @@
-"""What carries out the actions of the machine: store, clock, planner and peers.
+"""The driver carries out the machine's actions with a store, a clock, a planner and peers.
 
-Events from anywhere (the store's watches, answers, other members, the agent) land in one inbox; `run` feeds all of
-them to the machine at once, in the caller's thread, and carries out what comes out. Nothing that can take its time is
-done in that thread when the store is on a network: keep-alives have a thread to themselves, other requests, the ends
-of watches and plans share a few (worker_pool.py). So a stuck call delays neither a renewal nor a stop nor the caller.
-A store within the process answers at once and needs no thread. What concerns the agent (start, stop, watchdog, end) is
-returned to it.
+Events from all sources (the store's watches and replies, other members, the agent) go into one inbox. `run` feeds all
+of them to the machine at once, in the caller's thread, and carries out the actions. Nothing slow is done in that thread
+when the store is on a network: keep-alives have a thread of their own; other requests, the ends of watches and plans
+share a few (worker_pool.py). So a stuck call delays neither a renewal nor a stop nor the caller. A store within the
+process replies at once and needs no thread. Actions for the agent (start, stop, watchdog, exit) are returned to it.
 """
 
 from __future__ import annotations
@@ -50,12 +49,12 @@ if TYPE_CHECKING:
 Planner = Callable[[MakePlan], PlanReady | PlanRefused]
 
 POOL_THREADS = 4
-"""Threads for requests. The protocol has one request per lane under way, and seldom more than three lanes busy: a
-slow one then holds up none of the others."""
+"""Threads for requests. The machine has one request per purpose in progress, and seldom more than three: a slow one
+then delays none of the others."""
 
 
 class Driver:
-    """`clock` is seconds on CLOCK_BOOTTIME; `wake` is called from any thread when `run` has something to do.
+    """Runs one machine. `clock`: seconds on CLOCK_BOOTTIME; `wake` is called from any thread when `run` has work.
 
     `is_local`: the store is in this process, so requests are made at once and in the caller's thread.
     """
@@ -81,13 +80,13 @@ class Driver:
         self._watches: dict[str, _Subscription] = {}
         self._is_local = is_local
         if not is_local:
-            from rendezvous.driver.worker_pool import WorkerPool  # one machine needs no hands but the caller's
+            from rendezvous.driver.worker_pool import WorkerPool  # a local store needs only the caller's thread
 
             self._renewal_pool = WorkerPool("keep-alive", 1)
             self._request_pool = WorkerPool("request", POOL_THREADS)
         self._store_health = StoreHealthLog(machine.settings)
-        self._outcomes: deque[tuple[str, StoreError | None, float]] = deque()  # of requests, and how long each took
-        self._failure: Exception | None = None  # a mistake made in another thread, for the caller's to answer for
+        self._outcomes: deque[tuple[str, StoreError | None, float]] = deque()  # of requests, with their duration
+        self._failure: Exception | None = None  # a bug that showed in another thread, for the caller's to raise
 
     @property
     def wake_at(self) -> float:
@@ -95,14 +94,14 @@ class Driver:
         return self._machine.wake_at
 
     def submit(self, event: Event) -> None:
-        """Hand in an event, from any thread."""
+        """Add an event to the inbox, from any thread."""
         self._inbox.append((event, None))
         self._wake()
 
     def run(self) -> list[Action]:
-        """Take in everything that has happened; what is left for the agent to do.
+        """Handle everything that has happened; return the actions that are left for the agent.
 
-        Raises what was raised in a thread of the driver's and is no error of the store: a mistake of ours.
+        Raises any exception of the driver's threads that is not an error of the store: a bug.
         """
         for_agent: list[Action] = []
         while True:
@@ -119,29 +118,29 @@ class Driver:
             for_agent += [action for action in actions if not self._carry_out(action)]
 
     def close(self, limit_s: float) -> None:
-        """End presence and watches, and give the requests under way `limit_s` to end: the last gives the lease back.
+        """End presence and watches, and give requests in progress `limit_s` to end: the last one revokes the lease.
 
-        Whatever does not end by then is left behind in threads that do not keep the process from exiting.
+        Calls that do not end by then are left behind in threads that do not keep the process from exiting.
         """
         if self._presence is not None:
             self._presence.close()
-        followed = list(self._watches.values())
+        subscriptions = list(self._watches.values())
         self._watches.clear()
         if self._is_local:
-            _cancel(followed)
+            _cancel(subscriptions)
             self._store.close()
             return
         from rendezvous.driver.worker_pool import WorkerPool
 
         deadline = self._clock() + limit_s
-        left_s = limit_s
-        for hired in (self._request_pool, self._renewal_pool):
-            hired.join(left_s)
-            left_s = max(0.0, deadline - self._clock())
+        remaining_s = limit_s
+        for pool in (self._request_pool, self._renewal_pool):
+            pool.join(remaining_s)
+            remaining_s = max(0.0, deadline - self._clock())
         closing = WorkerPool("farewell", 1)
-        closing.submit(lambda: _cancel(followed))
+        closing.submit(lambda: _cancel(subscriptions))
         closing.submit(self._store.close)
-        closing.join(max(left_s, limit_s / 2))
+        closing.join(max(remaining_s, limit_s / 2))
 
     def _report_store_health(self, now: float) -> list[Action]:
         outcomes = [self._outcomes.popleft() for _ in range(len(self._outcomes))]
@@ -149,9 +148,9 @@ class Driver:
         return [Log(sentence, is_remark=True) for sentence in sentences if sentence]
 
     def _take_inbox(self) -> list[Event]:
-        """What has come in, without late words of watches that are not wanted any more."""
-        taken = [self._inbox.popleft() for _ in range(len(self._inbox))]
-        return [event for event, following in taken if following is None or not following.is_cancelled]
+        """Return the events in the inbox, without late events of watches that were cancelled."""
+        entries = [self._inbox.popleft() for _ in range(len(self._inbox))]
+        return [event for event, subscription in entries if subscription is None or not subscription.is_cancelled]
 
     def _carry_out(self, action: Action) -> bool:
         match action:
@@ -176,21 +175,21 @@ class Driver:
                 return False
         return True
 
-    # --- what may take its time ---
+    # --- slow operations ---
 
     def _start_watch(self, key: str, start_revision: int) -> None:
         self._stop_watch(key)
-        following = self._watches[key] = _Subscription(self._store, key, start_revision, self._deliver)
-        following.begin()
+        subscription = self._watches[key] = _Subscription(self._store, key, start_revision, self._deliver)
+        subscription.begin()
 
     def _stop_watch(self, key: str) -> None:
-        following = self._watches.pop(key, None)
-        if following is not None:
-            following.is_cancelled = True
+        subscription = self._watches.pop(key, None)
+        if subscription is not None:
+            subscription.is_cancelled = True
             if self._is_local:
-                following.cancel()
+                subscription.cancel()
             else:
-                self._run_in_pool(self._request_pool, following.cancel)
+                self._run_in_pool(self._request_pool, subscription.cancel)
 
     def _deliver(self, event: Event, subscription: _Subscription) -> None:
         self._inbox.append((event, subscription))
@@ -206,8 +205,8 @@ class Driver:
         if self._is_local:
             self._inbox.append((self._execute(store_request), None))
             return
-        hired = self._renewal_pool if isinstance(store_request.request, events.KeepAlive) else self._request_pool
-        self._run_in_pool(hired, lambda: self.submit(self._execute(store_request)))
+        pool = self._renewal_pool if isinstance(store_request.request, events.KeepAlive) else self._request_pool
+        self._run_in_pool(pool, lambda: self.submit(self._execute(store_request)))
 
     def _run_in_pool(self, pool: WorkerPool, work: Callable[[], object]) -> None:
         def attempt() -> None:
@@ -235,7 +234,7 @@ class Driver:
 
 
 class _Subscription:
-    """One watch, from the order on. `hand_in` is called from the store's threads."""
+    """One watch, from its StartWatch on. `deliver` is called from the store's threads."""
 
     def __init__(
         self, store: Store, key: str, start_revision: int, deliver: Callable[[Event, _Subscription], None]
@@ -274,18 +273,18 @@ class _Subscription:
 
 
 def _cancel(subscriptions: list[_Subscription]) -> None:
-    for following in subscriptions:
-        following.cancel()
+    for subscription in subscriptions:
+        subscription.cancel()
 
 
 def execute_request(store: Store, request: Request) -> Answer:
-    """Put a request to the store. Raises StoreError as the store does."""
+    """Execute a request on the store and return its answer. Raises StoreError as the store does."""
     match request:
-        case events.Grant(ttl_s, id):
+        case events.Grant(ttl_s, lease_id):
             try:
-                return store.lease_grant(ttl_s, id=id)
+                return store.lease_grant(ttl_s, id=lease_id)
             except LeaseExists:
-                return Lease(id, ttl_s)
+                return Lease(lease_id, ttl_s)
         case events.KeepAlive(lease, key):
             return store.lease_renew(lease, key)
         case events.Revoke(lease):

@@ -1,4 +1,4 @@
-"""Threads hired for work that may take its time: none before there is work, and never more than agreed."""
+"""A pool of threads for work that may be slow: none before there is work, and never more than allowed."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ Work = Callable[[], object]
 
 
 class WorkerPool:
-    """Does pieces of work in the order given, up to `count` of them at a time; call `do` from one thread."""
+    """Does work in the order given, up to `count` pieces at a time; call `submit` from one thread."""
 
     def __init__(self, name: str, count: int) -> None:
         self._name = name
         self._count = count
         self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._busy_count = 0  # pieces of work given and not yet done
+        self._busy_count = 0  # pieces of work submitted and not yet done
         self._count_lock = threading.Lock()
 
     def submit(self, work: Work) -> None:
-        """Have it done as soon as a thread is free; one more is hired if none is and the number allows."""
+        """Have the work done as soon as a thread is free; a thread is started if none is and `count` allows."""
         with self._count_lock:
             self._busy_count += 1
             is_short = self._busy_count > len(self._threads)
         self._queue.put(work)
         if is_short and len(self._threads) < self._count:
-            # Daemons: a call that hangs in a driver of the network must not keep the process from its exit.
+            # Daemon threads: a call that hangs in the network must not keep the process from exiting.
             thread = threading.Thread(target=self._work, name=f"{self._name} {len(self._threads)}", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # a process at its end gets no more threads: those that are there will do it
+            except RuntimeError:  # a process that exits gets no more threads: the existing ones do the work
                 if not self._threads:
                     raise
             else:
                 self._threads.append(thread)
 
     def join(self, limit_s: float) -> bool:
-        """Let what was given be done, for `limit_s` at most; whether all of it was."""
+        """Wait for the submitted work, for `limit_s` at most; return whether all of it was done."""
         for _ in self._threads:
             self._queue.put(None)
         deadline = time.monotonic() + limit_s

@@ -179,7 +179,7 @@ def _open_job(state: MemberState, now: float) -> None:
     register(state, job, "open the job", tuple(Compare(key, "mod", "=", 0) for key in absent), writes, now)
 
 
-# docs/internals/decisions/agreement.md#0020-membership-with-one-guarded-transaction
+# docs/internals/decisions/agreement.md#0020-joining-with-one-guarded-transaction
 def _register_unseen(state: MemberState, job: records.Keys, now: float) -> None:
     """Join a job that was not read yet, if it is the expected one; else this request reads it."""
     setup = state.setup

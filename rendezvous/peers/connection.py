@@ -1,7 +1,7 @@
-"""One presence connection: lines of JSON over a socket that never blocks, with a limit on everything.
+"""One presence connection: lines of JSON over a non-blocking socket, with a limit on everything.
 
-A line is a list whose first word says what it is. A side that has not said who it is yet may send little; a side
-that does not read is given up when too much waits for it, for waiting would freeze all others.
+A line is a list whose first item is its kind. A side that has not authenticated yet may send little; a side that does
+not read is disconnected when too much is queued for it, because waiting would freeze all others.
 """
 
 from __future__ import annotations
@@ -20,13 +20,11 @@ _READ_SIZE = 1 << 16
 
 HEARTBEAT: list[object] = ["beat"]
 BYE: list[object] = ["bye"]
-_HEARTBEAT_LINE = (
-    b'["beat"]'  # most of what is ever said; whoever leads a thousand members takes a thousand in a second
-)
+_HEARTBEAT_LINE = b'["beat"]'  # most of the traffic; the leader of a thousand members receives a thousand per second
 
 
 class ConnectionEnd(NamedTuple):
-    """Why a connection is over. `is_by_peer`: its kernel said so, by FIN or RST; else we gave it up."""
+    """Why a connection has ended. `is_by_peer`: the peer's kernel ended it by FIN or RST; else this side did."""
 
     is_by_peer: bool
     reason: str
@@ -35,7 +33,7 @@ class ConnectionEnd(NamedTuple):
 
 
 class PeerConnection:
-    """`expected` names the member that we dialled, "" if the other side dialled. Times are on the loop's clock."""
+    """One connection. `expected`: the member that this side dialled, "" if the other did. Times: the loop's clock."""
 
     def __init__(self, sock: socket.socket, *, expected: str, now: float) -> None:
         sock.setblocking(False)
@@ -43,8 +41,8 @@ class PeerConnection:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock = sock
         self.expected = expected
-        self.handshake: Handshake | None = None  # while it is going on
-        self.peer: PeerIdentity | None = None  # once it is done
+        self.handshake: Handshake | None = None  # while it is in progress
+        self.peer: PeerIdentity | None = None  # once it is complete
         self.is_connecting = False
         self.is_provable = False
         self.opened_at = self.heard_at = self.sent_at = now
@@ -53,16 +51,16 @@ class PeerConnection:
 
     @property
     def is_over(self) -> bool:
-        """Whether it was closed on this side."""
+        """Return whether it was closed on this side."""
         return self.sock.fileno() < 0
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something waits until the socket takes it."""
+        """Return whether outbound data waits for the socket."""
         return bool(self._outbound)
 
     def find_source_host(self) -> str:
-        """The other side's address as the kernel sees it, as text; "" if it has gone."""
+        """Return the other side's address as the kernel sees it; "" if it is gone."""
         try:
             return str(self.sock.getpeername()[0])
         except OSError:
@@ -70,8 +68,8 @@ class PeerConnection:
 
     def send(self, message: list[object], now: float) -> ConnectionEnd | None:
         """Queue a message and write what fits."""
-        said = _HEARTBEAT_LINE if message is HEARTBEAT else json.dumps(message, separators=(",", ":")).encode("ascii")
-        line = said + b"\n"
+        data = _HEARTBEAT_LINE if message is HEARTBEAT else json.dumps(message, separators=(",", ":")).encode("ascii")
+        line = data + b"\n"
         assert len(line) <= LINE_BYTES_MAX, "the other side would take it for rubbish"
         if len(self._outbound) + len(line) > OUTBOUND_BYTES_MAX:
             return ConnectionEnd(False, "it does not read what it is sent")
@@ -91,9 +89,9 @@ class PeerConnection:
         return None
 
     def receive(self, now: float) -> tuple[list[list[object]], ConnectionEnd | None]:
-        """The messages that have arrived, at most one reading's worth, and what ended the connection if it is over.
+        """Return the messages that have arrived, at most one read's worth, and why the connection ended, if it did.
 
-        A member's beats are not among them: that it was heard is all they say.
+        A member's heartbeats are left out: they only show that it is alive.
         """
         try:
             data = self.sock.recv(_READ_SIZE)
@@ -106,9 +104,9 @@ class PeerConnection:
         self.heard_at = now
         self._inbound += data
         limit = LINE_BYTES_MAX if self.peer is not None else HANDSHAKE_BYTES_MAX
-        *lines, rest = self._inbound.split(b"\n")
-        self._inbound = rest
-        if len(rest) > limit or any(len(line) > limit for line in lines):
+        *lines, remainder = self._inbound.split(b"\n")
+        self._inbound = remainder
+        if len(remainder) > limit or any(len(line) > limit for line in lines):
             return [], ConnectionEnd(False, f"it has sent more than {limit} bytes without an end")
         try:
             return [_parse(line) for line in lines if self.peer is None or line != _HEARTBEAT_LINE], None
@@ -116,37 +114,37 @@ class PeerConnection:
             return [], ConnectionEnd(False, "it has sent something else than meshrun would")
 
     def comes_from(self, host: str) -> bool:
-        """Whether the other side's source address is `host`."""
+        """Return whether the other side's source address is `host`."""
         source = self.find_source_host()
         return bool(source) and _pack_address(source) == _pack_address(host)
 
 
 def _parse(line: bytearray) -> list[object]:
-    words = json.loads(line)
-    if not isinstance(words, list) or not words:
+    message = json.loads(line)
+    if not isinstance(message, list) or not message:
         raise ValueError
-    return words
+    return message
 
 
 def explain_error(error: OSError) -> ConnectionEnd:
-    """What an error of the socket says of the other side: only a reset comes from its kernel."""
+    """Make the end of a connection from a socket error: only a reset comes from the other side's kernel."""
     is_reset = isinstance(error, (ConnectionResetError, BrokenPipeError))
     return ConnectionEnd(is_reset, error.strerror or "", isinstance(error, ConnectionRefusedError))
 
 
 def find_dial_failure(sock: socket.socket) -> ConnectionEnd | None:
-    """Why a dial has failed; None if it stands."""
-    number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-    if number == 0:
+    """Return why a dial has failed; None if it is connected."""
+    error_number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if error_number == 0:
         return None
     import os
 
-    return explain_error(OSError(number, os.strerror(number)))
+    return explain_error(OSError(error_number, os.strerror(error_number)))
 
 
 def _pack_address(host: str) -> bytes | None:
-    """An address as the kernel compares it; None if it is none."""
-    host = host.partition("%")[0]  # an interface of ours says nothing about the other side
+    """Return an address as the kernel compares it; None if it is not an address."""
+    host = host.partition("%")[0]  # an interface of this side says nothing about the other
     if host.lower().startswith("::ffff:") and "." in host:
         host = host[7:]
     with suppress(OSError, ValueError):

@@ -1,11 +1,11 @@
 """All presence connections of one agent, in one thread that waits for all of them at once.
 
-Who has not yet said who it is counts as a stranger. Strangers are few and not for long, whatever they send, and
-nothing of them is told to anybody. Once both sides have greeted, the member is up; it is down when its last
+A connection whose handshake is not complete is unauthenticated. These are few and short-lived, whatever they send, and
+no events are made of them. Once both sides have completed the handshake, the member is up; it is down when its last
 connection has ended. There may be two, since either side may dial; the newest of each direction is kept.
 
-A connection that has carried nothing for a third of `silence_s` gets a beat. Silence is judged by what could have
-been read when the thread last looked, so an agent that was frozen itself does not take the others for silent.
+A connection that has carried nothing for a third of `silence_s` gets a heartbeat. Silence is measured up to when the
+thread last read, so an agent that was frozen itself does not take the others for silent.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from rendezvous.peers.handshake import NONCE_BYTES, Handshake, HandshakeError, P
 from rendezvous.stores.addresses import split_address
 
 UNAUTHENTICATED_MAX = 2048
-"""All members of a large job may dial a new leader at once. When more have not greeted, who has had the most time goes:
-greeting takes one round trip, so it is hardly one who means to. They never have more than a quarter of the descriptors
-that this process may have: the agent needs some to start workers and to reach the store."""
+"""All members of a large job may dial a new leader at once. Beyond this the oldest unauthenticated connection is ended:
+a handshake takes one round trip, so it is hardly a member's. They never use more than a quarter of the descriptors of
+this process: the agent needs some to start workers and to reach the store."""
 HANDSHAKE_LIMIT_S = 3.0
 DIAL_LIMIT_S = 3.0
-"""Long enough for one lost packet, which the kernel sends again after a second."""
+"""Long enough for one lost packet, which the kernel retransmits after a second."""
 ACCEPTS_PER_TURN = 128  # accepted in one turn of the loop
 HEARTBEATS_PER_SILENCE = 3
 
@@ -40,7 +40,7 @@ NOT_NEEDED = ConnectionEnd(False, "it is not needed any more")
 
 
 class ConnectionLoop:
-    """Use from one thread, but for `order`."""
+    """Use from one thread, but for `call_soon`."""
 
     def __init__(
         self,
@@ -82,16 +82,17 @@ class ConnectionLoop:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wakeup, selectors.EVENT_READ)
 
-    # --- orders ---
+    # --- calls ---
 
-    def call_soon(self, call: Callable[..., None], *words: object) -> None:
-        """Have the thread call one of the following; from any thread, and after the end without effect."""
-        self._queued_calls.append((call, words))
+    def call_soon(self, call: Callable[..., None], *arguments: object) -> None:
+        """Have the thread call one of the methods below; from any thread, and without effect after the end."""
+        self._queued_calls.append((call, arguments))
         with self._closing, contextlib.suppress(BlockingIOError):  # the pipe is full: it is woken already
             if not self._is_closed:
                 os.write(self._alarm, b"\0")
 
     def set_identity(self, job: str, member_id: str) -> None:
+        """See `PeerConnections.set_identity`."""
         own = PeerIdentity(job, member_id, self._address)
         if own == self._own:
             return
@@ -101,11 +102,13 @@ class ConnectionLoop:
             self._disconnect(connection)
 
     def connect_to(self, member_id: str, address: str) -> None:
-        left = self._dialer.connect_to(member_id, address)
-        if left is not None:
-            self._disconnect(left)
+        """See `PeerConnections.connect_to`."""
+        replaced = self._dialer.connect_to(member_id, address)
+        if replaced is not None:
+            self._disconnect(replaced)
 
     def send(self, member_id: str, text: str) -> None:
+        """See `PeerConnections.send`."""
         group = self._members.get(member_id)
         if group:
             self._send(group[-1], ["tell", text])
@@ -121,26 +124,26 @@ class ConnectionLoop:
         try:
             while True:
                 while self._queued_calls and not self._is_stopped:
-                    what, words = self._queued_calls.popleft()
-                    what(*words)
+                    call, arguments = self._queued_calls.popleft()
+                    call(*arguments)
                 if self._is_stopped:
                     return
-                looked_at = self._clock()
+                selected_at = self._clock()
                 wake_at = min(self._sweep_at, self._dialer.next_at)
-                for key, mask in self._selector.select(max(0.0, wake_at - looked_at)):
+                for key, mask in self._selector.select(max(0.0, wake_at - selected_at)):
                     if isinstance(key.data, PeerConnection):
                         self._serve(key.data, mask)
                     elif key.fd == self._wakeup:
                         os.read(self._wakeup, 4096)
                     else:
                         self._accept()
-                self._sweep(looked_at)
+                self._sweep(selected_at)
                 self._dialer.dial()
         finally:
             self.close()
 
     def close(self) -> None:
-        """End everything without a word."""
+        """Close all connections without a farewell."""
         self._is_stopped = True
         for connection in self._list_connections():
             connection.sock.close()
@@ -158,10 +161,10 @@ class ConnectionLoop:
     def _accept(self) -> None:
         for _ in range(ACCEPTS_PER_TURN):
             try:
-                end, _ = self._listener.accept()
+                sock, _ = self._listener.accept()
             except BlockingIOError:
                 return
-            except ConnectionError:  # gone again before we came to it
+            except ConnectionError:  # ended before it was accepted
                 continue
             except OSError:  # too many open files: the others wait in the kernel's queue
                 self._selector.unregister(self._listener)
@@ -169,33 +172,33 @@ class ConnectionLoop:
                 return
             if len(self._unauthenticated) >= self._unauthenticated_max:
                 self._end(next(iter(self._unauthenticated)), ConnectionEnd(False, "too many have not greeted"))
-            stranger = PeerConnection(end, expected="", now=self._clock())
-            self._unauthenticated[stranger] = None
-            self._selector.register(end, selectors.EVENT_READ, stranger)
+            connection = PeerConnection(sock, expected="", now=self._clock())
+            self._unauthenticated[connection] = None
+            self._selector.register(sock, selectors.EVENT_READ, connection)
 
     def _sweep(self, now: float) -> None:
-        """What is done from time to time: beats, the ends of what has taken too long, and accepting once more."""
+        """Send heartbeats, end connections that have timed out, and accept again after a shortage of descriptors."""
         if now < self._sweep_at:
             return
         if self._listener not in self._selector.get_map():
             self._selector.register(self._listener, selectors.EVENT_READ)
-        # What is due moves to later times only, and whatever begins from now on is not due before the last of these.
-        beat_s = self._silence_s / HEARTBEATS_PER_SILENCE
-        next_at = now + min(beat_s, DIAL_LIMIT_S, HANDSHAKE_LIMIT_S)
+        # Due times only move later, and a connection that begins from now on is not due before the last of these.
+        interval_s = self._silence_s / HEARTBEATS_PER_SILENCE
+        next_at = now + min(interval_s, DIAL_LIMIT_S, HANDSHAKE_LIMIT_S)
         for connection in self._list_connections():
             if connection.peer is None:
                 limit_s = DIAL_LIMIT_S if connection.expected else HANDSHAKE_LIMIT_S
-                due = connection.opened_at + limit_s
-                if now > due:
+                due_at = connection.opened_at + limit_s
+                if now > due_at:
                     self._end(connection, ConnectionEnd(False, f"it has not answered within {limit_s:g} s"))
             elif now - connection.heard_at > self._silence_s:
                 self._end(connection, ConnectionEnd(False, f"nothing was heard for {self._silence_s:g} s"))
             else:
-                if now - connection.sent_at >= beat_s:
+                if now - connection.sent_at >= interval_s:
                     self._send(connection, HEARTBEAT)
-                due = min(connection.heard_at + self._silence_s, connection.sent_at + beat_s)
+                due_at = min(connection.heard_at + self._silence_s, connection.sent_at + interval_s)
             if not connection.is_over:
-                next_at = min(next_at, due)
+                next_at = min(next_at, due_at)
         self._sweep_at = max(next_at, now + self._tick_s)
 
     # --- one connection ---
@@ -207,7 +210,7 @@ class ConnectionLoop:
 
     def _serve(self, connection: PeerConnection, mask: int) -> None:
         if connection.is_over:
-            return  # ended by what was served before it
+            return  # ended while another connection was served
         ending = None
         if connection.is_connecting:
             ending = find_dial_failure(connection.sock)
@@ -219,9 +222,9 @@ class ConnectionLoop:
         messages: list[list[object]] = []
         if ending is None and mask & selectors.EVENT_READ:
             messages, ending = connection.receive(self._clock())
-        for words in messages:
+        for message in messages:
             if not connection.is_over:
-                self._take(connection, words)
+                self._take(connection, message)
         if ending is not None:
             self._end(connection, ending)
         elif not connection.is_over:
@@ -230,11 +233,11 @@ class ConnectionLoop:
     def _begin_handshake(self, connection: PeerConnection) -> Handshake:
         assert self._own is not None
         nonce = os.urandom(NONCE_BYTES)
-        greeting = Handshake(self._own, expected=connection.expected, secret=self._secret, nonce=nonce)
-        connection.handshake = greeting
-        for words in greeting.open():
-            self._send(connection, words)
-        return greeting
+        handshake = Handshake(self._own, expected=connection.expected, secret=self._secret, nonce=nonce)
+        connection.handshake = handshake
+        for message in handshake.open():
+            self._send(connection, message)
+        return handshake
 
     def _take(self, connection: PeerConnection, message: list[object]) -> None:
         if connection.peer is None:
@@ -245,7 +248,7 @@ class ConnectionLoop:
                 self._submit(PeerMessage(connection.peer.member_id, text))
             case ["bye"]:
                 self._end(connection, ConnectionEnd(True, "it has said goodbye", is_farewell=True))
-            case _:  # a beat, or a word of a later version
+            case _:  # a heartbeat, or a message of a later version
                 pass
 
     def _continue_handshake(self, connection: PeerConnection, handshake: Handshake, message: list[object]) -> None:
@@ -260,7 +263,7 @@ class ConnectionLoop:
             self._arrive(connection, handshake.peer)
 
     def _arrive(self, connection: PeerConnection, peer: PeerIdentity) -> None:
-        """Both sides have greeted."""
+        """Register a connection whose handshake is complete on both sides."""
         self._unauthenticated.pop(connection, None)
         connection.peer, connection.handshake = peer, None
         connection.is_provable, unneeded = self._dialer.handle_arrival(connection, peer.member_id, peer.address)
@@ -274,18 +277,18 @@ class ConnectionLoop:
             self._hang_up(other)
         group.append(connection)
         if unneeded is not None:
-            self._disconnect(unneeded)  # it was a proof's
+            self._disconnect(unneeded)  # it was dialled for a proof
         if not was_up or (connection.is_provable and not was_provable):
             self._submit(PeerUp(peer.member_id, peer.address, connection.is_provable))
 
     def _disconnect(self, connection: PeerConnection) -> None:
-        """End a connection so that nobody takes it for the end of this agent."""
+        """End a connection with a farewell, so that the peer does not take it for the end of this agent."""
         if connection.peer is not None:
             connection.send(BYE, self._clock())
         self._end(connection, NOT_NEEDED)
 
     def _end(self, connection: PeerConnection, ending: ConnectionEnd) -> None:
-        """A connection is over: tell what that means, and look closer if its peer's kernel has ended it."""
+        """End a connection, report it, and seek a proof of death if its peer's kernel has ended it."""
         if connection.is_over:
             return
         self._hang_up(connection)
@@ -314,6 +317,6 @@ class ConnectionLoop:
             self._watch(connection)
 
     def _watch(self, connection: PeerConnection) -> None:
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.is_waiting else 0)
-        if self._selector.get_key(connection.sock).events != wanted:
-            self._selector.modify(connection.sock, wanted, connection)
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.is_waiting else 0)
+        if self._selector.get_key(connection.sock).events != events:
+            self._selector.modify(connection.sock, events, connection)

@@ -1,10 +1,10 @@
 """When to dial a member, and what refused dials prove: a machine without sockets.
 
-There are two reasons to dial. The member that is *attended* gets a connection, soon at first and then less often.
-And after the kernel of a member's host has ended a connection, a *proof* is sought: the listener is held by keeper,
-supervisor and workers, so as long as one of them lives a dial is answered, or at least taken, and when all are gone it
-is refused. Two refusals in a row prove it. A dial that is taken and then hears nothing proves nothing, and neither
-does one that never arrives.
+There are two reasons to dial. *Connecting*: one member is to have a connection, so it is dialled soon at first and then
+less often. *Proving*: the kernel of a member's host has ended a connection. The listener is held by keeper, supervisor
+and workers, so as long as one of them lives a dial is answered, or at least accepted, and when all are gone it is
+refused. Two refusals in a row prove it. A dial that is accepted but gets no data proves nothing, and neither does one
+that never arrives.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from rendezvous.peers.resolve import Target
 
 PROOF_INTERVAL_S = 0.02
 PROOF_DELAY_MAX_S = 0.5
-"""Somebody else answers at that address: no proof will come of it, so the dials become rarer."""
+"""Another process answers at that address: there will be no proof, so the dials become rarer."""
 PROOF_REFUSALS = 2
 PROOF_LIMIT_S = 30.0
-"""By then the lease has long decided, and it would be a strange host that has not ended the processes."""
+"""By then the lease has long ended, and a host that has not ended the processes is unlikely to do so."""
 DELAY_FIRST_S = 0.02
 DELAY_MAX_S = 1.0
-"""A thousand members that dial a leader who does not answer are then a thousand dials in a second."""
+"""A thousand members that dial a leader that does not answer make at most a thousand dials per second."""
 REJECTED_DELAY_MAX_S = 4.0
-"""Something listens there and does not belong to the job: without a job secret, whoever may write to the store can name
-any address. Shorter than the 5 s (two of the shortest leases) for which the leader itself may be out of reach."""
+"""Another process listens there: without a job secret, anyone who may write to the store can name any address. Shorter
+than the 5 s (two of the shortest leases) for which the leader itself may be unreachable."""
 
 
 class DialAttempt:
-    """Of one member. `next_at` is when to dial, infinite while a dial is under way or none is wanted."""
+    """The dials of one member. `next_at` is when to dial, infinite while a dial is in progress or none is wanted."""
 
     def __init__(self, member_id: str, address: str) -> None:
         self.member_id = member_id
         self.address = address
-        self.targets: list[Target] = []  # what the name stands for, the one to dial first
+        self.targets: list[Target] = []  # the addresses of the name, the one to dial first
         self.next_at = math.inf
         self.is_connecting = False
-        self.is_source_open = False  # whether the kernel chooses the address that we dial from
+        self.is_source_open = False  # whether the kernel chooses the source address
         self._proving_until = -math.inf
         self._refusals = 0
-        self.delay_s = 0.0  # from the last dial that came to nothing to the next
+        self.delay_s = 0.0  # from the last failed dial to the next
 
     @property
     def is_proving(self) -> bool:
@@ -50,31 +50,32 @@ class DialAttempt:
         return self.is_connecting or self.is_proving
 
     def connect(self, at: float, delay_s: float = 0.0) -> None:
-        """Keep a connection to the member from then on; `delay_s`: to go on from where others were rejected."""
+        """Keep a connection to the member from `at` on; `delay_s`: the backoff to continue from."""
         self.is_connecting = True
         self.delay_s = delay_s
         self.next_at = min(self.next_at, at)
 
     def prove(self, now: float) -> None:
-        """The member's host has ended the connection: find out whether anybody is left."""
+        """Seek a proof that the member is gone: its host has ended the connection."""
         self._proving_until = now + PROOF_LIMIT_S
         self._refusals = 0
         self.delay_s = 0.0
         self.next_at = now
 
     def stop_proving(self) -> None:
+        """Give up the proof."""
         self._proving_until = -math.inf
         if not self.is_connecting:
             self.next_at = math.inf
 
     def succeed(self) -> None:
-        """The member is there."""
+        """The member has answered."""
         self.delay_s = 0.0
         self._proving_until = -math.inf
         self.next_at = math.inf
 
     def fail(self, now: float, *, is_refused: bool, is_rejected: bool = False) -> bool:
-        """A dial has come to nothing; whether the proof is complete. `is_rejected`: it was taken, but not greeted."""
+        """Note a failed dial; return whether the proof is complete. `is_rejected`: accepted, but no handshake."""
         self._refusals = self._refusals + 1 if is_refused else 0
         is_proven = self.is_proving and self._refusals >= PROOF_REFUSALS
         if is_proven or now >= self._proving_until:
@@ -86,7 +87,7 @@ class DialAttempt:
             self.next_at = now + self._back_off(REJECTED_DELAY_MAX_S if is_rejected else DELAY_MAX_S)
             if not is_refused:
                 self.is_source_open = not self.is_source_open
-                self.targets = []  # a name may stand for something else by now
+                self.targets = []  # the name may have other addresses by now
         else:
             self.next_at = math.inf
         return is_proven

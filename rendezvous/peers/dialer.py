@@ -1,7 +1,7 @@
-"""Dialling: which members are pursued, and how a dial is begun. Whether it succeeds is the switchboard's to see.
+"""The dialer: which members are dialled, and how a dial is begun. The connection loop sees whether it succeeds.
 
-A dial goes out from the address at which this agent listens. So the other side sees that address, and may believe
-a refusal there later. Where that cannot be routed, every other dial leaves the choice to the kernel.
+A dial goes out from the address at which this agent listens, so the other side sees that address, and may believe a
+refusal there later. Where that cannot be routed, every other dial leaves the choice to the kernel.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from rendezvous.peers.resolve import Target, resolve
 from rendezvous.stores.addresses import split_address
 
 DIALS_PER_TURN = 128  # begun in one turn of the loop
-LOOK_UPS_MAX = 8  # names that are looked up at once, each by a thread that may take half a minute
+LOOK_UPS_MAX = 8  # names that are resolved at once, each by a thread that may take half a minute
 _NO_PORT_YET = 24  # IP_BIND_ADDRESS_NO_PORT: the kernel chooses the source port when it knows the destination
 
 
 class Dialer:
-    """Used by the switchboard in its thread. `address`: where this agent listens.
+    """Used by the connection loop in its thread. `address`: where this agent listens.
 
-    `take` is given each dial as a connection, and what ended it if it has failed already. `tell_proven` is called
-    with the member that is proven gone, `order` as the switchboard's.
+    `on_dial` gets each dial as a connection, and its end if it has failed already. `report_gone` is called with a
+    member that is proven gone; `call_soon` is the connection loop's.
     """
 
     def __init__(
@@ -50,68 +50,70 @@ class Dialer:
         self._wanted_id = ""
         self._under_way: dict[str, PeerConnection] = {}
         self._look_up_count = 0
-        self._rejected_at, self._rejected_delay_s = -math.inf, 0.0  # the last attended member that was rejected
+        self._rejected_at, self._rejected_delay_s = -math.inf, 0.0  # of the last wanted member that was rejected
 
     @property
     def next_at(self) -> float:
-        return min((pursuit.next_at for pursuit in self._attempts.values()), default=math.inf)
+        """When the next dial is due; infinite if none is."""
+        return min((attempt.next_at for attempt in self._attempts.values()), default=math.inf)
 
     @property
     def under_way(self) -> list[PeerConnection]:
-        """Dials that have not been answered yet, and connections that came of one."""
+        """Dials in progress, and the connections that were made by one."""
         return list(self._under_way.values())
 
     def connect_to(self, member_id: str, address: str) -> PeerConnection | None:
-        """Pursue this member and leave the one attended before; the connection to be given up, if there is one."""
-        left = None
+        """Connect to this member instead of the last one; return the connection to be given up, if there is one."""
+        replaced = None
         old = self._attempts.get(self._wanted_id)
         if old is not None and (old.member_id, old.address) != (member_id, address):
-            left = self._under_way.pop(old.member_id, None)
+            replaced = self._under_way.pop(old.member_id, None)
             del self._attempts[old.member_id]
         self._wanted_id = member_id
         if member_id:
-            pursuit = self._attempts.get(member_id)
-            if pursuit is None or pursuit.address != address:
-                pursuit = self._attempts[member_id] = DialAttempt(member_id, address)
-            if not pursuit.is_connecting:
-                self._begin_connecting(pursuit)
+            attempt = self._attempts.get(member_id)
+            if attempt is None or attempt.address != address:
+                attempt = self._attempts[member_id] = DialAttempt(member_id, address)
+            if not attempt.is_connecting:
+                self._begin_connecting(attempt)
                 if member_id in self._under_way:
-                    pursuit.next_at = math.inf
-        return left
+                    attempt.next_at = math.inf
+        return replaced
 
     def _begin_connecting(self, attempt: DialAttempt) -> None:
-        """Dial at once, unless the member attended before was rejected a moment ago.
+        """Dial at once, unless the last wanted member was rejected a moment ago.
 
-        A leader's record that is replaced again and again gets no more dials than one that stays.
+        A leader record that is replaced repeatedly causes no more dials than one that stays.
         """
-        now, at = self._clock(), self._rejected_at + self._rejected_delay_s
-        if now <= at + self._rejected_delay_s:
-            attempt.connect(max(now, at), self._rejected_delay_s)
+        now, earliest_at = self._clock(), self._rejected_at + self._rejected_delay_s
+        if now <= earliest_at + self._rejected_delay_s:
+            attempt.connect(max(now, earliest_at), self._rejected_delay_s)
         else:
             attempt.connect(now)
 
     def prove(self, member_id: str, address: str) -> None:
-        """The kernel of that member's host has ended its last connection."""
-        pursuit = self._attempts.setdefault(member_id, DialAttempt(member_id, address))
-        pursuit.prove(self._clock())
+        """Seek a proof that this member is gone, because its host's kernel has ended its last connection."""
+        attempt = self._attempts.setdefault(member_id, DialAttempt(member_id, address))
+        attempt.prove(self._clock())
         if member_id in self._under_way:
-            pursuit.next_at = math.inf
+            attempt.next_at = math.inf
 
     def stop_proving(self) -> None:
-        for pursuit in list(self._attempts.values()):
-            pursuit.stop_proving()
-            self._forget(pursuit)
+        """Give up all proofs."""
+        for attempt in list(self._attempts.values()):
+            attempt.stop_proving()
+            self._forget(attempt)
 
     def dial(self) -> None:
         """Begin the dials that are due."""
         now = self._clock()
-        due = [pursuit for pursuit in self._attempts.values() if pursuit.next_at <= now]
-        for pursuit in islice(due, DIALS_PER_TURN):
-            pursuit.next_at = math.inf
-            if pursuit.targets:
-                self._begin(pursuit)
+        due = [attempt for attempt in self._attempts.values() if attempt.next_at <= now]
+        for attempt in islice(due, DIALS_PER_TURN):
+            attempt.next_at = math.inf
+            if attempt.targets:
+                self._begin(attempt)
             else:
-                self._look_up(pursuit)
+                self._look_up(attempt)
 
     def _look_up(self, attempt: DialAttempt) -> None:
         if self._look_up_count >= LOOK_UPS_MAX:
@@ -135,54 +137,54 @@ class Dialer:
             self._fail(attempt, is_refused=False)
 
     def _begin(self, attempt: DialAttempt) -> None:
-        family, place = attempt.targets[0]
+        family, target = attempt.targets[0]
         try:
-            end = socket.socket(family, socket.SOCK_STREAM)
+            sock = socket.socket(family, socket.SOCK_STREAM)
         except OSError:  # too many open files
             self._fail(attempt, is_refused=False)
             return
-        connection = PeerConnection(end, expected=attempt.member_id, now=self._clock())
+        connection = PeerConnection(sock, expected=attempt.member_id, now=self._clock())
         connection.is_connecting = True
         if not attempt.is_source_open:
             with contextlib.suppress(OSError, SettingsError):
-                end.setsockopt(socket.IPPROTO_IP, _NO_PORT_YET, 1)
-                end.bind((split_address(self._address)[0], 0))
+                sock.setsockopt(socket.IPPROTO_IP, _NO_PORT_YET, 1)
+                sock.bind((split_address(self._address)[0], 0))
         self._under_way[attempt.member_id] = connection
-        number = end.connect_ex(place)
-        is_begun = number in (0, EINPROGRESS)
-        self._on_dial(connection, None if is_begun else explain_error(OSError(number, os.strerror(number))))
+        error_number = sock.connect_ex(target)
+        is_begun = error_number in (0, EINPROGRESS)
+        self._on_dial(connection, None if is_begun else explain_error(OSError(error_number, os.strerror(error_number))))
 
     def handle_end(self, connection: PeerConnection, ending: ConnectionEnd) -> None:
-        """A connection that was dialled is over, or was never answered."""
+        """Handle the end of a connection that was dialled, or of a dial."""
         member_id = connection.expected
         if self._under_way.get(member_id) is not connection:
             return
         del self._under_way[member_id]
-        pursuit = self._attempts.get(member_id)
-        if pursuit is not None and connection.peer is None:
+        attempt = self._attempts.get(member_id)
+        if attempt is not None and connection.peer is None:
             is_refused = connection.is_connecting and ending.is_refusal
-            self._fail(pursuit, is_refused=is_refused, is_rejected=not connection.is_connecting)
-        elif pursuit is not None and pursuit.is_connecting:
-            pursuit.next_at = min(pursuit.next_at, self._clock())
+            self._fail(attempt, is_refused=is_refused, is_rejected=not connection.is_connecting)
+        elif attempt is not None and attempt.is_connecting:
+            attempt.next_at = min(attempt.next_at, self._clock())
 
     def handle_arrival(
         self, connection: PeerConnection, member_id: str, address: str
     ) -> tuple[bool, PeerConnection | None]:
-        """A member is up. Whether a dial proves where it listens, and a connection that is not needed any more."""
-        pursuit = self._attempts.get(member_id)
+        """A member is up. Return whether a dial proves where it listens, and a connection that is no longer needed."""
+        attempt = self._attempts.get(member_id)
         dialled = self._under_way.get(member_id)
         if dialled is connection:
-            if pursuit is None:
+            if attempt is None:
                 return False, None
-            pursuit.succeed()
-            self._forget(pursuit)
-            return pursuit.address == address, None
-        if pursuit is not None:
-            pursuit.stop_proving()
-            if dialled is None and pursuit.is_connecting:
-                pursuit.next_at = min(pursuit.next_at, self._clock())
-            self._forget(pursuit)
-            if pursuit.is_connecting:
+            attempt.succeed()
+            self._forget(attempt)
+            return attempt.address == address, None
+        if attempt is not None:
+            attempt.stop_proving()
+            if dialled is None and attempt.is_connecting:
+                attempt.next_at = min(attempt.next_at, self._clock())
+            self._forget(attempt)
+            if attempt.is_connecting:
                 return False, None
         return False, dialled
 
@@ -196,6 +198,6 @@ class Dialer:
             self._report_gone(attempt.member_id)
 
     def _forget(self, attempt: DialAttempt) -> None:
-        """Drop a pursuit that has no reason any more."""
+        """Drop an attempt that is no longer wanted."""
         if not attempt.is_wanted:
             self._attempts.pop(attempt.member_id, None)

@@ -1,15 +1,15 @@
-"""How two agents that have just been connected find out whether they belong together: a machine without sockets.
+"""The handshake by which two connected agents authenticate each other: a state machine without sockets.
 
-Who dialled says hello first: which member it is, where it listens, whom it wants, and a number never used before. The
-other answers in kind, or hangs up without a word if it is somebody else. Both show that they know the job: a code over
-everything that either side has said and over the job's key, which only those can make who know the job's secret, or,
-where there is none, the job's random key, which an agent reads from the store. The code names the side that makes it,
-so it cannot be sent back, and covers both numbers, so an old one is of no use. The dialler shows its code last, when
-it has seen the other's. So a listener that does not belong to the job learns ids, an address and a number from it;
-neither the job's key nor anything that it could guess a secret by.
+The side that dialled sends hello first: its member id, where it listens, the member that it wants, and a nonce. The
+other side answers in kind, or closes the connection without an answer if it is not that member. Both prove that they
+know the job: an HMAC over the identities and nonces of both sides, with the job's secret as the key or, where there is
+none, the job's random key, which an agent reads from the store. The HMAC names the side that makes it, so it cannot be
+sent back, and covers both nonces, so an old one is of no use. The dialler sends its HMAC last, when it has verified the
+other's. So a listener that does not belong to the job learns ids, an address and a nonce from it; neither the job's key
+nor anything by which it could guess a secret.
 
-What follows is not signed line by line. Whoever can rewrite packets between two nodes can also forge the refusals
-that the presence proof rests on; this keeps out those who can merely connect.
+What follows is not signed line by line. An attacker who can rewrite packets between two nodes can also forge the
+refusals on which the presence proof rests; this keeps out those that can merely connect.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NONCE_BYTES = 16
 
 
 class PeerIdentity(NamedTuple):
-    """Who somebody says it is. `address`: HOST:PORT where its presence listener is."""
+    """The identity that one side claims. `address`: HOST:PORT where its presence listener is."""
 
     job: str
     member_id: str
@@ -33,12 +33,12 @@ class PeerIdentity(NamedTuple):
 
 
 class HandshakeError(Exception):
-    """The other side is not who it should be, or speaks another language."""
+    """The other side is not the expected member, or violates the protocol."""
 
 
 # docs/internals/decisions/0040-authentication-of-datagrams-and-peers.md
 class Handshake:
-    """One side of it. `expected` is whom we dialled; "" on the side that was dialled. `nonce` is fresh and random."""
+    """One side. `expected`: the member that was dialled, "" on the dialled side. `nonce` is fresh and random."""
 
     def __init__(self, own: PeerIdentity, *, expected: str, secret: bytes, nonce: bytes) -> None:
         self._own = own
@@ -52,16 +52,16 @@ class Handshake:
 
     @property
     def peer(self) -> PeerIdentity:
-        """Who the other side is, once `is_done`."""
+        """The identity of the other side, once `is_done`."""
         assert self._peer is not None
         return self._peer
 
     def open(self) -> list[list[object]]:
-        """What to send as soon as the connection stands."""
+        """Return what to send as soon as the connection is up."""
         return [self._make_hello("")] if self._is_dialler else []
 
     def take(self, message: list[object]) -> list[list[object]]:
-        """Take one message of the other side's and return what to answer. Raises GreetingError: hang up."""
+        """Handle one message of the other side and return the answer. Raises HandshakeError: close the connection."""
         if self._peer is None:
             self._take_hello(message)
             if not self._is_dialler:
@@ -79,12 +79,12 @@ class Handshake:
         return ["hello", WIRE_VERSION, side, self._own.member_id, self._own.address, wanted, self._nonce, code]
 
     def _take_hello(self, message: list[object]) -> None:
-        texts = [word for word in message if isinstance(word, str) and len(word) <= TEXT_CHARACTERS_MAX]
+        texts = [item for item in message if isinstance(item, str) and len(item) <= TEXT_CHARACTERS_MAX]
         if len(message) != 8 or len(texts) != 7 or type(message[1]) is not int or message[1] != WIRE_VERSION:
             raise HandshakeError("no hello")
         kind, side, member_id, address, wanted, nonce, code = texts
         if kind != "hello" or side != ("dialled" if self._is_dialler else "dialler"):
-            raise HandshakeError("no hello")  # our own words, too: a dial that met itself on an unused port
+            raise HandshakeError("no hello")  # also our own hello: a dial that connected to itself on an unused port
         if not self._own.member_id:  # between two memberships: there is no job's key to know
             raise HandshakeError("no member is here")
         if wanted != self._own.member_id or not member_id or member_id == wanted:
@@ -106,5 +106,5 @@ class Handshake:
         second = (self.peer, self._peer_nonce)
         if not self._is_dialler:
             first, second = second, first
-        said = json.dumps(["meshrun presence", WIRE_VERSION, side, *first, *second]).encode()
-        return hmac.new(self._key, said, "sha256").hexdigest()
+        signed = json.dumps(["meshrun presence", WIRE_VERSION, side, *first, *second]).encode()
+        return hmac.new(self._key, signed, "sha256").hexdigest()

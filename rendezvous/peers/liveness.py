@@ -1,9 +1,9 @@
-"""Who is there, as far as connections between agents tell: a register that is called whenever one opens or closes.
+"""Which members are reached, as far as connections between agents show: a register of connections that open and close.
 
-Every agent keeps one presence connection to the leader. That it stands says little, and that it broke says
-nothing sure: networks break connections between healthy nodes. So this register only keeps what was seen, since
-when, and the one thing that is a proof: the host of a member has refused to be dialled after its connection
-ended. What follows from it is decided elsewhere.
+Every agent keeps one presence connection to the leader. That it is up shows little, and that it broke proves nothing:
+networks break connections between healthy nodes. So this register only keeps what was seen, since when, and the one
+thing that is a proof: a member's host has refused dials after its connection ended. What follows from it is decided
+elsewhere.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Collection, Iterable, Mapping
 
 from rendezvous.events import PeerDown, PeerGone, PeerUp
 
-PEERS_MAX = 65_536  # far above any job; whoever knocks under ever new names must not fill the memory
+PEERS_MAX = 65_536  # far above any job; connections under ever new names must not fill the memory
 MEMBER_ID_MAX = 64
 
 
 class PeerLiveness:
-    """`trusts_refusals`: whether a refused dial proves that nobody is there (`presence_proof`)."""
+    """The liveness of peers. `trusts_refusals`: whether refused dials are a proof (setting `presence_proof`)."""
 
     def __init__(self, trusts_refusals: bool) -> None:
         self._trusts_refusals = trusts_refusals
@@ -28,7 +28,7 @@ class PeerLiveness:
         self._gone_since: dict[str, float] = {}
 
     def take(self, event: PeerUp | PeerDown | PeerGone, now: float) -> None:
-        """Note what happened."""
+        """Note a connection that opened or closed, or a proof."""
         match event:
             case PeerUp(member_id, _, _):
                 if len(member_id) > MEMBER_ID_MAX or (member_id not in self._last and len(self._last) >= PEERS_MAX):
@@ -44,32 +44,32 @@ class PeerLiveness:
                     self._gone_since.setdefault(member_id, now)
 
     def list_reached_after(self, at: float) -> list[str]:
-        """The members with whom a connection stands, or stood after `at`."""
+        """List the members with a connection that is up, or was up after `at`."""
         return [*self._connected, *(member_id for member_id, since in self._unreachable_since.items() if since > at)]
 
     @property
     def connected_ids(self) -> Collection[str]:
-        """The members with whom a connection stands."""
+        """The members with a connection that is up."""
         return self._connected.keys()
 
     def is_reached(self, member_id: str) -> bool:
-        """Whether a connection with this member stands."""
+        """Return whether a connection with this member is up."""
         return member_id in self._connected
 
     def was_reached(self, member_id: str) -> bool:
-        """Whether a connection with this member has stood."""
+        """Return whether a connection with this member has ever been up."""
         return member_id in self._last
 
     @property
     def unreachable_since(self) -> Mapping[str, float]:
-        """When the last connection with each member ended that was reached once and is not now."""
+        """When the last connection ended, for each member that was reached once and is not now."""
         return self._unreachable_since
 
     def get_gone_since(self, member_id: str, address: str) -> float:
-        """Since when it is proven that nothing of this member is left, if it advertises `address`; else infinite.
+        """Return since when this member is proven gone, with its workers, if it advertises `address`; else infinite.
 
-        Another address than the one its connection went to or came from says nothing: the refusing host may be
-        some other one, in front of it.
+        A refusal by another address than the one that its connection went to or came from proves nothing: the refusing
+        host may be another one, in front of it.
         """
         since = self._gone_since.get(member_id, math.inf)
         if not self._trusts_refusals or since == math.inf:
@@ -78,15 +78,15 @@ class PeerLiveness:
         return since if last.is_provable and last.address == address else math.inf
 
     def is_surely_gone(self, member_id: str) -> bool:
-        """Whether it is proven that nothing of this member is left, where it said itself that it listens."""
+        """Return whether this member is proven gone, with its workers, at the address that it reported itself."""
         return member_id in self._last and self.is_gone(member_id, self._last[member_id].address)
 
     def is_gone(self, member_id: str, address: str) -> bool:
-        """Whether it is proven that nothing of this member is left, if it advertises `address`."""
+        """Return whether this member is proven gone, with its workers, if it advertises `address`."""
         return self.get_gone_since(member_id, address) < math.inf
 
     def forget_except(self, member_ids: Iterable[str]) -> None:
-        """Forget all but these and those who are connected: the others' keys are gone, so nobody asks any more."""
+        """Forget all but these and connected members: the others' keys are gone, so they are no longer asked about."""
         kept = {*member_ids, *self._connected}
         for member_id in [member_id for member_id in self._last if member_id not in kept]:
             del self._last[member_id]

@@ -1,8 +1,8 @@
-"""What members tell each other over their presence connections: four kinds of short messages.
+"""The messages of members over their presence connections: four kinds, all short.
 
-Three of them carry a job through a store outage (see `outage`), one says what the leader knows of the store (see
-`stale_watch`). They come from other processes, so they are checked like anything from outside; what is no such
-message is dropped without a word, as a message can be lost on its way anyhow.
+Three of them carry a job through a store outage (see `outage`), one sends what the leader knows of the store (see
+`stale_watch`). They come from other processes, so they are validated like any outside input; a text that is not such a
+message is dropped silently, as a message can be lost on its way anyhow.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ NUMBER_MAX = 2**62
 
 
 class OutageProbe(NamedTuple):
-    """The leader cannot reach the store, and asks in beat `beat` whether the receiver finds the same."""
+    """The leader cannot reach the store, and asks with number `probe` whether the receiver can."""
 
     probe: int
     plan_token: str
 
 
 class OutageAck(NamedTuple):
-    """The answer: the sender cannot reach the store either, and knows no newer round than this plan's."""
+    """The reply: the sender cannot reach the store either, and knows no newer round than this plan's."""
 
     probe: int
     plan_token: str
 
 
 class OutageConfirmed(NamedTuple):
-    """All have answered in beat `beat`: whoever sent an answer may count a lease's time from then."""
+    """All have acknowledged `probe`: each may count a lease's time from its own acknowledgement."""
 
     probe: int
     plan_token: str
@@ -51,28 +51,28 @@ _NAMES: dict[type[Message], str] = {
     OutageConfirmed: "HoldOn",
     KnownRevision: "Known",
 }
-"""What each is called on the wire, where agents of other versions read it."""
+"""The name of each on the wire, where agents of other versions read it."""
 _OUTAGE_KINDS = {_NAMES[kind]: kind for kind in (OutageProbe, OutageAck, OutageConfirmed)}
 
 
 def encode_message(message: Message) -> str:
-    """The message as text."""
+    """Encode the message as text."""
     return json.dumps([_NAMES[type(message)], *message], separators=(",", ":"))
 
 
 def decode_message(text: str) -> Message | None:
-    """The message in a text; None if it is none."""
+    """Decode a text; None if it is not a message."""
     if len(text) > TEXT_MAX:
         return None
     try:
-        name, number, rest = json.loads(text)
+        name, number, value = json.loads(text)
         kind = _OUTAGE_KINDS[name] if name != _NAMES[KnownRevision] else None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < NUMBER_MAX:
         return None
     if kind is None:
-        return KnownRevision(number, rest) if isinstance(rest, bool) else None
-    if not isinstance(rest, str) or len(rest) > TOKEN_MAX:
+        return KnownRevision(number, value) if isinstance(value, bool) else None
+    if not isinstance(value, str) or len(value) > TOKEN_MAX:
         return None
-    return kind(number, rest)
+    return kind(number, value)

@@ -1,7 +1,6 @@
-"""How HOST:PORT becomes places to connect to without holding anybody up.
+"""Resolves HOST:PORT to socket addresses without blocking the caller.
 
-A name is looked up in a thread of its own, since the system's resolver may take half a minute to say that it does
-not know.
+A name is looked up in a thread of its own, since the system's resolver may take half a minute to fail.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from rendezvous.errors import SettingsError
 from rendezvous.stores.addresses import split_address
 
 Target = tuple[int, tuple[str, int]]
-"""A socket family and where to connect to."""
+"""A socket family and the address to connect to."""
 
 
 def resolve(address: str, on_targets: Callable[[list[Target]], None]) -> None:
-    """Call `take` with where HOST:PORT is: at once for an address, later and from another thread for a name.
+    """Call `on_targets` with the addresses of HOST:PORT: at once for an address, later and from a thread for a name.
 
     The list is empty if there is no such host.
     """
@@ -32,11 +31,11 @@ def resolve(address: str, on_targets: Callable[[list[Target]], None]) -> None:
         on_targets(found)
         return
 
-    def ask() -> None:
+    def look_up() -> None:
         on_targets(_find_targets(host, port, 0))
 
     try:
-        threading.Thread(target=ask, name=f"look up {host}", daemon=True).start()
+        threading.Thread(target=look_up, name=f"look up {host}", daemon=True).start()
     except RuntimeError:  # the kernel gives no more threads
         on_targets([])
 
@@ -46,4 +45,4 @@ def _find_targets(host: str, port: int, flags: int) -> list[Target]:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
     except (OSError, UnicodeError):
         return []
-    return [(family, place) for family, _, _, _, place in found]  # type: ignore[misc]
+    return [(family, target) for family, _, _, _, target in found]  # type: ignore[misc]
