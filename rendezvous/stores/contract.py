@@ -1,12 +1,12 @@
-"""What agreement needs from a store: the part of etcd v3 that the protocol uses, in its words.
+"""What the agreement needs from a store: the part of etcd v3 that it uses, in etcd's terms.
 
-One writing transaction makes one revision, shared by all events it causes; a transaction that changes
-nothing makes none. A key that is absent has create and mod revision 0 and version 0, and fails every
-comparison of its value. A lease takes all of its keys with it in one revision. A watch delivers every
-event from a revision on, in order, with all events of one revision in one batch.
+One writing transaction makes one revision, shared by all events it causes; a transaction that changes nothing makes
+none. A key that is absent has create and mod revision 0 and version 0, and fails every comparison of its value. The end
+of a lease deletes all of its keys in one revision. A watch delivers every event from a revision on, in order, with all
+events of one revision in one batch.
 
-Every call blocks for a bounded time and raises `StoreError` when nothing was written, `OutcomeUnknown`
-when that cannot be known. Any implementation passes the conformance suite in tests/store.
+Every call blocks for a bounded time and raises `StoreError` when nothing was written, `OutcomeUnknown` when that cannot
+be known. Any implementation passes the conformance suite in tests/store.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
 
-TXN_OPERATIONS_MAX = 128  # etcd's --max-txn-ops; compares are counted apart against the same number
+TXN_OPERATIONS_MAX = 128  # etcd's --max-txn-ops; compares are counted separately against the same number
 REQUEST_BYTES_MAX = 1_572_864  # etcd's --max-request-bytes, 1.5 MiB
 
 
@@ -64,7 +64,7 @@ Operation = Put | Delete | Get
 
 
 class GetResult(NamedTuple):
-    """The answer to a read: the store's revision when it was served, and the keys in byte order."""
+    """The result of a read: the store's revision when it was served, and the keys in byte order."""
 
     revision: int
     items: tuple[KeyValue, ...]
@@ -86,14 +86,14 @@ class TxnResult(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """A granted lease; `ttl_s` is what the store granted, which may be more than was asked."""
+    """A granted lease; `ttl_s` is the TTL that the store granted, which may be more than was requested."""
 
     id: int
     ttl_s: float
 
 
 class Renewal(NamedTuple):
-    """A lease was renewed, and after that a key was looked for.
+    """The result of a renewal, and of the read of a key after it.
 
     `is_confirmed`: the server that renewed led the store until the key was read, so the lease lives for `ttl_s` from
     when the renewal was sent. `create_revision` is that of the key, 0 if it was absent, as of `revision`.
@@ -106,7 +106,7 @@ class Renewal(NamedTuple):
 
 
 class KeyEvent(NamedTuple):
-    """One change. For a deletion `item` carries only the key and the revision of the deletion as its mod revision."""
+    """One change. For a deletion `item` has only the key and the revision of the deletion as its mod revision."""
 
     kind: Literal["put", "delete"]
     item: KeyValue
@@ -129,10 +129,10 @@ class Store(Protocol):
         """Read a key, or all keys that start with it."""
 
     def put(self, key: str, value: bytes, *, lease: int = 0) -> int:
-        """Write unconditionally; the new revision. Raises LeaseNotFound for a lease that is gone."""
+        """Write unconditionally; return the new revision. Raises LeaseNotFound for a lease that is gone."""
 
     def delete(self, key: str, *, prefix: bool = False) -> int:
-        """Delete; how many keys went."""
+        """Delete a key, or all keys that start with it; return how many were deleted."""
 
     def txn(
         self, compares: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation] = ()
@@ -143,25 +143,25 @@ class Store(Protocol):
         """
 
     def lease_grant(self, ttl_s: float, *, id: int = 0) -> Lease:
-        """A new lease of at least `ttl_s` seconds, under `id` if that is not 0. Raises LeaseExists for one in use."""
+        """Grant a lease of at least `ttl_s` seconds, under `id` if that is not 0. Raises LeaseExists for one in use."""
 
     def lease_keep_alive(self, lease: int) -> float:
-        """Renew in full; the granted TTL in seconds. Raises LeaseNotFound when it is gone.
+        """Renew the lease; return the granted TTL in seconds. Raises LeaseNotFound when it is gone.
 
         The server that answers may have been replaced as leader without knowing: see `lease_renew`.
         """
 
     def lease_renew(self, lease: int, key: str) -> Renewal:
-        """Renew in full, then read `key` with a majority.
+        """Renew the lease, then read `key` with a majority.
 
         Raises LeaseNotFound when the lease is gone, StoreError when either could not be done.
         """
 
     def lease_revoke(self, lease: int) -> None:
-        """End the lease now, and its keys with it. Raises LeaseNotFound when it is gone."""
+        """End the lease now, and delete its keys. Raises LeaseNotFound when it is gone."""
 
     def lease_remaining(self, lease: int) -> float:
-        """Seconds until the lease would expire, for people to look at. Raises LeaseNotFound when it is gone."""
+        """Return the seconds until the lease would expire, for display. Raises LeaseNotFound when it is gone."""
 
     def watch(
         self,
@@ -175,8 +175,8 @@ class Store(Protocol):
         """Deliver every event at or after `start_revision` (from 1 up), in order, on a thread of the store's.
 
         Returns at once, whatever the store is doing. `on_lost` is called at most once, last: with Compacted if the
-        revision is gone, or with what ended the watch.
+        revision is gone, or with the error that ended the watch.
         """
 
     def close(self) -> None:
-        """Cancel the watches and free what the client holds. Leases live on until they expire."""
+        """Cancel the watches and free the client's resources. Leases live on until they expire."""

@@ -1,8 +1,8 @@
-"""Who listens on a port of this machine, for the sentence that says why a port cannot be had.
+"""Which process listens on a port of this machine, for the message that the port is taken.
 
-The kernel is asked for the sockets that listen there. /proc/net/tcp would tell it, too, but only after a walk through
-the table of all connections, empty or not: some 4 ms for each of its two files on a small machine, in the way of every
-restart. So that is read only where the kernel does not answer the question itself.
+The kernel is asked for the sockets that listen there. /proc/net/tcp would show it, too, but only after a scan of the
+table of all connections, empty or not: some 4 ms for each of its two files on a small machine, in every restart. So
+that is read only where the kernel does not answer the request itself.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ _SOCK_DIAG, _BY_FAMILY = 4, 20  # linux/netlink.h, linux/sock_diag.h
 _REQUEST, _DUMP = 0x1, 0x300  # linux/netlink.h: NLM_F_REQUEST, NLM_F_DUMP
 _ERROR, _DONE = 2, 3  # NLMSG_ERROR, NLMSG_DONE
 _HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
-_QUESTION = struct.Struct("=BBBBI2s46s")  # struct inet_diag_req_v2 of linux/inet_diag.h, with the source port alone
+_DIAG_REQUEST = struct.Struct("=BBBBI2s46s")  # struct inet_diag_req_v2 of linux/inet_diag.h, with the source port alone
 _INODE_AT = 68  # of struct inet_diag_msg
 _LIMIT_S = 1.0
 UNKNOWN = "another user's process"
-"""Whose files cannot be seen; for a moment also a process that is about to be gone."""
+"""A process whose files cannot be read; for a moment also a process that is about to exit."""
 
 
 def find_foreign_listener(port: int, own: Collection[int] = ()) -> str:
-    """Who listens there and is none of the processes `own`: "pid 12 (python)", or "another user's process"; or "".
+    """Return which process other than `own` listens there: "pid 12 (python)", "another user's process" or "".
 
-    A process that ends has no files to look at any more, while its sockets are still being closed.
+    A process that exits has no files any more, while its sockets are still being closed.
     """
     sockets = _find_listeners(port)
     for pid in own:
         sockets -= _list_inodes(pid)
     if not sockets:
         return ""
-    for number in filter(str.isdigit, os.listdir("/proc")):
-        if int(number) not in own and sockets & _list_inodes(int(number)):
-            return f"pid {number} ({_describe(number)})"
+    for pid_text in filter(str.isdigit, os.listdir("/proc")):
+        if int(pid_text) not in own and sockets & _list_inodes(int(pid_text)):
+            return f"pid {pid_text} ({_describe(pid_text)})"
     return UNKNOWN
 
 
 def _find_listeners(port: int) -> set[str]:
-    """The inodes of the sockets that listen on the port, on whatever address."""
+    """Return the inodes of the sockets that listen on the port, on any address."""
     try:
         return _ask_kernel(port)
     except (OSError, struct.error):  # a kernel without the module, or a sandbox
@@ -50,27 +50,29 @@ def _find_listeners(port: int) -> set[str]:
 
 
 def _ask_kernel(port: int) -> set[str]:
-    """The same by the kernel's own word (sock_diag(7)). Raises OSError where it gives none."""
+    """Return the same from the kernel by sock_diag(7). Raises OSError where that is not available."""
     found: set[str] = set()
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG) as end:
-        end.settimeout(_LIMIT_S)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG) as sock:
+        sock.settimeout(_LIMIT_S)
         for family in (socket.AF_INET, socket.AF_INET6):
             own_port = port.to_bytes(2, "big")
-            question = _QUESTION.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << _LISTEN, own_port, b"")
-            head = _HEADER.pack(_HEADER.size + len(question), _BY_FAMILY, _REQUEST | _DUMP, 0, 0)
-            end.sendto(head + question, (0, 0))
+            body = _DIAG_REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << _LISTEN, own_port, b"")
+            header = _HEADER.pack(_HEADER.size + len(body), _BY_FAMILY, _REQUEST | _DUMP, 0, 0)
+            sock.sendto(header + body, (0, 0))
             is_done = False
             while not is_done:
-                is_done = _take(end.recv(1 << 16), found)
+                is_done = _take(sock.recv(1 << 16), found)
     return found
 
 
 def _take(answer: bytes, found: set[str]) -> bool:
-    """Note the sockets in one part of an answer; whether it is the last. Raises OSError if the kernel refuses."""
+    """Add the sockets in one part of a reply; return whether it is the last. Raises OSError if the kernel refuses."""
     while answer:
         size, kind, *_ = _HEADER.unpack_from(answer)
         if kind in (_ERROR, _DONE) or size < _HEADER.size:
-            error = struct.unpack_from("=i", answer, _HEADER.size)[0]  # tcp_diag alone may be missing: told at the end
+            error = struct.unpack_from("=i", answer, _HEADER.size)[
+                0
+            ]  # tcp_diag alone may be missing: reported at the end
             if kind != _DONE or error:
                 raise OSError(-error, "the kernel does not tell who listens")
             return True
@@ -80,7 +82,7 @@ def _take(answer: bytes, found: set[str]) -> bool:
 
 
 def _read_tables(port: int) -> set[str]:
-    """The same as proc(5) describes it."""
+    """Return the same from the tables of proc(5)."""
     found: set[str] = set()
     for name in ("tcp", "tcp6"):
         try:
@@ -97,7 +99,7 @@ def _read_tables(port: int) -> set[str]:
 
 
 def _list_inodes(pid: int) -> set[str]:
-    """The inodes of the sockets that a process has open; none if it has gone or is another user's."""
+    """Return the inodes of the sockets that a process has open; none if it is gone or another user's."""
     found = _list_open(f"/proc/{pid}/fd")
     if not found:  # its first thread may have ended before the others
         with contextlib.suppress(OSError):
@@ -110,18 +112,18 @@ def _list_inodes(pid: int) -> set[str]:
 def _list_open(folder: str) -> set[str]:
     found: set[str] = set()
     with contextlib.suppress(OSError):
-        for number in os.listdir(folder):
+        for descriptor in os.listdir(folder):
             target = ""
             with contextlib.suppress(OSError):  # this one has been closed since
-                target = os.readlink(f"{folder}/{number}")
+                target = os.readlink(f"{folder}/{descriptor}")
             if target.startswith("socket:["):
                 found.add(target[8:-1])
     return found
 
 
-def _describe(number: str) -> str:
+def _describe(pid: str) -> str:
     try:
-        with open(f"/proc/{number}/comm") as file:
+        with open(f"/proc/{pid}/comm") as file:
             return file.read().strip()
     except OSError:
         return "gone"

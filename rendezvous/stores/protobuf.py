@@ -1,16 +1,17 @@
 """Protobuf's wire format for messages that are named tuples: `encode(message)`, `decode(Type, data)`.
 
-The annotations of a message carry its field numbers, so what one reads is what goes over the wire:
+The annotations of a message carry its field numbers, so the class shows what is sent:
 
     class PutRequest(NamedTuple):
-        key: Annotated[bytes, 1] = b""       # a value equal to its default is not written, as proto3 has it
+        key: Annotated[bytes, 1] = b""       # a value equal to its default is not written, as in proto3
         lease: Annotated[int, 3] = 0         # int: int64, and enumerations; also bool, bytes, str
-        header: Annotated[Header, 1] = Header()              # a message within: absent reads as the default
+        header: Annotated[Header, 1] = Header()              # a nested message: absent reads as the default
         kvs: Annotated[tuple[KeyValue, ...], 2] = ()         # repeated
-        version: Annotated[int | None, 4] = None             # of a oneof: written when not None, be it 0 or empty
+        version: Annotated[int | None, 4] = None             # of a oneof: written when not None, even if 0 or empty
 
-Unknown fields are skipped when read, as protobuf asks, so a newer server may say more. Deliberately absent:
-floats, maps, repeated numbers (etcd has none that we use), and unsigned numbers: those above 2^63 read as negative.
+Unknown fields are skipped when read, as protobuf requires, so a newer server may send more. Deliberately absent:
+floats, maps, repeated numbers (etcd has none that are used here), and unsigned numbers: those above 2^63 read as
+negative.
 """
 
 from __future__ import annotations
@@ -26,28 +27,28 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
 
 
 class WireError(ValueError):
-    """Bytes that are no such message."""
+    """Bytes that are not a message of the expected type."""
 
 
-_Writer = tuple[int, bytes, Any, bool, Callable[[Any], bytes]]  # place in the tuple, tag, default, is repeated, write
-_Reader = tuple[int, bool, Callable[[Any], Any]]  # place in the tuple, is repeated, read
+_Writer = tuple[int, bytes, Any, bool, Callable[[Any], bytes]]  # index in the tuple, tag, default, is repeated, write
+_Reader = tuple[int, bool, Callable[[Any], Any]]  # index in the tuple, is repeated, read
 
 
 def encode(message: tuple[Any, ...]) -> bytes:
-    """The bytes of a message."""
-    written = bytearray()
-    for place, tag, default, is_repeated, write in _find_layout(type(message))[0]:
-        value = message[place]
+    """Return the bytes of a message."""
+    encoded = bytearray()
+    for index, tag, default, is_repeated, write in _find_layout(type(message))[0]:
+        value = message[index]
         if is_repeated:
-            for each in value:
-                written += tag + write(each)
+            for item in value:
+                encoded += tag + write(item)
         elif value != default:
-            written += tag + write(value)
-    return bytes(written)
+            encoded += tag + write(value)
+    return bytes(encoded)
 
 
 def decode(message: type[Message], data: bytes) -> Message:
-    """The message of that type in `data`. Raises WireError for anything else."""
+    """Decode a message of this type. Raises WireError for anything else."""
     _, readers, defaults = _find_layout(message)
     values = list(defaults)
     repeated: dict[int, list[Any]] = {}
@@ -70,33 +71,33 @@ def decode(message: type[Message], data: bytes) -> Message:
         reader = readers.get(tag)
         if reader is None:
             continue
-        place, is_repeated, read = reader
+        index, is_repeated, read = reader
         if is_repeated:
-            repeated.setdefault(place, []).append(read(content))
+            repeated.setdefault(index, []).append(read(content))
         else:
-            values[place] = read(content)
-    for place, found in repeated.items():
-        values[place] = tuple(found)
+            values[index] = read(content)
+    for index, found in repeated.items():
+        values[index] = tuple(found)
     return tuple.__new__(message, values)
 
 
 @cache
 def _find_layout(message: type[tuple[Any, ...]]) -> tuple[tuple[_Writer, ...], dict[int, _Reader], tuple[Any, ...]]:
-    """How the fields of a type are written, in the order of their numbers, and read, by tag; and its defaults."""
+    """Return how the fields of a type are written, in order of their numbers, and read, by tag; and its defaults."""
     defaults: dict[str, Any] = getattr(message, "_field_defaults", {})
     writers: dict[int, _Writer] = {}
     readers: dict[int, _Reader] = {}
-    for place, (name, default) in enumerate(defaults.items()):
+    for index, (name, default) in enumerate(defaults.items()):
         tag, is_repeated, write, read = _find_field(message, message.__annotations__[name])
-        writers[tag] = (place, _encode_varint(tag), default, is_repeated, write)
-        readers[tag] = (place, is_repeated, read)
+        writers[tag] = (index, _encode_varint(tag), default, is_repeated, write)
+        readers[tag] = (index, is_repeated, read)
     return tuple(writers[tag] for tag in sorted(writers)), readers, tuple(defaults.values())
 
 
 def _find_field(message: type, annotation: Any) -> tuple[int, bool, Callable[[Any], bytes], Callable[[Any], Any]]:
-    """Tag, whether it is repeated, and how one is written and read.
+    """Return the tag of a field, whether it is repeated, and how one is written and read.
 
-    Annotations are read as text: to evaluate them takes 10 ms for the messages that an agent begins with.
+    Annotations are read as text: evaluating them takes 10 ms for the messages that an agent uses at its start.
     """
     text: str = getattr(annotation, "__forward_arg__", annotation)
     kind, _, number = text.removeprefix("Annotated[").removesuffix("]").rpartition(", ")
@@ -104,8 +105,8 @@ def _find_field(message: type, annotation: Any) -> tuple[int, bool, Callable[[An
     if name in _KINDS:
         wire_type, write, read = _KINDS[name]
     else:
-        within = getattr(sys.modules[message.__module__], name)
-        wire_type, write, read = _BYTES, _write_message, lambda data: decode(within, data)
+        nested = getattr(sys.modules[message.__module__], name)
+        wire_type, write, read = _BYTES, _write_message, lambda data: decode(nested, data)
     return int(number) << 3 | wire_type, kind != name and kind.startswith("tuple["), write, read
 
 
@@ -121,12 +122,12 @@ def _encode_varint(number: int) -> bytes:
     if 0 <= number < 0x80:
         return _SHORT[number]
     number &= (1 << 64) - 1  # a negative one is its two's complement in 64 bits: ten bytes
-    written = bytearray()
+    encoded = bytearray()
     while number > 0x7F:
-        written.append(number & 0x7F | 0x80)
+        encoded.append(number & 0x7F | 0x80)
         number >>= 7
-    written.append(number)
-    return bytes(written)
+    encoded.append(number)
+    return bytes(encoded)
 
 
 def _read_varint(data: bytes, position: int) -> tuple[int, int]:

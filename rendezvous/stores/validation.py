@@ -1,6 +1,6 @@
-"""What a store refuses before it looks at any key: no key, too much at once, one key written twice.
+"""What a store refuses before it reads any key: an empty key, a request that is too large, a key written twice.
 
-etcd refuses the same; the memory store and the served store ask here.
+etcd refuses the same; the memory store and the served store use these checks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rendezvous.stores.memory.keyspace import Range, make_range
 
 
 def check_key(key: str, prefix: bool = False) -> int:
-    """The bytes of the key, once it is known to be one. An empty prefix is every key."""
+    """Return the length of the key in bytes. Raises StoreError if it is empty (but as a prefix) or not text."""
     if not key and not prefix:
         raise StoreError("a key cannot be empty")
     try:
@@ -23,20 +23,20 @@ def check_key(key: str, prefix: bool = False) -> int:
 
 
 def find_duplicate_write(put: Iterable[str], deleted: Sequence[Range]) -> str | None:
-    """A key that is put twice, or put and deleted; None if there is none."""
+    """Return a key that is put twice, or put and deleted; None if there is none."""
     written: set[str] = set()
     for key in put:
-        if key in written or any(keys.covers(key) for keys in deleted):
+        if key in written or any(key_range.covers(key) for key_range in deleted):
             return key
         written.add(key)
     return None
 
 
 def check_request(compares: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation]) -> None:
-    """Raises StoreError for a transaction that etcd would refuse. Both branches count, whichever would run."""
-    for name, part in (("compares", compares), ("operations", success), ("operations", failure)):
-        if len(part) > TXN_OPERATIONS_MAX:
-            raise StoreError(f"a transaction has {len(part)} {name}, at most {TXN_OPERATIONS_MAX} are allowed")
+    """Raise StoreError for a transaction that etcd would refuse. Both branches count, whichever would run."""
+    for name, items in (("compares", compares), ("operations", success), ("operations", failure)):
+        if len(items) > TXN_OPERATIONS_MAX:
+            raise StoreError(f"a transaction has {len(items)} {name}, at most {TXN_OPERATIONS_MAX} are allowed")
     size = 0
     for compare in compares:
         size += check_key(compare.key)
@@ -50,8 +50,8 @@ def check_request(compares: Sequence[Compare], success: Sequence[Operation], fai
             else:
                 size += check_key(operation.key, operation.prefix)
         deleted = [make_range(operation.key, operation.prefix) for operation in branch if isinstance(operation, Delete)]
-        twice = find_duplicate_write((operation.key for operation in branch if isinstance(operation, Put)), deleted)
-        if twice is not None:
-            raise StoreError(f"a transaction writes the key {twice!r} twice")
+        duplicate = find_duplicate_write((operation.key for operation in branch if isinstance(operation, Put)), deleted)
+        if duplicate is not None:
+            raise StoreError(f"a transaction writes the key {duplicate!r} twice")
     if size > REQUEST_BYTES_MAX:
         raise StoreError(f"a request has {size} bytes, at most {REQUEST_BYTES_MAX} are allowed")

@@ -1,10 +1,10 @@
-"""The words of etcd's v3 API: what the client sends and the served store reads, and what comes back.
+"""The messages of etcd's v3 API: what the client sends and the served store reads, and the replies.
 
 A message is a named tuple whose annotations carry the field numbers of etcd's rpc.proto, kv.proto and auth.proto;
-`protobuf.encode` and `protobuf.decode` turn it into bytes and back. Only the fields that are used are declared. What is
-not written matters: an empty `range_end` on the wire would mean "every key from here on", so defaults never are.
+`protobuf.encode` and `protobuf.decode` turn it into bytes and back. Only the fields that are used are declared. That
+defaults are never written matters: an empty `range_end` on the wire would mean "every key from here on".
 
-At the end stand the methods: the path of each, and the types of its question and answer.
+The methods are at the end: the path of each, and the types of its request and response.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class RangeResponse(NamedTuple):
     header: Annotated[Header, 1] = Header()
     kvs: Annotated[tuple[WireKeyValue, ...], 2] = ()
     more: Annotated[bool, 3] = False
-    count: Annotated[int, 4] = 0  # type: ignore[assignment]  # etcd's word; hides tuple.count
+    count: Annotated[int, 4] = 0  # type: ignore[assignment]  # etcd's name; hides tuple.count
 
 
 class PutRequest(NamedTuple):
@@ -148,7 +148,7 @@ class WatchCreateRequest(NamedTuple):
     prev_kv: Annotated[bool, 6] = False
     watch_id: Annotated[int, 7] = 0
     fragment: Annotated[bool, 8] = False
-    filters: Annotated[bytes, 5] = b""  # one byte each: what is not told, 0 puts, 1 deletions (a packed enumeration)
+    filters: Annotated[bytes, 5] = b""  # one byte each: events left out, 0 puts, 1 deletions (a packed enumeration)
 
 
 class WatchCancelRequest(NamedTuple):
@@ -262,7 +262,7 @@ class StatusResponse(NamedTuple):
 
 
 class AlarmRequest(NamedTuple):
-    action: Annotated[int, 1] = 0  # 0 asks which there are
+    action: Annotated[int, 1] = 0  # 0 lists the alarms
 
 
 class AlarmResponse(NamedTuple):
@@ -285,19 +285,19 @@ class MemberListResponse(NamedTuple):
     members: Annotated[tuple[WireMember, ...], 2] = ()
 
 
-Question = TypeVar("Question", bound=tuple[Any, ...])
-Answer = TypeVar("Answer", bound=tuple[Any, ...])
+Request = TypeVar("Request", bound=tuple[Any, ...])
+Response = TypeVar("Response", bound=tuple[Any, ...])
 
 
-class Method(Generic[Question, Answer]):
-    """One procedure: its path, and the types of what is asked and answered (once, or as streams of them)."""
+class Method(Generic[Request, Response]):
+    """One procedure: its path, and the types of its request and response (one of each, or streams of them)."""
 
-    __slots__ = ("answer", "path", "question")
+    __slots__ = ("path", "request", "response")
 
-    def __init__(self, service: str, name: str, question: type[Question], answer: type[Answer]) -> None:
+    def __init__(self, service: str, name: str, request: type[Request], response: type[Response]) -> None:
         self.path = f"/etcdserverpb.{service}/{name}"
-        self.question = question
-        self.answer = answer
+        self.request = request
+        self.response = response
 
 
 RANGE = Method("KV", "Range", RangeRequest, RangeResponse)
@@ -305,10 +305,10 @@ PUT_KEY = Method("KV", "Put", PutRequest, PutResponse)
 DELETE_RANGE = Method("KV", "DeleteRange", DeleteRangeRequest, DeleteRangeResponse)
 TXN = Method("KV", "Txn", TxnRequest, TxnResponse)
 COMPACT = Method("KV", "Compact", CompactionRequest, CompactionResponse)
-WATCH = Method("Watch", "Watch", WatchRequest, WatchResponse)  # a stream of either
+WATCH = Method("Watch", "Watch", WatchRequest, WatchResponse)  # streams of both
 LEASE_GRANT = Method("Lease", "LeaseGrant", LeaseGrantRequest, LeaseGrantResponse)
 LEASE_REVOKE = Method("Lease", "LeaseRevoke", LeaseRevokeRequest, LeaseRevokeResponse)
-LEASE_KEEP_ALIVE = Method("Lease", "LeaseKeepAlive", LeaseKeepAliveRequest, LeaseKeepAliveResponse)  # streams, too
+LEASE_KEEP_ALIVE = Method("Lease", "LeaseKeepAlive", LeaseKeepAliveRequest, LeaseKeepAliveResponse)  # streams of both
 LEASE_TIME_TO_LIVE = Method("Lease", "LeaseTimeToLive", LeaseTimeToLiveRequest, LeaseTimeToLiveResponse)
 LEASE_LEASES = Method("Lease", "LeaseLeases", LeaseLeasesRequest, LeaseLeasesResponse)
 AUTHENTICATE = Method("Auth", "Authenticate", AuthenticateRequest, AuthenticateResponse)

@@ -1,1 +1,1 @@
-"""The client of etcd, over gRPC: calls, one stream for all watches, and what errors mean."""
+"""The client of etcd, over gRPC: calls, one stream for all watches, and the meaning of errors."""

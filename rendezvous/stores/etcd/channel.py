@@ -1,10 +1,10 @@
-"""The servers that are one store, and a gRPC channel to each.
+"""The servers of one store, and a gRPC channel to each.
 
-All questions go to the current endpoint until it fails; then the next one in the circle is current. Nobody is banned:
-with a single endpoint the next one is the same again. Each has a channel of its own, so what is under way at one
-goes on there while new questions go elsewhere.
+All requests go to the current endpoint until it fails; then the next one in the circle is current. No endpoint is
+excluded: with a single endpoint the next one is the same again. Each has a channel of its own, so requests in progress
+at one continue there while new ones go elsewhere.
 
-gRPC is imported here, 60 ms, so this module is imported only when a store over a network is used.
+The import of gRPC takes 60 ms, so this module is imported only when a store over a network is used.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rendezvous.errors import SettingsError
 from rendezvous.stores.etcd.errors import CallFailed, ErrorKind, EtcdError, classify
 from rendezvous.stores.protobuf import WireError, decode, encode
-from rendezvous.stores.wire import Answer, Method, Question
+from rendezvous.stores.wire import Method, Request, Response
 from rendezvous.values import NamedTuple
 
 if TYPE_CHECKING:
     import grpc
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
-    # A peer that is frozen or cut off is noticed in 13 s. etcd takes more than a ping in 5 s for an attack, and any
+    # A peer that is frozen or cut off is noticed in 13 s. etcd treats more than a ping in 5 s as an attack, and any
     # ping without a stream, hence the last of these.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 3_000),
@@ -38,11 +38,11 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.dns_min_time_between_resolutions_ms", 1_000),
-    ("grpc.enable_retries", 0),  # asking again is decided where it is known whether that is safe
-    ("grpc.use_local_subchannel_pool", 1),  # a connection of our own, also beside another client in this process
-    ("grpc.enable_http_proxy", 0),  # a proxy for the web is no way to etcd
-    # gRPC would ask the server with each answer how fast the line is, to choose a window (a call takes 7 switches
-    # between threads without that, and 8 with it), and the name service for instructions about the server.
+    ("grpc.enable_retries", 0),  # client.py decides on retries, where it is known whether they are safe
+    ("grpc.use_local_subchannel_pool", 1),  # its own connection, also beside another client in this process
+    ("grpc.enable_http_proxy", 0),  # a web proxy does not lead to etcd
+    # gRPC would measure the bandwidth with each response, to choose a window (a call takes 7 switches between threads
+    # without that, and 8 with it), and ask the name service for a configuration of the server.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 1 << 20),
     ("grpc.service_config_disable_resolution", 1),
@@ -53,11 +53,9 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
 
 # gRPC's C core logs to stderr and installs fork handlers unless its environment says otherwise.
 _SILENT_ENVIRONMENT = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
-_environment_lock = (
-    threading.Lock()
-)  # the environment is the process's, and several of its threads may begin a client at once
+_environment_lock = threading.Lock()  # several threads of the process, which share its environment, may create a client
 
-# Where distributions keep the authorities that they trust. gRPC would use a list of its own.
+# Where distributions keep their trusted authorities. gRPC would use a list of its own.
 _SYSTEM_ROOTS = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -75,17 +73,17 @@ class Tls(NamedTuple):
 
 
 class Stream(Protocol):
-    """The answers of a stream, as they come."""
+    """The responses of a stream, as they arrive."""
 
     def __iter__(self) -> Iterator[bytes]:
-        """Ends by grpc.RpcError, too."""
+        """May also end by grpc.RpcError."""
 
     def cancel(self) -> object:
         """End it, from any thread."""
 
 
 class Endpoint:
-    """One server, HOST:PORT. `heard_at`: when it last answered anything, on time.monotonic."""
+    """One server, HOST:PORT. `heard_at`: when it last answered any request, on time.monotonic."""
 
     def __init__(self, address: str, channel: grpc.Channel) -> None:
         self.address = address
@@ -96,83 +94,84 @@ class Endpoint:
 
     def call(
         self,
-        method: Method[Question, Answer],
-        question: Question,
+        method: Method[Request, Response],
+        request: Request,
         token: str,
         limit_s: float,
         *,
-        given_s: float | None = None,
+        total_s: float | None = None,
         is_patient: bool = False,
-    ) -> Answer:
-        """Ask and wait for the answer, if `is_patient` until `abandon`. Raises CallFailed.
+    ) -> Response:
+        """Make a request and wait for its response, if `is_patient` until `abandon`. Raises CallFailed.
 
-        `given_s`: of which `limit_s` is what is left; that is what sentences tell.
+        `total_s`: the time limit of the whole call, of which `limit_s` is left; messages contain it.
         """
         import grpc
 
-        limit_s, given_s = max(limit_s, 0.0), limit_s if given_s is None else given_s
+        limit_s, total_s = max(limit_s, 0.0), limit_s if total_s is None else total_s
         if is_patient:
-            asked = self.begin(method, question, limit_s, token)
-            self._patient.add(asked)
+            future = self.begin(method, request, limit_s, token)
+            self._patient.add(future)
             try:
-                return self.finish(method, asked, limit_s, given_s=given_s)
+                return self.finish(method, future, limit_s, total_s=total_s)
             finally:
-                self._patient.discard(asked)
+                self._patient.discard(future)
         try:
-            data = self._make_callable(method)(encode(question), timeout=limit_s, metadata=_make_metadata(token))
+            data = self._make_callable(method)(encode(request), timeout=limit_s, metadata=_make_metadata(token))
         except grpc.RpcError as error:
-            raise self.make_failure(error, given_s) from None
+            raise self.make_failure(error, total_s) from None
         except ValueError:
             raise make_closed_error() from None
-        return self.decode(method.answer, data)
+        return self.decode(method.response, data)
 
     def abandon(self) -> None:
-        """Wait no longer for what is asked patiently: this server has fallen silent."""
-        for asked in tuple(self._patient):
-            asked.cancel()
+        """Stop waiting for the patient requests: this server has stopped answering."""
+        for future in tuple(self._patient):
+            future.cancel()
 
     def begin(
-        self, method: Method[Question, Answer], question: Question, limit_s: float, token: str = ""
+        self, method: Method[Request, Response], request: Request, limit_s: float, token: str = ""
     ) -> grpc.Future[bytes]:
-        """Ask and do not wait; what comes is for `finish`."""
+        """Send a request without waiting; `finish` takes the response."""
         try:
-            return self._make_callable(method).future(encode(question), timeout=limit_s, metadata=_make_metadata(token))
+            return self._make_callable(method).future(encode(request), timeout=limit_s, metadata=_make_metadata(token))
         except ValueError:
             raise make_closed_error() from None
 
     def finish(
         self,
-        method: Method[Question, Answer],
-        asked: grpc.Future[bytes],
+        method: Method[Request, Response],
+        future: grpc.Future[bytes],
         limit_s: float,
         *,
-        given_s: float | None = None,
-    ) -> Answer:
-        """The answer to what was begun, waiting for it so long. Raises CallFailed."""
+        total_s: float | None = None,
+    ) -> Response:
+        """Wait for the response to a request that was begun, for `limit_s`. Raises CallFailed."""
         import grpc
 
-        given_s = limit_s if given_s is None else given_s
+        total_s = limit_s if total_s is None else total_s
         try:
-            data = asked.result(timeout=max(limit_s, 0.0))
+            data = future.result(timeout=max(limit_s, 0.0))
         except grpc.FutureTimeoutError:
-            raise CallFailed(EtcdError(ErrorKind.UNKNOWN, f"did not answer within {given_s:.1f} s")) from None
+            raise CallFailed(EtcdError(ErrorKind.UNKNOWN, f"did not answer within {total_s:.1f} s")) from None
         except grpc.FutureCancelledError:
             raise CallFailed(EtcdError(ErrorKind.UNKNOWN, "was given up before it answered")) from None
         except grpc.RpcError as error:
-            raise self.make_failure(error, given_s) from None
-        return self.decode(method.answer, data)
+            raise self.make_failure(error, total_s) from None
+        return self.decode(method.response, data)
 
-    def open_stream(self, method: Method[Question, Answer], questions: Iterator[bytes], token: str) -> Stream:
-        """Open a stream. Its answers are for `read`, the error that ends the iteration is for `failed`."""
+    def open_stream(self, method: Method[Request, Response], requests: Iterator[bytes], token: str) -> Stream:
+        """Open a stream. `decode` reads its responses; `make_failure` reads the error that ends the iteration."""
         try:
             opened: Stream = self._channel.stream_stream(method.path, _pass_through, _pass_through)(
-                questions, metadata=_make_metadata(token)
+                requests, metadata=_make_metadata(token)
             )
         except ValueError:
             raise make_closed_error() from None
         return opened
 
-    def decode(self, kind: type[Answer], data: bytes) -> Answer:
+    def decode(self, kind: type[Response], data: bytes) -> Response:
+        """Decode a response. Raises CallFailed."""
         self.heard_at = time.monotonic()
         try:
             return decode(kind, data)
@@ -182,7 +181,7 @@ class Endpoint:
             ) from None
 
     def make_failure(self, error: grpc.RpcError, limit_s: float) -> CallFailed:
-        """What gRPC's error means."""
+        """Make the failure for an error of gRPC."""
         code = error.code().name
         text = error.details() or ""
         if text.startswith("etcdserver"):
@@ -192,15 +191,15 @@ class Endpoint:
     def close(self) -> None:
         self._channel.close()
 
-    def _make_callable(self, method: Method[Question, Answer]) -> grpc.UnaryUnaryMultiCallable[Any, Any]:
-        found = self._calls.get(method.path)
-        if found is None:
-            found = self._calls[method.path] = self._channel.unary_unary(method.path)
-        return found
+    def _make_callable(self, method: Method[Request, Response]) -> grpc.UnaryUnaryMultiCallable[Any, Any]:
+        callable_ = self._calls.get(method.path)
+        if callable_ is None:
+            callable_ = self._calls[method.path] = self._channel.unary_unary(method.path)
+        return callable_
 
 
 class Endpoints:
-    """All of them, and which one is current. A client begins at any of them, so that a thousand spread evenly."""
+    """All endpoints, and which one is current. A client begins at a random one, so that a thousand spread evenly."""
 
     def __init__(self, addresses: Sequence[str], tls: Tls | None) -> None:
         if not addresses:
@@ -215,19 +214,19 @@ class Endpoints:
                 channels = [grpc.secure_channel(address, credentials, _OPTIONS) for address in addresses]
         self.all = tuple(Endpoint(address, channel) for address, channel in zip(addresses, channels, strict=True))
         self._lock = threading.Lock()
-        self._index = random.Random().randrange(len(self.all))  # the common one may be somebody's seeded
+        self._index = random.Random().randrange(len(self.all))  # the shared generator may be seeded
 
     @property
     def current(self) -> Endpoint:
         return self.all[self._index]
 
     def iterate(self) -> tuple[Endpoint, ...]:
-        """Every endpoint once, the current one first."""
+        """Return every endpoint once, the current one first."""
         index = self._index
         return self.all[index:] + self.all[:index]
 
     def switch_from(self, endpoint: Endpoint) -> None:
-        """Make the next one current, unless another is by now."""
+        """Make the next endpoint current, unless `endpoint` is not current any more."""
         with self._lock:
             if self.current is endpoint:
                 self._index = (self._index + 1) % len(self.all)
@@ -246,14 +245,14 @@ def make_closed_error() -> CallFailed:
 
 
 def _make_metadata(token: str) -> tuple[tuple[str, str], ...]:
-    """`hasleader`: a server that has lost its cluster shall say so instead of waiting for it."""
+    """Return the metadata of a call. `hasleader`: a server without a leader shall report it instead of waiting."""
     leader = ("hasleader", "true")
     return (leader, ("token", token)) if token else (leader,)
 
 
 @contextmanager
 def _silence_grpc() -> Iterator[None]:
-    """gRPC reads its environment at its first channel; afterwards ours is as it was, for it may be handed on."""
+    """Set the environment that gRPC reads at its first channel, and restore it, since workers may inherit it."""
     with _environment_lock:
         set_by_us = {name: value for name, value in _SILENT_ENVIRONMENT.items() if name not in os.environ}
         os.environ.update(set_by_us)

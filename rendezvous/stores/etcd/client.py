@@ -1,9 +1,9 @@
-"""One question to a store of several servers: who is asked, with which token, how long, and what a failure means.
+"""One request to a store of several servers: which is asked, with which token, how long, and what a failure means.
 
-A question goes to the current endpoint; when nothing can have been done there it goes to the next, until every
-endpoint has failed or the time is over. A question that may be asked twice (a read, a renewal) goes on also when
-its answer is missing. A write whose answer is missing ends as `OutcomeUnknown`: it may have been done, or may yet be.
-Writes are waited for longer than the rest, unless their server has stopped answering altogether (see `watching`).
+A request goes to the current endpoint; when nothing can have been done there it goes to the next, until every endpoint
+has failed or the time is over. A request that may be repeated (a read, a renewal) continues also when its reply is
+missing. A write whose reply is missing ends as `OutcomeUnknown`: it may have been done, or may yet be. Writes are
+waited for longer than the rest, unless their server has stopped answering altogether (see watch_loop.py).
 """
 
 from __future__ import annotations
@@ -17,61 +17,61 @@ from rendezvous.errors import OutcomeUnknown, StoreError, Unreachable
 from rendezvous.stores import wire
 from rendezvous.stores.etcd.channel import Endpoint, Endpoints
 from rendezvous.stores.etcd.errors import CallFailed, ErrorKind, EtcdError
-from rendezvous.stores.wire import Answer, Method, Question
+from rendezvous.stores.wire import Method, Request, Response
 
 if TYPE_CHECKING:
     import grpc
 
 
-Effect = Literal["read", "renewal", "write"]  # all but a write may be asked again when the answer is missing
+Effect = Literal["read", "renewal", "write"]  # all but a write may be repeated when the reply is missing
 
-LOG_INS_MAX = 3  # a new token may expire, too, while a busy or stopped machine is between log-in and question
+LOG_INS_MAX = 3  # a new token may expire, too, while a busy or stopped machine is between log-in and request
 ALARM_S = 1.0  # by then a cluster without space has agreed to refuse writes beforehand; it takes one round of agreement
 
 
 class EtcdSession:
-    """The user's token. It is asked for when first needed, and again after `drop`.
+    """The user's token. It is requested when first needed, and again after `forget`.
 
-    A log-in costs etcd some 60 ms of work, and after its restart everybody comes at once. So it is given
-    `limit_s`, longer than a call: calls that cannot wait so long fail, and a later one finds the token there.
+    A log-in costs etcd some 60 ms of work, and after its restart all clients log in at once. So it is given `limit_s`,
+    longer than a call: calls that cannot wait that long fail, and a later one finds the token there.
     """
 
     def __init__(self, user: str, password: str, limit_s: float) -> None:
         self.has_user = bool(user)
-        self._question = wire.AuthenticateRequest(user, password)
+        self._request = wire.AuthenticateRequest(user, password)
         self._limit_s = limit_s
         self._lock = threading.Lock()
         self._token: str | None = None if user else ""
-        self._asked: tuple[Endpoint, grpc.Future[bytes]] | None = None
+        self._log_in: tuple[Endpoint, grpc.Future[bytes]] | None = None
 
     def get_token(self, endpoint: Endpoint, limit_s: float) -> str:
-        """The token, "" without a user or where etcd asks for none. Raises CallFailed; nothing was written then."""
+        """Return the token, "" without a user or where etcd needs none. Raises CallFailed; nothing was written then."""
         with self._lock:
             if self._token is not None:
                 return self._token
-            if self._asked is None or self._asked[0] is not endpoint:
-                if self._asked is not None:
-                    self._asked[1].cancel()
-                self._asked = (endpoint, endpoint.begin(wire.AUTHENTICATE, self._question, self._limit_s))
-            asked = self._asked
+            if self._log_in is None or self._log_in[0] is not endpoint:
+                if self._log_in is not None:
+                    self._log_in[1].cancel()
+                self._log_in = (endpoint, endpoint.begin(wire.AUTHENTICATE, self._request, self._limit_s))
+            log_in = self._log_in
         token = None
         try:
-            token = endpoint.finish(wire.AUTHENTICATE, asked[1], limit_s).token
+            token = endpoint.finish(wire.AUTHENTICATE, log_in[1], limit_s).token
         except CallFailed as failed:
             if "authentication is not enabled" in failed.refusal.phrase:
-                token = ""  # as etcd's own client takes it: a user given too early, or in vain
+                token = ""  # as in etcd's own client: the user is given too early, or not needed
             else:
                 kind = ErrorKind.ELSEWHERE if failed.refusal.kind is ErrorKind.UNKNOWN else failed.refusal.kind
                 raise CallFailed(failed.refusal._replace(kind=kind)) from None
         finally:
             with self._lock:
-                if self._asked is asked and (token is not None or asked[1].done()):
-                    self._asked = None
+                if self._log_in is log_in and (token is not None or log_in[1].done()):
+                    self._log_in = None
                     self._token = token
         return token
 
     def forget(self, token: str) -> None:
-        """This token is no longer good."""
+        """Drop this token, which is no longer valid."""
         with self._lock:
             if self.has_user and self._token == token:
                 self._token = None
@@ -79,7 +79,7 @@ class EtcdSession:
 
 # docs/internals/decisions/0011-own-etcd-client.md
 class EtcdClient:
-    """Asks questions; any number of threads may. `on_silent` is told of an endpoint that has stopped answering."""
+    """Makes requests; any number of threads may. `on_silent` is called with an endpoint that has stopped answering."""
 
     def __init__(
         self,
@@ -98,14 +98,14 @@ class EtcdClient:
 
     def call(
         self,
-        method: Method[Question, Answer],
-        question: Question,
+        method: Method[Request, Response],
+        request: Request,
         *,
         about: str,
         effect: Effect = "write",
         limit_s: float | None = None,
-    ) -> Answer:
-        """The answer. `about` names what is asked for in sentences: "the key '/a'". Raises StoreError."""
+    ) -> Response:
+        """Make a request and return its response. `about` names its object in messages. Raises StoreError."""
         if limit_s is None:
             limit_s = self._write_limit_s if effect == "write" else self.limit_s
         deadline = time.monotonic() + limit_s
@@ -115,13 +115,13 @@ class EtcdClient:
             if failures and started >= deadline:
                 break
             try:
-                answer = self._call_endpoint(endpoint, method, question, effect == "write", deadline, limit_s)
+                response = self._call_endpoint(endpoint, method, request, effect == "write", deadline, limit_s)
             except CallFailed as failed:
                 refusal = failures[endpoint.address] = failed.refusal
             else:
                 if effect == "write":
                     self._full_since = None
-                return answer
+                return response
             if refusal.kind is ErrorKind.FULL:
                 self._full_since = self._full_since or started
                 if started - self._full_since < ALARM_S:
@@ -136,18 +136,18 @@ class EtcdClient:
     def _call_endpoint(
         self,
         endpoint: Endpoint,
-        method: Method[Question, Answer],
-        question: Question,
+        method: Method[Request, Response],
+        request: Request,
         is_write: bool,
         deadline: float,
         limit_s: float,
-    ) -> Answer:
+    ) -> Response:
         log_ins = 0
         while True:
             token = self.session.get_token(endpoint, deadline - time.monotonic())
             try:
-                left_s = deadline - time.monotonic()
-                return endpoint.call(method, question, token, left_s, given_s=limit_s, is_patient=is_write)
+                remaining_s = deadline - time.monotonic()
+                return endpoint.call(method, request, token, remaining_s, total_s=limit_s, is_patient=is_write)
             except CallFailed as failed:
                 if not self.is_token_at_fault(failed.refusal, log_ins):
                     raise
@@ -155,24 +155,27 @@ class EtcdClient:
             self.session.forget(token)
 
     def is_token_at_fault(self, refusal: EtcdError, log_ins: int) -> bool:
-        """Whether a new token may help, after so many. Older servers take an expired one for a user without rights."""
-        most = 1 if refusal.is_permission else LOG_INS_MAX if refusal.kind is ErrorKind.LOG_IN else 0
-        return self.session.has_user and log_ins < most
+        """Return whether a new token may help, after `log_ins` log-ins.
+
+        Older servers treat an expired token as a user without rights.
+        """
+        limit = 1 if refusal.is_permission else LOG_INS_MAX if refusal.kind is ErrorKind.LOG_IN else 0
+        return self.session.has_user and log_ins < limit
 
     def give_up(self, endpoint: Endpoint, since: float) -> None:
-        """Ask elsewhere from now on. Silent since then, it may be frozen, and whoever listens to it should know."""
+        """Switch to another endpoint; call `on_silent` if this one has been silent since `since`, as when frozen."""
         self.endpoints.switch_from(endpoint)
         if endpoint.heard_at < since:
             self._on_silent(endpoint)
 
     def make_error(self, endpoint: Endpoint, refusal: EtcdError, about: str) -> StoreError:
-        """What is raised for a question that was refused."""
+        """Make the error for a request that was refused."""
         phrase = f"{refusal.phrase} {about}" if refusal.is_permission else refusal.phrase
         return refusal.error(f"{_describe(endpoint.address)} {phrase}", refusal.hint)
 
 
 def make_unavailable(failures: dict[str, EtcdError], effect: Effect) -> StoreError:
-    """What is raised when every endpoint has failed."""
+    """Make the error for a request that failed at every endpoint."""
     is_unknown = effect != "read" and any(refusal.kind is ErrorKind.UNKNOWN for refusal in failures.values())
     sentences = [f"{_describe(address)} {refusal.phrase}" for address, refusal in failures.items()]
     hints = [refusal.hint for refusal in failures.values() if refusal.hint]

@@ -1,8 +1,7 @@
-"""What an answer that is no answer means: was anything written, is it worth asking elsewhere, what do people read.
+"""What an etcd error means: was anything written, may another endpoint answer, which sentence do people read.
 
 gRPC gives a status code and a text; etcd's own texts begin with "etcdserver:". The table below is read from the top,
-and its first row whose words are in the text says which of five things happened. What no row knows may have been
-written: the careful reading of an unknown text.
+and its first row whose phrase is in the text decides. An unknown text counts as an unknown outcome, the safe reading.
 """
 
 from __future__ import annotations
@@ -14,6 +13,8 @@ from rendezvous.values import NamedTuple
 
 
 class ErrorKind(Enum):
+    """What is known of a request that failed."""
+
     ELSEWHERE = "nothing was done here; another endpoint may do it, or this one later"
     LOG_IN = "nothing was done; the token is missing or no longer good"
     REFUSED = "nothing was done, and asking again will not help"
@@ -22,7 +23,7 @@ class ErrorKind(Enum):
 
 
 class EtcdError(NamedTuple):
-    """`phrase` goes on after "the store at HOST:PORT"; `hint` says what to do, if that is known."""
+    """One error. `phrase` continues "the store at HOST:PORT"; `hint` says what to do, if that is known."""
 
     kind: ErrorKind
     phrase: str
@@ -31,7 +32,7 @@ class EtcdError(NamedTuple):
     is_permission: bool = False
 
 
-# gRPC's words for a connection that never came to be: the question did not leave.
+# gRPC's texts for a connection that was never established: the request was not sent.
 _NOT_SENT = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
 
 _TLS_HINT = "check the authority's, the client's certificate and the client's key that are given for the store"
@@ -105,7 +106,7 @@ _ROWS: tuple[tuple[str, EtcdError], ...] = (
     ("user name is empty", EtcdError(ErrorKind.LOG_IN, "wants a user and a password")),
 )
 
-# Codes that etcd gives before it writes anything.
+# Codes that etcd returns before it writes anything.
 _BEFORE_WRITING = (
     *("INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "PERMISSION_DENIED", "OUT_OF_RANGE"),
     *("RESOURCE_EXHAUSTED", "ALREADY_EXISTS"),
@@ -113,25 +114,27 @@ _BEFORE_WRITING = (
 
 
 def classify(code: str, text: str, limit_s: float) -> EtcdError:
-    """What a status means. `code` as gRPC names it, "" where there is none; `limit_s`: what the call was given."""
-    was_sent = not any(words in text for words in _NOT_SENT)
+    """Classify a status. `code` as gRPC names it, "" where there is none; `limit_s`: the time limit of the call."""
+    was_sent = not any(phrase in text for phrase in _NOT_SENT)
     if code == "DEADLINE_EXCEEDED" and not text.startswith("etcdserver"):
         return EtcdError(ErrorKind.UNKNOWN, f"did not answer within {limit_s:.1f} s")
-    for words, refusal in _ROWS:
-        if words in text and (refusal.kind is not ErrorKind.ELSEWHERE or not was_sent or text.startswith("etcdserver")):
+    for phrase, refusal in _ROWS:
+        if phrase in text and (
+            refusal.kind is not ErrorKind.ELSEWHERE or not was_sent or text.startswith("etcdserver")
+        ):
             return refusal
-    said = text.removeprefix("etcdserver: ").strip() or code
+    message = text.removeprefix("etcdserver: ").strip() or code
     if code == "UNAUTHENTICATED":
-        return EtcdError(ErrorKind.LOG_IN, f"wants a user and a password ({said})")
+        return EtcdError(ErrorKind.LOG_IN, f"wants a user and a password ({message})")
     if code == "UNIMPLEMENTED":
         return EtcdError(ErrorKind.REFUSED, "is not etcd, or older than its version 3")
     if code in _BEFORE_WRITING:
-        return EtcdError(ErrorKind.REFUSED, f"refused a request: {said}")
-    return EtcdError(ErrorKind.UNKNOWN, f"broke off before its answer came: {said}")
+        return EtcdError(ErrorKind.REFUSED, f"refused a request: {message}")
+    return EtcdError(ErrorKind.UNKNOWN, f"broke off before its answer came: {message}")
 
 
 class CallFailed(Exception):
-    """One attempt at one endpoint has failed. It does not leave the client of etcd."""
+    """One attempt at one endpoint has failed. It is not raised outside the client of etcd."""
 
     def __init__(self, refusal: EtcdError) -> None:
         super().__init__(refusal.phrase)

@@ -1,10 +1,10 @@
-"""A client of etcd v3, or of whatever speaks its language, as our own served store does.
+"""A client of etcd v3, or of a server with its protocol, as the served store is.
 
-The contract in `rendezvous/stores/contract.py` in etcd's words over gRPC: this file translates, `client.py` calls,
+It implements the contract in `rendezvous/stores/contract.py` over gRPC: this file translates, `client.py` calls,
 `watch_loop.py` watches, `channel.py` holds the connections. Every call ends within its limit, whatever the servers do.
 
-A lease is renewed by a stream of its own each time: one question, one answer, a deadline. So no answer can be
-taken for another's, and no stream that hangs holds up the next renewal; a stream over HTTP/2 costs as little as a call.
+A lease is renewed by a stream of its own each time: one request, one response, a deadline. So no response can be taken
+for another's, and no stuck stream delays the next renewal; a stream over HTTP/2 costs as little as a call.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from rendezvous.stores.etcd.client import Effect, EtcdClient, EtcdSession
 from rendezvous.stores.etcd.watch import EtcdWatch, decode_item
 from rendezvous.stores.etcd.watch_loop import WatchLoop
 from rendezvous.stores.validation import check_key, check_request
-from rendezvous.stores.wire import Answer, Method, Question
+from rendezvous.stores.wire import Method, Request, Response
 
 __all__ = ["EtcdStore", "Tls"]
 
 OLDEST_VERSION = (3, 4)
-# The first release of each line whose leader asks most others whether it still leads before it renews leases or ends
-# them (etcd's change logs: pull requests 17465 and 17425); later lines have always had it.
+# The first release of each line whose leader confirms with a majority that it still leads before it renews leases or
+# ends them (etcd's change logs: pull requests 17465 and 17425); later lines have always had it.
 _LEASES_FIXED = {(3, 4): 31, (3, 5): 13}
 CLOSE_LIMIT_S = 3.0  # for a thread whose stream is cancelled: milliseconds, unless a callback hangs
 
@@ -49,11 +49,11 @@ _RELATIONS = {"=": wire.EQUAL, "!=": wire.NOT_EQUAL, "<": wire.LESS, ">": wire.G
 
 
 class EtcdStore(Store):
-    """A `Store` in etcd; any number of threads may share one. The constructor contacts nobody.
+    """A `Store` in etcd; any number of threads may share one. The constructor contacts no server.
 
     `endpoints` are "HOST:PORT", the members of one cluster. `call_limit_s`: the longest a call may take;
-    `write_limit_s`: one that writes, else the same. `connect_limit_s`: the longest that `connect` and a log-in may
-    take. Raises SettingsError for files that cannot be used for TLS.
+    `write_limit_s`: a write, else the same. `connect_limit_s`: the longest that `connect` and a log-in may take. Raises
+    SettingsError for files that cannot be used for TLS.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class EtcdStore(Store):
         self._is_closed = False
 
     def connect(self) -> str:
-        """Contact an endpoint and log in; the server's version. Raises StoreError that says what stands in the way.
+        """Contact an endpoint and log in; return the server's version. Raises StoreError with the cause of a failure.
 
-        Nothing needs this: calls connect by themselves. It is for the start, when a mistake is still cheap.
+        This is optional, since calls connect by themselves. It is for the start, when a mistake costs little.
         """
         status = self._read_first_status()
         if parse_version(status.version)[:2] < OLDEST_VERSION:
@@ -88,37 +88,37 @@ class EtcdStore(Store):
         return status.version
 
     def _read_first_status(self) -> wire.StatusResponse:
-        """Each endpoint has its share of the time; one that is silent is left behind."""
+        """Read the status of the first endpoint that answers. Each has its share of the time."""
         count = len(self._endpoints.all)
 
-        def ask() -> wire.StatusResponse:
+        def read_status() -> wire.StatusResponse:
             limit_s = self._connect_limit_s / count
             return self._call(wire.STATUS, wire.StatusRequest(), "", "read", limit_s=limit_s)
 
         for _ in range(count - 1):
             with suppress(StoreError):
-                return ask()
-        return ask()
+                return read_status()
+        return read_status()
 
     # Keys
 
     def get(self, key: str, *, prefix: bool = False) -> GetResult:
         """Read a key, or all keys that start with it."""
         check_key(key, prefix)
-        question = wire.RangeRequest(*_encode_range(key, prefix))
-        return _decode_range(self._call(wire.RANGE, question, _describe(key, prefix), "read"))
+        request = wire.RangeRequest(*_encode_range(key, prefix))
+        return _decode_range(self._call(wire.RANGE, request, _describe(key, prefix), "read"))
 
     def put(self, key: str, value: bytes, *, lease: int = 0) -> int:
-        """Write unconditionally; the new revision. Raises LeaseNotFound for a lease that is gone."""
+        """Write unconditionally; return the new revision. Raises LeaseNotFound for a lease that is gone."""
         check_request((), (Put(key, value, lease),), ())
-        question = wire.PutRequest(key.encode(), value, lease)
-        return self._call(wire.PUT_KEY, question, _describe(key)).header.revision
+        request = wire.PutRequest(key.encode(), value, lease)
+        return self._call(wire.PUT_KEY, request, _describe(key)).header.revision
 
     def delete(self, key: str, *, prefix: bool = False) -> int:
-        """Delete; how many keys went."""
+        """Delete a key, or all keys that start with it; return how many were deleted."""
         check_key(key, prefix)
-        question = wire.DeleteRangeRequest(*_encode_range(key, prefix))
-        return self._call(wire.DELETE_RANGE, question, _describe(key, prefix)).deleted
+        request = wire.DeleteRangeRequest(*_encode_range(key, prefix))
+        return self._call(wire.DELETE_RANGE, request, _describe(key, prefix)).deleted
 
     def txn(
         self, compares: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation] = ()
@@ -128,67 +128,68 @@ class EtcdStore(Store):
         Raises StoreError for a request that etcd would refuse, LeaseNotFound for a Put under a lease that is gone.
         """
         check_request(compares, success, failure)
-        question = wire.TxnRequest(
+        request = wire.TxnRequest(
             tuple(_encode_compare(compare) for compare in compares),
             tuple(_encode_operation(operation) for operation in success),
             tuple(_encode_operation(operation) for operation in failure),
         )
-        keys = dict.fromkeys(each.key for part in (compares, success, failure) for each in part)
+        keys = dict.fromkeys(item.key for items in (compares, success, failure) for item in items)
         is_read = all(isinstance(operation, Get) for branch in (success, failure) for operation in branch)
-        answer = self._call(wire.TXN, question, _describe_all(list(keys)), "read" if is_read else "write")
-        found = [_decode_range(each.response_range) for each in answer.responses if each.response_range is not None]
-        return TxnResult(answer.succeeded, answer.header.revision, tuple(found))
+        response = self._call(wire.TXN, request, _describe_all(list(keys)), "read" if is_read else "write")
+        found = [_decode_range(item.response_range) for item in response.responses if item.response_range is not None]
+        return TxnResult(response.succeeded, response.header.revision, tuple(found))
 
     # Leases
 
     def lease_grant(self, ttl_s: float, *, id: int = 0) -> Lease:
-        """A new lease of at least `ttl_s` seconds: etcd counts whole ones. Raises LeaseExists for an `id` in use."""
+        """Grant a lease of at least `ttl_s` seconds, in whole seconds. Raises LeaseExists for an `id` in use."""
         if not math.isfinite(ttl_s):
             raise StoreError(f"a lease needs a time in seconds, not {ttl_s}")
-        question = wire.LeaseGrantRequest(max(1, math.ceil(ttl_s)), id)
-        answer = self._call(wire.LEASE_GRANT, question, "a new lease")
-        return Lease(answer.id, float(answer.ttl))
+        request = wire.LeaseGrantRequest(max(1, math.ceil(ttl_s)), id)
+        response = self._call(wire.LEASE_GRANT, request, "a new lease")
+        return Lease(response.id, float(response.ttl))
 
     def lease_keep_alive(self, lease: int) -> float:
-        """Renew in full; the granted TTL in seconds. Raises LeaseNotFound when it is gone."""
+        """Renew the lease; return the granted TTL in seconds. Raises LeaseNotFound when it is gone."""
         return float(self._keep_alive(lease).ttl)
 
     def lease_renew(self, lease: int, key: str) -> Renewal:
-        """Renew in full, then read `key` with a majority. Raises LeaseNotFound when the lease is gone.
+        """Renew the lease, then read `key` with a majority. Raises LeaseNotFound when the lease is gone.
 
         Renewals do not pass through Raft: a leader whose disk hangs answers them after it has been replaced. The read
-        needs the leader's word, and the word of most others that it leads. An answer names the term of what its server
-        had applied last: of a renewal before it was passed on to the leader, of a read once it was served. If both name
-        the same term, one leader led from before the renewal until after it, and the lease is what that leader says.
+        needs the leader, and a majority's confirmation that it leads. A response contains the term of what its server
+        had applied last: of a renewal before it was passed on to the leader, of a read once it was served. If both
+        contain the same term, one leader led from before the renewal until after it, and the lease is what that leader
+        says.
         """
         check_key(key)
-        kept = self._keep_alive(lease)
-        question = wire.RangeRequest(key.encode(), keys_only=True)
-        read = self._call(wire.RANGE, question, _describe(key), "read")
-        is_confirmed = kept.header.raft_term == read.header.raft_term
+        renewal = self._keep_alive(lease)
+        request = wire.RangeRequest(key.encode(), keys_only=True)
+        range_response = self._call(wire.RANGE, request, _describe(key), "read")
+        is_confirmed = renewal.header.raft_term == range_response.header.raft_term
         if not is_confirmed:
             self._endpoints.switch_from(self._endpoints.current)  # a server that lags behind may do so for long
-        created = read.kvs[0].create_revision if read.kvs else 0
-        return Renewal(float(kept.ttl), is_confirmed, read.header.revision, created)
+        create_revision = range_response.kvs[0].create_revision if range_response.kvs else 0
+        return Renewal(float(renewal.ttl), is_confirmed, range_response.header.revision, create_revision)
 
     def _keep_alive(self, lease: int) -> wire.LeaseKeepAliveResponse:
-        question = wire.LeaseKeepAliveRequest(lease)
-        answer = self._call(wire.LEASE_KEEP_ALIVE, question, f"lease {lease}", "renewal")
-        if answer.ttl <= 0:
+        request = wire.LeaseKeepAliveRequest(lease)
+        response = self._call(wire.LEASE_KEEP_ALIVE, request, f"lease {lease}", "renewal")
+        if response.ttl <= 0:
             raise LeaseNotFound(f"lease {lease} has expired or was revoked")
-        return answer
+        return response
 
     def lease_revoke(self, lease: int) -> None:
-        """End the lease now, and its keys with it. Raises LeaseNotFound when it is gone."""
+        """End the lease now, and delete its keys. Raises LeaseNotFound when it is gone."""
         self._call(wire.LEASE_REVOKE, wire.LeaseRevokeRequest(lease), f"lease {lease}")
 
     def lease_remaining(self, lease: int) -> float:
-        """Seconds until the lease would expire, in whole seconds. Raises LeaseNotFound when it is gone."""
-        question = wire.LeaseTimeToLiveRequest(lease)
-        answer = self._call(wire.LEASE_TIME_TO_LIVE, question, f"lease {lease}", "read")
-        if answer.ttl < 0:
+        """Return the seconds until the lease would expire, in whole seconds. Raises LeaseNotFound when it is gone."""
+        request = wire.LeaseTimeToLiveRequest(lease)
+        response = self._call(wire.LEASE_TIME_TO_LIVE, request, f"lease {lease}", "read")
+        if response.ttl < 0:
             raise LeaseNotFound(f"lease {lease} has expired or was revoked")
-        return float(answer.ttl)
+        return float(response.ttl)
 
     # Watches
 
@@ -201,9 +202,9 @@ class EtcdStore(Store):
         on_batch: Callable[[Batch], None],
         on_lost: Callable[[StoreError], None],
     ) -> Watch:
-        """Deliver every event at or after `start_revision` (from 1 up), in order, on a thread of all watches.
+        """Deliver every event at or after `start_revision` (from 1 up), in order, on one thread for all watches.
 
-        Returns at once. A store that cannot be reached does not lose the watch: it goes on when it can. `on_lost` is
+        Returns at once. A store that cannot be reached does not end the watch: it continues when it can. `on_lost` is
         called at most once, last: with Compacted if the revision is gone, or when the user may not read there.
         """
         check_key(key, prefix)
@@ -211,15 +212,15 @@ class EtcdStore(Store):
             raise StoreError(f"a watch starts at revision 1 or later, not {start_revision}")
         self._check_open()
         start, end = _encode_range(key, prefix)
-        question = wire.WatchCreateRequest(start, end, start_revision, progress_notify=True)
-        watch = EtcdWatch(_describe(key, prefix), question, on_batch, on_lost, self._watch_loop.remove)
+        request = wire.WatchCreateRequest(start, end, start_revision, progress_notify=True)
+        watch = EtcdWatch(_describe(key, prefix), request, on_batch, on_lost, self._watch_loop.remove)
         self._watch_loop.add(watch)
         return watch
 
     def close(self) -> None:
-        """Cancel the watches and close the connections; a call that is under way ends with an error.
+        """Cancel the watches and close the connections; a call in progress ends with an error.
 
-        Waits up to CLOSE_LIMIT_S for callbacks that are running.
+        Waits up to CLOSE_LIMIT_S for running callbacks.
         """
         self._is_closed = True
         thread = self._watch_loop.close()
@@ -229,15 +230,15 @@ class EtcdStore(Store):
 
     def _call(
         self,
-        method: Method[Question, Answer],
-        question: Question,
+        method: Method[Request, Response],
+        request: Request,
         about: str,
         effect: Effect = "write",
         *,
         limit_s: float | None = None,
-    ) -> Answer:
+    ) -> Response:
         self._check_open()
-        return self._client.call(method, question, about=about, effect=effect, limit_s=limit_s)
+        return self._client.call(method, request, about=about, effect=effect, limit_s=limit_s)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -248,13 +249,13 @@ class EtcdStore(Store):
 
 
 def parse_version(version: str) -> tuple[int, ...]:
-    """Three numbers of "3.4.23" or "3.5.0-rc.1"; what is no number is 0."""
+    """Return three numbers of "3.4.23" or "3.5.0-rc.1"; a part that is not a number is 0."""
     parts = [*version.partition("-")[0].split("."), "", "", ""][:3]
     return tuple(int(part) if part.isdigit() else 0 for part in parts)
 
 
 def may_end_leases_early(version: str) -> bool:
-    """Whether a leader of this version that was replaced while its disk hung ends leases that others have renewed."""
+    """Return whether a leader of this version that was replaced while its disk hung ends leases that were renewed."""
     major, minor, patch = parse_version(version)
     return patch < _LEASES_FIXED.get((major, minor), 0)
 
@@ -264,14 +265,14 @@ def _describe(key: str, prefix: bool = False) -> str:
 
 
 def _describe_all(keys: Sequence[str]) -> str:
-    """A transaction is refused as a whole; etcd does not say for which key."""
+    """Describe the keys of a transaction, which is refused as a whole; etcd does not name the key."""
     if len(keys) == 1:
         return _describe(keys[0])
     return f"one of the keys {', '.join(map(repr, keys[:3]))}{', ...' if len(keys) > 3 else ''}"
 
 
 def _encode_range(key: str, prefix: bool) -> tuple[bytes, bytes]:
-    """Key and range end on the wire: no end is the one key; the end of a prefix is its last byte raised by one."""
+    """Return key and range end on the wire: no end is the one key; a prefix ends at its last byte raised by one."""
     start = key.encode()
     if not prefix:
         return start, b""
@@ -301,5 +302,5 @@ def _encode_operation(operation: Operation) -> wire.RequestOp:
             return wire.RequestOp(request_range=wire.RangeRequest(*_encode_range(key, prefix)))
 
 
-def _decode_range(answer: wire.RangeResponse) -> GetResult:
-    return GetResult(answer.header.revision, tuple(decode_item(item) for item in answer.kvs))
+def _decode_range(response: wire.RangeResponse) -> GetResult:
+    return GetResult(response.header.revision, tuple(decode_item(item) for item in response.kvs))

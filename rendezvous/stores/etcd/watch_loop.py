@@ -1,17 +1,16 @@
-"""All watches of one client over one stream, opened again wherever it broke off.
+"""All watches of one client over one stream, which is opened again whenever it breaks.
 
-etcd's stream of watches carries any number of them: each is asked for by a message, named by a number in the answer,
-and told under that number. One thread reads, and the thread in which gRPC takes what is to be sent also looks after
-the stream; a member with two watches has no others for them.
+etcd's watch stream carries any number of watches: each is created by a message, gets an id in the response, and its
+events carry that id. One thread reads, and the thread in which gRPC takes the outgoing messages also monitors the
+stream; a member with two watches has no other threads for them.
 
-Watches are asked for one after the other, the next when the one before was answered, so that a refusal, which carries
-no number, is known to be whose. When the stream breaks, another is opened at whichever endpoint is current then, and
-every watch is asked for again from the revision after the last one told, until its history is gone (`Compacted`) or
-it is refused. A store that cannot be reached ends no watch: calls tell of that, and watches go on afterwards.
+Watches are created one after the other, the next when the last one was confirmed, so that a refusal, which carries no
+id, can be assigned. When the stream breaks, another is opened at the endpoint that is current then, and every watch is
+created again from the revision after the last one delivered, until its history is gone (`Compacted`) or it is refused.
+A store that cannot be reached ends no watch: calls report that, and watches continue afterwards.
 
-A stream without events looks the same whether its server is idle or frozen. So one that has not answered a question
-in time is opened again, and where there is another endpoint, one that has said nothing for a while is asked for a sign
-of life.
+A stream without events looks the same whether its server is idle or frozen. So a stream that has not confirmed a watch
+in time is opened again, and where there is another endpoint, one that has been silent for a while gets a request.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ QUIET_LIMIT_S = 1.5  # with keep-alives every second an endpoint is never quiet 
 CHECK_PAUSE_S = 0.25  # while another endpoint might be better
 RETRY_PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0)  # the last one again and again
 
-# Of our own: who seeds the common one wants its numbers in order, whatever a thread of ours does.
+# Its own generator: a user who seeds the shared one expects its numbers in order, whatever a thread here does.
 _rng = random.Random()
 
 
 # docs/internals/decisions/0033-one-watch-stream-per-client.md
 class WatchLoop:
-    """The watches, and the thread that reads for them: it begins with the first and ends with the last."""
+    """The watches, and the thread that reads for them: it starts with the first and ends with the last."""
 
     def __init__(self, client: EtcdClient) -> None:
         self._client = client
@@ -54,6 +53,7 @@ class WatchLoop:
         self._is_closed = threading.Event()
 
     def add(self, watch: EtcdWatch) -> None:
+        """Create a watch; one that is added after `close` is stopped."""
         with self._lock:
             if self._is_closed.is_set():
                 watch.stop()
@@ -67,7 +67,7 @@ class WatchLoop:
                 self._stream.add(watch)
 
     def remove(self, watch: EtcdWatch) -> None:
-        """It has ended."""
+        """Remove a watch that has ended."""
         with self._lock:
             self._watches.pop(watch, None)
             if self._stream is not None:
@@ -76,13 +76,13 @@ class WatchLoop:
                     self._stream.cancel()
 
     def abandon(self, endpoint: Endpoint) -> None:
-        """This endpoint has fallen silent: go on elsewhere, if there is an elsewhere."""
+        """Continue at another endpoint, if there is one: this one has stopped answering."""
         with self._lock:
             if len(self._client.endpoints.all) > 1 and self._stream is not None and self._stream.endpoint is endpoint:
                 self._stream.cancel()
 
     def close(self) -> threading.Thread | None:
-        """End all watches; the thread that does."""
+        """End all watches; return the thread that does it."""
         with self._lock:
             self._is_closed.set()
             for watch in self._watches:
@@ -108,7 +108,7 @@ class WatchLoop:
                 if stream is not None and stream.is_confirmed:
                     failures = log_ins = 0
                 if stream is not None and stream.is_cut:
-                    continue  # by us, who knew why
+                    continue  # cut by this client, which has switched already
                 if self._client.is_token_at_fault(failed.refusal, log_ins):
                     log_ins += 1
                     self._client.session.forget(token)
@@ -116,7 +116,7 @@ class WatchLoop:
                     self._lose_all(functools.partial(self._make_error, endpoint, failed.refusal))
                 else:
                     self._client.endpoints.switch_from(endpoint)
-            except Exception as raised:  # a mistake of ours: nobody shall wait for what does not come
+            except Exception as raised:  # a bug: no watch shall wait for events that do not come
                 print_traceback(raised)
                 refusal = EtcdError(ErrorKind.REFUSED, f"cannot be read: {raised!r}")
                 self._lose_all(functools.partial(self._make_error, endpoint, refusal))
@@ -129,7 +129,7 @@ class WatchLoop:
             failures += 1
 
     def _is_wanted(self) -> bool:
-        """Whether there is anything to read; if not, the thread is no more for those who ask from now on."""
+        """Return whether there is a watch to read for; if not, forget the thread, so that the next watch starts one."""
         with self._lock:
             if not self._watches:
                 self._thread = None
@@ -143,7 +143,7 @@ class WatchLoop:
             return self._stream
 
     def _read(self, stream: _WatchStream) -> None:
-        """Tell what comes until the stream ends. Raises CallFailed."""
+        """Deliver the responses until the stream ends. Raises CallFailed."""
         try:
             for response in stream:
                 with self._lock:
@@ -155,7 +155,7 @@ class WatchLoop:
         raise CallFailed(EtcdError(ErrorKind.ELSEWHERE, "ended a watch"))
 
     def _take(self, stream: _WatchStream, watch: EtcdWatch, response: wire.WatchResponse) -> bool:
-        """Whether the stream is still good."""
+        """Handle a response; return whether the stream is still usable."""
         if not response.canceled:
             watch.take(response)
         elif response.compact_revision:
@@ -189,44 +189,44 @@ class WatchLoop:
 
 
 class _WatchStream:
-    """One stream, opened at once. The caller holds a lock, but for reading and cutting."""
+    """One stream, opened at once. The caller holds a lock, except for iterating and `cancel`."""
 
     def __init__(self, client: EtcdClient, endpoint: Endpoint, token: str, watches: Iterable[EtcdWatch]) -> None:
         self.endpoint = endpoint
         self.token = token
         self.is_confirmed = False
-        """Whether the server has answered for every watch there was."""
+        """Whether the server has confirmed every watch at some time."""
         self.is_cut = False
         self._client = client
-        self._waiting = deque(watches)  # to be asked for
-        self._asked: EtcdWatch | None = None  # not answered yet
-        self._asked_at = 0.0
+        self._waiting = deque(watches)  # to be created
+        self._unconfirmed: EtcdWatch | None = None  # created, but not confirmed yet
+        self._created_at = 0.0
         self._watches_by_id: dict[int, EtcdWatch] = {}
-        self._questions = _WatchRequests(self._check)
+        self._requests = _WatchRequests(self._check)
         self._create_next()
-        self._answers = endpoint.open_stream(wire.WATCH, self._questions, token)
+        self._responses = endpoint.open_stream(wire.WATCH, self._requests, token)
 
     def add(self, watch: EtcdWatch) -> None:
         self._waiting.append(watch)
         self._create_next()
 
     def remove(self, watch: EtcdWatch) -> None:
-        """Hear no more of it. One that was not answered yet is dropped when it is."""
-        for id in [id for id, named in self._watches_by_id.items() if named is watch]:
-            del self._watches_by_id[id]
-            self._questions.add(wire.WatchRequest(cancel_request=wire.WatchCancelRequest(id)))
+        """Cancel a watch. One that is not confirmed yet is dropped when it is."""
+        for watch_id in [watch_id for watch_id, registered in self._watches_by_id.items() if registered is watch]:
+            del self._watches_by_id[watch_id]
+            self._requests.add(wire.WatchRequest(cancel_request=wire.WatchCancelRequest(watch_id)))
 
     def find_watch(self, response: wire.WatchResponse) -> EtcdWatch | None:
-        """The watch that is told or lost by this; None if there is nothing to tell."""
+        """Return the watch that this response concerns; None if there is nothing to deliver."""
         if not response.created:
             return (
                 self._watches_by_id.pop(response.watch_id, None)
                 if response.canceled
                 else self._watches_by_id.get(response.watch_id)
             )
-        watch, self._asked = self._asked, None
+        watch, self._unconfirmed = self._unconfirmed, None
         self._create_next()
-        self.is_confirmed = self.is_confirmed or self._asked is None
+        self.is_confirmed = self.is_confirmed or self._unconfirmed is None
         if watch is None or response.canceled:
             return watch
         self._watches_by_id[response.watch_id] = watch
@@ -236,37 +236,37 @@ class _WatchStream:
         return None
 
     def _create_next(self) -> None:
-        if self._asked is None and self._waiting:
+        if self._unconfirmed is None and self._waiting:
             watch = self._waiting.popleft()
-            self._asked_at = time.monotonic()  # first, since `_look` holds no lock
-            self._asked = watch
+            self._created_at = time.monotonic()  # first, since `_check` holds no lock
+            self._unconfirmed = watch
             watch.begin()
-            self._questions.add(wire.WatchRequest(create_request=watch.question))
+            self._requests.add(wire.WatchRequest(create_request=watch.request))
 
     def cancel(self) -> None:
-        """End it, from any thread; whoever reads it learns that."""
+        """End the stream, from any thread; the reader sees `is_cut`."""
         self.is_cut = True
         self.end()
 
     def end(self) -> None:
-        self._questions.end()
-        self._answers.cancel()
+        self._requests.end()
+        self._responses.cancel()
 
     def __iter__(self) -> Iterator[wire.WatchResponse]:
-        """What comes. Raises CallFailed."""
+        """Yield the responses. Raises CallFailed."""
         import grpc
 
         try:
-            for data in self._answers:
-                yield self.endpoint.decode(wire.WATCH.answer, data)
+            for data in self._responses:
+                yield self.endpoint.decode(wire.WATCH.response, data)
         except grpc.RpcError as error:
             raise self.endpoint.make_failure(error, OPEN_LIMIT_S) from None
 
     def _check(self, sent_at: float) -> float | None:
-        """See whether the server still answers; when to look again, None if there is nothing to wait for."""
+        """Check whether the server still answers. Return the seconds to the next check, None if none is needed."""
         now = time.monotonic()
-        if self._asked is not None:
-            since = max(sent_at, self._asked_at)
+        if self._unconfirmed is not None:
+            since = max(sent_at, self._created_at)
             if now - since < OPEN_LIMIT_S:
                 return since + OPEN_LIMIT_S - now
             self._client.give_up(self.endpoint, since)
@@ -280,34 +280,35 @@ class _WatchStream:
             except CallFailed:
                 if self.endpoint.heard_at < now:
                     self._client.give_up(self.endpoint, now)
-                    self.endpoint.abandon()  # it is frozen or cut off: a slow disk keeps nobody from saying how he is
+                    self.endpoint.abandon()  # it is frozen or cut off: a slow disk does not delay its status
         return CHECK_PAUSE_S
 
 
 class _WatchRequests(Iterator[bytes]):
-    """What is sent; gRPC takes it in a thread that has nothing else to do, and so looks after the stream meanwhile.
+    """The messages to send; gRPC takes them in a thread with no other work, which so monitors the stream.
 
-    It does not end before the stream does. etcd would go on with watches whose questions are over, and we need no
-    thread to wait here; but etcd's grpc-proxy takes that for the end and tells nothing any more (tried with 3.4, 3.5).
+    The iterator does not end before the stream does. etcd would continue watches whose requests have ended, and no
+    thread would have to wait here; but etcd's grpc-proxy takes that for the end and sends nothing more (tried with 3.4,
+    3.5).
     """
 
     def __init__(self, check: Callable[[float], float | None]) -> None:
         self._check = check
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
 
-    def add(self, question: wire.WatchRequest) -> None:
-        self._queue.put(encode(question))
+    def add(self, request: wire.WatchRequest) -> None:
+        self._queue.put(encode(request))
 
     def end(self) -> None:
         self._queue.put(None)
 
     def __next__(self) -> bytes:
-        sent_at = time.monotonic()  # what was taken before has left by now
+        sent_at = time.monotonic()  # the message before has been sent by now
         while True:
             try:
-                question = self._queue.get(timeout=self._check(sent_at))
+                request = self._queue.get(timeout=self._check(sent_at))
             except queue.Empty:
                 continue
-            if question is None:
+            if request is None:
                 raise StopIteration
-            return question
+            return request

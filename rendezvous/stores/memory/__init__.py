@@ -1,1 +1,1 @@
-"""A store within the process: the one of a single machine, of the simulation, and of an agent that serves others."""
+"""A store within the process: for a single machine, for the simulation, and for an agent that serves others."""

@@ -1,4 +1,4 @@
-"""Switches that make a healthy memory store fail, for tests and simulations. Leases and watches go on meanwhile."""
+"""Switches that make a healthy memory store fail, for tests and simulations. Leases and watches are not affected."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class StoreFaults:
-    """What is to fail from now on. The store asks `admit` before each call and hands each answer through `answer`."""
+    """The current faults. The store calls `admit` before each call and passes each reply through `answer`."""
 
     __slots__ = ("lose_answers", "lose_requests", "refuse")
 
@@ -20,12 +20,12 @@ class StoreFaults:
         self.refuse: str | None = None
         """While set, every call raises StoreError with this sentence and does nothing."""
         self.lose_requests = 0
-        """The next so many writing calls do nothing and raise OutcomeUnknown."""
+        """How many of the next writing calls do nothing and raise OutcomeUnknown."""
         self.lose_answers = 0
-        """The next so many writing calls that would succeed are applied and raise OutcomeUnknown."""
+        """How many of the next writing calls that would succeed are applied and raise OutcomeUnknown."""
 
     def admit(self, writes: bool) -> None:
-        """Raises what a call that begins now must raise."""
+        """Raise the error that a call that begins now must raise."""
         if self.refuse is not None:
             raise StoreError(self.refuse)
         if writes and self.lose_requests > 0:
@@ -33,7 +33,7 @@ class StoreFaults:
             raise OutcomeUnknown("the store did not answer (a fault that a test set)")
 
     def answer(self, answer: Answer) -> Answer:
-        """The answer of a writing call, or OutcomeUnknown though it was applied."""
+        """Return the reply of a writing call, or raise OutcomeUnknown though it was applied."""
         if self.lose_answers > 0:
             self.lose_answers -= 1
             raise OutcomeUnknown("the store did not answer (a fault that a test set)")

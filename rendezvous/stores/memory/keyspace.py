@@ -1,8 +1,8 @@
 """The memory store's keys and their history.
 
-Picture a sorted drawer of keys and a diary: every writing transaction adds one page to the diary, numbered by its
-revision. Old pages are torn out; who asks for one of those is told so. Whoever calls holds the store's lock, and
-checks what can be refused before the first write: there is no way back from a half-written page.
+Keys are kept sorted. The history is a log of pages: every writing transaction appends one page with its changes,
+numbered by its revision. Old pages are dropped; a reader that asks for one gets Compacted. The caller holds the store's
+lock, and validates before its first write: an open page cannot be rolled back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
 }
 _LAST_CHARACTER = "\U0010ffff"
 ENTRY_BYTES = 256
-"""What a key or a lease counts beyond its letters, as in etcd; here it is about what Python's objects for it take."""
+"""What a key or a lease counts beyond its text, as in etcd; about the size of its Python objects."""
 HISTORY_BYTES_MAX = 32 * 1024 * 1024  # large values shorten the history; those of a large job need a third of it
 
 
@@ -57,7 +57,7 @@ class Range(NamedTuple):
 
 
 def find_prefix_end(prefix: str) -> str | None:
-    """What sorts right after all texts that begin with `prefix`, as the end of a range; None if nothing does."""
+    """Return the end of the range of all texts that begin with `prefix`; None if no text sorts after them."""
     stem = prefix.rstrip(_LAST_CHARACTER)  # nothing sorts after it: "a" followed by it ends where "a" ends
     return stem[:-1] + chr(ord(stem[-1]) + 1) if stem else None
 
@@ -67,31 +67,31 @@ def make_range(key: str, prefix: bool) -> Range:
 
 
 def measure(item: KeyValue | None) -> int:
-    """What a key and its value count."""
+    """Return the size of a key and its value, in bytes."""
     return 0 if item is None else len(item.key) + len(item.value) + ENTRY_BYTES
 
 
 class Change(NamedTuple):
-    """An event and the key as it was before; None if it was absent."""
+    """An event and the item that it replaced; None if the key was absent."""
 
     event: KeyEvent
     previous: KeyValue | None
 
 
 class Page:
-    """The changes of one revision: all of them, or those that one watch is told."""
+    """The changes of one revision: all of them, or those that concern one watch."""
 
     __slots__ = ("_batch", "bytes", "changes", "revision")
 
     def __init__(self, revision: int, changes: tuple[Change, ...]) -> None:
         self.revision = revision
         self.changes = changes
-        self.bytes = 0  # once it is a page of the history
+        self.bytes = 0  # set when the page is added to the history
         self._batch: Batch | None = None
 
     @property
     def batch(self) -> Batch:
-        """The same without the past; made once for all who ask."""
+        """The events of the page, without the replaced items; made once for all watches."""
         if self._batch is None:
             self._batch = Batch(self.revision, tuple(change.event for change in self.changes))
         return self._batch
@@ -104,38 +104,38 @@ class Page:
 
 
 class Keyspace:
-    """Keys, their values, and the last `history_revisions` pages of what happened to them."""
+    """Keys, their values, and the last `history_revisions` pages of changes to them."""
 
     def __init__(self, leases: LeaseTable, history_revisions: int, first_revision: int) -> None:
-        self.revision = first_revision  # of the last page; the first one is blank
+        self.revision = first_revision  # of the last page; the first one is empty
         self.compacted_revision = 0 if first_revision == 1 else first_revision  # a watch may start here, not before
         self.leases = leases
         self._history_revisions = history_revisions
         self._keys: list[str] = []  # sorted
         self._items: dict[str, KeyValue] = {}
         self._history: deque[Page] = deque()  # one page per revision, the last one's is self.revision
-        self._open: list[Change] = []  # the page being written
+        self._open_changes: list[Change] = []  # of the page being written
         self._item_bytes = 0
         self._history_bytes = 0
 
     def measure_size(self) -> int:
-        """What the keys, their values and the leases take. The history is bounded by itself."""
+        """Return the size of the keys, their values and the leases, in bytes. The history has its own limit."""
         return self._item_bytes + ENTRY_BYTES * len(self.leases)
 
     @property
     def reading_revision(self) -> int:
-        """The revision that a read sees: that of the open page, once something is written on it."""
-        return self.revision + bool(self._open)
+        """The revision that a read sees: that of the open page, once it has a change."""
+        return self.revision + bool(self._open_changes)
 
     def get(self, key: str) -> KeyValue | None:
         return self._items.get(key)
 
     def find(self, keys: Range) -> list[KeyValue]:
-        """In byte order."""
+        """List the items of a range in byte order."""
         return [self._items[key] for key in keys.select_keys(self._keys)]
 
     def find_at(self, keys: Range, revision: int) -> list[KeyValue]:
-        """As they were after that revision: what came later is undone. Raises Compacted; StoreError for one to come."""
+        """List the items of a range as of a past revision. Raises Compacted; StoreError for a future revision."""
         if revision > self.revision:
             raise StoreError(f"revision {revision} is still to come: the store is at {self.revision}")
         if revision < self.compacted_revision:
@@ -163,7 +163,7 @@ class Keyspace:
         return _RELATIONS[compare.relation](actual, compare.operand)
 
     def put(self, key: str, value: bytes, lease: int) -> KeyValue | None:
-        """Write on the open page; the key as it was before. The lease exists."""
+        """Write on the open page; return the item that it replaced. The lease must exist."""
         revision = self.revision + 1
         old = self._items.get(key)
         if old is None:
@@ -177,34 +177,34 @@ class Keyspace:
             self.leases.get(lease).keys.add(key)
         self._items[key] = item
         self._item_bytes += measure(item)
-        self._open.append(Change(KeyEvent("put", item), old))
+        self._open_changes.append(Change(KeyEvent("put", item), old))
         return old
 
     def delete(self, keys: Range) -> list[KeyValue]:
-        """Delete on the open page; the keys as they were before."""
-        gone = self.find(keys)
-        for item in gone:
+        """Delete on the open page; return the deleted items."""
+        deleted = self.find(keys)
+        for item in deleted:
             self._detach(item)
             self._item_bytes -= measure(item)
             del self._items[item.key]
-            deleted = KeyValue(item.key, b"", 0, self.revision + 1, 0, 0)
-            self._open.append(Change(KeyEvent("delete", deleted), item))
-        if gone:
-            first = bisect.bisect_left(self._keys, gone[0].key)
-            del self._keys[first : first + len(gone)]
-        return gone
+            tombstone = KeyValue(item.key, b"", 0, self.revision + 1, 0, 0)
+            self._open_changes.append(Change(KeyEvent("delete", tombstone), item))
+        if deleted:
+            first = bisect.bisect_left(self._keys, deleted[0].key)
+            del self._keys[first : first + len(deleted)]
+        return deleted
 
     def _detach(self, item: KeyValue) -> None:
         if item.lease:
             self.leases.get(item.lease).keys.discard(item.key)
 
     def close_page(self) -> Page | None:
-        """Close the open page; None if nothing was written on it."""
-        if not self._open:
+        """Close the open page and return it; None if it has no change."""
+        if not self._open_changes:
             return None
         self.revision += 1
-        page = Page(self.revision, tuple(self._open))
-        self._open.clear()
+        page = Page(self.revision, tuple(self._open_changes))
+        self._open_changes.clear()
         page.bytes = sum(measure(change.event.item) + measure(change.previous) for change in page.changes)
         self._history.append(page)
         self._history_bytes += page.bytes
@@ -219,7 +219,7 @@ class Keyspace:
         return itertools.islice(self._history, max(0, revision - oldest), None)
 
     def compact(self, revision: int) -> None:
-        """Forget the history before `revision`. Raises Compacted when that is gone already, StoreError when to come."""
+        """Drop the history before `revision`. Raises Compacted if that is gone already, StoreError for a future one."""
         if revision > self.revision:
             raise StoreError(f"cannot compact up to revision {revision}: the store is at {self.revision}")
         if revision <= self.compacted_revision:

@@ -1,7 +1,7 @@
-"""The memory store's leases: which there are, when each is due, and which keys go with it.
+"""The memory store's leases: which exist, when each is due, and which keys belong to it.
 
-Due times lie in a heap, so that looking whether anything is due costs nothing, however many members there are. A
-renewal leaves the heap alone: the entry there is then too early, and is put right when its turn comes.
+Due times are in a heap, so checking whether anything is due costs nothing, however many members there are. A renewal
+leaves the heap alone: its entry is then too early, and is corrected when it comes up.
 """
 
 from __future__ import annotations
@@ -17,93 +17,95 @@ LEASE_ID_MAX = 2**63 - 1
 
 
 class StoredLease:
-    """A lease and the keys that go with it."""
+    """A lease and its keys."""
 
     __slots__ = ("deadline", "id", "keys", "ttl_s")
 
-    def __init__(self, id: int, ttl_s: float, deadline: float) -> None:
-        self.id = id
+    def __init__(self, lease_id: int, ttl_s: float, deadline: float) -> None:
+        self.id = lease_id
         self.ttl_s = ttl_s
         self.deadline = deadline
         self.keys: set[str] = set()
 
 
 class LeaseTable:
-    """All leases of one store. The caller holds the store's lock and says what time it is."""
+    """All leases of one store. The caller holds the store's lock and passes the time."""
 
     def __init__(self, first_id: int) -> None:
-        self._held: dict[int, StoredLease] = {}
+        self._leases: dict[int, StoredLease] = {}
         self._next_id = first_id
-        self._due: list[tuple[float, int]] = []  # a heap: one entry per lease that can expire, never later than it will
+        self._due: list[
+            tuple[float, int]
+        ] = []  # a heap: one entry per lease that can expire, never later than its deadline
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._leases)
 
     def __iter__(self) -> Iterator[StoredLease]:
-        return iter(self._held.values())
+        return iter(self._leases.values())
 
     @property
     def nothing_due_before(self) -> float:
-        """At or before every deadline."""
+        """A time at or before every deadline."""
         return self._due[0][0] if self._due else math.inf
 
-    def grant(self, ttl_s: float, now: float, id: int = 0) -> StoredLease:
-        """A new lease, under `id` if that is not 0. Raises LeaseExists for one in use, StoreError for none at all."""
+    def grant(self, ttl_s: float, now: float, lease_id: int = 0) -> StoredLease:
+        """Grant a lease, under `lease_id` if not 0. Raises LeaseExists for one in use, StoreError for a bad one."""
         if math.isnan(ttl_s):
             raise StoreError("a lease needs a time in seconds, not nan")
-        if id in self._held:
-            raise LeaseExists(f"lease {id} exists already")
-        if not 0 <= id <= LEASE_ID_MAX:
-            raise StoreError(f"a lease has a number between 1 and {LEASE_ID_MAX}, not {id}")
-        while not id:
-            id = self._next_id if self._next_id not in self._held else 0
+        if lease_id in self._leases:
+            raise LeaseExists(f"lease {lease_id} exists already")
+        if not 0 <= lease_id <= LEASE_ID_MAX:
+            raise StoreError(f"a lease has a number between 1 and {LEASE_ID_MAX}, not {lease_id}")
+        while not lease_id:
+            lease_id = self._next_id if self._next_id not in self._leases else 0
             self._next_id = self._next_id % LEASE_ID_MAX + 1
         ttl_s = max(float(ttl_s), LEASE_TTL_MIN_S)
-        lease = self._held[id] = StoredLease(id, ttl_s, now + ttl_s)
+        lease = self._leases[lease_id] = StoredLease(lease_id, ttl_s, now + ttl_s)
         if lease.deadline < math.inf:
-            heapq.heappush(self._due, (lease.deadline, id))
+            heapq.heappush(self._due, (lease.deadline, lease_id))
         return lease
 
-    def get(self, id: int) -> StoredLease:
-        """Raises LeaseNotFound."""
-        held = self._held.get(id)
-        if held is None:
-            raise LeaseNotFound(f"lease {id} has expired or was revoked")
-        return held
+    def get(self, lease_id: int) -> StoredLease:
+        """Return the lease. Raises LeaseNotFound."""
+        lease = self._leases.get(lease_id)
+        if lease is None:
+            raise LeaseNotFound(f"lease {lease_id} has expired or was revoked")
+        return lease
 
-    def renew(self, id: int, now: float) -> StoredLease:
-        """Begin its time anew. Raises LeaseNotFound when it is gone or due to go."""
-        held = self.get(id)
-        if held.deadline <= now:  # its end may already have been acted on: as in etcd, it cannot be called back
-            raise LeaseNotFound(f"lease {id} has expired")
-        held.deadline = now + held.ttl_s
-        return held
+    def renew(self, lease_id: int, now: float) -> StoredLease:
+        """Restart its TTL. Raises LeaseNotFound when it is gone or due."""
+        lease = self.get(lease_id)
+        if lease.deadline <= now:  # its end may already be in progress: as in etcd, it cannot be undone
+            raise LeaseNotFound(f"lease {lease_id} has expired")
+        lease.deadline = now + lease.ttl_s
+        return lease
 
     def renew_all(self, now: float) -> None:
-        """Begin every lease's time anew, also that of one that is due."""
-        for lease in self._held.values():
+        """Restart the TTL of every lease, even if it is due."""
+        for lease in self._leases.values():
             lease.deadline = now + lease.ttl_s
 
     def remove(self, lease: StoredLease) -> None:
-        del self._held[lease.id]
+        del self._leases[lease.id]
 
     def find_next_deadline(self) -> float:
-        """When the first lease is due; infinity if none ever is."""
+        """Return when the first lease is due; infinity if none ever is."""
         while self._due:
-            deadline, id = self._due[0]
-            held = self._held.get(id)
-            if held is not None and held.deadline == deadline:
+            deadline, lease_id = self._due[0]
+            lease = self._leases.get(lease_id)
+            if lease is not None and lease.deadline == deadline:
                 return deadline
-            if held is None:
+            if lease is None:
                 heapq.heappop(self._due)
             else:
-                heapq.heapreplace(self._due, (held.deadline, id))
+                heapq.heapreplace(self._due, (lease.deadline, lease_id))
         return math.inf
 
     def list_due(self, now: float) -> list[StoredLease]:
-        """Those due by now, oldest deadline first. They are not in the heap any more: remove them."""
-        due: dict[int, StoredLease] = {}  # a lease that was granted again under its id may lie in the heap twice
+        """List the leases due by now, oldest deadline first. They are no longer in the heap: remove them."""
+        due: dict[int, StoredLease] = {}  # a lease that was granted again under its id may be in the heap twice
         while self.find_next_deadline() <= now:
-            id = heapq.heappop(self._due)[1]
-            due[id] = self._held[id]
+            lease_id = heapq.heappop(self._due)[1]
+            due[lease_id] = self._leases[lease_id]
         return list(due.values())

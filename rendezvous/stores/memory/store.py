@@ -1,14 +1,14 @@
-"""A store in this process: what a run on one machine uses, what a simulation runs on, and what is served.
+"""A store in this process: for a run on one machine, for the simulation, and for the served store.
 
-It behaves as etcd does, down to what etcd refuses, so that a protocol proven here holds there. The keys and
-their history lie in keyspace.py, the leases in leases.py, who is told of a change in watch.py; here is the
-lock around all three, and the calls of a client.
+It behaves as etcd does, down to what etcd refuses, so that a protocol that works here works there. The keys and their
+history are in keyspace.py, the leases in leases.py, the watches in watch.py; here is the lock around all three, and the
+calls of a client.
 
-With `threaded=True` one daemon thread makes the calls of watches and ends leases when they are due; it starts
-with the first watch or lease that needs it and sleeps until something happens. With `threaded=False`
-nothing happens by itself: a simulation moves its clock and calls `expire` and `deliver`.
+With `threaded=True` one daemon thread runs the callbacks of watches and ends leases when they are due; it starts with
+the first watch or lease that needs it and sleeps until something happens. With `threaded=False` nothing happens by
+itself: a simulation moves its clock and calls `expire` and `deliver`.
 
-Deliberately absent: persistence, reads of old revisions, and anybody else's access. The store is lost with its process.
+Deliberately absent: persistence, reads of old revisions, access control. The store is lost with its process.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ if TYPE_CHECKING:
 
     Answer = TypeVar("Answer")
 
-HISTORY_REVISIONS = 10_000  # a reader may fall this far behind: minutes of a large job, some 10 MB of its small records
+HISTORY_REVISIONS = 10_000  # how far a reader may fall behind: minutes of a large job, some 10 MB of its small records
 
 
 class MemoryStore(Store):
     """A `Store` in this process; any number of threads may share one.
 
-    `clock` gives seconds that never run backwards; `history_revisions` is how many revisions a new watch may go back;
+    `clock` returns seconds that never run backwards; `history_revisions` is how many revisions a new watch may go back;
     leases and revisions are numbered from `first_lease` and `first_revision` on: a store that others reach over the
-    network must not give them numbers that the one before it gave.
+    network must not reuse the numbers of the one before it.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class MemoryStore(Store):
             return GetResult(self._keyspace.revision, tuple(self._keyspace.find(make_range(key, prefix))))
 
     def put(self, key: str, value: bytes, *, lease: int = 0) -> int:
-        """Write unconditionally; the new revision. Raises LeaseNotFound for a lease that is gone."""
+        """Write unconditionally; return the new revision. Raises LeaseNotFound for a lease that is gone."""
         return self.txn((), (Put(key, value, lease),)).revision
 
     def delete(self, key: str, *, prefix: bool = False) -> int:
-        """Delete; how many keys went."""
+        """Delete a key, or all keys that start with it; return how many were deleted."""
         check_key(key, prefix)
         return self.transact(lambda keyspace: len(keyspace.delete(make_range(key, prefix))))
 
@@ -112,7 +112,7 @@ class MemoryStore(Store):
         return self.transact(apply, writes=writes)
 
     def transact(self, work: Callable[[Keyspace], Answer], *, writes: bool = True) -> Answer:
-        """Run `work` alone on the keys; what it writes is one revision. It checks everything before it writes."""
+        """Run `work` alone on the keys; its writes are one revision. It must validate everything before it writes."""
         with self._changed:
             self._admit(writes)
             answer = work(self._keyspace)
@@ -121,22 +121,22 @@ class MemoryStore(Store):
 
     @property
     def revision(self) -> int:
-        """That of the last write."""
+        """The revision of the last write."""
         with self._changed:
             return self._keyspace.revision
 
     def measure_size(self) -> int:
-        """About how many bytes the keys and their values take."""
+        """Return the approximate size of the keys and their values, in bytes."""
         return self.transact(lambda keyspace: keyspace.measure_size(), writes=False)
 
     def compact(self, revision: int) -> None:
-        """Forget the history before `revision`. Raises Compacted when that is gone already, StoreError when to come."""
+        """Drop the history before `revision`. Raises Compacted if that is gone already, StoreError for a future one."""
         self.transact(lambda keyspace: keyspace.compact(revision))
 
     # Leases
 
     def lease_grant(self, ttl_s: float, *, id: int = 0) -> Lease:
-        """A new lease of at least `ttl_s` seconds, 2 at least. `math.inf` never expires; only a private store can.
+        """Grant a lease of at least `ttl_s` seconds, and at least 2. A private store may grant `math.inf`: no end.
 
         Raises LeaseExists for an `id` (0 is any) that is in use.
         """
@@ -149,38 +149,38 @@ class MemoryStore(Store):
             return self.faults.answer(Lease(lease.id, lease.ttl_s))
 
     def lease_keep_alive(self, lease: int) -> float:
-        """Renew in full; the granted TTL in seconds. Raises LeaseNotFound when it is gone or due to go."""
+        """Renew the lease; return the granted TTL in seconds. Raises LeaseNotFound when it is gone or due."""
         with self._changed:
             self._admit(writes=True)
             return self.faults.answer(self._leases.renew(lease, self._clock()).ttl_s)
 
     def lease_renew(self, lease: int, key: str) -> Renewal:
-        """Renew in full, then read `key`. Raises LeaseNotFound when the lease is gone or due to go."""
+        """Renew the lease, then read `key`. Raises LeaseNotFound when the lease is gone or due."""
         ttl_s, found = self.lease_keep_alive(lease), self.get(key)
         return Renewal(ttl_s, True, found.revision, found.first.create_revision if found.first else 0)
 
     def lease_revoke(self, lease: int) -> None:
-        """End the lease now, and its keys with it. Raises LeaseNotFound when it is gone."""
+        """End the lease now, and delete its keys. Raises LeaseNotFound when it is gone."""
         with self._changed:
             self._admit(writes=True)
             self._end_lease(self._leases.get(lease))
             self.faults.answer(None)
 
     def lease_remaining(self, lease: int) -> float:
-        """Seconds until the lease would expire. Raises LeaseNotFound when it is gone."""
+        """Return the seconds until the lease would expire. Raises LeaseNotFound when it is gone."""
         with self._changed:
             self._admit(writes=False)
             return max(0.0, self._leases.get(lease).deadline - self._clock())
 
     def list_lease_keys(self, lease: int) -> tuple[float, tuple[str, ...]]:
-        """The granted seconds and the keys of a lease. Raises LeaseNotFound when it is gone."""
+        """Return the granted TTL in seconds and the keys of a lease. Raises LeaseNotFound when it is gone."""
         with self._changed:
             self._admit(writes=False)
-            held = self._leases.get(lease)
-            return held.ttl_s, tuple(sorted(held.keys))
+            stored_lease = self._leases.get(lease)
+            return stored_lease.ttl_s, tuple(sorted(stored_lease.keys))
 
     def list_leases(self) -> list[int]:
-        """Every lease that has not ended."""
+        """List the ids of the leases that have not ended."""
         with self._changed:
             self._admit(writes=False)
             return sorted(lease.id for lease in self._leases)
@@ -208,7 +208,7 @@ class MemoryStore(Store):
     def watch_pages(
         self, keys: Range, start_revision: int, on_page: Callable[[Page], None], on_lost: Callable[[StoreError], None]
     ) -> MemoryWatch:
-        """As `watch`, over any range, and told what was there before."""
+        """Watch as `watch` does, over any range, with the replaced items."""
         watch = MemoryWatch(self._hub, keys, start_revision, on_page, on_lost)
         with self._changed:
             self._admit(writes=False)
@@ -232,28 +232,29 @@ class MemoryStore(Store):
         if thread is not None and thread is not threading.current_thread():
             thread.join(CALLBACK_LIMIT_S)
 
-    # Time, for whoever runs the clock
+    # Time, for the owner of the clock
 
     def find_next_deadline(self) -> float | None:
-        """When, by the store's clock, the next lease is due; None if none ever is."""
+        """Return when, by the store's clock, the next lease is due; None if none ever is."""
         with self._changed:
             deadline = self._leases.find_next_deadline()
             return deadline if deadline < math.inf else None
 
     def expire(self) -> int:
-        """End every lease that is due by the clock, oldest deadline first, each in its own revision; how many went."""
+        """End each lease that is due by the clock, oldest deadline first, in its own revision; return how many."""
         with self._changed:
             return self._expire()
 
     def renew_leases(self) -> None:
-        """Begin every lease's time anew: for a store that itself was away, and cannot know who tried to reach it."""
+        """Restart the TTL of every lease: a store that was frozen cannot know which clients tried to renew."""
         with self._changed:
             self._leases.renew_all(self._clock())
 
     def deliver(self) -> int:
-        """Run the callbacks that are pending now, in this thread; how many ran. Only for `threaded=False`.
+        """Run the callbacks that are pending now, in this thread; return how many ran. Only for `threaded=False`.
 
-        What they cause waits for the next call. What a callback raises comes out here, and the rest stays pending.
+        The callbacks that they cause wait for the next call. An exception of a callback is raised here; the rest stay
+        pending.
         """
         assert not self._threaded, "the store's own thread delivers"
         with self._changed:
@@ -268,7 +269,7 @@ class MemoryStore(Store):
         self.faults.admit(writes)
 
     def _apply(self, operations: Sequence[Operation]) -> tuple[GetResult, ...]:
-        for operation in operations:  # all that can be refused is, before anything is written
+        for operation in operations:  # everything is validated before anything is written
             if isinstance(operation, Put) and operation.lease:
                 self._leases.get(operation.lease)
         found: list[GetResult] = []
@@ -306,7 +307,7 @@ class MemoryStore(Store):
         return len(due)
 
     def _wake_thread(self) -> None:
-        """Have the thread look again, starting it if need be."""
+        """Have the thread check again, starting it if needed."""
         if self._thread is not None:
             self._changed.notify_all()
         elif self._threaded:

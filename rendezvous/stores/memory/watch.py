@@ -1,11 +1,11 @@
-"""The memory store's watches: who is concerned by a change, and the calls that tell them.
+"""The memory store's watches: which watches a change concerns, and their callbacks.
 
-A thousand members watch a few keys each, so a write must find those it concerns without asking all. Watches of
-one key lie under that key, watches of a prefix under the prefix, and a changed key is looked up under itself and
-under each of its beginnings of a length that anybody watches. The rare range that is neither is asked in turn.
+A thousand members watch a few keys each, so a write must find the watches that it concerns without checking all.
+Watches of one key are grouped by that key, watches of a prefix by the prefix, and a changed key is looked up by itself
+and by each of its prefixes of a length that is watched. The rare other ranges are checked one by one.
 
-Calls are made one after the other, outside the lock, in the order of the changes and for one change in the order
-in which the watches were made.
+Callbacks run one after the other, outside the lock, in the order of the changes and for one change in the order in
+which the watches were made.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class MemoryWatch(Watch):
         self.is_cancelled = False
 
     def cancel(self) -> None:
-        """Stop; waits for a callback of this watch that is running on another thread, so hold no lock that it needs.
+        """Stop; waits for a callback of this watch that runs on another thread, so hold no lock that it needs.
 
         Raises StoreError when that callback has not ended in CALLBACK_LIMIT_S; no further one starts even then.
         """
@@ -55,7 +55,7 @@ class MemoryWatch(Watch):
 
 
 class _GroupName(NamedTuple):
-    """How a group of watches is found. `end` matters to "range" alone."""
+    """The key of a group of watches. `end` is used by "range" alone."""
 
     kind: Literal["key", "prefix", "range"]
     start: str
@@ -74,7 +74,7 @@ def _find_name(keys: Range) -> _GroupName:
 
 
 class WatchIndex:
-    """Watches by the range they watch."""
+    """Watches by the range that they watch."""
 
     def __init__(self) -> None:
         self._groups: dict[_GroupName, _Group] = {}
@@ -92,7 +92,7 @@ class WatchIndex:
         self._groups[name][watch] = None
 
     def remove(self, watch: MemoryWatch) -> None:
-        """If it is there."""
+        """Remove a watch, if it is there."""
         name = _find_name(watch.keys)
         group = self._groups.get(name, {})
         if group.pop(watch, ...) is ... or group:
@@ -115,55 +115,55 @@ class WatchIndex:
         return (self._groups[name] for name in names if name in self._groups)
 
     def find_watches(self, page: Page) -> list[tuple[MemoryWatch, Page]]:
-        """Each watch that the page concerns, with its part of it; those that watch the same share the part."""
+        """List each watch that the page concerns, with its part of the page; watches of one group share the part."""
         found: dict[int, tuple[_Group, list[Change]]] = {}
         for change in page.changes:
             for group in self._list_groups(change.event.item.key):
                 found.setdefault(id(group), (group, []))[1].append(change)
-        told = []
+        notifications = []
         for group, changes in found.values():
             part = page if len(changes) == len(page.changes) else Page(page.revision, tuple(changes))
-            told += [(watch, part) for watch in group if watch.start_revision <= page.revision]
+            notifications += [(watch, part) for watch in group if watch.start_revision <= page.revision]
         if len(found) > 1:
-            told.sort(key=lambda each: each[0].number)
-        return told
+            notifications.sort(key=lambda item: item[0].number)
+        return notifications
 
 
 class WatchHub:
-    """All watches of one store and the calls that are to be made. `changed` is the store's lock."""
+    """All watches of one store and their pending callbacks. `changed` is the store's lock."""
 
     def __init__(self, changed: threading.Condition) -> None:
         self.numbers = itertools.count()
         self._changed = changed
         self._index = WatchIndex()
-        self._calls: deque[tuple[MemoryWatch, Page | StoreError]] = deque()  # callbacks to make, in order
-        self._calling: MemoryWatch | None = None  # whose callback is running now, on thread _calling_thread
-        self._calling_thread = 0
+        self._callbacks: deque[tuple[MemoryWatch, Page | StoreError]] = deque()  # callbacks to make, in order
+        self._running: MemoryWatch | None = None  # the watch whose callback runs now, on thread _running_thread
+        self._running_thread = 0
 
     # Under the lock
 
     @property
     def pending(self) -> int:
-        return len(self._calls)
+        return len(self._callbacks)
 
     def add(self, watch: MemoryWatch) -> None:
         self._index.add(watch)
 
     def lose(self, watch: MemoryWatch, error: StoreError) -> None:
-        """Tell it last of all that it is lost."""
+        """Remove a watch; its last callback reports the error."""
         self._index.remove(watch)
-        self._calls.append((watch, error))
+        self._callbacks.append((watch, error))
 
     def notify(self, watch: MemoryWatch, page: Page) -> None:
-        self._calls.append((watch, page))
+        self._callbacks.append((watch, page))
 
     def announce(self, page: Page) -> None:
-        self._calls.extend(self._index.find_watches(page))
+        self._callbacks.extend(self._index.find_watches(page))
 
     def close(self) -> None:
-        """Drop everything, and wait for a callback that runs as `MemoryWatch.cancel` does."""
+        """Drop everything, and wait for a running callback as `MemoryWatch.cancel` does."""
         self._index.clear()
-        self._calls.clear()
+        self._callbacks.clear()
         self._changed.notify_all()
         self._wait_for_callback(None)
 
@@ -171,9 +171,9 @@ class WatchHub:
         """Wait until no callback (of `watch`, if one is given) runs on another thread."""
 
         def has_ended() -> bool:
-            return self._calling is None or (watch is not None and self._calling is not watch)
+            return self._running is None or (watch is not None and self._running is not watch)
 
-        if self._calling_thread != threading.get_ident() and not self._changed.wait_for(has_ended, CALLBACK_LIMIT_S):
+        if self._running_thread != threading.get_ident() and not self._changed.wait_for(has_ended, CALLBACK_LIMIT_S):
             raise StoreError(f"a callback of a watch has not ended in {CALLBACK_LIMIT_S:g} s")
 
     # Outside the lock
@@ -185,19 +185,19 @@ class WatchHub:
             self._wait_for_callback(watch)
 
     def deliver_one(self, report: bool) -> int:
-        """Make the first pending callback; 1, or 0 if there is none or its watch is cancelled.
+        """Run the first pending callback; return 1, or 0 if there is none or its watch is cancelled.
 
-        What it raises comes out; with `report` it is shown as any thread's end is shown, and loses only this watch.
+        Its exception is raised; with `report` it is printed as of any thread, and ends only this watch.
         """
         with self._changed:
-            if not self._calls:  # closed or delivered by the callback before
+            if not self._callbacks:  # closed or delivered by the callback before
                 return 0
-            watch, message = self._calls.popleft()
+            watch, message = self._callbacks.popleft()
             if watch.is_cancelled:
                 return 0
             if isinstance(message, StoreError):
                 watch.is_cancelled = True
-            self._calling, self._calling_thread = watch, threading.get_ident()
+            self._running, self._running_thread = watch, threading.get_ident()
         try:
             if isinstance(message, StoreError):
                 watch.on_lost(message)
@@ -210,9 +210,9 @@ class WatchHub:
             threading.excepthook(threading.ExceptHookArgs((type(error), error, error.__traceback__, thread)))
             with self._changed:
                 self._index.remove(watch)
-                self._calls.appendleft((watch, StoreError(f"a callback of the watch raised {error!r}")))
+                self._callbacks.appendleft((watch, StoreError(f"a callback of the watch raised {error!r}")))
         finally:
             with self._changed:
-                self._calling = None
+                self._running = None
                 self._changed.notify_all()
         return 1

@@ -1,8 +1,8 @@
-"""Who may ask: with a token set, only who shows what `Authenticate` gave for it.
+"""Authentication: with a token set, only clients that show the key from `Authenticate` are served.
 
-To clients it is etcd with one user, `meshrun`, whose password is the token. What they get for it, and send with every
-call, is drawn anew by every server, so one that was started again makes them authenticate again. Without a token
-everybody may ask, and `Authenticate` is refused as etcd refuses it, which clients take as "then go without".
+To clients it is etcd with one user, `meshrun`, whose password is the token. The key that they get for it, and send with
+every call, is random for each server, so clients of a restarted server authenticate again. Without a token every client
+is served, and `Authenticate` is refused as etcd refuses it, upon which clients continue without.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ USER = "meshrun"
 
 
 class Authenticator:
-    """`token` is the shared secret; empty is none."""
+    """`token` is the shared secret; empty means none."""
 
     def __init__(self, token: str) -> None:
         self._token = token
         self._issued_token = secrets.token_urlsafe(24)
 
     def authenticate(self, request: wire.AuthenticateRequest, header: wire.Header) -> wire.AuthenticateResponse:
-        """The pass. Raises Refused for another user or password."""
+        """Return the issued token. Raises ServedFailure for another user or password."""
         if not self._token:
             raise ServedFailure(errors.AUTH_NOT_ENABLED)
         is_user = _is_same(request.name, USER)
@@ -38,7 +38,7 @@ class Authenticator:
         return bool(self._token)
 
     def admit(self, token: bytes | None) -> None:
-        """Raises Refused for a call that shows no pass, or another."""
+        """Raise ServedFailure for a call without the issued token, or with another."""
         if not self._token:
             return
         if token is None:
@@ -47,6 +47,6 @@ class Authenticator:
             raise ServedFailure(errors.BAD_TOKEN)
 
 
-def _is_same(one: str, other: str) -> bool:
-    """In a time that does not tell where they differ."""
-    return hmac.compare_digest(one.encode(errors="surrogatepass"), other.encode(errors="surrogatepass"))
+def _is_same(text: str, other: str) -> bool:
+    """Compare two texts in a time that does not depend on where they differ."""
+    return hmac.compare_digest(text.encode(errors="surrogatepass"), other.encode(errors="surrogatepass"))

@@ -1,6 +1,6 @@
-"""The three kinds of calls: one question and one answer, renewals of leases, a stream of watches.
+"""The three kinds of calls: one request and one response, renewals of leases, a stream of watches.
 
-Each is told what the client says on its stream (http2.py), asks the server, and says the answer.
+Each handles the client's messages on its stream (http2.py), calls the server, and sends the response.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from rendezvous.stores.server.errors import ServedError, make_error
 from rendezvous.stores.server.http2 import Http2Stream
 from rendezvous.stores.server.watches import WatchStream
 
-OWED_MAX = 64  # answers to renewals that a client leaves unread; ours waits for each one
-MESSAGE_BYTES_MAX = REQUEST_BYTES_MAX + 512 * 1024  # what is larger than it may be is told so in etcd's words
+OWED_MAX = 64  # responses to renewals that a client leaves unread; this package's client waits for each one
+MESSAGE_BYTES_MAX = REQUEST_BYTES_MAX + 512 * 1024  # a request between the two limits is refused with etcd's error
 
 
 class CallHandler(Protocol):
     """The server, as its calls need it."""
 
     def answer(
-        self, method: wire.Method[Any, Any], answer: Callable[[Any], Any], question: bytes
+        self, method: wire.Method[Any, Any], handler: Callable[[Any], Any], request: bytes
     ) -> bytes | ServedError:
-        """What to say to a question. `deliver` follows once it is said."""
+        """Return the response to a request. The caller sends it, then calls `deliver`."""
 
     def deliver(self) -> None:
-        """Tell the watches what has changed."""
+        """Run the callbacks of watches."""
 
-    def keep_alive(self, question: bytes) -> bytes | ServedError: ...
+    def keep_alive(self, request: bytes) -> bytes | ServedError: ...
 
     def begin_watching(self, wake: Callable[[], None]) -> WatchStream: ...
 
@@ -41,7 +41,7 @@ class CallHandler(Protocol):
 
 
 class UnaryCall:
-    """A call with one question and one answer."""
+    """A call with one request and one response."""
 
     def __init__(
         self,
@@ -49,31 +49,31 @@ class UnaryCall:
         stream: Http2Stream,
         connection: ServedConnection,
         method: wire.Method[Any, Any],
-        answer: Callable[[Any], Any],
+        handler: Callable[[Any], Any],
         bytes_max: int,
     ) -> None:
         self.bytes_max = bytes_max
         self._server, self._stream, self._connection = server, stream, connection
-        self._method, self._answer = method, answer
-        self._question: bytes | None = None
+        self._method, self._handler = method, handler
+        self._request: bytes | None = None
 
     def take(self, message: bytes) -> None:
-        if self._question is not None:
+        if self._request is not None:
             self._stream.end("INVALID_ARGUMENT", "meshrun: this method takes one message")
-        self._question = message
+        self._request = message
 
     def half_close(self) -> None:
-        if self._question is None:
+        if self._request is None:
             self._stream.end("INVALID_ARGUMENT", "meshrun: this method takes one message")
             return
-        reply = self._server.answer(self._method, self._answer, self._question)
-        if isinstance(reply, bytes):
+        response = self._server.answer(self._method, self._handler, self._request)
+        if isinstance(response, bytes):
             if self._method is wire.AUTHENTICATE:
                 self._connection.trust()
-            self._stream.send(reply)
+            self._stream.send(response)
             self._stream.end()
         else:
-            refuse(self._stream, reply)
+            refuse(self._stream, response)
         self._server.deliver()
 
     def drain(self) -> None:
@@ -84,7 +84,7 @@ class UnaryCall:
 
 
 class KeepAliveStream:
-    """Renewals of leases, each answered as it comes."""
+    """Renewals of leases, each answered as it arrives."""
 
     bytes_max = MESSAGE_BYTES_MAX
 
@@ -92,14 +92,14 @@ class KeepAliveStream:
         self._server, self._stream = server, stream
 
     def take(self, message: bytes) -> None:
-        if len(self._stream.owed) >= OWED_MAX:  # of a stream whose window is closed; the socket does not tell
+        if len(self._stream.owed) >= OWED_MAX:  # of a stream whose window is closed; the socket does not show that
             self._stream.end("RESOURCE_EXHAUSTED", "meshrun: the answers before are not read")
             return
-        reply = self._server.keep_alive(message)
-        if isinstance(reply, bytes):
-            self._stream.send(reply)
+        response = self._server.keep_alive(message)
+        if isinstance(response, bytes):
+            self._stream.send(response)
         else:
-            refuse(self._stream, reply)
+            refuse(self._stream, response)
 
     def half_close(self) -> None:
         self._stream.end()
@@ -112,7 +112,7 @@ class KeepAliveStream:
 
 
 class WatchCall:
-    """A stream of watches: what it has to say goes out as fast as the client takes it."""
+    """A stream of watches: responses are sent as fast as the client receives them."""
 
     bytes_max = MESSAGE_BYTES_MAX
 
@@ -130,7 +130,7 @@ class WatchCall:
         self._server.deliver()
 
     def half_close(self) -> None:
-        pass  # it may still want to hear
+        pass  # the client may still receive events
 
     def drain(self) -> None:
         while self._stream.is_clear and (message := self._watch.take_next()) is not None:
@@ -144,4 +144,5 @@ class WatchCall:
 
 
 def refuse(stream: Http2Stream, error: ServedError) -> None:
+    """End the stream with this error."""
     stream.end(error.code, error.message)

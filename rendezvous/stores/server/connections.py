@@ -1,9 +1,10 @@
-"""The sockets of a served store's clients, and how much of the store's time strangers get.
+"""The sockets of a served store's clients, and the CPU share of unauthenticated ones.
 
-Where there is a token, whoever has not shown it yet is a stranger. All strangers together get STRANGERS_SHARE of the
-time, whatever they do with it: guess, or open calls and take them back by the thousand. Beyond that they wait, unread,
-and the kernel's buffers hold them up. Addresses that wait are served in turn; being accepted, where nobody has a turn,
-has as much time again. Nothing is counted but what members need: time. Who shows the token is never held up.
+Where there is a token, a client that has not shown it yet is unauthenticated. All of these together get
+UNAUTHENTICATED_SHARE of the time, whatever they do with it: guess, or open and cancel calls by the thousand. Beyond
+that they wait, unread, and the kernel's buffers block them. Addresses that wait are served in turn; accepting, which
+has no turns, has the same share again. Only what members need is limited: time. A client that shows the token is
+never delayed.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ from collections.abc import Callable
 from rendezvous.stores.server.http2 import ENHANCE_YOUR_CALM, ConnectionFault, Http2Connection, Http2Stream
 
 UNAUTHENTICATED_SHARE = 0.2
-CREDIT_S = 0.05  # what strangers may use at once: no member waits longer for them
+CREDIT_S = 0.05  # what unauthenticated clients may use at once: no member waits longer for them
 UNAUTHENTICATED_MAX = 512  # connections; beyond that the oldest of the address that has most is ended
-UNAUTHENTICATED_BYTES_MAX = 16 * 1024  # what one may say; logging in takes less than 1 KiB
+UNAUTHENTICATED_BYTES_MAX = 16 * 1024  # what one may send; logging in takes less than 1 KiB
 UNAUTHENTICATED_CALLS_MAX = 8
 UNAUTHENTICATED_LIMIT_S = 10.0  # how long one may stay
 READ_BYTES = 4 * 1024  # at a time, so that all are read in turn: what is read at once is parsed at once
 UNAUTHENTICATED_READ_BYTES = 1024  # logging in takes less, and a flood some 50 calls
-UNSENT_BYTES_MAX = 64 * 1024  # a client that does not take so much is not read until it does
-PING_AFTER_S = 20.0  # of silence; a client whose host has gone must not stay
+UNSENT_BYTES_MAX = 64 * 1024  # a client with more than this unsent is not read until it has received it
+PING_AFTER_S = 20.0  # of silence; a client whose host is gone must not stay
 GONE_AFTER_S = 30.0
-AWAY_S = 5.0  # without a look: frozen
+AWAY_S = 5.0  # without a check: this process was frozen
 _RETRY_S = 0.5  # after a connection could not be accepted for want of descriptors or memory
 _buffer = memoryview(bytearray(READ_BYTES))  # one loop, one read at a time
 
 
 class CpuShare:
-    """How much time there is for strangers: `take` what was used, `wait_s` until there is some again."""
+    """The time for unauthenticated clients: `take` what was used, `compute_wait_s` until there is some again."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
@@ -42,10 +43,12 @@ class CpuShare:
         self._seen_at = clock()
 
     def take(self, used_s: float) -> None:
+        """Subtract the time that was used."""
         self._refill()
         self._credit_s -= used_s
 
     def compute_wait_s(self) -> float:
+        """Return the seconds until there is time again; 0 if there is some now."""
         self._refill()
         return max(0.0, -self._credit_s / UNAUTHENTICATED_SHARE)
 
@@ -56,7 +59,7 @@ class CpuShare:
 
 
 class ServedConnection:
-    """One client's connection. It is the loop's from the beginning to `close`."""
+    """One client's connection. The loop owns it from the beginning to `close`."""
 
     def __init__(self, table: ConnectionTable, sock: socket.socket, origin: str, is_trusted: bool) -> None:
         sock.setblocking(False)
@@ -68,23 +71,23 @@ class ServedConnection:
         self.is_open = True
         self._table = table
         self._sock = sock
-        self._out: list[bytes] = []
-        self._out_bytes, self._unsent = 0, b""
-        self._is_leaving = self._is_pinged = False
-        self._left_bytes, self._left_calls = UNAUTHENTICATED_BYTES_MAX, UNAUTHENTICATED_CALLS_MAX
+        self._outbound: list[bytes] = []
+        self._outbound_bytes, self._unsent = 0, b""
+        self._is_shutting_down = self._is_pinged = False
+        self._remaining_bytes, self._remaining_calls = UNAUTHENTICATED_BYTES_MAX, UNAUTHENTICATED_CALLS_MAX
         self.http2 = Http2Connection(self._begin, self._write)
         table.loop.add_reader(sock, self._on_readable)
 
     def trust(self) -> None:
-        """It has shown the token."""
+        """Authenticate the connection: it has shown the token."""
         if not self.is_trusted:
             self.is_trusted = True
             self._table.trust(self)
 
     def _begin(self, stream: Http2Stream, fields: dict[bytes, bytes]) -> None:
         if not self.is_trusted:
-            self._left_calls -= 1
-            if self._left_calls < 0:
+            self._remaining_calls -= 1
+            if self._remaining_calls < 0:
                 raise ConnectionFault(ENHANCE_YOUR_CALM, "too many calls without the token")
         self._table.begin(self, stream, fields)
 
@@ -101,12 +104,12 @@ class ServedConnection:
             self._table.loop.remove_reader(self._sock)
 
     def resume(self) -> None:
-        if self.is_open and not self.http2.is_choked:
+        if self.is_open and not self.http2.is_blocked:
             self._table.loop.add_reader(self._sock, self._on_readable)
 
     def read(self) -> None:
-        """Take what has come, as much as one may say at a time."""
-        if not self.is_open or self.http2.is_choked:
+        """Handle the bytes that have arrived, as many as allowed at a time."""
+        if not self.is_open or self.http2.is_blocked:
             return
         try:
             size = self._sock.recv_into(_buffer, READ_BYTES if self.is_trusted else UNAUTHENTICATED_READ_BYTES)
@@ -120,8 +123,8 @@ class ServedConnection:
         self.heard_at, self._is_pinged = self._table.share.clock(), False
         try:
             self.http2.receive(_buffer[:size])
-            self._left_bytes -= size
-            if not self.is_trusted and self._left_bytes <= 0:
+            self._remaining_bytes -= size
+            if not self.is_trusted and self._remaining_bytes <= 0:
                 raise ConnectionFault(ENHANCE_YOUR_CALM, "too much without the token")
         except ConnectionFault as fault:
             self.http2.go_away(fault.code)
@@ -134,21 +137,21 @@ class ServedConnection:
     # Writing
 
     def _write(self, data: bytes) -> None:
-        if not self._out and not self._unsent and self.is_open:
+        if not self._outbound and not self._unsent and self.is_open:
             self._table.loop.call_soon(self._flush)
-        self._out.append(data)
-        self._out_bytes += len(data)
-        if not self.http2.is_choked and self._out_bytes + len(self._unsent) > UNSENT_BYTES_MAX:
-            self.http2.is_choked = True
+        self._outbound.append(data)
+        self._outbound_bytes += len(data)
+        if not self.http2.is_blocked and self._outbound_bytes + len(self._unsent) > UNSENT_BYTES_MAX:
+            self.http2.is_blocked = True
             self.pause()
 
     def _flush(self) -> None:
         if not self.is_open:
             return
         is_waiting = bool(self._unsent)
-        data = b"".join((self._unsent, *self._out))
-        self._out.clear()
-        self._out_bytes = 0
+        data = b"".join((self._unsent, *self._outbound))
+        self._outbound.clear()
+        self._outbound_bytes = 0
         try:
             sent = self._sock.send(data) if data else 0
         except (BlockingIOError, InterruptedError):
@@ -161,18 +164,18 @@ class ServedConnection:
             self._table.loop.add_writer(self._sock, self._flush)
         elif is_waiting and not self._unsent:
             self._table.loop.remove_writer(self._sock)
-        if self.http2.is_choked and not self._unsent:
-            self.http2.is_choked = False
+        if self.http2.is_blocked and not self._unsent:
+            self.http2.is_blocked = False
             self.resume()
             self.http2.resume()
-        if self._is_leaving and not self._unsent and not self._out:
+        if self._is_shutting_down and not self._unsent and not self._outbound:
             with contextlib.suppress(OSError):
                 self._sock.shutdown(socket.SHUT_WR)
 
     # Ending
 
     def check(self, now: float) -> None:
-        """End what is gone or has stayed too long without the token, and ask who has been silent."""
+        """End a connection that is gone or unauthenticated for too long, and ping one that has been silent."""
         silent_s = now - self.heard_at
         if silent_s > GONE_AFTER_S or (not self.is_trusted and now - self.begun_at > UNAUTHENTICATED_LIMIT_S):
             self.close()
@@ -181,9 +184,9 @@ class ServedConnection:
             self.http2.ping()
 
     def shut_down(self) -> None:
-        """Say all that is to be said, and goodbye; the client ends the connection."""
+        """Send all that is queued, and GOAWAY; the client ends the connection."""
         self.http2.go_away()
-        self._is_leaving = True
+        self._is_shutting_down = True
         self._flush()
 
     def close(self) -> None:
@@ -197,7 +200,7 @@ class ServedConnection:
 
 
 class ConnectionTable:
-    """All connections of one store. `begin` answers the calls; with `has_token` who comes is a stranger at first."""
+    """All connections of one store. `begin` handles the calls; with `has_token` clients must authenticate."""
 
     def __init__(
         self,
@@ -214,8 +217,8 @@ class ConnectionTable:
         self.all: set[ServedConnection] = set()
         self._has_token = has_token
         self._unauthenticated: dict[str, dict[ServedConnection, None]] = {}  # by address, the oldest first
-        self._waiting: dict[str, deque[ServedConnection]] = {}  # of these, who has said something that is still unread
-        self._waking: asyncio.TimerHandle | None = None
+        self._waiting: dict[str, deque[ServedConnection]] = {}  # those of them with unread data
+        self._wake_handle: asyncio.TimerHandle | None = None
         self._checked_at = clock()
 
     def listen(self, listener: socket.socket) -> None:
@@ -228,56 +231,56 @@ class ConnectionTable:
             return
         began_at = self.share.clock()
         try:
-            end, address = listener.accept()
+            sock, address = listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionError):
             return
         except OSError:
             self._accept_later(listener, _RETRY_S)
             return
-        line = ServedConnection(self, end, str(address[0]), not self._has_token)
-        self.all.add(line)
+        connection = ServedConnection(self, sock, str(address[0]), not self._has_token)
+        self.all.add(connection)
         if self._has_token:
-            self._unauthenticated.setdefault(line.origin, {})[line] = None
+            self._unauthenticated.setdefault(connection.origin, {})[connection] = None
             if sum(map(len, self._unauthenticated.values())) > UNAUTHENTICATED_MAX:
-                most = max(self._unauthenticated, key=lambda origin: len(self._unauthenticated[origin]))
-                next(iter(self._unauthenticated[most])).close()
+                busiest = max(self._unauthenticated, key=lambda origin: len(self._unauthenticated[origin]))
+                next(iter(self._unauthenticated[busiest])).close()
             self._accepting.take(self.share.clock() - began_at)
 
     def _accept_later(self, listener: socket.socket, wait_s: float) -> None:
         self.loop.remove_reader(listener)
 
         def retry() -> None:
-            if listener.fileno() >= 0:  # it may have been closed meanwhile
+            if listener.fileno() >= 0:  # it may have been closed since
                 self.loop.add_reader(listener, self._accept, listener)
 
         self.loop.call_later(wait_s, retry)
 
-    # Strangers
+    # Unauthenticated clients
 
     def let_read(self, connection: ServedConnection) -> None:
-        """Read what a stranger says, now or in its turn."""
+        """Read from an unauthenticated client, now or in its turn."""
         if not self._waiting and not self.share.compute_wait_s():
             self._read(connection)
             return
         connection.pause()
         self._waiting.setdefault(connection.origin, deque()).append(connection)
-        if self._waking is None:
-            self._waking = self.loop.call_later(self.share.compute_wait_s(), self._read_next)
+        if self._wake_handle is None:
+            self._wake_handle = self.loop.call_later(self.share.compute_wait_s(), self._read_next)
 
     def _read_next(self) -> None:
-        """One of the address whose turn it is; the address goes to the end."""
-        self._waking = None
+        """Read from one client of the address whose turn it is; the address goes to the end."""
+        self._wake_handle = None
         origin = next(iter(self._waiting))
         queue = self._waiting.pop(origin)
-        line = queue.popleft()
+        connection = queue.popleft()
         if queue:
             self._waiting[origin] = queue
         try:
-            self._read(line)
-        finally:  # a mistake of ours in one turn keeps nobody from the next
-            line.resume()
+            self._read(connection)
+        finally:  # a bug in one turn must not prevent the next
+            connection.resume()
             if self._waiting:
-                self._waking = self.loop.call_later(self.share.compute_wait_s(), self._read_next)
+                self._wake_handle = self.loop.call_later(self.share.compute_wait_s(), self._read_next)
 
     def _read(self, connection: ServedConnection) -> None:
         began_at = self.share.clock()
@@ -287,34 +290,36 @@ class ConnectionTable:
             self.share.take(self.share.clock() - began_at)
 
     def trust(self, connection: ServedConnection) -> None:
-        of_address = self._unauthenticated.get(connection.origin, {})
-        of_address.pop(connection, None)
-        if not of_address:
+        """Remove the connection from the unauthenticated ones."""
+        group = self._unauthenticated.get(connection.origin, {})
+        group.pop(connection, None)
+        if not group:
             self._unauthenticated.pop(connection.origin, None)
 
     def forget(self, connection: ServedConnection) -> None:
+        """Remove a connection that is closed."""
         self.all.discard(connection)
         self.trust(connection)
 
     def check(self) -> None:
-        """To be called every now and then."""
+        """Check all connections; call this regularly."""
         now = self.share.clock()
-        was_away = now - self._checked_at > AWAY_S  # nobody could be heard then
+        was_away = now - self._checked_at > AWAY_S  # nothing could be received then
         self._checked_at = now
-        for line in list(self.all):
+        for connection in list(self.all):
             if was_away:
-                line.heard_at = line.begun_at = now
-            line.check(now)
+                connection.heard_at = connection.begun_at = now
+            connection.check(now)
 
     async def leave(self, grace_s: float) -> None:
-        """Wait until every client has been told that the store ends, or until the time is over."""
-        for line in list(self.all):
-            if line.is_trusted:
-                line.shut_down()
+        """Shut down all connections, and wait until every client has closed its own, for `grace_s` at most."""
+        for connection in list(self.all):
+            if connection.is_trusted:
+                connection.shut_down()
             else:
-                line.close()
+                connection.close()
         deadline = self.loop.time() + grace_s
         while self.all and self.loop.time() < deadline:
             await asyncio.sleep(0.01)
-        for line in list(self.all):
-            line.close()
+        for connection in list(self.all):
+            connection.close()

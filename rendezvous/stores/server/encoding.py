@@ -1,8 +1,8 @@
-"""etcd's keys are bytes, the memory store's are text: this is the way between them.
+"""Conversion between etcd's keys, which are bytes, and the memory store's, which are text.
 
-A key must be UTF-8; the ends of ranges need not be. The end of a prefix is the prefix with its last byte raised
-by one, which for "é" is no text at all. Since UTF-8 sorts as its characters do, such an end lies between two
-texts, and the first text after it marks the same place.
+A key must be UTF-8; the ends of ranges need not be. The end of a prefix is the prefix with its last byte raised by one,
+which for "é" is not text. Since UTF-8 sorts as its characters do, such an end lies between two texts, and the first
+text after it marks the same place.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from rendezvous.stores.contract import KeyValue
 from rendezvous.stores.memory.keyspace import Range, find_prefix_end
 from rendezvous.stores.server.errors import EMPTY_KEY, NOT_TEXT, ServedFailure
 
-_EVERYTHING = b"\0"  # as the end of a range: there is none
-_SURROGATES = range(0xD800, 0xE000)  # numbers of no character
+_EVERYTHING = b"\0"  # as the end of a range: no end
+_SURROGATES = range(0xD800, 0xE000)  # code points that are not characters
 _CHARACTERS_COUNT = 0x110000 - len(_SURROGATES)
 
 
 def decode_key(key: bytes) -> str:
-    """Raises Refused for no key, or one that is not text."""
+    """Decode a key. Raises ServedFailure for an empty one, or one that is not text."""
     if not key:
         raise ServedFailure(EMPTY_KEY)
     try:
@@ -30,7 +30,7 @@ def decode_key(key: bytes) -> str:
 
 
 def decode_range(key: bytes, range_end: bytes) -> Range:
-    """The keys that a request means: one, those up to `range_end`, or with b"\\0" there all from `key` on."""
+    """Return the keys of a request: one, those up to `range_end`, or with b"\\0" there all from `key` on."""
     if not range_end:
         return Range.one(decode_key(key))
     if not key:
@@ -42,12 +42,12 @@ def decode_range(key: bytes, range_end: bytes) -> Range:
 
 
 def find_first_text(bound: bytes) -> str | None:
-    """The first text at or after these bytes; None if there is none."""
+    """Return the first text at or after these bytes; None if there is none."""
     try:
         return bound.decode()
     except UnicodeDecodeError as error:
-        head, rest = bound[: error.start].decode(), bound[error.start :]
-    index = bisect.bisect_left(range(_CHARACTERS_COUNT), rest, key=lambda index: _character(index).encode())
+        head, remainder = bound[: error.start].decode(), bound[error.start :]
+    index = bisect.bisect_left(range(_CHARACTERS_COUNT), remainder, key=lambda index: _character(index).encode())
     return head + _character(index) if index < _CHARACTERS_COUNT else find_prefix_end(head)
 
 

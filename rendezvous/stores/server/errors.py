@@ -1,4 +1,4 @@
-"""How etcd says no: a gRPC status code and a sentence, which clients compare letter by letter."""
+"""etcd's errors: a gRPC status code and a message, which clients compare verbatim."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ServedError(NamedTuple):
 
 
 class ServedFailure(Exception):
-    """The question has no other answer than this refusal."""
+    """The only response to the request is this error."""
 
     def __init__(self, error: ServedError) -> None:
         super().__init__(error.message)
@@ -41,14 +41,14 @@ BAD_TOKEN = ServedError("UNAUTHENTICATED", "etcdserver: invalid auth token")
 NO_SPACE = ServedError("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded")
 STOPPED = ServedError("UNAVAILABLE", "etcdserver: server stopped")
 
-# etcd takes these; here nobody has needed them.
+# etcd allows these; the served store does not.
 NOT_TEXT = ServedError("INVALID_ARGUMENT", "meshrun: a key in the served store is UTF-8 text")
 NO_INNER_TXN = ServedError("INVALID_ARGUMENT", "meshrun: the served store takes no transaction within a transaction")
 TOO_SLOW = ServedError("UNAVAILABLE", "meshrun: the watch did not take its events in time; watch on from the last one")
 
 
 def make_error(error: StoreError) -> ServedError:
-    """The memory store's errors in etcd's words."""
+    """Return the error of etcd for an error of the memory store."""
     if isinstance(error, LeaseNotFound):
         return LEASE_NOT_FOUND
     if isinstance(error, LeaseExists):

@@ -1,12 +1,13 @@
-"""gRPC over HTTP/2, the server's side of one connection; bytes in, bytes out, no socket here.
+"""gRPC over HTTP/2, the server's side of one connection, without a socket: bytes in, bytes out.
 
-The package `h2` does HTTP/2: frames, header blocks, the windows by which a peer says how much it can take. Here are
-gRPC's messages in its DATA frames, the order in which they go out, and the limits. gRPC's own server ended for good
-when a stranger sent a path that is no text, and could not tell a member's connection from a stranger's.
+The package `h2` implements HTTP/2: frames, header blocks, the windows by which a peer limits what it receives. This
+module adds gRPC's messages in its DATA frames, the order in which they are sent, and the limits. gRPC's own server was
+not usable: it ended for good when an unauthenticated client sent a path that is not text, and could not distinguish
+connections of members from others.
 
-A peer can make us hold no more than its header table, one header block, one frame, for each call one message of the
-size that its method takes, and OWED_BYTES_MAX of answers for which it leaves no room, with one more. Whatever goes
-wrong inside `h2` ends the one connection. That a peer reads what we write is seen to by who has the socket.
+A peer can make this side hold no more than its header table, one header block, one frame, for each call one message of
+the size that its method takes, and OWED_BYTES_MAX of responses that it does not receive, and one more. Any failure
+inside `h2` ends the one connection. Whether a peer reads what is written is checked by the owner of the socket.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from hyperframe.frame import GoAwayFrame
 
 ENHANCE_YOUR_CALM = ErrorCodes.ENHANCE_YOUR_CALM
 STREAMS_MAX = 1000
-FIELDS_BYTES_MAX = 16 * 1024  # of one header block once it is read; gRPC's own limit is the same
-OWED_BYTES_MAX = 16 << 20  # of answers; who asks for more before it takes them is sent away
-FRAME_BYTES_MAX = 1 << 20  # of what we send, whatever a client allows
+FIELDS_BYTES_MAX = 16 * 1024  # of one decoded header block; gRPC's own limit is the same
+OWED_BYTES_MAX = 16 << 20  # of unsent responses; a client that requests more before it reads them is disconnected
+FRAME_BYTES_MAX = 1 << 20  # of a sent frame, even if a client allows more
 PREFIX_BYTES = 5  # of a message: whether it is compressed, and its length
-CODES = {  # of gRPC's statuses, those that are used
+CODES = {  # the gRPC status codes that are used
     "OK": 0,
     "INVALID_ARGUMENT": 3,
     "NOT_FOUND": 5,
@@ -42,8 +43,8 @@ CODES = {  # of gRPC's statuses, those that are used
     "UNAVAILABLE": 14,
     "UNAUTHENTICATED": 16,
 }
-_RESPONSE_HEADERS = [(b":status", b"200"), (b"content-type", b"application/grpc")]  # of every answer
-# Fields are looked up by name and never passed on, so what RFC 9113 says of their letters is not checked.
+_RESPONSE_HEADERS = [(b":status", b"200"), (b"content-type", b"application/grpc")]  # of every response
+# Fields are looked up by name and never passed on, so the characters that RFC 9113 allows are not checked.
 _CONFIGURATION = H2Configuration(
     client_side=False,
     validate_inbound_headers=False,
@@ -54,7 +55,7 @@ _CONFIGURATION = H2Configuration(
 
 
 class ConnectionFault(Exception):
-    """The peer has said what cannot be gone on from; `code` is HTTP/2's for it."""
+    """The peer has violated the protocol or ended the connection; `code` is the HTTP/2 error code."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -62,49 +63,50 @@ class ConnectionFault(Exception):
 
 
 class StreamHandler(Protocol):
-    """What answers one stream. `bytes_max` is the largest message that it takes."""
+    """The handler of one stream. `bytes_max` is the largest message that it takes."""
 
     bytes_max: int
 
     def take(self, message: bytes) -> None:
-        """The client's next message."""
+        """Handle the client's next message."""
 
     def half_close(self) -> None:
-        """The client has said all."""
+        """Handle the end of the client's messages."""
 
     def drain(self) -> None:
-        """What was sent has gone, after it could not for a while."""
+        """Handle that everything sent has left, after it was blocked for a while."""
 
     def lose(self) -> None:
-        """The client has gone or has cancelled; nothing can be said any more."""
+        """Handle that the client has gone or has cancelled; nothing can be sent any more."""
 
 
 class Http2Stream:
-    """One call of the client, as its answerer sees it: `send` and `end`."""
+    """One call of the client, as its handler sees it: `send` and `end`."""
 
     __slots__ = ("_connection", "call", "data", "has_begun", "id", "is_half_closed", "owed", "trailers")
 
-    def __init__(self, connection: Http2Connection, id: int) -> None:
+    def __init__(self, connection: Http2Connection, stream_id: int) -> None:
         self._connection = connection
-        self.id = id
+        self.id = stream_id
         self.call: StreamHandler | None = None
-        self.data = bytearray()  # of messages that are not complete
+        self.data = bytearray()  # of incomplete messages
         self.owed: deque[memoryview] = deque()
-        self.trailers: list[tuple[bytes, bytes]] = []  # to be sent after what is owed
+        self.trailers: list[tuple[bytes, bytes]] = []  # to be sent after the messages in `owed`
         self.has_begun = self.is_half_closed = False
 
     @property
     def is_clear(self) -> bool:
-        """Whether what is sent now goes at once."""
-        return not self.owed and not self._connection.is_choked
+        """Return whether a message that is sent now leaves at once."""
+        return not self.owed and not self._connection.is_blocked
 
     def send(self, message: bytes) -> None:
+        """Queue a message and send what the client's window allows."""
         if not self.trailers:
             self.owed.append(memoryview(b"\0" + len(message).to_bytes(4, "big") + message))
             self._connection.flush(self)
 
     def end(self, code: str = "OK", message: str = "") -> None:
-        """Say the status, last of all."""
+        """Send the status, as the last thing on the stream."""
         if self.trailers:
             return
         self.trailers = [(b"grpc-status", b"%d" % CODES[code])]
@@ -114,20 +116,20 @@ class Http2Stream:
 
 
 class _Http2(H2Connection):
-    MAX_CLOSED_STREAMS = 64  # that it remembers; of 65,536 they are 8 MiB on every connection
+    MAX_CLOSED_STREAMS = 64  # that it remembers; its own 65,536 would take 8 MiB on every connection
 
 
 # docs/internals/decisions/0043-h2-for-the-served-store.md
 class Http2Connection:
-    """`begin` is given each new stream and its fields, and sets its `call` or ends it; `write` takes what we say.
+    """`begin` gets each new stream with its fields, and sets its `call` or ends it; `write` gets outbound bytes.
 
-    `is_choked`: the socket takes no more for now; who sets it calls `resume` afterwards.
+    `is_blocked`: the socket takes no more for now; the caller that sets it calls `resume` afterwards.
     """
 
     def __init__(
         self, begin: Callable[[Http2Stream, dict[bytes, bytes]], None], write: Callable[[bytes], None]
     ) -> None:
-        self.is_choked = False
+        self.is_blocked = False
         self.streams: dict[int, Http2Stream] = {}
         self._begin = begin
         self._write = write
@@ -135,23 +137,23 @@ class Http2Connection:
         self._http2 = _Http2(_CONFIGURATION)
         limits = {SettingCodes.MAX_CONCURRENT_STREAMS: STREAMS_MAX, SettingCodes.MAX_HEADER_LIST_SIZE: FIELDS_BYTES_MAX}
         self._http2.local_settings = Settings(client=False, initial_values=limits)
-        self._http2.decoder.max_header_list_size = FIELDS_BYTES_MAX  # before the client has seen the settings, too
+        self._http2.decoder.max_header_list_size = FIELDS_BYTES_MAX  # also before the client has received the settings
         self._http2.initiate_connection()
 
-    # What the client says
+    # Input
 
     def receive(self, data: bytes | memoryview) -> None:
-        """Raises ConnectionFault."""
+        """Handle bytes of the client. Raises ConnectionFault."""
         if self._is_broken:
             raise ConnectionFault(ErrorCodes.INTERNAL_ERROR, "HTTP/2 has failed on this connection")
         try:
-            said = self._http2.receive_data(data)
+            received = self._http2.receive_data(data)
         except ProtocolError as error:
-            self._http2.clear_outbound_data_buffer()  # its goodbye; ours follows
+            self._http2.clear_outbound_data_buffer()  # h2's GOAWAY; this class sends its own
             raise ConnectionFault(error.error_code, str(error)) from None
         except Exception as error:
             raise ConnectionFault(ErrorCodes.INTERNAL_ERROR, repr(error)) from None
-        for event in said:
+        for event in received:
             self._take(event)
         self._pass_on()
 
@@ -177,8 +179,8 @@ class Http2Connection:
         elif isinstance(event, events.ConnectionTerminated):
             raise ConnectionFault(ErrorCodes.NO_ERROR, "the client says goodbye")
 
-    def _take_data(self, id: int, data: bytes, used: int) -> None:
-        stream = self.streams.get(id)
+    def _take_data(self, stream_id: int, data: bytes, used: int) -> None:
+        stream = self.streams.get(stream_id)
         if stream is not None and not stream.trailers:
             stream.data += data
         while stream is not None and stream.call is not None and len(stream.data) >= PREFIX_BYTES:
@@ -188,8 +190,8 @@ class Http2Connection:
             if stream.data[0]:
                 stream.end("UNIMPLEMENTED", "meshrun: messages are not compressed here")
             elif size > stream.call.bytes_max:
-                words = f"SERVER: Received message larger than max ({size} vs. {stream.call.bytes_max})"
-                stream.end("RESOURCE_EXHAUSTED", words)
+                reason = f"SERVER: Received message larger than max ({size} vs. {stream.call.bytes_max})"
+                stream.end("RESOURCE_EXHAUSTED", reason)
             elif len(stream.data) < PREFIX_BYTES + size:
                 break
             else:
@@ -198,16 +200,16 @@ class Http2Connection:
                 message = bytes(stream.data[PREFIX_BYTES : PREFIX_BYTES + size])
                 del stream.data[: PREFIX_BYTES + size]
                 stream.call.take(message)
-        with contextlib.suppress(ProtocolError):  # it may be gone meanwhile
-            self._http2.acknowledge_received_data(used, id)
+        with contextlib.suppress(ProtocolError):  # the stream may be gone by now
+            self._http2.acknowledge_received_data(used, stream_id)
 
     def _count_owed_bytes(self) -> int:
         return sum(len(piece) for stream in self.streams.values() for piece in stream.owed)
 
-    # What we say
+    # Output
 
     def resume(self) -> None:
-        """Go on with what had to wait."""
+        """Continue with what was blocked."""
         for stream in list(self.streams.values()):
             self._continue(stream)
 
@@ -218,37 +220,41 @@ class Http2Connection:
             stream.call.drain()
 
     def flush(self, stream: Http2Stream) -> None:
-        """Say as much of what is owed as the client takes."""
+        """Send as much of the stream's messages as the client receives."""
         if stream.id not in self.streams:
             return
         try:
             self._send_owed(stream)
-        except ProtocolError:  # it has been taken back, which we are told in a moment
+        except ProtocolError:  # it was reset; the event for that follows
             self._drop(stream.id)
-        except Exception:  # never the caller's, who may be answering another client
+        except Exception:  # not raised to the caller, which may be serving another client
             self._is_broken = True
             self.lose()
         self._pass_on()
 
     def _send_owed(self, stream: Http2Stream) -> None:
-        http2, id = self._http2, stream.id
+        http2, stream_id = self._http2, stream.id
         if stream.owed and not stream.has_begun:
             stream.has_begun = True
-            http2.send_headers(id, _RESPONSE_HEADERS)
+            http2.send_headers(stream_id, _RESPONSE_HEADERS)
         while stream.owed:
             piece = stream.owed[0]
-            size = min(len(piece), http2.local_flow_control_window(id), http2.max_outbound_frame_size, FRAME_BYTES_MAX)
+            size = min(
+                len(piece), http2.local_flow_control_window(stream_id), http2.max_outbound_frame_size, FRAME_BYTES_MAX
+            )
             if size <= 0:
                 return
-            http2.send_data(id, bytes(piece[:size]))
+            http2.send_data(stream_id, bytes(piece[:size]))
             stream.owed.popleft()
             if size < len(piece):
                 stream.owed.appendleft(piece[size:])
         if stream.trailers:
-            del self.streams[id]
-            http2.send_headers(id, stream.trailers if stream.has_begun else _RESPONSE_HEADERS + stream.trailers, True)
-            if not stream.is_half_closed:  # the client need not say the rest (RFC 9113 8.1)
-                http2.reset_stream(id, ErrorCodes.NO_ERROR)
+            del self.streams[stream_id]
+            http2.send_headers(
+                stream_id, stream.trailers if stream.has_begun else _RESPONSE_HEADERS + stream.trailers, True
+            )
+            if not stream.is_half_closed:  # the client need not send the rest (RFC 9113 8.1)
+                http2.reset_stream(stream_id, ErrorCodes.NO_ERROR)
 
     def ping(self) -> None:
         with contextlib.suppress(ProtocolError):
@@ -256,16 +262,16 @@ class Http2Connection:
         self._pass_on()
 
     def go_away(self, code: int = ErrorCodes.NO_ERROR) -> None:
-        """What is under way goes on, so `h2`, after whose goodbye nothing can be said, does not know of it."""
+        """Send GOAWAY. Calls in progress continue, so `h2` is bypassed: after its own GOAWAY it can send nothing."""
         self._write(GoAwayFrame(0, self._http2.highest_inbound_stream_id, code).serialize())
 
     def lose(self) -> None:
-        """The peer is gone."""
-        for id in list(self.streams):
-            self._drop(id)
+        """Drop all streams: the peer is gone."""
+        for stream_id in list(self.streams):
+            self._drop(stream_id)
 
-    def _drop(self, id: int) -> None:
-        stream = self.streams.pop(id, None)
+    def _drop(self, stream_id: int) -> None:
+        stream = self.streams.pop(stream_id, None)
         if stream is not None and stream.call is not None:
             stream.call.lose()
 
@@ -275,7 +281,7 @@ class Http2Connection:
 
 
 def _percent_encode(message: str) -> bytes:
-    """As gRPC writes a status's words into a field."""
+    """Encode the message of a status as gRPC does."""
     return b"".join(
         bytes((byte,)) if 0x20 <= byte < 0x7F and byte != 0x25 else b"%%%02X" % byte for byte in message.encode()
     )

@@ -1,8 +1,8 @@
-"""etcd's service KV on the memory store: Range, Put, DeleteRange, Txn, Compact.
+"""etcd's KV service on the memory store: Range, Put, DeleteRange, Txn, Compact.
 
-A transaction is checked in two steps before anything is written: first what any store would refuse whatever it
-holds, then what this one must refuse as it stands (a lease that is gone). So nothing is ever half applied.
-Deliberately absent: a transaction within a transaction.
+A transaction is validated in two steps before anything is written: first what any store would refuse, then what this
+one must refuse in its current state (a lease that is gone). So nothing is ever half applied. Deliberately absent: a
+transaction within a transaction.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RELATIONS: dict[int, Callable[[Any, Any], bool]] = {
     wire.NOT_EQUAL: operator.ne,
 }
 _ABSENT = KeyValue("", b"", 0, 0, 0, 0)
-_ASCENDING, _DESCENDING = 1, 2  # RangeRequest.sort_order; 0 is whatever order
+_ASCENDING, _DESCENDING = 1, 2  # RangeRequest.sort_order; 0 is any order
 _SORT_BY: tuple[Callable[[KeyValue], Any], ...] = (  # by RangeRequest.sort_target
     operator.attrgetter("key"),
     operator.attrgetter("version"),
@@ -39,7 +39,7 @@ _SORT_BY: tuple[Callable[[KeyValue], Any], ...] = (  # by RangeRequest.sort_targ
 
 
 class KeyService:
-    """`header(revision)` makes the head of an answer; a store of `quota_bytes` does not grow any more."""
+    """`header(revision)` makes the header of a response; a store of `quota_bytes` does not grow any more."""
 
     def __init__(self, store: MemoryStore, header: Callable[[int], wire.Header], quota_bytes: int) -> None:
         self._store = store
@@ -67,18 +67,18 @@ class KeyService:
     def txn(self, request: wire.TxnRequest) -> wire.TxnResponse:
         _check_txn(request)
         branches = (request.success, request.failure)
-        writes = any(each.request_range is None for branch in branches for each in branch)
+        writes = any(op.request_range is None for branch in branches for op in branch)
 
         def apply(keyspace: Keyspace) -> wire.TxnResponse:
             succeeded = all(_holds(keyspace, compare) for compare in request.compare)
             branch = request.success if succeeded else request.failure
-            for each in branch:
-                if each.request_put is not None:
-                    _admit_put(keyspace, each.request_put)
-                if each.request_range is not None:
-                    self._apply_range(keyspace, each.request_range)  # it may ask for a revision that is gone
+            for op in branch:
+                if op.request_put is not None:
+                    _admit_put(keyspace, op.request_put)
+                if op.request_range is not None:
+                    self._apply_range(keyspace, op.request_range)  # its revision may be gone
             self._admit_growth(keyspace, branch)
-            responses = tuple(self._apply(keyspace, each) for each in branch)
+            responses = tuple(self._apply(keyspace, op) for op in branch)
             return wire.TxnResponse(self._header(keyspace.reading_revision), succeeded, responses)
 
         return self._store.transact(apply, writes=writes)
@@ -95,15 +95,15 @@ class KeyService:
     # On the keys
 
     def _admit_growth(self, keyspace: Keyspace, branch: Sequence[wire.RequestOp]) -> None:
-        """What does not make a full store larger is still written, so that those who are in may go on."""
+        """Raise ServedFailure if a full store would grow. Other writes are allowed, so that members can continue."""
         growth = 0
-        for each in branch:
-            if each.request_put is not None:
-                before = keyspace.get(decode_key(each.request_put.key))
-                if before is None or not each.request_put.ignore_value:
-                    growth += len(each.request_put.key) + len(each.request_put.value) + ENTRY_BYTES - measure(before)
-            elif each.request_delete_range is not None:
-                keys = decode_range(each.request_delete_range.key, each.request_delete_range.range_end)
+        for op in branch:
+            if op.request_put is not None:
+                previous = keyspace.get(decode_key(op.request_put.key))
+                if previous is None or not op.request_put.ignore_value:
+                    growth += len(op.request_put.key) + len(op.request_put.value) + ENTRY_BYTES - measure(previous)
+            elif op.request_delete_range is not None:
+                keys = decode_range(op.request_delete_range.key, op.request_delete_range.range_end)
                 growth -= sum(map(measure, keyspace.find(keys)))
         if growth > 0 and keyspace.measure_size() + growth > self._quota_bytes:
             raise ServedFailure(errors.NO_SPACE)
@@ -131,26 +131,26 @@ class KeyService:
         if request.sort_order or request.sort_target:
             items.sort(key=_SORT_BY[request.sort_target], reverse=request.sort_order == _DESCENDING)
         more = 0 < request.limit < len(items)
-        shown = items[: request.limit] if more else items
+        selected = items[: request.limit] if more else items
         return wire.RangeResponse(
-            header, tuple(encode_item(item, keys_only=request.keys_only) for item in shown), more, count
+            header, tuple(encode_item(item, keys_only=request.keys_only) for item in selected), more, count
         )
 
     def _apply_put(self, keyspace: Keyspace, request: wire.PutRequest) -> wire.PutResponse:
         key = decode_key(request.key)
-        now = keyspace.get(key) or _ABSENT
-        value = now.value if request.ignore_value else request.value
-        before = keyspace.put(key, value, now.lease if request.ignore_lease else request.lease)
-        shown = encode_item(before) if request.prev_kv and before is not None else None
-        return wire.PutResponse(self._header(keyspace.reading_revision), shown)
+        current = keyspace.get(key) or _ABSENT
+        value = current.value if request.ignore_value else request.value
+        previous = keyspace.put(key, value, current.lease if request.ignore_lease else request.lease)
+        previous_item = encode_item(previous) if request.prev_kv and previous is not None else None
+        return wire.PutResponse(self._header(keyspace.reading_revision), previous_item)
 
     def _apply_delete_range(self, keyspace: Keyspace, request: wire.DeleteRangeRequest) -> wire.DeleteRangeResponse:
-        gone = keyspace.delete(decode_range(request.key, request.range_end))
-        shown = tuple(map(encode_item, gone)) if request.prev_kv else ()
-        return wire.DeleteRangeResponse(self._header(keyspace.reading_revision), len(gone), shown)
+        deleted = keyspace.delete(decode_range(request.key, request.range_end))
+        deleted_items = tuple(map(encode_item, deleted)) if request.prev_kv else ()
+        return wire.DeleteRangeResponse(self._header(keyspace.reading_revision), len(deleted), deleted_items)
 
 
-# What is refused whatever the store holds
+# Checks that do not depend on the store's content
 
 
 def _check_range(request: wire.RangeRequest) -> None:
@@ -178,13 +178,13 @@ def _check_txn(request: wire.TxnRequest) -> None:
 
 def _check_branch(branch: Sequence[wire.RequestOp]) -> None:
     deleted: list[Range] = []
-    for each in branch:
-        if each.request_range is not None:
-            _check_range(each.request_range)
-        elif each.request_put is not None:
-            _check_put(each.request_put)
-        elif each.request_delete_range is not None:
-            deleted.append(decode_range(each.request_delete_range.key, each.request_delete_range.range_end))
+    for op in branch:
+        if op.request_range is not None:
+            _check_range(op.request_range)
+        elif op.request_put is not None:
+            _check_put(op.request_put)
+        elif op.request_delete_range is not None:
+            deleted.append(decode_range(op.request_delete_range.key, op.request_delete_range.range_end))
         else:
             raise ServedFailure(errors.NO_INNER_TXN)
     if find_duplicate_write(_list_put_keys(branch), deleted) is not None:
@@ -192,10 +192,10 @@ def _check_branch(branch: Sequence[wire.RequestOp]) -> None:
 
 
 def _list_put_keys(branch: Sequence[wire.RequestOp]) -> Iterator[str]:
-    return (decode_key(each.request_put.key) for each in branch if each.request_put is not None)
+    return (decode_key(op.request_put.key) for op in branch if op.request_put is not None)
 
 
-# What is refused, and what holds, as the store stands
+# Checks that depend on the store's content
 
 
 def _admit_put(keyspace: Keyspace, request: wire.PutRequest) -> None:
@@ -209,7 +209,7 @@ def _admit_put(keyspace: Keyspace, request: wire.PutRequest) -> None:
 
 
 def _holds(keyspace: Keyspace, compare: wire.WireCompare) -> bool:
-    """Whether every key of the range compares so. A range without keys is as an absent key: zeros, and no value."""
+    """Return whether every key of the range holds. No keys compare as one absent key: zeros, and no value."""
     items = keyspace.find(decode_range(compare.key, compare.range_end))
     if not items and compare.target == wire.VALUE:
         return False
@@ -236,8 +236,10 @@ def _find_past(keyspace: Keyspace, keys: Range, revision: int) -> list[KeyValue]
 
 
 def _is_within(item: KeyValue, request: wire.RangeRequest) -> bool:
-    limits = (
+    bounds = (
         (item.mod_revision, request.min_mod_revision, request.max_mod_revision),
         (item.create_revision, request.min_create_revision, request.max_create_revision),
     )
-    return all((not least or least <= value) and (not most or value <= most) for value, least, most in limits)
+    return all(
+        (not minimum or minimum <= value) and (not maximum or value <= maximum) for value, minimum, maximum in bounds
+    )

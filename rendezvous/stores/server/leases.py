@@ -1,4 +1,4 @@
-"""etcd's service Lease on the memory store. Times to live are whole seconds."""
+"""etcd's Lease service on the memory store. TTLs are whole seconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TTL_MAX = 9_000_000_000  # etcd's
 
 
 class LeaseService:
-    """`header()` makes the head of an answer; a store of `quota_bytes` takes no further lease."""
+    """`header()` makes the header of a response; a store of `quota_bytes` grants no further lease."""
 
     def __init__(self, store: MemoryStore, header: Callable[[], wire.Header], quota_bytes: int) -> None:
         self._store = store
@@ -46,19 +46,21 @@ class LeaseService:
 
     def time_to_live(self, request: wire.LeaseTimeToLiveRequest) -> wire.LeaseTimeToLiveResponse:
         try:
-            left_s = self._store.lease_remaining(request.id)
+            remaining_s = self._store.lease_remaining(request.id)
             granted_s, keys = self._store.list_lease_keys(request.id)
         except LeaseNotFound:
             return wire.LeaseTimeToLiveResponse(self._header(), request.id, -1)
-        shown = tuple(key.encode() for key in keys) if request.keys else ()
-        return wire.LeaseTimeToLiveResponse(self._header(), request.id, int(left_s), math.ceil(granted_s), shown)
+        encoded_keys = tuple(key.encode() for key in keys) if request.keys else ()
+        return wire.LeaseTimeToLiveResponse(
+            self._header(), request.id, int(remaining_s), math.ceil(granted_s), encoded_keys
+        )
 
     def leases(self, request: wire.LeaseLeasesRequest) -> wire.LeaseLeasesResponse:
         return wire.LeaseLeasesResponse(self._header(), tuple(map(wire.LeaseStatus, self._store.list_leases())))
 
-    def _exists(self, id: int) -> bool:
+    def _exists(self, lease_id: int) -> bool:
         try:
-            self._store.lease_remaining(id)
+            self._store.lease_remaining(lease_id)
         except LeaseNotFound:
             return False
         return True

@@ -1,14 +1,14 @@
 """A memory store for several nodes: one agent serves it, all reach it through etcd's own gRPC API.
 
-For jobs without an etcd. Our client, etcdctl and other clients of etcd speak with it as they are; what it answers
-is decided in the modules beside it. Picture one thread with one loop: every call is answered in a turn of its own, so
-nothing happens between the parts of an answer, and the store needs no thread of its own. A thousand members with two
-watches and a keep-alive each are three thousand streams, which is why it is a loop and not a thread for each. gRPC
-itself is not used: its server cannot be kept from answering strangers first (http2.py, connections.py).
+It is for jobs without an etcd. This package's client, etcdctl and other clients of etcd work with it unchanged; the
+modules beside this one make the responses. One thread runs one event loop, and every call is answered in a turn of its
+own, so nothing happens between the parts of a response, and the store needs no thread of its own. A thousand members
+with two watches and a keep-alive each are three thousand streams, too many for a thread each. gRPC itself is not used:
+its server cannot be kept from serving unauthenticated clients first (http2.py, connections.py).
 
 The store is lost with its process. Clients notice: leases and revisions are never numbered as before, so a member that
-returns learns that its lease is gone, and a watch that it must list again. A process that was merely frozen begins
-every lease's time anew when it wakes, for it cannot know who tried to reach it; nobody loses a lease by that.
+reconnects learns that its lease is gone, and a watch that it must list again. A process that was only frozen restarts
+the TTL of every lease when it runs again, because it cannot know which clients tried to renew; so no lease is lost.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from rendezvous.stores.server.listen import listen
 from rendezvous.stores.server.watches import WatchService, WatchStream
 
 VERSION = "3.4.0+meshrun"  # the version of the API, as clients that ask expect it
-TICK_S = 0.5  # how late a lease may end, and how often we look whether we were away; etcd's is the same
-AWAY_S = 2.0  # not having run for so long is being frozen or starved
-PROGRESS_S = 600.0  # how often a quiet watch that wants to hear is told where the store is; etcd's is the same
+TICK_S = 0.5  # how late a lease may end, and how often the loop checks whether it was frozen; etcd's is the same
+AWAY_S = 2.0  # a process that has not run for this long was frozen or starved
+PROGRESS_S = 600.0  # how often a quiet watch that requests progress gets the revision; etcd's is the same
 START_LIMIT_S = 20.0
-SHUTDOWN_GRACE_S = 0.5  # the least grace: it is over as soon as every client has been told
+SHUTDOWN_GRACE_S = 0.5  # the least grace: it is over as soon as every client has closed its connection
 STOP_LIMIT_S = 10.0  # beyond the grace that callers of close give
 # Of keys, values and leases. A job keeps about 2 KiB for each node, so this is thirty times what a thousand need.
 # The 2 GiB of etcd, on disk, would be more memory than a node that trains can spare.
 QUOTA_BYTES = 64 * 1024 * 1024
-LOGIN_BYTES_MAX = 4096  # what a stranger may send as a user and a password
+LOGIN_BYTES_MAX = 4096  # of a request with user and password
 _AUTHENTICATE, _KEEP_ALIVE, _WATCH = (
     method.path.encode() for method in (wire.AUTHENTICATE, wire.LEASE_KEEP_ALIVE, wire.WATCH)
 )
@@ -61,8 +61,8 @@ _Clock = Callable[[], float]
 class StoreServer:
     """Serves an empty store on `host` and `also` (addresses to bind, never implied) and `port` (0: any) after `start`.
 
-    With a `token` only clients with user "meshrun" and the token as password are answered. `clock`: what leases go by.
-    At `quota_bytes` it refuses what would make it larger; deletions make room at once, there is no alarm to disarm.
+    With a `token` only clients with user "meshrun" and the token as password are served. `clock`: the time of leases.
+    At `quota_bytes` it refuses any growth; deletions make room at once, and there is no alarm to disarm.
     """
 
     def __init__(
@@ -79,14 +79,14 @@ class StoreServer:
         self._hosts = (host, *also)
         self.port = port
         """The port it listens on; the kernel's choice once started, if 0 was given."""
-        self._id = secrets.randbits(62) + 1  # of the "cluster": another store has another
+        self._id = secrets.randbits(62) + 1  # of the "cluster": unique to this store
         self._clock = clock
         self._store = MemoryStore(
             clock=clock,
             threaded=False,
             first_lease=secrets.randbits(62) + 1,
-            # Milliseconds of the clock on the wall: above all that a store before this one reached, at less than
-            # a thousand writes a second. A client that remembers a revision of that one is told to list again.
+            # Milliseconds of the wall clock: above all revisions that an earlier store reached, at less than a
+            # thousand writes per second. A client that remembers one of those gets Compacted and lists again.
             first_revision=max(2, int(time.time() * 1000)),
         )
         self._authenticator = Authenticator(token)
@@ -103,7 +103,7 @@ class StoreServer:
         self._stop: asyncio.Event
 
     def start(self) -> None:
-        """Listen. Raises StoreError, with who has the port if that can be known, when that is impossible."""
+        """Listen. Raises StoreError, with the process that has the port if that can be known."""
         assert self._thread is None, "a server starts once"
         listeners: list[socket.socket] = []
         try:
@@ -120,7 +120,7 @@ class StoreServer:
         started.result(START_LIMIT_S)
 
     def close(self, grace_s: float = 0.0) -> None:
-        """Refuse new calls, give those under way `grace_s` seconds, end all streams, forget everything."""
+        """Refuse new calls, give those in progress `grace_s` seconds, end all streams, drop the store."""
         if self._thread is None or self._loop is None:
             return
         self._grace_s = grace_s
@@ -142,31 +142,31 @@ class StoreServer:
         self._seen_at = time.monotonic()
         for listener in listeners:
             self._connections.listen(listener)
-        ticking = asyncio.create_task(self._tick())
+        tick_task = asyncio.create_task(self._tick())
         started.set_result(None)
         try:
             await self._stop.wait()
         finally:
-            ticking.cancel()
+            tick_task.cancel()
             for listener in listeners:
                 self._loop.remove_reader(listener)
                 listener.close()
-            for line in self._connections.all:
-                for stream in list(line.http2.streams.values()):
+            for connection in self._connections.all:
+                for stream in list(connection.http2.streams.values()):
                     refuse(stream, errors.STOPPED)
             await self._connections.leave(max(self._grace_s, SHUTDOWN_GRACE_S))
             self._store.close()
 
     async def _tick(self) -> None:
-        told_at = time.monotonic()
+        notified_at = time.monotonic()
         while True:
             self._notice_absence()
             self._store.expire()
             self._store.deliver()
             self._connections.check()
             now = time.monotonic()
-            if now >= told_at + PROGRESS_S:
-                told_at = now
+            if now >= notified_at + PROGRESS_S:
+                notified_at = now
                 for stream in list(self._streams):
                     stream.send_progress()
             due = self._store.find_next_deadline()
@@ -184,8 +184,8 @@ class StoreServer:
         return wire.Header(self._id, self._id, revision, 1)
 
     def _make_handlers(self) -> dict[bytes, tuple[wire.Method[Any, Any], Callable[[Any], Any]]]:
-        """The calls with one question and one answer, by their paths."""
-        one_to_one: tuple[tuple[wire.Method[Any, Any], Callable[[Any], Any]], ...] = (
+        """Return the methods with one request and one response, by path."""
+        unary: tuple[tuple[wire.Method[Any, Any], Callable[[Any], Any]], ...] = (
             (wire.RANGE, self._keys.range),
             (wire.PUT_KEY, self._keys.put),
             (wire.DELETE_RANGE, self._keys.delete_range),
@@ -200,7 +200,7 @@ class StoreServer:
             (wire.MEMBER_LIST, self._answer_member_list),
             (wire.AUTHENTICATE, self._authenticate),
         )
-        return {method.path.encode(): (method, answer) for method, answer in one_to_one}
+        return {method.path.encode(): (method, handler) for method, handler in unary}
 
     def _authenticate(self, request: wire.AuthenticateRequest) -> wire.AuthenticateResponse:
         return self._authenticator.authenticate(request, self._make_header(self._store.revision))
@@ -217,13 +217,13 @@ class StoreServer:
         )
 
     def _answer_member_list(self, _: wire.MemberListRequest) -> wire.MemberListResponse:
-        us = wire.WireMember(self._id, "meshrun", (), (f"http://{join_address(self.host, self.port)}",))
-        return wire.MemberListResponse(self._make_header(self._store.revision), (us,))
+        member = wire.WireMember(self._id, "meshrun", (), (f"http://{join_address(self.host, self.port)}",))
+        return wire.MemberListResponse(self._make_header(self._store.revision), (member,))
 
     # Between a client and the services
 
     def _begin(self, connection: ServedConnection, stream: Http2Stream, fields: dict[bytes, bytes]) -> None:
-        """Find who answers a call, once it is known that its caller may ask."""
+        """Set the handler of a call, once its client is authenticated."""
         path = fields.get(b":path", b"")
         if path == _AUTHENTICATE:
             stream.call = UnaryCall(self, stream, connection, *self._handlers[path], LOGIN_BYTES_MAX)
@@ -246,14 +246,14 @@ class StoreServer:
             stream.end("UNIMPLEMENTED", "meshrun: the served store has no such method")
 
     def answer(
-        self, method: wire.Method[Any, Any], answer: Callable[[Any], Any], question: bytes
+        self, method: wire.Method[Any, Any], handler: Callable[[Any], Any], request: bytes
     ) -> bytes | ServedError:
-        """What to say to a question. `deliver` follows once it is said."""
-        if len(question) > REQUEST_BYTES_MAX:
+        """Return the response to a request. The caller sends it, then calls `deliver`."""
+        if len(request) > REQUEST_BYTES_MAX:
             return errors.TOO_LARGE
         self._notice_absence()
         try:
-            return encode(answer(decode(method.question, question)))
+            return encode(handler(decode(method.request, request)))
         except ServedFailure as refused:
             return refused.error
         except StoreError as error:
@@ -262,11 +262,11 @@ class StoreServer:
             return ServedError("INVALID_ARGUMENT", f"meshrun: {error}")
 
     def deliver(self) -> None:
-        """Tell the watches what has changed."""
+        """Run the callbacks of watches."""
         self._store.deliver()
 
-    def keep_alive(self, question: bytes) -> bytes | ServedError:
-        return self.answer(wire.LEASE_KEEP_ALIVE, self._leases.keep_alive, question)
+    def keep_alive(self, request: bytes) -> bytes | ServedError:
+        return self.answer(wire.LEASE_KEEP_ALIVE, self._leases.keep_alive, request)
 
     def begin_watching(self, wake: Callable[[], None]) -> WatchStream:
         stream = WatchStream(self._watches, wake)

@@ -1,8 +1,8 @@
-"""etcd's service Watch on the memory store: one stream of a client, with any number of watches on it.
+"""etcd's Watch service on the memory store: one stream of a client, with any number of watches on it.
 
-What a stream has to say waits in a queue until the client has taken what came before. A client that takes nothing
-is not waited for: once its queue is full the stream forgets everything and ends, and the client, if it still lives,
-watches on from the last revision that it has seen.
+Responses wait in a queue until the client has received the ones before. A client that does not read is not waited for:
+once its queue is full the stream drops everything and ends, and the client, if it still lives, watches on from the last
+revision that it has received.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from rendezvous.stores.server import errors
 from rendezvous.stores.server.encoding import decode_range, encode_item
 from rendezvous.stores.server.errors import ServedFailure, make_error
 
-QUEUE_BYTES_MAX = 16 * 1024 * 1024  # what a stream may owe its client; the whole history of a large job is less
-FRAGMENT_BYTES = REQUEST_BYTES_MAX  # above this a watch that can take fragments gets them, as in etcd
-_NO_WATCH = -1  # the id of a watch that was not made, and of the answer to a question for progress
+QUEUE_BYTES_MAX = 16 * 1024 * 1024  # of unsent responses of a stream; the whole history of a large job is less
+FRAGMENT_BYTES = REQUEST_BYTES_MAX  # above this a watch that allows fragments gets them, as in etcd
+_NO_WATCH = -1  # the id of a watch that was not created, and of the response to a progress request
 _NO_PUTS, _NO_DELETIONS = 0, 1  # WatchCreateRequest.filters
 
 
@@ -33,17 +33,17 @@ class _ServedWatch:
 
     __slots__ = ("id", "is_quiet", "request", "watch")
 
-    def __init__(self, id: int, request: wire.WatchCreateRequest) -> None:
-        self.id = id
+    def __init__(self, watch_id: int, request: wire.WatchCreateRequest) -> None:
+        self.id = watch_id
         self.request = request
         self.watch: MemoryWatch | None = None
-        self.is_quiet = True  # nothing was told since it was last asked for progress
+        self.is_quiet = True  # no event was sent since the last progress notification
 
 
 class WatchService:
-    """What all streams share: the store, and the encoded form of the page that is being told.
+    """What all streams share: the store, and the encoded form of the page that is being sent.
 
-    A thousand members that watch the same keys are told the same bytes, made once.
+    A thousand members that watch the same keys get the same bytes, encoded once.
     """
 
     def __init__(self, store: MemoryStore, header: Callable[[int], wire.Header]) -> None:
@@ -52,21 +52,23 @@ class WatchService:
         self._page: Page | None = None
         self._encoded: dict[wire.WatchCreateRequest, list[bytes]] = {}
 
-    def encode(self, page: Page, id: int, request: wire.WatchCreateRequest) -> list[bytes]:
-        """The messages that tell a watch of this page; none if all of it is filtered out."""
+    def encode(self, page: Page, watch_id: int, request: wire.WatchCreateRequest) -> list[bytes]:
+        """Encode the messages that send this page to a watch; none if all of it is filtered out."""
         if page is not self._page:
             self._page, self._encoded = page, {}
-        form = wire.WatchCreateRequest(
-            watch_id=id, prev_kv=request.prev_kv, fragment=request.fragment, filters=request.filters
+        cache_key = wire.WatchCreateRequest(
+            watch_id=watch_id, prev_kv=request.prev_kv, fragment=request.fragment, filters=request.filters
         )
-        if form not in self._encoded:
+        if cache_key not in self._encoded:
             header = self.make_header(page.revision)
-            self._encoded[form] = [encode(each) for each in _make_responses(page, id, request, header)]
-        return self._encoded[form]
+            self._encoded[cache_key] = [
+                encode(response) for response in _make_responses(page, watch_id, request, header)
+            ]
+        return self._encoded[cache_key]
 
 
 def _make_responses(
-    page: Page, id: int, request: wire.WatchCreateRequest, header: wire.Header
+    page: Page, watch_id: int, request: wire.WatchCreateRequest, header: wire.Header
 ) -> Iterator[wire.WatchResponse]:
     events = [
         _make_event(change, request.prev_kv) for change in page.changes if not _is_filtered(change, request.filters)
@@ -74,7 +76,7 @@ def _make_responses(
     parts = list(_split_events(events)) if request.fragment else [events]
     for index, part in enumerate(parts, 1):
         if part:
-            yield wire.WatchResponse(header, id, fragment=index < len(parts), events=tuple(part))
+            yield wire.WatchResponse(header, watch_id, fragment=index < len(parts), events=tuple(part))
 
 
 def _make_event(change: Change, prev_kv: bool) -> wire.WireEvent:
@@ -88,7 +90,7 @@ def _is_filtered(change: Change, filters: bytes) -> bool:
 
 
 def _split_events(events: Iterable[wire.WireEvent]) -> Iterator[list[wire.WireEvent]]:
-    """The events in runs of at most FRAGMENT_BYTES, or of one."""
+    """Split events into groups of at most FRAGMENT_BYTES, or of one."""
     part: list[wire.WireEvent] = []
     size = 0
     for event in events:
@@ -102,9 +104,9 @@ def _split_events(events: Iterable[wire.WireEvent]) -> Iterator[list[wire.WireEv
 
 
 class WatchStream:
-    """One stream: `take` what the client asks, `next` what it is to be told. `wake` is called when there is something.
+    """One stream: `take` handles requests, `take_next` returns responses. `wake` is called when there is a response.
 
-    `ended` says why the stream must end, once it must.
+    `end_reason` is why the stream must end, once it must.
     """
 
     def __init__(self, service: WatchService, wake: Callable[[], None]) -> None:
@@ -117,6 +119,7 @@ class WatchStream:
         self._queued_bytes = 0
 
     def take(self, request: wire.WatchRequest) -> None:
+        """Handle a request."""
         if request.create_request is not None:
             self._create(request.create_request)
         elif request.cancel_request is not None:
@@ -125,7 +128,7 @@ class WatchStream:
             self._send(wire.WatchResponse(self._make_header(), _NO_WATCH))
 
     def take_next(self) -> bytes | None:
-        """The next message; None if there is none now."""
+        """Return the next message; None if there is none now."""
         if not self._queue:
             return None
         message = self._queue.popleft()
@@ -133,14 +136,14 @@ class WatchStream:
         return message
 
     def send_progress(self) -> None:
-        """Tell those watches that asked for it, and were told nothing since the last time, where the store is."""
+        """Send the store's revision to each watch that requested it and got no event since the last time."""
         for served in list(self._watches.values()):
             if served.request.progress_notify and served.is_quiet:
                 self._send(wire.WatchResponse(self._make_header(), served.id))
             served.is_quiet = True
 
     def end(self, reason: errors.ServedError) -> None:
-        """Cancel all watches and forget what was to be told."""
+        """Cancel all watches and drop the queue."""
         self.end_reason = self.end_reason or reason
         for served in self._watches.values():
             if served.watch is not None:
@@ -150,34 +153,34 @@ class WatchStream:
         self._queued_bytes = 0
         self._wake()
 
-    # What the client asks
+    # Requests of the client
 
     def _create(self, request: wire.WatchCreateRequest) -> None:
-        id = request.watch_id or next(id for id in self._ids if id not in self._watches)
+        watch_id = request.watch_id or next(watch_id for watch_id in self._ids if watch_id not in self._watches)
         try:
             keys = decode_range(request.key or b"\0", request.range_end)
         except ServedFailure as refused:
             self._send(wire.WatchResponse(self._make_header(), _NO_WATCH, True, True, cancel_reason=str(refused)))
             return
-        if id in self._watches:
+        if watch_id in self._watches:
             reason = "mvcc: duplicate watch ID provided on the WatchStream"
             self._send(wire.WatchResponse(self._make_header(), _NO_WATCH, True, True, cancel_reason=reason))
             return
-        served = self._watches[id] = _ServedWatch(id, request)
-        self._send(wire.WatchResponse(self._make_header(), id, created=True))
+        served = self._watches[watch_id] = _ServedWatch(watch_id, request)
+        self._send(wire.WatchResponse(self._make_header(), watch_id, created=True))
         start_revision = max(1, request.start_revision or self._revision + 1)
         served.watch = self._service.store.watch_pages(
             keys, start_revision, lambda page: self._on_page(served, page), lambda error: self._on_lost(served, error)
         )
 
-    def _cancel(self, id: int) -> None:
-        served = self._watches.pop(id, None)
+    def _cancel(self, watch_id: int) -> None:
+        served = self._watches.pop(watch_id, None)
         if served is not None:
             assert served.watch is not None
             served.watch.cancel()
-            self._send(wire.WatchResponse(self._make_header(), id, canceled=True))
+            self._send(wire.WatchResponse(self._make_header(), watch_id, canceled=True))
 
-    # What the store tells
+    # Callbacks of the store
 
     def _on_page(self, served: _ServedWatch, page: Page) -> None:
         for message in self._service.encode(page, served.id, served.request):

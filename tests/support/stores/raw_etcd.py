@@ -11,7 +11,7 @@ import grpc
 
 from rendezvous.stores import wire
 from rendezvous.stores.protobuf import decode, encode
-from rendezvous.stores.wire import Answer, Method, Question
+from rendezvous.stores.wire import Method, Request, Response
 
 LIMIT_S = 20.0
 
@@ -23,11 +23,11 @@ class RawClient:
         self.channel = grpc.insecure_channel(endpoint, options=[("grpc.use_local_subchannel_pool", 1)])
         self.metadata = (("token", token),) if token else ()
 
-    def ask(self, method: Method[Question, Answer], question: Question) -> Answer:
+    def ask(self, method: Method[Request, Response], question: Request) -> Response:
         call = self.channel.unary_unary(method.path)
-        return decode(method.answer, call(encode(question), timeout=LIMIT_S, metadata=self.metadata))
+        return decode(method.response, call(encode(question), timeout=LIMIT_S, metadata=self.metadata))
 
-    def refusal(self, method: Method[Question, Answer], question: Question) -> tuple[str, str]:
+    def refusal(self, method: Method[Request, Response], question: Request) -> tuple[str, str]:
         """The status code and the words with which the question is refused."""
         try:
             answer = self.ask(method, question)
@@ -35,7 +35,7 @@ class RawClient:
             return error.code().name, error.details()
         raise AssertionError(f"{question} was answered: {answer}")
 
-    def stream(self, method: Method[Question, Answer]) -> RawStream:
+    def stream(self, method: Method[Request, Response]) -> RawStream:
         return RawStream(self, method)
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ class RawStream:
         self.questions.put(encode(question))
 
     def hear(self) -> Any:
-        return decode(self.method.answer, next(self.answers))
+        return decode(self.method.response, next(self.answers))
 
     def ending(self) -> tuple[str, str]:
         """How the stream ends, once all that came before has been heard."""
