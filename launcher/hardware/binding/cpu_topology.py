@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable
 
 from launcher.hardware.binding.cpu_binding import CpuTopology
+from launcher.hardware.linux.sysfs import list_names, read_number, read_text
 
 
 def read_topology(allowed: frozenset[int], root: str = "/") -> CpuTopology:
@@ -18,13 +19,13 @@ def read_topology(allowed: frozenset[int], root: str = "/") -> CpuTopology:
     folder = os.path.join(root, "sys/devices/system")
     nodes = {
         int(name[4:]): cpus
-        for name in _list_names(f"{folder}/node")
+        for name in list_names(f"{folder}/node")
         if name.startswith("node") and name[4:].isdecimal() and (cpus := _read_cpus(f"{folder}/node/{name}/cpulist"))
     }
     if not nodes:
         nodes = {0: allowed}
     every = sorted(frozenset[int]().union(*nodes.values()))
-    sockets = {cpu: _read_number(f"{folder}/cpu/cpu{cpu}/topology/physical_package_id") for cpu in every}
+    sockets = {cpu: read_number(f"{folder}/cpu/cpu{cpu}/topology/physical_package_id") for cpu in every}
     return CpuTopology(
         nodes=nodes,
         socket={cpu: socket for cpu, socket in sockets.items() if socket is not None},
@@ -37,7 +38,7 @@ def read_topology(allowed: frozenset[int], root: str = "/") -> CpuTopology:
 def _read_memory_nodes(root: str) -> frozenset[int]:
     """The nodes that have memory, as far as the cpuset of this process goes."""
     there = _read_cpus(os.path.join(root, "sys/devices/system/node/has_memory"))  # written as lists of CPUs are
-    for line in _read_text(os.path.join(root, "proc/self/status")).splitlines():
+    for line in read_text(os.path.join(root, "proc/self/status")).splitlines():
         if line.startswith("Mems_allowed_list:"):
             return there & _parse_cpus(line.partition(":")[2])
     return there
@@ -55,9 +56,9 @@ def _map_to_lowest(cpus: Iterable[int], sharers: Callable[[int], frozenset[int]]
 def _read_cache_sharers(folder: str) -> frozenset[int]:
     """Who shares a CPU's last-level cache for data."""
     levels = {}
-    for name in _list_names(folder):
-        if name.startswith("index") and _read_text(f"{folder}/{name}/type").strip() in ("Data", "Unified"):
-            level = _read_number(f"{folder}/{name}/level")
+    for name in list_names(folder):
+        if name.startswith("index") and read_text(f"{folder}/{name}/type").strip() in ("Data", "Unified"):
+            level = read_number(f"{folder}/{name}/level")
             if level is not None:
                 levels[level] = name
     return _read_cpus(f"{folder}/{levels[max(levels)]}/shared_cpu_list") if levels else frozenset()
@@ -65,7 +66,7 @@ def _read_cache_sharers(folder: str) -> frozenset[int]:
 
 def _read_cpus(path: str) -> frozenset[int]:
     """The list in a file; empty if there is none."""
-    return _parse_cpus(_read_text(path))
+    return _parse_cpus(read_text(path))
 
 
 def _parse_cpus(text: str) -> frozenset[int]:
@@ -76,25 +77,3 @@ def _parse_cpus(text: str) -> frozenset[int]:
         if first.isdecimal() and (last.isdecimal() or not dash):
             found.update(range(int(first), int(last or first) + 1))
     return frozenset(found)
-
-
-def _read_number(path: str) -> int | None:
-    try:
-        return int(_read_text(path))
-    except ValueError:
-        return None
-
-
-def _list_names(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
-def _read_text(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.read()
-    except OSError:
-        return ""

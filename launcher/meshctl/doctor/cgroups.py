@@ -32,8 +32,8 @@ class Cgroups:
             if len(words) == 2 and all(word.isdecimal() for word in words) and int(words[1])
         ]
         for path, words in self._read_fields("cpu", "cpu.cfs_quota_us"):
-            period = _parse_number(self._read_text(f"{os.path.dirname(path)}/cpu.cfs_period_us"))
-            if (quota := _parse_number(" ".join(words))) is not None and quota > 0 and period:
+            period = parse_number(self._read_text(f"{os.path.dirname(path)}/cpu.cfs_period_us"))
+            if (quota := parse_number(" ".join(words))) is not None and quota > 0 and period:
                 found.append(CgroupLimit(quota / period, 0, path))
         return min(found, default=None)
 
@@ -54,7 +54,7 @@ class Cgroups:
     def read_process_limit(self) -> CgroupLimit | None:
         """Processes and threads."""
         found = [
-            CgroupLimit(most, _parse_number(self._read_text(f"{os.path.dirname(path)}/pids.current")) or 0, path)
+            CgroupLimit(most, parse_number(self._read_text(f"{os.path.dirname(path)}/pids.current")) or 0, path)
             for controller in (_UNIFIED, "pids")
             for path, most in self._read_numbers(controller, "pids.max")
         ]
@@ -68,7 +68,7 @@ class Cgroups:
 
     def _read_numbers(self, controller: str, name: str) -> Iterator[tuple[str, int]]:
         for path, words in self._read_fields(controller, name):
-            if (most := _parse_number(" ".join(words))) is not None:
+            if (most := parse_number(" ".join(words))) is not None:
                 yield path, most
 
     def _read_fields(self, controller: str, name: str) -> Iterator[tuple[str, list[str]]]:
@@ -94,11 +94,11 @@ class Cgroups:
 
     def _read_used(self, directory: str, current: str, cached: str) -> int:
         """Without what the kernel can take back at once."""
-        used = _parse_number(self._read_text(f"{directory}/{current}")) or 0
+        used = parse_number(self._read_text(f"{directory}/{current}")) or 0
         for line in self._read_text(f"{directory}/memory.stat").splitlines():
             name, _, value = line.partition(" ")
             if name == cached:
-                used -= _parse_number(value) or 0
+                used -= parse_number(value) or 0
         return max(used, 0)
 
     def _read_groups(self) -> Iterator[tuple[str, str]]:
@@ -143,6 +143,7 @@ def _is_within(group: str, top: str) -> bool:
     return top == "/" or group == top or group.startswith(f"{top}/")
 
 
-def _parse_number(text: str) -> int | None:
+def parse_number(text: str) -> int | None:
+    """The whole number in a file of the kernel; None if there is none, such as "max"."""
     text = text.strip()
     return int(text) if text.isdecimal() else None

@@ -13,7 +13,7 @@ import resource
 from collections.abc import Iterator, Mapping
 
 from launcher.hardware.linux.interfaces import list_addresses
-from launcher.meshctl.doctor.cgroups import Cgroups
+from launcher.meshctl.doctor.cgroups import Cgroups, parse_number
 from launcher.meshctl.doctor.machine import DiskSpace, MachineInfo, NetworkInterface, ResourceLimit
 
 _CAP_IPC_LOCK = 14  # include/uapi/linux/capability.h
@@ -133,12 +133,12 @@ class _KernelFiles:
             folder = f"sys/class/net/{name}"
             if not os.path.isdir(os.path.join(self._root, folder)):  # bonding_masters is a file
                 continue
-            speed = _parse_number(self.read_text(f"{folder}/speed"))  # -1, or an error, where there is no carrier
+            speed = parse_number(self.read_text(f"{folder}/speed"))  # -1, or an error, where there is no carrier
             yield NetworkInterface(
                 name=name,
                 is_up=bool(int(self.read_text(f"{folder}/flags").strip() or "0", 16) & 1),  # IFF_UP
                 addresses=tuple(list_addresses(name)),
-                mtu=_parse_number(self.read_text(f"{folder}/mtu")),
+                mtu=parse_number(self.read_text(f"{folder}/mtu")),
                 speed_mbit=speed,
             )
 
@@ -154,8 +154,3 @@ class _KernelFiles:
                 return file.read()
         except OSError:
             return ""
-
-
-def _parse_number(text: str) -> int | None:
-    text = text.strip()
-    return int(text) if text.isdecimal() else None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launcher.logs.reports.round_log import format_workers
 from launcher.meshctl.doctor.findings import Finding
 from launcher.meshctl.doctor.machine import CgroupLimit, DiskSpace, MachineInfo, PlannedRun
 from launcher.model.text import format_bytes, format_number
@@ -77,7 +78,7 @@ def check_cpus(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
         yield Finding(
             "cpu-quota",
             "hurt",
-            f"a quota of {format_number(quota.most)} CPUs for {_format_workers(workers)}, in {quota.origin}",
+            f"a quota of {format_number(quota.most)} CPUs for {format_workers(workers)}, in {quota.origin}",
             "the kernel stops all of them for the rest of each period once it is used up, and peers wait for them",
             "give the container at least one CPU per worker, better several",
         )
@@ -85,7 +86,7 @@ def check_cpus(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
         yield Finding(
             "cpus",
             "hurt",
-            f"this process may run on {format_number(machine.cpu_count)} CPUs, for {_format_workers(workers)}",
+            f"this process may run on {format_number(machine.cpu_count)} CPUs, for {format_workers(workers)}",
             "workers take turns, and all wait for the slowest",
             "give the job more CPUs, or start fewer workers",
         )
@@ -124,7 +125,7 @@ def _check_process_limit(
 ) -> Iterator[Finding]:
     left, workers = int(limit.most - limit.used), run.worker_count
     if left < workers + LAUNCHER_PROCESSES:
-        wanted = f"{_format_workers(workers)} and the launcher's {LAUNCHER_PROCESSES} are wanted"
+        wanted = f"{format_workers(workers)} and the launcher's {LAUNCHER_PROCESSES} are wanted"
         seen = f"{max(left, 0)} more processes may be started, in {origin}; {wanted}"
         yield Finding(check, "stop", seen, "not all of them can be started", remedy)
     elif left < workers * THREADS_PER_WORKER:
@@ -132,7 +133,7 @@ def _check_process_limit(
             check,
             "hurt",
             f"{format_number(left)} more processes and threads may be started, in {origin}, for "
-            f"{_format_workers(workers)}",
+            f"{format_workers(workers)}",
             "a worker may have many threads: data loaders, autograd, NCCL; one that gets none dies",
             remedy,
         )
@@ -211,10 +212,6 @@ def check_numa_balancing(machine: MachineInfo, run: PlannedRun) -> Iterator[Find
             "it unmaps pages to see who uses them, which bound workers have no use for",
             "sysctl kernel.numa_balancing=0",
         )
-
-
-def _format_workers(count: int) -> str:
-    return "1 worker" if count == 1 else f"{count} workers"
 
 
 CHECKS = (
