@@ -140,7 +140,6 @@ def report(error: Exception, program: str) -> int:
 
     from launcher.model.console import write_stderr
     from launcher.model.errors import EXIT_BUG, EXIT_TEMPORARY, EXIT_USAGE, find_shortage_hint
-    from launcher.model.version import __version__
     from rendezvous.errors import MeshrunError, SettingsError, StoreError
 
     if isinstance(error, MeshrunError):
@@ -159,6 +158,8 @@ def report(error: Exception, program: str) -> int:
         return EXIT_TEMPORARY
 
     import traceback
+
+    from launcher.model.version import __version__  # not above: a shortage may be of descriptors
 
     python = ".".join(map(str, sys.version_info[:3]))
     write_stderr(f"{program}: error: {type(error).__name__} where none should be: a bug in meshrun, not in your job")
