@@ -24,8 +24,8 @@ from rendezvous.stores.contract import Batch, Get, KeyEvent
 from rendezvous.testing.invariants.deadlines import DeadlineChecks
 from rendezvous.testing.invariants.guards import find_missing_guards
 from rendezvous.testing.invariants.history import JobRecord, RoundRecord
+from rendezvous.testing.invariants.permissions import PermissionChecks
 from rendezvous.testing.invariants.seals import SealChecks
-from rendezvous.testing.invariants.warrants import PermissionChecks
 from rendezvous.testing.invariants.witness import Witness
 from rendezvous.testing.simulation.cluster import PREFIX, Running, SimulatedCluster, SimulatedNode
 
