@@ -1,7 +1,7 @@
-"""One seed: a cluster, a storm, a heal, and a verdict within a bound.
+"""One seed: a cluster, faults for a while, a heal, and a verdict within a time limit.
 
-`run(seed)` draws a world, settings and faults from the seed alone. What must hold meanwhile is in `checker`, the
-faults are in `storm`. The same seed does the same on every machine and Python.
+`run(seed)` draws a world, settings and faults from the seed alone. What must hold meanwhile is in `invariants`, the
+faults are in `faults`. A seed has the same result on every machine and with every version of Python.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ from dataclasses import dataclass
 from random import Random
 
 from rendezvous.settings import Settings
-from rendezvous.testing.faults import FaultInjector
+from rendezvous.testing.faults import THEMES, FaultInjector
 from rendezvous.testing.invariants.checker import Checker, Violation
 from rendezvous.testing.simulation.cluster import SimulatedCluster
 from rendezvous.testing.simulation.network import NetworkModel
+from rendezvous.testing.simulation.node import describe_status
 from rendezvous.testing.simulation.shape import Shape
-from rendezvous.testing.themes import THEMES
+from rendezvous.testing.simulation.work import SimulatedWork
 
 FAULTS_S = 60.0  # virtual time during which faults happen
-HEAL_S = 600.0  # and within which, once healed, the job must have ended
+HEAL_S = 600.0  # after the last fault the job must end within this time
 STEPS_MAX = 400_000
-CHILDREN_LATE_S = 0.8  # what workers have started is gone by then after its watchdog, which leaves 1 s
+CHILDREN_LATE_S = 0.8  # processes that workers have started live at most this long after the watchdog, which allows 1 s
 
 __all__ = ["SeedResult", "Violation", "attempt", "make_replay_command", "run"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeedResult:
-    """What one seed did, for statistics: the verdict, rounds sealed, and how often each fault and rule was met."""
+    """The result of one seed, for statistics: the verdict, rounds sealed, and how often each fault and rule was met."""
 
     seed: int
     members: int
@@ -47,31 +48,55 @@ def run(seed: int, trace: Callable[[str], None] = lambda line: None) -> SeedResu
     cluster = SimulatedCluster(
         random=random, settings=settings, shape=shape, network=_draw_network(random), trace=trace
     )
-    checker = Checker(cluster, settings, seed)
+    checker = Checker(
+        config=cluster.config,
+        timeline=cluster.timeline,
+        hosts=cluster.hosts,
+        storage=cluster.storage,
+        network=cluster.network,
+        drained=cluster.operator.drained,
+        observers=cluster.observers,
+        seed=seed,
+    )
     work_s = random.uniform(1.0, 60.0) if random.random() < 0.3 else random.uniform(30.0, 90.0)
     theme = random.choice(["all", *THEMES])
     failing = 0.5 if theme == "failures" else random.choice([0.0, 0.05, 0.3])
-    storm = FaultInjector(cluster, random, until=FAULTS_S, work_s=work_s, failing=failing, theme=theme)
-    cluster.plan_s = random.choice([None, None, (0.0, 4.0)])
-    if random.random() < 0.1:  # a store that is slow from beginning to end
+    work = SimulatedWork(cluster.timeline, cluster.hosts, random, until=FAULTS_S, work_s=work_s, failing=failing)
+    cluster.observers.after_start = work.begin
+    injector = FaultInjector(
+        random,
+        timeline=cluster.timeline,
+        nodes=cluster.nodes,
+        network=cluster.network,
+        storage=cluster.storage,
+        presence=cluster.presence,
+        operator=cluster.operator,
+        work=work,
+        outage_limit_s=settings.outage_limit_s,
+        until=FAULTS_S,
+        theme=theme,
+    )
+    config, call_later = cluster.config, cluster.timeline.call_later
+    config.plan_s = random.choice([None, None, (0.0, 4.0)])
+    if random.random() < 0.1:  # a store that is slow all the time
         cluster.storage.write_slowly((0.5, random.choice([1.5, 4.0])), math.inf)
-    cluster.children_late_s = random.choice([0.0, CHILDREN_LATE_S])
-    cluster.secret = random.choice([b"", b"", b"", b"secret"])
-    cluster.presence.is_forging_refusals = not settings.presence_proof and random.random() < 0.3
+    config.children_late_s = random.choice([0.0, CHILDREN_LATE_S])
+    config.secret = random.choice([b"", b"", b"", b"secret"])
+    cluster.network.is_forging_refusals = not settings.presence_proof and random.random() < 0.3
     for index in range(members):
         node = cluster.add(f"node{index}", float(random.randrange(1 << 16)))
-        node.is_walled, node.is_masked = random.random() < 0.03, random.random() < 0.05
-        node.hosts_store = index == 0 and random.random() < 0.2
+        node.host.is_walled, node.host.is_masked = random.random() < 0.03, random.random() < 0.05
+        node.host.hosts_store = index == 0 and random.random() < 0.2
         is_late = random.random() < 0.2
-        cluster.call_later(random.uniform(0.0, FAULTS_S if is_late else 3.0), node.start_if_down)
-    cluster.call_later(random.uniform(1.0, 5.0), storm.inject)
-    cluster.call_later(4.0, storm.revive)
+        call_later(random.uniform(0.0, FAULTS_S if is_late else 3.0), node.start_if_down)
+    call_later(random.uniform(1.0, 5.0), injector.inject)
+    call_later(4.0, injector.revive)
     if random.random() < (0.3 if theme == "outages" else 0.05):
-        cluster.call_later(random.uniform(5.0, FAULTS_S), cluster.ask, "stop")
-    _play(cluster, checker, storm)
+        call_later(random.uniform(5.0, FAULTS_S), cluster.operator.ask, "stop")
+    _play(cluster, checker, injector)
     verdict = checker.verdict.kind if checker.verdict else ""
     return SeedResult(
-        seed=seed, members=members, verdict=verdict, rounds=len(checker.rounds), counts=dict(cluster.counts)
+        seed=seed, members=members, verdict=verdict, rounds=len(checker.rounds), counts=dict(cluster.timeline.counts)
     )
 
 
@@ -137,15 +162,14 @@ def _play(cluster: SimulatedCluster, checker: Checker, injector: FaultInjector) 
             if not any(node.is_up for node in cluster.nodes.values()):
                 break
         if cluster.now > FAULTS_S + HEAL_S:
-            checker.fail(
-                "L1", f"no end {HEAL_S:g} s after the heal; verdict {checker.verdict}; {cluster.describe_status()}"
-            )
+            status = describe_status(cluster.nodes.values())
+            checker.fail("L1", f"no end {HEAL_S:g} s after the heal; verdict {checker.verdict}; {status}")
     else:
         checker.fail("L1", f"{STEPS_MAX} steps without an end")
 
 
 def attempt(seed: int, trace: Callable[[str], None] = lambda line: None) -> tuple[int, SeedResult | str]:
-    """The seed with what it did, or with what was wrong with it."""
+    """The seed with its result, or with a description of what was wrong."""
     try:
         return seed, run(seed, trace)
     except Violation as violation:
@@ -155,5 +179,5 @@ def attempt(seed: int, trace: Callable[[str], None] = lambda line: None) -> tupl
 
 
 def make_replay_command(seed: int) -> str:
-    """How to see a seed again, for a failure message."""
+    """The command that replays a seed, for a failure message."""
     return f"python -m rendezvous.testing --seeds {seed} --trace"

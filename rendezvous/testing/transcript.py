@@ -49,8 +49,9 @@ from typing import Any
 from rendezvous.settings import Settings
 from rendezvous.testing.invariants.checker import Checker, Violation
 from rendezvous.testing.simulation.cluster import SimulatedCluster
-from rendezvous.testing.simulation.network import Cuts, NetworkModel
+from rendezvous.testing.simulation.network import ANYBODY, STORE, NetworkModel
 from rendezvous.testing.simulation.node import SimulatedNode
+from rendezvous.testing.simulation.processes import SimulatedProcesses
 from rendezvous.testing.simulation.shape import Shape
 
 SEPARATOR = "----"
@@ -102,15 +103,25 @@ class _Player:
                 network=NetworkModel(delay_s=(0.001, 0.001), late_s=(3.0, 3.0)),
                 trace=self.record.append,
             )
-            self._built_cluster.stop_s = 0.05
-            self._built_cluster.on_start = self._run_processes
-            self._checker = Checker(self._built_cluster, self._settings, 0, _EXIT_CODES)
+            cluster = self._built_cluster
+            cluster.config.stop_s = 0.05
+            cluster.observers.after_start = self._poison_later
+            self._checker = Checker(
+                config=cluster.config,
+                timeline=cluster.timeline,
+                hosts=cluster.hosts,
+                storage=cluster.storage,
+                network=cluster.network,
+                drained=cluster.operator.drained,
+                observers=cluster.observers,
+                exit_codes=_EXIT_CODES,
+            )
         return self._built_cluster
 
     def play(self, words: list[str], line: str) -> None:
         fate, colon, why = line.partition(": ")
         if colon and fate in _FATES:
-            self._cluster.storage.fates[why] = _FATES[fate]
+            self._cluster.store_network.fates[why] = _FATES[fate]
             return
         match words:
             case ["world", world]:
@@ -120,7 +131,7 @@ class _Player:
             case ["set", *assignments]:
                 self._set(assignments)
             case ["command", command]:
-                self._cluster.command = command
+                self._cluster.config.command = command
             case ["run", seconds]:
                 self._cluster.run(self._cluster.now + float(seconds))
             case ["start", *names]:
@@ -134,13 +145,13 @@ class _Player:
             case ["poison", rank]:
                 self._poisoned_rank = -1 if rank == "none" else int(rank)
                 for node in self._cluster.nodes.values():
-                    self._run_processes(node)
+                    self._poison_later(node.processes)
             case ["cut", *ways, seconds]:
                 self._cut(ways, float(seconds))
             case ["outage", seconds, leases, *silent]:
                 self._cluster.storage.go_away(float(seconds), leases, silent != ["silent"])
             case ["ask", kind, *target]:
-                self._cluster.ask(kind, *target)
+                self._cluster.operator.ask(kind, *target)
             case ["remove" | "expel" as what, target]:
                 self._remove(what, target)
             case _:
@@ -156,30 +167,32 @@ class _Player:
                     getattr(nodes[name].processes, what)()
             case ["hang", name, seconds]:
                 nodes[name].processes.hang(float(seconds))
-            case ["pause" | "stall" as what, name, seconds]:
-                getattr(nodes[name], what)(float(seconds))
+            case ["pause", name, seconds]:
+                nodes[name].pause(float(seconds))
+            case ["stall", name, seconds]:
+                nodes[name].host.stall(float(seconds))
             case ["crash" | "leave" | "deafen" | "poweroff" as what, *names]:
                 for name in _expand(names):
                     getattr(nodes[name], {"poweroff": "power_off"}.get(what, what))()
             case ["host", name]:
-                (nodes.get(name) or cluster.add(name)).hosts_store = True
+                (nodes.get(name) or cluster.add(name)).host.hosts_store = True
             case ["wall", name]:
-                (nodes.get(name) or cluster.add(name)).is_walled = True
+                (nodes.get(name) or cluster.add(name)).host.is_walled = True
             case ["mask", name]:
-                (nodes.get(name) or cluster.add(name)).is_masked = True
+                (nodes.get(name) or cluster.add(name)).host.is_masked = True
             case ["lag", name, key, lag_s, seconds]:
                 watched = next(each for each in nodes[name].watched if each.endswith(f"/{key}"))
-                cluster.lag(nodes[name], watched, float(lag_s), float(seconds))
+                nodes[name].host.lag(watched, float(lag_s), float(seconds))
             case ["revoke", name]:
-                cluster.end_lease(nodes[name])
+                cluster.storage.end_lease_early(nodes[name].host)
             case ["stale", name, seconds, *served]:
-                nodes[name].meet_stale_leader(float(seconds), served == ["served"])
+                nodes[name].host.meet_stale_leader(float(seconds), served == ["served"])
             case ["slow", write_s, seconds]:
                 cluster.storage.write_slowly((float(write_s), float(write_s)), float(seconds))
             case ["plan", seconds]:
-                cluster.plan_s = (float(seconds), float(seconds))
+                cluster.config.plan_s = (float(seconds), float(seconds))
             case ["reset"]:
-                cluster.trace("all connections between agents are reset")
+                cluster.timeline.trace("all connections between agents are reset")
                 cluster.presence.reset()
             case ["compact"]:
                 cluster.storage.compact()
@@ -188,38 +201,38 @@ class _Player:
 
     def _cut(self, ways: list[str], seconds: float) -> None:
         cluster = self._cluster
-        cluster.trace(f"cut for {seconds:g} s: {' '.join(ways)}")
-        ends = [Cuts.ANYBODY if way == "peers" else way for way in ways if way != ">"]
+        cluster.timeline.trace(f"cut for {seconds:g} s: {' '.join(ways)}")
+        ends = [ANYBODY if way == "peers" else way for way in ways if way != ">"]
         if len(ends) == 1:
-            cluster.cut(ends[0], Cuts.STORE, seconds)
+            cluster.network.cut(ends[0], STORE, seconds)
             return
-        cluster.cut(ends[0], ends[1], seconds)
+        cluster.network.cut(ends[0], ends[1], seconds)
         if ">" not in ways:
-            cluster.cut(ends[1], ends[0], seconds)
+            cluster.network.cut(ends[1], ends[0], seconds)
 
     def _remove(self, what: str, target: str) -> None:
         cluster = self._cluster
         if what == "expel":
-            cluster.trace(f"somebody removes {target}")
-            cluster.remove(cluster.nodes[target].member_ids[-1])
+            cluster.timeline.trace(f"somebody removes {target}")
+            cluster.operator.remove(cluster.hosts[target].member_ids[-1])
         else:
             assert self._checker is not None
             self._checker.is_removed = True
-            cluster.remove(target)
+            cluster.operator.remove(target)
 
     def _restart(self, node: SimulatedNode, seconds: float) -> None:
         if node.ended is None or node.ended.verdict is None:
             node.start_if_down()
-            self._cluster.call_later(seconds, self._restart, node, seconds)
+            self._cluster.timeline.call_later(seconds, self._restart, node, seconds)
 
-    def _run_processes(self, node: SimulatedNode) -> None:
-        running = node.running
+    def _poison_later(self, processes: SimulatedProcesses) -> None:
+        running = processes.running
         if running is not None and running.rank == self._poisoned_rank:
-            self._cluster.call_later(0.5, self._poison, node, running)
+            self._cluster.timeline.call_later(0.5, self._poison, processes, running)
 
-    def _poison(self, node: SimulatedNode, running: object) -> None:
-        if node.running is running:
-            node.processes.fail(1)
+    def _poison(self, processes: SimulatedProcesses, running: object) -> None:
+        if processes.running is running:
+            processes.fail(1)
 
     def _set(self, assignments: list[str]) -> None:
         if self._built_cluster is not None:

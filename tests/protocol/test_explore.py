@@ -91,5 +91,5 @@ def test_time_that_has_passed_alike_leaves_no_trace() -> None:
     table = snapshot.ValueTable()
     early, late = (search.build(NO_FAULT) for _ in range(2))
     assert snapshot.digest(early, table) == snapshot.digest(late, table)
-    late.now += 1.0  # what was granted a lease is a second older now
+    late.timeline.now += 1.0  # what was granted a lease is a second older now
     assert snapshot.digest(early, table) != snapshot.digest(late, table)

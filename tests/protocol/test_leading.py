@@ -18,7 +18,7 @@ from rendezvous.records import Command, RoundHistory, Seal, Spares, Status, Verd
 from rendezvous.settings import Settings
 from rendezvous.state.state import LeaderState, MemberState
 from rendezvous.testing.simulation.cluster import SimulatedCluster
-from rendezvous.testing.simulation.node import PREFIX, RUN_ID
+from rendezvous.testing.simulation.config import PREFIX, RUN_ID
 from rendezvous.testing.simulation.shape import Shape
 from tests.support.protocol.views import first_round
 
@@ -30,7 +30,7 @@ class Job:
         self.said: list[str] = []
         limits = Settings(**{"join_grace_s": 1.0, "max_restarts": 9, **settings})
         self.cluster = SimulatedCluster(random=Random(1), settings=limits, shape=shape, trace=self.said.append)
-        self.cluster.stop_s = 0.05
+        self.cluster.config.stop_s = 0.05
         for name in nodes:
             self.cluster.add(name).start()
         self.run(3.0)
@@ -296,7 +296,7 @@ def test_many_arrivals_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -
     shape = Shape(nodes_min=count, nodes_max=count)
     cluster = SimulatedCluster(random=Random(1), settings=Settings(lease_ttl_s=60.0), shape=shape)
     for index in range(count):
-        cluster.call_later(index * 0.001, cluster.add(f"node{index:03}").start)
+        cluster.timeline.call_later(index * 0.001, cluster.add(f"node{index:03}").start)
     cluster.run(1.0)
     assert all(node.running is not None for node in cluster.nodes.values())
     assert len(looks) < 3 * count / 4  # each arrival and each report is an event of its own

@@ -1,18 +1,25 @@
-"""What may happen next in a world that is explored: what is under way, and what an explorer may choose."""
+"""What may happen next in an explored cluster: what is under way, and what an explorer may choose."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from rendezvous import events
 from rendezvous.events import Event, StoreOutcomeUnknown
-from rendezvous.testing.simulation.node import SimulatedNode
 from rendezvous.testing.simulation.processes import SimulatedProcesses
 
 ALL: tuple[str, ...] = ("all",)
 STORE = "the store"
 SUCCEED = "success of the workers of"
+
+
+class MakeOffer(Protocol):
+    """Puts something that is under way into the pool; see `Offer`."""
+
+    def __call__(
+        self, line: object, label: str, touched: tuple[str, ...], call: Callable[..., object], *arguments: Any
+    ) -> None: ...
 
 
 class ScheduleChoice(NamedTuple):
@@ -41,17 +48,17 @@ class Offer:
         self.label = label
         self.call = call
         self.arguments = arguments
-        self.put_off = 0
+        self.delayed = 0  # how often it was put behind all other offers
 
     def make_sort_key(self, late: Mapping[object, int]) -> tuple[int, str]:
-        """Its place in the pool; what one connection carries stays together. `late`: lines that were put off."""
+        """Its place in the pool; messages of one connection stay together. `late`: lines that were delayed."""
         if type(self.line) is tuple:
             return late.get(self.line, 0), "/".join(self.line)
-        return self.put_off, self.label
+        return self.delayed, self.label
 
 
 def is_void(call: Any, arguments: Sequence[Any], at: float) -> bool:
-    """Whether nothing would come of this any more."""
+    """Whether this call would have no effect any more."""
     name = call.__name__
     owner: Any = getattr(call, "__self__", None)
     if name == "_send_to":
@@ -63,14 +70,14 @@ def is_void(call: Any, arguments: Sequence[Any], at: float) -> bool:
     if name == "kill" and isinstance(owner, SimulatedProcesses):
         return owner.running is None or owner.running is not arguments[0]
     if name == "hear":
-        return arguments[0] is not owner.presence or not owner.is_up
+        return not owner.is_open
     if name == "once":
         return any(cell.cell_contents is True for cell in call.__closure__)
     return False
 
 
 def is_known(event: Event, node: Any) -> bool:
-    """Whether this member's copy of the store is not older than what a watch or a word tells."""
+    """Whether the watch cache of this member already has what the event contains."""
     if isinstance(event, events.WatchUpdate):
         cache = node.machine.state.cache
         if event.key not in cache.watched:
@@ -80,11 +87,10 @@ def is_known(event: Event, node: Any) -> bool:
 
 
 def find_owner(call: Any) -> str:
-    """The node that this concerns, if it is one."""
-    owner = getattr(call, "__self__", None)
-    if isinstance(owner, SimulatedProcesses):
-        owner = owner._node
-    return owner.name if isinstance(owner, SimulatedNode) else ""
+    """The name of the node whose method this is, or whose processes'; else empty."""
+    name = getattr(getattr(call, "__self__", None), "name", "")
+    assert isinstance(name, str)
+    return name
 
 
 def make_label(call: Any, arguments: tuple[Any, ...]) -> str:

@@ -23,6 +23,7 @@ from rendezvous.testing.explore import snapshot
 from rendezvous.testing.explore.scopes import ANY, Scope
 from rendezvous.testing.explore.world import ExploredCluster
 from rendezvous.testing.invariants.checker import Checker, Violation
+from rendezvous.testing.simulation.node import describe_status
 
 CALM_STEPS = 2000
 CALM_EVERY = 64  # of so many states one is taken to the end of its job
@@ -52,7 +53,17 @@ class ScopeResult:
 def build(scope: Scope, trace: Callable[[str], None] | None = None) -> ExploredCluster:
     """The world of this scope before anything has happened in it."""
     world = ExploredCluster(scope, trace or _ignore_line)
-    world.checker = Checker(world, scope.settings, 0, EXIT_CODES, has_witnesses=False)  # type: ignore[attr-defined]
+    world.checker = Checker(
+        config=world.config,
+        timeline=world.timeline,
+        hosts=world.hosts,
+        storage=world.storage,
+        network=world.network,
+        drained=world.drained,
+        observers=world.observers,
+        exit_codes=EXIT_CODES,
+        has_witnesses=False,
+    )
     world.begin()
     return world
 
@@ -205,9 +216,8 @@ class _Search:
             what = str(error)
         self.result.ended_calmly += 1
         if what or not world.is_over:
-            self._report(
-                number, "", what or f"L1: no end within {CALM_STEPS} steps of calm; {world.describe_status()}", steps
-            )
+            status = describe_status(world.nodes.values())
+            self._report(number, "", what or f"L1: no end within {CALM_STEPS} steps of calm; {status}", steps)
 
     def _arrive(self, world: ExploredCluster, parent: int, label: str, asleep: Sleeping) -> None:
         """Note the state that a choice has led to, and whatever has to be chosen there that was not yet."""

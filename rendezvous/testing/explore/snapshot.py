@@ -1,4 +1,4 @@
-"""Copies of a whole simulated world, and the name of its state: what makes a search through states possible.
+"""Copies of a whole explored cluster, and the name of its state: what makes a search through states possible.
 
 A world is a graph of objects with functions in it that remember things (the callbacks of requests, of dials, of
 watches), and `copy.deepcopy` leaves those bound to the original. Here the C pickler copies the graph. Functions
@@ -36,13 +36,26 @@ IDS_PER_NODE = 1 << 24
 
 # What only people read, what is made anew from the rest, and what the world is made with.
 _UNSEEN: dict[str, frozenset[str]] = {
-    "ExploredCluster": frozenset({
-        "_heap", "_order", "_trace", "check_end", "check_request", "check_start", "check_step", "counts",
-        "network", "now", "on_start", "random", "scope", "settings", "shape",
+    "ExploredCluster": frozenset({"config", "hosts", "observers", "scope", "store_access", "timeline"}),
+    "Network": frozenset({"model", "on_change", "_timeline"}),
+    "SimulatedNode": frozenset({
+        "last_status", "_config", "_first_request", "_network", "_observers", "_presence_network",
+        "_read_current_job", "_rng", "_store", "_timeline",
     }),
-    "SteppedMember": frozenset({"last_status", "stops", "cluster", "_clock_offset_s"}),
-    "SteppedStorage": frozenset({"_due", "_ended_at", "_broken", "_running_before", "_expiry_at", "_cluster", "fates"}),
-    "Checker": frozenset({"_cluster", "_settings", "_seed", "_exit_codes", "_witnesses"}),
+    "Host": frozenset({"_clock_offset_s", "_network", "_timeline"}),
+    "SimulatedProcesses": frozenset({"_config", "_on_exit", "_send", "_timeline"}),
+    "PresenceNetwork": frozenset({"deliver", "network", "timeline", "_hosts"}),
+    "SimulatedPeers": frozenset({"_send"}),
+    "SteppedStore": frozenset({"_offer", "_server"}),
+    "Storage": frozenset({
+        "leases", "_expiry_at", "_list_running", "_network", "_running_before", "_settings", "_timeline",
+    }),
+    "StoreClock": frozenset({"_timeline"}),
+    "Checker": frozenset({
+        "_budget", "_drained", "_exit_codes", "_hosts", "_permissions", "_seed", "_storage", "_timeline", "_witnesses",
+    }),
+    "DeadlineChecks": frozenset({"_fail", "_hosts", "_leases", "_settings", "_timeline"}),
+    "SealChecks": frozenset({"_fail", "_hosts", "_settings", "_shape", "_timeline"}),
     "RoundRecord": frozenset({"sealed_at", "stopped_at", "failed_at", "departed_at"}),
     "JobRecord": frozenset({"seen_until", "leases"}),
     "MemberState": frozenset({"setup", "settings", "rng"}),
@@ -284,7 +297,7 @@ _HANDLERS: dict[type, Callable[[_GraphWalk, Any], None]] = {
     itertools.count: _GraphWalk.add_repr, types.FunctionType: _GraphWalk.add_function,
     types.MethodType: _GraphWalk.add_method,
 }  # fmt: skip
-_OPAQUE = frozenset({"MemoryWatch", "DeterministicRandom", "Condition", "lock", "Shape", "Settings", "Spec"})
+_OPAQUE = frozenset({"MemoryWatch", "Condition", "lock", "Shape", "Settings", "Spec"})
 
 
 def _find_handler(kind: type) -> Callable[[_GraphWalk, Any], None]:
@@ -307,7 +320,7 @@ def digest(world: Any, table: ValueTable) -> bytes:
     walk = _GraphWalk(table)
     walk.walk(world)
     walk.walk(_list_history(world))
-    atoms, now = walk.atoms, world.now
+    atoms, now = walk.atoms, world.timeline.now
     ranks = {thing: rank for rank, thing in enumerate(sorted({n for _, n in walk.special if isinstance(n, int)}))}
     for place, thing in walk.special:
         atoms[place] = ranks[thing] if isinstance(thing, int) else round((thing - now) * GRID)

@@ -1,12 +1,12 @@
-"""A simulated cluster in which nothing happens by itself: whoever explores it chooses what happens next.
+"""A simulated cluster in which nothing happens by itself: an explorer chooses what happens next.
 
-Where the simulation draws delays, here whatever is under way (a request, an answer, an event of a watch, a plan, a
-word of presence, the end of processes) lies in a pool, and any of it may be next; only what one connection carries
-stays in order. Time stands still while something is under way, and then goes on to whatever is due next. So messages
-are faster than timers, unless a fault holds one up: that is what keeps the number of schedules within bounds.
+The simulation draws delays. Here everything that is under way (a request, an answer, a watched event, a plan, a peer
+message, the end of processes) is in a pool, and any of it may be next; only messages of one connection stay in order.
+Time stands still while something is under way, and then advances to what is due next. So messages are faster than
+timers, unless a fault delays one: that keeps the number of schedules within bounds.
 
-Steps that commute with all others are taken at once: a grant and a renewal touch no key, and what happens inside the
-presence network (dials, closes) matters only by what an agent hears of it.
+Steps that commute with all others are taken at once: a grant touches no key, and what happens inside the presence
+network (dials, closes) matters only through the events that agents get from it.
 """
 
 from __future__ import annotations
@@ -16,45 +16,67 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rendezvous.events import StoreOutcomeUnknown, StoreReply, StoreRequest
-from rendezvous.testing.explore.members import DeterministicRandom, SteppedMember, SteppedStorage
+from rendezvous.events import Event, StoreOutcomeUnknown, StoreReply, StoreRequest
+from rendezvous.stores.memory.store import MemoryStore
 from rendezvous.testing.explore.offers import (
     ALL,
     STORE,
     SUCCEED,
     Offer,
     ScheduleChoice,
+    describe_event,
     find_owner,
     is_known,
     is_void,
     make_label,
 )
 from rendezvous.testing.explore.scopes import ANY, Scope
-from rendezvous.testing.explore.snapshot import ERA, GRID
-from rendezvous.testing.simulation.cluster import SimulatedCluster
-from rendezvous.testing.simulation.network import NetworkModel
+from rendezvous.testing.explore.snapshot import ERA, GRID, IDS, IDS_PER_NODE, LEASES, REVISIONS
+from rendezvous.testing.explore.stepped_store import SteppedStore
+from rendezvous.testing.simulation.config import ClusterConfig
+from rendezvous.testing.simulation.contract import Observers
+from rendezvous.testing.simulation.host import Host
+from rendezvous.testing.simulation.network import Network, NetworkModel
+from rendezvous.testing.simulation.node import SimulatedNode
+from rendezvous.testing.simulation.peers import PresenceNetwork, SimulatedPeers
+from rendezvous.testing.simulation.storage import Storage
+from rendezvous.testing.simulation.timeline import Timeline
 
-SOON_S = 0.1  # a presence network's own delays up to this are none
-LATE_S = 3.0  # how much later a request is applied that was held up
-PAUSE_S = 12.0  # beyond every lease
+SOON_S = 0.1  # shorter delays of the presence network count as none
+LATE_S = 3.0  # how much later a delayed request is applied
+PAUSE_S = 12.0  # longer than every lease
 
 
-class ExploredCluster(SimulatedCluster):
-    random: Any
-    storage: SteppedStorage
-    nodes: dict[str, SteppedMember]  # type: ignore[assignment]
+class NodeRandom:
+    """Random numbers that depend only on the node and how many it has drawn, so that its tokens are always the same."""
 
+    def __init__(self, name: str) -> None:
+        self._seed = sum(map(ord, name)) << 16
+        self._draw_count = 0
+
+    def random(self) -> float:
+        self._draw_count += 1
+        return (self._seed + self._draw_count) / 2.0**32
+
+
+class LowestRandom:
+    """Draws the lower bound of every delay."""
+
+    def uniform(self, low: float, high: float) -> float:
+        return low
+
+
+class ExploredCluster:
     def __init__(self, scope: Scope, trace: Callable[[str], None]) -> None:
-        super().__init__(
-            random=DeterministicRandom(),  # type: ignore[arg-type]
-            settings=scope.settings,
-            shape=scope.shape,
-            network=NetworkModel(delay_s=(0.0, 0.0), expiry_late_s=(0.0, 1.0)),
-            trace=trace,
-        )
-        self.now = ERA
         self.scope = scope
-        self.stop_s = 0.0
+        self.checker: object = None  # it belongs to the state of the cluster
+        self.config = ClusterConfig(settings=scope.settings, shape=scope.shape, stop_s=0.0)
+        random: Any = LowestRandom()
+        self.timeline = Timeline(random=random, trace=trace, schedule=self._schedule, begin=ERA)
+        self.network = Network(self.timeline, NetworkModel(delay_s=(0.0, 0.0), expiry_late_s=(0.0, 1.0)))
+        self.observers = Observers()
+        self.hosts: dict[str, Host] = {}
+        self.drained: set[str] = set()
         self.pool: list[Offer] = []
         self.timers: list[tuple[float, Callable[..., object], tuple[Any, ...]]] = []
         self.faults_left_by_kind = dict(scope.faults)  # of each fault, how often it may happen yet
@@ -63,9 +85,30 @@ class ExploredCluster(SimulatedCluster):
         self.detours_left = ANY
         self.slow: list[str] = []  # nodes that hear of nothing while others do
         self._inner: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
-        self.storage = SteppedStorage(self)
-        for name in "abcdefg"[: scope.members]:
-            self.nodes[name] = SteppedMember(self, name)
+        self.storage = Storage(self.timeline, self.network, scope.settings, list)
+        self.storage.store = MemoryStore(clock=self.storage.clock.read, threaded=False, first_lease=LEASES)
+        self.storage.store._keyspace.revision = REVISIONS
+        self.store_access = SteppedStore(self.storage, self.offer, has_one_stream=scope.has_one_stream)
+        self.presence = PresenceNetwork(self.timeline, self.network, self.hosts, self._offer_peer_event)
+        self.nodes = {
+            name: self._build_node(name, IDS + IDS_PER_NODE * index)
+            for index, name in enumerate("abcdefg"[: scope.members])
+        }
+        self.hosts.update((name, node.host) for name, node in self.nodes.items())
+
+    def _build_node(self, name: str, first_request: int) -> SimulatedNode:
+        return SimulatedNode(
+            name,
+            timeline=self.timeline,
+            network=self.network,
+            config=self.config,
+            observers=self.observers,
+            presence_network=self.presence,
+            store=self.store_access,
+            read_current_job=self.storage.read_current_job,
+            rng=NodeRandom(name).random,
+            first_request=first_request,
+        )
 
     def begin(self) -> None:
         names = list(self.nodes)
@@ -85,20 +128,25 @@ class ExploredCluster(SimulatedCluster):
     ) -> None:
         self.pool.append(Offer(line, label, touched, call, arguments))
 
-    def call_at(self, time: float, call: Callable[..., object], *arguments: Any) -> None:
+    def _offer_peer_event(self, peers: SimulatedPeers, event: Event) -> None:
+        name, peer = peers.host.name, getattr(event, "member_id", "")
+        label = f"{name} hears by presence: {describe_event(event)}"
+        self.offer((name, "presence", peer), label, (name,), peers.hear, event)
+
+    def _schedule(self, time: float, call: Callable[..., object], arguments: tuple[Any, ...]) -> None:
         time = math.ceil(time * GRID) / GRID
         is_inner = call.__module__.endswith(".peers")
         if call.__qualname__ == "Storage._expire":
-            return  # `due` looks at the leases themselves
-        if is_inner and time <= self.now + SOON_S:
+            return  # `_find_due_at` looks at the leases themselves
+        if is_inner and time <= self.timeline.now + SOON_S:
             self._inner.append((call, arguments))
-        elif time <= self.now:
+        elif time <= self.timeline.now:
             self._arise(call, arguments)
         else:
             self.timers.append((time, call, arguments))
 
     def _arise(self, call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-        """What is due now may happen next. A pause that is over has ended before anything else is heard."""
+        """Put into the pool what is due now. The end of a pause comes before everything else."""
         if call.__module__.endswith(".peers") or call.__name__ == "resume":
             self._inner.append((call, arguments))
         else:
@@ -107,28 +155,28 @@ class ExploredCluster(SimulatedCluster):
             self.offer(None, make_label(call, arguments), touched, call, *arguments)
 
     def _settle(self) -> None:
-        """Let all happen that is not chosen, and bring what is left into an order that does not tell its past."""
+        """Make the calls that are not chosen, and sort the rest, so that its order does not depend on the past."""
         while self._inner:
             call, arguments = self._inner.popleft()
             call(*arguments)
-        self.pool = [offer for offer in self.pool if not is_void(offer.call, offer.arguments, self.now)]
+        self.pool = [offer for offer in self.pool if not is_void(offer.call, offer.arguments, self.timeline.now)]
         self._drop_known()
         if not self.pool:
             self.slow.clear()
         late: dict[object, int] = {
-            offer.line: offer.put_off for offer in self.pool if type(offer.line) is tuple and offer.put_off
+            offer.line: offer.delayed for offer in self.pool if type(offer.line) is tuple and offer.delayed
         }
         self.pool.sort(key=lambda offer: (any(name in self.slow for name in offer.touched), *offer.make_sort_key(late)))
         self.timers = [timer for timer in self.timers if not is_void(timer[1], timer[2], timer[0])]
         self.timers.sort(key=lambda timer: (timer[0], timer[1].__qualname__, find_owner(timer[1])))
 
     def _drop_known(self) -> None:
-        """Forget what its member knows already: it would change nothing, now or later."""
+        """Drop watched events that their member already knows: they would change nothing, now or later."""
         first: set[object] = set()
         for offer in list(self.pool):
             if type(offer.line) is not tuple or offer.line in first:
                 continue
-            if is_known(offer.arguments[1], getattr(offer.call, "__self__", None)):
+            if is_known(offer.arguments[-1], getattr(offer.call, "__self__", None)):
                 self.pool.remove(offer)
             else:
                 first.add(offer.line)
@@ -136,7 +184,7 @@ class ExploredCluster(SimulatedCluster):
     # --- choosing ---
 
     def list_choices(self) -> list[ScheduleChoice]:
-        """What may happen next: all, or, where detours are counted, the usual, faults, and what puts the usual off."""
+        """What may happen next: all, or, if detours are counted, the usual choice, faults, and detours."""
         found = self._list_choices()
         if self.scope.detours_max == ANY:
             return found
@@ -147,13 +195,13 @@ class ExploredCluster(SimulatedCluster):
         return chosen
 
     def _list_detours(self, usual: ScheduleChoice, found: Sequence[ScheduleChoice]) -> list[ScheduleChoice]:
-        """Let what is next wait for all that is or comes under way, or a node for all others, or choose at rest."""
+        """Delay the usual choice, or one node, behind all others; with nothing under way, take another choice."""
         if not self.pool:
             others = [choice for choice in found if not choice.is_fault and choice is not usual]
             return [ScheduleChoice(each.label, ALL, self._detour, (each.call, *each.arguments)) for each in others]
         slow = [name for name in self.nodes if name not in self.slow and any(name in o.touched for o in self.pool)]
         return [
-            ScheduleChoice(f"late: {usual.label}", ALL, self._detour, (self._put_off, self.pool[0])),
+            ScheduleChoice(f"late: {usual.label}", ALL, self._detour, (self._delay, self.pool[0])),
             *(ScheduleChoice(f"{name} is slow", ALL, self._detour, (self.slow.append, name)) for name in slow),
         ]
 
@@ -161,11 +209,11 @@ class ExploredCluster(SimulatedCluster):
         self.detours_left -= 1
         call(*arguments)
 
-    def _put_off(self, late: Offer) -> None:
-        late.put_off = 1 + max(offer.put_off for offer in self.pool)
+    def _delay(self, late: Offer) -> None:
+        late.delayed = 1 + max(offer.delayed for offer in self.pool)
 
     def find_usual_choice(self, choices: Sequence[ScheduleChoice] | None = None) -> ScheduleChoice | None:
-        """What happens next in the calmest of all schedules: what was under way first, at rest the end of the work."""
+        """What happens next without faults or detours: the first of what is under way, else the success of workers."""
         return next((choice for choice in choices or self._list_choices() if not choice.is_fault), None)
 
     def _list_choices(self) -> list[ScheduleChoice]:
@@ -182,39 +230,43 @@ class ExploredCluster(SimulatedCluster):
         for node in self.nodes.values():
             found += self._list_starts(node) or self._list_node_choices(node)
         due_at = self._find_due_at()
-        is_due = due_at <= self.now
+        is_due = due_at <= self.timeline.now
         if is_due:
-            found.append(ScheduleChoice("the store ends the leases that are due", ALL, self.storage.end_leases))
+            found.append(
+                ScheduleChoice("the store ends the leases that are due", ALL, self.store_access.end_due_leases)
+            )
         if not self.pool and not is_due and due_at < math.inf and self.jumps_left:
-            found.append(ScheduleChoice(f"{due_at - self.now:.3f} s pass", ALL, self._jump))
+            found.append(ScheduleChoice(f"{due_at - self.timeline.now:.3f} s pass", ALL, self._jump))
         return found
 
-    def _list_starts(self, node: SteppedMember) -> list[ScheduleChoice]:
-        """Its first start, once those before it have started: by symmetry that is no loss."""
+    def _list_starts(self, node: SimulatedNode) -> list[ScheduleChoice]:
+        """Its first start, after the nodes before it: the nodes are symmetric, so no state is lost."""
         is_next = node.presence is None and all(
             other.presence is not None for other in self.nodes.values() if other.name < node.name
         )
         return [ScheduleChoice(f"{node.name} starts", ALL, node.start)] if is_next else []
 
-    def _list_node_choices(self, node: SteppedMember) -> list[ScheduleChoice]:
+    def _list_node_choices(self, node: SimulatedNode) -> list[ScheduleChoice]:
         found: list[ScheduleChoice] = []
         name, running = node.name, node.running
         if running is not None and not node.processes.has_finished:
-            # The checker looks at both when something is written.
+            # The checker reads the processes at each write.
             if not self.pool or self.scope.ends_any_time:
                 found.append(ScheduleChoice(f"{SUCCEED} {name}", (name, STORE), node.processes.succeed))
             found += self._list_fault("fail", f"a worker of {name} fails", node.processes.fail)
-        if node.is_up and not node.is_frozen:
+        if node.is_up and not node.host.is_frozen:
             lease = node.machine.state.lease.id if node.machine is not None else None
             found += self._list_fault("crash", f"the agent of {name} is killed", node.crash)
             found += self._list_fault("power", f"{name} loses its power", node.power_off)
             found += self._list_fault("pause", f"{name} is paused", node.pause, PAUSE_S)
-            if not node.is_told_to_leave:
+            if not node.host.is_told_to_leave:
                 found += self._list_fault("leave", f"{name} is told to leave", node.leave)
-            if node.has_watches:
+            if node.watched:
                 found += self._list_fault("deafen", f"{name} loses its watches", node.deafen)
             if lease is not None and lease in self.storage.store.list_leases():
-                found += self._list_fault("lease", f"the store ends the lease of {name}", self.storage.end_lease, lease)
+                found += self._list_fault(
+                    "lease", f"the store ends the lease of {name}", self.store_access.end_lease, lease
+                )
         elif not node.is_up and running is None and node.ended is None:
             found += self._list_fault("restart", f"{name} starts again", node.start)
         return found
@@ -222,7 +274,7 @@ class ExploredCluster(SimulatedCluster):
     def _list_fault(
         self, kind: str, label: str, inject: Callable[..., object], *arguments: object
     ) -> list[ScheduleChoice]:
-        """This fault, if it may still happen."""
+        """This fault, if it is left."""
 
         def apply_fault() -> None:
             self.faults_left_by_kind[kind] -= 1
@@ -233,7 +285,7 @@ class ExploredCluster(SimulatedCluster):
         return [ScheduleChoice(label, ALL, apply_fault, (), True)] if may_be else []
 
     def _list_fates(self, index: int, offer: Offer) -> list[ScheduleChoice]:
-        """What may become of a request besides being applied, or of an answer besides being heard."""
+        """The faults of a request that is not applied yet, or of an answer that is not delivered yet."""
         is_request = isinstance(offer.line, StoreRequest)
         if is_request:
             _, incarnation, ask, send = offer.arguments
@@ -242,26 +294,30 @@ class ExploredCluster(SimulatedCluster):
 
         def lose() -> None:
             del self.pool[index]
-            self.call_later(self.settings.call_limit_s, send, incarnation, StoreOutcomeUnknown(ask.id))
+            self.timeline.call_later(self.scope.settings.call_limit_s, send, incarnation, StoreOutcomeUnknown(ask.id))
 
-        def hold_up() -> None:
+        def delay() -> None:
             lose()
-            self.call_later(LATE_S, self.storage.apply_late, ask)
+            self.timeline.call_later(LATE_S, self._apply_late, ask)
 
         what = offer.label.removeprefix("the store applies ")
         if not is_request:
             return self._list_fault("lost answer", f"lost: {what}", lose)
         lost = self._list_fault("lost request", f"lost: {what}", lose)
-        return lost + self._list_fault("late request", f"late by {LATE_S:g} s: {what}", hold_up)
+        return lost + self._list_fault("late request", f"late by {LATE_S:g} s: {what}", delay)
+
+    def _apply_late(self, store_request: StoreRequest) -> None:
+        self.timeline.trace(f"the store applies late: {store_request.why}")
+        self.storage.apply(store_request)
 
     def stop_faults(self, jumps: int) -> None:
-        """No fault any more, and so much time."""
-        self.trace("--- nothing goes wrong any more")
+        """End all faults, and allow this many more advances of time."""
+        self.timeline.trace("--- nothing goes wrong any more")
         self.faults_left, self.faults_left_by_kind, self.jumps_left = 0, {}, jumps
 
     def take(self, choice: ScheduleChoice) -> bool:
-        """Let this happen. Whether it concerned nobody but those that the choice touches."""
-        self.trace(f"--- {choice.label}")
+        """Make this choice. Whether it concerned only what the choice touches."""
+        self.timeline.trace(f"--- {choice.label}")
         running = [node.running for node in self.nodes.values()]
         is_up = [node.is_up for node in self.nodes.values()]
         choice.call(*choice.arguments)
@@ -278,15 +334,15 @@ class ExploredCluster(SimulatedCluster):
         offer.call(*offer.arguments)
 
     def _find_due_at(self) -> float:
-        """When something happens next, if nothing is under way."""
+        """When the next timer or lease is due."""
         deadline = self.storage.store.find_next_deadline()
         return min(self.timers[0][0] if self.timers else math.inf, math.inf if deadline is None else deadline)
 
     def _jump(self) -> None:
-        self.now = math.ceil(self._find_due_at() * GRID) / GRID
+        self.timeline.now = math.ceil(self._find_due_at() * GRID) / GRID
         self.jumps_left -= 1
-        due = [timer for timer in self.timers if timer[0] <= self.now]
-        self.timers = [timer for timer in self.timers if timer[0] > self.now]
+        due = [timer for timer in self.timers if timer[0] <= self.timeline.now]
+        self.timers = [timer for timer in self.timers if timer[0] > self.timeline.now]
         for _, call, arguments in due:
             self._arise(call, arguments)
 
@@ -294,14 +350,11 @@ class ExploredCluster(SimulatedCluster):
 
     @property
     def is_running(self) -> bool:
-        """Whether all run, and nothing is under way."""
+        """Whether the processes of all nodes run, and nothing is under way."""
         return not self.pool and all(node.running is not None for node in self.nodes.values())
 
     @property
     def is_over(self) -> bool:
-        """Whether every agent that has started is gone, and its processes."""
+        """Whether all agents that have started have ended, and their processes."""
         started = [node for node in self.nodes.values() if node.presence is not None]
         return all(not node.is_up and node.running is None for node in started)
-
-    def trace(self, line: str) -> None:
-        self._trace(f"{self.now - ERA:9.3f}  {line}")

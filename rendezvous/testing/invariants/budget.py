@@ -1,41 +1,24 @@
-"""What a seal must say of the budget and of quarantines, reckoned from what was seen, by other means than the ledger's.
+"""What a seal must contain of the restart budget and of strikes, computed by other means than the protocol does.
 
-A seal carries ages. Whoever writes the next one adds the time since it was first told of the last, so all that is
-carried on is exact to the millisecond; what is new must be explained by what befell the round in between.
+A seal carries ages. The writer of the next one adds the time since it learned of the last, so what is carried over is
+exact to the millisecond; what is new must be explained by an event of the round in between.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from rendezvous.records import Seal
 from rendezvous.settings import Settings
-from rendezvous.testing.invariants.history import RoundRecord
+from rendezvous.testing.invariants.history import RoundRecord, SealRequest
+from rendezvous.testing.invariants.strikes import ROUNDED_S, list_quarantined
 
-ROUNDED_S = 0.0021  # ages are kept in milliseconds, and two of them are compared
 Fail = Callable[[str, object], None]
 
 
-class SealRequest(NamedTuple):
-    """A seal as its writer asked for it: who, when, and when it was told of the seal and the stop before it.
-
-    `gone`: members that it had been told are gone, and when; `statuses`: when it was told of each member's status;
-    `acknowledged_at`: when it last said that it could not reach the store.
-    """
-
-    node: str
-    at: float
-    seal_seen_at: Sequence[float]
-    stop_seen_at: float
-    gone: Mapping[str, float]
-    statuses: Mapping[str, float]
-    acknowledged_at: float
-
-
 class BudgetModel:
-    """`name_of`: the node of a member, by name and boot id."""
+    """`find_node_name`: the node of a member, by name and boot id; `fail` is called with invariant and text."""
 
     def __init__(self, settings: Settings, find_node_name: Callable[[str], str], fail: Fail) -> None:
         self._settings = settings
@@ -43,7 +26,7 @@ class BudgetModel:
         self._fail = fail
 
     def check(self, seal: Seal, last: RoundRecord, request: SealRequest, lost: Collection[str]) -> None:
-        """The seal of the next round, against the one before and what befell its round. `lost`: not by leaving."""
+        """Compare a seal with the one before and the events of its round. `lost`: members gone without leaving."""
         prior, settings = last.seal, self._settings
         seen_at = self._find_seen_at(seal, prior, request)
         elapsed_s = request.at - seen_at
@@ -63,7 +46,7 @@ class BudgetModel:
         self._check_ports(seal, last, charged)
         fresh_losses = self._check_losses(seal, last, request, elapsed_s, lost)
         self._check_failures(seal, last, request, elapsed_s, charged, decided_at)
-        # Decided earlier, once the round was stopped: who sat out then may not any more.
+        # It was decided when the round was stopped: a quarantine may have ended since.
         nodes = {node for node, _ in fresh_losses}
         futile = [
             bool(nodes & list_quarantined(seal, settings, ago_s).keys())
@@ -88,7 +71,7 @@ class BudgetModel:
                 )
 
     def _find_seen_at(self, seal: Seal, prior: Seal, request: SealRequest) -> float:
-        """From when on the writer has counted: of the times when it was told of the last seal, that which fits best."""
+        """When the writer learned of the last seal: of several times, the one that explains most ages."""
 
         ages = _list_ages(seal)
 
@@ -118,7 +101,7 @@ class BudgetModel:
     def _check_provisional(
         self, seal: Seal, last: RoundRecord, request: SealRequest, charged: int, decided_at: float, since: float
     ) -> None:
-        """A charge may be taken back for `settle_s` after its failure, at `since`, and no longer."""
+        """A charge may be refunded for `settle_s` after its failure, at `since`, and no longer."""
         prior, settle_s = last.seal, self._settings.settle_s
         if charged < 0:
             first_s = min(last.departed_at.values(), default=math.inf) - since
@@ -158,7 +141,7 @@ class BudgetModel:
         elapsed_s: float,
         lost: Collection[str],
     ) -> list[tuple[str, float]]:
-        """The losses that are new in this seal, as marks against nodes."""
+        """Check the strikes for losses; those that are new in this seal."""
         carried = [(node, age + elapsed_s) for node, age in last.seal.losses]
         fresh = self._find_new(seal.losses, self._drop_old(carried, seal), "losses")
         for node, age_s in fresh:
@@ -193,7 +176,7 @@ class BudgetModel:
                 self._fail("S9", f"blamed are {fresh}, the first failure was {wanted}")
 
     def _drop_old(self, strikes: Sequence[tuple[str, float]], seal: Seal) -> Iterator[tuple[str, float, bool]]:
-        """Marks that go on, and whether they may be left out, since they will never matter again."""
+        """Strikes to carry over, and whether each may be dropped because it is too old to count again."""
         settings = self._settings
         limit_s = settings.quarantine_window_s + settings.quarantine_max_s
         return ((name, age, age > limit_s - ROUNDED_S) for name, age in strikes)
@@ -201,7 +184,7 @@ class BudgetModel:
     def _find_new(
         self, found: Sequence[tuple[str, float]], carried: Iterator[tuple[str, float, bool]], what: str
     ) -> list[tuple[str, float]]:
-        """What stands behind the marks that were carried on; all of these must be there."""
+        """The strikes after those that were carried over; all of these must be present."""
         rest = list(found)
         for name, age, may_lack in carried:
             if rest and rest[0][0] == name and abs(rest[0][1] - age) <= ROUNDED_S:
@@ -214,24 +197,3 @@ class BudgetModel:
 def _list_ages(seal: Seal) -> list[float]:
     losses, failures = [age for _, age in seal.losses], [age for _, _, age in seal.first_failures]
     return [*seal.charge_ages_s, *losses, *failures]
-
-
-def list_quarantined(seal: Seal, settings: Settings, ago_s: float = 0.0) -> dict[str, float]:
-    """The nodes that sit out when this is sealed, or so long before, and how much longer."""
-    found: dict[str, float] = {}
-    ranks: dict[int, set[str]] = {}
-    for node, rank, _ in seal.first_failures:
-        ranks.setdefault(rank, set()).add(node)
-    own = [(node, age) for node, rank, age in seal.first_failures if rank < 0 or len(ranks[rank]) < 2]
-    for marks, limit in ((seal.losses, settings.flap_limit), (own, settings.quarantine_failures)):
-        for node in {node for node, _ in marks}:
-            ages = sorted(age for name, age in marks if name == node)
-            count = sum(1 for age in ages if age - ages[0] <= settings.quarantine_window_s + ROUNDED_S)
-            if limit and count >= limit:
-                length_s = settings.quarantine_first_s
-                for _ in range(count - limit):
-                    length_s = min(2 * length_s, settings.quarantine_max_s)
-                left_s = min(length_s, settings.quarantine_max_s) - ages[0] + ago_s
-                if left_s > 0:
-                    found[node] = max(left_s, found.get(node, 0.0))
-    return found

@@ -1,7 +1,7 @@
-"""The invariants of agreement, watched while a simulated cluster runs.
+"""The invariants of the agreement, checked after every step of a simulated cluster.
 
-The letters in a violation are those of the project's list of invariants: S1 one live process per rank and one
-view of the world; S2 no two rounds alive; S3 one verdict that never changes and that all who end agree on; S4 an
+The names in a violation are those of the project's list of invariants: S1 one live process per rank and one
+view of the world; S2 no two rounds alive; S3 one verdict that never changes and on which all agents agree; S4 an
 accepted completion is real, and none is run again; S5 the budget is exact; S6 nothing is left behind; S7 no two
 jobs alive under one run id; S8 nothing of a round in the next; S9 the exit code is the first failure's; S10 no
 write that does not name what it was decided on; S11 a transaction whose answer was lost counts once; L1 a verdict in
@@ -13,23 +13,29 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from rendezvous import events, records
 from rendezvous.events import Action, Exit, ExtendWatchdog, Log, PeerGone, StoreRequest, Txn
-from rendezvous.machine import MemberMachine
 from rendezvous.records import Assignment, Seal, Spares, Status, Stop, Verdict
-from rendezvous.settings import Settings
+from rendezvous.state.state import MemberState
 from rendezvous.stores.contract import Batch, Get, KeyEvent
+from rendezvous.testing.invariants.budget import BudgetModel
 from rendezvous.testing.invariants.deadlines import DeadlineChecks
 from rendezvous.testing.invariants.guards import find_missing_guards
 from rendezvous.testing.invariants.history import JobRecord, RoundRecord
 from rendezvous.testing.invariants.permissions import PermissionChecks
 from rendezvous.testing.invariants.seals import SealChecks
 from rendezvous.testing.invariants.witness import Witness
-from rendezvous.testing.simulation.cluster import PREFIX, Running, SimulatedCluster, SimulatedNode
+from rendezvous.testing.simulation.config import PREFIX, ClusterConfig
+from rendezvous.testing.simulation.contract import Observers
+from rendezvous.testing.simulation.host import Host
+from rendezvous.testing.simulation.network import Network
+from rendezvous.testing.simulation.processes import Running
+from rendezvous.testing.simulation.storage import Storage
+from rendezvous.testing.simulation.timeline import Timeline
 
-EXIT_CODES = (137,)  # what an agent may end with of its own, without the job's verdict
+EXIT_CODES = (137,)  # with which an agent may end without a verdict of the job
 
 
 class Violation(AssertionError):
@@ -37,37 +43,48 @@ class Violation(AssertionError):
 
 
 class Checker:
-    """Watches every request, write, start and end; raises Violation on the first thing that must not be.
+    """Observes every request, write, start and end; raises Violation when an invariant is broken.
 
-    `exit_codes`: what agents may end with that end before the job does and were not told to leave. `has_witnesses`:
-    whether times, budgets and entitlements are looked at too, for which much must be remembered of each agent.
+    `drained`: the nodes of which a drain was requested. `exit_codes`: with which agents may end that end before the job
+    does and were not told to leave. `has_witnesses`: whether deadlines, budgets and permissions are checked too, for
+    which much is recorded of each agent.
     """
 
     def __init__(
         self,
-        cluster: SimulatedCluster,
-        settings: Settings,
-        seed: int,
+        *,
+        config: ClusterConfig,
+        timeline: Timeline,
+        hosts: Mapping[str, Host],
+        storage: Storage,
+        network: Network,
+        drained: Set[str],
+        observers: Observers,
+        seed: int = 0,
         exit_codes: Sequence[int] = EXIT_CODES,
         has_witnesses: bool = True,
     ) -> None:
-        self._cluster = cluster
-        self._settings = settings
+        self._timeline = timeline
+        self._hosts = hosts
+        self._storage = storage
+        self._drained = drained
         self._seed = seed
         self._exit_codes = exit_codes
-        self.is_removed = False  # somebody has deleted keys: what the store holds says no more what happened
+        self.is_removed = False  # keys were deleted by hand: the store is no record of the job any more
         self._jobs: defaultdict[str, JobRecord] = defaultdict(JobRecord)
-        self._job = JobRecord()  # that of the event being looked at, else the last one
+        self._job = JobRecord()  # of the event being checked, else the last one
         self._has_witnesses = has_witnesses
-        self._witnesses: dict[MemberMachine, Witness] = {}
-        self._deadlines = DeadlineChecks(cluster, settings, self.fail)
-        self._permissions = PermissionChecks(cluster, settings, self._deadlines, self.fail)
-        self._seals = SealChecks(cluster, settings, self._deadlines, self.fail, has_witnesses)
-        cluster.check_start = self.check_start
-        cluster.check_step = self.check_step
-        cluster.check_end = self.check_end
-        cluster.check_request = self.check_request
-        cluster.storage.store.watch(
+        self._witnesses: dict[MemberState, Witness] = {}
+        settings, shape = config.settings, config.shape
+        self._deadlines = DeadlineChecks(timeline, hosts, storage.leases, settings, self.fail)
+        self._permissions = PermissionChecks(timeline, hosts, storage.store, network, drained, settings, self.fail)
+        self._seals = SealChecks(timeline, hosts, shape, settings, self.fail)
+        self._budget = BudgetModel(settings, self._seals.find_node_name, self.fail)
+        observers.before_start = self.check_start
+        observers.after_step = self.check_step
+        observers.after_end = self.check_end
+        observers.before_request = self.check_request
+        storage.store.watch(
             f"/{PREFIX}/",
             prefix=True,
             start_revision=1,
@@ -85,7 +102,7 @@ class Checker:
         return self._job.rounds
 
     def fail(self, invariant: str, what: object) -> None:
-        raise Violation(f"{invariant}: {what} (seed {self._seed}, at {self._cluster.now:.3f} s)")
+        raise Violation(f"{invariant}: {what} (seed {self._seed}, at {self._timeline.now:.3f} s)")
 
     # --- the store ---
 
@@ -106,15 +123,15 @@ class Checker:
                 self.fail("S3", "the seal was deleted")
             if kind == "members":
                 job.present.discard(rest)
-                job.seen_until[rest] = self._cluster.now
-                if self._cluster.storage.has_ended(job.leases[rest]):
+                job.seen_until[rest] = self._timeline.now
+                if self._storage.leases.has_ended(job.leases[rest]):
                     job.ended.add(rest)
-                job.depart(rest, self._cluster.now)
+                job.depart(rest, self._timeline.now)
                 if job.last is not None:
                     job.last.lost.add(rest)
         elif kind == "members":
             if rest in job.members - job.present:
-                self._cluster.count("re-registration")
+                self._timeline.count("re-registration")
             job.members.add(rest)
             job.present.add(rest)
             job.leases[rest] = event.item.lease
@@ -131,41 +148,41 @@ class Checker:
             stop = records.decode(Stop, event.item.value, event.item.key)
             if stop.round == job.last.seal.round:
                 job.last.stop_revision = event.item.mod_revision
-                job.last.stop, job.last.stopped_at = stop, self._cluster.now
+                job.last.stop, job.last.stopped_at = stop, self._timeline.now
         elif name.startswith("ctl/drained/"):
-            for member_id in self._cluster.nodes[name.rpartition("/")[2]].member_ids:
+            for member_id in self._hosts[name.rpartition("/")[2]].member_ids:
                 job.leaving.add(member_id)
-                job.depart(member_id, self._cluster.now)
+                job.depart(member_id, self._timeline.now)
         elif name == "ctl/spares":
             spares = records.decode(Spares, event.item.value, event.item.key)
             job.listed_spares = spares.member_ids
-            self._cluster.counts["bench"] += any("quarantined" in reason for reason in spares.reasons)
+            self._timeline.counts["bench"] += any("quarantined" in reason for reason in spares.reasons)
         elif name == "ctl/leader":
-            self._cluster.count("takeover of the leader" if event.item.version > 1 else "election")
+            self._timeline.count("takeover of the leader" if event.item.version > 1 else "election")
 
     def _observe_status(self, member_id: str, event: KeyEvent) -> None:
         status = records.decode(Status, event.item.value, event.item.key)
         last = self._job.last
         if last is not None and status.plan_token == last.seal.plan_token:
             try:
-                last.observe(member_id, status, event.item.mod_revision, self._cluster.now)
+                last.observe(member_id, status, event.item.mod_revision, self._timeline.now)
             except ValueError as error:
                 self.fail("S4", error)
         if status.leaving:
             self._job.leaving.add(member_id)
-            self._job.depart(member_id, self._cluster.now)
+            self._job.depart(member_id, self._timeline.now)
 
     def _observe_verdict(self, event: KeyEvent) -> None:
         job, last = self._job, self._job.last
         if event.item.version != 1 or job.verdict is not None:
             self.fail("S3", "the verdict was written twice")
         verdict = job.verdict = records.decode(Verdict, event.item.value, event.item.key)
-        self._cluster.count(f"verdict: {verdict.kind}")
+        self._timeline.count(f"verdict: {verdict.kind}")
         if verdict.round != (last.seal.round if last else 0):
             self.fail("S4", f"a verdict on round {verdict.round} of {len(job.rounds)}")
         if verdict.kind == "success":
             assert last is not None
-            done = {node.processes.finished_as.get(verdict.round) for node in self._cluster.nodes.values()}
+            done = {host.processes.finished_as.get(verdict.round) for host in self._hosts.values()}
             if not last.active <= done:
                 self.fail("S4", f"success of round {verdict.round} without {len(last.active - done)} of its members")
         if verdict.failure and last is not None:
@@ -178,44 +195,49 @@ class Checker:
             self.fail("S1", f"round {seal.round} was sealed after round {len(job.rounds)}")
         if job.verdict is not None:
             self.fail("S3", f"round {seal.round} was sealed after the verdict")
-        alive = [node.name for node in self._cluster.nodes.values() if self._is_acting(node)]
+        alive = [host.name for host in self._hosts.values() if self._is_acting(host)]
         if alive:
             self.fail("S2", f"round {seal.round} was sealed while processes of an earlier one live on {alive}")
         if seal.coordinator in job.used_coordinators:
             self.fail("S8", f"round {seal.round} uses the coordinator {seal.coordinator} again")
         root = event.item.key.removesuffix("/ctl/round")
-        found = self._cluster.storage.store.get(
+        found = self._storage.store.get(
             records.Keys(root).make_assignments_prefix(seal.round, seal.plan_token), prefix=True
         )
         decoded = {item.key: records.decode(Assignment, item.value, item.key) for item in found.items}
         given = {key.rpartition("/")[2]: assignment.content for key, assignment in decoded.items()}
-        self._seals.check(event.item.value, seal, job, given)
-        now, active = self._cluster.now, set(given)
+        now, active = self._timeline.now, set(given)
+        self._seals.check(seal, job, active)
+        if self._has_witnesses:
+            request = self._seals.requests[event.item.value]
+            self._seals.check_request(seal, job, active, request)
+            if job.last is not None:
+                self._budget.check(seal, job.last, request, job.last.lost - job.leaving)
         job.rounds.append(RoundRecord(seal, given, set(job.present), active & job.departed, now))
         job.rounds[-1].lost |= active - job.present
         job.rounds[-1].known = frozenset(job.members)
 
-    def _is_acting(self, node: SimulatedNode) -> bool:
-        """Whether processes live there, and the store has not broken its word to them."""
-        lease = self._job.leases.get(node.processes.running_as, 0)
-        return node.processes.may_still_act and not self._cluster.storage.is_excused(lease)
+    def _is_acting(self, host: Host) -> bool:
+        """Whether processes are alive there whose lease the store has not ended early."""
+        lease = self._job.leases.get(host.processes.running_as, 0)
+        return host.processes.may_still_act and not self._storage.leases.is_excused(lease)
 
     # --- the agents ---
 
-    def check_start(self, node: SimulatedNode, started: Running) -> None:
+    def check_start(self, host: Host, started: Running) -> None:
         job = self._jobs[started.job]
-        if node.running is not None:
-            self.fail("S2", f"{node.name} starts round {started.round} while round {node.running.round} lives")
-        for other in self._cluster.nodes.values():
+        if host.running is not None:
+            self.fail("S2", f"{host.name} starts round {started.round} while round {host.running.round} lives")
+        for other in self._hosts.values():
             running = other.running
-            if running is None or other is node or not self._is_acting(other):
+            if running is None or other is host or not self._is_acting(other):
                 continue
             if running.job != started.job and not self.is_removed:
-                self.fail("S7", f"{node.name} and {other.name} run two jobs at once")
+                self.fail("S7", f"{host.name} and {other.name} run two jobs at once")
             if running.round != started.round:
                 self.fail("S2", f"rounds {started.round} and {running.round} live at once")
             if running.rank == started.rank:
-                self.fail("S1", f"rank {started.rank} of round {started.round} lives on {other.name} and {node.name}")
+                self.fail("S1", f"rank {started.rank} of round {started.round} lives on {other.name} and {host.name}")
         if self.is_removed:
             return
         if started.rank == 0:
@@ -226,79 +248,79 @@ class Checker:
         if started.rank not in range(started.world_size):
             self.fail("S1", f"rank {started.rank} of {started.world_size}")
         if started.round > len(job.rounds):
-            self.fail("S10", f"{node.name} starts round {started.round}, which nobody has sealed")
+            self.fail("S10", f"{host.name} starts round {started.round}, which nobody has sealed")
         if job.rounds[started.round - 1].seal.restart_count != started.restart_count:
-            self.fail("S5", f"{node.name} runs round {started.round} with another restart count than was sealed")
+            self.fail("S5", f"{host.name} runs round {started.round} with another restart count than was sealed")
 
-    def check_request(self, node: SimulatedNode, store_request: StoreRequest) -> None:
-        """Every write names what it was decided on, so that it does nothing once that has changed."""
-        if not isinstance(store_request.request, Txn) or node.machine is None:
+    def check_request(self, host: Host, store_request: StoreRequest) -> None:
+        """Every write must compare the basis of its decision, so that it does nothing once that has changed."""
+        if not isinstance(store_request.request, Txn) or host.state is None:
             return
-        witness = self._get_witness(node)
+        witness = self._get_witness(host)
         if not self.is_removed and self._has_witnesses:
-            self._seals.note(node.name, witness, self._find_job(node), store_request.request)
-            self._permissions.check(node, witness, self._find_job(node), store_request)
-        self._cluster.count("asked: " + re.sub(r"[0-9a-f]{16}|\d+", "#", store_request.why.partition("/")[0]))
-        # A step may end the membership that it has just written for; its last one is then among those registered.
-        ids = (node.machine.member_id, *node.member_ids[-1:])
+            self._seals.note(host.name, witness, self._find_job(host), store_request.request)
+            self._permissions.check(host, witness, self._find_job(host), store_request)
+        self._timeline.count("asked: " + re.sub(r"[0-9a-f]{16}|\d+", "#", store_request.why.partition("/")[0]))
+        # A step may end the membership for which it has just written; that one is then the last registered.
+        ids = (host.state.member_id, *host.member_ids[-1:])
         missing = min(
-            (find_missing_guards(store_request.request, each, node.running is not None) for each in ids), key=len
+            (find_missing_guards(store_request.request, each, host.running is not None) for each in ids), key=len
         )
         if missing:
-            self.fail("S10", f"{node.name} wants to {store_request.why} without naming {sorted(missing)}")
+            self.fail("S10", f"{host.name} wants to {store_request.why} without naming {sorted(missing)}")
         if not all(isinstance(operation, Get) for operation in store_request.request.failure):
-            self.fail("S10", f"{node.name} writes where its guards do not hold: {store_request.why}")
+            self.fail("S10", f"{host.name} writes where its guards do not hold: {store_request.why}")
 
-    def check_step(self, node: SimulatedNode, events: Sequence[events.Event], actions: Sequence[Action]) -> None:
-        """Nobody asks to be woken in the past, nor after its end."""
-        if node.machine is not None and self._has_witnesses:
-            witness = self._get_witness(node)
-            witness.take(events, self._cluster.now)
-            witness.note(actions, self._cluster.now)
+    def check_step(self, host: Host, events: Sequence[events.Event], actions: Sequence[Action]) -> None:
+        """No agent may ask to be woken in the past, nor after its end."""
+        if host.state is not None and self._has_witnesses:
+            witness = self._get_witness(host)
+            witness.take(events, self._timeline.now)
+            witness.note(actions, self._timeline.now)
             self._seals.confirmed_gone |= {event.member_id for event in events if isinstance(event, PeerGone)}
             if not self.is_removed:
-                self._deadlines.check(node, witness, self._find_job(node), events, actions)
-                self._permissions.check_departure(node, witness, actions)
+                self._deadlines.check(host, witness, self._find_job(host), events, actions)
+                self._permissions.check_departure(host, witness, actions)
         if any(isinstance(action, Exit) for action in actions[:-1]):
-            self.fail("L1", f"{node.name} acts after its end: {actions}")
+            self.fail("L1", f"{host.name} acts after its end: {actions}")
         has_ended = bool(actions) and isinstance(actions[-1], Exit)
-        wake_at = node.machine.wake_at if node.machine is not None else math.inf
-        if wake_at < math.inf and (has_ended or wake_at <= node.read_clock()):
-            self.fail("L1", f"{node.name} wants to be woken at {wake_at:.3f}, ended: {has_ended}")
+        wake_at = host.state.requests.wake_at if host.state is not None else math.inf
+        if wake_at < math.inf and (has_ended or wake_at <= host.read_clock()):
+            self.fail("L1", f"{host.name} wants to be woken at {wake_at:.3f}, ended: {has_ended}")
         for action in actions:
             if isinstance(action, Log) and action.rule:
-                self._cluster.count(action.rule)
+                self._timeline.count(action.rule)
         if any(isinstance(event, PeerGone) for event in events):
-            self._cluster.count("presence proof")
-        if self._cluster.now - self._cluster.storage.away_since > 2.0 and any(
+            self._timeline.count("presence proof")
+        if self._timeline.now - self._storage.away_since > 2.0 and any(
             isinstance(action, ExtendWatchdog) for action in actions
         ):
-            self._cluster.count("watchdog extended in an outage")
+            self._timeline.count("watchdog extended in an outage")
 
-    def _get_witness(self, node: SimulatedNode) -> Witness:
-        assert node.machine is not None
-        return self._witnesses.setdefault(node.machine, Witness(node.name))
+    def _get_witness(self, host: Host) -> Witness:
+        assert host.state is not None
+        return self._witnesses.setdefault(host.state, Witness(host.name))
 
-    def _find_job(self, node: SimulatedNode) -> JobRecord:
-        job = node.machine.state.membership.job if node.machine is not None else None
+    def _find_job(self, host: Host) -> JobRecord:
+        job = host.state.membership.job if host.state is not None else None
         return self._jobs[job.name if job is not None else ""]
 
-    def check_end(self, node: SimulatedNode, watched: Sequence[str]) -> None:
-        """Who ends with the job's verdict ends with the same one; others end as they were told, never with success."""
-        assert node.ended is not None
-        verdict, exit_code = node.ended.verdict, node.ended.exit_code
+    def check_end(self, host: Host, watched: Sequence[str]) -> None:
+        """An agent must end with the verdict of the job, or as it was told, and then never with success."""
+        assert host.ended is not None
+        verdict, exit_code = host.ended.verdict, host.ended.exit_code
         if watched:
-            self.fail("S6", f"{node.name} ends and still watches {watched}")
+            self.fail("S6", f"{host.name} ends and still watches {watched}")
         if verdict is not None:
             known = [job.verdict for job in self._jobs.values()]
             is_known = verdict in known or self.is_removed
             if not is_known or exit_code != verdict.exit_code:
-                self.fail("S3", f"{node.name} ends with {exit_code}, {verdict}; the store says {known}")
+                self.fail("S3", f"{host.name} ends with {exit_code}, {verdict}; the store says {known}")
             return
         if self._has_witnesses:
-            self._permissions.check_end(node, self._get_witness(node), self._find_job(node))
-        allowed = {*self._exit_codes, *((143,) if node.is_told_to_leave else ())}
-        if node.name in self._cluster.asked_to_drain:
+            self._permissions.check_end(host, self._get_witness(host), self._find_job(host))
+        allowed = {*self._exit_codes, *((143,) if host.is_told_to_leave else ())}
+        if host.name in self._drained:
             allowed |= {75, 143}
         if exit_code not in allowed:
-            self.fail("S3", f"{node.name} ends with {exit_code} and without a verdict: {node.ended.reason}")
+            self.fail("S3", f"{host.name} ends with {exit_code} and without a verdict: {host.ended.reason}")

@@ -1,7 +1,7 @@
-"""What every write to the store has to compare, so that it does nothing once what it was decided on has changed.
+"""What every write to the store has to compare, so that it does nothing once the basis of its decision has changed.
 
-One row per kind of key. A request that writes without its guards is a bug even when nothing happens to go wrong:
-its answer may be lost, or it may lie in some queue until the world is another one.
+One row per kind of key. A write without its guards is a bug even if it does no harm: its answer may be lost, or it may
+be delayed until the state of the job is another one.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from rendezvous.events import Txn
 from rendezvous.stores.contract import Delete, Get, Operation
 
-Guard = tuple[str, str]  # key below the job's, and what of it
+Guard = tuple[str, str]  # key below the job's, and the target of the comparison
 
 
 def find_missing_guards(request: Txn, member_id: str, is_running: bool) -> set[Guard]:
-    """The guards that this request of `member_id` lacks. `is_running`: processes of a round live there."""
+    """The guards that this request of `member_id` lacks. `is_running`: processes of a round are alive on its node."""
     named = {(strip_job_prefix(compare.key), compare.target) for compare in request.compares if compare.relation == "="}
     wanted: set[Guard] = set()
     for write in request.success:
@@ -36,15 +36,15 @@ def _list_required_guards(write: Operation, member_id: str, is_running: bool) ->
     if name == own and not is_delete:
         joining = {(own, "create"), ("current", "mod"), ("ctl/verdict", "create")}
         return joining | ({("ctl/round", "mod")} if is_running else set())
-    if name == f"lease/{member_id}":  # it decides nothing: what matters is whether the store knows the lease
+    if name == f"lease/{member_id}":  # the value has no meaning: the write only tests the lease
         return set()
     if name == f"status/{member_id}" and not is_delete:
         return {(own, "create"), (name, "mod")}
-    if name == "ctl/leader":  # an election, or a takeover: put over what was seen there, by one of the roster
+    if name == "ctl/leader":  # an election or a takeover
         return leading | {("ctl/round", "mod"), ("ctl/spares", "mod")}
     if name == "ctl/verdict":
         return leading | {("ctl/round", "mod"), ("ctl/stop", "mod")}
     if name.startswith(("assign/", "status/", "history/")):
         return leading | {("ctl/round", "mod")}
-    # The seal, the stop, another's membership, the list of spares, a drain, a request of a person.
+    # The seal, the stop, another member's key, the list of spares, a drain, a request of the operator.
     return leading | {(name, "mod")}

@@ -1,14 +1,16 @@
-"""What the store has held of each job, as the checker remembers it: its rounds, its members, its verdict."""
+"""What a checker records of each job from the writes to the store: rounds, members, requested seals, the verdict."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from rendezvous.records import Seal, Status, Stop, Verdict
 
 
 class RoundRecord:
-    """One sealed round. Members are named by their ids; `assignments` are what each was given, `sealed_at` when."""
+    """One sealed round. `assignments`: by member id; `present`: members at the seal; `departed`: of these, gone."""
 
     def __init__(
         self, seal: Seal, assignments: dict[str, str], present: set[str], departed: set[str], sealed_at: float
@@ -22,25 +24,25 @@ class RoundRecord:
         self.statuses: dict[str, Status] = {}
         self.failed_at: dict[str, float] = {}
         self.failed_revisions: dict[str, int] = {}
-        self.departed_at = dict.fromkeys(departed, sealed_at)  # of members that had not succeeded
-        self.lost: set[str] = set()  # of these, whose keys are gone
-        self.known: frozenset[str] = frozenset()  # all members until then, those that were gone included
+        self.departed_at = dict.fromkeys(departed, sealed_at)  # members that had not succeeded -> when
+        self.lost: set[str] = set()  # members whose keys were deleted
+        self.known: frozenset[str] = frozenset()  # all members until the seal, including those that are gone
         self.present = present  # spares included
         self.departed = departed  # lost, or leaving, before they had succeeded
         self.succeeded: set[str] = set()
         self.stop_revision = 0
         self.is_port_taken = False
         self.failed_before_stop = False
-        self.first_failure: tuple[bool, int, int] | None = None  # echo, revision, exit code: the least of all
+        self.first_failure: tuple[bool, int, int] | None = None  # is a peer loss, revision, exit code; the least of all
 
     def observe(self, member_id: str, status: Status, revision: int, now: float) -> None:
-        """Take in what a member has said. Raises ValueError for what cannot follow upon what it said before."""
+        """Record the status of a member. Raises ValueError if it contradicts the status before."""
         before = self.statuses.get(member_id)
         if before is not None and before.outcome and status.outcome != before.outcome:
             raise ValueError(f"{member_id} has {before.outcome}, and then {status.outcome or 'nothing'}")
-        told_at = self.failed_revisions.get(member_id)
-        if told_at is not None and status.failed_revision != told_at:
-            raise ValueError(f"{member_id} failed at {told_at} and says {status.failed_revision}")
+        first_revision = self.failed_revisions.get(member_id)
+        if first_revision is not None and status.failed_revision != first_revision:
+            raise ValueError(f"{member_id} failed at {first_revision} and says {status.failed_revision}")
         self.statuses[member_id] = status
         if status.outcome == "failed":
             self.failed_at.setdefault(member_id, now)
@@ -54,20 +56,37 @@ class RoundRecord:
             self.failed_before_stop |= not self.stop_revision or failure[1] < self.stop_revision
 
 
+class SealRequest(NamedTuple):
+    """A seal as its writer requested it at the time `at`, and what the writer knew.
+
+    `seal_seen_at`, `stop_seen_at`: when it learned of the seal and the stop of the last round; `gone`: members that it
+    knew to be gone, since when; `statuses`: when it learned of each member's status; `acknowledged_at`: when it last
+    acknowledged that it cannot reach the store either.
+    """
+
+    node: str
+    at: float
+    seal_seen_at: Sequence[float]
+    stop_seen_at: float
+    gone: Mapping[str, float]
+    statuses: Mapping[str, float]
+    acknowledged_at: float
+
+
 class JobRecord:
     def __init__(self) -> None:
         self.verdict: Verdict | None = None
         self.rounds: list[RoundRecord] = []
-        self.members: set[str] = set()  # all that ever were
+        self.members: set[str] = set()  # all that have ever registered
         self.present: set[str] = set()
         self.departed: set[str] = set()  # gone, or leaving
         self.worlds: dict[int, tuple[str, int, int]] = {}
-        self.used_coordinators: set[str] = set()  # where a rank 0 really ran
+        self.used_coordinators: set[str] = set()  # of rounds in which a rank 0 really ran
         self.listed_spares: tuple[str, ...] = ()
-        self.leases: dict[str, int] = {}  # member id -> what its key lies on
-        self.seen_until: dict[str, float] = {}  # members that are gone -> when their keys went
+        self.leases: dict[str, int] = {}  # member id -> lease of its key
+        self.seen_until: dict[str, float] = {}  # members that are gone -> when their keys were deleted
         self.leaving: set[str] = set()
-        self.ended: set[str] = set()  # members whose keys went with their leases
+        self.ended: set[str] = set()  # members whose keys expired with their leases
 
     @property
     def last(self) -> RoundRecord | None:

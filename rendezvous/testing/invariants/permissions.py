@@ -1,49 +1,53 @@
-"""What entitles an agent to do what it asks the store for: a proof, a time that has passed, a place in a list.
+"""What permits an agent to make a request of the store: a proof, an elapsed time, a place in a list.
 
-Most of what is done without being entitled to it harms nobody most of the time. So each request is held against what
-this agent had been told, and against what was really the case, before it is sent.
+Most requests without permission do no harm most of the time. So each request is compared with what this agent knew, and
+with the true state of the cluster, before it is sent.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 
 from rendezvous import records
 from rendezvous.events import Action, StopRound, StoreRequest, Txn
 from rendezvous.records import Command, LeaderRecord, Member, Status, Stop, Verdict
 from rendezvous.settings import Settings
 from rendezvous.stores.contract import Delete, Put
-from rendezvous.testing.invariants.budget import list_quarantined
-from rendezvous.testing.invariants.deadlines import DeadlineChecks
+from rendezvous.stores.memory.store import MemoryStore
 from rendezvous.testing.invariants.history import JobRecord, RoundRecord
+from rendezvous.testing.invariants.strikes import list_quarantined
 from rendezvous.testing.invariants.witness import Witness
-
-if TYPE_CHECKING:
-    from rendezvous.testing.simulation.cluster import SimulatedCluster
-    from rendezvous.testing.simulation.node import SimulatedNode
+from rendezvous.testing.simulation.host import Host, find_host
+from rendezvous.testing.simulation.network import Network
+from rendezvous.testing.simulation.timeline import Timeline
 
 EPS_S = 1e-6
-UNSEEN_S = 10.0  # a leader that does not reach the store decides nothing, and sees what came meanwhile in one look
+UNSEEN_S = 10.0  # how long a leader may be without the store; it sees all changes at once afterwards
 
 
 class PermissionChecks:
-    """`fail` is called with the invariant's letter and what was seen."""
+    """`drained`: the nodes of which a drain was requested. `fail` is called with the invariant and what was seen."""
 
     def __init__(
         self,
-        cluster: SimulatedCluster,
+        timeline: Timeline,
+        hosts: Mapping[str, Host],
+        store: MemoryStore,
+        network: Network,
+        drained: Set[str],
         settings: Settings,
-        deadlines: DeadlineChecks,
         fail: Callable[[str, object], None],
     ) -> None:
-        self._cluster = cluster
+        self._timeline = timeline
+        self._hosts = hosts
+        self._store = store
+        self._network = network
+        self._drained = drained
         self._settings = settings
-        self._deadlines = deadlines
         self._fail = fail
 
-    def check(self, node: SimulatedNode, witness: Witness, job: JobRecord, store_request: StoreRequest) -> None:
+    def check(self, host: Host, witness: Witness, job: JobRecord, store_request: StoreRequest) -> None:
         if not isinstance(store_request.request, Txn):
             return
         for compare in store_request.request.compares:
@@ -51,147 +55,145 @@ class PermissionChecks:
             is_own = compare.key.endswith("/ctl/leader") and compare.target == "mod" and compare.operand
             is_campaign = "lead" in store_request.why or store_request.why.startswith("take over")
             if is_own and told is not None and told.mod_revision != compare.operand and not is_campaign:
-                self._fail("S10", f"{node.name} wants to {store_request.why}, and knows that another leads")
+                self._fail("S10", f"{host.name} wants to {store_request.why}, and knows that another leads")
         for write in store_request.request.success:
             folder, _, name = getattr(write, "key", "").rpartition("/")
             match write:
                 case Delete(key) if folder.endswith("/members"):
-                    self._check_removal(node, witness, job, key, name)
+                    self._check_removal(host, witness, job, key, name)
                 case Put(key) if folder.endswith("/members"):
-                    self._check_registration(node, witness, name, store_request.why)
-                    self._check_drained(node, witness, key)
+                    self._check_registration(host, witness, name, store_request.why)
+                    self._check_drained(host, witness, key)
                 case Put(key, value) if key.endswith("/ctl/stop"):
-                    self._check_ending(node, witness, job, records.decode(Stop, value, key))
+                    self._check_ending(host, witness, job, records.decode(Stop, value, key))
                 case Put(key, value) if key.endswith("/ctl/verdict"):
-                    self._check_verdict(node, witness, job, records.decode(Verdict, value, key))
+                    self._check_verdict(host, witness, job, records.decode(Verdict, value, key))
                 case Put(key, value) if folder.endswith("/status"):
-                    self._check_status(node, witness, job, name, records.decode(Status, value, key))
+                    self._check_status(host, witness, job, name, records.decode(Status, value, key))
                 case Put(key) if key.endswith("/ctl/leader") and not store_request.why.startswith("open"):
                     seen = witness.known.items.get(key)
                     guards = {compare.operand for compare in store_request.request.compares if compare.key == key}
                     is_current = guards == {seen.mod_revision if seen is not None else 0}
-                    if is_current and not self._is_outdated(store_request.request):  # else it comes to nothing
+                    if is_current and not self._is_outdated(store_request.request):  # else the store rejects it
                         is_takeover = store_request.why.startswith("take over")
                         deletes = [one.key for one in store_request.request.success if isinstance(one, Delete)]
                         is_ordered = any("/ctl/command/" in one and one in witness.known.items for one in deletes)
                         if not is_ordered:
-                            self._check_campaign(node, witness, job, key, is_takeover=is_takeover)
+                            self._check_campaign(host, witness, job, key, is_takeover=is_takeover)
 
     # --- removing a member ---
 
-    def _check_removal(self, node: SimulatedNode, witness: Witness, job: JobRecord, key: str, member_id: str) -> None:
-        """A member's key is deleted when nothing of it is left, when it is cut off, or does not stop in time."""
-        settings, now, last = self._settings, self._cluster.now, job.last
+    def _check_removal(self, host: Host, witness: Witness, job: JobRecord, key: str, member_id: str) -> None:
+        """A member may be removed if it is proven gone, if it is cut off, or if it does not stop in time."""
+        settings, now, last = self._settings, self._timeline.now, job.last
         if self._is_confirmed_gone(witness, key, member_id):
-            if not self._cluster.presence.is_forging_refusals:
-                self._check_really_gone(node, member_id)
+            if not self._network.is_forging_refusals:
+                self._check_really_gone(host, member_id)
             return
         is_cut_off = now >= witness.down_since.get(member_id, math.inf) + settings.isolation_s - EPS_S
         others = {key.rpartition("/")[2] for key in witness.known.items if "/members/" in key} - {witness.member_id}
         reached = others & witness.up.keys() - witness.down_since.keys()
         if is_cut_off and 2 * len(reached) < len(others):
-            self._fail("S7", f"{node.name} removes {member_id} as cut off, and reaches {len(reached)} of {len(others)}")
+            self._fail("S7", f"{host.name} removes {member_id} as cut off, and reaches {len(reached)} of {len(others)}")
         is_late = False
         if last is not None and last.stop is not None:
             grace_s = {"kill": settings.restart_grace_s, "grace": settings.shutdown_timeout_s}[last.stop.mode]
             limit_s = max(grace_s + settings.stop_limit_s, settings.view_ttls * settings.lease_ttl_s)
             is_late = now >= last.stopped_at + limit_s - EPS_S and member_id in last.active
         if not (is_cut_off or is_late):
-            self._fail("S2", f"{node.name} removes {member_id}, which is neither proven gone nor cut off nor late")
+            self._fail("S2", f"{host.name} removes {member_id}, which is neither proven gone nor cut off nor late")
 
     def _is_confirmed_gone(self, witness: Witness, key: str, member_id: str) -> bool:
-        """Whether this agent was told that nothing of this very incarnation is left."""
+        """Whether this agent has a proof of death for this incarnation."""
         up, item = witness.up.get(member_id), witness.known.items.get(key)
         if not self._settings.presence_proof or member_id not in witness.gone_since or up is None:
             return False
         address = records.decode(Member, item.value, key).presence_address if item is not None else up.address
         return up.is_provable and up.address == address
 
-    def _check_really_gone(self, node: SimulatedNode, member_id: str) -> None:
-        victim = self._deadlines.find_node(member_id)
+    def _check_really_gone(self, host: Host, member_id: str) -> None:
+        victim = find_host(self._hosts, member_id)
         if victim is None:
             return
-        is_up = victim.is_up and victim.machine is not None and victim.machine.member_id == member_id
+        is_up = victim.is_up and victim.state is not None and victim.state.member_id == member_id
         if is_up or (victim.processes.may_still_act and victim.processes.running_as == member_id):
-            self._fail("S2", f"{node.name} removes {member_id} as proven gone, which lives on {victim.name}")
+            self._fail("S2", f"{host.name} removes {member_id} as proven gone, which lives on {victim.name}")
 
-    # --- what an agent says of itself ---
+    # --- what an agent reports of itself ---
 
-    def _check_registration(self, node: SimulatedNode, witness: Witness, member_id: str, why: str) -> None:
-        """Whoever comes back as a new member has nothing left of the one before; who registers again is the same."""
+    def _check_registration(self, host: Host, witness: Witness, member_id: str, why: str) -> None:
+        """A new member has no processes of the one before; `register again` is for the same member only."""
         is_again = why == "register again"
-        if node.running is not None and node.processes.running_as != member_id:
-            self._fail("S2", f"{node.name} wants to {why} while round {node.running.round} of another member lives")
-        if is_again and self._cluster.now >= witness.held_until:
-            self._fail("S2", f"{node.name} registers again, and its place was held until {witness.held_until:.3f}")
+        if host.running is not None and host.processes.running_as != member_id:
+            self._fail("S2", f"{host.name} wants to {why} while round {host.running.round} of another member lives")
+        if is_again and self._timeline.now >= witness.held_until:
+            self._fail("S2", f"{host.name} registers again, and its place was held until {witness.held_until:.3f}")
 
-    def _check_status(
-        self, node: SimulatedNode, witness: Witness, job: JobRecord, member_id: str, status: Status
-    ) -> None:
-        """What is reported is what happened."""
-        if status.is_stopped and node.running is not None:
-            self._fail("S2", f"{node.name} reports that it has stopped, and round {node.running.round} lives")
+    def _check_status(self, host: Host, witness: Witness, job: JobRecord, member_id: str, status: Status) -> None:
+        """A status must report what happened."""
+        if status.is_stopped and host.running is not None:
+            self._fail("S2", f"{host.name} reports that it has stopped, and round {host.running.round} lives")
         last = job.last
         if last is None or status.plan_token != last.seal.plan_token:
             return
         if status.is_stopped:
             witness.stopped.add(status.plan_token)
-        ended = node.processes.ended_as.get(status.round, ("", 0))
+        ended = host.processes.ended_as.get(status.round, ("", 0))
         if status.outcome and member_id not in last.active:
-            self._fail("S4", f"{node.name} reports {status.outcome} of round {status.round}, in which it has no ranks")
+            self._fail("S4", f"{host.name} reports {status.outcome} of round {status.round}, in which it has no ranks")
         if status.outcome == "failed" and status.round in witness.failed_late and not status.is_final:
-            self._fail("S9", f"{node.name} reports a failure of round {status.round} that came after its stop")
+            self._fail("S9", f"{host.name} reports a failure of round {status.round} that came after its stop")
         if status.outcome and (status.outcome, status.exit_code) != ended:
-            self._fail("S9", f"{node.name} reports {status.outcome} with {status.exit_code}, it was {ended}")
-        if status.leaving and not (node.is_told_to_leave or node.name in self._cluster.asked_to_drain):
-            self._fail("S9", f"{node.name} says that it leaves, and was not told to")
+            self._fail("S9", f"{host.name} reports {status.outcome} with {status.exit_code}, it was {ended}")
+        if status.leaving and not (host.is_told_to_leave or host.name in self._drained):
+            self._fail("S9", f"{host.name} says that it leaves, and was not told to")
 
-    def _check_drained(self, node: SimulatedNode, witness: Witness, key: str) -> None:
-        """Who knows that its node is drained stays away, unless somebody has asked to take that back."""
+    def _check_drained(self, host: Host, witness: Witness, key: str) -> None:
+        """An agent that knows that its node is drained must not register, unless an undrain was requested."""
         root, items = key.partition("/members/")[0], witness.known.items
-        if f"{root}/ctl/drained/{node.name}" not in items:
+        if f"{root}/ctl/drained/{host.name}" not in items:
             return
         commands = [item for name, item in items.items() if name.startswith(f"{root}/ctl/command/")]
         asked = [records.decode(Command, item.value, item.key) for item in commands]
-        if not any((each.kind, each.target, each.answer) == ("undrain", node.name, "") for each in asked):
-            self._fail("S10", f"{node.name} registers, and knows that it is drained")
+        if not any((each.kind, each.target, each.answer) == ("undrain", host.name, "") for each in asked):
+            self._fail("S10", f"{host.name} registers, and knows that it is drained")
 
-    def check_departure(self, node: SimulatedNode, witness: Witness, actions: Sequence[Action]) -> None:
-        """Who leaves says so before it signals its first worker, or waits a moment for the store to take it."""
+    def check_departure(self, host: Host, witness: Witness, actions: Sequence[Action]) -> None:
+        """An agent that leaves must announce it before it signals a worker, or try to for `announce_limit_s`."""
         stops = [each for each in actions if isinstance(each, StopRound) and each.mode == "grace"]
-        if not stops or stops[0].reason != "SIGTERM" or not node.is_told_to_leave or node.machine is None:
+        if not stops or stops[0].reason != "SIGTERM" or not host.is_told_to_leave or host.state is None:
             return
-        key = node.machine.state.job.make_status_key(witness.member_id)
+        key = host.state.job.make_status_key(witness.member_id)
         item = witness.known.items.get(key)
         is_said = item is not None and bool(records.decode(Status, item.value, key).leaving)
-        if not is_said and self._cluster.now < witness.left_at + self._settings.announce_limit_s - EPS_S:
-            self._fail("L4", f"{node.name} stops its workers and has not said yet that it leaves")
+        if not is_said and self._timeline.now < witness.left_at + self._settings.announce_limit_s - EPS_S:
+            self._fail("L4", f"{host.name} stops its workers and has not said yet that it leaves")
 
     # --- ending a round, or the job ---
 
-    def _check_ending(self, node: SimulatedNode, witness: Witness, job: JobRecord, stop: Stop) -> None:
-        """A round is killed for a loss or a failure, and ended in peace for a departure or to grow."""
-        last, now = job.last, self._cluster.now
+    def _check_ending(self, host: Host, witness: Witness, job: JobRecord, stop: Stop) -> None:
+        """A round may be killed after a loss or a failure, and stopped with grace for a departure or to grow."""
+        last, now = job.last, self._timeline.now
         if last is None or stop.round != last.seal.round:
             return
         cut_off = {m for m, since in witness.down_since.items() if now >= since + self._settings.isolation_s - EPS_S}
         if stop.mode == "kill" and not (last.departed or last.failed_at or cut_off):
-            self._fail("S4", f"{node.name} kills round {stop.round}, to which nothing has happened: {stop.reason}")
+            self._fail("S4", f"{host.name} kills round {stop.round}, to which nothing has happened: {stop.reason}")
         if stop.mode == "grace" and not (last.active & job.leaving):
-            self._check_growth(node, witness, last, stop, job.leaving)
+            self._check_growth(host, witness, last, stop, job.leaving)
 
     def _check_growth(
-        self, node: SimulatedNode, witness: Witness, last: RoundRecord, stop: Stop, leaving: Collection[str]
+        self, host: Host, witness: Witness, last: RoundRecord, stop: Stop, leaving: Collection[str]
     ) -> None:
-        settings, now, told = self._settings, self._cluster.now, witness.known
-        marked = {node.rpartition(" ")[0] for node in list_quarantined(last.seal, settings, ago_s=math.inf)}
+        settings, now, told = self._settings, self._timeline.now, witness.known
+        quarantined = {name.rpartition(" ")[0] for name in list_quarantined(last.seal, settings, ago_s=math.inf)}
         come = [
             at
             for key, at in told.seen_at.items()
             if "/members/" in key
             and (m := key.rpartition("/")[2]) not in last.active
             and m not in leaving
-            and self._find_node_name(m) not in marked
+            and self._find_node_name(m) not in quarantined
         ]
         saved = [
             told.seen_at[key]
@@ -204,62 +206,59 @@ class PermissionChecks:
             "checkpoint": bool(saved) and max(saved) >= max(come, default=-math.inf) - UNSEEN_S,
         }[settings.growth]
         if not is_due:
-            self._fail("L3", f"{node.name} ends round {stop.round} and need not: {stop.reason}")
+            self._fail("L3", f"{host.name} ends round {stop.round} and need not: {stop.reason}")
 
-    def _check_verdict(self, node: SimulatedNode, witness: Witness, job: JobRecord, verdict: Verdict) -> None:
-        """Nobody ends the job while members may come back that an outage has hidden, or before patience is over."""
-        settings, last, now = self._settings, job.last, self._cluster.now
+    def _check_verdict(self, host: Host, witness: Witness, job: JobRecord, verdict: Verdict) -> None:
+        """The job must not end while members may return from an outage, nor before the time limits have passed."""
+        settings, last, now = self._settings, job.last, self._timeline.now
         if last is None:
             return
         until = witness.acknowledged_at + settings.lease_ttl_s + settings.probe_s + settings.kill_margin_s
-        missed = last.active - job.present  # a watch may not have told it yet
+        missed = last.active - job.present  # the leader may not know it yet
         silent = [m for m in missed if m not in witness.gone_since and not _has_stopped(last, m)]
         if "at the request" in verdict.reason and silent and now < until - EPS_S:
-            self._fail("S7", f"{node.name} stops the job, and {len(silent)} members may live until {until:.3f}")
+            self._fail("S7", f"{host.name} stops the job, and {len(silent)} members may live until {until:.3f}")
         if verdict.reason.startswith("too few") and now < last.stopped_at + settings.rejoin_timeout_s - EPS_S:
-            self._fail("L1", f"{node.name} gives up {now - last.stopped_at:g} s after the stop: {verdict.reason}")
+            self._fail("L1", f"{host.name} gives up {now - last.stopped_at:g} s after the stop: {verdict.reason}")
         if verdict.reason.startswith("no progress") and last.seal.short_rounds + 1 < settings.no_progress_rounds:
-            self._fail("S5", f"{node.name} gives up after {last.seal.short_rounds} short rounds: {verdict.reason}")
+            self._fail("S5", f"{host.name} gives up after {last.seal.short_rounds} short rounds: {verdict.reason}")
 
-    def check_end(self, node: SimulatedNode, witness: Witness, job: JobRecord) -> None:
-        """Who ends as removed was removed: its lease has not just ended, and its key is gone."""
-        assert node.ended is not None
-        if node.machine is None or "removed from the job" not in node.ended.reason:
+    def check_end(self, host: Host, witness: Witness, job: JobRecord) -> None:
+        """An agent that ends as removed must have been removed: its key was deleted and did not just expire."""
+        assert host.ended is not None
+        if host.state is None or "removed from the job" not in host.ended.reason:
             return
-        if node.machine.member_id in job.ended:
-            self._fail("S3", f"{node.name} ends as removed, and its lease has ended: {node.ended.reason}")
-        if node.machine.member_id in job.present and not witness.fenced:
-            self._fail("S3", f"{node.name} ends as removed, and is a member: {node.ended.reason}")
+        if host.state.member_id in job.ended:
+            self._fail("S3", f"{host.name} ends as removed, and its lease has ended: {host.ended.reason}")
+        if host.state.member_id in job.present and not witness.fenced:
+            self._fail("S3", f"{host.name} ends as removed, and is a member: {host.ended.reason}")
 
-    # --- leading ---
+    # --- campaigning ---
 
     def _is_outdated(self, request: Txn) -> bool:
-        """Whether a key that the request compares has changed in the store since: no revision comes back."""
-        store = self._cluster.storage.store
-        guards = [(one.operand, store.get(one.key).first) for one in request.compares if one.target == "mod"]
+        """Whether a key that the request compares has changed in the store since, so that the request must fail."""
+        guards = [(one.operand, self._store.get(one.key).first) for one in request.compares if one.target == "mod"]
         return any(operand != (item.mod_revision if item is not None else 0) for operand, item in guards)
 
-    def _check_campaign(
-        self, node: SimulatedNode, witness: Witness, job: JobRecord, key: str, *, is_takeover: bool
-    ) -> None:
-        last, now = job.last, self._cluster.now
+    def _check_campaign(self, host: Host, witness: Witness, job: JobRecord, key: str, *, is_takeover: bool) -> None:
+        last, now = job.last, self._timeline.now
         if last is None:
             return
         if not is_takeover:
             if key in witness.known.items and self._is_leader_readable(witness, key):
-                self._fail("S10", f"{node.name} wants to lead, and knows of a leader")
-            self._check_in_roster(node, witness, job)
+                self._fail("S10", f"{host.name} wants to lead, and knows of a leader")
+            self._check_in_roster(host, witness, job)
             return
         former = self._find_former(witness, key)
         member_key = f"{key.removesuffix('ctl/leader')}members/{former}"
         if not self._is_confirmed_gone(witness, member_key, former):
-            self._fail("S2", f"{node.name} takes over from {former} without a proof that it is gone")
+            self._fail("S2", f"{host.name} takes over from {former} without a proof that it is gone")
         order = [m for m in last.seal.successors if m != former]
         own_id = witness.member_id
         if own_id not in order:
-            self._fail("S10", f"{node.name} takes over and is none of the successors")
+            self._fail("S10", f"{host.name} takes over and is none of the successors")
         elif now < witness.gone_since[former] + order.index(own_id) * self._settings.successor_delay_s - EPS_S:
-            self._fail("S10", f"{node.name} takes over before its turn")
+            self._fail("S10", f"{host.name} takes over before its turn")
 
     def _is_leader_readable(self, witness: Witness, key: str) -> bool:
         return bool(self._find_former(witness, key))
@@ -268,30 +267,30 @@ class PermissionChecks:
         item = witness.known.items.get(key)
         return records.decode(LeaderRecord, item.value, key).member_id if item is not None else ""
 
-    def _check_in_roster(self, node: SimulatedNode, witness: Witness, job: JobRecord) -> None:
-        """Whoever is not of the roster leads only when nobody of it can be running, or a person says so."""
+    def _check_in_roster(self, host: Host, witness: Witness, job: JobRecord) -> None:
+        """A non-member of the roster may lead only when no process of the roster can be running."""
         last, settings = job.last, self._settings
         assert last is not None
         if not settings.continues_without_store:
             return
         roster = last.active | set(job.listed_spares)
-        if roster & set(node.member_ids) or roster & {witness.member_id}:
+        if roster & set(host.member_ids) or roster & {witness.member_id}:
             return
         nodes = {name for m in last.active if (name := self._find_node_name(m))}
-        # Whoever has joined since proves that the node's earlier processes were gone, though it may be gone itself.
+        # A member that has joined since proves that the earlier processes of its node were gone.
         new = {name for m in job.present | (job.members - last.known) if (name := self._find_node_name(m))}
         if nodes <= new:
             return
         present_until = max((job.seen_until.get(m, -math.inf) for m in roster), default=-math.inf)
         if roster & job.present:
-            present_until = self._cluster.now
+            present_until = self._timeline.now
         limit_s = settings.outage_limit_s + settings.lease_ttl_s
-        if self._cluster.now < present_until + limit_s - settings.lease_ttl_s / 2:
-            self._fail("S7", f"{node.name} wants to lead, to whose roster it does not belong, {limit_s:g} s too early")
+        if self._timeline.now < present_until + limit_s - settings.lease_ttl_s / 2:
+            self._fail("S7", f"{host.name} wants to lead, to whose roster it does not belong, {limit_s:g} s too early")
 
     def _find_node_name(self, member_id: str) -> str:
-        node = self._deadlines.find_node(member_id)
-        return node.name if node is not None else ""
+        host = find_host(self._hosts, member_id)
+        return host.name if host is not None else ""
 
 
 def _has_stopped(last: RoundRecord, member_id: str) -> bool:

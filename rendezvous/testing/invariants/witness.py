@@ -1,7 +1,7 @@
-"""What one simulated agent has been told, has asked for and has said, as somebody sees it who stands beside it.
+"""What one simulated agent has received, requested and sent, recorded from its events and actions.
 
-A model of its own: nothing here asks the agent what it believes, so a mistake in the agent's book-keeping shows as a
-difference. All times are the cluster's. One witness goes with one agent; the next agent on that machine gets another.
+It is an independent model: nothing here reads the state of the agent, so an error in that state shows as a difference.
+All times are those of the timeline. Each agent has a witness of its own, also the next one on the same machine.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ RESYNC_PURPOSE = "see whether a watch has fallen silent"
 
 
 class KnownKeys:
-    """The keys that one agent was told of, by whatever way, newest word first."""
+    """The keys that one agent knows, from answers and watched events; older revisions never replace newer ones."""
 
     def __init__(self) -> None:
         self.items: dict[str, KeyValue] = {}
-        self.seen_at: dict[str, float] = {}  # when it was first told of the key as it now is
-        self.times: dict[str, list[float]] = {}  # of control keys: whenever it was told of the key as it now is
-        self.gone_at: dict[str, float] = {}  # when it was told that the key is no more
+        self.seen_at: dict[str, float] = {}  # when it first learned of this revision of the key
+        self.times: dict[str, list[float]] = {}  # of control keys: every time it learned of this revision
+        self.gone_at: dict[str, float] = {}  # when it learned that the key was deleted
         self._gone: dict[str, int] = {}
         self._read: dict[str, int] = {}
 
@@ -83,31 +83,31 @@ class Witness:
         self.lease: int | None = None
         self.renewed_at = -math.inf  # when the last lease or renewal that was answered was asked for
         self.read_at: dict[str, float] = {}  # key -> when the last read of it and all control keys was sent
-        self.held_until = -math.inf  # by the roster's word
-        self.acknowledged_at = -math.inf  # when it last said that it cannot reach the store either
-        self.stopped: set[str] = set()  # plan tokens of rounds that it has said to have stopped
+        self.held_until = -math.inf  # by acknowledgements of the whole roster
+        self.acknowledged_at = -math.inf  # when it last acknowledged that it cannot reach the store either
+        self.stopped: set[str] = set()  # plan tokens of rounds whose stop it has reported
         self.up: dict[str, PeerUp] = {}
         self.down_since: dict[str, float] = {}
         self.gone_since: dict[str, float] = {}
-        self.fenced: set[int] = set()  # rounds that it was told to end at once
-        self.left_at = math.inf  # when it was told to leave
+        self.fenced: set[int] = set()  # rounds whose processes it has ordered to be killed at once
+        self.left_at = math.inf  # when it was asked to leave
         self.ordered: set[int] = set()  # rounds that it has ordered to stop
-        self.failed: set[int] = set()  # rounds of which a worker here has failed
-        self.failed_late: set[int] = set()  # and those that failed only after that
-        self.unwatched: dict[str, float] = {}  # what it follows whose watch has ended -> since when
-        self.resynced_at: dict[str, float] = {}  # what it follows -> when the last read to make sure of it was sent
-        self.has_resynced = False  # in this very step
-        self.is_lease_gone = False  # as it was told in this step
-        self.just_read: list[str] = []  # what was read by the answers of this step
+        self.failed: set[int] = set()  # rounds in which a worker here has failed
+        self.failed_late: set[int] = set()  # rounds in which one has failed after the order to stop
+        self.unwatched: dict[str, float] = {}  # watched key whose watch has ended -> since when
+        self.resynced_at: dict[str, float] = {}  # watched key -> when the last read to confirm it was sent
+        self.has_resynced = False  # in the present step
+        self.is_lease_gone = False  # reported in the present step
+        self.just_read: list[str] = []  # keys read by the answers of the present step
         self.watchdog_until = math.inf
-        self.revisions: dict[str, int] = {}  # what it has known of control keys
+        self.revisions: dict[str, int] = {}  # the highest revisions that it has known of control keys
         self.planned: tuple[int, PlanReady | None] = (0, None)  # the last request for a plan, and its answer
         self._followed: set[str] = set()
         self._requests: dict[int, tuple[StoreRequest, float]] = {}
-        self._request_member_ids: dict[int, str] = {}  # request -> the member id that it was asked under
+        self._request_member_ids: dict[int, str] = {}  # request -> the member id under which it was made
 
     def forget(self, now: float) -> None:
-        """The agent has become another member, which knows nothing and waits for nothing."""
+        """The agent has become another member, which starts without knowledge and without requests."""
         self.known = KnownKeys()
         self._requests = {id: (ask, at) for id, (ask, at) in self._requests.items() if at == now}
         self.unwatched.clear()
@@ -138,7 +138,9 @@ class Witness:
                 case StoreRejected(id, error):
                     ask, _ = self._requests.pop(id, (None, now))
                     is_own = ask is not None and not ask.why.startswith("end the job")
-                    is_own = is_own and self._request_member_ids[id] == self.member_id  # else it is of a former lease
+                    is_own = (
+                        is_own and self._request_member_ids[id] == self.member_id
+                    )  # else it concerns a former lease
                     self.is_lease_gone |= is_own and isinstance(error, LeaseNotFound)
                 case StoreOutcomeUnknown(id):
                     self._requests.pop(id, None)

@@ -1,14 +1,19 @@
-"""What the simulated network does to messages: how slow it is, what it loses, and who cannot reach whom.
+"""The simulated network: how slow it is, what it loses, and which nodes cannot reach each other.
 
-Two networks are told apart, because in life they fail apart: the way from a node to the store, and the way from
-node to node over which presence runs. A cut is silent: nothing is refused, things just do not arrive, and what a
-kernel would send again arrives after the heal.
+The paths from a node to the store and from node to node, over which presence runs, fail independently of each other,
+as they do in production. A cut is silent: nothing is refused, messages just do not arrive, and what a kernel would
+retransmit arrives after the heal.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from rendezvous.testing.simulation.timeline import Timeline
+
+STORE, ANYBODY = "*store", "*"  # ends of a path that are no node: the store, and any node
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,47 +29,41 @@ class NetworkModel:
     refuse: float = 0.0
     late_s: tuple[float, float] = (1.0, 8.0)
     expiry_late_s: tuple[float, float] = (0.0, 0.0)
-    """How long after its end a lease is acted upon."""
+    """How long after its end a lease expires."""
 
 
-class Cuts:
-    """Which ways are cut, and until when. Ends are names of nodes; `STORE` and `ANYBODY` stand for what they say."""
+class Network:
+    """Delays and cuts. `on_change` is called whenever a cut begins or ends."""
 
-    STORE, ANYBODY = "*store", "*"
+    def __init__(self, timeline: Timeline, model: NetworkModel) -> None:
+        self.model = model
+        self.is_forging_refusals = False  # a middlebox answers connection attempts with RST in place of a live host
+        self.on_change: Callable[[], None] = lambda: None
+        self._timeline = timeline
+        self._cut_until: dict[tuple[str, str], float] = {}
 
-    def __init__(self) -> None:
-        self._until: dict[tuple[str, str], float] = {}
+    def draw_delay(self) -> float:
+        return self._timeline.random.uniform(*self.model.delay_s)
 
-    def cut(self, source: str, target: str, until: float) -> None:
-        """Lose what goes from `source` to `target`; other cuts of this way stay."""
-        self._until[source, target] = max(until, self._until.get((source, target), -math.inf))
+    def cut(self, source: str, target: str, duration_s: float) -> None:
+        """Lose what goes from `source` to `target`, for this long; other cuts of this path stay."""
+        until = self._timeline.now + duration_s
+        self._cut_until[source, target] = max(until, self._cut_until.get((source, target), -math.inf))
+        self.on_change()
+        self._timeline.call_later(duration_s, self.on_change)
 
-    def is_cut(self, source: str, target: str, now: float) -> bool:
-        """Whether a message to another node is lost."""
-        if not self._until:
+    def is_cut(self, source: str, target: str) -> bool:
+        """Whether a message from one node to another is lost."""
+        if not self._cut_until:
             return False
-        pairs = ((source, target), (source, self.ANYBODY), (self.ANYBODY, target))
-        return any(now < self._until.get(pair, -math.inf) for pair in pairs)
+        pairs = ((source, target), (source, ANYBODY), (ANYBODY, target))
+        return any(self._timeline.now < self._cut_until.get(pair, -math.inf) for pair in pairs)
 
     def get_store_cut_until(self, node: str) -> float:
-        return self._until.get((node, self.STORE), -math.inf)
+        return self._cut_until.get((node, STORE), -math.inf)
 
     def heal(self) -> None:
-        self._until.clear()
-
-
-class Lags:
-    """How far single watches are behind, while the others are current."""
-
-    def __init__(self) -> None:
-        self._lags: dict[str, tuple[float, float]] = {}  # watched key -> until when, and by how much
-
-    def begin(self, key: str, lag_s: float, until: float) -> None:
-        self._lags[key] = (until, lag_s)
-
-    def get_lag_s(self, key: str, now: float) -> float:
-        until, lag_s = self._lags.get(key, (-math.inf, 0.0))
-        return lag_s if now < until else 0.0
-
-    def heal(self) -> None:
-        self._lags.clear()
+        """End every fault, without a call of `on_change`."""
+        self.model = NetworkModel(delay_s=self.model.delay_s)
+        self._cut_until.clear()
+        self.is_forging_refusals = False

@@ -1,10 +1,10 @@
-"""A simulated machine: an agent, the processes of at most one round, and the faults that befall them."""
+"""A simulated node: an agent, the processes of at most one round, and the faults of either."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 from rendezvous import records
 from rendezvous.errors import StoreError
@@ -31,107 +31,112 @@ from rendezvous.events import (
 from rendezvous.machine import MemberMachine
 from rendezvous.records import Member, Spec
 from rendezvous.stores.contract import Put, Watch
-from rendezvous.testing.simulation.network import Lags
-from rendezvous.testing.simulation.peers import SimulatedPeers
+from rendezvous.testing.simulation.config import PREFIX, RUN_ID, ClusterConfig
+from rendezvous.testing.simulation.contract import Observers, StoreAccess
+from rendezvous.testing.simulation.host import Host
+from rendezvous.testing.simulation.network import Network
+from rendezvous.testing.simulation.peers import PresenceNetwork, SimulatedPeers
 from rendezvous.testing.simulation.processes import SUPERVISOR_LATE_S, Running, SimulatedProcesses
-
-if TYPE_CHECKING:
-    from rendezvous.testing.simulation.cluster import SimulatedCluster
-
-PREFIX, RUN_ID = "meshrun", "simulated"
+from rendezvous.testing.simulation.timeline import Timeline
 
 
 class SimulatedNode:
-    def __init__(self, cluster: SimulatedCluster, name: str, clock_offset_s: float = 0.0) -> None:
+    """Drives the production machine, and carries out its actions.
+
+    `rng` draws the agent's tokens, `first_request` is added to the ids of its requests; `read_current_job` reads the
+    store directly.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        timeline: Timeline,
+        network: Network,
+        config: ClusterConfig,
+        observers: Observers,
+        presence_network: PresenceNetwork,
+        store: StoreAccess,
+        read_current_job: Callable[[], str],
+        rng: Callable[[], float],
+        clock_offset_s: float = 0.0,
+        first_request: int = 0,
+    ) -> None:
         self.name = name
         self.machine: MemberMachine | None = None
         self.presence: SimulatedPeers | None = None
-        self.cluster = cluster
-        self.processes = SimulatedProcesses(self)
-        self.ended: Exit | None = None
-        self.is_told_to_leave = False
+        self.processes = SimulatedProcesses(
+            name, timeline=timeline, config=config, send=self.send, on_exit=self._notify_change
+        )
+        self.host = Host(
+            name, timeline=timeline, network=network, processes=self.processes, clock_offset_s=clock_offset_s
+        )
         self.last_status = ""
-        self.paused_until = -math.inf
-        self.watches_stalled_until = -math.inf
-        self.stale_until = -math.inf  # till then a leader of the store answers renewals that is none any more
-        self.is_served_elsewhere = False  # what it does not answer
-        self.renews_only_until = -math.inf  # till then all but renewals is lost, and nothing is heard of watches
-        self.is_powered_off = False
-        self.is_walled = False  # a firewall lets no presence connection through
-        self.hosts_store = False  # it goes last, since the others' store goes with it
-        self.is_masked = False  # it is seen under another address than it advertises
-        self.stops: list[StopRound] = []
-        self.member_ids: list[str] = []  # all that its agents ever registered as
-        self._clock_offset_s = clock_offset_s  # two machines' clocks have nothing in common
-        self._incarnation = 0  # answers to an agent that was killed go nowhere
+        self._timeline = timeline
+        self._network = network
+        self._config = config
+        self._observers = observers
+        self._presence_network = presence_network
+        self._store = store
+        self._read_current_job = read_current_job
+        self._rng = rng
+        self._first_request = first_request
+        self._incarnation = 0  # answers to an agent that was killed are dropped
         self._backlog: list[Event] = []
-        self._frozen_calls: list[tuple[Callable[..., None], tuple[object, ...]]] = []
         self._armed_for = math.inf
         self._watches: dict[str, Watch] = {}
-        self.lags = Lags()
 
     # --- what it looks like from outside ---
 
     @property
     def running(self) -> Running | None:
-        """The processes of a round, as far as they are not gone."""
+        """The processes of a round, until the last is gone."""
         return self.processes.running
 
     @property
-    def is_frozen(self) -> bool:
-        return self.cluster.now < self.paused_until
+    def is_up(self) -> bool:
+        return self.host.is_up
 
     @property
     def is_leader(self) -> bool:
-        return self.machine is not None and self.machine.is_leader
+        return self.host.is_leader
 
     @property
-    def is_up(self) -> bool:
-        return self.machine is not None and self.ended is None
+    def ended(self) -> Exit | None:
+        return self.host.ended
 
     @property
-    def store_cut_until(self) -> float:
-        return self.cluster.cuts.get_store_cut_until(self.name)
+    def watched(self) -> list[str]:
+        return list(self._watches)
 
-    @property
-    def is_cut_from_store(self) -> bool:
-        return self.cluster.now < self.store_cut_until
-
-    def read_clock(self) -> float:
-        """What this machine's clock shows."""
-        return self.cluster.now + self._clock_offset_s
-
-    def to_cluster_time(self, time: float) -> float:
-        """A time of this machine's clock as the cluster counts."""
-        return time - self._clock_offset_s
-
-    # --- what befalls it ---
+    # --- faults, and orders from outside ---
 
     def start(self) -> None:
         """Start an agent."""
-        cluster = self.cluster
+        config = self._config
         self._incarnation += 1
-        self.ended, self.paused_until, self.processes.watchdog_until = None, -math.inf, math.inf
-        self.is_told_to_leave = self.is_powered_off = False
-        self._backlog, self._frozen_calls, self._armed_for = [], [], math.inf
         address = f"{self.name}:{7000 + self._incarnation}"
-        self.presence = SimulatedPeers(cluster.presence, self, address)
+        self._backlog, self._armed_for = [], math.inf
+        self.host.begin_agent(address)
+        self.presence = SimulatedPeers(self._presence_network, self.host, address, self.send)
         self.machine = MemberMachine(
-            settings=cluster.settings,
-            spec=Spec(mesh="simulated", limits="", digest=cluster.command),
+            settings=config.settings,
+            spec=Spec(mesh="simulated", limits="", digest=config.command),
             node_name=self.name,
             boot_id=self.name,
             description="",
             worker_port=next(self.processes.ports),
             prefix=PREFIX,
             run_id=RUN_ID,
-            sizer=cluster.shape.decide_size,
-            rng=cluster.random.random,
+            sizer=config.shape.decide_size,
+            rng=self._rng,
             presence_address=address,
-            secret=cluster.secret,
-            hosts_store=self.hosts_store,
+            secret=config.secret,
+            hosts_store=self.host.hosts_store,
         )
-        cluster.trace(f"{self.name} starts")
+        self.machine.state.requests.next_id += self._first_request
+        self.host.state = self.machine.state
+        self._timeline.trace(f"{self.name} starts")
         self.send(Start())
 
     def start_if_down(self) -> None:
@@ -139,141 +144,115 @@ class SimulatedNode:
             self.start()
 
     def crash(self) -> None:
-        """Kill the agent. The supervisor kills the processes within milliseconds; nobody tells the store."""
-        self.cluster.trace(f"{self.name} is killed")
+        """Kill the agent. The supervisor kills the processes within milliseconds; the store gets no notice."""
+        self._timeline.trace(f"{self.name} is killed")
         self._lose_agent()
-        late_s = max(SUPERVISOR_LATE_S, self.cluster.children_late_s)
-        self.processes.kill_later(self.cluster.random.uniform(0.0, late_s))
+        late_s = max(SUPERVISOR_LATE_S, self._config.children_late_s)
+        self.processes.kill_later(self._timeline.random.uniform(0.0, late_s))
 
     def power_off(self) -> None:
-        """All is gone at once, and no kernel is left that could tell anybody."""
-        self.cluster.trace(f"{self.name} loses its power")
-        self.is_powered_off = True
+        """End everything at once, the kernel included, so that no peer is notified."""
+        self._timeline.trace(f"{self.name} loses its power")
+        self.host.is_powered_off = True
         self._lose_agent()
         self.processes.hangs_until = -math.inf
         self.processes.kill(self.running)
 
     def _lose_agent(self) -> None:
-        self.machine = None
-        self._forget_watches()
+        self.machine = self.host.state = None
+        self._cancel_watches()
         if self.presence is not None:
             self.presence.close()
-        self.cluster.presence.notify_change(self)
+        self._notify_change()
 
     def pause(self, duration_s: float) -> None:
-        """Stop the agent as SIGSTOP does. Processes run on until the watchdog ends."""
-        self.cluster.trace(f"{self.name} is paused for {duration_s:g} s")
-        self.paused_until = max(self.paused_until, self.cluster.now + duration_s)
-        self.cluster.presence.notify_change(self)
-        self.cluster.call_later(duration_s, self.resume)
+        """Stop the agent as SIGSTOP does. Processes run on until the watchdog kills them."""
+        self._timeline.trace(f"{self.name} is paused for {duration_s:g} s")
+        self.host.paused_until = max(self.host.paused_until, self._timeline.now + duration_s)
+        self._notify_change()
+        self._timeline.call_later(duration_s, self.resume)
+
+    def resume(self) -> None:
+        """Let the agent run again, if its pause is over."""
+        if not self.host.is_frozen:
+            calls = self.host.take_deferred_calls()
+            backlog, self._backlog = self._backlog, []
+            self._notify_change()
+            self.send(*(backlog or [Tick()]))
+            for call, arguments in calls:
+                call(*arguments)
 
     def deafen(self) -> None:
-        """End every watch, as a reconnect to a store does that has forgotten what came meanwhile."""
-        self.cluster.trace(f"{self.name} loses its watches")
+        """End every watch, as a reconnect does to a store that has forgotten the events since."""
+        self._timeline.trace(f"{self.name} loses its watches")
         for key in self._watches:
             lost = WatchLost(key, StoreError("the watch has ended"))
-            self.cluster.call_later(self.cluster.draw_delay(), self._send_to, self._incarnation, lost)
-        self._forget_watches()
-
-    def stall(self, duration_s: float) -> None:
-        """Hold back all watched events, while requests are answered."""
-        self.cluster.trace(f"{self.name} hears nothing of its watches for {duration_s:g} s")
-        self.watches_stalled_until = max(self.watches_stalled_until, self.cluster.now + duration_s)
-
-    @property
-    def watched(self) -> list[str]:
-        return list(self._watches)
-
-    def meet_stale_leader(self, duration_s: float, is_served_elsewhere: bool) -> None:
-        """Let renewals be answered that renew nothing, and watches be silent; other calls fail, or are served."""
-        other = "other calls are served" if is_served_elsewhere else "all else fails"
-        self.cluster.trace(f"{self.name} renews at a stale leader for {duration_s:g} s, {other}")
-        self.stale_until = max(self.stale_until, self.cluster.now + duration_s)
-        self.is_served_elsewhere = is_served_elsewhere
-
-    def heal(self) -> None:
-        """End every fault of this machine's."""
-        self.is_walled = False
-        self.paused_until = self.watches_stalled_until = self.stale_until = self.renews_only_until = self.cluster.now
-        self.lags.heal()
-        self.resume()
+            self._timeline.call_later(self._network.draw_delay(), self._send_to, self._incarnation, lost)
+        self._cancel_watches()
 
     def leave(self, exit_code: int = 143) -> None:
-        self.is_told_to_leave = True
+        """Ask the agent to leave, as SIGTERM does."""
+        self.host.is_told_to_leave = True
         self.send(LeaveRequest("SIGTERM", exit_code))
+
+    def heal(self) -> None:
+        """End every fault of this node."""
+        self.host.heal()
+        self.resume()
 
     # --- the agent ---
 
     def send(self, *events: Event) -> None:
         """Give the agent events: now, or when it runs again."""
-        if self.machine is None or self.ended is not None:
+        if self.machine is None or self.host.ended is not None:
             return
-        if self.is_frozen:
+        if self.host.is_frozen:
             self._backlog += events
             return
-        actions = self.machine.steps(events, self.read_clock())
-        self.cluster.check_step(self, events, actions)
+        actions = self.machine.steps(events, self.host.read_clock())
+        self._observers.after_step(self.host, events, actions)
         for action in actions:
             self._carry_out(action)
         self._arm()
-
-    def send_as(self, presence: SimulatedPeers, event: Event) -> None:
-        if presence is self.presence:
-            self.send(event)
 
     def _send_to(self, incarnation: int, event: Event) -> None:
         if incarnation == self._incarnation:
             self.send(event)
 
-    def defer_if_frozen(self, call: Callable[..., None], *arguments: object) -> bool:
-        """Whether the agent is frozen, and this call kept until it is not."""
-        if self.is_frozen:
-            self._frozen_calls.append((call, arguments))
-        return self.is_frozen
-
-    def resume(self) -> None:
-        """Let the agent run again, if its pause is over."""
-        if not self.is_frozen:
-            calls, self._frozen_calls = self._frozen_calls, []
-            backlog, self._backlog = self._backlog, []
-            self.cluster.presence.notify_change(self)
-            self.send(*(backlog or [Tick()]))
-            for call, arguments in calls:
-                call(*arguments)
-
     def _arm(self) -> None:
-        """Have a Tick come when it is wanted; one that was wanted for later finds out by itself."""
+        """Schedule the next Tick; a Tick that was scheduled for later becomes void."""
         if self.machine is not None and self.machine.wake_at < self._armed_for:
             self._armed_for = self.machine.wake_at
-            at = max(self._armed_for - self._clock_offset_s, self.cluster.now)
-            self.cluster.call_at(at, self._tick, self._incarnation, self._armed_for)
+            at = max(self.host.to_timeline(self._armed_for), self._timeline.now)
+            self._timeline.call_at(at, self._tick, self._incarnation, self._armed_for)
 
     def _tick(self, incarnation: int, armed_for: float) -> None:
         if incarnation != self._incarnation or armed_for != self._armed_for or not self.is_up:
             return
         self._armed_for = math.inf
-        if self.machine is not None and self.read_clock() >= self.machine.wake_at:
+        if self.machine is not None and self.host.read_clock() >= self.machine.wake_at:
             self.send(Tick())
         else:
             self._arm()
 
     def _carry_out(self, action: Action) -> None:
-        cluster = self.cluster
         match action:
             case StoreRequest():
-                self._notice_registration(action)
-                cluster.check_request(self, action)
-                cluster.storage.request(self, self._incarnation, action, self._send_to)
+                self._note_registration(action)
+                self._observers.before_request(self.host, action)
+                self._store.request(self.host, self._incarnation, action, self._send_to)
             case StartWatch(key, start_revision):
-                incarnation = self._incarnation
-                self._watches[key] = cluster.storage.follow(self, key, start_revision, incarnation, self._send_to)
+                watch = self._store.follow(self.host, key, start_revision, self._incarnation, self._send_to)
+                self._watches[key] = watch
             case StopWatch(key):
-                watch = self._watches.pop(key, None)
-                if watch is not None:
-                    watch.cancel()
+                stopped = self._watches.pop(key, None)
+                if stopped is not None:
+                    stopped.cancel()
             case MakePlan():
-                plan_s = cluster.random.uniform(*cluster.plan_s) if cluster.plan_s else cluster.draw_delay()
-                cluster.call_later(plan_s, self._send_to, self._incarnation, cluster.shape.plan(action))
+                plan_s = self._config.plan_s
+                late_s = self._timeline.random.uniform(*plan_s) if plan_s else self._network.draw_delay()
+                plan = self._config.shape.plan(action)
+                self._timeline.call_later(late_s, self._send_to, self._incarnation, plan)
             case SetIdentity(job, member_id) if self.presence is not None:
                 self.presence.set_identity(job, member_id)
             case ConnectTo(member_id, address) if self.presence is not None:
@@ -281,40 +260,50 @@ class SimulatedNode:
             case SendToPeer(member_id, text) if self.presence is not None:
                 self.presence.send(member_id, text)
             case StartRound():
-                found = cluster.storage.store.get(records.make_current_key(PREFIX, RUN_ID)).first
-                job = found.value.decode() if found else ""
-                self.processes.start(action, job, self.machine.member_id if self.machine else "")
+                self._start_round(action)
             case StopRound():
-                self.stops.append(action)
                 self.processes.stop(action)
             case ExtendWatchdog(until):
-                self.processes.extend_watchdog(until - self._clock_offset_s)
+                self.processes.extend_watchdog(self.host.to_timeline(until))
             case Log(sentence):
                 self.last_status = sentence
-                cluster.trace(f"{self.name} says: {sentence}")
+                self._timeline.trace(f"{self.name} says: {sentence}")
             case Exit():
                 self._end(action)
 
-    def _notice_registration(self, store_request: StoreRequest) -> None:
-        """Remember under which ids this machine's agents have asked to be members."""
+    def _start_round(self, action: StartRound) -> None:
+        running = self.processes.prepare(action, self._read_current_job())
+        self._observers.before_start(self.host, running)
+        self.processes.start(running, self.machine.member_id if self.machine is not None else "")
+        self._observers.after_start(self.processes)
+
+    def _note_registration(self, store_request: StoreRequest) -> None:
+        """Note the member ids that agents of this machine have registered, or tried to."""
         for write in getattr(store_request.request, "success", ()):
             if isinstance(write, Put) and write.key.rpartition("/")[0].endswith("/members"):
                 member = records.decode(Member, write.value, write.key)
-                if member.member_id not in self.member_ids:
-                    self.member_ids.append(member.member_id)
+                if member.member_id not in self.host.member_ids:
+                    self.host.member_ids.append(member.member_id)
 
     def _end(self, end: Exit) -> None:
-        cluster = self.cluster
-        self.ended = end
-        cluster.check_end(self, tuple(self._watches))
-        self._forget_watches()
-        cluster.trace(f"{self.name} ends with {end.exit_code}: {end.reason}")
+        self.host.ended = end
+        self._observers.after_end(self.host, tuple(self._watches))
+        self._cancel_watches()
+        self._timeline.trace(f"{self.name} ends with {end.exit_code}: {end.reason}")
         self.processes.kill_later(0.01)
         if self.presence is not None:
             self.presence.close()
-        cluster.presence.notify_change(self)
+        self._notify_change()
 
-    def _forget_watches(self) -> None:
+    def _notify_change(self) -> None:
+        self._presence_network.notify_change(self.host)
+
+    def _cancel_watches(self) -> None:
         for watch in self._watches.values():
             watch.cancel()
         self._watches.clear()
+
+
+def describe_status(nodes: Iterable[SimulatedNode]) -> str:
+    """The last status of each agent that runs, for a failure message."""
+    return json.dumps({node.name: node.last_status for node in nodes if node.is_up})

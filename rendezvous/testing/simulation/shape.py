@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rendezvous.events import MakePlan, PlanReady, PlanRefused
-from rendezvous.policy.decide import MemberView, Size
+from rendezvous.policy.view import MemberView, Size
 
 
 @dataclass(frozen=True, kw_only=True)

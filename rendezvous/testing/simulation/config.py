@@ -1,0 +1,28 @@
+"""What a simulated cluster is set up with, the same on every node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rendezvous.settings import Settings
+from rendezvous.testing.simulation.shape import Shape
+
+PREFIX, RUN_ID = "meshrun", "simulated"
+
+
+@dataclass(kw_only=True)
+class ClusterConfig:
+    """Durations in seconds. Whoever builds the cluster may change all but `settings` and `shape` while it runs."""
+
+    settings: Settings
+    shape: Shape
+    secret: bytes = b""
+    """What records are signed with."""
+    command: str = "simulated"
+    """What agents that start from now on are told to run."""
+    plan_s: tuple[float, float] | None = None
+    """How long the planner takes, at least and at most; None: as long as a message."""
+    stop_s: float | None = None
+    """How long processes take to stop; None: a random time within the grace."""
+    children_late_s: float = 0.0
+    """How much longer than killed workers the processes live that they have started."""
