@@ -23,8 +23,16 @@ from launcher.config.config import Config
 from launcher.config.scrub import PRIVATE, list_step_variables
 from launcher.model.console import PROGRAM, log, write_stderr
 from launcher.model.errors import EarlyExitError, TemporaryError, UnfitError
-from launcher.supervisor.handle import Supervisor
-from launcher.supervisor.messages import Exited, Report, RoundSwept, SpawnFailed, SupervisorLost, WorkerSpec
+from launcher.supervisor.handle import SWEEP_LIMIT_S, Supervisor
+from launcher.supervisor.messages import (
+    POLL_LIMIT_S,
+    Exited,
+    Report,
+    RoundSwept,
+    SpawnFailed,
+    SupervisorLost,
+    WorkerSpec,
+)
 from rendezvous.settings import Settings
 
 if TYPE_CHECKING:
@@ -32,10 +40,8 @@ if TYPE_CHECKING:
 
 TAIL_LINES = 10
 LINE_CHARACTERS = 300
-SWEEP_LIMIT_S = 10.0  # as for workers: a killed process may hang in a driver
 _TAIL_BYTES = 8192
 _READ_BYTES = 1 << 16
-_POLL_LIMIT_S = 86400.0  # poll() counts milliseconds in 31 bits
 
 _Examined = TypeVar("_Examined")
 
@@ -178,7 +184,7 @@ class HealthGate:
     def _wait_for_reports(self, until: float) -> list[Report]:
         """Until something happens, or this time; what the supervisor says."""
         wake_at = min(until, self._termination.wake_at)
-        self._poll.poll(math.ceil(min(max(0.0, wake_at - read_clock()), _POLL_LIMIT_S) * 1000))
+        self._poll.poll(math.ceil(min(max(0.0, wake_at - read_clock()), POLL_LIMIT_S) * 1000))
         for signum in self._wakeup.take():
             if signum == signal.SIGCHLD:
                 self._supervisor.reap()

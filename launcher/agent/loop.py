@@ -19,7 +19,17 @@ from launcher.logs.reports.failures import find_spawn_exit_code
 from launcher.logs.reports.round_log import format_pids
 from launcher.model.console import log
 from launcher.model.errors import EXIT_USAGE, find_shortage_hint
-from launcher.supervisor.messages import Exited, Report, RoundSwept, Spawned, SpawnFailed, SupervisorLost, WorkersFenced
+from launcher.supervisor.handle import SWEEP_LIMIT_S
+from launcher.supervisor.messages import (
+    POLL_LIMIT_S,
+    Exited,
+    Report,
+    RoundSwept,
+    Spawned,
+    SpawnFailed,
+    SupervisorLost,
+    WorkersFenced,
+)
 from rendezvous import events
 from rendezvous.errors import RecordError
 
@@ -41,10 +51,8 @@ if TYPE_CHECKING:
     from launcher.supervisor.handle import Supervisor
     from rendezvous.settings import Settings
 
-SWEEP_LIMIT_S = 10.0  # a killed process may hang in a driver; after this the agent ends and says so
 STUCK_LIMIT_S = 3.0  # killed processes that are still there are named
 DRAIN_LIMIT_S = 5.0  # for a console that takes no more
-_POLL_LIMIT_S = 86400.0  # poll() counts milliseconds in 31 bits
 
 
 class Agent:
@@ -124,7 +132,7 @@ class Agent:
         )
         if self._fork_server is not None:
             wake_at = min(wake_at, self._fork_server.wake_at)
-        self._poll.poll(math.ceil(min(max(0.0, wake_at - read_clock()), _POLL_LIMIT_S) * 1000))
+        self._poll.poll(math.ceil(min(max(0.0, wake_at - read_clock()), POLL_LIMIT_S) * 1000))
 
     def _run_once(self) -> None:
         """Everything that has happened since the last time."""

@@ -20,11 +20,10 @@ from launcher.hardware.accelerators.choose import make_node_slots
 from launcher.logs.layout import LogLayout
 from launcher.model.errors import UnfitError
 from launcher.model.node import Slot
-from launcher.supervisor.handle import Supervisor
+from launcher.supervisor.handle import SWEEP_LIMIT_S, Supervisor
 from rendezvous.values import NamedTuple
 
 TYPE_CHECKING = False
-SWEEP_LIMIT_S = 10.0  # as the agent's
 if TYPE_CHECKING:
     from launcher.agent.startup.startup import Startup
     from launcher.hardware.linux.shared_page import SharedPage
@@ -66,7 +65,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.agent.preload import ForkServerClient
     from launcher.agent.startup.startup import Startup
-    from launcher.supervisor.handle import Supervisor
+    from launcher.supervisor.handle import SWEEP_LIMIT_S, Supervisor
 
 FREE_BYTES_MIN = 16 << 20
 """With less left a log disk is full: a worker's traceback, its last lines and a page of anything else still fit."""

@@ -45,6 +45,7 @@ from launcher.supervisor.messages import (
 
 # A supervisor that takes no order for so long is stopped or stuck; waiting longer would freeze the agent with it.
 ORDER_LIMIT_S = 30.0
+SWEEP_LIMIT_S = 10.0  # a killed process may hang in a driver; after this the agent ends and says so
 START_LIMIT_S = 10.0  # two forks take milliseconds, also on a machine that is very busy
 # The supervisor kills at the watchdog's end and says so at once. One that has not by then is stopped or starved.
 REPORT_DELAY_S = 0.1

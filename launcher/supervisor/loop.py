@@ -23,6 +23,7 @@ from launcher.supervisor import child, messages
 from launcher.supervisor.channel import Channel
 from launcher.supervisor.child import Worker
 from launcher.supervisor.messages import (
+    POLL_LIMIT_S,
     Exited,
     RoundSwept,
     Spawned,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from launcher.supervisor.warm import WarmPool
     from launcher.supervisor.watchdog import Watchdog
 
-POLL_LIMIT_S = 86400.0  # poll() counts milliseconds in 31 bits
 # The reports of the last moments are worth this long a wait for an agent that reads slowly.
 FLUSH_LIMIT_S = 1.0
 

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from launcher.model.errors import EXIT_FENCED
 from rendezvous.values import NamedTuple
 
+POLL_LIMIT_S = 86400.0  # poll() counts milliseconds in 31 bits
+# A killed process may hang in a driver. After this long it only matters that it cannot run its own code any more.
+STUCK_LIMIT_S = 3.0
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -212,7 +215,3 @@ def decode_fork_server_spec(fields: list[Any]) -> ForkServerSpec:
     argv, env, unset, cpus, modules, standby = fields
     affinity = None if cpus is None else frozenset(cpus)
     return ForkServerSpec(tuple(argv), env, tuple(unset), affinity, tuple(modules), standby)
-
-
-# A killed process may hang in a driver. After this long it only matters that it cannot run its own code any more.
-STUCK_LIMIT_S = 3.0

@@ -19,7 +19,7 @@ from launcher.config.scrub import PRIVATE
 from launcher.hardware.linux.shared_page import VARIABLE as BOARD
 from launcher.model.errors import UsageError
 from launcher.model.locality_path import LEVELS
-from launcher.model.mesh import Axis, Mesh
+from launcher.model.mesh import DEFAULT_MESH
 from launcher.model.node import Slot
 from launcher.placement.adapter.description import Description, decode_assignment, encode_description
 from launcher.placement.adapter.options import parse_limits_and_costs
@@ -39,7 +39,6 @@ _SECRET_WORDS = ("PASSWORD", "PASSWD", "SECRET", "TOKEN", "CREDENTIAL", "API_KEY
 _PORT = 65431  # stands for a port that is drawn for each round
 _ADDRESS = "address-of-node-0.invalid"
 _RUN_ID = "run-id.invalid"
-_DEFAULT_MESH = Mesh(axes=(Axis(name="dp", size=None),))
 
 
 class PlannedWorld(NamedTuple):
@@ -80,7 +79,7 @@ def plan_world(config: Config, slots: Sequence[Slot], count: int, locality: Loca
     """
     place = locality.path if locality is not None and config.network is not None else ()
     levels = tuple(dict.fromkeys((*LEVELS, *(level for level, _ in place)))) if config.network is not None else ()
-    mesh = config.mesh or _DEFAULT_MESH
+    mesh = config.mesh or DEFAULT_MESH
     asked = parse_limits_and_costs(
         config.placement_options,
         mesh,
@@ -140,7 +139,7 @@ def make_worker_maker(
         config, redirects=Streams(), tee=Streams(), local_ranks_filter=None, logs_specs=None,
         duplicate_stdout_filters=(), duplicate_stderr_filters=(),
     )  # fmt: skip
-    mesh = config.mesh or _DEFAULT_MESH
+    mesh = config.mesh or DEFAULT_MESH
     layout: Any = _PlaceholderLayout(config)
     board: Any = _PlaceholderPage()
     made = WorkerSpecBuilder(

@@ -37,7 +37,6 @@ from launcher.placement.limits import Costs, Limits, Plan
 
 PROGRAM = "meshctl"
 EXIT_NO_WORLD = 1
-DEFAULT_MESH = "dp=*"  # as for a job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +111,7 @@ def _make_task(request: PlanRequest, cluster: ClusterSpec) -> _Task:
     texts = {**_drop_overridden(cluster.options, request.options), **request.options}
     try:
         key = "mesh"
-        mesh = meshes.parse(texts.get(key, DEFAULT_MESH))
+        mesh = meshes.parse(texts[key]) if key in texts else meshes.DEFAULT_MESH
         key = "nnodes"
         nodes_min, nodes_max = _parse_node_bounds(texts[key]) if key in texts else (1, None)
     except UsageError as error:
