@@ -11,7 +11,7 @@ EXIT_FAILURE = 1
 EXIT_REFUSED = 2  # another command or another version of meshrun: as for other errors of usage
 EXIT_TEMPORARY = 75  # sysexits.h EX_TEMPFAIL: the same command may work later
 EXIT_FENCED = 137
-EXIT_STOPPED = 143  # told to leave, or the job was stopped: as after SIGTERM, never 0
+EXIT_STOPPED = 143  # asked to leave, or the job was stopped: as after SIGTERM, never 0
 
 
 class MeshrunError(Exception):

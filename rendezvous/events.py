@@ -1,7 +1,6 @@
 """The inputs and outputs of the machine.
 
-Events are what happened, actions what to do next; both are small values, so a run of the machine is a list of them that
-can be written down, read and replayed.
+Events are what happened, actions what to do next; both are small values, so a run can be written down and replayed.
 """
 
 from __future__ import annotations
@@ -18,28 +17,20 @@ from rendezvous.values import NamedTuple
 
 # docs/internals/decisions/0005-dataclasses-and-named-tuples.md
 class Grant(NamedTuple):
-    """Grant a lease of `ttl_s` seconds."""
-
     ttl_s: float
     id: int  # an existing lease of this id counts as granted
 
 
 class KeepAlive(NamedTuple):
-    """Renew a lease, then read a key."""
-
     lease: int
     key: str  # read after the renewal
 
 
 class Revoke(NamedTuple):
-    """End a lease and delete its keys."""
-
     lease: int
 
 
 class Txn(NamedTuple):
-    """Apply `success` if every compare holds, else `failure`."""
-
     compares: tuple[Compare, ...]
     success: tuple[Operation, ...]
     failure: tuple[Operation, ...] = ()

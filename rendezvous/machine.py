@@ -4,8 +4,8 @@
 socket and starts no process. So a whole cluster can be simulated on one virtual clock, and a fault is a list of events.
 The machine compares state and remembers no steps: after every batch of events `_advance` compares what is known of the
 store with what is wanted and requests the next thing that is missing. So a reply that is lost, late or duplicated needs
-no special case: the store is read again and the comparison repeated. Every write is guarded by the revision of what it
-replaces and by the member's own key.
+no special case: the store is read and compared again. Every write is guarded by the revision of what it replaces and by
+the member's own key.
 
 The machine calls the parts in order and carries out what they ask of each other (`state.intents`). In `member`: `join`
 (find the job, register), `lease` (lease, watchdog, registering again), `local_round` (start, stop, status), `outage`

@@ -186,7 +186,7 @@ class Status:
     failures, whatever is added later. `failure` is the launcher's text. `is_peer_loss`: the failure looks like a lost
     connection to a peer. `leaving` is "" or why this member is about to leave, `leaving_exit_code` its exit code.
     `rank`: which failed. `is_port_taken`: the failure is that another process listens on the worker port.
-    `saved_count`: checkpoints that the workers of this round have reported. `is_final`: no restart shall follow this
+    `saved_count`: checkpoints that the workers of this round reported. `is_final`: no restart shall follow this
     failure.
     """
 

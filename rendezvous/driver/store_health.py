@@ -1,8 +1,8 @@
 """What is logged about a failing store: its error, once, and that it is over.
 
 A short restart of the store, or one lost request, is not worth a message. A lasting problem is: a server that cannot be
-reached, a certificate or a user that is refused, no space left. Requests are distinguished by purpose, since a store
-without space still answers reads.
+reached, a certificate or a user that is refused, no space left. Problems are kept per purpose of the requests, since a
+store without space still answers reads.
 
 A store may also do all that it is asked, and be slow. Reads come from memory, but a write waits for the disks of most
 servers, so a slow disk shows in writes first. An etcd of one server does nothing else while its disk writes: there

@@ -1,5 +1,4 @@
 """Election of a leader (election.py, takeover.py), and what the leader does: observe, decide, write.
 
-observe.py makes a View of the store, `policy` decides on it, leader.py carries the decision out, commit.py commits
-rounds.
+observe.py makes a View of the store, `policy` decides on it, leader.py carries that out, commit.py commits rounds.
 """

@@ -120,7 +120,7 @@ def _make_draft(state: MemberState, job: Keys, number: int, view: View, plan: Pl
     }
     make_key = job.make_assignment_key
     puts = tuple(
-        make_put(state, make_key(number, token, member_id), assignment) for member_id, assignment in assignments.items()
+        make_put(state, make_key(number, token, member_id), record) for member_id, record in assignments.items()
     )
     return Draft(plan, token, assignments, puts)
 
@@ -216,10 +216,8 @@ def _make_spares(
 
 def _list_garbage(job: Keys, view: View, number: int) -> list[Operation]:
     """List the deletions of keys that are no longer read once round `number` is sealed."""
-    stale_statuses = [
-        Delete(job.make_status_key(member_id)) for member_id in view.statuses if member_id not in view.members
-    ]
-    garbage: list[Operation] = list(stale_statuses[:GARBAGE_MAX])
+    stale = [Delete(job.make_status_key(member_id)) for member_id in view.statuses if member_id not in view.members]
+    garbage: list[Operation] = list(stale[:GARBAGE_MAX])
     if number > 2:
         garbage.append(Delete(job.make_assignments_prefix(number - 2), prefix=True))
     if number > HISTORY_ROUNDS:

@@ -40,19 +40,15 @@ def note_unaware(state: MemberState, member_ids: Iterable[str], now: float) -> N
 def advance(state: MemberState, job: records.Keys, now: float) -> None:
     """Follow the leader, or try to lead; afterwards `state.leader` shows whether this member leads."""
     election, cache = state.election, state.cache
-    leader_item, leader, seal = (
-        cache.keys.get(job.leader),
-        cache.read(LeaderRecord, job.leader),
-        cache.read(Seal, job.round),
-    )
+    item, leader, seal = cache.keys.get(job.leader), cache.read(LeaderRecord, job.leader), cache.read(Seal, job.round)
     spares = cache.read(Spares, job.spares)
     if spares is not None and state.member_id in spares.member_ids:
         election.spare_id = state.member_id
-    if state.leader is not None and (leader_item is None or leader_item.mod_revision != state.leader.revision):
+    if state.leader is not None and (item is None or item.mod_revision != state.leader.revision):
         note_unaware(state, (), now)
         cache.unwatch(job.members, job.statuses, job.spec, state.setup.current_key)
         state.leader = None
-    if leader is None or leader_item is None:
+    if leader is None or item is None:
         _elect(state, job, seal, now)
         return
     election.campaign_at, election.takeover = math.inf, None
@@ -64,7 +60,7 @@ def advance(state: MemberState, job: records.Keys, now: float) -> None:
         _connect_to(state, None, now)
         if state.leader is None:
             verdict_lease = state.requests.make_lease_id()
-            state.leader = LeaderState(job, leader_item.mod_revision, verdict_lease, election.unaware_until, now)
+            state.leader = LeaderState(job, item.mod_revision, verdict_lease, election.unaware_until, now)
 
 
 def _connect_to(state: MemberState, leader: LeaderRecord | None, now: float) -> None:

@@ -208,8 +208,7 @@ def _apply_command(state: MemberState, leader: LeaderState, decision: ApplyComma
 def _end_job(state: MemberState, leader: LeaderState, decision: EndJob, now: float) -> None:
     """Write the verdict on a lease of its own, if what was decided on is unchanged.
 
-    The key that names the job expires with the verdict: otherwise a later run under this run id would find a job that
-    has not ended.
+    The key that names the job expires with the verdict, or a later run under this run id would find a job not ended.
     """
     if not _has_verdict_lease(state, leader, now):
         return
@@ -231,7 +230,7 @@ def _has_verdict_lease(state: MemberState, leader: LeaderState, now: float) -> b
 
     The conclusion is decided again when it is granted: a slow store takes seconds for that, and a node that is lost
     meanwhile may have to be waited for. A lease that was granted long ago, for a conclusion that was dropped, is
-    replaced.
+    renewed.
     """
     settings = state.settings
     if now >= leader.verdict_lease_since + max(settings.keep_finished_s / 2, settings.write_limit_s):

@@ -29,9 +29,7 @@ def note_round(seen: Observations, token: str, assignments: Mapping[str, Assignm
     seen.confirmed_gone, seen.fenced = set(), set()
     seen.saved_count, seen.saved_at = -1, -math.inf
     for known in (seen.names, seen.nodes, seen.leaving_at):
-        for member_id in [
-            other_id for other_id in known if other_id not in assignments and other_id not in seen.members
-        ]:
+        for member_id in [other for other in known if other not in assignments and other not in seen.members]:
             del known[member_id]
     for member_id, record in assignments.items():
         if record.node:
@@ -94,8 +92,8 @@ def _note_loss(state: MemberState, seen: Observations, member_id: str, now: floa
     """Note a lost member, and until when its workers may live if it does not know of the loss.
 
     A member that is still connected when its lease has ended does not know of it: its watchdog runs for another lease.
-    A store that ends one lease early may end several. If the leader's was among them, the other members were connected
-    to that leader, so a member that is lost soon after is assumed not to know either.
+    A store that ends one lease early may end several. If the leader's was among them, the others were connected to that
+    one, so a member that is lost soon after is assumed not to know either.
     """
     if member_id in seen.lost_at:
         return

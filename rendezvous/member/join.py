@@ -8,8 +8,7 @@ before it has read the job, if the job's spec equals its own byte for byte and n
 
 A job that has failed or was stopped is over. Once no member of it is left, one of the agents opens the next job in its
 place by a compare on `current`, and the others join that one. If an external system counts attempts (a job set, a batch
-system), the job key begins with that number: an agent of a later attempt opens a new job, one of an earlier attempt is
-refused.
+system), the job key begins with that number: an agent of a later attempt opens a new job, one of an earlier is refused.
 """
 
 from __future__ import annotations
@@ -139,10 +138,7 @@ def is_drained(state: MemberState, job: records.Keys) -> bool:
     if all(cache.read(Drain, job.make_drain_key(target)) is None for target in (name, state.member_id)):
         return False
     requests = (cache.read(Command, item.key) for item in cache.keys.list_under(job.commands))
-    return not any(
-        request is not None and (request.kind, request.target, request.answer) == ("undrain", name, "")
-        for request in requests
-    )
+    return not any(r is not None and (r.kind, r.target, r.answer) == ("undrain", name, "") for r in requests)
 
 
 def _follow_finished_job(state: MemberState, job: records.Keys, reason: str, now: float) -> None:

@@ -6,7 +6,7 @@ renewal that is known to have reached the store's leader and to have found the o
 here, so a grant whose reply was lost is requested again and leaves no second lease behind.
 
 During a store outage the whole roster may agree that no member is replaced (see `outage`), and the watchdog is extended
-beyond the lease. If the lease has ended when the store is back, the member registers again on a new lease, unless the
+beyond the lease. If the lease has ended when the store is back, the member registers again on a new one, unless the
 others have continued without it.
 """
 
@@ -172,18 +172,16 @@ def _register_again(state: MemberState, now: float) -> None:
 
         _request_lease(state, "lease", "grant a new lease", on_lease, now)
         return
-    own_key, granted = state.own_key, lease.new_lease[0]
+    key, granted = state.own_key, lease.new_lease[0]
     assert current is not None
     guards = (
-        Compare(own_key, "create", "=", 0),
+        Compare(key, "create", "=", 0),
         Compare(job.round, "mod", "=", lease.held_seal),
         Compare(job.verdict, "create", "=", 0),
         Compare(current.key, "mod", "=", current.mod_revision),
     )
-    reads = (Get(own_key), Get(job.control, prefix=True))
-    request = Txn(
-        guards, (Put(own_key, state.cache.encode(make_member_record(state), own_key), granted.id), *reads), reads
-    )
+    reads = (Get(key), Get(job.control, prefix=True))
+    request = Txn(guards, (Put(key, state.cache.encode(make_member_record(state), key), granted.id), *reads), reads)
 
     def on_reply(answer: Answer, now: float) -> None:
         _handle_registration(state, answer, now)

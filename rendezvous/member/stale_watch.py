@@ -2,8 +2,8 @@
 
 Reading everything often would show it, but costs many requests per member for as long as the job runs, while an idle
 member sends little more than keep-alives. So the leader sends what it knows: after each change of the control keys, and
-to each new connection, one short message with the revision; and a connected peer that is no longer a member is told so.
-A member that is behind reads again.
+to each new connection, one short message with the revision; and to a peer that is not a member any more, that it is
+none. A member that is behind reads again.
 
 That is fast but not certain: the connection may be silent too. So every member also reads what it follows every few
 leases; its workers live no longer than `view_s` after such a read, and no member is given up before that (see `lease`).
@@ -23,13 +23,10 @@ from rendezvous.state.state import MemberState
 
 
 def advance(state: MemberState, job: records.Keys, now: float) -> None:
-    """Send known revisions and read again when due.
-
-    Revisions are sent only after a renewal: at most once per second or so, when something is sent anyhow.
-    """
+    """Send known revisions, at most once per renewal, when something is sent anyhow; read again when due."""
     watch_state, lease, leader = state.stale_watch, state.lease, state.leader
     if lease.ends_at == math.inf:
-        return  # nobody else reads or writes this store
+        return  # no other agent reads or writes this store
     if leader is not None and leader.is_loaded and watch_state.renewed_count != lease.renewed_count:
         watch_state.renewed_count = lease.renewed_count
         _send_revisions(state, job)

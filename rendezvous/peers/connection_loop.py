@@ -92,7 +92,6 @@ class ConnectionLoop:
                 os.write(self._alarm, b"\0")
 
     def set_identity(self, job: str, member_id: str) -> None:
-        """See `PeerConnections.set_identity`."""
         own = PeerIdentity(job, member_id, self._address)
         if own == self._own:
             return
@@ -102,13 +101,11 @@ class ConnectionLoop:
             self._disconnect(connection)
 
     def connect_to(self, member_id: str, address: str) -> None:
-        """See `PeerConnections.connect_to`."""
         replaced = self._dialer.connect_to(member_id, address)
         if replaced is not None:
             self._disconnect(replaced)
 
     def send(self, member_id: str, text: str) -> None:
-        """See `PeerConnections.send`."""
         group = self._members.get(member_id)
         if group:
             self._send(group[-1], ["tell", text])

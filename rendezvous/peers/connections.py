@@ -59,8 +59,7 @@ class PeerConnections:
     from the thread of the connections with PeerUp, PeerDown, PeerGone and PeerMessage. `silence_s`: how long nothing
     may arrive until a connection counts as silent.
 
-    Each PeerUp is followed by one PeerDown before the next, except for a PeerUp that reports that the member has become
-    provable.
+    Each PeerUp is followed by one PeerDown before the next, unless it reports that the member has become provable.
     """
 
     def __init__(

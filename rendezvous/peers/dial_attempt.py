@@ -3,8 +3,7 @@
 There are two reasons to dial. *Connecting*: one member is to have a connection, so it is dialled soon at first and then
 less often. *Proving*: the kernel of a member's host has ended a connection. The listener is held by keeper, supervisor
 and workers, so as long as one of them lives a dial is answered, or at least accepted, and when all are gone it is
-refused. Two refusals in a row prove it. A dial that is accepted but gets no data proves nothing, and neither does one
-that never arrives.
+refused. Two refusals in a row prove it. A dial that is accepted but gets no data, or never arrives, proves nothing.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Every agent keeps one presence connection to the leader. That it is up shows little, and that it broke proves nothing:
 networks break connections between healthy nodes. So this register only keeps what was seen, since when, and the one
-thing that is a proof: a member's host has refused dials after its connection ended. What follows from it is decided
-elsewhere.
+proof: a member's host has refused dials after its connection ended. What follows from it is decided elsewhere.
 """
 
 from __future__ import annotations

@@ -39,10 +39,8 @@ def list_staying(view: View) -> list[MemberView]:
 def choose_members(view: View, budget: RestartBudget, now: float, settings: Settings, sizer: Sizer) -> MemberChoice:
     """Choose all members that stay; of quarantined ones, only as many as a world needs, shortest quarantine first."""
     staying = list_staying(view)
-    quarantines = {node: item for node, item in budget.find_quarantines(settings).items() if item.until > now}
-    quarantined = {
-        member.member.member_id: quarantines[member.node] for member in staying if member.node in quarantines
-    }
+    by_node = {node: item for node, item in budget.find_quarantines(settings).items() if item.until > now}
+    quarantined = {member.member.member_id: by_node[member.node] for member in staying if member.node in by_node}
     usable = [member for member in staying if member.member.member_id not in quarantined]
     size = sizer(usable)
     if not quarantined or size.world_size:

@@ -4,8 +4,8 @@ A node is known by its name and its machine's boot id, so joining under a new me
 clears it. Only a list of strikes is stored; quarantines follow from the strikes and the time alone, so a leader that
 takes over computes the same ones, and dropping a strike is enough to forgive it.
 
-A rank that fails first on two different nodes is the job's own fault (a poisoned batch kills rank 0 on any node): its
-strikes count against no node.
+A rank that fails first on two nodes is the job's own fault (a poisoned batch kills rank 0 anywhere): its strikes do not
+count against any node.
 """
 
 from __future__ import annotations

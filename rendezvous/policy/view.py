@@ -1,7 +1,6 @@
 """What the leader decides on: members and their statuses, the sealed round, and which members are reached.
 
-A view is a snapshot on the leader's own clock. Decisions depend on it and on nothing else, so a test can repeat each of
-them by building the same view.
+A view is a snapshot on the leader's own clock. Decisions depend on it alone, so a test can repeat each of them.
 """
 
 from __future__ import annotations
@@ -160,8 +159,7 @@ class View:
     def list_unaware(self, now: float) -> list[str]:
         """List the members that may run on though their keys are gone, because the store ended their leases early.
 
-        A member is left out if a new one has joined from the same node: an agent joins only when no process of its last
-        round is left.
+        Not if a new member has joined from the same node: an agent joins when no process of its last round is left.
         """
         returned = {view.node for view in self.members.values()}
         late = [m for m, until in self.unaware_until.items() if now < until and m in self.active]

@@ -2,8 +2,7 @@
 
 A purpose is, for example, renewing the lease, reporting, leading. A request for a purpose that has one in progress is
 dropped: the part that made it compares again after every event and makes it again. A purpose whose request failed
-pauses for a moment, and longer after each further write without a reply, so that an overloaded store gets fewer
-requests.
+pauses for a moment, and longer after each further write without a reply, to relieve an overloaded store.
 """
 
 from __future__ import annotations

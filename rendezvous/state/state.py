@@ -1,9 +1,8 @@
 """The one state of a member: its setup, its access to the store, and a section for each part.
 
-A part (a module of rendezvous.member or rendezvous.leader) is a set of functions that are given this state and the
-time. A part reads whatever it needs, writes its own section only, and asks for anything else by an intent, which the
-machine carries out when the part has returned. Most sections start anew with each membership; a docstring names what
-outlives one.
+A part (a module of rendezvous.member or rendezvous.leader) is functions that are given this state and the time. A part
+reads whatever it needs, writes its own section only, and asks for anything else by an intent, which the machine carries
+out when the part has returned. Most sections start anew with each membership; a docstring names what outlives one.
 """
 
 from __future__ import annotations

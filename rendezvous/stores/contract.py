@@ -1,9 +1,9 @@
 """What the agreement needs from a store: the part of etcd v3 that it uses, in etcd's terms.
 
 One writing transaction makes one revision, shared by all events it causes; a transaction that changes nothing makes
-none. A key that is absent has create and mod revision 0 and version 0, and fails every comparison of its value. The end
-of a lease deletes all of its keys in one revision. A watch delivers every event from a revision on, in order, with all
-events of one revision in one batch.
+none. An absent key has create and mod revision 0 and version 0, and fails every comparison of its value. The end of a
+lease deletes all of its keys in one revision. A watch delivers every event from a revision on, in order, with all of
+one revision in one batch.
 
 Every call blocks for a bounded time and raises `StoreError` when nothing was written, `OutcomeUnknown` when that cannot
 be known. Any implementation passes the conformance suite in tests/store.

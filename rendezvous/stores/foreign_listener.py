@@ -70,9 +70,7 @@ def _take(answer: bytes, found: set[str]) -> bool:
     while answer:
         size, kind, *_ = _HEADER.unpack_from(answer)
         if kind in (_ERROR, _DONE) or size < _HEADER.size:
-            error = struct.unpack_from("=i", answer, _HEADER.size)[
-                0
-            ]  # tcp_diag alone may be missing: reported at the end
+            error = struct.unpack_from("=i", answer, _HEADER.size)[0]  # tcp_diag may be missing: reported last
             if kind != _DONE or error:
                 raise OSError(-error, "the kernel does not tell who listens")
             return True

@@ -10,8 +10,7 @@ The annotations of a message carry its field numbers, so the class shows what is
         version: Annotated[int | None, 4] = None             # of a oneof: written when not None, even if 0 or empty
 
 Unknown fields are skipped when read, as protobuf requires, so a newer server may send more. Deliberately absent:
-floats, maps, repeated numbers (etcd has none that are used here), and unsigned numbers: those above 2^63 read as
-negative.
+floats, maps, repeated numbers (etcd has none in use here), and unsigned numbers: those above 2^63 read as negative.
 """
 
 from __future__ import annotations

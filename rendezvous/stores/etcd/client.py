@@ -155,10 +155,7 @@ class EtcdClient:
             self.session.forget(token)
 
     def is_token_at_fault(self, refusal: EtcdError, log_ins: int) -> bool:
-        """Return whether a new token may help, after `log_ins` log-ins.
-
-        Older servers treat an expired token as a user without rights.
-        """
+        """Return whether a new token may help after `log_ins` log-ins; older servers deny an expired one all rights."""
         limit = 1 if refusal.is_permission else LOG_INS_MAX if refusal.kind is ErrorKind.LOG_IN else 0
         return self.session.has_user and log_ins < limit
 

@@ -13,8 +13,6 @@ from rendezvous.values import NamedTuple
 
 
 class ErrorKind(Enum):
-    """What is known of a request that failed."""
-
     ELSEWHERE = "nothing was done here; another endpoint may do it, or this one later"
     LOG_IN = "nothing was done; the token is missing or no longer good"
     REFUSED = "nothing was done, and asking again will not help"
@@ -115,13 +113,11 @@ _BEFORE_WRITING = (
 
 def classify(code: str, text: str, limit_s: float) -> EtcdError:
     """Classify a status. `code` as gRPC names it, "" where there is none; `limit_s`: the time limit of the call."""
-    was_sent = not any(phrase in text for phrase in _NOT_SENT)
+    was_sent = not any(words in text for words in _NOT_SENT)
     if code == "DEADLINE_EXCEEDED" and not text.startswith("etcdserver"):
         return EtcdError(ErrorKind.UNKNOWN, f"did not answer within {limit_s:.1f} s")
-    for phrase, refusal in _ROWS:
-        if phrase in text and (
-            refusal.kind is not ErrorKind.ELSEWHERE or not was_sent or text.startswith("etcdserver")
-        ):
+    for words, refusal in _ROWS:
+        if words in text and (refusal.kind is not ErrorKind.ELSEWHERE or not was_sent or text.startswith("etcdserver")):
             return refusal
     message = text.removeprefix("etcdserver: ").strip() or code
     if code == "UNAUTHENTICATED":

@@ -157,10 +157,9 @@ class EtcdStore(Store):
         """Renew the lease, then read `key` with a majority. Raises LeaseNotFound when the lease is gone.
 
         Renewals do not pass through Raft: a leader whose disk hangs answers them after it has been replaced. The read
-        needs the leader, and a majority's confirmation that it leads. A response contains the term of what its server
-        had applied last: of a renewal before it was passed on to the leader, of a read once it was served. If both
-        contain the same term, one leader led from before the renewal until after it, and the lease is what that leader
-        says.
+        needs the leader, and a majority's confirmation that it leads. A response has the term of what its server had
+        applied last: of a renewal before it was passed on to the leader, of a read once it was served. If both have the
+        same term, one leader led from before the renewal until after it, and the lease is what that leader says.
         """
         check_key(key)
         renewal = self._keep_alive(lease)

@@ -32,7 +32,7 @@ from rendezvous.stores.etcd.watch import EtcdWatch, print_traceback
 from rendezvous.stores.protobuf import encode
 
 OPEN_LIMIT_S = 2.0  # how long a server may take to confirm a watch; a healthy one needs milliseconds
-QUIET_LIMIT_S = 1.5  # with keep-alives every second an endpoint is never quiet for so long
+QUIET_LIMIT_S = 1.5  # with keep-alives every second an endpoint is never quiet for this long
 CHECK_PAUSE_S = 0.25  # while another endpoint might be better
 RETRY_PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0)  # the last one again and again
 
@@ -287,9 +287,8 @@ class _WatchStream:
 class _WatchRequests(Iterator[bytes]):
     """The messages to send; gRPC takes them in a thread with no other work, which so monitors the stream.
 
-    The iterator does not end before the stream does. etcd would continue watches whose requests have ended, and no
-    thread would have to wait here; but etcd's grpc-proxy takes that for the end and sends nothing more (tried with 3.4,
-    3.5).
+    The iterator does not end before the stream does. etcd would continue watches whose requests have ended, without a
+    thread that waits here; but etcd's grpc-proxy takes that for the end and sends nothing more (tried with 3.4, 3.5).
     """
 
     def __init__(self, check: Callable[[float], float | None]) -> None:

@@ -34,9 +34,7 @@ class LeaseTable:
     def __init__(self, first_id: int) -> None:
         self._leases: dict[int, StoredLease] = {}
         self._next_id = first_id
-        self._due: list[
-            tuple[float, int]
-        ] = []  # a heap: one entry per lease that can expire, never later than its deadline
+        self._due: list[tuple[float, int]] = []  # a heap: one entry per lease that can expire, not after its deadline
 
     def __len__(self) -> int:
         return len(self._leases)

@@ -253,8 +253,7 @@ class MemoryStore(Store):
     def deliver(self) -> int:
         """Run the callbacks that are pending now, in this thread; return how many ran. Only for `threaded=False`.
 
-        The callbacks that they cause wait for the next call. An exception of a callback is raised here; the rest stay
-        pending.
+        Callbacks that they cause wait for the next call. An exception of a callback is raised; the rest stay pending.
         """
         assert not self._threaded, "the store's own thread delivers"
         with self._changed:

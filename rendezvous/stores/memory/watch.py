@@ -4,8 +4,7 @@ A thousand members watch a few keys each, so a write must find the watches that 
 Watches of one key are grouped by that key, watches of a prefix by the prefix, and a changed key is looked up by itself
 and by each of its prefixes of a length that is watched. The rare other ranges are checked one by one.
 
-Callbacks run one after the other, outside the lock, in the order of the changes and for one change in the order in
-which the watches were made.
+Callbacks run one after the other, outside the lock, in the order of changes, and for one change in that of the watches.
 """
 
 from __future__ import annotations

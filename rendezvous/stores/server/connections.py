@@ -3,8 +3,7 @@
 Where there is a token, a client that has not shown it yet is unauthenticated. All of these together get
 UNAUTHENTICATED_SHARE of the time, whatever they do with it: guess, or open and cancel calls by the thousand. Beyond
 that they wait, unread, and the kernel's buffers block them. Addresses that wait are served in turn; accepting, which
-has no turns, has the same share again. Only what members need is limited: time. A client that shows the token is
-never delayed.
+has no turns, has the same share again. Only what members need is limited: time. Clients with the token never wait.
 """
 
 from __future__ import annotations

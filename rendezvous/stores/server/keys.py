@@ -1,8 +1,8 @@
 """etcd's KV service on the memory store: Range, Put, DeleteRange, Txn, Compact.
 
 A transaction is validated in two steps before anything is written: first what any store would refuse, then what this
-one must refuse in its current state (a lease that is gone). So nothing is ever half applied. Deliberately absent: a
-transaction within a transaction.
+one must refuse in its current state (a lease that is gone). So nothing is half applied. There are no nested
+transactions.
 """
 
 from __future__ import annotations
@@ -240,6 +240,4 @@ def _is_within(item: KeyValue, request: wire.RangeRequest) -> bool:
         (item.mod_revision, request.min_mod_revision, request.max_mod_revision),
         (item.create_revision, request.min_create_revision, request.max_create_revision),
     )
-    return all(
-        (not minimum or minimum <= value) and (not maximum or value <= maximum) for value, minimum, maximum in bounds
-    )
+    return all((not low or low <= value) and (not high or value <= high) for value, low, high in bounds)

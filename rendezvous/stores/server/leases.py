@@ -50,10 +50,8 @@ class LeaseService:
             granted_s, keys = self._store.list_lease_keys(request.id)
         except LeaseNotFound:
             return wire.LeaseTimeToLiveResponse(self._header(), request.id, -1)
-        encoded_keys = tuple(key.encode() for key in keys) if request.keys else ()
-        return wire.LeaseTimeToLiveResponse(
-            self._header(), request.id, int(remaining_s), math.ceil(granted_s), encoded_keys
-        )
+        listed = tuple(key.encode() for key in keys) if request.keys else ()
+        return wire.LeaseTimeToLiveResponse(self._header(), request.id, int(remaining_s), math.ceil(granted_s), listed)
 
     def leases(self, request: wire.LeaseLeasesRequest) -> wire.LeaseLeasesResponse:
         return wire.LeaseLeasesResponse(self._header(), tuple(map(wire.LeaseStatus, self._store.list_leases())))

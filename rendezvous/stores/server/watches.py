@@ -1,8 +1,7 @@
 """etcd's Watch service on the memory store: one stream of a client, with any number of watches on it.
 
 Responses wait in a queue until the client has received the ones before. A client that does not read is not waited for:
-once its queue is full the stream drops everything and ends, and the client, if it still lives, watches on from the last
-revision that it has received.
+once its queue is full the stream drops everything and ends. A live client watches on from its last revision.
 """
 
 from __future__ import annotations
@@ -56,15 +55,13 @@ class WatchService:
         """Encode the messages that send this page to a watch; none if all of it is filtered out."""
         if page is not self._page:
             self._page, self._encoded = page, {}
-        cache_key = wire.WatchCreateRequest(
+        variant = wire.WatchCreateRequest(
             watch_id=watch_id, prev_kv=request.prev_kv, fragment=request.fragment, filters=request.filters
         )
-        if cache_key not in self._encoded:
+        if variant not in self._encoded:
             header = self.make_header(page.revision)
-            self._encoded[cache_key] = [
-                encode(response) for response in _make_responses(page, watch_id, request, header)
-            ]
-        return self._encoded[cache_key]
+            self._encoded[variant] = [encode(item) for item in _make_responses(page, watch_id, request, header)]
+        return self._encoded[variant]
 
 
 def _make_responses(
