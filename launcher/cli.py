@@ -139,8 +139,8 @@ def report(error: Exception, program: str) -> int:
     import errno
 
     from launcher.model.console import write_stderr
-    from launcher.model.errors import EXIT_BUG, EXIT_TEMPORARY, EXIT_USAGE, find_shortage_hint
-    from rendezvous.errors import MeshrunError, SettingsError, StoreError
+    from launcher.model.errors import find_shortage_hint
+    from rendezvous.errors import EXIT_BUG, EXIT_TEMPORARY, EXIT_USAGE, MeshrunError, SettingsError, StoreError
 
     if isinstance(error, MeshrunError):
         exit_code = int(getattr(error, "exit_code", EXIT_TEMPORARY if isinstance(error, StoreError) else 1))

@@ -8,7 +8,8 @@ writer), a setting (the user).
 from __future__ import annotations
 
 EXIT_FAILURE = 1
-EXIT_REFUSED = 2  # another command or another version of meshrun: as for other errors of usage
+EXIT_USAGE = 2  # also for another command or another version of meshrun than the job has
+EXIT_BUG = 70  # sysexits.h EX_SOFTWARE
 EXIT_TEMPORARY = 75  # sysexits.h EX_TEMPFAIL: the same command may work later
 EXIT_FENCED = 137
 EXIT_STOPPED = 143  # asked to leave, or the job was stopped: as after SIGTERM, never 0

@@ -18,7 +18,7 @@ from launcher.agent.membership import read_clock
 from launcher.logs.reports.failures import find_spawn_exit_code
 from launcher.logs.reports.round_log import format_pids
 from launcher.model.console import log
-from launcher.model.errors import EXIT_USAGE, find_shortage_hint
+from launcher.model.errors import find_shortage_hint
 from launcher.supervisor.handle import SWEEP_LIMIT_S
 from launcher.supervisor.messages import (
     POLL_LIMIT_S,
@@ -31,7 +31,7 @@ from launcher.supervisor.messages import (
     WorkersFenced,
 )
 from rendezvous import events
-from rendezvous.errors import RecordError
+from rendezvous.errors import EXIT_USAGE, RecordError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

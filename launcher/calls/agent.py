@@ -20,11 +20,12 @@ def main() -> int:
     import signal
 
     from launcher.hardware.linux import kernel
+    from rendezvous.errors import EXIT_STOPPED
 
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the caller's thread may have blocked some
     kernel.signal_on_parent_death(signal.SIGTERM)
     parent_pid, directory, *words = int(sys.argv[1]), *sys.argv[2:]
-    exit_code = 143
+    exit_code = EXIT_STOPPED
     if os.getppid() == parent_pid:  # else it died before the line above
         exit_code = run(words)
     if os.getppid() != parent_pid:

@@ -24,16 +24,9 @@ from launcher.config import files
 from launcher.config.options.table import BY_NAME
 from launcher.config.scrub import END_FILE
 from launcher.logs.reports import outcome
-from launcher.model.errors import (
-    EXIT_TEMPORARY,
-    EXIT_USAGE,
-    LauncherError,
-    TemporaryError,
-    UsageError,
-    find_shortage_hint,
-)
+from launcher.model.errors import LauncherError, TemporaryError, UsageError, find_shortage_hint
 from launcher.worker import SOCKET_VARIABLE
-from rendezvous.errors import MeshrunError
+from rendezvous.errors import EXIT_TEMPORARY, EXIT_USAGE, MeshrunError
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVarTuple, Unpack

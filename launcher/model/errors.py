@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from rendezvous.errors import MeshrunError
-
-EXIT_USAGE = 2
-EXIT_BUG = 70  # sysexits.h EX_SOFTWARE
-EXIT_TEMPORARY = 75  # sysexits.h EX_TEMPFAIL: the same command may work later
-EXIT_FENCED = 137
-
+from rendezvous.errors import EXIT_TEMPORARY, EXIT_USAGE, MeshrunError
 
 _SHORTAGES = {
     errno.EMFILE: "see ulimit -n",

@@ -26,7 +26,7 @@ from launcher.placement.problem.simplify import round_weights
 from launcher.placement.search.repair import repair
 from launcher.placement.search.search import search
 from launcher.placement.search.symmetry import relabel_domains, sort_by_kind
-from launcher.placement.stability import NO_ITEM, stay, stay_apart, tile
+from launcher.placement.stability import NO_ITEM, fill_holes, fill_holes_apart, tile
 from launcher.placement.units import compute_grid
 
 BLOCKS_MAX = 1 << 18
@@ -136,7 +136,7 @@ class LayoutCandidates:
             return []
         easy = round_weights(self.problem)  # arrays of 64 bits hold its prices
         found: list[LayoutCandidate] = []
-        for way in (stay, tile) if self.problem.is_contiguous else (stay_apart,):
+        for way in (fill_holes, tile) if self.problem.is_contiguous else (fill_holes_apart,):
             runs = way(held, rooms, Prices(easy, self._held_items).pick)
             if runs is None:
                 continue

@@ -14,7 +14,7 @@ from launcher.model.topology import Tree, resolve_level_costs
 from launcher.model.traffic import make_default_traffic
 from launcher.placement.capacity import LargestWorld
 from launcher.placement.limits import Costs, Limits
-from launcher.placement.stability import NO_ITEM, BlockRun, make_first_fit, stay, tile
+from launcher.placement.stability import NO_ITEM, BlockRun, fill_holes, make_first_fit, tile
 from launcher.placement.units import compute_grid
 from rendezvous.values import NamedTuple
 
@@ -53,7 +53,7 @@ def choose_without_search(
         return None
     pick = make_first_fit(rooms)
     ways: tuple[Callable[[], list[BlockRun] | None], ...] = (
-        lambda: stay(held, rooms, pick),
+        lambda: fill_holes(held, rooms, pick),
         lambda: tile(held, rooms, pick),
         lambda: _make_runs(world.filling),
     )

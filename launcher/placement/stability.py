@@ -5,9 +5,9 @@ page cache on the node where it was. When the elastic axis shrinks, coordinates 
 others live on, though their rank numbers may change; when it grows, new ones appear.
 
 Everything below counts in units along the line of the new world's ranks, and an item (a node, or a slice) holds one run
-of consecutive units. `stay` moves nobody and gives each hole to a free item. Where that is impossible, because every
-slot is needed and runs no longer meet end to end, `tile` cuts the line into full items and gives each piece to the item
-that held most of it. What a hole's taker costs is for somebody else to say: `ItemPicker`.
+of consecutive units. `fill_holes` moves nobody and gives each hole to a free item. Where that is impossible, because
+every slot is needed and runs no longer meet end to end, `tile` cuts the line into full items and gives each piece to
+the item that held most of it. What a hole's taker costs is for somebody else to say: `ItemPicker`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def count_moved(owners: Sequence[str | None], node: str, start: int, end: int) -
     return len(before) - before.count(None) - before.count(node)
 
 
-def stay(held: Sequence[int], rooms: Sequence[int], pick: ItemPicker) -> list[BlockRun] | None:
+def fill_holes(held: Sequence[int], rooms: Sequence[int], pick: ItemPicker) -> list[BlockRun] | None:
     """Runs in which nobody who is still here moves, and each hole is filled; None if there is no such thing.
 
     `held`: unit -> item that held it, or NOBODY; `rooms`: of the items, in units. A hole goes to the next item along
@@ -125,7 +125,7 @@ def stay(held: Sequence[int], rooms: Sequence[int], pick: ItemPicker) -> list[Bl
     return filled
 
 
-def stay_apart(held: Sequence[int], rooms: Sequence[int], pick: ItemPicker) -> list[BlockRun] | None:
+def fill_holes_apart(held: Sequence[int], rooms: Sequence[int], pick: ItemPicker) -> list[BlockRun] | None:
     """The same where an item may hold several runs: every unit stays, every hole takes an item with room left."""
     left = list(rooms)
     takers: list[int] = []

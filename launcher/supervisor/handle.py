@@ -23,7 +23,7 @@ import socket
 import time
 from collections.abc import Collection, Sequence
 
-from launcher.model.errors import EXIT_BUG, TemporaryError, find_shortage_hint
+from launcher.model.errors import TemporaryError, find_shortage_hint
 from launcher.supervisor.channel import Channel
 from launcher.supervisor.messages import (
     REPORTS,
@@ -42,6 +42,7 @@ from launcher.supervisor.messages import (
     encode_fork_server_spec,
     encode_worker_spec,
 )
+from rendezvous.errors import EXIT_BUG
 
 # A supervisor that takes no order for so long is stopped or stuck; waiting longer would freeze the agent with it.
 ORDER_LIMIT_S = 30.0

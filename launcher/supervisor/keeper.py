@@ -30,11 +30,12 @@ from collections.abc import Collection
 from contextlib import suppress
 
 from launcher.hardware.linux import kernel
-from launcher.model.errors import EXIT_TEMPORARY, find_shortage_hint
+from launcher.model.errors import find_shortage_hint
 from launcher.supervisor.channel import Channel
 from launcher.supervisor.child import close_all_but
 from launcher.supervisor.messages import KEEPER_NAME, STUCK_LIMIT_S, SUPERVISOR_NAME
 from launcher.supervisor.sweep import SWEEP_INTERVAL_S
+from rendezvous.errors import EXIT_TEMPORARY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from launcher.model.errors import EXIT_FENCED
+from rendezvous.errors import EXIT_FENCED
 from rendezvous.values import NamedTuple
 
 POLL_LIMIT_S = 86400.0  # poll() counts milliseconds in 31 bits

@@ -27,7 +27,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from launcher.model.console import log
-from launcher.model.errors import EXIT_TEMPORARY, TemporaryError
+from launcher.model.errors import TemporaryError
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.torchrun_plugin.failure import find_root_cause, report
 from launcher.torchrun_plugin.member import TorchrunMember
@@ -35,7 +35,7 @@ from launcher.torchrun_plugin.options import BACKEND, Parameters, read_options
 from launcher.torchrun_plugin.round_store import RoundStore
 from launcher.torchrun_plugin.startup import start_up
 from launcher.torchrun_plugin.tcp_store import meet
-from rendezvous.errors import MeshrunError
+from rendezvous.errors import EXIT_TEMPORARY, MeshrunError
 from rendezvous.events import Exit
 
 LEAVE_LIMIT_S = 10.0  # for the others to be told

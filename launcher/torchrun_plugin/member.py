@@ -24,10 +24,10 @@ from launcher.placement.adapter.description import NodeAssignment, decode_assign
 from launcher.torchrun_plugin.options import TorchrunOptions, adjust_settings
 from launcher.torchrun_plugin.port import OfferedPort
 from rendezvous import events
+from rendezvous.errors import EXIT_STOPPED
 from rendezvous.events import Exit, StartRound
 
 SLEEP_LIMIT_S = 3600.0  # the longest sleep of the thread; nothing depends on it
-EXIT_LEFT = 143  # as after SIGTERM
 
 
 class TorchrunMember:
@@ -158,7 +158,7 @@ class TorchrunMember:
         self._driver.submit(events.RoundFailed(round, exit_code, False, failure, rank, is_final=True))
         self._drop_workers()
 
-    def leave(self, reason: str, exit_code: int = EXIT_LEFT) -> None:
+    def leave(self, reason: str, exit_code: int = EXIT_STOPPED) -> None:
         """torchrun has no workers any more, and goes."""
         if self._thread.ident is None:  # it never asked for a round, so there is nobody to tell
             self._end = self._end or Exit(exit_code, reason, None)
@@ -246,7 +246,7 @@ class TorchrunMember:
             self._start, self._stop_reason = start, None
             self._changed.notify_all()
         if self._is_leaving:
-            self._driver.submit(events.LeaveRequest("torchrun has ended", EXIT_LEFT))
+            self._driver.submit(events.LeaveRequest("torchrun has ended", EXIT_STOPPED))
         else:
             self._round_log.end_waiting()
             log(f"round {start.round}: {self._summarize(share)}; this is node {share.group_rank}")

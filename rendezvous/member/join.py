@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 
 from rendezvous import records
-from rendezvous.errors import EXIT_REFUSED, EXIT_TEMPORARY, RecordError
+from rendezvous.errors import EXIT_TEMPORARY, EXIT_USAGE, RecordError
 from rendezvous.events import Answer, Txn
 from rendezvous.records import Command, Drain, Spec, Verdict
 from rendezvous.state.intents import BecomeMember, Finish
@@ -81,7 +81,7 @@ def _take_current(state: MemberState, current: KeyValue | None) -> bool:
         name = current.value.decode(errors="replace")
         if not (name.isascii() and name.replace("-", "").isalnum() and len(name) <= JOB_KEY_MAX):
             sentence = f"the value of {setup.current_key} is no job key, so it was not written by meshrun"
-            state.ask(Finish(EXIT_REFUSED, sentence))
+            state.ask(Finish(EXIT_USAGE, sentence))
             return False
         membership.job = records.make_job_keys(setup.prefix, setup.run_id, name)
     if membership.joined_root and (membership.job is None or membership.job.root != membership.joined_root):
@@ -101,7 +101,7 @@ def _may_join(state: MemberState, job: records.Keys, now: float) -> bool:
     their_attempt = _parse_attempt(job)
     if setup.attempt and their_attempt > setup.attempt:
         reason = f"this is attempt {setup.attempt}, run {setup.run_id} is at attempt {their_attempt}"
-        state.ask(Finish(EXIT_REFUSED, reason))
+        state.ask(Finish(EXIT_USAGE, reason))
         return False
     is_earlier = their_attempt < setup.attempt and not was_member
     has_failed = verdict is not None and verdict.kind != "success"
@@ -113,11 +113,11 @@ def _may_join(state: MemberState, job: records.Keys, now: float) -> bool:
         item = cache.keys.get(job.spec)
         spec = records.decode(Spec, item.value, item.key, cache.secret) if item is not None else None
     except RecordError as error:  # a job of another version, or with a secret that this agent does not know
-        state.ask(Finish(EXIT_REFUSED, str(error)))
+        state.ask(Finish(EXIT_USAGE, str(error)))
         return False
     difference = describe_difference(setup.run_id, spec, setup.spec) if spec is not None else ""
     if difference:
-        state.ask(Finish(EXIT_REFUSED, difference))
+        state.ask(Finish(EXIT_USAGE, difference))
     elif verdict is not None:
         prefix = "" if was_member else f"run {setup.run_id} has already ended: "
         if prefix and verdict.kind == "success":  # which an agent does not report otherwise

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from rendezvous.errors import EXIT_REFUSED, EXIT_STOPPED, EXIT_TEMPORARY
+from rendezvous.errors import EXIT_STOPPED, EXIT_TEMPORARY, EXIT_USAGE
 from rendezvous.policy.budget import RestartBudget
 from rendezvous.policy.candidates import MemberChoice, choose_members, decide_growth, list_staying
 from rendezvous.policy.commands import choose_request
@@ -132,7 +132,7 @@ def _decide_first_round(view: View, now: float, settings: Settings, sizer: Sizer
     give_up_at = view.opened_at + settings.start_timeout_s
     if size.world_size == 0:
         if size.is_complete:
-            return EndJob(_make_failure(0, f"no world can be formed: {size.reason}", EXIT_REFUSED))
+            return EndJob(_make_failure(0, f"no world can be formed: {size.reason}", EXIT_USAGE))
         if now >= give_up_at:
             reason = f"no world could be formed within {settings.start_timeout_s:g} s: {size.reason}"
             return EndJob(_make_failure(0, reason))

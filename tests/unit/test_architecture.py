@@ -208,6 +208,17 @@ def test_a_class_name_is_defined_once() -> None:
     assert {name: at for name, at in homes.items() if len(at) > 1 and name not in CONTRACT_CLASSES} == {}
 
 
+def test_an_exit_code_is_defined_once() -> None:
+    homes: defaultdict[str, list[str]] = defaultdict(list)
+    for name, tree in MODULES.items():
+        for node in tree.body:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and type(node.value.value) is int:
+                for target in node.targets:
+                    if isinstance(target, ast.Name) and target.id.startswith("EXIT_"):
+                        homes[name].append(target.id)
+    assert list(homes) == ["rendezvous.errors"]
+
+
 def test_a_package_has_few_entries() -> None:
     counts = {}
     for name in INITS - {"launcher"}:

@@ -19,7 +19,7 @@ from launcher.placement.planner import plan
 from launcher.placement.problem.hops import make_traffic
 from launcher.placement.problem.problem import Problem
 from launcher.placement.search.repair import compute_exchange_costs
-from launcher.placement.stability import NO_ITEM, make_first_fit, stay, tile
+from launcher.placement.stability import NO_ITEM, fill_holes, make_first_fit, tile
 from launcher.placement.units import choose_block_size
 from tests.support.placement.plans import coordinates, count_moved, domains, faults, meshes
 
@@ -266,7 +266,7 @@ def test_full_nodes_go_to_whoever_held_most_of_them() -> None:
 
 
 def test_parts_that_were_laid_out_by_somebody_else_cannot_all_stay() -> None:
-    assert stay([0, 1, 0], [3, 1, 1], make_first_fit([3, 1, 1])) is None
+    assert fill_holes([0, 1, 0], [3, 1, 1], make_first_fit([3, 1, 1])) is None
 
 
 def test_a_node_that_returns_smaller_keeps_what_it_can_hold() -> None:

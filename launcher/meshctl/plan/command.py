@@ -28,15 +28,15 @@ from launcher.meshctl.plan.moves import list_moves
 from launcher.meshctl.plan.output_file import write_file
 from launcher.model import mesh as meshes
 from launcher.model.console import write_stderr, write_stdout
-from launcher.model.errors import EXIT_USAGE, LauncherError, UsageError
+from launcher.model.errors import LauncherError, UsageError
 from launcher.model.mesh import Mesh
 from launcher.placement import planner
 from launcher.placement.adapter.options import parse_limits_and_costs
 from launcher.placement.explain import explain
 from launcher.placement.limits import Costs, Limits, Plan
+from rendezvous.errors import EXIT_FAILURE, EXIT_USAGE
 
 PROGRAM = "meshctl"
-EXIT_NO_WORLD = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ def run(request: PlanRequest) -> int:
             write_stdout(json.dumps({"plan": {}, "error": str(error)}))
         else:
             write_stderr(f"{PROGRAM}: error: {error}" + (f"\nhint: {error.hint}" if error.hint else ""))
-        return EXIT_NO_WORLD
+        return EXIT_FAILURE
     write_stdout(_format_json(plan) if request.as_json else _format_text(request, cluster, after, task, before, plan))
     return _write_pictures(request, after, task, plan)
 
