@@ -186,13 +186,13 @@ def test_who_reads_nothing_is_not_read_either() -> None:
                     while True:
                         rest[0] = rest[0] or pings
                         rest[0] = rest[0][end.socket.send(rest[0]) :]
-                return any(line.http2.is_choked for line in server._connections.all)
+                return any(line.http2.is_blocked for line in server._connections.all)
 
             wait_until(is_held_up, 2 * LIMIT_S, "the server to stop reading")
             with RawClient(f"127.0.0.1:{server.port}") as client:
                 client.ask(wire.PUT_KEY, wire.PutRequest(b"a", b"1"))
-            (line,) = (line for line in server._connections.all if line.http2.is_choked)
-            assert line._out_bytes + len(line._unsent) < 2 * connections.UNSENT_BYTES_MAX
+            (line,) = (line for line in server._connections.all if line.http2.is_blocked)
+            assert line._outbound_bytes + len(line._unsent) < 2 * connections.UNSENT_BYTES_MAX
     finally:
         server.close()
 
