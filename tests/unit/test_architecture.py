@@ -37,7 +37,7 @@ BORDERS = {
     "launcher.cli": 9, "launcher.meshctl.main": 5, "launcher.calls.agent": 1, "launcher.calls.bootstrap": 3,
     # What only some runs need, before the first worker or beside it: a module costs 0.1 to 1 ms.
     "launcher.agent.build": 1, "launcher.agent.node_main": 2, "launcher.agent.worker_channel": 2,
-    "launcher.config.config": 3, "launcher.config.files": 1, "launcher.config.options.rendezvous": 2,
+    "launcher.config.config": 3, "launcher.config.files": 1, "launcher.config.options.rendezvous": 1,
     "launcher.config.schedulers.detection": 2, "launcher.config.scrub": 1, "launcher.hardware.accelerators.choose": 2,
     "launcher.hardware.linux.shared_page": 1, "launcher.logs.reports.round_log": 1,
     "launcher.placement.adapter.description": 1, "launcher.placement.adapter.planner_adapter": 5,

@@ -129,8 +129,8 @@ def resolve_rendezvous(
         return RendezvousOptions(
             False, text, endpoint, conf, meets_in, run_id.text_if_given or "none", None, None, None
         )
-    if _is_static_cluster(values, nodes):
-        return _resolve_static(values, conf, nodes, notes)
+    if (found := _find_static_cluster(values, conf, nodes, notes)) is not None:
+        return found
     notes += list_conf_remarks(values["rdzv-conf"], conf, " on one node", KNOWN_KEYS)
     _note_unused(notes, [*store_port, *list_cluster_options(values)], "on one machine")
     is_file = backend.text == "c10d" and conf.get("store_type", "").lower() == "file"
@@ -173,19 +173,16 @@ def _note_ignored(values: Mapping[str, Value], conf: Mapping[str, str], notes: l
         _note_unused(notes, [values["interface"]], f"beside {values['local-addr']}")
 
 
-def _is_static_cluster(values: Mapping[str, Value], nodes: tuple[int, int | None]) -> bool:
-    if values["nnodes"].is_default or nodes[1] == 1 or values["rdzv-backend"].text != "static":
-        return False
-    from launcher.config.options.static import is_static  # not on the way to the first worker of one machine
-
-    return is_static(values, nodes[0])
-
-
-def _resolve_static(
+def _find_static_cluster(
     values: Mapping[str, Value], conf: Mapping[str, str], nodes: tuple[int, int | None], notes: list[str]
-) -> RendezvousOptions:
-    from launcher.config.options.static import resolve_static
+) -> RendezvousOptions | None:
+    """The nodes that the user has numbered; None where no static rendezvous is meant."""
+    if values["nnodes"].is_default or nodes[1] == 1 or values["rdzv-backend"].text != "static":
+        return None
+    from launcher.config.options.static import is_static, resolve_static  # not on the way of one machine
 
+    if not is_static(values, nodes[0]):
+        return None
     found = resolve_static(values, conf, nodes, notes)
     _note_ignored(values, conf, notes)
     if not values["rdzv-endpoint"].is_default:
