@@ -31,7 +31,7 @@ from launcher.placement.limits import Costs, Limits
 from launcher.ranks.spec_builder import WorkerSpecBuilder
 from rendezvous import records
 from rendezvous.errors import RecordError
-from rendezvous.events import Action, Event, Log, MakePlan, RoundFailed, RoundStopped, Start, StartRound, StopRound
+from rendezvous.events import Action, Event, MakePlan, RoundFailed, RoundStopped, Start, StartRound, StopRound
 from rendezvous.records import Command, Drain, Member, Seal, Status, Stop
 from rendezvous.values import replace
 from tests.support.protocol.member_harness import Bench
@@ -101,8 +101,6 @@ class Job(Bench):
                         self._events.append(RoundFailed(number, 1, False, ""))
                 case StopRound(number):
                     self._events.append(RoundStopped(number, 4002))
-                case Log(sentence):
-                    sentence.encode()
         return actions
 
     def go_on(self) -> None:
