@@ -49,7 +49,7 @@ class Settings:
 
     target_nodes: int = 0
     """First round: wait for this many nodes up to start_timeout_s, even if fewer suffice; 0 turns this off."""
-    growth: str = "delay"
+    grow: str = "delay"
     """When a job uses nodes that joined later: "never", after "delay", or at the next "checkpoint"."""
     join_grace_s: float = 30.0
     """First round: how long to wait for more nodes after the last arrival once a world is possible (torchrun: 30)."""
@@ -116,8 +116,8 @@ class Settings:
                 continue
             if not value >= 0:  # also refuses NaN
                 raise SettingsError(f"{item.name} is {value}, it cannot be negative")
-        if self.growth not in ("never", "delay", "checkpoint"):
-            raise SettingsError(f"growth is {self.growth!r}, not never, delay or checkpoint")
+        if self.grow not in ("never", "delay", "checkpoint"):
+            raise SettingsError(f"grow is {self.grow!r}, not never, delay or checkpoint")
         if self.keep_alive_parts < 2:
             raise SettingsError(f"keep_alive_parts is {self.keep_alive_parts}, a lease needs 2 renewals at least")
         pause_share = 1 - 1 / self.keep_alive_parts - 2 / max(self.call_parts, 1)

@@ -219,7 +219,7 @@ def _format_agreed_options(settings: Settings) -> str:
         f"--lease-ttl {settings.lease_ttl_s:g}": settings.lease_ttl_s != usual.lease_ttl_s,
         f"--max-restarts {settings.max_restarts}": settings.max_restarts != usual.max_restarts,
         f"--restart-window {settings.restart_window_s:g}": settings.restart_window_s != usual.restart_window_s,
-        f"--grow {settings.growth}": settings.growth != usual.growth,
+        f"--grow {settings.grow}": settings.grow != usual.grow,
         "--store-outage stop": not settings.continues_without_store,
         "--presence-proof off": not settings.presence_proof,
     }

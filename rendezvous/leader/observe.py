@@ -56,7 +56,7 @@ def observe(state: MemberState, leader: LeaderState, now: float) -> View:
             del seen.lost_at[member_id]
     seal, stop, spares = read(Seal, job.round), read(Stop, job.stop), read(Spares, job.spares)
     sealed_at = keys.get_first_seen_at(job.round) if seal else 0.0
-    if state.settings.growth == "checkpoint":
+    if state.settings.grow == "checkpoint":
         _observe_checkpoints(seen, statuses, now)
     own_id = state.member_id
     unreachable_since = {m: at for m, at in peers.unreachable_since.items() if m in members}

@@ -59,7 +59,7 @@ def decide_growth(view: View, seal: Seal, now: float, settings: Settings, sizer:
     reason = f"round {seal.round} runs {seal.world_size} ranks"
     if view.own_id not in view.active:
         reason += " without this node, which stands by as a spare"
-    if settings.growth == "never" or any(view.get_outcome(m) == "succeeded" for m in view.active):
+    if settings.grow == "never" or any(view.get_outcome(m) == "succeeded" for m in view.active):
         return Wait(math.inf, reason)
     chosen = choose_members(view, view.budget, now, settings, sizer)
     free_at = min((quarantine.until for quarantine in chosen.quarantined.values()), default=math.inf)
@@ -67,7 +67,7 @@ def decide_growth(view: View, seal: Seal, now: float, settings: Settings, sizer:
         return Wait(free_at, reason)
     arrived_at = max((_find_arrival(view, member, settings) for member in chosen.members), default=-math.inf)
     growing = f"growing after round {seal.round}: {chosen.size.reason}"
-    if settings.growth == "checkpoint":
+    if settings.grow == "checkpoint":
         if view.saved_at > arrived_at:
             return EndRound("grace", growing)
         return Wait(free_at, f"{reason}; could grow at the next checkpoint: {chosen.size.reason}")

@@ -111,7 +111,7 @@ def _draw_settings(random: Random) -> Settings:
         max_restarts=random.choice([0, 1, 3, 10]),
         restart_window_s=random.choice([math.inf, math.inf, 5.0, 30.0]),
         target_nodes=random.choice([0, 0, 0, 4]),
-        growth=random.choice(["never", "delay", "delay", "checkpoint"]),
+        grow=random.choice(["never", "delay", "delay", "checkpoint"]),
         join_grace_s=2.0,
         start_timeout_s=400.0,
         rejoin_timeout_s=400.0,

@@ -65,7 +65,7 @@ def test_a_schedule_ends_otherwise_without_its_rule(name: str, rule: str, monkey
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        ("growth_at_a_checkpoint", {"growth": "delay"}),
+        ("growth_at_a_checkpoint", {"grow": "delay"}),
         ("port_taken_is_not_charged", {"port_taken_rounds": 0}),
         ("target_nodes_are_waited_for", {"target_nodes": 0}),
     ],

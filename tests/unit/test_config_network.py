@@ -88,7 +88,7 @@ def test_a_mesh_is_enough_to_say_how_many_nodes_there_may_be(
 
 def test_terms_are_read_from_options_before_torchruns_settings() -> None:
     made = resolve(*ETCD, "--rdzv-conf=timeout=9,last_call_timeout=4", "--start-timeout=8", LAUNCHER_GROW="never")
-    assert made.settings == {"start_timeout_s": 8.0, "join_grace_s": 4.0, "growth": "never"}
+    assert made.settings == {"start_timeout_s": 8.0, "join_grace_s": 4.0, "grow": "never"}
     assert (made.origins["start-timeout"], made.origins["grow"]) == ("--start-timeout", "LAUNCHER_GROW")
     assert made.notes == ()
     made = resolve(

@@ -57,7 +57,7 @@ class Job(Bench):
             no_progress_rounds=10**6,
             join_grace_s=1.0,
             grow_delay_s=0.0,
-            growth="checkpoint",
+            grow="checkpoint",
         )
         self.tell(Start())
         self.keys = self.job

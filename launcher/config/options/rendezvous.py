@@ -239,7 +239,7 @@ _SETTINGS: Mapping[str, tuple[str, Callable[[Value], Setting]]] = {
     "start-timeout": ("start_timeout_s", parse_seconds),
     "join-grace": ("join_grace_s", parse_seconds),
     "rejoin-timeout": ("rejoin_timeout_s", parse_seconds),
-    "grow": ("growth", make_choice_parser("never", "delay", "checkpoint")),
+    "grow": ("grow", make_choice_parser("never", "delay", "checkpoint")),
     "grow-delay": ("grow_delay_s", parse_seconds),
     "restart-window": ("restart_window_s", parse_seconds),
     "min-round-time": ("min_round_time_s", parse_seconds),
@@ -265,7 +265,7 @@ def parse_settings(
     if target and not least <= float(target) <= (float("inf") if most is None else most):
         bounds = f"{least}:{'' if most is None else most}" if least != most else str(least)
         raise UsageError(f"{values['target-nodes']} is outside of --nnodes {bounds}")
-    if found.get("growth", "delay") != "delay" and "grow_delay_s" in found:
+    if found.get("grow", "delay") != "delay" and "grow_delay_s" in found:
         raise UsageError(f"{values['grow-delay']} and {values['grow']} contradict each other", "give one of them")
     return found
 

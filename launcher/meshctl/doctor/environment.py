@@ -195,7 +195,7 @@ def _list_run_variables(config: Config, environ: Mapping[str, str]) -> dict[str,
         found["TORCHELASTIC_TIMER_FILE"] = environ.get("TORCHELASTIC_TIMER_FILE") or "<pipe of the agent>"
     if config.network is not None:
         found[LOCK_VARIABLE] = "<mark of this run on this node>"
-        if config.settings.get("growth") == "checkpoint":
+        if config.settings.get("grow") == "checkpoint":
             found[SOCKET_VARIABLE] = "<socket of the agent>"
     return found
 

@@ -204,7 +204,7 @@ class PermissionChecks:
             "never": False,
             "delay": now >= max((last.sealed_at, *come)) + settings.grow_delay_s - EPS_S,
             "checkpoint": bool(saved) and max(saved) >= max(come, default=-math.inf) - UNSEEN_S,
-        }[settings.growth]
+        }[settings.grow]
         if not is_due:
             self._fail("L3", f"{host.name} ends round {stop.round} and need not: {stop.reason}")
 
