@@ -14,7 +14,8 @@ BENCH := env -u PYTHONDONTWRITEBYTECODE .venv/bin/python
 UNIT_TESTS := $(wildcard tests/unit tests/protocol tests/store)
 # Minutes of random faults in processes of their own, and hundreds of searches for a plan: not for `make unit`.
 LONGER := tests/protocol/test_simulation.py tests/protocol/test_checker.py tests/protocol/test_rules.py tests/protocol/test_explore.py \
-	tests/protocol/test_frozen_traces.py tests/unit/test_placement_properties.py tests/unit/test_placement_optima.py
+	tests/protocol/test_frozen_traces.py tests/unit/launcher/placement/test_planner_properties.py \
+	tests/unit/launcher/placement/search/test_search_optima.py
 PROCESS_TESTS := $(wildcard tests/cli tests/processes)
 # Whole jobs, on one machine and on several.
 JOB_TESTS := $(wildcard tests/network tests/end_to_end)
@@ -48,13 +49,14 @@ test-jobs:
 unit: .venv/installed ## the tests without servers or processes, in seconds, on two cores
 	@$(MAKE) --no-print-directory --output-sync=target -j2 unit-decisions unit-others
 
-PLACEMENT := $(wildcard tests/unit/test_placement*.py)
+# What computes rather than reads, about half of the time.
+DECISIONS := tests/unit/launcher/placement tests/unit/rendezvous
 
 .PHONY: unit-decisions unit-others
 unit-decisions:
-	.venv/bin/pytest -m "not server" $(filter-out $(LONGER),$(PLACEMENT)) $(filter-out tests/unit,$(UNIT_TESTS)) $(addprefix --ignore=,$(LONGER))
+	.venv/bin/pytest -m "not server" $(DECISIONS) $(filter-out tests/unit,$(UNIT_TESTS)) $(addprefix --ignore=,$(LONGER))
 unit-others:
-	.venv/bin/pytest tests/unit $(addprefix --ignore=,$(PLACEMENT))
+	.venv/bin/pytest tests/unit $(addprefix --ignore=,$(DECISIONS))
 
 lint: .venv/installed ## ruff and mypy
 	.venv/bin/ruff check

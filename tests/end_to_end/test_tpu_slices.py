@@ -12,9 +12,9 @@ from tests.support.jobs.multi_node import Cluster
 from tests.support.network.namespaces import loopback_hosts
 from tests.support.stores.etcd import EtcdServer
 from tests.support.waiting import wait_until
-from tests.unit.test_environments import PLACE
-from tests.unit.test_environments_tpu import chips
-from tests.unit.test_tpu_slice import GKE, host, plan, shares
+from tests.unit.launcher.hardware.tpu.test_slice_identity import GKE, host, plan, shares
+from tests.unit.launcher.ranks.environments.test_torch import PLACE
+from tests.unit.launcher.ranks.environments.test_tpu import chips
 
 HOSTS = loopback_hosts(4)
 # Host -> slice and worker id; their names, addresses and order of joining say nothing about either.

@@ -50,8 +50,8 @@ from rendezvous.stores.memory.store import MemoryStore
 from rendezvous.values import fields
 from tests.support.documents.pages import ROOT
 from tests.support.stores.stored_job import StoredJob
-from tests.unit.test_environments import PLACE, gpus, variables
-from tests.unit.test_environments_tpu import place
+from tests.unit.launcher.ranks.environments.test_torch import PLACE, gpus, variables
+from tests.unit.launcher.ranks.environments.test_tpu import place
 
 FOLDER = ROOT / "tests/unit/frozen"
 SECRET = b"a job's secret"

@@ -11,7 +11,7 @@ from launcher.model.node import Device, Slot
 from launcher.ranks.environments.jax import JaxEnvironment
 from launcher.ranks.environments.torch import TorchEnvironment
 from launcher.ranks.environments.variables import VARIABLE_DESCRIPTIONS
-from tests.unit.test_environments import PLACE, gpus
+from tests.unit.launcher.ranks.environments.test_torch import PLACE, gpus
 
 
 def devices(kind: str, *indices: int) -> Slot:

@@ -13,8 +13,8 @@ from launcher.model.node import Device, Slot
 from launcher.ranks.environments.contract import WorkerAssignment
 from launcher.ranks.environments.jax import JaxEnvironment
 from launcher.ranks.environments.tpu import TpuEnvironment, XlaEnvironment
-from tests.unit.test_environments import PLACE, gpus
-from tests.unit.test_tpu_slice import GKE
+from tests.unit.launcher.hardware.tpu.test_slice_identity import GKE
+from tests.unit.launcher.ranks.environments.test_torch import PLACE, gpus
 
 SKIP = {"TPU_SKIP_MDS_QUERY": "true"}
 V4_16 = {
