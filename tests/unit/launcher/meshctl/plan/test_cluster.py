@@ -1,4 +1,4 @@
-"""Cluster files and generators: what they may say, what becomes of it, and what is refused in which words."""
+"""Cluster files: what they may say, what becomes of it, and what is refused in which words."""
 
 from __future__ import annotations
 
@@ -11,13 +11,8 @@ import pytest
 
 from launcher.meshctl.plan import cluster as clusters
 from launcher.meshctl.plan import document
-from launcher.meshctl.plan.changes import apply_changes
-from launcher.meshctl.plan.cluster import ClusterSpec, parse_cluster
-from launcher.meshctl.plan.generate import generate, is_form
-from launcher.meshctl.plan.moves import Move, list_moves
-from launcher.meshctl.plan.output_file import write_file
+from launcher.meshctl.plan.cluster import parse_cluster
 from launcher.model.errors import UsageError
-from launcher.model.mesh import parse
 from launcher.placement.limits import Plan
 
 NODE: dict[str, Any] = {"id": "a", "devices": 8}
@@ -236,146 +231,3 @@ def test_as_many_nodes_and_devices_as_are_planned_for_and_no_more() -> None:
     wide = [{"id": str(at), "devices": 1024} for at in range(1025)]
     with pytest.raises(UsageError, match="c has 1049600 devices, more than the 1048576 that are planned for"):
         parse_cluster({"nodes": wide}, "c")
-
-
-@pytest.mark.parametrize(
-    ("text", "levels", "count", "devices", "last"),
-    [
-        ("dgx:4x8x8", ("leaf",), 32, 8, ("l3",)),
-        ("dgx:2x4x8x8", ("pod", "leaf"), 64, 8, ("p1", "l3")),
-        ("dgx:2x2x2x2x4", ("zone", "pod", "leaf"), 16, 4, ("z1", "p1", "l1")),
-        ("dgx:3x8", (), 3, 8, ()),
-        ("nvl72:8", ("nvl",), 144, 4, ("n7",)),
-        ("nvl72:2x3", ("pod", "nvl"), 108, 4, ("p1", "n2")),
-        ("tpu:v5e-16:6", ("slice",), 24, 4, ("s5",)),
-        ("tpu:v6e-256:1", ("slice",), 64, 4, ("s0",)),
-        ("tpu:v4-16:3", ("slice",), 6, 4, ("s2",)),
-    ],
-)
-def test_a_generator_makes_what_it_says(
-    text: str, levels: tuple[str, ...], count: int, devices: int, last: tuple[str, ...]
-) -> None:
-    made = generate(text)
-    assert is_form(text)
-    assert made.levels == levels
-    by_id = {node.id: node for node in made.nodes}
-    assert set(by_id) == {f"h{at}" for at in range(count)}
-    assert {node.slot_count for node in made.nodes} == {devices}
-    assert by_id[f"h{count - 1}"].path == last
-    assert [node.order for node in made.nodes] == list(range(count))
-
-
-def test_generated_nodes_are_shuffled_and_their_addresses_sort_badly() -> None:
-    nodes = generate("dgx:4x8x8").nodes
-    along_the_tree = sorted(nodes, key=lambda node: int(node.id[1:]))
-    assert [node.id for node in nodes][:4] == ["h29", "h18", "h6", "h2"]  # the same on every machine
-    assert along_the_tree[9].address == "10.0.0.10"
-    assert sorted(nodes, key=lambda node: node.address)[1].id == "h9"
-    assert generate("dgx:1x300x8").nodes != generate("dgx:300x1x8").nodes
-    assert len({node.address for node in generate("dgx:8x32x16x8").nodes}) == 4096
-
-
-def test_generated_slices_are_used_as_a_whole_in_the_order_of_their_hosts() -> None:
-    made = generate("tpu:v5e-32:2")
-    assert made.options == {"whole": "slice:8"}
-    assert sorted((node.path, node.index) for node in made.nodes)[7] == (("s0",), 7)
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("dgx:8", "cluster 'dgx:8' is not of the form dgx:[[[ZONESx]PODSx]LEAVESx]NODESxGPUS"),
-        ("dgx:4xax8", "cluster 'dgx:4xax8' is not of the form"),
-        ("dgx:4x0x8", "cluster 'dgx:4x0x8' has a number that is not from 1"),
-        ("dgx:4x-1x8", "cluster 'dgx:4x-1x8' is not of the form"),
-        ("dgx:1000x1000x8", "dgx:1000x1000x8 has 1000000 nodes, more than the 65536 that are planned for"),
-        ("dgx:4x4096", "dgx:4x4096: 4096 devices per node are more than the 1024 that one may have"),
-        ("nvl72:", "cluster 'nvl72:' is not of the form nvl72:[PODSx]RACKS"),
-        ("tpu:v5e-17:2", "cluster 'tpu:v5e-17:2': 'v5e-17': 17 chips make no v5e slice"),
-        ("tpu:v5e-16", "cluster 'tpu:v5e-16' is not of the form tpu:TYPE:SLICES"),
-        ("tpu:v6e-8:2", "cluster 'tpu:v6e-8:2': v6e-8: 1 host of 8 chips, 2x4"),
-    ],
-)
-def test_a_generator_refuses_what_it_cannot_make(text: str, sentence: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        generate(text)
-    assert str(caught.value).startswith(sentence)
-
-
-def ids(cluster: ClusterSpec) -> set[str]:
-    return {node.id for node in cluster.nodes}
-
-
-def test_lost_nodes_are_gone_and_a_newcomer_takes_the_place_of_the_first() -> None:
-    before = generate("dgx:2x2x8")
-    after = apply_changes(before, "h3,h0", "h9,h8=l0,h7")
-    assert ids(after) == {"h1", "h2", "h9", "h8", "h7"}
-    newcomers = {node.id: node for node in after.nodes[-3:]}
-    assert newcomers["h9"].path == ("l1",)  # h3's
-    assert newcomers["h8"].path == ("l0",)  # as said
-    assert newcomers["h7"].path == ("l0",)  # h0's
-    assert newcomers["h9"].slot_count == 8
-    assert newcomers["h7"].address == "10.0.0.7"
-    assert [node.order for node in after.nodes[-3:]] == [4, 5, 6]
-
-
-def test_nobody_knows_where_a_newcomer_stands_if_none_was_lost() -> None:
-    assert apply_changes(generate("dgx:2x2x8"), "", "h9").nodes[-1].path == (None,)
-
-
-@pytest.mark.parametrize(
-    ("lost", "joined", "sentence"),
-    [
-        ("h71", "", "--lose: dgx:2x2x8 has no node 'h71'"),
-        ("h1,,h2", "", "--lose 'h1,,h2' has an empty entry"),
-        ("h1,h1", "", "--lose names h1 twice"),
-        ("", "h1", "--join: 'h1' is there already"),
-        ("h1", "h1", "--join: 'h1' is there already"),
-        ("", "h9,h9=l0", "--join: 'h9' is there already"),
-        ("", "=l0", "--join: '' is no name"),
-        ("", "h9=p0/l0", "--join: 'p0/l0' is no path in dgx:2x2x8"),
-    ],
-)
-def test_a_change_that_makes_no_sense_is_told_so(lost: str, joined: str, sentence: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        apply_changes(generate("dgx:2x2x8"), lost, joined)
-    assert str(caught.value) == sentence
-
-
-def test_moves_are_counted_by_coordinates_not_by_rank() -> None:
-    mesh = parse("pp=2,dp=*")
-    before = Plan(shape=(2, 3), ranks={"a": (0, 1), "b": (2, 3), "c": (4, 5)}, spares=(), moved=0, reasons=())
-    # dp shrinks to 2: (0,0) (0,1) (1,0) (1,1) were ranks 0, 1, 3, 4 on a, a, b, c.
-    after = Plan(shape=(2, 2), ranks={"a": (0, 1), "c": (2, 3)}, spares=(), moved=1, reasons=())
-    assert list_moves(before, after, mesh) == [Move("b", "c", 1)]
-    assert list_moves(before, before, mesh) == []
-
-
-def test_a_file_is_replaced_as_a_whole_or_stays_as_it_was(tmp_path: Path) -> None:
-    old, link = tmp_path / "plan.svg", tmp_path / "link.svg"
-    old.write_text("old")
-    link.symlink_to(old)
-    write_file(str(link), "new")
-    assert (old.read_text(), link.is_symlink()) == ("new", True)
-    with pytest.raises(UsageError, match="cannot write '/dev/full': No space left on device"):
-        write_file("/dev/full", "new")
-    with pytest.raises(UsageError, match=r"cannot write .*: No such file or directory"):
-        write_file(str(tmp_path / "nowhere" / "plan.svg"), "new")
-    with pytest.raises(UsageError, match="'-' is no name of a file"):
-        write_file("-", "new")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.svg", "plan.svg"]
-
-
-def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from launcher.meshctl.plan import output_file
-
-    def full(descriptor: int, data: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    (tmp_path / "plan.svg").write_text("old")
-    monkeypatch.setattr(output_file.os, "write", full)
-    with pytest.raises(UsageError, match="No space left on device") as caught:
-        write_file(str(tmp_path / "plan.svg"), "new")
-    monkeypatch.undo()
-    assert caught.value.hint == "see df -h and df -i"
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("plan.svg", "old")]

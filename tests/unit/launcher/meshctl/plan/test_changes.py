@@ -1,0 +1,62 @@
+"""Nodes that are lost or join, and how many ranks move."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.meshctl.plan.changes import apply_changes
+from launcher.meshctl.plan.cluster import ClusterSpec
+from launcher.meshctl.plan.generate import generate
+from launcher.meshctl.plan.moves import Move, list_moves
+from launcher.model.errors import UsageError
+from launcher.model.mesh import parse
+from launcher.placement.limits import Plan
+
+
+def ids(cluster: ClusterSpec) -> set[str]:
+    return {node.id for node in cluster.nodes}
+
+
+def test_lost_nodes_are_gone_and_a_newcomer_takes_the_place_of_the_first() -> None:
+    before = generate("dgx:2x2x8")
+    after = apply_changes(before, "h3,h0", "h9,h8=l0,h7")
+    assert ids(after) == {"h1", "h2", "h9", "h8", "h7"}
+    newcomers = {node.id: node for node in after.nodes[-3:]}
+    assert newcomers["h9"].path == ("l1",)  # h3's
+    assert newcomers["h8"].path == ("l0",)  # as said
+    assert newcomers["h7"].path == ("l0",)  # h0's
+    assert newcomers["h9"].slot_count == 8
+    assert newcomers["h7"].address == "10.0.0.7"
+    assert [node.order for node in after.nodes[-3:]] == [4, 5, 6]
+
+
+def test_nobody_knows_where_a_newcomer_stands_if_none_was_lost() -> None:
+    assert apply_changes(generate("dgx:2x2x8"), "", "h9").nodes[-1].path == (None,)
+
+
+@pytest.mark.parametrize(
+    ("lost", "joined", "sentence"),
+    [
+        ("h71", "", "--lose: dgx:2x2x8 has no node 'h71'"),
+        ("h1,,h2", "", "--lose 'h1,,h2' has an empty entry"),
+        ("h1,h1", "", "--lose names h1 twice"),
+        ("", "h1", "--join: 'h1' is there already"),
+        ("h1", "h1", "--join: 'h1' is there already"),
+        ("", "h9,h9=l0", "--join: 'h9' is there already"),
+        ("", "=l0", "--join: '' is no name"),
+        ("", "h9=p0/l0", "--join: 'p0/l0' is no path in dgx:2x2x8"),
+    ],
+)
+def test_a_change_that_makes_no_sense_is_told_so(lost: str, joined: str, sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        apply_changes(generate("dgx:2x2x8"), lost, joined)
+    assert str(caught.value) == sentence
+
+
+def test_moves_are_counted_by_coordinates_not_by_rank() -> None:
+    mesh = parse("pp=2,dp=*")
+    before = Plan(shape=(2, 3), ranks={"a": (0, 1), "b": (2, 3), "c": (4, 5)}, spares=(), moved=0, reasons=())
+    # dp shrinks to 2: (0,0) (0,1) (1,0) (1,1) were ranks 0, 1, 3, 4 on a, a, b, c.
+    after = Plan(shape=(2, 2), ranks={"a": (0, 1), "c": (2, 3)}, spares=(), moved=1, reasons=())
+    assert list_moves(before, after, mesh) == [Move("b", "c", 1)]
+    assert list_moves(before, before, mesh) == []
