@@ -73,6 +73,19 @@ def test_no_name_of_a_test_is_too_long() -> None:
     assert not [word for word in sorted(names) if len(word) > TEST_NAME_MAX]
 
 
+def test_a_unit_test_lies_where_its_module_lies() -> None:
+    """Its file is named after the module, with an aspect where there are several: test_ports, test_decide_charge."""
+    units = ROOT / "tests/unit"
+    tests = [
+        path.relative_to(units) for name in ("launcher", "rendezvous") for path in (units / name).rglob("test_*.py")
+    ]
+    assert not [
+        str(test)
+        for test in sorted(tests)
+        if not any(f"{test.stem}_".startswith(f"test_{module.stem}_") for module in (ROOT / test.parent).glob("*.py"))
+    ]
+
+
 def test_a_round_is_called_a_round() -> None:
     assert not [name(path) for path in SOURCES if re.search(r"(?i)\b(?:generations?|epochs?)\b", path.read_text())]
 
