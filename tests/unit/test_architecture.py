@@ -274,7 +274,7 @@ def test_an_upward_import_is_found(module: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("rendezvous.leader.decide", "import time"),
+        ("rendezvous.policy.decide", "import time"),
         ("launcher.model.mesh", "def late():\n    from os import path"),
         ("launcher.placement.planner", "import random"),
     ],
