@@ -34,7 +34,7 @@ def may_lead(state: MemberState, takeover: TakeoverState, job: records.Keys, now
     state.requests.log_status(
         f"round {takeover.seal.round} has no leader, and this node does not belong to it: if none of its nodes is seen "
         f"for {limit_s:g} s, others go on; if they are surely dead, meshctl takeover makes them go on now",
-        "stranger does not lead",
+        "takeover put off",
     )
     if now >= takeover.observe_at:
         _observe(state, takeover, job, now)

@@ -27,7 +27,7 @@ RULES = {
     "backoff", "bench", "charge put off", "election", "fenced", "host stays", "isolated leader", "isolated member",
     "watchdog ended", "watchdog extended in an outage", "loss proven", "omission put off", "place taken by a newcomer",
     "presence proof", "re-registration", "restart charged", "restart given back", "round survived an outage",
-    "spare promoted", "stranger does not lead", "takeover of the leader", "verdict: failure", "verdict: stopped",
+    "spare promoted", "takeover put off", "takeover of the leader", "verdict: failure", "verdict: stopped",
     "verdict: success", "world grown", "world shrunk",
 }  # fmt: skip
 
