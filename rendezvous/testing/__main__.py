@@ -1,4 +1,4 @@
-"""`python -m rendezvous.testing --seeds 0:20000`: run the simulation, replay a seed, count what it met."""
+"""`python -m rendezvous.testing --seeds 0:20000`: run seeds, replay one, count what they have met."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def main(seeds: str, seconds: float | None, at_least: int, processes: int, first
 
 
 def _run_seeds(seeds: range, processes: int, trace: bool) -> Iterator[tuple[int, simulate.SeedResult | str]]:
-    """Each seed with what it did, or what was wrong with it."""
+    """Each seed with its result, or with a description of what was wrong."""
     if trace or processes == 1:
         yield from (simulate.attempt(seed, print if trace else lambda line: None) for seed in seeds)
         return

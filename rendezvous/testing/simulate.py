@@ -24,7 +24,7 @@ from rendezvous.testing.simulation.work import SimulatedWork
 FAULTS_S = 60.0  # virtual time during which faults happen
 HEAL_S = 600.0  # after the last fault the job must end within this time
 STEPS_MAX = 400_000
-CHILDREN_LATE_S = 0.8  # processes that workers have started live at most this long after the watchdog, which allows 1 s
+CHILDREN_LATE_S = 0.8  # how long processes of killed workers stay alive after the watchdog, which allows 1 s
 
 __all__ = ["SeedResult", "Violation", "attempt", "make_replay_command", "run"]
 
@@ -48,16 +48,7 @@ def run(seed: int, trace: Callable[[str], None] = lambda line: None) -> SeedResu
     cluster = SimulatedCluster(
         random=random, settings=settings, shape=shape, network=_draw_network(random), trace=trace
     )
-    checker = Checker(
-        config=cluster.config,
-        timeline=cluster.timeline,
-        hosts=cluster.hosts,
-        storage=cluster.storage,
-        network=cluster.network,
-        drained=cluster.operator.drained,
-        observers=cluster.observers,
-        seed=seed,
-    )
+    checker = Checker(cluster, seed=seed)
     work_s = random.uniform(1.0, 60.0) if random.random() < 0.3 else random.uniform(30.0, 90.0)
     theme = random.choice(["all", *THEMES])
     failing = 0.5 if theme == "failures" else random.choice([0.0, 0.05, 0.3])

@@ -3,39 +3,39 @@
     # Why this transcript exists.
     world 2:3              the possible worlds: MIN:MAX nodes, or MIN:MAX/GROUP
     set max_restarts=1     settings, before the first start
-    command other          what agents that start from here on are told to run
-    start a b n1..n8       agents begin; "restart 0.1 a": whenever a's agent is gone, another begins 0.1 s later
+    command other          the command that agents are started with from here on
+    start a b n1..n8       agents start; "restart 0.1 a": when the agent of a is gone, another starts 0.1 s later
     run 3                  let three seconds pass
     fail b 3               a worker on b exits with 3; `fail b 3 echo`: it looks like the loss of a peer,
-                           `fail b 3 port`: somebody else listens on the worker port
-    poison 0               whichever processes get rank 0 fail 0.5 s later; `poison none` ends it
-    succeed a b            all workers there exit with success; save a: they have saved their state
-    leave a b              as SIGTERM does; crash a: as SIGKILL; poweroff a: nothing is left that could say anything
+                           `fail b 3 port`: another program listens on the worker port
+    poison 0               the processes with rank 0 fail after 0.5 s; `poison none` ends it
+    succeed a b            all workers there exit with success; save a: they save a checkpoint
+    leave a b              as SIGTERM does; crash a: as SIGKILL; poweroff a: the kernel stops, too
     pause a 7              as SIGSTOP; hang a 60: its processes cannot be killed
-    cut a 5                nothing between a and the store; cut a peers 5: nor any other node;
+    cut a 5                no messages between a and the store; cut a peers 5: and all other nodes;
                            cut a b 5: between these two; cut a > b 5, cut a > peers 5: this way only
-    deafen a               its watches end; stall a 5: nothing is heard of them
+    deafen a               its watches end; stall a 5: they bring no events
     lag a ctl/ 5 20        its watch of these keys, below the job's, is 5 s behind for 20 s
-    revoke a               the store ends its lease early; stale a 20: its renewals reach a stale leader, and nothing
-                           else is answered; stale a 20 served: all else is answered
+    revoke a               the store ends its lease early; stale a 20: a replaced leader answers its renewals, and
+                           nothing else is answered; stale a 20 served: all else is answered
     slow 2 20              for 20 s the store takes 2 s for each write
-    host a                 the others' store is served by a, before it starts
-    wall a                 no presence connection from or to a; mask a: it is seen under another address
-    outage 60 renewed      the store is away; its leases meanwhile: renewed, frozen or running; "silent": calls
-                           are not refused but time out
+    host a                 a, which starts later, serves the store of the others
+    wall a                 no presence connection from or to a; mask a: peers see another address
+    outage 60 renewed      the store is away; its leases are renewed, frozen or running; "silent": calls time
+                           out, instead of being refused
     reset                  a middlebox resets all connections between agents; compact: the store forgets its history
-    expel a                somebody deletes the member key of a; remove spec (or current, or everything)
-    ask drain a            what meshctl does: drain, undrain, takeover, stop
+    expel a                the operator deletes the member key of a; remove spec (or current, or everything)
+    ask drain a            a request as from meshctl: drain, undrain, takeover, stop
     answer lost: seal round 1     the next request of this purpose is applied, but its answer is lost;
                            also "request lost", "request late" and "request refused"; "request slow" and
                            "answer slow" (0.9 s); answer slow: a: seal round 1   that of a
-    plan 2                 the planner takes so long
+    plan 2                 the planner takes 2 s
     ----
         0.000  a starts
         ...
 
-`run(text)` returns the text again with the record made anew, so that a test compares the two. The checker watches;
-what it finds ends the record.
+`run(text)` returns the text with a new record, so that a test can compare the two. A violation of an invariant ends
+the record.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from rendezvous.testing.simulation.shape import Shape
 
 SEPARATOR = "----"
 VIOLATION = "violation of"
-_EXIT_CODES = (1, 2, 75, 137)  # refused, removed, temporary: a script may ask for any of it
+_EXIT_CODES = (1, 2, 75, 137)  # refused, removed, temporary, fenced: a script may cause any of them
 _FATES = {
     "answer lost": "unanswered",
     "answer slow": "slow answer",
@@ -68,7 +68,7 @@ _FATES = {
 
 
 def run(text: str) -> str:
-    """Play the script above the separator; the same text with the record of this run below it."""
+    """Play the script above the separator; the script with the record of this run below it."""
     script = text.partition(f"\n{SEPARATOR}\n")[0].rstrip("\n")
     player = _Player()
     for number, line in enumerate(script.splitlines(), start=1):
@@ -106,16 +106,7 @@ class _Player:
             cluster = self._built_cluster
             cluster.config.stop_s = 0.05
             cluster.observers.after_start = self._poison_later
-            self._checker = Checker(
-                config=cluster.config,
-                timeline=cluster.timeline,
-                hosts=cluster.hosts,
-                storage=cluster.storage,
-                network=cluster.network,
-                drained=cluster.operator.drained,
-                observers=cluster.observers,
-                exit_codes=_EXIT_CODES,
-            )
+            self._checker = Checker(cluster, exit_codes=_EXIT_CODES)
         return self._built_cluster
 
     def play(self, words: list[str], line: str) -> None:

@@ -1,1 +1,1 @@
-"""Every interleaving of a small cluster, one after the other: see `search`. `python -m rendezvous.testing.explore`."""
+"""A search through all interleavings of small clusters: `python -m rendezvous.testing.explore`, see `search`."""

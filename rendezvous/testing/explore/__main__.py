@@ -42,7 +42,7 @@ def _describe_depth(result: ScopeResult) -> str:
 
 
 def _explore_scopes(chosen: list[str], cpu_s: float, depth: int, processes: int, levels: bool) -> Iterator[ScopeResult]:
-    """Each scope, those first that take longest."""
+    """Explore each scope, the longest first."""
     shares = {name: cpu_s * SCOPES[name].share / sum(SCOPES[each].share for each in chosen) for name in chosen}
     tasks = [(SCOPES[name], shares[name], depth, levels) for name in sorted(chosen, key=lambda name: -shares[name])]
     if processes == 1 or len(tasks) == 1:

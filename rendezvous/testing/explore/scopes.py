@@ -1,4 +1,4 @@
-"""The small clusters that are explored: who is there, and what may happen to them."""
+"""The small clusters that are explored: their members, and which faults may occur."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ANY = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """What is explored: who is there, which faults may happen how often, and how far time goes."""
+    """What is explored: how many members, which faults how often, and how far time advances."""
 
     name: str
     members: int = 2
@@ -22,23 +22,23 @@ class Scope:
     faults: tuple[tuple[str, int], ...] = ()
     faults_max: int = 0
     detours_max: int = ANY
-    """How often something else may happen than what is usual; then whole jobs can be explored, not only beginnings."""
+    """How often a schedule may deviate from the usual one; a limit lets whole jobs be explored, not only beginnings."""
     share: float = 1.0
-    """Its part of the time that there is for all scopes."""
+    """Its share of the processor time, relative to the other scopes."""
     jumps_max: int = 12
-    """How often time may go on."""
+    """How often time may advance."""
     starts_together: bool = True
-    """Whether all agents begin at once; else the second and later ones at any time."""
+    """Whether all agents start at once; else all but the first start at any time."""
     ends_any_time: bool = False
     """Whether workers succeed at any time; else only while nothing is under way."""
     has_one_stream: bool = True
-    """Whether a member hears of changes in the order of their revisions, as over the one stream of an etcd client; else
-    each of its watches has a pace of its own."""
+    """Whether all watches of a member share one order of events, as over the one stream of an etcd client; else they
+    do not wait for each other."""
     begins_running: bool = False
-    """Whether the first round runs everywhere already, formed in one of the possible orders."""
+    """Whether exploration begins when the first round runs on all nodes, formed in one of the possible orders."""
 
 
-# Few timers, for each doubles what there is to explore, and limits that are reached within a few of them.
+# Few timers, since each doubles the number of states, and limits that are reached within a few of them.
 SETTINGS = Settings(
     lease_ttl_s=10.0,
     keep_alive_parts=2,
@@ -61,7 +61,7 @@ TWO = Shape(nodes_min=2, nodes_max=2)
 ONE_OR_TWO = Shape(nodes_min=1, nodes_max=2)
 TWO_OR_THREE = Shape(nodes_min=2, nodes_max=3)
 ANY_ONE = (*((kind, 1) for kind in ONE_OF), ("restart", 1))
-ONE_OF_EACH = (("crash", 1), ("lost answer", 1), ("pause", 1), ("restart", 1))  # a pause beyond the lease ends it
+ONE_OF_EACH = (("crash", 1), ("lost answer", 1), ("pause", 1), ("restart", 1))  # the pause is longer than the lease
 
 
 def _make_two_node_scope(name: str, faults: tuple[tuple[str, int], ...] = ANY_ONE, **more: Any) -> Scope:

@@ -1,9 +1,9 @@
 """Breadth first through all states of a small cluster: the first fault found has the shortest schedule.
 
-A level of the search holds every state that can be reached by so many choices and by no fewer. From each, every
-choice is made on a copy; a state whose name is known already is dropped, for all that can follow from it is found
-from where it was met first. The checker of the simulation looks at every step. What it cannot see is looked at
-here: a cluster in which nothing will ever happen again, though agents are there that have not ended.
+A level of the search has every state that can be reached by that number of choices and by no fewer. From each, every
+choice is made on a copy; a state whose name is known already is dropped, because everything that can follow from it is
+found from its first visit. The checker of the simulation checks every step. This module checks what it cannot: that no
+cluster is stuck while agents have not ended.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from rendezvous.testing.invariants.checker import Checker, Violation
 from rendezvous.testing.simulation.node import describe_status
 
 CALM_STEPS = 2000
-CALM_EVERY = 64  # of so many states one is taken to the end of its job
+CALM_EVERY = 64  # one of this many states is continued without faults until its job ends
 CALM = "nothing goes wrong any more"
-EXIT_CODES = (75, 137)  # told to stay away, or fenced: also what an agent that is not told to leave may end with
+EXIT_CODES = (75, 137)  # drained, or killed: an agent may end so without being asked to leave
 
 
 @dataclass(kw_only=True)
 class ScopeResult:
-    """What was explored. `is_complete`: every state that the scope allows was visited; else up to `depth` all were."""
+    """What was explored. `is_complete`: all states of the scope were visited; else all up to `depth`."""
 
     scope: Scope
     states: int = 1
@@ -51,19 +51,9 @@ class ScopeResult:
 
 
 def build(scope: Scope, trace: Callable[[str], None] | None = None) -> ExploredCluster:
-    """The world of this scope before anything has happened in it."""
+    """The cluster of this scope in its first state."""
     world = ExploredCluster(scope, trace or _ignore_line)
-    world.checker = Checker(
-        config=world.config,
-        timeline=world.timeline,
-        hosts=world.hosts,
-        storage=world.storage,
-        network=world.network,
-        drained=world.drained,
-        observers=world.observers,
-        exit_codes=EXIT_CODES,
-        has_witnesses=False,
-    )
+    world.checker = Checker(world, exit_codes=EXIT_CODES, has_witnesses=False)
     world.begin()
     return world
 
@@ -80,7 +70,7 @@ def explore(
 ) -> ScopeResult:
     """Visit all states up to this depth, as far as CPU time and the number of states allow.
 
-    `is_reduced`: of two choices that do not concern each other, only one order is tried. No state is lost by that.
+    `is_reduced`: of two choices that commute, only one order is tried. No state is lost by that.
     """
     return _Search(scope, is_reduced and scope.detours_max == ANY).run(depth, limit_s, states, progress)
 
@@ -90,7 +80,7 @@ AWAKE: Sleeping = frozenset()
 
 
 def explore_share(task: tuple[Scope, float, int, bool]) -> ScopeResult:
-    """`explore` for a process of its own: scope, CPU seconds, depth, whether to print each level that is finished."""
+    """`explore` for a process of its own. `task`: scope, CPU seconds, depth, whether to print each finished level."""
     scope, limit_s, depth, prints = task
     return explore(scope, depth=depth, limit_s=limit_s, progress=_print_level if prints else lambda result: None)
 
@@ -101,7 +91,7 @@ def _print_level(result: ScopeResult) -> None:
 
 
 class _State(NamedTuple):
-    """One to go on from. `asleep` are choices that need not be made here; `only`: what to make at a second visit."""
+    """A state to continue from. `asleep`: choices that need not be made; `only`: those to make at a second visit."""
 
     number: int
     world: bytes
@@ -126,7 +116,7 @@ class _Search:
     def run(self, depth: int, limit_s: float, states: int, progress: Callable[[ScopeResult], None]) -> ScopeResult:
         result, started = self.result, time.process_time()
         sys.setrecursionlimit(10_000)  # the pickler goes from object to object
-        gc.disable()  # worlds are full of cycles, and die together
+        gc.disable()  # clusters are full of reference cycles, and are dropped together
         try:
             while self._frontier and result.depth < depth and not result.found:
                 if not self._visit_level(started + limit_s, states):
@@ -147,7 +137,7 @@ class _Search:
         return zlib.compress(snapshot.dump(world, self._table), 1)
 
     def _visit_level(self, until: float, states: int) -> bool:
-        """Make all choices in the states of this level. Whether it was finished."""
+        """Make all choices in the states of this level. Whether the level was finished."""
         old, self._table = self._table, snapshot.ValueTable()
         for count, (name, state) in enumerate(self._frontier.items()):
             if time.process_time() > until or len(self._parents) > states:
@@ -204,7 +194,7 @@ class _Search:
                 asleep.add(key)
 
     def _end_calmly(self, number: int, world: ExploredCluster) -> None:
-        """From here on nothing goes wrong any more: then the job must come to an end."""
+        """Continue without faults: the job must end."""
         world.stop_faults(CALM_STEPS)
         steps: list[str] = []
         what = ""
@@ -220,7 +210,7 @@ class _Search:
             self._report(number, "", what or f"L1: no end within {CALM_STEPS} steps of calm; {status}", steps)
 
     def _arrive(self, world: ExploredCluster, parent: int, label: str, asleep: Sleeping) -> None:
-        """Note the state that a choice has led to, and whatever has to be chosen there that was not yet."""
+        """Record the state after a choice, with the choices that are still to be made there."""
         name = snapshot.digest(world, self._table)
         number = self._numbers.get(name)
         if number is None:
@@ -244,7 +234,7 @@ class _Search:
                 self._next[name] = _State(number, self._copy(world), AWAKE, missed)
 
     def _report(self, state: int, last: str, what: str, calm: Sequence[str] = ()) -> None:
-        """Name what was found, and play the way to it again, for people."""
+        """Report a violation, with the schedule that leads to it and its record."""
         path = [last] if last else []
         while state:
             path.append(self._choices[state])
@@ -255,7 +245,7 @@ class _Search:
 
 
 def play(scope: Scope, schedule: Sequence[str]) -> list[str]:
-    """Make these choices, by their labels; the record of what came of it."""
+    """Make the choices with these labels; the record."""
     record: list[str] = []
     world = build(scope, record.append)
     try:
@@ -270,4 +260,4 @@ def play(scope: Scope, schedule: Sequence[str]) -> list[str]:
 
 
 def _ignore_line(line: str) -> None:
-    """Nobody reads it."""
+    """Discard the trace."""

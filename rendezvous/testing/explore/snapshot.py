@@ -1,14 +1,13 @@
 """Copies of a whole explored cluster, and the name of its state: what makes a search through states possible.
 
-A world is a graph of objects with functions in it that remember things (the callbacks of requests, of dials, of
-watches), and `copy.deepcopy` leaves those bound to the original. Here the C pickler copies the graph. Functions
-with cells are taken apart and put together again; whatever never changes (records, messages, settings) is not
-copied but referred to, by its place in a table.
+A cluster is a graph of objects with closures in it (the callbacks of requests, of dials, of watches), and
+`copy.deepcopy` leaves those bound to the original. Here the C pickler copies the graph. Closures are taken apart and
+rebuilt; immutable values (records, messages, settings) are not copied but referred to, by their place in a table.
 
-Two worlds are in the same state if nothing that happens from now on can tell them apart. So `digest` names times by
-their distance from now, revisions and request ids by their order, leases by where they appear first, and leaves out
-what only people read. It goes through everything else without knowing it, so that a new field of the protocol is
-part of the state the day it is written: to forget one would merge states that differ, and hide a bug.
+Two clusters are in the same state if no later step can differ between them. So `digest` writes times as distances from
+now, revisions and request ids as ranks, leases in order of appearance, and omits what only people read. It includes
+every other field without a list, so that a new field of the protocol is part of the state at once: an omitted field
+would merge states that differ, and hide a bug.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from typing import Any
 from rendezvous.stores.contract import TxnResult
 from rendezvous.stores.memory.keyspace import Page
 
-ERA = 2.0**20  # the first moment of a simulated world: what is beyond its half is a time, what is below a duration
+ERA = 2.0**20  # when time begins: numbers above half of it are times, numbers below are durations
 GRID = 1024.0  # ticks per second
 REVISIONS, LEASES, IDS = 1 << 40, 1 << 41, 1 << 42  # where revisions, leases and request ids begin
 IDS_PER_NODE = 1 << 24
 
-# What only people read, what is made anew from the rest, and what the world is made with.
+# What only people read, what follows from the rest, constants, and references to parts that are reached elsewhere.
 _UNSEEN: dict[str, frozenset[str]] = {
     "ExploredCluster": frozenset({"config", "hosts", "observers", "scope", "store_access", "timeline"}),
     "Network": frozenset({"model", "on_change", "_timeline"}),
@@ -74,15 +73,15 @@ _is_value_by_type: dict[type, bool] = {}
 
 
 def _is_value(kind: type) -> bool:
-    """Whether objects of this type never change, and hold nothing that does."""
+    """Whether objects of this type, and everything in them, are immutable."""
     if issubclass(kind, tuple):
-        return kind.__name__ != "_PendingRequest"  # which holds functions
+        return kind.__name__ != "_PendingRequest"  # which contains functions
     is_frozen = "__dataclass_fields__" in kind.__dict__ and kind.__setattr__ is not object.__setattr__
     return is_frozen or issubclass(kind, (Page, Exception)) or kind.__name__ in ("Condition", "lock")
 
 
 class ValueTable:
-    """The values that the snapshots of one level of a search refer to; it goes when they go."""
+    """The values that the snapshots of one level of a search refer to; it lives as long as they do."""
 
     def __init__(self) -> None:
         self.values: list[object] = []
@@ -147,7 +146,7 @@ class _Pickler(pickle.Pickler):
 
 
 def dump(world: object, table: ValueTable) -> bytes:
-    """A copy of the world, to be read any number of times."""
+    """A copy of the cluster, which can be loaded any number of times."""
     file = io.BytesIO()
     _Pickler(file, table).dump(world)
     return file.getvalue()
@@ -160,7 +159,7 @@ def load(snapshot: bytes, table: ValueTable) -> Any:
 
 
 class _GraphWalk:
-    """Lists the atoms of a graph; those whose name depends on the rest are listed apart, with their places."""
+    """Lists the atoms of a graph; those whose name depends on all others are listed again, with their places."""
 
     def __init__(self, table: ValueTable, is_value: bool = False) -> None:
         self.atoms: list[object] = []
@@ -301,7 +300,7 @@ _OPAQUE = frozenset({"MemoryWatch", "Condition", "lock", "Shape", "Settings", "S
 
 
 def _find_handler(kind: type) -> Callable[[_GraphWalk, Any], None]:
-    """How things of a type that was not met before are listed."""
+    """The handler of a type that was not met before."""
     handler: Callable[[_GraphWalk, Any], None]
     if kind.__name__ in _OPAQUE or issubclass(kind, type):
         handler = _GraphWalk.add_type_name
@@ -316,7 +315,7 @@ def _find_handler(kind: type) -> Callable[[_GraphWalk, Any], None]:
 
 
 def digest(world: Any, table: ValueTable) -> bytes:
-    """The name of the world's state."""
+    """The name of the state of a cluster."""
     walk = _GraphWalk(table)
     walk.walk(world)
     walk.walk(_list_history(world))
@@ -328,7 +327,7 @@ def digest(world: Any, table: ValueTable) -> bytes:
 
 
 def _list_history(world: Any) -> list[object]:
-    """What a watch may be told that begins where an answer under way says."""
+    """The events that a watch may still get that begins at the revision of an answer under way."""
     under_way = (getattr(thing, "answer", None) for offer in world.pool for thing in offer.arguments)
     oldest = min((answer.revision for answer in under_way if isinstance(answer, TxnResult)), default=1 << 62)
     return [page.batch for page in world.storage.store._keyspace.list_pages_from(oldest + 1)]

@@ -83,7 +83,7 @@ class ExploredCluster:
         self.faults_left = scope.faults_max
         self.jumps_left = scope.jumps_max
         self.detours_left = ANY
-        self.slow: list[str] = []  # nodes that hear of nothing while others do
+        self.slow: list[str] = []  # nodes whose offers come after those of all others
         self._inner: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self.storage = Storage(self.timeline, self.network, scope.settings, list)
         self.storage.store = MemoryStore(clock=self.storage.clock.read, threaded=False, first_lease=LEASES)

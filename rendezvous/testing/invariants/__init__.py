@@ -1,1 +1,1 @@
-"""What must hold after every step, kept by models of their own."""
+"""The invariants, checked after every step against models that are independent of the protocol."""

@@ -37,7 +37,7 @@ class BudgetModel:
         if charged < 0:
             carried = carried[:charged]
         self._compare("S5", "charges", seal.charge_ages_s[: len(carried)], carried)
-        # A charge is made at the moment of the decision, so its age says when that was.
+        # A charge is made at the moment of the decision, so its age gives the time of the decision.
         decided_at = request.at - seal.charge_ages_s[-1] if charged > 0 else request.at
         if charged > 0:
             self._check_charged(seal, last, request, decided_at)

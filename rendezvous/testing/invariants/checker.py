@@ -1,11 +1,11 @@
 """The invariants of the agreement, checked after every step of a simulated cluster.
 
-The names in a violation are those of the project's list of invariants: S1 one live process per rank and one
-view of the world; S2 no two rounds alive; S3 one verdict that never changes and on which all agents agree; S4 an
-accepted completion is real, and none is run again; S5 the budget is exact; S6 nothing is left behind; S7 no two
-jobs alive under one run id; S8 nothing of a round in the next; S9 the exit code is the first failure's; S10 no
-write that does not name what it was decided on; S11 a transaction whose answer was lost counts once; L1 a verdict in
-time; L2 leases renewed in time; L3 worlds grow when due; L4 departures announced; L5 watches made up for.
+The names in a violation are those of the project's list of invariants: S1 one live process per rank and one view of the
+world; S2 no two rounds alive; S3 one verdict that never changes and on which all agents agree; S4 an accepted
+completion is real, and none is run again; S5 the budget is exact; S6 no process and no watch is left behind; S7 no two
+jobs alive under one run id; S8 nothing of a round in the next; S9 the exit code is the first failure's; S10 no write
+without a comparison of what it was decided on; S11 a transaction whose answer was lost counts once; L1 a verdict in
+time; L2 leases renewed in time; L3 worlds grow when due; L4 departures announced; L5 lost watches replaced.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence
+from typing import Protocol
 
 from rendezvous import events, records
 from rendezvous.events import Action, Exit, ExtendWatchdog, Log, PeerGone, StoreRequest, Txn
@@ -42,28 +43,35 @@ class Violation(AssertionError):
     """An invariant was broken; the text names it, the seed and the time."""
 
 
+class CheckedCluster(Protocol):
+    """What is checked. `drained`: the nodes of which a drain was requested."""
+
+    config: ClusterConfig
+    timeline: Timeline
+    network: Network
+    hosts: dict[str, Host]
+    storage: Storage
+    observers: Observers
+    drained: set[str]
+
+
 class Checker:
     """Observes every request, write, start and end; raises Violation when an invariant is broken.
 
-    `drained`: the nodes of which a drain was requested. `exit_codes`: with which agents may end that end before the job
-    does and were not told to leave. `has_witnesses`: whether deadlines, budgets and permissions are checked too, for
-    which much is recorded of each agent.
+    `exit_codes`: with which agents may end that end before the job does and were not told to leave. `has_witnesses`:
+    whether deadlines, budgets and permissions are checked too, for which much is recorded of each agent.
     """
 
     def __init__(
         self,
+        cluster: CheckedCluster,
         *,
-        config: ClusterConfig,
-        timeline: Timeline,
-        hosts: Mapping[str, Host],
-        storage: Storage,
-        network: Network,
-        drained: Set[str],
-        observers: Observers,
         seed: int = 0,
         exit_codes: Sequence[int] = EXIT_CODES,
         has_witnesses: bool = True,
     ) -> None:
+        timeline, hosts, storage, drained = cluster.timeline, cluster.hosts, cluster.storage, cluster.drained
+        settings, shape = cluster.config.settings, cluster.config.shape
         self._timeline = timeline
         self._hosts = hosts
         self._storage = storage
@@ -75,15 +83,16 @@ class Checker:
         self._job = JobRecord()  # of the event being checked, else the last one
         self._has_witnesses = has_witnesses
         self._witnesses: dict[MemberState, Witness] = {}
-        settings, shape = config.settings, config.shape
         self._deadlines = DeadlineChecks(timeline, hosts, storage.leases, settings, self.fail)
-        self._permissions = PermissionChecks(timeline, hosts, storage.store, network, drained, settings, self.fail)
+        self._permissions = PermissionChecks(
+            timeline, hosts, storage.store, cluster.network, drained, settings, self.fail
+        )
         self._seals = SealChecks(timeline, hosts, shape, settings, self.fail)
         self._budget = BudgetModel(settings, self._seals.find_node_name, self.fail)
-        observers.before_start = self.check_start
-        observers.after_step = self.check_step
-        observers.after_end = self.check_end
-        observers.before_request = self.check_request
+        cluster.observers.before_start = self.check_start
+        cluster.observers.after_step = self.check_step
+        cluster.observers.after_end = self.check_end
+        cluster.observers.before_request = self.check_request
         storage.store.watch(
             f"/{PREFIX}/",
             prefix=True,

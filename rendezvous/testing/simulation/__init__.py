@@ -1,1 +1,1 @@
-"""The simulated world: machines, processes, networks and a store on one virtual clock."""
+"""The parts of a simulated cluster: nodes, processes, networks and a store on one virtual clock."""

@@ -47,6 +47,7 @@ class SimulatedCluster:
         self.presence = PresenceNetwork(self.timeline, self.network, self.hosts)
         self.network.on_change = self.presence.review
         self.operator = Operator(self.timeline, self.config, self.storage)
+        self.drained = self.operator.drained
 
     def add(self, name: str, clock_offset_s: float = 0.0) -> SimulatedNode:
         node = self.nodes[name] = SimulatedNode(

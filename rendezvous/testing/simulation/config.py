@@ -19,10 +19,10 @@ class ClusterConfig:
     secret: bytes = b""
     """What records are signed with."""
     command: str = "simulated"
-    """What agents that start from now on are told to run."""
+    """The command that agents are started with."""
     plan_s: tuple[float, float] | None = None
     """How long the planner takes, at least and at most; None: as long as a message."""
     stop_s: float | None = None
     """How long processes take to stop; None: a random time within the grace."""
     children_late_s: float = 0.0
-    """How much longer than killed workers the processes live that they have started."""
+    """How much longer the processes that killed workers have started stay alive."""

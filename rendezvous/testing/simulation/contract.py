@@ -43,7 +43,7 @@ class StoreAccess(Protocol):
 
 
 class Observers:
-    """Called by every node of a cluster. A checker, and whoever makes the processes work, put their functions here."""
+    """Functions that every node of a cluster calls. A checker and the work of the processes put theirs here."""
 
     def __init__(self) -> None:
         self.before_start: Callable[[Host, Running], None] = lambda host, running: None

@@ -1,7 +1,7 @@
 """Which worlds a simulated job can run in, and a planner for them.
 
-The production planner knows meshes and devices; agreement needs neither. So a world here is a number of nodes
-between two bounds, in whole groups (the replicas of a mesh), and an assignment is a rank.
+The production planner knows meshes and devices; the agreement needs neither. Here a world is a number of nodes between
+two bounds, in whole groups (the replicas of a mesh), and an assignment is a rank.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Shape:
         )
 
     def plan(self, request: MakePlan) -> PlanReady | PlanRefused:
-        """Nobody moves who need not: who stays keeps a rank that still exists; others fill the gaps, oldest first."""
+        """Members that stay keep their rank if it still exists; others fill the gaps, oldest first."""
         usable = self.count_usable(len(request.roster))
         if not usable:
             return PlanRefused(request.id, f"{len(request.roster)} nodes make no world")
