@@ -1,4 +1,4 @@
-"""What a training script may ask of its launcher, and tell it. Nothing here is needed to be launched.
+"""The API for training scripts: the mesh, stop requests, heartbeats. No script needs it to run.
 
     from launcher.worker import heartbeat, mesh, stop_requested, torch_mesh
 
@@ -8,8 +8,8 @@
     heartbeat()                 # this worker makes progress
     checkpoint_saved()          # now is a good time for a restart on more nodes
 
-torch and jax are imported by the functions that are about them, when they are called, and nothing else imports more
-than the standard library's smallest parts. Under another launcher whatever can be answered is: see each function.
+torch and jax are imported by the functions that use them, when they are called; nothing else imports more than the
+standard library's smallest parts. Under another launcher a function answers as far as it can: see each one.
 """
 
 from launcher.worker.client import SOCKET_VARIABLE, checkpoint_saved, heartbeat, stop_requested

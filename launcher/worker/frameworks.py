@@ -1,7 +1,7 @@
-"""The declared mesh as torch and as JAX know it.
+"""The declared mesh as a torch DeviceMesh and as a JAX Mesh.
 
-What the two disagree about is whose devices a worker uses. torch picks one of those that it sees by LOCAL_RANK; JAX
-takes all that it sees, unless it is told which. Here both use the worker's own.
+The two frameworks differ in the devices that a worker uses. torch picks one of the visible ones by LOCAL_RANK; JAX
+takes all that are visible, unless it gets a list. Here both use the devices that the worker was assigned.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 DEVICES_VARIABLE = "LAUNCHER_WORKER_DEVICES"
-"""What this worker has been given, as KIND:COUNT."""
+"""The devices that this worker was assigned, as KIND:COUNT."""
 _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
 def torch_mesh(device_type: str | None = None, **more: Any) -> DeviceMesh:
-    """The declared mesh as a torch DeviceMesh with the axes' names; every worker must call it, and once is enough.
+    """Return the declared mesh as a torch DeviceMesh with its axes' names; every worker must call it, once is enough.
 
     `device_type`: by default that of torch's accelerator, and "cpu" where there is none or where the workers were
-    placed on CPUs. A process group is made if there is none yet; `more` are arguments of init_process_group for that.
+    placed on CPUs. A process group is created if there is none yet, with `more` as arguments of init_process_group.
     Slices are torch's: `torch_mesh()["dp", "tp"]`. A group that `--traffic` declares over several axes is there under
     its name, `torch_mesh()["dp+cp"]`. Raises RuntimeError without a launcher.
     """
@@ -38,7 +38,7 @@ def torch_mesh(device_type: str | None = None, **more: Any) -> DeviceMesh:
 
     device_type = device_type or _find_torch_device_type()
     if device_type != "cpu":
-        # A worker that was given its devices for itself sees no others, and LOCAL_RANK counts beyond them.
+        # A worker to which only its own devices are visible sees fewer than LOCAL_RANK counts.
         count = torch.get_device_module(device_type).device_count()
         own = int(os.environ.get("LOCAL_RANK", "0")) % max(1, count)
         torch.get_device_module(device_type).set_device(own)
@@ -53,13 +53,13 @@ def torch_mesh(device_type: str | None = None, **more: Any) -> DeviceMesh:
 
 
 def init_jax(**more: Any) -> None:
-    """jax.distributed.initialize with what the launcher knows; once it has been called, by whomever, do nothing.
+    """Call jax.distributed.initialize with what the launcher knows; do nothing if JAX is initialized already.
 
-    Given are the coordinator (rank 0, on the port of this round), the number of processes, this process's number and,
-    where the worker sees more devices than its own, which are its own. JAX's detection of clusters is off: it would
-    ask Slurm, MPI or a metadata server, which know only the agent. `more` are further arguments of initialize, such
-    as `initialization_timeout`, and win over those. Call it before anything else of JAX computes. Raises RuntimeError
-    without a launcher.
+    Passed are the coordinator (rank 0, on the port of this round), the number of processes, this process's number
+    and, where the worker sees more devices than its own, the ids of its own. JAX's cluster detection is off: it would
+    query Slurm, MPI or a metadata server, which know only the agent. `more` are further arguments of initialize, such
+    as `initialization_timeout`, and override these. Call it before JAX computes anything. Raises RuntimeError without
+    a launcher.
     """
     place = mesh()
     import jax
@@ -67,7 +67,7 @@ def init_jax(**more: Any) -> None:
     if jax.distributed.is_initialized():
         return
     address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "coordinator_address": f"[{address}]:{port}" if ":" in address else f"{address}:{port}",
         "num_processes": place.world_size,
         "process_id": place.rank,
@@ -75,19 +75,19 @@ def init_jax(**more: Any) -> None:
         "cluster_detection_method": "deactivate",
     }
     if (address == "::1" or address.startswith("127.")) and "JAX_COORDINATOR_BIND_ADDRESS" not in os.environ:
-        given["coordinator_bind_address"] = given["coordinator_address"]  # else on every network of this machine
-    jax.distributed.initialize(**{**given, **more})
+        arguments["coordinator_bind_address"] = arguments["coordinator_address"]  # else on all of this host's networks
+    jax.distributed.initialize(**{**arguments, **more})
 
 
 def jax_mesh(*, local_axis: str | None = None, **more: Any) -> Mesh:
-    """The declared mesh as a jax.sharding.Mesh over all devices of all processes; calls init_jax first.
+    """Return the declared mesh as a jax.sharding.Mesh over all devices of all processes; calls init_jax first.
 
-    The devices of the process with number i stand where rank i stands. A worker with several devices needs one axis
-    more, the innermost, over the devices of a worker: `local_axis` is its name, and it is there even if it is 1 long.
+    The devices of process i have the coordinates of rank i. Workers with several devices need one more axis, the
+    innermost, over the devices of a worker: `local_axis` is its name, and it exists even if it has length 1.
     `more` are further arguments of Mesh, such as `axis_types`.
 
-    Raises RuntimeError without a launcher, and ValueError if workers have several devices and no `local_axis`, differ
-    in how many they have, or the axis has a name of the mesh.
+    Raises RuntimeError without a launcher, and ValueError if workers have several devices and no `local_axis`, or
+    different numbers of devices, or if the mesh has an axis of that name already.
     """
     place = mesh()
     init_jax()
@@ -107,7 +107,7 @@ def jax_mesh(*, local_axis: str | None = None, **more: Any) -> Mesh:
             f"mesh {place} has one device per worker, and each worker has {counts[0]}: "
             "name the innermost axis that they form, as in jax_mesh(local_axis='chip')"
         )
-    # Made by hand: numpy would look into a list of devices for numbers.
+    # Filled in a loop: numpy.array would search a list of devices for numbers.
     devices = numpy.empty((place.world_size, counts[0]), dtype=object)
     for rank, row in enumerate(rows):
         devices[rank, :] = row
@@ -117,14 +117,14 @@ def jax_mesh(*, local_axis: str | None = None, **more: Any) -> Mesh:
 
 
 def local_device_ids(environ: Mapping[str, str]) -> list[int] | None:
-    """Which of the devices that JAX sees are this worker's; None: all of them, or what JAX_LOCAL_DEVICE_IDS says."""
+    """Return the ids of this worker's devices among those JAX sees; None: all, or those of JAX_LOCAL_DEVICE_IDS."""
     if environ.get("JAX_LOCAL_DEVICE_IDS"):
         return None  # JAX reads it
     _, _, count = environ.get(DEVICES_VARIABLE, "").partition(":")
     workers = int(environ.get("LOCAL_WORLD_SIZE", "1"))
-    seen = next((environ[name] for name in _VISIBLE_DEVICES if name in environ), None)
-    sees_its_own = seen is not None and len(seen.split(",")) < workers
-    if sees_its_own or count not in ("", "1") or (not count and workers == 1):
+    visible = next((environ[name] for name in _VISIBLE_DEVICES if name in environ), None)
+    sees_only_its_own = visible is not None and len(visible.split(",")) < workers
+    if sees_only_its_own or count not in ("", "1") or (not count and workers == 1):
         return None
     return [int(environ["LOCAL_RANK"])]
 

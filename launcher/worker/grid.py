@@ -1,11 +1,11 @@
-"""Where this worker stands in the mesh, and with whom it forms the group of each axis.
+"""This worker's coordinates in the mesh, and the ranks of its group along each axis.
 
     mesh pp=2,dp=2,tp=2       rank 5 is pp=1 dp=0 tp=1
                               its groups: pp (1, 5)   dp (5, 7)   tp (4, 5)
 
-All of it follows from the shape and the rank, by the rule of every rank-major grid: the last axis varies fastest. The
+Both follow from the shape and the rank, by the rule of every rank-major grid: the last axis varies fastest. The
 groups are those that were declared before the start: one per axis, and those over several axes that `--traffic` names.
-A group that nobody has declared is refused, since nobody has placed it: its ranks may be far apart.
+An undeclared group is refused, since the planner has not placed it: its ranks may be far apart.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class WorkerMesh(NamedTuple):
-    """The grid of this round and this worker's place in it.
+    """The mesh of this round and this worker's rank in it.
 
-    `axes` and `shape` run from the outermost axis to the innermost. `group_names`: what `group` may be asked for.
+    `axes` and `shape` run from the outermost axis to the innermost. `group_names`: the names that `group` accepts.
     """
 
     axes: tuple[str, ...]
@@ -37,7 +37,7 @@ class WorkerMesh(NamedTuple):
 
     @property
     def coordinates(self) -> tuple[int, ...]:
-        """Where this worker stands, one number per axis."""
+        """This worker's position, one number per axis."""
         found, rest = [], self.rank
         for size in reversed(self.shape):
             rest, coordinate = divmod(rest, size)
@@ -45,19 +45,19 @@ class WorkerMesh(NamedTuple):
         return tuple(reversed(found))
 
     def size(self, name: str) -> int:
-        """How many ranks a group of `name` has: an axis, or several as "dp+cp". Raises LookupError, as all below."""
+        """Return the ranks in a group of `name`: an axis, or several as "dp+cp". Raises LookupError, as all below."""
         return prod(self.shape[index] for index in self._find_indices(name))
 
     def coordinate(self, name: str) -> int:
-        """This worker's place in its group, from 0; the place of its rank in `group(name)`."""
+        """Return this worker's index in its group, from 0: the index of its rank in `group(name)`."""
         return self.group(name).index(self.rank)
 
     def group(self, name: str) -> tuple[int, ...]:
-        """The ranks that differ from this one only along the axes of `name`, this one included; ascending."""
+        """Return the ranks that differ from this one only along the axes of `name`, this one included; ascending."""
         return self._list_group(self._find_indices(name), self.coordinates)
 
     def groups(self, name: str) -> tuple[tuple[int, ...], ...]:
-        """Every group of `name`, in the order of their first ranks; each rank is in one of them."""
+        """Return every group of `name`, ordered by first rank; each rank is in exactly one of them."""
         inner = self._find_indices(name)
         outer = [range(1) if index in inner else range(size) for index, size in enumerate(self.shape)]
         return tuple(self._list_group(inner, place) for place in product(*outer))
@@ -90,16 +90,16 @@ class WorkerMesh(NamedTuple):
 
 
 def mesh() -> WorkerMesh:
-    """The mesh of this round, read from the variables that the launcher has set.
+    """Return the mesh of this round, read from the variables that the launcher has set.
 
-    Under torchrun, which knows no mesh, it is that of meshrun without `--mesh`: one axis, dp. Raises RuntimeError
-    where no launcher has set a rank, or where the variables do not agree with each other.
+    Under torchrun, which has no mesh, it is that of meshrun without `--mesh`: one axis, dp. Raises RuntimeError if no
+    launcher has set a rank, or if the variables contradict each other.
     """
     return read(os.environ)
 
 
 def read(environ: Mapping[str, str]) -> WorkerMesh:
-    """The same from other variables; for tests, and for whoever has kept a worker's environment."""
+    """Return the same from `environ`; for tests, and for tools that have a worker's environment. Raises as `mesh`."""
     if "RANK" not in environ or "WORLD_SIZE" not in environ:
         raise RuntimeError("no launcher has given this process a rank: start the script with meshrun, or with torchrun")
     axes = environ.get("MESH_AXES", "dp")
