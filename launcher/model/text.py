@@ -1,6 +1,13 @@
-"""Numbers as people read them."""
+"""Numbers, lists and labelled lines as people read them."""
 
 from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+WIDTH = 80
+"""Of a terminal, in letters."""
+NAMES_MAX = 8
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -20,3 +27,22 @@ def format_number(count: float) -> str:
     if count >= 100 or count == int(count):
         return f"{round(count):,}"
     return f"{count:.1f}".removesuffix(".0")
+
+
+def format_count(count: int, noun: str) -> str:
+    """1 node, 2 nodes, 16,384 nodes."""
+    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def format_list(names: Sequence[str], most: int = NAMES_MAX) -> str:
+    """The names, the first few of many, and how many there are then."""
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[:most])} and {len(names) - most:,} more"
+
+
+def wrap_labelled(label: str, text: str, label_width: int, indent: int = 0) -> str:
+    """A label, and the text beside it, over as many lines as it takes."""
+    start, margin = f"{label:<{label_width - 1}} ", " " * (label_width + indent)
+    lines = textwrap.fill(text, WIDTH, initial_indent=start, subsequent_indent=margin, break_on_hyphens=False)
+    return lines + "\n"

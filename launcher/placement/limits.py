@@ -11,12 +11,10 @@ numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from launcher.model.mesh import Mesh
-from launcher.model.node import Node
 from launcher.model.traffic import Communicator
-from rendezvous.values import Protocol, dataclass, field
+from rendezvous.values import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,10 +97,3 @@ class Plan:
     @property
     def world_size(self) -> int:
         return sum(len(ranks) for ranks in self.ranks.values())
-
-
-class PlacementPlanner(Protocol):
-    def assess_feasibility(self, nodes: Sequence[Node], mesh: Mesh, limits: Limits) -> Feasibility: ...
-
-    def plan(self, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previous: Plan | None) -> Plan:
-        """Raises UsageError, naming what is missing, when no valid world exists."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+from launcher.model import ranges
 from launcher.model.errors import UsageError
 from launcher.model.node import Slot
 from rendezvous.values import NamedTuple
@@ -99,13 +100,7 @@ def list_numa_nodes(slots: Sequence[Slot]) -> list[frozenset[int]]:
 
 def format_ranges(cpus: frozenset[int]) -> str:
     """CPUs as the kernel writes them: 0-3,8."""
-    found: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if found and cpu == found[-1][1] + 1:
-            found[-1][1] = cpu
-        else:
-            found.append([cpu, cpu])
-    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in found)
+    return ranges.format_ranges(sorted(cpus)).replace(" ", "")
 
 
 def describe_bindings(mode: NumaMode, bindings: Sequence[CpuBinding]) -> str:

@@ -27,7 +27,6 @@ IDENTITY_VARIABLES = (WORKER_ID, HOSTNAMES)
 
 _HOSTS_MAX = 10_000
 _NAME_MAX = 255
-_LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})  # what GKE writes where a slice is one host
 
 
 class SliceIdentity(NamedTuple):

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from launcher.model.text import format_count
+
 Severity = Literal["stop", "hurt", "note"]
 LEVEL_LABELS: dict[Severity, str] = {"stop": "would stop a job", "hurt": "may hurt", "note": "note"}
 
@@ -38,11 +40,7 @@ def describe_verdict(findings: Sequence[Finding]) -> str:
     """All of them in one short sentence."""
     stops, hurts = (sum(1 for finding in findings if finding.level == level) for level in ("stop", "hurt"))
     if stops:
-        return f"{_format_count(stops)} would stop a job here" + (f", {hurts} may hurt it" if hurts else "")
+        return f"{format_count(stops, 'thing')} would stop a job here" + (f", {hurts} may hurt it" if hurts else "")
     if hurts:
-        return f"a job would start here; {_format_count(hurts)} may hurt it"
+        return f"a job would start here; {format_count(hurts, 'thing')} may hurt it"
     return "a job would start here, and nothing was seen that would hurt it"
-
-
-def _format_count(count: int) -> str:
-    return "1 thing" if count == 1 else f"{count} things"

@@ -30,6 +30,7 @@ from launcher.model import mesh as meshes
 from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import LauncherError, UsageError
 from launcher.model.mesh import Mesh
+from launcher.model.text import format_count
 from launcher.placement import planner
 from launcher.placement.adapter.options import parse_limits_and_costs
 from launcher.placement.explain import explain
@@ -101,7 +102,7 @@ def _load_cluster(request: PlanRequest) -> ClusterSpec:
         return cluster
     if len(levels) != len(cluster.levels):
         raise UsageError(
-            f"--levels {request.levels} names {render.format_count(len(levels), 'level')}, {cluster.name} has "
+            f"--levels {request.levels} names {format_count(len(levels), 'level')}, {cluster.name} has "
             f"{len(cluster.levels)}: {', '.join(cluster.levels) or 'none'}"
         )
     return replace(cluster, levels=parse_levels(levels, "--levels"))

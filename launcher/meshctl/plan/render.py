@@ -6,8 +6,6 @@ them, the rest is counted. Only the table of all ranks, which is asked for, is a
 
 from __future__ import annotations
 
-import itertools
-import textwrap
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
@@ -15,12 +13,12 @@ from launcher.meshctl.plan.cluster import ClusterSpec
 from launcher.meshctl.plan.moves import Move
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
+from launcher.model.ranges import format_ranges
+from launcher.model.text import format_count, format_list, wrap_labelled
 from launcher.model.topology import build_tree, sort_nodes
 from launcher.placement.explain import Explanation
 from launcher.placement.limits import Plan
 
-WIDTH = 80
-NAMES_MAX = 8
 KINDS_MAX = 6
 _LABEL_WIDTH = 9  # width of the first column
 
@@ -91,11 +89,7 @@ def format_table(plan: Plan, nodes: Iterable[Node], levels: Sequence[str]) -> st
 
 def _format_ranks(plan: Plan, node: Node) -> str:
     ranks = plan.ranks.get(node.id)
-    if not ranks:
-        return "spare"
-    breaks = [at for at in range(1, len(ranks)) if ranks[at] != ranks[at - 1] + 1]
-    runs = itertools.pairwise((0, *breaks, len(ranks)))
-    return ", ".join(f"{ranks[at]}-{ranks[end - 1]}" if end - at > 1 else str(ranks[at]) for at, end in runs)
+    return format_ranges(ranks) if ranks else "spare"
 
 
 def _describe_nodes(nodes: Sequence[Node]) -> str:
@@ -182,24 +176,5 @@ def format_percent(value: Fraction) -> str:
     return f"{tenths // 10}.{tenths % 10} %" if tenths else "less than 0.1 %"
 
 
-def format_count(count: int, noun: str) -> str:
-    """1 node, 2 nodes, 16,384 nodes."""
-    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def format_list(names: Sequence[str], most: int = NAMES_MAX) -> str:
-    """The names, the first few of many, and how many there are then."""
-    if len(names) <= most:
-        return ", ".join(names)
-    return f"{', '.join(names[:most])} and {len(names) - most:,} more"
-
-
 def _wrap(label: str, text: str, indent: int = 0) -> str:
-    """A label, and the text beside it, over as many lines as it takes."""
-    margin = " " * (_LABEL_WIDTH + indent)
-    return (
-        textwrap.fill(
-            text, WIDTH, initial_indent=f"{label:<{_LABEL_WIDTH}}", subsequent_indent=margin, break_on_hyphens=False
-        )
-        + "\n"
-    )
+    return wrap_labelled(label, text, _LABEL_WIDTH, indent)

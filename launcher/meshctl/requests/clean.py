@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from launcher.meshctl.plan.render import format_count
 from launcher.meshctl.requests.leftovers import Leftover, find_leftovers, remove
 from launcher.meshctl.requests.session import StoreSession
 from launcher.meshctl.status.reader import find_run
 from launcher.model.console import write_stdout
+from launcher.model.text import format_count
 
 
 def run(session: StoreSession, run_id: str | None, *, dry_run: bool, insist: bool) -> int:

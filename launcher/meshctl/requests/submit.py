@@ -10,11 +10,11 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from launcher.meshctl.plan.render import format_list
 from launcher.meshctl.status.reader import find_run, read_job
 from launcher.meshctl.status.render import format_headline
 from launcher.meshctl.status.state import Overview, build_overview
 from launcher.model.errors import TemporaryError, UsageError
+from launcher.model.text import format_list
 from rendezvous import records
 from rendezvous.errors import RecordError
 from rendezvous.records import Command, LeaderRecord, Verdict, decode, encode

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.meshctl.plan.render import format_count, format_list
 from launcher.meshctl.status.render import format_headline, format_mesh
 from launcher.meshctl.status.state import NodeState, Overview
 from launcher.model import ranges
-
-_NAMES_MAX = 8
+from launcher.model.text import format_count, format_list
 
 
 def describe_changes(before: Overview | None, after: Overview) -> list[str]:
@@ -54,7 +52,7 @@ def _describe_members(before: Overview, after: Overview) -> Iterator[str]:
     gone = [old[member_id].name for member_id in old.keys() - new.keys()]
     for names, verb in ((come, "joined"), (gone, "left or lost")):
         if names:
-            yield f"{verb}: {format_list(ranges.merge_names(names), _NAMES_MAX)}"
+            yield f"{verb}: {format_list(ranges.merge_names(names))}"
 
 
 def _describe_states(before: Overview, after: Overview) -> Iterator[str]:
@@ -65,5 +63,5 @@ def _describe_states(before: Overview, after: Overview) -> Iterator[str]:
         if node.state in ("failed", "leaving", "quarantined", "succeeded") and old.get(node.member_id) != node.state:
             changed.setdefault((node.state, node.why), []).append(node)
     for (state, why), nodes in sorted(changed.items()):
-        names = format_list(ranges.merge_names(node.name for node in nodes), _NAMES_MAX)
+        names = format_list(ranges.merge_names(node.name for node in nodes))
         yield f"{state}: {names}" + (f" ({why})" if why else "")

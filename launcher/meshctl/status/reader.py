@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
-from launcher.meshctl.plan.render import format_list
 from launcher.meshctl.status.state import JobSnapshot
 from launcher.model.errors import UsageError
+from launcher.model.text import format_list
 from rendezvous import records
 from rendezvous.errors import LeaseNotFound, RecordError, StoreError
 from rendezvous.records import Keys, Seal, decode

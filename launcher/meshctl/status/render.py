@@ -7,13 +7,12 @@ line. What comes from the store is cut to the width of its column, and shown wit
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Sequence
 
-from launcher.meshctl.plan.render import WIDTH, format_count, format_list
 from launcher.meshctl.status.places import LocalityColumn, summarize_locality
 from launcher.meshctl.status.state import ENDED, FORMING, RUNNING, STOPPING, NodeState, Overview
 from launcher.model import ranges
+from launcher.model.text import WIDTH, format_count, format_list, wrap_labelled
 from rendezvous.records import RoundHistory
 
 NODES_MAX = 24
@@ -211,15 +210,4 @@ def _truncate(text: str, most: int = _CELL_MAX) -> str:
 
 
 def _wrap(label: str, text: str) -> str:
-    """A label, and the text beside it, over as many lines as it takes."""
-    start = f"{label:<{_LABEL_WIDTH - 1}} "
-    return (
-        textwrap.fill(
-            escape_unprintable(text),
-            WIDTH,
-            initial_indent=start,
-            subsequent_indent=" " * _LABEL_WIDTH,
-            break_on_hyphens=False,
-        )
-        + "\n"
-    )
+    return wrap_labelled(label, escape_unprintable(text), _LABEL_WIDTH)

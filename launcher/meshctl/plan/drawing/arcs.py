@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from launcher.meshctl.plan.drawing import markup
-from launcher.meshctl.plan.drawing.lettering import format_count, format_number, measure_width, shorten, wrap
+from launcher.meshctl.plan.drawing.lettering import format_number, measure_width, shorten, wrap
 from launcher.meshctl.plan.drawing.markup import (
     BACKGROUND_COLOUR,
     BORDER_COLOUR,
@@ -20,6 +20,7 @@ from launcher.meshctl.plan.drawing.markup import (
 )
 from launcher.meshctl.plan.drawing.tiles import SvgBlock
 from launcher.meshctl.plan.flows import Arc, Flow, TrafficSummary
+from launcher.model.text import format_count
 
 ARCS_MAX = 96
 ARCS_LABELLED = 12

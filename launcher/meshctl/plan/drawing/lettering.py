@@ -8,7 +8,9 @@ or could turn the direction of the text is replaced.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+
+from launcher.model import ranges
 
 FONTS = "system-ui, -apple-system, Segoe UI, DejaVu Sans, sans-serif"
 ELLIPSIS, DASH = "\u2026", "\u2013"
@@ -80,22 +82,6 @@ def format_number(number: int | float) -> str:
     return f"{int(number):,}"
 
 
-def format_count(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
 def format_ranges(numbers: Iterable[int]) -> str:
     """0 to 7 and 16 as "0-7, 16" with a dash: the numbers, runs of them as their ends."""
-    runs: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if runs and runs[-1][1] == number - 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(start) if start == end else f"{start}{DASH}{end}" for start, end in runs)
-
-
-def format_list(items: Sequence[str], most: int) -> str:
-    """The first `most` of the items, and how many more there are."""
-    more = f" and {len(items) - most:,} more" if len(items) > most else ""
-    return ", ".join(items[:most]) + more
+    return ranges.format_ranges(sorted(set(numbers))).replace("-", DASH)

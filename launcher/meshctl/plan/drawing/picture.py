@@ -11,13 +11,14 @@ from collections.abc import Sequence
 
 from launcher.meshctl.plan.drawing import markup
 from launcher.meshctl.plan.drawing.arcs import draw_rows, list_crossing_flows
-from launcher.meshctl.plan.drawing.lettering import FONTS, format_count, format_number, wrap
+from launcher.meshctl.plan.drawing.lettering import FONTS, format_number, wrap
 from launcher.meshctl.plan.drawing.markup import BACKGROUND_COLOUR, MUTED_COLOUR, TEXT_COLOUR
 from launcher.meshctl.plan.drawing.scene import Scene, build_scene
 from launcher.meshctl.plan.drawing.tiles import SvgBlock, draw_legend, draw_tiles
 from launcher.meshctl.plan.flows import TrafficSummary, summarize_traffic
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
+from launcher.model.text import format_count
 from launcher.placement.limits import Costs, Limits, Plan
 
 WIDTH = 1120

@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from launcher.meshctl.plan.drawing.lettering import format_count, format_ranges
+from launcher.meshctl.plan.drawing.lettering import format_ranges
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
+from launcher.model.text import format_count
 from launcher.model.topology import Tree, build_tree
 from launcher.model.traffic import DEFAULTS
 from launcher.placement.limits import Plan

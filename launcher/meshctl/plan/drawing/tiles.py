@@ -12,7 +12,7 @@ from typing import NamedTuple
 from launcher.meshctl.plan.drawing import markup
 from launcher.meshctl.plan.drawing.colours import HUES, choose_colour
 from launcher.meshctl.plan.drawing.layout import Layout, Rect, TileSize, arrange
-from launcher.meshctl.plan.drawing.lettering import format_count, format_ranges, measure_width, shorten
+from launcher.meshctl.plan.drawing.lettering import format_ranges, measure_width, shorten
 from launcher.meshctl.plan.drawing.markup import (
     BACKGROUND_COLOUR,
     BORDER_COLOUR,
@@ -21,6 +21,7 @@ from launcher.meshctl.plan.drawing.markup import (
     TEXT_COLOUR,
 )
 from launcher.meshctl.plan.drawing.scene import DomainFrame, RankSpan, Scene, Tile
+from launcher.model.text import format_count
 
 LEGEND_FONT = 12
 SWATCH_SIZE = 14

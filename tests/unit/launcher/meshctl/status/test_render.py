@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.meshctl.plan.render import WIDTH
 from launcher.meshctl.status import document, render
 from launcher.meshctl.status.changes import describe_changes
 from launcher.meshctl.status.state import NodeState, Overview
+from launcher.model.text import WIDTH
 from rendezvous.records import Command, Drain, RoundHistory, Verdict
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.stores.stored_job import StoredJob
