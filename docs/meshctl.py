@@ -9,7 +9,7 @@ import sys
 
 import click
 
-from launcher.meshctl import main
+from launcher.meshctl.commands import meshctl
 
 HEAD = """\
 # meshctl
@@ -25,9 +25,10 @@ WIDTH = 80
 
 def page() -> str:
     """The whole page."""
-    group = main.make_commands()
-    sections = [_section(group.commands[name], f"meshctl {name}", f"## {name}\n\n") for name in sorted(group.commands)]
-    return "\n".join((HEAD, _section(group, "meshctl", ""), *sections))
+    sections = [
+        _section(meshctl.commands[name], f"meshctl {name}", f"## {name}\n\n") for name in sorted(meshctl.commands)
+    ]
+    return "\n".join((HEAD, _section(meshctl, "meshctl", ""), *sections))
 
 
 def _section(command: click.Command, path: str, heading: str) -> str:

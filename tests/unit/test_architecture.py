@@ -34,7 +34,7 @@ INIT_LINES_MAX = 30  # of functions and classes in all __init__.py: they name wh
 # Functions that may import modules of launcher or rendezvous, per module. Everything else imports at its top.
 BORDERS = {
     # Before user files are taken off the path of imports, only os and sys may be imported; then each thing in its turn.
-    "launcher.cli": 9, "launcher.meshctl.main": 5, "launcher.calls.agent": 1, "launcher.calls.bootstrap": 3,
+    "launcher.cli": 9, "launcher.meshctl.main": 1, "launcher.calls.agent": 1, "launcher.calls.bootstrap": 3,
     # What only some runs need, before the first worker or beside it: a module costs 0.1 to 1 ms.
     "launcher.agent.build": 1, "launcher.agent.node_main": 2, "launcher.agent.worker_channel": 2,
     "launcher.config.config": 3, "launcher.config.files": 1, "launcher.config.options.rendezvous": 1,
@@ -53,8 +53,8 @@ BORDERS = {
     # They run in the workers' Python, or in any that imports torchrun's library.
     "launcher.supervisor.fork_server.fork_server": 1, "launcher.supervisor.fork_server.hook.sitecustomize": 1,
     "launcher.torchrun_plugin": 1,
-    # numpy (60 ms), grpc and h2 (their threads must not exist at a fork), the pages of `meshctl` that use them.
-    "launcher.placement.planner": 1, "launcher.agent.stores": 3, "launcher.meshctl.requests.commands": 3,
+    # numpy (60 ms), grpc and h2 (their threads must not exist at a fork), the commands of `meshctl` that use them.
+    "launcher.placement.planner": 1, "launcher.agent.stores": 3, "launcher.meshctl.commands": 2,
 }  # fmt: skip
 # Every detector of a kind of device has this name, every source of locality the other: the plug-in contracts.
 CONTRACT_CLASSES = {"Detector", "Source"}

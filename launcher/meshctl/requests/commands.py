@@ -5,22 +5,24 @@ All of them say where the store is as meshrun does: by the same options, variabl
 
 from __future__ import annotations
 
+import getpass
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from launcher.config.options.table import BY_NAME
-from launcher.meshctl.requests.session import open_session
+from launcher.meshctl.requests import clean
+from launcher.meshctl.requests.session import StoreSession, open_session
+from launcher.meshctl.requests.submit import JobHandle, WaitPolicy, submit_request
+from launcher.meshctl.status import command as status
 from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import UsageError
 from rendezvous.records import Command
-
-if TYPE_CHECKING:
-    from launcher.meshctl.requests.session import StoreSession
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _STORE_OPTIONS = {
@@ -69,10 +71,8 @@ def _status(store: Mapping[str, str], run_id: str, watch: bool, as_json: bool, a
 
     RUN_ID is what meshrun calls --rdzv-id. Only reads; the agents notice nothing of it.
     """
-    from launcher.meshctl.status import command
-
     with _open_session(store, run_id) as opened:
-        return command.run(opened, run_id, watch=watch, as_json=as_json, all_nodes=all_nodes)
+        return status.run(opened, run_id, watch=watch, as_json=as_json, all_nodes=all_nodes)
 
 
 @click.command("stop", short_help="Stop a run on all nodes.")
@@ -137,8 +137,6 @@ def _clean(store: Mapping[str, str], run_id: str | None, every: bool, dry_run: b
 
     A job with a living member is never touched.
     """
-    from launcher.meshctl.requests import clean
-
     if (run_id is None) != every:
         raise UsageError("name a run, or give --all", "meshctl clean RUN_ID, or meshctl clean --all")
     if insist and every:
@@ -150,10 +148,6 @@ def _clean(store: Mapping[str, str], run_id: str | None, every: bool, dry_run: b
 def _submit_request(
     kind: str, store: Mapping[str, str], run_id: str, timeout_s: float, target: str = "", *, may_be_absent: bool = False
 ) -> int:
-    import secrets
-
-    from launcher.meshctl.requests.submit import JobHandle, WaitPolicy, submit_request
-
     with _open_session(store, run_id) as opened:
         job = JobHandle(opened.store, opened.prefix, run_id, opened.secret)
         command = Command(kind=kind, target=target, by=_describe_user())
@@ -163,8 +157,6 @@ def _submit_request(
 
 
 def _describe_user() -> str:
-    import getpass
-
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a user id without a name
