@@ -107,9 +107,9 @@ class Driver:
         while True:
             if self._failure is not None:
                 raise self._failure
-            now = self._clock()
-            for_agent += self._report_store_health(now)
             events = self._take_inbox()
+            now = self._clock()  # after the events: none is handled with a time before a freeze that it followed
+            for_agent += self._report_store_health(now)
             if not events:
                 if now < self._machine.wake_at:
                     return for_agent

@@ -22,6 +22,7 @@ from rendezvous.events import (
     Exit,
     Grant,
     KeepAlive,
+    LeaveRequest,
     Log,
     MakePlan,
     PeerDown,
@@ -63,6 +64,7 @@ class Script:
 
     def steps(self, events: Sequence[Event], now: float) -> list[Action]:
         self.events += events
+        self.now = now
         if Tick() in events:
             self.wake_at = math.inf
         return self.actions if Start() in events else []
@@ -328,6 +330,20 @@ def test_closing_waits_until_the_lease_has_been_given_back() -> None:
         bench.on_clock = store.gate.set  # closing has begun when it looks at the clock
         bench.driver.close(20.0)
         assert store.revoked == [lease.id]
+
+
+def test_what_arrives_after_the_clock_was_read_waits_for_a_later_time() -> None:
+    with driven() as bench:
+
+        def freeze() -> None:
+            """The process is frozen as soon as it has read the clock, and an event arrives before it goes on."""
+            bench.on_clock = lambda: setattr(bench, "now", 10.0)
+            bench.driver.submit(LeaveRequest("SIGTERM", 143))
+
+        bench.on_clock = freeze
+        bench.driver.run()
+        assert bench.heard(LeaveRequest("SIGTERM", 143))
+        assert bench.script.now == 10.0
 
 
 def test_closing_does_not_wait_for_ever_and_ends_the_watches() -> None:
