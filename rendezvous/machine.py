@@ -48,21 +48,21 @@ from rendezvous.events import (
 from rendezvous.leader import election, leader
 from rendezvous.member import join, lease, leave, local_round, outage, stale_watch
 from rendezvous.peers import messages
-from rendezvous.policy.decisions import StepDown
+from rendezvous.policy.decisions import QuitJob
 from rendezvous.policy.view import Sizer
 from rendezvous.records import Member, Spec
 from rendezvous.settings import Settings
 from rendezvous.state.intents import (
     BecomeMember,
-    ConfirmFenced,
     ExitNow,
     Finish,
-    HoldLease,
+    HoldMembership,
     Intent,
     LoseMembership,
+    NoteRegistration,
     NoteResync,
-    RenewRegistration,
     StopWorkers,
+    SuspectRemoval,
 )
 from rendezvous.state.state import LeaseState, MemberState, Setup, StaleWatchState
 from rendezvous.values import replace
@@ -127,7 +127,7 @@ class MemberMachine:
     @property
     def is_leader(self) -> bool:
         """Return whether this member leads, as far as it knows."""
-        return self.state.leader is not None
+        return self.state.leadership is not None
 
     @property
     def wake_at(self) -> float:
@@ -171,8 +171,8 @@ class MemberMachine:
             case WatchUpdate() | WatchLost():
                 state.cache.handle_watch(event, now)
             case PlanReady() | PlanRefused():
-                if state.leader is not None:
-                    leader.handle_plan(state.leader, event)
+                if state.leadership is not None:
+                    leader.handle_plan(state.leadership, event)
             case RoundSucceeded() | RoundFailed() | RoundStopped() | CheckpointSaved():
                 local_round.handle(state, event)
             case PeerUp() | PeerDown() | PeerGone():
@@ -207,8 +207,8 @@ class MemberMachine:
             problem = str(event.error) if isinstance(event, StoreRejected) else "the store does not answer"
             join.note_problem(state, problem)
         # For the purpose of leading it is the verdict's lease.
-        if is_lease_gone and purpose == "lead" and state.leader is not None:
-            leader.lose_verdict_lease(state.leader)
+        if is_lease_gone and purpose == "lead" and state.leadership is not None:
+            leader.lose_verdict_lease(state.leadership)
         if is_lease_gone and purpose != "lead" and not lease.handle_end(state, now):
             is_early = now < state.lease.ends_at
             self._lose_membership(now, "the store has ended its lease early" if is_early else "", is_early=is_early)
@@ -232,7 +232,7 @@ class MemberMachine:
         """Advance an agent that is no member: join once all processes of a round of its last membership are gone."""
         state, round_state = self.state, self.state.round
         if round_state.alive_round is not None and now >= round_state.gone_by:
-            state.ask(StepDown(f"this node has not stopped round {round_state.alive_round} in time"))
+            state.ask(QuitJob(f"this node has not stopped round {round_state.alive_round} in time"))
         elif round_state.alive_round is not None:
             state.requests.wake_by(round_state.gone_by)
         elif leave.leave_before_joining(state) or join.has_run_out(state, now):
@@ -248,8 +248,7 @@ class MemberMachine:
         state = self.state
         is_key_present = state.cache.keys.get(state.own_key) is not None
         if not is_key_present and not lease.may_have_ended(state, now):
-            state.membership.move("own key deleted")
-            self._confirm_fenced("", now)
+            self._suspect_removal("", now)
             return
         state.cache.restore_watches(now)
         lease.advance(state, now)
@@ -276,8 +275,8 @@ class MemberMachine:
         local_round.write_status(state, job, now)
         election.advance(state, job, now)
         # Nothing is decided on data that may be old.
-        if state.leader is not None and not state.cache.has_lost_watch and not state.lease.is_store_away:
-            leader.advance(state, state.leader, now)
+        if state.leadership is not None and not state.cache.has_lost_watch and not state.lease.is_store_away:
+            leader.advance(state, state.leadership, now)
 
     def _leave_in_order(self, job: records.Keys, now: float) -> None:
         """Announce the departure and leave, if this node was asked to leave or is drained."""
@@ -314,15 +313,15 @@ class MemberMachine:
                 state.cache.watch(own.key, revision + 1)
                 state.cache.watch(state.job.control, revision + 1)
                 state.requests.emit(SetIdentity(state.job.root, state.member_id))
-            case RenewRegistration(create_revision):
+            case NoteRegistration(create_revision):
                 state.membership.revision = create_revision
             case LoseMembership(reason):
                 self._lose_membership(now, reason)
-            case ConfirmFenced(loss_reason):
-                self._confirm_fenced(loss_reason, now)
+            case SuspectRemoval(loss_reason):
+                self._suspect_removal(loss_reason, now)
             case StopWorkers(mode, reason):
                 local_round.stop_workers(state, mode, reason, now)
-            case StepDown(reason):
+            case QuitJob(reason):
                 local_round.stop_workers(state, "fence", reason, now)
                 self._finish(leave.get_exit(state, reason), now)
             case Finish():
@@ -331,7 +330,7 @@ class MemberMachine:
                 if state.leaving.exit_action is not None and not state.membership.has_ended:
                     state.membership.move("exited")
                     state.requests.emit(state.leaving.exit_action)
-            case HoldLease(until):
+            case HoldMembership(until):
                 lease.hold_until(state, until)
             case NoteResync(sent_at):
                 lease.note_resync(state, sent_at)
@@ -342,8 +341,9 @@ class MemberMachine:
             self.state.membership.move("finished")
             leave.finish(self.state, request.exit_code, request.reason, request.verdict, now)
 
-    def _confirm_fenced(self, loss_reason: str, now: float) -> None:
+    def _suspect_removal(self, loss_reason: str, now: float) -> None:
         """The own key is gone, or the others continued: kill at once, then find out whether this node was removed."""
+        self.state.membership.move("removal suspected")
         local_round.stop_workers(self.state, "fence", "no longer a member", now)
         leave.explain_fence(self.state, self.state.job, loss_reason, now)
 

@@ -16,7 +16,7 @@ from rendezvous.policy import budget
 from rendezvous.policy.decisions import SealRound
 from rendezvous.policy.view import View
 from rendezvous.records import Assignment, Command, Keys, RoundHistory, Seal, Spares, Verdict
-from rendezvous.state.state import CommitState, Draft, LeaderState, MemberState
+from rendezvous.state.state import CommitState, Draft, Leadership, MemberState
 from rendezvous.stores.contract import Compare, Delete, Operation
 
 HISTORY_ROUNDS = 100  # how many rounds are kept in the history
@@ -38,25 +38,25 @@ def handle_plan(commit: CommitState, event: PlanReady | PlanRefused) -> None:
 
 
 def commit_round(
-    state: MemberState, leader: LeaderState, view: View, decision: SealRound, now: float
+    state: MemberState, leadership: Leadership, view: View, decision: SealRound, now: float
 ) -> Verdict | None:
     """Take the next step towards sealing this roster. Returns the verdict on the job if the planner finds no plan."""
-    commit = leader.commit
+    commit = leadership.commit
     number = view.seal.round + 1 if view.seal else 1
     if commit.plan_request is None or commit.plan_request[1:] != (number, decision.roster):
-        _ask_for_plan(state, leader, view, number, decision.roster)
+        _ask_for_plan(state, leadership, view, number, decision.roster)
     elif isinstance(commit.plan, PlanRefused):
         return Verdict(kind="failure", exit_code=EXIT_FAILURE, round=number - 1, reason=commit.plan.reason)
     elif isinstance(commit.plan, PlanReady):
-        _assign(state, leader, number, view, commit.plan, decision, now)
+        _assign(state, leadership, number, view, commit.plan, decision, now)
     return None
 
 
-def _ask_for_plan(state: MemberState, leader: LeaderState, view: View, number: int, roster: tuple[str, ...]) -> None:
+def _ask_for_plan(state: MemberState, leadership: Leadership, view: View, number: int, roster: tuple[str, ...]) -> None:
     plan_id = state.requests.make_request_id()
-    leader.commit.plan_request, leader.commit.plan = (plan_id, number, roster), None
+    leadership.commit.plan_request, leadership.commit.plan = (plan_id, number, roster), None
     candidates = tuple(make_roster_member(view, member_id) for member_id in roster)
-    previous = dict(leader.seen.contents)
+    previous = dict(leadership.seen.contents)
     names = {member_id: view.get_name(member_id) for member_id in previous}
     state.requests.emit(MakePlan(plan_id, number, candidates, previous, names))
 
@@ -70,7 +70,7 @@ def make_roster_member(view: View, member_id: str) -> RosterMember:
 
 def _assign(
     state: MemberState,
-    leader: LeaderState,
+    leadership: Leadership,
     number: int,
     view: View,
     plan: PlanReady,
@@ -82,11 +82,11 @@ def _assign(
     After a write without a reply it continues where it was: the same plan has the same token, so a write that arrives
     late is the one that is repeated. With a slow store it would otherwise never finish.
     """
-    commit = leader.commit
+    commit = leadership.commit
     if commit.draft is None or commit.draft.plan is not plan:
-        commit.draft, commit.written_count = _make_draft(state, leader.job, number, view, plan), 0
+        commit.draft, commit.written_count = _make_draft(state, leadership.job, number, view, plan), 0
     draft = commit.draft
-    still_current = guard_unchanged(state, leader.job.round)
+    still_current = guard_unchanged(state, leadership.job.round)
 
     def write_next(now: float) -> None:
         batch = draft.puts[commit.written_count : commit.written_count + OPERATIONS_PER_TXN]
@@ -96,7 +96,7 @@ def _assign(
             write_next(now)
 
         if batch:
-            write(state, leader, f"assign round {number}", still_current, batch, now, on_done)
+            write(state, leadership, f"assign round {number}", still_current, batch, now, on_done)
         else:
             seal = Seal(
                 round=number,
@@ -107,7 +107,7 @@ def _assign(
                 successors=choose_successors(view, plan, decision.roster),
                 unknown=view.seal.unknown if view.seal else {},
             )
-            _put_seal(state, leader, seal, view, draft, decision, still_current, now)
+            _put_seal(state, leadership, seal, view, draft, decision, still_current, now)
 
     write_next(now)
 
@@ -127,7 +127,7 @@ def _make_draft(state: MemberState, job: Keys, number: int, view: View, plan: Pl
 
 def _put_seal(
     state: MemberState,
-    leader: LeaderState,
+    leadership: Leadership,
     seal: Seal,
     view: View,
     draft: Draft,
@@ -136,9 +136,9 @@ def _put_seal(
     now: float,
 ) -> None:
     """Write the seal. `still_current` is as old as the decision: a seal written since then must not be replaced."""
-    job, plan, assignments = leader.job, draft.plan, draft.assignments
-    leader.commit.spare_reasons = plan.spare_reasons
-    spares = _make_spares(state, leader, view, assignments, seal.round, now)
+    job, plan, assignments = leadership.job, draft.plan, draft.assignments
+    leadership.commit.spare_reasons = plan.spare_reasons
+    spares = _make_spares(state, leadership, view, assignments, seal.round, now)
     history = RoundHistory(
         round=seal.round,
         world_size=seal.world_size,
@@ -156,41 +156,41 @@ def _put_seal(
     )
 
     def on_done(now: float) -> None:
-        note_round(leader.seen, seal.plan_token, assignments)
+        note_round(leadership.seen, seal.plan_token, assignments)
 
     state.requests.log_status(f"round {seal.round}: {decision.reason}")
     for remark in plan.remarks:
         state.requests.log(remark)
     guards = (*still_current, *guard_unchanged(state, job.spares, *answered))
-    write(state, leader, f"seal round {seal.round}", guards, writes, now, on_done)
+    write(state, leadership, f"seal round {seal.round}", guards, writes, now, on_done)
 
 
 # --- spares ---
 
 
-def update_spares(state: MemberState, leader: LeaderState, view: View, now: float) -> None:
+def update_spares(state: MemberState, leadership: Leadership, view: View, now: float) -> None:
     """Write the list of spares, if it has changed."""
     if view.seal is None:
         return
-    job = leader.job
-    spares = _make_spares(state, leader, view, view.active, view.seal.round, now)
+    job = leadership.job
+    spares = _make_spares(state, leadership, view, view.active, view.seal.round, now)
     known = state.cache.read(Spares, job.spares)
     if known is not None and (known.member_ids, known.why) == (spares.member_ids, spares.why):
         return
-    if now < leader.commit.spares_due_at:
-        state.requests.wake_by(leader.commit.spares_due_at)
+    if now < leadership.commit.spares_due_at:
+        state.requests.wake_by(leadership.commit.spares_due_at)
         return
-    leader.commit.spares_due_at = now + SPARES_PAUSE_S_PER_MEMBER * len(view.members)
+    leadership.commit.spares_due_at = now + SPARES_PAUSE_S_PER_MEMBER * len(view.members)
     guards = guard_unchanged(state, job.round, job.spares)
-    write(state, leader, "list the spares", guards, [make_put(state, job.spares, spares)], now)
+    write(state, leadership, "list the spares", guards, [make_put(state, job.spares, spares)], now)
 
 
 def _make_spares(
-    state: MemberState, leader: LeaderState, view: View, active: Collection[str], number: int, now: float
+    state: MemberState, leadership: Leadership, view: View, active: Collection[str], number: int, now: float
 ) -> Spares:
     """List the members without ranks, and why, in the order in which they joined."""
     quarantines = view.budget.find_quarantines(state.settings)
-    known = state.cache.read(Spares, leader.job.spares)
+    known = state.cache.read(Spares, leadership.job.spares)
     reasons: Mapping[str, str] = known.why if known is not None else {}
     found: dict[str, str] = {}
     idle = sorted(view.members.keys() - active, key=lambda member_id: view.members[member_id].create_revision)
@@ -202,7 +202,7 @@ def _make_spares(
             found[member_id] = quarantine.reason
         else:
             late = f"came after round {number} was sealed"
-            found[member_id] = leader.commit.spare_reasons.get(member_id) or reasons.get(member_id, late)
+            found[member_id] = leadership.commit.spare_reasons.get(member_id) or reasons.get(member_id, late)
     reason_indexes = {reason: index for index, reason in enumerate(dict.fromkeys(found.values()))}
     return Spares(
         member_ids=tuple(found),

@@ -14,13 +14,13 @@ from rendezvous import records
 from rendezvous.events import Answer, ConnectTo, Txn
 from rendezvous.records import Command, LeaderRecord, Seal, Spares
 from rendezvous.state.own_records import make_leader_put
-from rendezvous.state.state import LeaderState, MemberState, TakeoverState
+from rendezvous.state.state import Leadership, MemberState, TakeoverState
 from rendezvous.stores.contract import Compare, Delete, Get, KeyValue, Operation, TxnResult
 
 
 def begin_membership(state: MemberState) -> None:
     """Stop leading, and forget the leader."""
-    state.leader = None
+    state.leadership = None
     state.election.begin_membership()
     _connect_to(state, None, math.inf)
 
@@ -30,7 +30,7 @@ def note_unaware(state: MemberState, member_ids: Iterable[str], now: float) -> N
 
     What this member knows of others as a leader is kept, because it may lead again in a moment.
     """
-    election, leader = state.election, state.leader
+    election, leader = state.election, state.leadership
     known = {**election.unaware_until, **(leader.seen.unaware_until if leader is not None else {})}
     election.unaware_until = {member_id: until for member_id, until in known.items() if now < until}
     until = now + state.settings.lease_ttl_s
@@ -38,16 +38,16 @@ def note_unaware(state: MemberState, member_ids: Iterable[str], now: float) -> N
 
 
 def advance(state: MemberState, job: records.Keys, now: float) -> None:
-    """Follow the leader, or try to lead; afterwards `state.leader` shows whether this member leads."""
+    """Follow the leader, or try to lead; afterwards `state.leadership` shows whether this member leads."""
     election, cache = state.election, state.cache
     item, leader, seal = cache.keys.get(job.leader), cache.read(LeaderRecord, job.leader), cache.read(Seal, job.round)
     spares = cache.read(Spares, job.spares)
     if spares is not None and state.member_id in spares.member_ids:
         election.spare_id = state.member_id
-    if state.leader is not None and (item is None or item.mod_revision != state.leader.revision):
+    if state.leadership is not None and (item is None or item.mod_revision != state.leadership.revision):
         note_unaware(state, (), now)
         cache.unwatch(job.members, job.statuses, job.spec, state.setup.current_key)
-        state.leader = None
+        state.leadership = None
     if leader is None or item is None:
         _elect(state, job, seal, now)
         return
@@ -58,9 +58,9 @@ def advance(state: MemberState, job: records.Keys, now: float) -> None:
         _take_over(state, job, leader, seal, now)
     else:
         _connect_to(state, None, now)
-        if state.leader is None:
+        if state.leadership is None:
             verdict_lease = state.requests.make_lease_id()
-            state.leader = LeaderState(job, item.mod_revision, verdict_lease, election.unaware_until, now)
+            state.leadership = Leadership(job, item.mod_revision, verdict_lease, election.unaware_until, now)
 
 
 def _connect_to(state: MemberState, leader: LeaderRecord | None, now: float) -> None:

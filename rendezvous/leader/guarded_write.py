@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from rendezvous import records
 from rendezvous.events import Answer, Txn
-from rendezvous.state.state import LeaderState, MemberState
+from rendezvous.state.state import Leadership, MemberState
 from rendezvous.stores.contract import Batch, Compare, Delete, Get, KeyEvent, KeyValue, Operation, Put, TxnResult
 
 OPERATIONS_PER_TXN = 100  # within etcd's 128; 100 assignments of 10 kB each stay below 1.5 MiB
@@ -19,7 +19,7 @@ OPERATIONS_PER_TXN = 100  # within etcd's 128; 100 assignments of 10 kB each sta
 
 def write(
     state: MemberState,
-    leader: LeaderState,
+    leadership: Leadership,
     why: str,
     guards: Sequence[Compare],
     writes: Sequence[Operation],
@@ -27,30 +27,30 @@ def write(
     on_done: Callable[[float], None] = lambda now: None,
 ) -> None:
     """Request one guarded transaction; `on_done` is called once it is known to be written."""
-    job = leader.job
+    job = leadership.job
 
     def on_reply(answer: Answer, now: float) -> None:
         assert isinstance(answer, TxnResult)
         if not answer.succeeded:
             state.cache.keys.load(answer.found[0], job.control, now)
-            leader.is_loaded = False
+            leadership.is_loaded = False
             return
         for operation in writes:
             _note(state, job, operation, answer.revision, now)
         on_done(now)
 
     def on_unknown(now: float) -> None:
-        leader.is_loaded = False
+        leadership.is_loaded = False
 
     own_guard = Compare(state.own_key, "create", "=", state.membership.revision)
-    compares = (make_leader_guard(leader), own_guard, Compare(job.verdict, "create", "=", 0), *guards)
+    compares = (make_leader_guard(leadership), own_guard, Compare(job.verdict, "create", "=", 0), *guards)
     request = Txn(compares, tuple(writes), (Get(job.control, prefix=True),))
     state.requests.request("lead", why, request, on_reply, now, on_unknown)
 
 
-def make_leader_guard(leader: LeaderState) -> Compare:
+def make_leader_guard(leadership: Leadership) -> Compare:
     """Guard that this leadership continues."""
-    return Compare(leader.job.leader, "mod", "=", leader.revision)
+    return Compare(leadership.job.leader, "mod", "=", leadership.revision)
 
 
 def guard_unchanged(state: MemberState, *names: str) -> tuple[Compare, ...]:

@@ -14,93 +14,93 @@ from rendezvous.leader import commit
 from rendezvous.leader.guarded_write import guard_unchanged, make_put, write
 from rendezvous.leader.observe import note_fenced, note_round, observe
 from rendezvous.policy import decide
-from rendezvous.policy.decisions import ApplyCommand, Decision, EndJob, EndRound, Fence, SealRound, StepDown, Wait
+from rendezvous.policy.decisions import ApplyCommand, Decision, EndJob, EndRound, Fence, QuitJob, SealRound, Wait
 from rendezvous.policy.view import View
 from rendezvous.records import Assignment, Command, Drain, RoundHistory, Seal, Stop, Verdict
-from rendezvous.state.state import LeaderState, MemberState
+from rendezvous.state.state import Leadership, MemberState
 from rendezvous.stores.contract import Delete, Get, Operation, Put, TxnResult
 from rendezvous.values import replace
 
 FENCED_PER_TXN = 60
 
 
-def advance(state: MemberState, leader: LeaderState, now: float) -> None:
+def advance(state: MemberState, leadership: Leadership, now: float) -> None:
     """Observe, decide, and request one write at most; while one is in progress nothing is decided."""
     if state.requests.is_busy("lead"):
-        leader.observe_at = now  # to handle its reply at once
+        leadership.observe_at = now  # to handle its reply at once
         return
-    if now < leader.observe_at:
-        state.requests.wake_by(leader.observe_at)
+    if now < leadership.observe_at:
+        state.requests.wake_by(leadership.observe_at)
         return
-    seal = state.cache.read(Seal, leader.job.round)
-    is_other_round = seal is not None and seal.plan_token != leader.seen.round_token
+    seal = state.cache.read(Seal, leadership.job.round)
+    is_other_round = seal is not None and seal.plan_token != leadership.seen.round_token
     # A member that registers again after an outage is in the store by then, though a watch may not show it yet.
-    is_before_return = leader.loaded_at < state.outage.no_omission_before <= now
-    if not leader.is_loaded or is_other_round or is_before_return:
-        _load(state, leader, seal, now)
+    is_before_return = leadership.loaded_at < state.outage.no_omission_before <= now
+    if not leadership.is_loaded or is_other_round or is_before_return:
+        _load(state, leadership, seal, now)
         return
-    if _is_unreadable(state, leader):
+    if _is_unreadable(state, leadership):
         return
     keys = state.cache.keys
-    if state.membership.is_removed(keys.get(state.setup.current_key), keys.get(leader.job.spec)):
+    if state.membership.is_removed(keys.get(state.setup.current_key), keys.get(leadership.job.spec)):
         reason = state.removal_reason
         number = seal.round if seal else 0
         removed = Verdict(kind="stopped", exit_code=EXIT_TEMPORARY, round=number, reason=reason)
-        _end_job(state, leader, EndJob(removed), now)
+        _end_job(state, leadership, EndJob(removed), now)
         return
-    view = observe(state, leader, now)
+    view = observe(state, leadership, now)
     # docs/internals/decisions/agreement.md#0015-pacing-of-the-leaders-evaluations
-    leader.observe_at = now + state.settings.observe_pause_s * len(view.members)
-    _carry_out(state, leader, decide.decide(view, now, state.settings, state.setup.sizer), view, now)
+    leadership.observe_at = now + state.settings.observe_pause_s * len(view.members)
+    _carry_out(state, leadership, decide.decide(view, now, state.settings, state.setup.sizer), view, now)
 
 
-def lose_verdict_lease(leader: LeaderState) -> None:
+def lose_verdict_lease(leadership: Leadership) -> None:
     """Note that the lease for the verdict has ended, so that it is requested again."""
-    leader.is_verdict_lease_granted = False
+    leadership.is_verdict_lease_granted = False
 
 
-def handle_plan(leader: LeaderState, event: PlanReady | PlanRefused) -> None:
+def handle_plan(leadership: Leadership, event: PlanReady | PlanRefused) -> None:
     """Handle the planner's reply: observe again at once."""
-    leader.observe_at = float("-inf")
-    commit.handle_plan(leader.commit, event)
+    leadership.observe_at = float("-inf")
+    commit.handle_plan(leadership.commit, event)
 
 
-def _carry_out(state: MemberState, leader: LeaderState, decision: Decision, view: View, now: float) -> None:
+def _carry_out(state: MemberState, leadership: Leadership, decision: Decision, view: View, now: float) -> None:
     match decision:
         case Wait():
-            _wait(state, leader, decision, now)
-            commit.update_spares(state, leader, view, now)
+            _wait(state, leadership, decision, now)
+            commit.update_spares(state, leadership, view, now)
         case EndRound():
-            _end_round(state, leader, decision, now)
+            _end_round(state, leadership, decision, now)
         case SealRound():
-            refused = commit.commit_round(state, leader, view, decision, now)
+            refused = commit.commit_round(state, leadership, view, decision, now)
             if refused is not None:  # the planner finds no plan for a roster that should make a world
-                _end_job(state, leader, EndJob(refused), now)
+                _end_job(state, leadership, EndJob(refused), now)
         case Fence():
-            _fence(state, leader, decision, now)
+            _fence(state, leadership, decision, now)
         case EndJob():
-            _end_job(state, leader, decision, now)
+            _end_job(state, leadership, decision, now)
         case ApplyCommand():
-            _apply_command(state, leader, decision, now)
-        case StepDown():
+            _apply_command(state, leadership, decision, now)
+        case QuitJob():
             state.ask(decision)
 
 
-def _wait(state: MemberState, leader: LeaderState, decision: Wait, now: float) -> None:
+def _wait(state: MemberState, leadership: Leadership, decision: Wait, now: float) -> None:
     """Log the reason of the wait when it changes, with the time left as of then."""
-    if decision.reason != leader.waiting[0]:
+    if decision.reason != leadership.waiting[0]:
         limit = f"; giving up in {decision.until - now:.0f} s" if decision.is_limit else ""
-        leader.waiting = (decision.reason, decision.reason + limit)
-    state.requests.log_status(leader.waiting[1], decision.rule)
+        leadership.waiting = (decision.reason, decision.reason + limit)
+    state.requests.log_status(leadership.waiting[1], decision.rule)
     state.requests.wake_by(decision.until)
 
 
 # --- reading everything ---
 
 
-def _load(state: MemberState, leader: LeaderState, seal: Seal | None, now: float) -> None:
+def _load(state: MemberState, leadership: Leadership, seal: Seal | None, now: float) -> None:
     """Read all keys of the job, and the assignments of the sealed round unless this leader wrote them itself."""
-    job, cache = leader.job, state.cache
+    job, cache = leadership.job, state.cache
     followed = (state.setup.current_key, job.spec, job.members, job.statuses)
     names = [*followed, job.control]
     if seal is not None:
@@ -113,27 +113,27 @@ def _load(state: MemberState, leader: LeaderState, seal: Seal | None, now: float
             items = found.pop(names[-1]).items
             decoded = {item.key.rpartition("/")[2]: cache.decode(Assignment, item) for item in items}
             assignments = {member_id: record for member_id, record in decoded.items() if record is not None}
-            note_round(leader.seen, seal.plan_token, assignments)
+            note_round(leadership.seen, seal.plan_token, assignments)
         for name, items_found in found.items():
             cache.keys.load(items_found, name, now)
-        if not leader.is_watching:
-            leader.is_watching = True
+        if not leadership.is_watching:
+            leadership.is_watching = True
             for name in followed:
                 cache.watch(name, answer.revision + 1)
-        leader.is_loaded, leader.loaded_at = True, state.requests.sent_at
+        leadership.is_loaded, leadership.loaded_at = True, state.requests.sent_at
 
     reads = tuple(Get(name, prefix=name.endswith("/")) for name in names)
     state.requests.request("lead", "read everybody", Txn((), reads), on_reply, now)
 
 
-def _is_unreadable(state: MemberState, leader: LeaderState) -> bool:
+def _is_unreadable(state: MemberState, leadership: Leadership) -> bool:
     """Return whether seal, stop or verdict exists but cannot be read: then nothing is decided."""
-    job, is_readable = leader.job, state.cache.is_readable
+    job, is_readable = leadership.job, state.cache.is_readable
     if is_readable(Seal, job.round) and is_readable(Stop, job.stop) and is_readable(Verdict, job.verdict):
-        leader.has_lost_record = False
+        leadership.has_lost_record = False
         return False
-    if not leader.has_lost_record:
-        leader.has_lost_record = True
+    if not leadership.has_lost_record:
+        leadership.has_lost_record = True
         state.requests.log("what was decided last cannot be read, so nothing is decided until its key is removed")
     return True
 
@@ -156,38 +156,38 @@ def _measure_round(state: MemberState, job: records.Keys, now: float) -> float:
     return round(now - state.cache.keys.get_first_seen_at(job.round), 3)
 
 
-def _end_round(state: MemberState, leader: LeaderState, decision: EndRound, now: float) -> None:
-    job = leader.job
+def _end_round(state: MemberState, leadership: Leadership, decision: EndRound, now: float) -> None:
+    job = leadership.job
     seal = state.cache.read(Seal, job.round)
     assert seal is not None
     ran_s = _measure_round(state, job, now)
     stop = Stop(round=seal.round, reason=decision.reason, mode=decision.mode, ran_s=ran_s)
     writes = (make_put(state, job.stop, stop), *_end_history(state, job, seal.round, decision.reason, now))
     state.requests.log_status(decision.reason, decision.rule)
-    write(state, leader, f"stop round {seal.round}", guard_unchanged(state, job.round, job.stop), writes, now)
+    write(state, leadership, f"stop round {seal.round}", guard_unchanged(state, job.round, job.stop), writes, now)
 
 
-def _fence(state: MemberState, leader: LeaderState, decision: Fence, now: float) -> None:
+def _fence(state: MemberState, leadership: Leadership, decision: Fence, now: float) -> None:
     """Delete members' keys, guarded: each may have registered again or left.
 
     A member may also have reported more than the watch has delivered yet. A success that is in the store must not be
     run again, and once its key is deleted a member writes nothing.
     """
     member_ids = decision.member_ids[:FENCED_PER_TXN]
-    names = [leader.job.make_member_key(member_id) for member_id in member_ids]
-    statuses = [leader.job.make_status_key(member_id) for member_id in member_ids]
+    names = [leadership.job.make_member_key(member_id) for member_id in member_ids]
+    statuses = [leadership.job.make_status_key(member_id) for member_id in member_ids]
 
     def on_done(now: float) -> None:
-        note_fenced(leader.seen, member_ids, is_confirmed_gone=decision.is_confirmed_gone)
+        note_fenced(leadership.seen, member_ids, is_confirmed_gone=decision.is_confirmed_gone)
 
     state.requests.log_status(decision.reason, decision.rule)
     guards = guard_unchanged(state, *names, *statuses)
-    write(state, leader, f"fence {', '.join(member_ids)}", guards, [Delete(name) for name in names], now, on_done)
+    write(state, leadership, f"fence {', '.join(member_ids)}", guards, [Delete(name) for name in names], now, on_done)
 
 
-def _apply_command(state: MemberState, leader: LeaderState, decision: ApplyCommand, now: float) -> None:
+def _apply_command(state: MemberState, leadership: Leadership, decision: ApplyCommand, now: float) -> None:
     """Do what a person requested and delete the request, or write the answer to it."""
-    job = leader.job
+    job = leadership.job
     command_key = job.make_command_key(decision.token)
     command = state.cache.read(Command, command_key)
     assert command is not None
@@ -201,31 +201,31 @@ def _apply_command(state: MemberState, leader: LeaderState, decision: ApplyComma
     else:
         names.append(job.make_drain_key(decision.undrain))
         writes = [Delete(command_key), Delete(names[-1])]
-    write(state, leader, f"{command.kind} {command.target}", guard_unchanged(state, *names), writes, now)
+    write(state, leadership, f"{command.kind} {command.target}", guard_unchanged(state, *names), writes, now)
 
 
 # docs/internals/decisions/agreement.md#0016-expiry-of-the-job-name-with-its-verdict
-def _end_job(state: MemberState, leader: LeaderState, decision: EndJob, now: float) -> None:
+def _end_job(state: MemberState, leadership: Leadership, decision: EndJob, now: float) -> None:
     """Write the verdict on a lease of its own, if what was decided on is unchanged.
 
     The key that names the job expires with the verdict, or a later run under this run id would find a job not ended.
     """
-    if not _has_verdict_lease(state, leader, now):
+    if not _has_verdict_lease(state, leadership, now):
         return
-    job, verdict, current_key = leader.job, decision.verdict, state.setup.current_key
+    job, verdict, current_key = leadership.job, decision.verdict, state.setup.current_key
     current = state.cache.keys.get(current_key)
     names = [job.round, job.stop, current_key]
-    writes: list[Operation] = [make_put(state, job.verdict, verdict, leader.verdict_lease)]
+    writes: list[Operation] = [make_put(state, job.verdict, verdict, leadership.verdict_lease)]
     if current is not None and current.value == job.name.encode():
-        writes.append(Put(current_key, current.value, leader.verdict_lease))
+        writes.append(Put(current_key, current.value, leadership.verdict_lease))
     if decision.token:
         names.append(job.make_command_key(decision.token))
         writes.append(Delete(names[-1]))
     writes += _end_history(state, job, verdict.round, verdict.reason, now)
-    write(state, leader, f"end the job: {verdict.kind}", guard_unchanged(state, *names), writes, now)
+    write(state, leadership, f"end the job: {verdict.kind}", guard_unchanged(state, *names), writes, now)
 
 
-def _has_verdict_lease(state: MemberState, leader: LeaderState, now: float) -> bool:
+def _has_verdict_lease(state: MemberState, leadership: Leadership, now: float) -> bool:
     """Return whether there is a lease for the verdict; else request it.
 
     The conclusion is decided again when it is granted: a slow store takes seconds for that, and a node that is lost
@@ -233,14 +233,14 @@ def _has_verdict_lease(state: MemberState, leader: LeaderState, now: float) -> b
     renewed.
     """
     settings = state.settings
-    if now >= leader.verdict_lease_since + max(settings.keep_finished_s / 2, settings.write_limit_s):
-        leader.verdict_lease, leader.verdict_lease_since = state.requests.make_lease_id(), now
-        leader.is_verdict_lease_granted = False
+    if now >= leadership.verdict_lease_since + max(settings.keep_finished_s / 2, settings.write_limit_s):
+        leadership.verdict_lease, leadership.verdict_lease_since = state.requests.make_lease_id(), now
+        leadership.is_verdict_lease_granted = False
 
     def on_reply(answer: Answer, now: float) -> None:
-        leader.is_verdict_lease_granted = True
+        leadership.is_verdict_lease_granted = True
 
-    if not leader.is_verdict_lease_granted:
-        grant = events.Grant(settings.keep_finished_s, leader.verdict_lease)
+    if not leadership.is_verdict_lease_granted:
+        grant = events.Grant(settings.keep_finished_s, leadership.verdict_lease)
         state.requests.request("lead", "grant the verdict's lease", grant, on_reply, now)
-    return leader.is_verdict_lease_granted
+    return leadership.is_verdict_lease_granted

@@ -14,7 +14,7 @@ from rendezvous import records
 from rendezvous.policy import budget
 from rendezvous.policy.view import MemberView, StatusView, View
 from rendezvous.records import Assignment, Command, Drain, Member, Seal, Spares, Status, Stop
-from rendezvous.state.state import CachedView, LeaderState, MemberState, Observations
+from rendezvous.state.state import CachedView, Leadership, MemberState, Observations
 from rendezvous.stores.contract import KeyValue
 
 
@@ -44,9 +44,9 @@ def note_fenced(seen: Observations, member_ids: tuple[str, ...], *, is_confirmed
         seen.confirmed_gone.update(member_ids)
 
 
-def observe(state: MemberState, leader: LeaderState, now: float) -> View:
+def observe(state: MemberState, leadership: Leadership, now: float) -> View:
     """Make the view of all that is known now."""
-    seen, job, keys, read, peers = leader.seen, leader.job, state.cache.keys, state.cache.read, state.peers
+    seen, job, keys, read, peers = leadership.seen, leadership.job, state.cache.keys, state.cache.read, state.peers
     members = _observe_members(state, seen, job)
     statuses = _observe_statuses(state, seen, job, now)
     for member_id in seen.ranked:
@@ -67,7 +67,7 @@ def observe(state: MemberState, leader: LeaderState, now: float) -> View:
         opened_at=seen.opened_at,
         seal=seal,
         sealed_at=sealed_at,
-        active=leader.active,
+        active=leadership.active,
         stop=stop,
         stopped_at=keys.get_first_seen_at(job.stop) if stop else 0.0,
         lost_at=seen.lost_at,

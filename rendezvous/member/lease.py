@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from rendezvous import events
 from rendezvous.events import Answer, ExtendWatchdog, KeepAlive, Txn
-from rendezvous.state.intents import LoseMembership, RenewRegistration
+from rendezvous.state.intents import LoseMembership, NoteRegistration
 from rendezvous.state.own_records import make_member_record
 from rendezvous.state.state import MemberState
 from rendezvous.stores.contract import Compare, Get, GetResult, Lease, Put, Renewal, TxnResult
@@ -202,7 +202,7 @@ def _handle_registration(state: MemberState, answer: Answer, now: float) -> None
     keys.load(answer.found[1], state.job.control, now)
     lease.has_ended, lease.new_lease, lease.id = False, None, granted.id
     lease.missing_since = -math.inf
-    state.ask(RenewRegistration(own.create_revision))
+    state.ask(NoteRegistration(own.create_revision))
     note_resync(state, state.requests.sent_at)
     extend_lease(state, granted_at, granted.ttl_s)  # registering does not renew the lease
     state.requests.log("the store is back: registered again, the round goes on", "registered again")

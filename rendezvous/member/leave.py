@@ -51,7 +51,7 @@ def depart(state: MemberState, request: LeaveRequest, now: float) -> None:
     is_announced = now >= announce_by or (
         round_state.status_written is not None and bool(round_state.status_written.leaving)
     )
-    is_leading = state.leader is not None and now < lease.ends_at
+    is_leading = state.leadership is not None and now < lease.ends_at
     if round_state.alive_round is not None:
         if is_announced:
             state.ask(StopWorkers("grace", request.reason))

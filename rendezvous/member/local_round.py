@@ -18,7 +18,7 @@ from rendezvous.events import (
     Txn,
 )
 from rendezvous.records import Assignment, Seal, Status, Stop
-from rendezvous.state.intents import ConfirmFenced
+from rendezvous.state.intents import SuspectRemoval
 from rendezvous.state.state import MemberState, RoundState
 from rendezvous.stores.contract import Compare, Get, Put, TxnResult
 from rendezvous.values import replace
@@ -68,14 +68,14 @@ def advance(state: MemberState, job: records.Keys, now: float) -> None:
             f"round {round_state.alive_round} is not in the store any more: somebody has deleted its keys"
         )
     if round_state.loss_reason:
-        state.ask(ConfirmFenced(round_state.loss_reason))
+        state.ask(SuspectRemoval(round_state.loss_reason))
         return
     if seal is None:
         return
     is_stopped = stop is not None and stop.round >= seal.round
     if round_state.alive_round is not None:
         if seal.round > round_state.alive_round:
-            state.ask(ConfirmFenced())  # the others went on without this node
+            state.ask(SuspectRemoval())  # the others went on without this node
         elif is_stopped and stop is not None:
             stop_workers(state, stop.mode, stop.reason, now)
     elif is_stopped:

@@ -24,7 +24,7 @@ from rendezvous.state.state import MemberState
 
 def advance(state: MemberState, job: records.Keys, now: float) -> None:
     """Send known revisions, at most once per renewal, when something is sent anyhow; read again when due."""
-    watch_state, lease, leader = state.stale_watch, state.lease, state.leader
+    watch_state, lease, leader = state.stale_watch, state.lease, state.leadership
     if lease.ends_at == math.inf:
         return  # no other agent reads or writes this store
     if leader is not None and leader.is_loaded and watch_state.renewed_count != lease.renewed_count:

@@ -16,7 +16,7 @@ from rendezvous.errors import EXIT_STOPPED, EXIT_TEMPORARY, EXIT_USAGE
 from rendezvous.policy.budget import RestartBudget
 from rendezvous.policy.candidates import MemberChoice, choose_members, decide_growth, list_staying
 from rendezvous.policy.commands import choose_request
-from rendezvous.policy.decisions import ApplyCommand, Decision, EndJob, EndRound, Fence, SealRound, StepDown, Wait
+from rendezvous.policy.decisions import ApplyCommand, Decision, EndJob, EndRound, Fence, QuitJob, SealRound, Wait
 from rendezvous.policy.view import MemberView, Size, Sizer, StatusView, View
 from rendezvous.records import Seal, Stop, Verdict
 from rendezvous.settings import Settings
@@ -30,11 +30,11 @@ __all__ = [
     "EndRound",
     "Fence",
     "MemberView",
+    "QuitJob",
     "SealRound",
     "Size",
     "Sizer",
     "StatusView",
-    "StepDown",
     "View",
     "Wait",
     "decide",
@@ -69,11 +69,11 @@ def _decide(view: View, now: float, settings: Settings, sizer: Sizer) -> Decisio
     if request is not None:
         return request
     if view.is_leaving(view.own_id) and view.is_idle(view.own_id) and list_staying(view) and not _must_end_first(view):
-        return StepDown("this node leaves, another will lead")
+        return QuitJob("this node leaves, another will lead")
     isolated = _find_isolated(view, now, settings)
     if isolated and _is_leader_isolated(view):
         if seal is None or view.is_idle(view.own_id):
-            return StepDown(_describe_isolated_leader(view))
+            return QuitJob(_describe_isolated_leader(view))
     else:
         idle = [m for m in isolated if seal is None or m not in view.active or view.has_stopped(m)]
         if idle:
@@ -204,7 +204,7 @@ def _decide_stopping(view: View, stop: Stop, unstopped: Sequence[str], now: floa
         return Wait(until, f"stopping round {stop.round} ({stop.reason}): waiting for {view.describe(unstopped)}")
     others = tuple(m for m in unstopped if m != view.own_id)
     if not others:
-        return StepDown(f"this node has not stopped round {stop.round} in time")
+        return QuitJob(f"this node has not stopped round {stop.round} in time")
     verb = "has" if len(others) == 1 else "have"
     return Fence(others, f"{view.describe(others)} {verb} not stopped round {stop.round} in time", rule="fenced")
 

@@ -44,7 +44,7 @@ class Fence(NamedTuple):
     rule: str = ""
 
 
-class StepDown(NamedTuple):
+class QuitJob(NamedTuple):
     """Give up leadership by deleting the leader's key with the own member key: this leader leaves and others stay."""
 
     reason: str
@@ -66,4 +66,4 @@ class ApplyCommand(NamedTuple):
     answer: str = ""
 
 
-Decision = Wait | EndRound | SealRound | Fence | StepDown | EndJob | ApplyCommand
+Decision = Wait | EndRound | SealRound | Fence | QuitJob | EndJob | ApplyCommand

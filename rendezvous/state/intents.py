@@ -1,11 +1,14 @@
 """Intents: what one part of the machine asks another to do; the machine does it when the asking part has returned.
 
 An intent keeps its place among the actions, so its effects come in the order in which they were asked for.
+
+What ends what: EndRound stops a round on all nodes and EndJob writes the verdict (decisions of a leader); QuitJob ends
+the agent at once, with its workers and whatever it leads; Finish ends its membership, and ExitNow its process.
 """
 
 from __future__ import annotations
 
-from rendezvous.policy.decisions import StepDown
+from rendezvous.policy.decisions import QuitJob
 from rendezvous.records import Verdict
 from rendezvous.stores.contract import KeyValue
 from rendezvous.values import NamedTuple
@@ -18,7 +21,7 @@ class BecomeMember(NamedTuple):
     revision: int
 
 
-class RenewRegistration(NamedTuple):
+class NoteRegistration(NamedTuple):
     """The own key is in the store again, on a new lease, with this create revision."""
 
     create_revision: int
@@ -30,7 +33,7 @@ class LoseMembership(NamedTuple):
     reason: str
 
 
-class ConfirmFenced(NamedTuple):
+class SuspectRemoval(NamedTuple):
     """The others have continued without this node, or `loss_reason` says why no member can continue."""
 
     loss_reason: str = ""
@@ -55,7 +58,7 @@ class ExitNow(NamedTuple):
     """Exit as decided: this agent no longer has to stay for the others."""
 
 
-class HoldLease(NamedTuple):
+class HoldMembership(NamedTuple):
     """The roster agrees that no node takes this member's place before `until`."""
 
     until: float
@@ -69,13 +72,13 @@ class NoteResync(NamedTuple):
 
 Intent = (
     BecomeMember
-    | RenewRegistration
+    | NoteRegistration
     | LoseMembership
-    | ConfirmFenced
+    | SuspectRemoval
     | StopWorkers
-    | StepDown
+    | QuitJob
     | Finish
     | ExitNow
-    | HoldLease
+    | HoldMembership
     | NoteResync
 )

@@ -1,7 +1,8 @@
 """The life of a membership, and of a round on a node: tables of (phase, event) -> (next phase, action).
 
-A phase changes by its table and in no other way; an event that the table does not list changes nothing. The diagrams in
-docs/images are drawn from these tables.
+A phase changes by its table and in no other way; an event that the table does not list changes nothing. What a round
+does depends on its phase. For a membership only the last two phases decide; the others tell where it stands, after
+what is compared in every step (see `machine`). The diagrams in docs/images are drawn from these tables.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ MEMBERSHIP: Life = {
     ("joining", "lease lost"): Transition("joining", "begin anew under another member id"),
     ("joining", "finished"): Transition("ending", "give the lease back"),
     ("member", "lease held out"): Transition("held", "register again when the store is back"),
-    ("member", "own key deleted"): Transition("fenced", "kill the workers, ask the store whether it was the lease"),
+    ("member", "removal suspected"): Transition("fenced", "kill the workers, ask the store whether it was the lease"),
     ("member", "lease lost"): Transition("joining", "kill the workers, begin anew under another member id"),
     ("member", "finished"): Transition("ending", "give the lease back"),
     ("held", "own key found"): Transition("member", "the round goes on"),
-    ("held", "own key deleted"): Transition("fenced", "kill the workers, ask the store whether it was the lease"),
+    ("held", "removal suspected"): Transition("fenced", "kill the workers, ask the store whether it was the lease"),
     ("held", "lease lost"): Transition("joining", "kill the workers, begin anew under another member id"),
     ("held", "finished"): Transition("ending", "give the lease back"),
     ("fenced", "lease held out"): Transition("held", "register again when the store is back"),

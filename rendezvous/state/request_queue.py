@@ -1,8 +1,9 @@
 """Requests to the store, one at a time for each purpose, and all other actions of a member.
 
-A purpose is, for example, renewing the lease, reporting, leading. A request for a purpose that has one in progress is
-dropped: the part that made it compares again after every event and makes it again. A purpose whose request failed
-pauses for a moment, and longer after each further write without a reply, to relieve an overloaded store.
+The purposes: "join", "lease", "assignment" and "status" of a round, "campaign" and "lead", "look again" and "follow
+KEY" for the copy of the store, "farewell" at the end. A request for a purpose that has one in progress is dropped: the
+part that made it compares again after every event and makes it again. A purpose whose request failed pauses for a
+moment, and longer after each further write without a reply, to relieve an overloaded store.
 """
 
 from __future__ import annotations

@@ -282,7 +282,7 @@ class CommitState:
         self.spares_due_at = -math.inf  # when the next list of spares may be written
 
 
-class LeaderState:
+class Leadership:
     """One leadership of this member; made by `leader.election`, written by `leader.leader`.
 
     `revision`: the leader key's mod revision, which identifies this leadership. A reply that arrives after its end
@@ -330,7 +330,7 @@ class MemberState:
         self.stale_watch = StaleWatchState()
         self.leaving = LeavingState()
         self.election = ElectionState()
-        self.leader: LeaderState | None = None
+        self.leadership: Leadership | None = None
 
     def ask(self, intent: Intent) -> None:
         """Queue an intent, which the machine carries out when the asking part has returned."""

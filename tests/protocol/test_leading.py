@@ -16,7 +16,7 @@ from rendezvous.leader import commit, leader
 from rendezvous.policy.view import View
 from rendezvous.records import Command, RoundHistory, Seal, Spares, Status, Verdict
 from rendezvous.settings import Settings
-from rendezvous.state.state import LeaderState, MemberState
+from rendezvous.state.state import Leadership, MemberState
 from rendezvous.testing.simulation.cluster import SimulatedCluster
 from rendezvous.testing.simulation.config import PREFIX, RUN_ID
 from rendezvous.testing.simulation.shape import Shape
@@ -287,7 +287,7 @@ def test_many_arrivals_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -
     looks: list[float] = []
     look = leader.observe
 
-    def counted(state: MemberState, leading: LeaderState, now: float) -> View:
+    def counted(state: MemberState, leading: Leadership, now: float) -> View:
         looks.append(now)
         return look(state, leading, now)
 

@@ -15,7 +15,7 @@ NOT_SIMULATED = {
     ("running", "workers gone"),
     ("stopping", "failed for good"),
     ("fencing", "failed for good"),
-    ("held", "own key deleted"),
+    ("held", "removal suspected"),
     ("fenced", "lease held out"),
     ("fenced", "own key found"),
 }

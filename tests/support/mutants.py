@@ -112,14 +112,14 @@ MUTANTS = (
     Mutant(
         "a member holds from when it hears that the beat holds",
         "member/outage",
-        "state.ask(HoldLease(outage.acknowledged_at[probe] + settings.lease_ttl_s))",
-        "state.ask(HoldLease(now + settings.lease_ttl_s))",
+        "state.ask(HoldMembership(outage.acknowledged_at[probe] + settings.lease_ttl_s))",
+        "state.ask(HoldMembership(now + settings.lease_ttl_s))",
     ),
     Mutant(
         "the leader holds from when all have answered",
         "member/outage",
-        "state.ask(HoldLease(outage.probed_at + state.settings.lease_ttl_s))",
-        "state.ask(HoldLease(max(outage.acknowledged_at.values()) + 1.0 + state.settings.lease_ttl_s))",
+        "state.ask(HoldMembership(outage.probed_at + state.settings.lease_ttl_s))",
+        "state.ask(HoldMembership(max(outage.acknowledged_at.values()) + 1.0 + state.settings.lease_ttl_s))",
     ),
     Mutant(
         "words that come after their beat count",
@@ -389,14 +389,14 @@ MUTANTS = (
     Mutant(
         "a seal does not compare the one that it replaces",
         "leader/commit",
-        "still_current = guard_unchanged(state, leader.job.round)",
+        "still_current = guard_unchanged(state, leadership.job.round)",
         "still_current = ()",
     ),
     Mutant(
         "writes do not name the leader's own key",
         "leader/guarded_write",
-        "compares = (make_leader_guard(leader), own_guard, Compare(",
-        "compares = (make_leader_guard(leader), Compare(",
+        "compares = (make_leader_guard(leadership), own_guard, Compare(",
+        "compares = (make_leader_guard(leadership), Compare(",
     ),
     Mutant(
         "the last port is used again",

@@ -60,7 +60,7 @@ _UNSEEN: dict[str, frozenset[str]] = {
     "MemberState": frozenset({"setup", "settings", "rng"}),
     "RequestQueue": frozenset({"_last_status", "settings", "rng", "actions"}),
     "WatchCache": frozenset({"secret"}),
-    "LeaderState": frozenset({"waiting"}),
+    "Leadership": frozenset({"waiting"}),
     "MembershipState": frozenset({"join_problem"}),
     "MemoryStore": frozenset({"_changed", "faults", "_thread", "_hub", "_clock"}),
     "Keyspace": frozenset({"_history", "compacted_revision"}),

@@ -60,7 +60,7 @@ class Host:
 
     @property
     def is_leader(self) -> bool:
-        return self.state is not None and self.state.leader is not None
+        return self.state is not None and self.state.leadership is not None
 
     @property
     def is_frozen(self) -> bool:

@@ -355,7 +355,7 @@ def test_a_single_node_acknowledges_itself() -> None:
 
 def test_a_leader_with_a_write_under_way_asks_nobody() -> None:
     leader = Leader()
-    leading = leader.protocol.state.leader
+    leading = leader.protocol.state.leadership
     assert leading is not None
     leading.is_loaded = False
     assert leader.questions(leader.pass_time(2.0)) == []

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rendezvous.policy.decide import ApplyCommand, EndRound, SealRound, StepDown, Wait
+from rendezvous.policy.decide import ApplyCommand, EndRound, QuitJob, SealRound, Wait
 from rendezvous.policy.quarantine import Strike
 from rendezvous.records import Command
 from tests.support.protocol.views import (
@@ -61,7 +61,7 @@ ROWS = [
         "a leader that has stopped and leaves lets another one lead",
         stopping("ab", a=status(stopped=True, leaving_at=119.0)),
         121.0,
-        StepDown("this node leaves, another will lead"),
+        QuitJob("this node leaves, another will lead"),
     ),
     Row(
         "the oldest members come first",

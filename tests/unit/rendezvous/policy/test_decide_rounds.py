@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from rendezvous.policy.budget import RestartBudget
-from rendezvous.policy.decide import EndRound, MemberView, SealRound, Size, StepDown, View, Wait, decide
+from rendezvous.policy.decide import EndRound, MemberView, QuitJob, SealRound, Size, View, Wait, decide
 from rendezvous.settings import Settings
 from tests.support.protocol.views import (
     RUNS,
@@ -75,7 +75,7 @@ ROWS = [
         "a leader that leaves lets another one lead",
         first_round("ab", {"a": status(leaving_at=1.0)}),
         1.0,
-        StepDown("this node leaves, another will lead"),
+        QuitJob("this node leaves, another will lead"),
     ),
     Row(
         "the last one to leave ends the job",
@@ -184,7 +184,7 @@ ROWS = [
         "a leader that has succeeded and leaves has nothing to end",
         running("abc", a=status("succeeded", leaving_at=130.0)),
         130.1,
-        StepDown("this node leaves, another will lead"),
+        QuitJob("this node leaves, another will lead"),
     ),
     Row(
         "a spare that leaves restarts nobody",

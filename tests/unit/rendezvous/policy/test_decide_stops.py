@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from rendezvous.policy.decide import EndJob, EndRound, Fence, SealRound, StepDown, Wait
+from rendezvous.policy.decide import EndJob, EndRound, Fence, QuitJob, SealRound, Wait
 from rendezvous.policy.quarantine import Strike
 from rendezvous.records import Command, Verdict
 from tests.support.protocol.views import ONE_USED, RUNS, Row, reach, running, see, status, stopping, verdict
@@ -52,7 +52,7 @@ ROWS = [
         "and then lets go itself",
         stopping(a=status()),
         155.0,
-        StepDown("this node has not stopped round 4 in time"),
+        QuitJob("this node has not stopped round 4 in time"),
     ),
     Row(
         "that a member stopped an older round does not count",
@@ -127,7 +127,7 @@ ROWS = [
         "it goes when its own round is gone",
         reach(stopping("abc", b=status()), 0, 2, b=120.0, c=121.0),
         130.0,
-        StepDown("na leads, but reaches only 0 of 2 other nodes"),
+        QuitJob("na leads, but reaches only 0 of 2 other nodes"),
     ),
     Row(
         "a leader that never reached anybody stays: perhaps nobody can",

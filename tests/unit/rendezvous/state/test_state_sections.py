@@ -20,21 +20,21 @@ OWN = {
     "member/outage": "outage",
     "member/stale_watch": "stale_watch",
     "member/leave": "leaving",
-    "leader/election": "election leader takeover",
+    "leader/election": "election leadership takeover",
     "leader/takeover": "takeover",
-    "leader/leader": "leader",
+    "leader/leader": "leadership",
     "leader/observe": "seen",
     "leader/commit": "commit",
-    "leader/guarded_write": "leader",
+    "leader/guarded_write": "leadership",
 }
 SECTIONS = {
-    "LeaderState": "leader",
+    "Leadership": "leadership",
     "TakeoverState": "takeover",
     "RoundState": "round",
     "CommitState": "commit",
     "Observations": "seen",
 }
-NAMES = {"membership", "lease", "round", "outage", "stale_watch", "leaving", "election", "leader", "seen", "commit"}
+NAMES = {"membership", "lease", "round", "outage", "stale_watch", "leaving", "election", "leadership", "seen", "commit"}
 SERVICES = {"requests", "cache", "peers"}  # with methods of their own, for everybody
 CHANGES = {"add", "append", "clear", "discard", "extend", "insert", "pop", "remove", "setdefault", "update", "move"}
 
@@ -58,7 +58,7 @@ def find_section(node: ast.expr, known: dict[str, str]) -> str:
         return ""
     if node.attr in NAMES | SERVICES | {"takeover"} and find_section(node.value, known) in (
         "state",
-        "leader",
+        "leadership",
         "election",
     ):
         return node.attr
