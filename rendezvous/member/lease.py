@@ -164,6 +164,8 @@ def extend_watchdog(state: MemberState) -> None:
 
 def _register_again(state: MemberState, now: float) -> None:
     lease, job, current = state.lease, state.job, state.membership.current
+    if state.requests.is_busy("lease"):
+        return  # its reply counts, although the new lease may have expired meanwhile
     if lease.new_lease is None or now >= lease.new_lease[1] + lease.new_lease[0].ttl_s:
         lease.new_lease = None
 
@@ -172,7 +174,7 @@ def _register_again(state: MemberState, now: float) -> None:
 
         _request_lease(state, "lease", "grant a new lease", on_lease, now)
         return
-    key, granted = state.own_key, lease.new_lease[0]
+    key, (granted, granted_at) = state.own_key, lease.new_lease
     assert current is not None
     guards = (
         Compare(key, "create", "=", 0),
@@ -184,16 +186,14 @@ def _register_again(state: MemberState, now: float) -> None:
     request = Txn(guards, (Put(key, state.cache.encode(make_member_record(state), key), granted.id), *reads), reads)
 
     def on_reply(answer: Answer, now: float) -> None:
-        _handle_registration(state, answer, now)
+        _handle_registration(state, answer, granted, granted_at, now)
 
     state.requests.request("lease", "register again", request, on_reply, now)
 
 
-def _handle_registration(state: MemberState, answer: Answer, now: float) -> None:
+def _handle_registration(state: MemberState, answer: Answer, granted: Lease, granted_at: float, now: float) -> None:
     assert isinstance(answer, TxnResult)
     lease, keys = state.lease, state.cache.keys
-    assert lease.new_lease is not None
-    granted, granted_at = lease.new_lease
     own = answer.found[0].first
     if own is None or own.lease != granted.id:
         state.ask(LoseMembership("the others went on without this node during the store's outage"))

@@ -19,6 +19,7 @@ from rendezvous.events import (
     SendToPeer,
     StopRound,
     StoreOutcomeUnknown,
+    StoreReply,
     StoreRequest,
     Tick,
 )
@@ -261,6 +262,38 @@ def test_a_registration_whose_answer_was_lost_is_found() -> None:
     member.step(StoreOutcomeUnknown(asks[0].id))
     assert none(member.pass_time(1.0), StopRound)
     assert member.protocol.member_id == member.id
+
+
+def test_a_registration_answered_after_its_lease_has_expired_is_taken_in() -> None:
+    member = Cut()
+    member.pass_time(1.5)
+    member.beats(10)
+    member.lose_lease()
+    member.is_away = False
+    first = wait_for_registration(member)
+    member.step(StoreOutcomeUnknown(first.id))  # the store is away again, before it has seen the request
+    second = wait_for_registration(member)
+    reply = StoreReply(second.id, member.serve(second.request))
+    member.is_away = True
+    for probe in range(11, 19):  # and for longer than the new lease lives
+        member.ask(probe)
+        member.hold(probe)
+        member.pass_time(1.0)
+    member.step(reply)
+    assert member.protocol.state.membership.revision == reply.answer.found[0].items[0].create_revision
+
+
+def wait_for_registration(member: Cut) -> StoreRequest:
+    """The next request to register again, which stays without a reply."""
+    for _ in range(100):
+        found = [ask for ask in member.asks if ask.why == "register again"]
+        if found:
+            member.asks.remove(found[0])
+            return found[0]
+        if not member.settle_one():
+            member.now += 0.1
+            member.step(Tick())
+    raise AssertionError("it does not register again")
 
 
 def test_a_held_member_whose_key_somebody_deleted_is_fenced() -> None:
