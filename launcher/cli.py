@@ -2,8 +2,7 @@
 
 Only `os` and `sys` are imported at the top, and both are loaded before Python runs anybody's code: until
 `protect_imports` has run, an import might find a file of the user's that happens to be called `queue.py`.
-What follows is in the order that starts the first worker soonest: words, checks, the supervisor's fork while this
-process is small, then the agent.
+What follows is in `launcher.agent.command`.
 """
 
 from __future__ import annotations
@@ -15,12 +14,8 @@ TYPE_CHECKING = False  # typing's constant without importing typing; type checke
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from launcher.agent.startup.startup import Startup
     from launcher.config.config import Config
     from launcher.config.options.command_line import ParsedArgs
-    from launcher.hardware.linux.shared_page import SharedPage
-    from launcher.supervisor.handle import Supervisor
-    from rendezvous.errors import MeshrunError
 
 PROGRAM = "meshrun"
 
@@ -35,7 +30,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     gc.disable()  # what is imported stays, and to look through it again and again would take 4 ms
     try:
-        return _run(sys.argv[1:] if argv is None else argv)
+        from launcher.config.options import command_line
+
+        args = command_line.parse(sys.argv[1:] if argv is None else argv)
+        if args.action:
+            return _print_info(args)
+        from launcher.agent import command
+
+        return command.run(args)
     except KeyboardInterrupt:  # before the agent takes the signals over nothing has been started
         return 130
     except Exception as error:
@@ -45,79 +47,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         from launcher.model import console
 
         console.finish()
-
-
-def _run(argv: Sequence[str]) -> int:
-    from launcher.config.options import command_line
-
-    words = command_line.parse(argv)
-    if words.action:
-        return _print_info(words)
-    config = _resolve(words, os.environ)
-
-    from launcher.config import files
-
-    files.check(config)
-    files.require_proc()
-
-    from launcher.hardware.linux.shared_page import list_inherited_fds, make
-    from launcher.supervisor.handle import Supervisor
-
-    arrival = None
-    if config.network is not None:
-        import gc
-
-        from launcher.agent.startup.startup import start_up
-
-        gc.enable()
-        _log_notes(config)  # before a wait, which they may explain
-        arrival = start_up(config, config.network, os.environ)
-    try:
-        board = make()
-        keep = (*list_inherited_fds(board), *(arrival.inherited_fds if arrival else ()))
-        supervisor = Supervisor.fork(keep, arrival.node_lock.group if arrival else "")
-        return _run_agent(config, supervisor, arrival, board)
-    finally:
-        if arrival is not None:
-            arrival.node_lock.release()
-
-
-def _run_agent(config: Config, supervisor: Supervisor, startup: Startup | None, shared_page: SharedPage | None) -> int:
-    """Run the agent, beside its supervisor."""
-    if startup is not None:
-        from launcher.agent.startup.limits import raise_descriptor_limit
-
-        raise_descriptor_limit()
-
-    import gc
-
-    from launcher.agent import node_main
-
-    gc.freeze()
-    gc.enable()
-    if startup is None:
-        _log_notes(config)
-    return node_main.run(config, supervisor, startup, shared_page)
-
-
-def _log_notes(config: Config) -> None:
-    from launcher.model.console import log
-
-    for note in config.notes:
-        log(note)
-
-
-def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
-    """The Config of a command line that runs something. Raises UsageError; looks at no file."""
-    from launcher.config.options import command_line
-
-    return _resolve(command_line.parse(argv), environ)
-
-
-def _resolve(args: ParsedArgs, environ: Mapping[str, str]) -> Config:
-    from launcher.config import config
-
-    return config.resolve(args, environ, environ.get("PYTHON_EXEC") or sys.executable, os.uname().nodename)
 
 
 def _print_info(args: ParsedArgs) -> int:
@@ -134,6 +63,13 @@ def _print_info(args: ParsedArgs) -> int:
     return 0
 
 
+def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
+    """The Config of a command line that runs something. Raises UsageError; looks at no file."""
+    from launcher.agent import command
+
+    return command.parse(argv, environ)
+
+
 def report(error: Exception, program: str) -> int:
     """Print an error as a sentence and a hint, or as a bug of ours, and return the exit code it ends with."""
     import errno
@@ -146,7 +82,9 @@ def report(error: Exception, program: str) -> int:
         exit_code = int(getattr(error, "exit_code", EXIT_TEMPORARY if isinstance(error, StoreError) else 1))
         if isinstance(error, SettingsError):
             exit_code = EXIT_USAGE
-        if not _pass_to_parent(error, exit_code):
+        from launcher.logs.reports import outcome  # for the program that started this one, if it has asked for that
+
+        if not outcome.write(outcome.RunOutcome(exit_code=exit_code, reason=str(error), hint=error.hint)):
             write_stderr(f"{program}: error: {error}")
             if error.hint:
                 write_stderr(f"hint: {error.hint}")
@@ -168,13 +106,6 @@ def report(error: Exception, program: str) -> int:
     )
     write_stderr("".join(traceback.format_exception(error)).rstrip())
     return EXIT_BUG
-
-
-def _pass_to_parent(error: MeshrunError, exit_code: int) -> bool:
-    """Leave the error for the program that started this one, if it has asked for that."""
-    from launcher.logs.reports import outcome
-
-    return outcome.write(outcome.RunOutcome(exit_code=exit_code, reason=str(error), hint=error.hint))
 
 
 def protect_imports() -> None:

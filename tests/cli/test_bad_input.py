@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from launcher import cli
-from launcher.agent import node_main
+from launcher.agent import command, node_main
 from launcher.config import files
 from launcher.model.errors import UsageError
 from launcher.supervisor.handle import Supervisor
@@ -241,7 +241,7 @@ def test_an_unexpected_error_is_called_our_bug_and_shows_its_traceback(
         raise KeyError("lost")
 
     monkeypatch.setattr(cli, "protect_imports", lambda: None)
-    monkeypatch.setattr(cli, "_run", broken)
+    monkeypatch.setattr(command, "run", broken)
     assert cli.main(["train.py"]) == 70
     lines = capfd.readouterr().err.splitlines()
     assert lines[0] == "meshrun: error: KeyError where none should be: a bug in meshrun, not in your job"
@@ -257,7 +257,7 @@ def test_an_interrupt_before_the_agent_runs_is_quiet(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "protect_imports", lambda: None)
-    monkeypatch.setattr(cli, "_run", interrupted)
+    monkeypatch.setattr(command, "run", interrupted)
     assert cli.main(["train.py"]) == 130
     assert capfd.readouterr() == ("", "")
 
@@ -276,7 +276,7 @@ def test_garbage_is_collected_again_once_all_is_imported(monkeypatch: pytest.Mon
     monkeypatch.setattr(node_main, "run", run_agent)
     assert cli.main(["train.py"]) == 5
     assert seen == [True, False, True]
-    monkeypatch.setattr(cli, "_run", lambda argv: 6)
+    monkeypatch.setattr(command, "run", lambda argv: 6)
     assert (cli.main(["train.py"]), gc.isenabled()) == (6, True)
 
 

@@ -1,0 +1,67 @@
+"""What `meshrun` does with a command line that runs something.
+
+`cli` hands over to this module once no file of the user's can be imported in place of another, so it imports at its
+top. The order is the one that starts the first worker soonest: words, checks, the supervisor's fork while this process
+is small, then the agent.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from launcher.config import files
+from launcher.config.config import Config, resolve
+from launcher.config.options import command_line
+from launcher.config.options.command_line import ParsedArgs
+from launcher.hardware.linux.shared_page import list_inherited_fds, make
+from launcher.model.console import log
+from launcher.supervisor.handle import Supervisor
+
+
+def run(args: ParsedArgs) -> int:
+    """Run the job on this node and return the exit code."""
+    config = _resolve(args, os.environ)
+    files.check(config)
+    files.require_proc()
+    startup = None
+    if config.network is not None:
+        from launcher.agent.startup.startup import start_up
+
+        gc.enable()
+        _log_notes(config)  # before a wait, which they may explain
+        startup = start_up(config, config.network, os.environ)
+    try:
+        shared_page = make()
+        keep = (*list_inherited_fds(shared_page), *(startup.inherited_fds if startup else ()))
+        supervisor = Supervisor.fork(keep, startup.node_lock.group if startup else "")
+        if startup is not None:
+            from launcher.agent.startup.limits import raise_descriptor_limit
+
+            raise_descriptor_limit()
+        from launcher.agent import node_main
+
+        gc.freeze()
+        gc.enable()
+        if startup is None:
+            _log_notes(config)
+        return node_main.run(config, supervisor, startup, shared_page)
+    finally:
+        if startup is not None:
+            startup.node_lock.release()
+
+
+def _log_notes(config: Config) -> None:
+    for note in config.notes:
+        log(note)
+
+
+def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
+    """The Config of a command line that runs something. Raises UsageError; looks at no file."""
+    return _resolve(command_line.parse(argv), environ)
+
+
+def _resolve(args: ParsedArgs, environ: Mapping[str, str]) -> Config:
+    return resolve(args, environ, environ.get("PYTHON_EXEC") or sys.executable, os.uname().nodename)
