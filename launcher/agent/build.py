@@ -81,9 +81,15 @@ def build_agent(
         spec_builder.add_variables(timers.start_listening(supervisor.pid, os.environ.get("TORCHELASTIC_TIMER_FILE")))
     record = make_recorder(config, host, layout.run_id, spec_builder.find_error_file)
     settings = make_settings(config, handles_sigterm=not spec_builder.is_jax)
-    receives_saves = startup is not None and settings.grow == "checkpoint"  # only a job that may grow
-    worker_channel = WorkerChannel(shared_page, supervisor, config.heartbeat_timeout_s, receives_saves=receives_saves)
-    spec_builder.add_variables(worker_channel.environment)
+    checkpoint_socket = None
+    if startup is not None and settings.grow == "checkpoint":  # only a job that may grow
+        from launcher.ranks.checkpoint_socket import CheckpointSocket
+
+        checkpoint_socket = CheckpointSocket()
+        spec_builder.add_variables(checkpoint_socket.environment)
+    worker_channel = WorkerChannel(
+        shared_page, supervisor, config.heartbeat_timeout_s, checkpoint_socket=checkpoint_socket
+    )
     round_log = RoundLog(is_standalone=startup is None, max_restarts=config.max_restarts)
     if startup is None:
         membership = _join_alone(config, settings, mesh, len(slots), layout.run_id, host, port.number, wakeup.wake)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import select
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from launcher.agent.lifecycle import Round
 from launcher.hardware.linux.shared_page import SharedPage
@@ -33,7 +33,7 @@ ABORT_GRACE_S = 3.0
 class WorkerChannel:
     """`board` None: this kernel has none. Raises UsageError if heartbeats were asked for then.
 
-    `hears_saves`: whether to listen for workers that have saved. `environment`: what every worker needs to know.
+    `checkpoint_socket`: what hears of workers that have saved, if any does.
     """
 
     def __init__(
@@ -42,20 +42,14 @@ class WorkerChannel:
         supervisor: Supervisor,
         heartbeat_timeout_s: float | None,
         *,
-        receives_saves: bool = False,
+        checkpoint_socket: CheckpointSocket | None = None,
     ) -> None:
         if heartbeat_timeout_s is not None and shared_page is None:
             raise UsageError("--heartbeat-timeout: workers cannot be heard here, since memfd_create fails")
         self._shared_page = shared_page
         self._supervisor = supervisor
         self._timeout_s = heartbeat_timeout_s
-        self._checkpoint_socket: CheckpointSocket | None = None
-        self.environment: Mapping[str, str] = {}
-        if receives_saves:
-            from launcher.ranks.checkpoint_socket import CheckpointSocket
-
-            self._checkpoint_socket = CheckpointSocket()
-            self.environment = self._checkpoint_socket.environment
+        self._checkpoint_socket = checkpoint_socket
         self._heartbeats: Heartbeats | None = None
         self._pids: dict[int, int] = {}
         self._stop_round = 0

@@ -24,6 +24,7 @@ def main() -> int:
 
     from launcher.calls.failure import add_hint
     from launcher.calls.payload import CALL_VARIABLE, FunctionCall
+    from launcher.calls.pickling import format_error
     from launcher.model.errors import LauncherError
 
     faulthandler.enable()  # a crash in native code says where the Python code was
@@ -44,7 +45,7 @@ def main() -> int:
         if isinstance(error, LauncherError):
             add_hint(error)
         trace = _skip_own_frames(error.__traceback__)
-        _write_error_file(error_file, error, trace)
+        _write_error_file(error_file, error, trace, format_error(error))
         call.write_exception(round, rank, error)
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         _exit_if_others_wait(1)
@@ -79,7 +80,7 @@ def _skip_own_frames(trace: TracebackType | None) -> TracebackType | None:
     return trace
 
 
-def _write_error_file(path: str, error: BaseException, trace: TracebackType | None) -> None:
+def _write_error_file(path: str, error: BaseException, trace: TracebackType | None, message: str) -> None:
     """What torch's `record` would have written; where it has, with more knowledge than we have, it stays."""
     if not path or os.path.exists(path):
         return
@@ -87,11 +88,9 @@ def _write_error_file(path: str, error: BaseException, trace: TracebackType | No
     import time
     import traceback
 
-    from launcher.calls.pickling import format_error
-
     content = {
         "message": {
-            "message": format_error(error),
+            "message": message,
             "extraInfo": {
                 "py_callstack": "".join(traceback.format_exception(type(error), error, trace)),
                 "timestamp": str(int(time.time())),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from errno import EINVAL, ENOENT
 
@@ -86,8 +86,9 @@ def fork(
     The pipe closes when the program runs, and brings a sentence and an error number, as JSON, if it cannot be run.
     Raises OSError.
     """
+    prefer_nodes: Callable[[Collection[int]], None] | None = None
     if spec.memory:
-        from launcher.hardware.linux import memory_policy  # noqa: F401 - before the fork, for all of them
+        from launcher.hardware.linux.memory_policy import prefer_nodes  # before the fork, for all of them
     result, answer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         pid = os.fork()
@@ -106,6 +107,7 @@ def fork(
             supervisor_pid=supervisor_pid,
             highest_descriptor=max(highest_descriptor, result, answer),
             changed_signals=changed_signals,
+            prefer_nodes=prefer_nodes,
         )
     os.close(answer)
     return pid, result
@@ -122,6 +124,7 @@ def _become(
     supervisor_pid: int,
     highest_descriptor: int,
     changed_signals: Iterable[int],
+    prefer_nodes: Callable[[Collection[int]], None] | None,
 ) -> NoReturn:
     """Turn this freshly forked process into what the spec says, or write to `answer` why not and exit.
 
@@ -146,11 +149,9 @@ def _become(
         if spec.affinity is not None:
             attempt = f"cannot keep {name} to its CPUs"
             os.sched_setaffinity(0, spec.affinity)
-        if spec.memory:
-            from launcher.hardware.linux import memory_policy  # the supervisor has loaded it
-
+        if prefer_nodes is not None:
             with suppress(OSError):  # the agent has tried it; a worker far from its memory is slow and not wrong
-                memory_policy.prefer_nodes(spec.memory)
+                prefer_nodes(spec.memory)
         for name in spec.unset:
             environment.pop(os.fsencode(name), None)
         environment.update((os.fsencode(name), os.fsencode(value)) for name, value in spec.env.items())

@@ -84,6 +84,7 @@ class Driver:
 
             self._renewal_pool = WorkerPool("keep-alive", 1)
             self._request_pool = WorkerPool("request", POOL_THREADS)
+            self._closing_pool = WorkerPool("farewell", 1)
         self._store_health = StoreHealthLog(machine.settings)
         self._outcomes: deque[tuple[str, StoreError | None, float]] = deque()  # of requests, with their duration
         self._failure: Exception | None = None  # a bug that showed in another thread, for the caller's to raise
@@ -130,17 +131,14 @@ class Driver:
             _cancel(subscriptions)
             self._store.close()
             return
-        from rendezvous.driver.worker_pool import WorkerPool
-
         deadline = self._clock() + limit_s
         remaining_s = limit_s
         for pool in (self._request_pool, self._renewal_pool):
             pool.join(remaining_s)
             remaining_s = max(0.0, deadline - self._clock())
-        closing = WorkerPool("farewell", 1)
-        closing.submit(lambda: _cancel(subscriptions))
-        closing.submit(self._store.close)
-        closing.join(max(remaining_s, limit_s / 2))
+        self._closing_pool.submit(lambda: _cancel(subscriptions))
+        self._closing_pool.submit(self._store.close)
+        self._closing_pool.join(max(remaining_s, limit_s / 2))
 
     def _report_store_health(self, now: float) -> list[Action]:
         outcomes = [self._outcomes.popleft() for _ in range(len(self._outcomes))]

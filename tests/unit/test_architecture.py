@@ -34,22 +34,22 @@ INIT_LINES_MAX = 30  # of functions and classes in all __init__.py: they name wh
 # Functions that may import modules of launcher or rendezvous, per module. Everything else imports at its top.
 BORDERS = {
     # Before user files are taken off the path of imports, only os and sys may be imported; then each thing in its turn.
-    "launcher.cli": 4, "launcher.meshctl.main": 1, "launcher.calls.agent": 1, "launcher.calls.bootstrap": 3,
+    "launcher.cli": 4, "launcher.meshctl.main": 1, "launcher.calls.agent": 1, "launcher.calls.bootstrap": 2,
     # What only some runs need, before the first worker or beside it: a module costs 0.1 to 1 ms.
     "launcher.agent.build": 1, "launcher.agent.command": 1, "launcher.agent.node_main": 2,
-    "launcher.agent.worker_channel": 2,
+    "launcher.agent.worker_channel": 1,
     "launcher.config.config": 3, "launcher.config.files": 1, "launcher.config.options.rendezvous": 1,
     "launcher.config.schedulers.detection": 2, "launcher.config.scrub": 1, "launcher.hardware.accelerators.choose": 2,
     "launcher.hardware.linux.shared_page": 1, "launcher.logs.reports.round_log": 1,
-    "launcher.placement.adapter.description": 1, "launcher.placement.adapter.planner_adapter": 5,
-    "launcher.ranks.ports": 1, "launcher.ranks.spec_builder": 4, "rendezvous.driver.driver": 2,
+    "launcher.placement.adapter.description": 1, "launcher.placement.adapter.planner_adapter": 4,
+    "launcher.ranks.ports": 1, "launcher.ranks.spec_builder": 4, "rendezvous.driver.driver": 1,
     "rendezvous.leader.election": 1, "rendezvous.policy.decide": 1,
     # What a failure needs, and only then.
     "launcher.logs.reports.failures": 5,
     # One of several kinds, by its name.
     "launcher.hardware.accelerators.built_in": 1, "launcher.locality.gather": 1,
     # The supervisor's processes load what they need after their fork; the agent asks the kernel after its first order.
-    "launcher.supervisor.child": 2, "launcher.supervisor.handle": 7, "launcher.supervisor.keeper": 1,
+    "launcher.supervisor.child": 1, "launcher.supervisor.handle": 7, "launcher.supervisor.keeper": 1,
     "launcher.supervisor.loop": 2,
     # They run in the workers' Python, or in any that imports torchrun's library.
     "launcher.supervisor.fork_server.fork_server": 1, "launcher.supervisor.fork_server.hook.sitecustomize": 1,

@@ -40,15 +40,15 @@ _CACHED_MAX = 20_000  # texts that are kept read, far more than members
 class _NodeSet(NamedTuple):
     """Members as nodes, which are called as people call them; `members`: by that name. `refused`: member id -> why.
 
-    `missing`: the numbers that none of them has, where nodes are numbered. `limits`: the job's, with the levels that
-    these nodes have; `trouble`: why those cannot be kept, or empty.
+    `missing`: which numbers none of them has, in words, where nodes are numbered. `limits`: the job's, with the levels
+    that these nodes have; `error`: why those cannot be kept, or empty.
     """
 
     nodes: list[Node]
     members: dict[str, str]
     descriptions: dict[str, Description]
     refused: dict[str, str]
-    missing: tuple[int, ...]
+    missing: str
     limits: Limits
     remarks: tuple[str, ...]
     error: str
@@ -82,9 +82,7 @@ class PlannerAdapter:
             for view in members
         )
         if sifted.missing:
-            from launcher.placement.adapter.numbering import describe_missing_ranks
-
-            return Size(0, False, _add_names(describe_missing_ranks(sifted.missing, self._node_count), sifted))
+            return Size(0, False, _add_names(sifted.missing, sifted))
         if sifted.error:
             return Size(0, False, _add_names(sifted.error, sifted))
         found = assess_feasibility(sifted.nodes, self._mesh, sifted.limits)
@@ -158,15 +156,16 @@ class PlannerAdapter:
                 if is_local_only(description.address):
                     refused[member_id] = _describe_unreachable(description.name or member_id, description.address)
                     del read[member_id]
-        missing: tuple[int, ...] = ()
-        amiss = ""
+        missing = amiss = ""
         if self._node_count:
-            from launcher.placement.adapter.numbering import resolve_numbering
+            from launcher.placement.adapter.numbering import describe_missing_ranks, resolve_numbering
 
             numbered = resolve_numbering(read, self._node_count)
             refused.update(numbered.others)
             amiss = numbered.error
-            read, missing = {member_id: read[member_id] for member_id in numbered.nodes}, numbered.missing
+            read = {member_id: read[member_id] for member_id in numbered.nodes}
+            if numbered.missing:
+                missing = describe_missing_ranks(numbered.missing, self._node_count)
         if any(description.slice_hosts for description, _ in read.values()):
             from launcher.placement.adapter.tpu_slices import find_standby_hosts
 
