@@ -183,7 +183,7 @@ class ClusterMembership(NodeMembership):
         name, address = self._startup.name, self._startup.presence_address
         who = f"{name} ({address})" if node_rank is None else f"{name} ({address}), node rank {node_rank},"
         log(f"{who} meets the other nodes of run {run_id} in {what} at {', '.join(network.endpoints)}")
-        if network.backend == "etcd" and stores.may_end_leases_early(version):
+        if network.backend == "etcd" and store.may_end_leases_early(version):
             log(
                 f"etcd {version} may end leases early when its leader's disk stalls, which restarts the round; etcd "
                 "3.4.31, 3.5.13 and later do not"

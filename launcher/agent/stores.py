@@ -92,13 +92,6 @@ def check(store: EtcdStore, network: StoreConfig, run_id: str, *, may_be_unreach
     return version
 
 
-def may_end_leases_early(version: str) -> bool:
-    """Whether this version of etcd has a defect that costs members their leases; "" is a version not known."""
-    from rendezvous.stores.etcd import store
-
-    return bool(version) and store.may_end_leases_early(version)
-
-
 def serve(network: StoreConfig, hosts: Sequence[str], credentials: Credentials) -> StoreServer:
     """Serve the job's store at these addresses of this node and the port of its endpoint, until it is closed.
 

@@ -169,24 +169,16 @@ class Supervisor:
             pidfds.kill_descendants(self._pid or self.keeper_pid)
         return reports
 
-    def reap(self, spare: Collection[int] = ()) -> None:
-        """Reap whatever child of this process has ended, but for the spared: call it on SIGCHLD.
+    def reap(self) -> None:
+        """Reap whatever child of this process has ended: call it on SIGCHLD.
 
         As PID 1 of a container, or once the supervisor is lost, the agent is handed orphans it knows nothing of.
-        `spare` holds processes that somebody else in the agent waits for.
         """
-        if not spare:
-            while self._reap_one(-1):
-                pass
-            return
-        from launcher.hardware.linux import kernel
+        while self._reap_one(-1):
+            pass
 
-        for pid in set(kernel.list_children(os.getpid())).difference(spare):
-            self._reap_one(pid)
-
-    def kill_orphans(self, limit_s: float, spare: Collection[int] = ()) -> tuple[int, ...]:
-        """Kill keeper and supervisor, if they still live, and every child of this process but the spared, until none
-        is.
+    def kill_orphans(self, limit_s: float) -> tuple[int, ...]:
+        """Kill keeper and supervisor, if they still live, and every child of this process, until none is.
 
         A keeper that is stopped adopts and kills nobody; once it is killed, what was its falls to this process.
 
@@ -197,8 +189,8 @@ class Supervisor:
         start = time.monotonic()
         while True:
             accept_stuck = time.monotonic() - start > min(STUCK_LIMIT_S, limit_s / 2)
-            left = kernel.kill_children(spare, accept_stuck)
-            self.reap(spare)
+            left = kernel.kill_children((), accept_stuck)
+            self.reap()
             if not left or time.monotonic() - start > limit_s:
                 return tuple(left)
             time.sleep(0.005)

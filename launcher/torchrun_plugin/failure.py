@@ -13,7 +13,7 @@ import time
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from launcher.logs.error_file import read_error_file
-from launcher.logs.reports.failures import Failures
+from launcher.logs.reports.final_report import report_failure
 from launcher.logs.reports.report import WorkerFailure
 from rendezvous.events import Exit
 
@@ -39,4 +39,4 @@ def find_root_cause(error: BaseException | None) -> tuple[int, str, int]:
 def report(end: Exit) -> None:
     """Show the failure of another node, if the verdict carries one; torchrun shows those of its own workers."""
     if end.verdict is not None and end.verdict.kind == "failure" and end.verdict.failure:
-        Failures(os.uname().nodename, None).report(end.verdict, "torchrun")
+        report_failure(end.verdict, (), os.uname().nodename, "torchrun")

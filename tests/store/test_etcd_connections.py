@@ -20,7 +20,7 @@ import pytest
 from rendezvous.errors import OutcomeUnknown, SettingsError, StoreError, Unreachable
 from rendezvous.stores import wire
 from rendezvous.stores.contract import Renewal
-from rendezvous.stores.etcd.store import EtcdStore, Tls, may_end_leases_early
+from rendezvous.stores.etcd.store import EtcdStore, Tls
 from rendezvous.stores.protobuf import decode, encode
 from tests.store.under_test import Recorder, StoreUnderTest
 from tests.support.processes.tree import REPOSITORY
@@ -252,7 +252,7 @@ def test_a_renewal_is_confirmed_by_a_read_of_the_same_term(renewed_in: int, read
     ],
 )
 def test_versions_that_may_end_leases_early_are_known(version: str, is_known_for_it: bool) -> None:
-    assert may_end_leases_early(version) == is_known_for_it
+    assert EtcdStore.may_end_leases_early(version) == is_known_for_it
 
 
 def test_clients_that_begin_at_once_change_the_environment_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,7 +318,7 @@ def test_nothing_is_printed_and_the_environment_is_left_alone(
 import os, subprocess, sys
 before = dict(os.environ)
 from rendezvous.errors import StoreError
-from rendezvous.stores.etcd.store import EtcdStore, Tls, may_end_leases_early
+from rendezvous.stores.etcd.store import EtcdStore, Tls
 endpoint, authority = sys.argv[1:]
 for tls in (None, Tls(authority)):  # either fails, and gRPC's core would say so
     store = EtcdStore([endpoint], tls=tls)

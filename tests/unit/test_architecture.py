@@ -45,17 +45,17 @@ BORDERS = {
     "launcher.ranks.ports": 1, "launcher.ranks.spec_builder": 4, "rendezvous.driver.driver": 1,
     "rendezvous.leader.election": 1, "rendezvous.policy.decide": 1,
     # What a failure needs, and only then.
-    "launcher.logs.reports.failures": 5,
+    "launcher.logs.reports.failures": 2,
     # One of several kinds, by its name.
     "launcher.hardware.accelerators.built_in": 1, "launcher.locality.gather": 1,
     # The supervisor's processes load what they need after their fork; the agent asks the kernel after its first order.
-    "launcher.supervisor.child": 1, "launcher.supervisor.handle": 7, "launcher.supervisor.keeper": 1,
+    "launcher.supervisor.child": 1, "launcher.supervisor.handle": 6, "launcher.supervisor.keeper": 1,
     "launcher.supervisor.loop": 2,
     # They run in the workers' Python, or in any that imports torchrun's library.
     "launcher.supervisor.fork_server.fork_server": 1, "launcher.supervisor.fork_server.hook.sitecustomize": 1,
     "launcher.torchrun_plugin": 1,
     # numpy (60 ms), grpc and h2 (their threads must not exist at a fork), the commands of `meshctl` that use them.
-    "launcher.placement.planner": 1, "launcher.agent.stores": 3, "launcher.meshctl.commands": 2,
+    "launcher.placement.planner": 1, "launcher.agent.stores": 2, "launcher.meshctl.commands": 2,
 }  # fmt: skip
 # Every detector of a kind of device has this name, every source of locality the other: the plug-in contracts.
 CONTRACT_CLASSES = {"Detector", "Source"}

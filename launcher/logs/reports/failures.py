@@ -18,9 +18,8 @@ import time
 from collections.abc import Callable
 
 from launcher.config.scrub import END_FILE
-from launcher.model.console import log, write_stderr
+from launcher.model.console import log
 from launcher.placement.adapter.description import NodeAssignment
-from rendezvous.records import Verdict
 from rendezvous.values import replace
 
 TYPE_CHECKING = False
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 TAIL_LIMIT_S = 0.5  # for the last lines of workers that have just ended to arrive, all of a round together
 MESSAGE_MAX = 40_000  # characters, more than the report shows
-REPORT_LIMIT_S = 5.0  # for somebody to read on, if stderr is full: these are the last words, nothing else is held up
 
 
 class Failures:
@@ -104,71 +102,21 @@ class Failures:
             }
 
     def report_end(self, end: Exit, script: str, logged: str) -> None:
-        """Say how the job ended, unless well or with the reason that was `said`; or leave that for who has asked."""
-        if os.environ.get(END_FILE) and self._write_outcome(end):
-            return
-        if end.verdict is not None and end.verdict.kind == "failure":
-            self.report(end.verdict, script)
-        elif end.exit_code != 0 and end.reason != logged:
+        """Say how the job ended, unless well or with the reason that was `logged`; or leave that for who has asked."""
+        verdict, own = end.verdict, tuple(self._failures.values())
+        has_failed = verdict is not None and verdict.kind == "failure"
+        if has_failed or os.environ.get(END_FILE):
+            from launcher.logs.reports import final_report
+
+            is_here = verdict is not None and verdict.round == self._round
+            ranks = self._assignment.ranks if is_here and self._assignment is not None else ()
+            if final_report.write_outcome(end, own, ranks, self._host):
+                return
+            if verdict is not None and has_failed:
+                final_report.report_failure(verdict, own, self._host, script)
+                return
+        if end.exit_code != 0 and end.reason != logged:
             log(end.reason)
-
-    def report(self, verdict: Verdict, script: str) -> None:
-        """Say why the job failed: the verdict's failure first, then the others it names and this node's own."""
-        failures = self._sort_failures(verdict)
-        if not failures:
-            log(f"error: {verdict.reason}")
-            return
-        from launcher.logs.reports import report
-
-        text = report.render(script, failures, outcome=verdict.reason, is_order_known=verdict.is_first_sure)
-        write_stderr(text, patience_s=REPORT_LIMIT_S)
-        self._copy_error_file(failures[0])
-
-    def _write_outcome(self, end: Exit) -> bool:
-        """Leave how it ended in the file that the program which started this agent has named."""
-        from launcher.logs.reports.outcome import RunOutcome, write
-
-        verdict = end.verdict
-        failures = self._sort_failures(verdict) if verdict is not None else []
-        is_here = verdict is not None and self._assignment is not None and verdict.round == self._round
-        is_left = write(
-            RunOutcome(
-                exit_code=end.exit_code,
-                reason=end.reason if verdict is None else verdict.reason,
-                round=verdict.round if verdict is not None else 0,
-                ranks=tuple(self._assignment.ranks) if is_here and self._assignment is not None else (),
-                failures=tuple(failures),
-                is_order_known=verdict is None or verdict.is_first_sure,
-            )
-        )
-        if is_left and failures:
-            self._copy_error_file(failures[0])
-        return is_left
-
-    def _sort_failures(self, verdict: Verdict) -> list[WorkerFailure]:
-        """The verdict's failure, then the others; none if it has none that this version can read."""
-        from launcher.logs.reports.report import parse_failure
-
-        root = parse_failure(verdict.failure)
-        if root is None:
-            return []
-        own = {_identify(failure): failure for failure in self._failures.values()}  # with their last lines
-        root = own.get(_identify(root), root)
-        told = [failure for text in verdict.others if (failure := parse_failure(text)) is not None]
-        others = {_identify(failure): failure for failure in (*told, *own.values())} | own
-        others.pop(_identify(root), None)
-        return [root, *others.values()]
-
-    def _copy_error_file(self, root: WorkerFailure) -> None:
-        """Copy the root cause's file to the launcher's own TORCHELASTIC_ERROR_FILE."""
-        from launcher.logs.error_file import copy_error_file
-
-        target = os.environ.get("TORCHELASTIC_ERROR_FILE")
-        if target and root.error_file and root.host == self._host:
-            try:
-                copy_error_file(root.error_file, target, root.exit_code)
-            except OSError as error:
-                log(f"cannot copy the failure to {target}: {error.strerror}")
 
     def _read_last_lines(self, local_rank: int) -> tuple[str, ...]:
         """Its last lines once they have been read: other nodes are told these, and a peer's loss is seen by them."""
@@ -179,10 +127,6 @@ class Failures:
 
     def _read_tail(self, local_rank: int) -> tuple[str, ...]:
         return self._pump.read_tail(local_rank, "stderr") if self._pump is not None else ()
-
-
-def _identify(failure: WorkerFailure) -> tuple[str, int, int]:
-    return failure.host, failure.pid, failure.rank
 
 
 def _shorten(message: str | None) -> str | None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 
 from launcher.config.scrub import END_FILE
 from launcher.logs.reports.report import WorkerFailure
 from rendezvous.errors import RecordError
+from rendezvous.values import dataclass
 
 VERSION = 1
 

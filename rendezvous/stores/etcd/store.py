@@ -87,6 +87,15 @@ class EtcdStore(Store):
             raise StoreError(f"the store at {at} is etcd {status.version}, too old: {oldest} is needed")
         return status.version
 
+    @staticmethod
+    def may_end_leases_early(version: str) -> bool:
+        """Return whether a leader of this version that was replaced while its disk hung ends leases that were renewed.
+
+        A version that is not known, "", does not.
+        """
+        major, minor, patch = parse_version(version)
+        return patch < _LEASES_FIXED.get((major, minor), 0)
+
     def _read_first_status(self) -> wire.StatusResponse:
         """Read the status of the first endpoint that answers. Each has its share of the time."""
         count = len(self._endpoints.all)
@@ -251,12 +260,6 @@ def parse_version(version: str) -> tuple[int, ...]:
     """Return three numbers of "3.4.23" or "3.5.0-rc.1"; a part that is not a number is 0."""
     parts = [*version.partition("-")[0].split("."), "", "", ""][:3]
     return tuple(int(part) if part.isdigit() else 0 for part in parts)
-
-
-def may_end_leases_early(version: str) -> bool:
-    """Return whether a leader of this version that was replaced while its disk hung ends leases that were renewed."""
-    major, minor, patch = parse_version(version)
-    return patch < _LEASES_FIXED.get((major, minor), 0)
 
 
 def _describe(key: str, prefix: bool = False) -> str:

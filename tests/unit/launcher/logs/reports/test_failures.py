@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from launcher.logs.reports.failures import MESSAGE_MAX, Failures, _shorten
+from launcher.logs.reports.final_report import report_failure
 from launcher.logs.reports.report import WorkerFailure
 from launcher.placement.adapter.description import NodeAssignment
 from rendezvous.records import Verdict
@@ -29,7 +30,7 @@ def verdict(failure: str, *others: str, is_first_sure: bool = True) -> Verdict:
 
 
 def told(capfd: pytest.CaptureFixture[str], verdict: Verdict) -> str:
-    Failures("h1", None).report(verdict, "train.py")
+    report_failure(verdict, (), "h1", "train.py")
     return capfd.readouterr().err
 
 

@@ -1,0 +1,79 @@
+"""How the job ended, told once: to the program that has asked for the outcome, or as the failure report on stderr.
+
+Loaded when there is something to tell. A failure of another node comes as text in the verdict, and what this node knows
+of its own workers is joined to it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from launcher.logs.error_file import copy_error_file
+from launcher.logs.reports import outcome
+from launcher.logs.reports.report import WorkerFailure, parse_failure, render
+from launcher.model.console import log, write_stderr
+from rendezvous.events import Exit
+from rendezvous.records import Verdict
+
+REPORT_LIMIT_S = 5.0  # for somebody to read on, if stderr is full: these are the last words, nothing else is held up
+
+
+def write_outcome(end: Exit, own: Sequence[WorkerFailure], ranks: Sequence[int], host: str) -> bool:
+    """Leave how it ended in the file that the program which started this agent has named; False if it has not.
+
+    `own`: the failures of this node's workers; `ranks`: its ranks in the verdict's round.
+    """
+    verdict = end.verdict
+    failures = _sort_failures(verdict, own) if verdict is not None else []
+    is_left = outcome.write(
+        outcome.RunOutcome(
+            exit_code=end.exit_code,
+            reason=end.reason if verdict is None else verdict.reason,
+            round=verdict.round if verdict is not None else 0,
+            ranks=tuple(ranks),
+            failures=tuple(failures),
+            is_order_known=verdict is None or verdict.is_first_sure,
+        )
+    )
+    if is_left and failures:
+        _copy_error_file(failures[0], host)
+    return is_left
+
+
+def report_failure(verdict: Verdict, own: Sequence[WorkerFailure], host: str, script: str) -> None:
+    """Say why the job failed: the verdict's failure first, then the others it names and this node's own."""
+    failures = _sort_failures(verdict, own)
+    if not failures:
+        log(f"error: {verdict.reason}")
+        return
+    text = render(script, failures, outcome=verdict.reason, is_order_known=verdict.is_first_sure)
+    write_stderr(text, patience_s=REPORT_LIMIT_S)
+    _copy_error_file(failures[0], host)
+
+
+def _sort_failures(verdict: Verdict, own: Sequence[WorkerFailure]) -> list[WorkerFailure]:
+    """The verdict's failure, then the others; none if it has none that this version can read."""
+    root = parse_failure(verdict.failure)
+    if root is None:
+        return []
+    known = {_identify(failure): failure for failure in own}  # with their last lines
+    root = known.get(_identify(root), root)
+    told = [failure for text in verdict.others if (failure := parse_failure(text)) is not None]
+    others = {_identify(failure): failure for failure in (*told, *own)} | known
+    others.pop(_identify(root), None)
+    return [root, *others.values()]
+
+
+def _copy_error_file(root: WorkerFailure, host: str) -> None:
+    """Copy the root cause's file to the launcher's own TORCHELASTIC_ERROR_FILE."""
+    target = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if target and root.error_file and root.host == host:
+        try:
+            copy_error_file(root.error_file, target, root.exit_code)
+        except OSError as error:
+            log(f"cannot copy the failure to {target}: {error.strerror}")
+
+
+def _identify(failure: WorkerFailure) -> tuple[str, int, int]:
+    return failure.host, failure.pid, failure.rank
