@@ -58,18 +58,6 @@ def test_orphans_of_other_processes_are_reaped(agent: Agent) -> None:
     agent.start(1, ["sleep", "1000"])
 
 
-def test_reaping_leaves_alone_what_somebody_else_waits_for(agent: Agent) -> None:
-    own = agent.ask("run", "true")
-    other = agent.ask("run", "true")
-
-    def other_is_reaped() -> bool:
-        agent.ask("reap", [own])
-        return agent.ask("evaluate", "os.listdir('/proc')").count(str(other)) == 0
-
-    wait_until(other_is_reaped)
-    assert agent.ask("evaluate", f"os.waitpid({own}, 0)") == [own, 0]
-
-
 def test_killing_the_agent_ends_all(agent: Agent) -> None:
     agent.start(1, ["sh", "-c", "(setsid sleep 1000 &); exec sleep 1000"])
     os.kill(outside(agent)[1], signal.SIGKILL)

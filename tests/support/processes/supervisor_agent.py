@@ -60,8 +60,6 @@ def obey(verb: str, *words):  # type: ignore[no-untyped-def]
         return supervisor.preload(ForkServerSpec(tuple(argv), env, (), None, tuple(modules), standby))
     if verb == "exit":
         sys.exit(0)
-    if verb == "run":  # any other process of the agent's own
-        return os.posix_spawnp(words[0], list(words), os.environ)
     if verb == "evaluate":
         return eval(words[0])
     return getattr(supervisor, verb)(*words)
