@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 
 from launcher.agent.loop import Agent
 from launcher.agent.membership import (
@@ -14,13 +15,16 @@ from launcher.agent.membership import (
     require_feasible_alone,
     resolve_limits,
 )
+from launcher.agent.signals import Termination, Wakeup
 from launcher.agent.worker_channel import WorkerChannel
 from launcher.config.config import Config
+from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.layout import LogLayout
 from launcher.logs.reports.failures import Failures
 from launcher.logs.reports.round_log import RoundLog, make_recorder
 from launcher.model import mesh as meshes
 from launcher.model.mesh import Mesh
+from launcher.model.node import Slot
 from launcher.placement.adapter.description import Description, encode_description
 from launcher.placement.adapter.options import format_options
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
@@ -35,13 +39,8 @@ from rendezvous.stores.memory.store import MemoryStore
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from launcher.agent.preload import ForkServerClient
-    from launcher.agent.signals import Termination, Wakeup
     from launcher.agent.startup.startup import Startup
-    from launcher.hardware.linux.shared_page import SharedPage
-    from launcher.model.node import Slot
 
 
 def build_agent(

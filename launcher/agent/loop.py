@@ -11,15 +11,21 @@ import math
 import select
 import signal
 import time
+from collections.abc import Callable
 from functools import partial
 
 from launcher.agent import lifecycle
-from launcher.agent.membership import read_clock
-from launcher.logs.reports.failures import find_spawn_exit_code
-from launcher.logs.reports.round_log import format_pids
+from launcher.agent.membership import NodeMembership, read_clock
+from launcher.agent.signals import Termination, Wakeup
+from launcher.agent.worker_channel import WorkerChannel
+from launcher.logs.reports.failures import Failures, find_spawn_exit_code
+from launcher.logs.reports.round_log import RoundLog, format_pids
 from launcher.model.console import log
-from launcher.model.errors import find_shortage_hint
-from launcher.supervisor.handle import SWEEP_LIMIT_S
+from launcher.model.errors import UsageError, find_shortage_hint
+from launcher.placement.adapter.description import NodeAssignment
+from launcher.ranks.ports import MasterPort
+from launcher.ranks.spec_builder import WorkerSpecBuilder
+from launcher.supervisor.handle import SWEEP_LIMIT_S, Supervisor
 from launcher.supervisor.messages import (
     POLL_LIMIT_S,
     Exited,
@@ -32,24 +38,12 @@ from launcher.supervisor.messages import (
 )
 from rendezvous import events
 from rendezvous.errors import EXIT_USAGE, RecordError
+from rendezvous.settings import Settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from launcher.agent.membership import NodeMembership
     from launcher.agent.preload import ForkServerClient
-    from launcher.agent.signals import Termination, Wakeup
-    from launcher.agent.worker_channel import WorkerChannel
     from launcher.logs.pump import OutputPump
-    from launcher.logs.reports.failures import Failures
-    from launcher.logs.reports.round_log import RoundLog
-    from launcher.model.errors import UsageError
-    from launcher.placement.adapter.description import NodeAssignment
-    from launcher.ranks.ports import MasterPort
-    from launcher.ranks.spec_builder import WorkerSpecBuilder
-    from launcher.supervisor.handle import Supervisor
-    from rendezvous.settings import Settings
 
 STUCK_LIMIT_S = 3.0  # killed processes that are still there are named
 DRAIN_LIMIT_S = 5.0  # for a console that takes no more

@@ -26,10 +26,6 @@ from rendezvous.errors import SettingsError
 from rendezvous.settings import Settings
 from rendezvous.values import replace
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    pass
-
 PREFIX = "meshrun"
 
 

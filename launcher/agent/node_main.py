@@ -17,6 +17,7 @@ from launcher.agent.signals import Termination, Wakeup
 from launcher.config.config import Config
 from launcher.config.options.command_line import sanitize
 from launcher.hardware.accelerators.choose import make_node_slots
+from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.layout import LogLayout
 from launcher.model.errors import UnfitError
 from launcher.model.node import Slot
@@ -25,8 +26,8 @@ from rendezvous.values import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from launcher.agent.preload import ForkServerClient
     from launcher.agent.startup.startup import Startup
-    from launcher.hardware.linux.shared_page import SharedPage
 
 
 def run(
@@ -60,12 +61,6 @@ def run(
             layout.remove_if_unused(has_succeeded=exit_code == 0)
     return exit_code
 
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.agent.preload import ForkServerClient
-    from launcher.agent.startup.startup import Startup
-    from launcher.supervisor.handle import SWEEP_LIMIT_S, Supervisor
 
 FREE_BYTES_MIN = 16 << 20
 """With less left a log disk is full: a worker's traceback, its last lines and a page of anything else still fit."""

@@ -19,12 +19,12 @@ from collections.abc import Collection
 from launcher.agent.lifecycle import Round
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.model.errors import UsageError
+from launcher.supervisor.handle import Supervisor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.agent.heartbeats import Heartbeats
     from launcher.ranks.checkpoint_socket import CheckpointSocket
-    from launcher.supervisor.handle import Supervisor
 
 ABORT_GRACE_S = 3.0
 """From SIGABRT, on which a silent worker prints its stacks, to SIGKILL; then it has failed even if it is not gone."""

@@ -15,10 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from launcher.model.node import Device
 from rendezvous.values import NamedTuple
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    pass
-
 
 class EnvironmentChoice(NamedTuple):
     """The environments that make up the workers', in order; each may overwrite what those before it said.

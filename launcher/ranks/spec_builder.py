@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from launcher.config.config import Config
 from launcher.config.frameworks import EnvironmentChoice, choose_environments, detect_mpi
 from launcher.config.scrub import PRIVATE, list_step_variables
+from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.layout import LogLayout
 from launcher.logs.reports.round_log import format_workers
 from launcher.logs.routes import STREAMS, PlainRoutes, format_line_prefix
@@ -26,7 +27,6 @@ from rendezvous.errors import RecordError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.hardware.binding.node_binding import NodeBinding
-    from launcher.hardware.linux.shared_page import SharedPage
     from launcher.logs.filters import LineFilter
     from launcher.logs.plugin import PluginRoutes
     from launcher.logs.pump import OutputPump, StreamName

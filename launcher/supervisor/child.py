@@ -15,14 +15,12 @@ from contextlib import suppress
 from errno import EINVAL, ENOENT
 
 from launcher.hardware.linux import kernel
-from launcher.supervisor.messages import WorkerSpec
+from launcher.supervisor.messages import InternalReport, Report, WorkerSpec
 from rendezvous.values import Protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
-
-    from launcher.supervisor.messages import InternalReport, Report
 
 
 class Worker:

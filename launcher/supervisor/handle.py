@@ -44,6 +44,10 @@ from launcher.supervisor.messages import (
 )
 from rendezvous.errors import EXIT_BUG
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
 # A supervisor that takes no order for so long is stopped or stuck; waiting longer would freeze the agent with it.
 ORDER_LIMIT_S = 30.0
 SWEEP_LIMIT_S = 10.0  # a killed process may hang in a driver; after this the agent ends and says so
@@ -300,11 +304,6 @@ def _become_subreaper() -> None:
     from launcher.hardware.linux import kernel
 
     kernel.become_subreaper()
-
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 
 def fork_keeper(keep: Collection[int], group: str) -> tuple[int, Channel]:

@@ -25,6 +25,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import socket
 import time
 from collections.abc import Collection
 from contextlib import suppress
@@ -36,10 +37,6 @@ from launcher.supervisor.child import close_all_but
 from launcher.supervisor.messages import KEEPER_NAME, STUCK_LIMIT_S, SUPERVISOR_NAME
 from launcher.supervisor.sweep import SWEEP_INTERVAL_S
 from rendezvous.errors import EXIT_TEMPORARY
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import socket
 
 # Without its agent a supervisor ends within milliseconds, or when those that hang in a driver do not count any more.
 SUPERVISOR_LIMIT_S = STUCK_LIMIT_S + 1.0

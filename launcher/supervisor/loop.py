@@ -25,11 +25,14 @@ from launcher.supervisor.child import Worker
 from launcher.supervisor.messages import (
     POLL_LIMIT_S,
     Exited,
+    InternalReport,
+    Report,
     RoundSwept,
     Spawned,
     SpawnFailed,
     SupervisorLost,
     WorkersFenced,
+    WorkerSpec,
     decode_worker_spec,
 )
 from launcher.supervisor.signals import configure_signals
@@ -39,7 +42,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from launcher.supervisor.messages import InternalReport, Report, WorkerSpec
     from launcher.supervisor.warm import WarmPool
     from launcher.supervisor.watchdog import Watchdog
 

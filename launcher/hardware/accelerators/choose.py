@@ -13,7 +13,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
+from launcher.config.config import Config
 from launcher.config.frameworks import choose_environments
+from launcher.config.options.worker_options import DeviceRequest
 from launcher.hardware.accelerators.contract import KINDS, Detector, Inventory, make_unresponsive_error
 from launcher.hardware.accelerators.cpu import Detector as CpuDetector
 from launcher.model.errors import UsageError
@@ -23,8 +25,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
 
-    from launcher.config.config import Config
-    from launcher.config.options.worker_options import DeviceRequest
 
 FLAG = "--nproc-per-node"
 GPU_KINDS = ("nvidia", "amd")  # what torchrun's word gpu means: torch.cuda, on either

@@ -12,14 +12,10 @@ version); the tables of ray (accelerators/tpu.py), xpk (core/system_characterist
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from launcher.model.errors import UsageError
 from rendezvous.values import NamedTuple
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 CHIPS_PER_HOST = 4  # in every slice of several hosts
 _CUBE = 4  # 3-D slices of 64 chips and more are cubes of 4x4x4, put together

@@ -20,13 +20,13 @@ from collections.abc import Callable
 from launcher.config.scrub import END_FILE
 from launcher.model.console import log
 from launcher.placement.adapter.description import NodeAssignment
+from rendezvous.events import Exit
 from rendezvous.values import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.logs.pump import OutputPump
     from launcher.logs.reports.report import WorkerFailure
-    from rendezvous.events import Exit
 
 TAIL_LIMIT_S = 0.5  # for the last lines of workers that have just ended to arrive, all of a round together
 MESSAGE_MAX = 40_000  # characters, more than the report shows
