@@ -1,1 +1,1 @@
-"""What this machine has: accelerators, CPUs, NUMA nodes, and what the kernel says about them."""
+"""This machine's hardware: accelerators, CPUs, NUMA nodes, and kernel interfaces."""

@@ -1,11 +1,11 @@
-"""Asking a metadata server, or any small HTTP server, without being held up or led astray by it.
+"""Queries to a metadata server, or any small HTTP server, that neither block for long nor trust what answers.
 
-Some answer in a millisecond; some never, because a firewall drops what they say; and where there is no such server a
-stranger may stand at the address. So one limit covers everything that is asked of a server, however slowly it drips;
-an answer has a largest size; redirects are answers like others and not followed; and proxies are not used, as
-variables such as http_proxy would send the question, with its token, to somebody else.
+Some answer in a millisecond; some never, because a firewall drops their packets; and where there is no such server a
+foreign one may have the address. So one limit covers all queries to a server, however slowly it sends; an answer has
+a maximum size; redirects are answers like others and not followed; and proxies are not used, as variables such as
+http_proxy would send the query, with its token, to another host.
 
-What is amiss is raised as a clause that fits behind the server's name: "does not answer within 1 s".
+An error is raised as a clause that fits behind the server's name: "does not answer within 1 s".
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     import ssl
 
 LINK_LOCAL = ("169.254.169.254", 80)
-"""Where every cloud has its server. Tests give another one to the constructor; no variable does, or whoever sets
-variables could have us ask anybody."""
+"""The address in every cloud. Tests pass another one to the constructor; no variable sets it, since a variable could
+then direct the query to any host."""
 
 LIMIT_S = 1.0
-"""A metadata server is on the same machine, or nearly: it answers in milliseconds or not at all."""
+"""A metadata server is on the same machine or close to it: it answers in milliseconds or not at all."""
 
 SIZE_MAX = 1 << 16
 _HEAD_MAX = 1 << 16
 
 
 class NoAnswer(Exception):
-    """The server gave nothing that can be used; the message is a clause that says what it did."""
+    """The server returned nothing usable; the message is a clause that says what it did."""
 
 
 class HttpResponse(NamedTuple):
@@ -45,7 +45,7 @@ class HttpResponse(NamedTuple):
 
 
 class Server:
-    """One server, and how much time there is for all questions together. `tls`: None for plain HTTP."""
+    """One server, and the time limit in seconds for all queries together. `tls`: None for plain HTTP."""
 
     def __init__(self, address: tuple[str, int], limit_s: float, tls: ssl.SSLContext | None = None) -> None:
         self._address = address
@@ -56,7 +56,7 @@ class Server:
     def ask(
         self, path: str, headers: Mapping[str, str], *, method: str = "GET", size_max: int = SIZE_MAX
     ) -> HttpResponse:
-        """What it answers, whatever the status; path and headers must be ASCII. Raises NoAnswer."""
+        """Return the response, whatever its status; path and headers must be ASCII. Raises NoAnswer."""
         from http.client import HTTPException
 
         try:
@@ -76,7 +76,7 @@ class Server:
             raise NoAnswer("answers with something that is no text") from None
 
     def require_remaining_s(self) -> float:
-        """The seconds that are left, more than 0. Raises TimeoutError."""
+        """Return the remaining seconds, more than 0. Raises TimeoutError."""
         left_s = self._deadline - time.monotonic()
         if left_s <= 0:
             raise TimeoutError
@@ -122,7 +122,7 @@ class Server:
 
 
 class _LimitedReader(io.RawIOBase):
-    """The connection as HTTPResponse reads it: every wait within the server's limit, and not without end."""
+    """The connection as HTTPResponse reads it: every wait within the server's limit, and at most `size_max` bytes."""
 
     def __init__(self, connection: socket.socket, server: Server, size_max: int) -> None:
         self._connection = connection
@@ -145,7 +145,7 @@ class _LimitedReader(io.RawIOBase):
 
 
 def parse_object(text: str) -> dict[str, Any]:
-    """The object that a server's JSON is. Raises NoAnswer."""
+    """Parse a server's JSON object. Raises NoAnswer."""
     import json
 
     try:
@@ -158,11 +158,11 @@ def parse_object(text: str) -> dict[str, Any]:
 
 
 def strip_text(value: object) -> str:
-    """A value as a server gave it, without what is around it; empty if it is no text."""
+    """Return a server's value without surrounding white space; empty if it is no text."""
     return value.strip() if isinstance(value, str) else ""
 
 
 def _describe_error(error: OSError) -> str:
-    """What went wrong, without the library's numbers."""
+    """Describe what went wrong, without the library's numbers."""
     said: str = getattr(error, "verify_message", "") or error.strerror or str(error) or type(error).__name__
     return said

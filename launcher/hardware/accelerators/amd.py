@@ -9,11 +9,11 @@ Then two variables apply, one after the other, as their readers do it:
     HIP_VISIBLE_DEVICES    numbers among those that are left, or GPU ids; if it is empty or unset, CUDA_VISIBLE_DEVICES
                            (clr, rocclr/device/rocm/rocdevice.cpp; torch/cuda/__init__.py for what an empty list means)
 
-Workers are told by HIP_VISIBLE_DEVICES, which both readers of the second step look at first.
+Workers get HIP_VISIBLE_DEVICES, which both readers of the second step read first.
 
-Graphics inside a CPU is a GPU to the driver, too. It is not counted unless AMD's devices were asked for by name: a
-workstation with a GPU for training would have two kinds. It is known by its target (LLVM, "User Guide for AMDGPU
-Backend", processors of type APU); MI300A, an accelerator that is such a processor, is none of them.
+Graphics inside a CPU is a GPU to the driver, too. It counts only if AMD's devices were requested by name: otherwise a
+workstation with a GPU for training would have two kinds. It is recognised by its target (LLVM, "User Guide for AMDGPU
+Backend", processors of type APU); MI300A, an accelerator that is such a processor, is not excluded.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _C_NUMBER = re.compile(r"[+-]?(0X[0-9A-F]+|[0-9]+)")
 
 
 class AmdGpu(NamedTuple):
-    """`ordinal`: among all that can be read, as ROCm counts. `uuid`: as its tools show it; "" where there is none."""
+    """`ordinal`: among all readable GPUs, as ROCm counts. `uuid`: as its tools show it; "" where there is none."""
 
     ordinal: int
     uuid: str
@@ -52,7 +52,7 @@ class AmdGpu(NamedTuple):
 
 
 class Detector:
-    """`root`: where /sys and /dev hang, for tests. `with_integrated`: whether graphics inside a CPU counts."""
+    """`root`: the directory above /sys and /dev, for tests. `with_integrated`: whether graphics inside a CPU counts."""
 
     kind = "amd"
 
@@ -110,22 +110,22 @@ class Detector:
 
 
 def _make_devices(chosen: Sequence[tuple[AmdGpu, str]]) -> tuple[Device, ...]:
-    """The devices; parts of one GPU share its id, and are told apart by a number."""
+    """Return the devices; parts of one GPU share its id, and a number distinguishes them."""
     devices: list[Device] = []
     ids: list[str] = []
     for gpu, entry in chosen:
-        id = gpu.uuid or f"pci-{gpu.address}"
-        ids.append(id)
-        id += f"/{ids.count(id) - 1}" if ids.count(id) > 1 else ""
+        identifier = gpu.uuid or f"pci-{gpu.address}"
+        ids.append(identifier)
+        identifier += f"/{ids.count(identifier) - 1}" if ids.count(identifier) > 1 else ""
         devices.append(
-            Device(kind=Detector.kind, index=len(devices), id=id, visible=entry, numa_node=gpu.numa_node,
+            Device(kind=Detector.kind, index=len(devices), id=identifier, visible=entry, numa_node=gpu.numa_node,
                    domain=gpu.domain, model=gpu.model)
         )  # fmt: skip
     return tuple(devices)
 
 
 def _apply_rocr(value: str | None, gpus: Sequence[AmdGpu]) -> tuple[list[AmdGpu], str]:
-    """What the lower variable leaves, and what is wrong about it. A set but empty one leaves none."""
+    """Return the GPUs that the lower variable leaves, and what is wrong with it. An empty but set one leaves none."""
     if value is None:
         return list(gpus), ""
     left: list[AmdGpu] = []
@@ -155,7 +155,7 @@ def _find_by_token(token: str, gpus: Sequence[AmdGpu]) -> AmdGpu | None:
 
 
 def _apply_hip(name: str, value: str | None, gpus: Sequence[AmdGpu]) -> tuple[list[tuple[AmdGpu, str]], str]:
-    """What the upper variable leaves, each with the entry that selects it, and what is wrong about it."""
+    """Return the GPUs that the upper variable leaves, each with the entry that selects it, and what is wrong."""
     if value is None:
         return [(gpu, str(index)) for index, gpu in enumerate(gpus)], ""
     chosen: list[tuple[AmdGpu, str]] = []
@@ -173,7 +173,7 @@ def _apply_hip(name: str, value: str | None, gpus: Sequence[AmdGpu]) -> tuple[li
 
 
 def _describe_unknown(name: str, value: str, entry: str) -> str:
-    """The sentence about an entry that names no GPU; "" for -1 and for words, which may be meant to end the list."""
+    """Describe an entry that names no GPU; "" for -1 and for words, which may end the list on purpose."""
     if entry != entry.strip():
         return f"{name}={value}: HIP reads no entry with a space, and what follows is hidden, too"
     if not entry or not (entry.startswith("GPU-") or entry[0].isdecimal()):

@@ -1,7 +1,7 @@
 """Huawei Ascend NPUs, as a plug-in: `--devices ascend`.
 
 Every processor has a file /dev/davinciN (ray, accelerators/npu.py). ASCEND_RT_VISIBLE_DEVICES holds their numbers, in
-ascending order and with nothing but commas between; what follows an odd entry is not read (CANN, "Environment
+ascending order, separated by commas only; what follows an invalid entry is not read (CANN, "Environment
 variables", ASCEND_RT_VISIBLE_DEVICES). A container counts those that it was given from 0. Not tried on hardware.
 """
 
@@ -18,7 +18,7 @@ _NUMBER = re.compile("[0-9]{1,9}")
 
 
 class Detector:
-    """`root`: where /dev hangs, for tests."""
+    """`root`: the directory above /dev, for tests."""
 
     kind = "ascend"
     variable = "ASCEND_RT_VISIBLE_DEVICES"
@@ -33,10 +33,10 @@ class Detector:
             return Inventory((), "no /dev/davinciN that may be opened here")
         chosen, mistake = list(range(len(files))), ""
         reason = f"{len(files)} found in /dev"
-        asked = environ.get(self.variable)
-        if asked is not None:
-            chosen, mistake = _apply_visible(self.variable, asked, len(files))
-            reason += f", {len(chosen)} left by {self.variable}={asked}" + (f", {mistake}" if mistake else "")
+        value = environ.get(self.variable)
+        if value is not None:
+            chosen, mistake = _apply_visible(self.variable, value, len(files))
+            reason += f", {len(chosen)} left by {self.variable}={value}" + (f", {mistake}" if mistake else "")
         devices = tuple(
             Device(kind=self.kind, index=index, id=f"davinci{files[number]}", visible=str(number))
             for index, number in enumerate(chosen)
@@ -45,7 +45,7 @@ class Detector:
 
 
 def _apply_visible(variable: str, value: str, count: int) -> tuple[list[int], str]:
-    """The numbers that are read, and what is wrong about the others."""
+    """Return the numbers that are read, and what is wrong with the others."""
     chosen: list[int] = []
     for entry in value.split(",") if value else ():
         if not _NUMBER.fullmatch(entry) or int(entry) >= count:

@@ -1,4 +1,4 @@
-"""The detectors of the kinds that are built in, each imported when it is asked for."""
+"""The detectors of the built-in kinds, each imported when it is requested."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from launcher.hardware.accelerators.cpu import Detector as CpuDetector
 
 
 def make_detector(kind: str, *, is_requested: bool = False, isolates_workers: bool = False) -> Detector:
-    """The detector of a built-in kind. `is_asked_for`: by name, so that graphics inside a CPU counts, too."""
+    """Create the detector of a built-in kind. `is_requested`: by name, so that graphics inside a CPU counts, too."""
     match kind:
         case "nvidia":
             from launcher.hardware.accelerators.nvidia import Detector as NvidiaDetector

@@ -1,11 +1,11 @@
-"""How many workers a node gets, and which devices are whose.
+"""The number of workers on a node, and the devices of each.
 
-torchrun's words keep their meaning: a number is taken as it is, `gpu` wants GPUs, `cpu` counts CPUs, `auto`
-takes accelerators where there are any, another word is a type of device that torch counts. Not given, torchrun
-starts one worker; we start one per accelerator. `--devices` says which accelerators are meant (`named`).
+torchrun's values keep their meaning: a number is used as it is, `gpu` requires GPUs, `cpu` counts CPUs, `auto` uses
+accelerators where there are any, another word is a device type that torch counts. Without a value torchrun starts
+one worker; we start one per accelerator. `--devices` selects the accelerators (`named`).
 
-A node has one kind of accelerator. Where two are found nobody can tell which one the job is for, so it is refused.
-Every answer comes with the sentence that the start line shows.
+A node has one kind of accelerator. Two kinds are refused, because the job's kind is then unknown.
+Every result comes with the sentence that the start line shows.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 FLAG = "--nproc-per-node"
-GPU_KINDS = ("nvidia", "amd")  # what torchrun's word gpu means: torch.cuda, on either
+GPU_KINDS = ("nvidia", "amd")  # what torchrun means by gpu: torch.cuda, on either
 NO_CANDIDATES = "no sign of a GPU or TPU"
-_COUNTS_FROM_DEVICES = (None, "auto", "gpu")  # the devices say how many workers there are
+_COUNTS_FROM_DEVICES = (None, "auto", "gpu")  # the number of devices decides the number of workers
 
 
 def make_node_slots(config: Config, environ: Mapping[str, str]) -> tuple[tuple[Slot, ...], str]:
-    """The slots of this node under these options, and a sentence that says why there are so many.
+    """Return the slots of this node under these options, and a sentence that explains their number.
 
     Raises UsageError as `assign_devices` does.
     """
@@ -55,12 +55,12 @@ def assign_devices(
     accelerators: Sequence[Detector] | None = None,
     cpu: Detector | None = None,
 ) -> tuple[tuple[Slot, ...], str]:
-    """The node's slots, and a sentence that says why there are so many.
+    """Return the node's slots, and a sentence that explains their number.
 
-    `worker_count` None: the user said nothing. `devices_per_worker` None: one, or what is usual for `framework`.
-    `python`: the interpreter of the workers. `request`: --devices. `each_its_own`: whether a worker will see its own
-    devices only. The detectors are for tests. Raises UsageError if the devices present cannot be shared out like that,
-    or are of two kinds.
+    `worker_count` None: not given. `devices_per_worker` None: one, or what is usual for `framework`. `python`: the
+    workers' interpreter. `request`: --devices. `isolates_workers`: whether a worker will see its own devices only.
+    The detectors are for tests. Raises UsageError if the devices present cannot be divided like that, or are of two
+    kinds.
     """
 
     def find_width(inventory: Inventory) -> int | Literal["all"]:
@@ -103,7 +103,7 @@ def assign_devices(
 def list_candidates(
     kinds: Iterable[str], environ: Mapping[str, str], isolates_workers: bool = False
 ) -> tuple[Detector, ...]:
-    """The detectors of those kinds of which this machine shows a sign: a file of the driver, or a variable."""
+    """Return the detectors of those kinds of which this machine shows a sign: a driver's file, or a variable."""
     likely = [
         kind
         for kind in kinds
@@ -118,7 +118,7 @@ def list_candidates(
 
 # docs/internals/decisions/0030-one-device-kind-per-node.md
 def find_devices(detectors: Sequence[Detector], environ: Mapping[str, str]) -> Inventory:
-    """What the one detector that finds something found; else what each of them said.
+    """Return what the one successful detector found; else the reasons of all of them.
 
     Raises UsageError if two kinds of devices are found.
     """
@@ -144,7 +144,7 @@ def _assign_cpus(
     reason: str,
     is_requested: bool = False,
 ) -> tuple[tuple[Slot, ...], str]:
-    """Workers on the CPU. `reason`: what is known of accelerators, or, where the CPU `is_wanted`, of CPUs."""
+    """Assign CPUs. `reason`: what is known of accelerators, or, where the CPU `is_requested`, of CPUs."""
     why = "the CPU is asked for" if is_requested else f"no accelerator was found: {reason}"
     if devices_per_worker not in (None, 1, "all"):
         raise UsageError(f"--devices-per-worker is {devices_per_worker}, but {why}")
@@ -169,7 +169,7 @@ def _assign_accelerators(
     if isinstance(worker_count, int):
         width = len(devices) // worker_count if devices_per_worker == "all" else devices_per_worker
         if width == 1 and worker_count > len(devices) and can_share:
-            # torchrun starts them too; how they share is theirs to know.
+            # torchrun starts them too; the workers decide how they share.
             shared = _make_slots(worker_count, devices)
             return (
                 shared,
@@ -181,12 +181,11 @@ def _assign_accelerators(
         worker_count = len(devices) // width
     used = worker_count * width
     if not 0 < used <= len(devices):
-        asked, each_one = max(worker_count, 1), max(width, 1)
+        worker_total, each_one = max(worker_count, 1), max(width, 1)
         raise UsageError(
-            f"{_format_worker_count(asked)} with {each_one} {name}{'s' * (each_one > 1)} each: {asked * each_one} "
-            f"{name}s are "
-            f"needed, {len(devices)} are present ({reason})",
-            f"{FLAG}={max(asked, 2)} alone, without --devices-per-worker, lets workers share devices"
+            f"{_format_worker_count(worker_total)} with {each_one} {name}{'s' * (each_one > 1)} each: "
+            f"{worker_total * each_one} {name}s are needed, {len(devices)} are present ({reason})",
+            f"{FLAG}={max(worker_total, 2)} alone, without --devices-per-worker, lets workers share devices"
             if can_share
             else "a TPU chip serves one process",
         )
@@ -201,19 +200,19 @@ def _assign_accelerators(
 def _choose_width(
     devices: Sequence[Device], framework: str, python: str, environ: Mapping[str, str]
 ) -> int | Literal["all"]:
-    """One device for a worker; for JAX on TPUs all chips of the host, which is how JAX is run there."""
+    """Return one device per worker; for JAX on TPUs all chips of the host, the usual way to run JAX there."""
     if devices[0].kind == "tpu" and "jax" in choose_environments(framework, devices, python, environ).names:
         return "all"
     return 1
 
 
 def _make_slots(count: int, devices: Sequence[Device]) -> tuple[Slot, ...]:
-    """`count` slots of one device; beyond the last device they start again at the first."""
+    """Return `count` slots of one device; beyond the last device they start again at the first."""
     return tuple(Slot(index=index, devices=(devices[index % len(devices)],)) for index in range(count))
 
 
 def _describe_kind(devices: Sequence[Device], with_vendor: bool = False) -> str:
-    """What people call one of these: "GPU", or "NVIDIA GPU" where it must be told from others."""
+    """Return the usual noun for one of these: "GPU", or "NVIDIA GPU" where the vendor matters."""
     kind = devices[0].kind
     if kind not in KINDS:
         return "CPU" if kind == "cpu" else kind

@@ -1,11 +1,10 @@
-"""What accelerators this node has: the contract of a detector, and what makes devices visible to a worker.
+"""Accelerators of a node: the contract of a detector, and the variables that make devices visible to a worker.
 
 A detector returns values and a reason, also when it finds nothing; it never prints, exits, imports a
 framework, or changes the environment. Heavy imports stay inside `detect`.
 
-Every kind of device has a variable with which its runtime is told which devices a process may use. `Device.visible` is
-what selects one device there. The kinds that are built in are in `KINDS`; what is known of each, and from where, is in
-`rules`.
+Every kind of device has a variable that tells its runtime which devices a process may use. `Device.visible` is the
+entry that selects one device there. The built-in kinds are in `KINDS`; the facts about each, with sources, in `rules`.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from rendezvous.values import NamedTuple, Protocol
 
 
 class Inventory(NamedTuple):
-    """The devices this process may use, in the order a worker would count them, and how we know.
+    """The devices this process may use, in the order a worker would count them, and the reason.
 
-    `mistake`: what a variable of the user's says that cannot be meant, such as the same GPU twice; `devices` may be
-    fewer because of it. `silent`: how many more devices there are that are broken, and do not answer; those that were
-    granted to somebody else are not among them.
+    `mistake`: an evident error in a variable of the user's, such as the same GPU twice; `devices` may be fewer because
+    of it. `unresponsive_count`: further devices that are broken and do not answer; those granted to other users are not
+    among them.
     """
 
     devices: tuple[Device, ...]
@@ -32,7 +31,7 @@ class Inventory(NamedTuple):
 
     @property
     def single_line(self) -> Inventory:
-        """The same for a sentence: values of variables may hold line breaks, and so may what a plug-in says."""
+        """Return the same for a sentence: values of variables may contain line breaks, and so may a plug-in's texts."""
         return self._replace(reason=self.reason.replace("\n", "\\n"), mistake=self.mistake.replace("\n", "\\n"))
 
 
@@ -43,10 +42,10 @@ class Detector(Protocol):
 
 
 class DeviceKind(NamedTuple):
-    """What is built in about one kind. `noun`: one of them, as people call it. `variable`: makes devices visible.
+    """A built-in kind. `noun`: the usual word for one device. `variable`: makes devices visible.
 
     `driver_paths`: files, one of which its driver leaves; `variables`, one of which is set where it is; without
-    any of these nobody looks further.
+    any of these the kind is not searched for.
     """
 
     noun: str
@@ -63,7 +62,7 @@ KINDS: Mapping[str, DeviceKind] = {
         "TPU chip", "TPU_VISIBLE_CHIPS", ("/dev/accel0", "/dev/vfio"), ("TPU_ACCELERATOR_TYPE", "TPU_WORKER_ID")
     ),
 }
-"""In the order in which they are looked for. CPUs are not among them: they are what is left."""
+"""In the order of the search. CPUs are not among them: they are the fallback."""
 
 # Types of device that torch counts under names of its own.
 _TORCH_VISIBLE_VARIABLES = {
@@ -74,7 +73,7 @@ _TORCH_VISIBLE_VARIABLES = {
 
 
 def find_visible_variable(kind: str, environ: Mapping[str, str]) -> str | None:
-    """The variable that chooses among devices of this kind; None where there is none, or nobody has named it.
+    """Return the variable that selects devices of this kind; None where there is none, or none is known.
 
     A kind of a plug-in or of --visible-env has its variable at the device itself (`Device.variable`).
     """
@@ -82,10 +81,10 @@ def find_visible_variable(kind: str, environ: Mapping[str, str]) -> str | None:
 
 
 def format_visible_variable(devices: Sequence[Device], environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """The variable, and its value, with which a worker sees these devices and no others.
+    """Return the variable, and its value, with which a worker sees these devices and no others.
 
-    `devices` are of one kind. `environ`: what the worker inherits. None where nothing can be said: no devices, or a
-    kind without a variable, such as CPUs.
+    `devices` are of one kind. `environ`: what the worker inherits. None without devices, or for a kind without a
+    variable, such as CPUs.
     """
     if not devices:
         return None
@@ -94,11 +93,11 @@ def format_visible_variable(devices: Sequence[Device], environ: Mapping[str, str
 
 
 def make_unresponsive_error(inventory: Inventory) -> UnfitError:
-    """What to say where the devices are to be counted and some of them do not answer: their number is not known."""
-    silent, found = inventory.unresponsive_count, len(inventory.devices)
-    verb = "does" if silent == 1 else "do"
-    # A variable that wants one of them has hidden others behind it: then nobody can say of how many.
-    these = f"{silent} device{'s' * (silent > 1)}" if inventory.mistake else f"{silent} of {silent + found} devices"
+    """Return the error for devices that are to be counted while some do not answer: their number is unknown."""
+    count, found = inventory.unresponsive_count, len(inventory.devices)
+    verb = "does" if count == 1 else "do"
+    # A variable that names one of them has hidden the entries behind it: then the total is unknown.
+    these = f"{count} device{'s' * (count > 1)}" if inventory.mistake else f"{count} of {count + found} devices"
     return UnfitError(
         f"{these} {verb} not answer ({inventory.reason})",
         f"see dmesg; --nproc-per-node={found} goes without" if found else "see dmesg",

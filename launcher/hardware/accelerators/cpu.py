@@ -1,4 +1,4 @@
-"""CPUs stand in for accelerators where there are none: one share per CPU this process may run on.
+"""CPUs in place of accelerators where there are none: one slot per CPU this process may run on.
 
 The affinity set, not the machine's CPU count, is what a container, `taskset` or a batch system grants; it is
 also what torchrun counts.

@@ -1,4 +1,4 @@
-"""CUDA_VISIBLE_DEVICES: which GPUs it leaves, in which order, and whether it can have been meant.
+"""CUDA_VISIBLE_DEVICES: which GPUs it leaves, in which order, and whether it contains a mistake.
 
 CUDA programming guide, "CUDA environment variables": entries are numbers, GPU ids or unique beginnings of one, or ids
 of MIG instances; the first invalid entry hides itself and all that follow; a process gets one MIG instance. torch adds
@@ -6,7 +6,7 @@ of MIG instances; the first invalid entry hides itself and all that follow; a pr
 a number is read as strtoul reads it.
 
 A list may hide GPUs on purpose: empty, or ended by -1 or a word such as NoDevFiles. An entry that names no GPU, or one
-twice, is a mistake, and a job that silently ran on fewer GPUs would take hours to show it; so it is put into words.
+twice, is a mistake, and a job that silently ran on fewer GPUs would take hours to show it; so it is reported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DIGITS_MAX = 18  # more than any number of a GPU has, and Python reads no numbe
 
 
 class NvidiaGpu(NamedTuple):
-    """`ordinal`: the driver's number, which is what an integer in the list means. `migs`: ids of its MIG instances."""
+    """`ordinal`: the driver's number, to which an integer in the list refers. `mig_ids`: ids of its MIG instances."""
 
     ordinal: int
     uuid: str
@@ -32,7 +32,7 @@ class NvidiaGpu(NamedTuple):
 
 
 class CudaDevice(NamedTuple):
-    """One device: its id, the entry that selects it, and the GPU it is or is on, None where the entry is believed."""
+    """One device: its id, the entry that selects it, and its GPU, None where the entry cannot be verified."""
 
     id: str
     entry: str
@@ -47,7 +47,7 @@ class CudaSelection(NamedTuple):
 def apply_visible(value: str, gpus: Sequence[NvidiaGpu], *, isolates_workers: bool = False) -> CudaSelection:
     """Apply a value of the variable to the GPUs of this machine, in enumeration order.
 
-    `each_its_own`: every worker will be given one entry for itself, so that several MIG instances can be used.
+    `isolates_workers`: every worker will be given one entry for itself, so that several MIG instances can be used.
     """
     entries = [entry.strip() for entry in value.split(",")]
     if is_mig(entries[0]):
@@ -67,17 +67,19 @@ def apply_visible(value: str, gpus: Sequence[NvidiaGpu], *, isolates_workers: bo
             return CudaSelection(
                 tuple(chosen.values()), f"{_format_setting(value)}: {_describe_missing(key, entry, gpus, len(found))}"
             )
-        id = found[0].uuid if found[0] else entry
-        if id in chosen:
+        identifier = found[0].uuid if found[0] else entry
+        if identifier in chosen:
             return CudaSelection(
-                (), f"{_format_setting(value)} names {_describe_repeated(chosen[id].entry, entry)}, which leaves no GPU"
+                (),
+                f"{_format_setting(value)} names {_describe_repeated(chosen[identifier].entry, entry)}, "
+                "which leaves no GPU",
             )
-        chosen[id] = CudaDevice(id, entry, found[0])
+        chosen[identifier] = CudaDevice(identifier, entry, found[0])
     return CudaSelection(tuple(chosen.values()))
 
 
 def hides_all(value: str) -> bool:
-    """Whether no GPU can be meant, so that none need be looked for: empty, -1, NoDevFiles, ..."""
+    """Whether the value selects no GPU, so that the search can be skipped: empty, -1, NoDevFiles, ..."""
     first = value.split(",")[0].strip()
     return not is_mig(first) and _parse_entry(first) is None
 
@@ -91,7 +93,7 @@ def _is_id(entry: str) -> bool:
 
 
 def _parse_entry(entry: str) -> str | int | None:
-    """What an entry selects by: the beginning of an id, or a number as strtoul reads it ("1gpu" is 1)."""
+    """Return what an entry selects by: the beginning of an id, or a number as strtoul reads it ("1gpu" is 1)."""
     if _is_id(entry):
         return entry
     found = _ORDINAL.match(entry)
@@ -100,19 +102,19 @@ def _parse_entry(entry: str) -> str | int | None:
 
 
 def _apply_mig_entries(entries: Sequence[str], gpus: Sequence[NvidiaGpu], isolates_workers: bool) -> CudaSelection:
-    """The MIG instances that are named; only the first where all workers see the same list."""
-    asked = ",".join(entries)
+    """Return the MIG instances that are named; only the first where all workers see the same list."""
+    value = ",".join(entries)
     chosen: dict[str, CudaDevice] = {}
     for entry in entries if isolates_workers else entries[:1]:
         found = _find_mig_device(entry, gpus) if is_mig(entry) else None
         if found is None:
             return CudaSelection(
-                tuple(chosen.values()), f"{_format_setting(asked)}: no MIG instance is called {entry}{_LIST_ENDS}"
+                tuple(chosen.values()), f"{_format_setting(value)}: no MIG instance is called {entry}{_LIST_ENDS}"
             )
         if found.id in chosen:
             return CudaSelection(
                 (),
-                f"{_format_setting(asked)} names {_describe_repeated(chosen[found.id].entry, entry)}, which leaves "
+                f"{_format_setting(value)} names {_describe_repeated(chosen[found.id].entry, entry)}, which leaves "
                 "none",
             )
         chosen[found.id] = found
@@ -120,9 +122,9 @@ def _apply_mig_entries(entries: Sequence[str], gpus: Sequence[NvidiaGpu], isolat
 
 
 def _find_mig_device(entry: str, gpus: Sequence[NvidiaGpu]) -> CudaDevice | None:
-    """The instance that "MIG-<uuid>" or the older "MIG-GPU-<uuid>/<gi>/<ci>" names.
+    """Return the instance that "MIG-<uuid>" or the older "MIG-GPU-<uuid>/<gi>/<ci>" names.
 
-    Only NVML knows instances; without it the entry is believed.
+    Only NVML knows instances; without it the entry is accepted unverified.
     """
     if entry.startswith("MIG-GPU-"):
         owner = entry[len("MIG-") :].split("/")[0]
@@ -144,7 +146,7 @@ def _format_setting(value: str) -> str:
 
 
 def _describe_odd_entry(value: str, entry: str, by_id: bool) -> str:
-    """What is wrong about an entry that ends the list without naming anything; "" if it may be meant to end it."""
+    """Describe an entry that ends the list without naming anything; "" if it may end it on purpose."""
     if entry and (is_mig(entry) or _parse_entry(entry) is not None):
         kind = "GPU ids" if by_id else "numbers"
         return f"{_format_setting(value)}: {entry} is of another kind than the {kind} before it{_LIST_ENDS}"

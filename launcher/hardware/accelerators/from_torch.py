@@ -1,8 +1,8 @@
-"""Devices of a type that only torch knows: --nproc-per-node xpu, or the name that an extension has brought.
+"""Devices of a type that only torch knows: --nproc-per-node xpu, or a name that an extension has registered.
 
-Our own detectors read the driver's files and need no framework. For other types torch is the one who can count, as it
-does for torchrun: a short process of the workers' Python imports it, a second or two, and the agent stays free of it.
-The extension is loaded by torch itself, through its entry points, and the variables of the job hold, but for secrets.
+Our own detectors read the driver's files and need no framework. Other types only torch can count, as it does for
+torchrun: a short process of the workers' Python imports it, for a second or two, so that the agent need not. torch
+itself loads the extension, through its entry points; the process has the job's variables, except for secrets.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from launcher.config.scrub import PRIVATE
 from launcher.hardware.accelerators.contract import Inventory, find_visible_variable
 from launcher.model.node import Device
 
-LIMIT_S = 120.0  # importing torch from a network file system takes its time
+LIMIT_S = 120.0  # importing torch from a network file system is slow
 
 # Prints one line of JSON: how many devices, or why there are none. "" first on the path is the current directory, where
-# a file of the user's may be called as one of Python's own.
+# a file of the user's may have the name of a module of Python's.
 _SCRIPT = """
 import sys
 kind, sys.path[:] = sys.argv[1], [entry for entry in sys.path if entry]
@@ -51,10 +51,10 @@ class Detector:
 
     def detect(self, environ: Mapping[str, str]) -> Inventory:
         count, reason = _count_by_torch(self._command, environ, self._limit_s)
-        # What torch counts is what the kind's variable has left, if it is set: entry by entry.
-        given = environ.get(find_visible_variable(self.kind, environ) or "", "")
-        entries = [entry.strip() for entry in given.split(",")]
-        if len(entries) != count or not given:
+        # torch counts what the kind's variable has left, if it is set: entry by entry.
+        value = environ.get(find_visible_variable(self.kind, environ) or "", "")
+        entries = [entry.strip() for entry in value.split(",")]
+        if len(entries) != count or not value:
             entries = [str(index) for index in range(count)]
         devices = tuple(
             Device(kind=self.kind, index=index, id=f"{self.kind}{index}", visible=entries[index])

@@ -2,9 +2,9 @@
 
 The driver makes a pair of files for each, /dev/accel/accelN and /dev/accel/accel_controlDN (Linux,
 drivers/accel/habanalabs); other accelerators have no file of the second name. HABANA_VISIBLE_MODULES holds module ids,
-which are those of the board and in another order than N ("Multiple Workloads on a Single Docker", docs.habana.ai):
-the driver shows a device's at /sys/class/accel/accelN/device/module_id. Where it does not, a machine that has as many
-as a board holds has every module id, and on others nobody can tell. Not tried on hardware.
+which are those of the circuit board and in another order than N ("Multiple Workloads on a Single Docker",
+docs.habana.ai): the driver shows a device's at /sys/class/accel/accelN/device/module_id. Where it does not, a machine
+with a fully equipped board has every module id, and on others the ids are unknown. Not tried on hardware.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BOARD_SIZE = 8
 
 
 class Detector:
-    """`root`: where /dev and /sys hang, for tests."""
+    """`root`: the directory above /dev and /sys, for tests."""
 
     kind = "habana"
     variable = "HABANA_VISIBLE_MODULES"
@@ -42,13 +42,13 @@ class Detector:
         reason = f"{len(files)} found in /dev/accel"
         chosen = sorted(files, key=lambda index: modules[index] or 0)
         mistake = ""
-        asked = environ.get(self.variable)
-        if asked is not None:
-            entries = [entry.strip() for entry in asked.split(",")] if asked else []
+        value = environ.get(self.variable)
+        if value is not None:
+            entries = [entry.strip() for entry in value.split(",")] if value else []
             unknown = sorted(set(entries) - {str(module) for module in modules.values()})
             chosen = [index for index in chosen if str(modules[index]) in entries]
-            reason += f", {len(chosen)} left by {self.variable}={asked}"
-            mistake = f"{self.variable}={asked}: there is no module {', '.join(unknown)}" if unknown else ""
+            reason += f", {len(chosen)} left by {self.variable}={value}"
+            mistake = f"{self.variable}={value}: there is no module {', '.join(unknown)}" if unknown else ""
         devices = tuple(
             Device(
                 kind=self.kind, index=place, id=f"accel{index}", visible=str(modules[index]),

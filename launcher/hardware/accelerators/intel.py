@@ -1,15 +1,15 @@
 """Intel GPUs: the discrete ones that a worker started here would see through Level Zero, in its order.
 
 The kernel drivers xe and i915 list them on the PCI bus. Graphics inside a CPU has the same vendor, class and driver;
-Intel's processors have it at one fixed place, device 2 of bus 0 ("Processor Graphics" in their datasheets), where no
-card can be. It is no training device and counts only where Intel's devices are asked for by name. A GPU that we may
-not open is somebody else's.
+Intel's processors have it at one fixed address, device 2 of bus 0 ("Processor Graphics" in their datasheets), where no
+card can be. It is no training device and counts only where Intel's devices are requested by name. A GPU that we may
+not open belongs to another user.
 
 A large GPU is made of tiles. ZE_FLAT_DEVICE_HIERARCHY says what a device is: every tile (FLAT, which drivers take by
 default since late 2023, and COMBINED), or every GPU (COMPOSITE). ZE_AFFINITY_MASK then chooses among these: "0,3", and
-with COMPOSITE also tiles, "0.1". An entry that names nothing is ignored, and the order is the driver's whatever the
+with COMPOSITE also tiles, "0.1". An entry that names nothing is ignored, and the order is the driver's, not the
 mask's (Level Zero specification, core programming guide, "Affinity Mask"; compute-runtime,
-execution_environment.cpp). ONEAPI_DEVICE_SELECTOR, which narrows SYCL alone, is not looked at. Not tried on hardware.
+execution_environment.cpp). ONEAPI_DEVICE_SELECTOR, which narrows SYCL alone, is not read. Not tried on hardware.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class IntelGpu(NamedTuple):
 
 
 class ZeDevice(NamedTuple):
-    """What Level Zero calls a device: `entry` selects it in the mask. `tile` None: the whole GPU."""
+    """A device in Level Zero's sense: `entry` selects it in the mask. `tile` None: the whole GPU."""
 
     gpu: IntelGpu
     entry: str
@@ -46,7 +46,7 @@ class ZeDevice(NamedTuple):
 
 
 class Detector:
-    """`root`: where /sys and /dev hang, for tests. `with_integrated`: whether graphics inside a CPU counts."""
+    """`root`: the directory above /sys and /dev, for tests. `with_integrated`: whether graphics inside a CPU counts."""
 
     kind = "intel"
 
@@ -81,9 +81,9 @@ class Detector:
 
     def _make_device(self, index: int, part: ZeDevice) -> Device:
         gpu = part.gpu
-        id = f"pci-{gpu.address}" + (f"/tile{part.tile}" if part.tile is not None and gpu.tiles > 1 else "")
+        identifier = f"pci-{gpu.address}" + (f"/tile{part.tile}" if part.tile is not None and gpu.tiles > 1 else "")
         return Device(
-            kind=self.kind, index=index, id=id, visible=part.entry, numa_node=gpu.numa_node, model=gpu.model
+            kind=self.kind, index=index, id=identifier, visible=part.entry, numa_node=gpu.numa_node, model=gpu.model
         )  # fmt: skip
 
     def _resolve_folder(self, address: str) -> str:
@@ -111,7 +111,7 @@ class Detector:
 
 
 def _apply_mask(mask: str, gpus: Sequence[IntelGpu], is_composite: bool) -> tuple[list[ZeDevice], str]:
-    """The devices that the mask leaves, in the driver's order, and what is wrong about it."""
+    """Return the devices that the mask leaves, in the driver's order, and what is wrong with it."""
     if is_composite:
         every = [ZeDevice(gpu, str(index), None) for index, gpu in enumerate(gpus)]
     else:
@@ -119,7 +119,7 @@ def _apply_mask(mask: str, gpus: Sequence[IntelGpu], is_composite: bool) -> tupl
         every = [ZeDevice(gpu, str(index), tile) for index, (gpu, tile) in enumerate(tiles)]
     if mask in ("", "default"):
         return every, ""
-    asked: dict[int, set[int] | None] = {}  # tiles of a device, None: all of it
+    tiles_by_device: dict[int, set[int] | None] = {}  # tiles of a device, None: all of it
     unknown = []
     for entry in (entry.strip() for entry in mask.split(",")):
         found = _ENTRY.fullmatch(entry)
@@ -127,10 +127,10 @@ def _apply_mask(mask: str, gpus: Sequence[IntelGpu], is_composite: bool) -> tupl
         if not 0 <= index < len(every) or (tile and not (is_composite and int(tile) < every[index].gpu.tiles)):
             unknown.append(entry)
         elif tile is None:
-            asked[index] = None
-        elif (tiles_asked := asked.setdefault(index, set())) is not None:
-            tiles_asked.add(int(tile))
-    parts = [_select_tiles(every[index], asked[index]) for index in sorted(asked)]
+            tiles_by_device[index] = None
+        elif (named_tiles := tiles_by_device.setdefault(index, set())) is not None:
+            named_tiles.add(int(tile))
+    parts = [_select_tiles(every[index], tiles_by_device[index]) for index in sorted(tiles_by_device)]
     if not unknown:
         return parts, ""
     them = f"{', '.join(map(repr, unknown))} name{'s' * (len(unknown) == 1)} no device"
@@ -140,7 +140,7 @@ def _apply_mask(mask: str, gpus: Sequence[IntelGpu], is_composite: bool) -> tupl
 
 
 def _select_tiles(part: ZeDevice, tiles: set[int] | None) -> ZeDevice:
-    """A device of which the mask may have named some tiles only."""
+    """Return a device of which the mask may have named some tiles only."""
     if tiles is None:
         return part
     entry = ",".join(f"{part.entry}.{tile}" for tile in sorted(tiles))

@@ -1,8 +1,8 @@
 """The devices that the user has named: --devices nvidia, amd:4, tpu:v5e-16, ascend, or foo:3 --visible-env FOO.
 
-A kind that is built in, or that a plug-in brings, is looked for as ever; the name settles which of two kinds is meant,
-and a number wants so many: more are left alone, fewer are refused. With --visible-env the devices are nobody's
-business but the user's: nothing is looked for, and the number is believed.
+A kind that is built in, or that a plug-in adds, is detected as usual; the name decides between two kinds, and a number
+requires that many: more are left unused, fewer are refused. With --visible-env nothing is detected, and the number is
+accepted as given.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def detect_requested(
     isolates_workers: bool = False,
     detectors: Sequence[Detector] | None = None,
 ) -> Inventory:
-    """The devices that were asked for; at least one. `detectors` are for tests.
+    """Return the requested devices; at least one. `detectors` are for tests.
 
-    Raises UsageError if none is there, or nobody knows them, and UnfitError if some are missing or do not answer.
+    Raises UsageError if none is present, or the kind is unknown, and UnfitError if some are missing or do not answer.
     """
     if request.variable:
         return _make_declared(request, environ)
@@ -62,15 +62,15 @@ def detect_requested(
 
 
 def _make_declared(request: DeviceRequest, environ: Mapping[str, str]) -> Inventory:
-    """As many as were said. Where the variable is set already, its entries are what this node was given."""
+    """Return as many as were declared. Where the variable is set already, its entries are this node's devices."""
     count = request.number or 0
-    given = environ.get(request.variable, "").strip()
-    entries = [entry.strip() for entry in given.split(",")] if given else [str(index) for index in range(count)]
-    given = f"{request.variable}={sanitize(given)}"
+    setting = environ.get(request.variable, "").strip()
+    entries = [entry.strip() for entry in setting.split(",")] if setting else [str(index) for index in range(count)]
+    setting = f"{request.variable}={sanitize(setting)}"
     if len(entries) < count:
-        raise UsageError(f"{request}: {count} are asked for, and {given} has {len(entries)}")
+        raise UsageError(f"{request}: {count} are asked for, and {setting} has {len(entries)}")
     if "" in entries or len(set(entries)) < len(entries):
-        raise UsageError(f"{request}: {given} has an entry that is empty, or there twice")
+        raise UsageError(f"{request}: {setting} has an entry that is empty, or there twice")
     devices = tuple(
         Device(
             kind=request.kind, index=index, id=f"{request.kind}{entries[index]}", visible=entries[index],
@@ -82,18 +82,18 @@ def _make_declared(request: DeviceRequest, environ: Mapping[str, str]) -> Invent
 
 
 def _count_tpu_chips(request: DeviceRequest, found: Inventory, environ: Mapping[str, str]) -> tuple[int, str]:
-    """How many chips this host has in a slice of the type, and the reason with that.
+    """Return the number of chips that this host has in a slice of the type, and the reason extended by it.
 
-    Raises UsageError if the slice that this host is in has another number of hosts.
+    Raises UsageError if the slice of this host has another number of hosts.
     """
     try:
-        slice = slice_types.parse(request.shape, len(found.devices) or None)
+        slice_type = slice_types.parse(request.shape, len(found.devices) or None)
     except UsageError as error:
         raise UsageError(f"{request}: {error}", error.hint) from None
     identity, said = slice_identity.read_identity(environ)
-    if identity is not None and identity.host_count != slice.hosts:
-        raise UsageError(f"{request}: {slice.hosts} hosts have such a slice, and this is one of {said}")
-    return slice.chips_per_host, f"{slice.description}; {found.reason}"
+    if identity is not None and identity.host_count != slice_type.hosts:
+        raise UsageError(f"{request}: {slice_type.hosts} hosts have such a slice, and this is one of {said}")
+    return slice_type.chips_per_host, f"{slice_type.description}; {found.reason}"
 
 
 def _detect_by_plugin(request: DeviceRequest, environ: Mapping[str, str]) -> Inventory:
@@ -110,7 +110,7 @@ def _detect_by_plugin(request: DeviceRequest, environ: Mapping[str, str]) -> Inv
 
 
 def _find_problem(found: Inventory, variable: object) -> str:
-    """What is wrong with a plug-in's answer; "" if nothing is."""
+    """Return what is wrong with a plug-in's answer; "" if nothing is."""
     if not isinstance(found.devices, tuple) or not all(isinstance(device, Device) for device in found.devices):
         return "an Inventory whose devices are not a tuple of Device"
     if not isinstance(found.reason, str) or not isinstance(found.mistake, str) or not isinstance(variable, str):

@@ -4,8 +4,8 @@ Every chip has a file /dev/neuronN, and cores, which are what a process takes: N
 numbers over all chips, as "0", "0-3" or "0,2-3" (AWS Neuron documentation, "Neuron Runtime configuration"). A device
 here is a core, as torch-neuronx starts one worker for each. The driver shows how many a chip has at
 /sys/devices/virtual/neuron_device/neuronN/core_count, and as folders neuron_coreM ("Neuron Sysfs User Guide"). These
-are physical cores. Processes are given logical ones: NEURON_LOGICAL_NC_CONFIG says how many physical cores make one,
-and from Trainium2 on it is two where nobody says ("Logical NeuronCore configuration"). Not tried on hardware.
+are physical cores. Processes get logical ones: NEURON_LOGICAL_NC_CONFIG says how many physical cores make one,
+and from Trainium2 on the default is two ("Logical NeuronCore configuration"). Not tried on hardware.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PAIRED_MODELS = ("Trainium2", "Trainium3")
 
 
 class Detector:
-    """`root`: where /dev and /sys hang, for tests."""
+    """`root`: the directory above /dev and /sys, for tests."""
 
     kind = "neuron"
     variable = "NEURON_RT_VISIBLE_CORES"
@@ -47,10 +47,10 @@ class Detector:
         if not cores:
             return Inventory((), f"{reason}: the driver's files do not say how many cores a chip has")
         chosen, mistake = list(range(len(cores))), ""
-        asked = environ.get(self.variable)
-        if asked is not None:
-            chosen, mistake = _apply_visible(self.variable, asked, len(cores))
-            reason += f", {len(chosen)} left by {self.variable}={asked}" + (f", {mistake}" if mistake else "")
+        value = environ.get(self.variable)
+        if value is not None:
+            chosen, mistake = _apply_visible(self.variable, value, len(cores))
+            reason += f", {len(chosen)} left by {self.variable}={value}" + (f", {mistake}" if mistake else "")
         devices = tuple(
             Device(
                 kind=self.kind, index=index, id=f"neuron{cores[core][0]}/{cores[core][1]}", visible=str(core),
@@ -69,7 +69,7 @@ class Detector:
 
 
 def _apply_visible(variable: str, value: str, count: int) -> tuple[list[int], str]:
-    """The cores that a list of numbers and ranges names, each once, and what is wrong about it."""
+    """Return the cores that a list of numbers and ranges names, each once, and what is wrong with it."""
     chosen: list[int] = []
     for part in value.split(",") if value else ():
         first, dash, last = part.strip().partition("-")

@@ -1,14 +1,14 @@
 """NVIDIA GPUs: which ones a worker started here would see, in its order.
 
-CUDA itself is never asked: that would load hundreds of megabytes and create a context. The driver's own library
+CUDA itself is never called: that would load hundreds of megabytes and create a context. The driver's own library
 answers if nvidia-ml-py is installed (`nvml`); else the driver's files under /proc do, or, where a sandbox hides those,
 the PCI bus. Then CUDA_VISIBLE_DEVICES is applied as CUDA and torch apply it (`cuda_visible`).
 
-All workers of a node see the same GPUs, as under torchrun, and CUDA shows a process one MIG instance and nothing beside
-it (MIG user guide, "CUDA Device Enumeration"), so several count as one; where every worker is given a device of its
-own, each instance is one.
+All workers of a node see the same GPUs, as under torchrun, and CUDA shows a process one MIG instance and nothing else
+(MIG user guide, "CUDA Device Enumeration"), so several count as one; where every worker gets a device of its own, each
+instance is one.
 
-A machine without the driver pays for two failed look-ups and imports nothing.
+A machine without the driver costs two failed look-ups and imports nothing.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _PROC = "/proc/driver/nvidia/gpus"
 
 
 class Detector:
-    """`root`: where /proc, /dev and /sys hang, and `nvml`: what stands in for nvidia-ml-py's module, for tests.
+    """`root`: the directory above /proc, /dev and /sys, and `nvml`: a substitute for nvidia-ml-py's module, for tests.
 
-    `each_its_own`: whether every worker will be shown its own devices only.
+    `isolates_workers`: whether every worker will be shown its own devices only.
     """
 
     kind = "nvidia"
@@ -53,9 +53,9 @@ class Detector:
     def detect(self, environ: Mapping[str, str]) -> Inventory:
         if not any(os.path.exists(resolve_path(self._root, sign)) for sign in KINDS[self.kind].driver_paths):
             return Inventory((), "no NVIDIA driver")
-        asked = environ.get(VARIABLE)
-        if asked is not None and hides_all(asked):
-            return Inventory((), f"{VARIABLE}={asked!r} hides every GPU")
+        value = environ.get(VARIABLE)
+        if value is not None and hides_all(value):
+            return Inventory((), f"{VARIABLE}={value!r} hides every GPU")
         try:
             found = nvml.query_gpus(self._root, self._nvml) or self._read_proc() or self._read_pci()
         except nvml.DriverTimeoutError:
@@ -68,19 +68,19 @@ class Detector:
             )
         if found.empty_mig_count:
             reasons.append(f"{found.empty_mig_count} more with MIG on and no instance")
-        if asked is None:
+        if value is None:
             choice, remark = _select_all(found, self._isolates_workers)
         else:
-            choice = apply_visible(asked, found.gpus, isolates_workers=self._isolates_workers)
-            named = asked.count(",") + 1 if is_mig(asked) else len(choice.devices)
+            choice = apply_visible(value, found.gpus, isolates_workers=self._isolates_workers)
+            named = value.count(",") + 1 if is_mig(value) else len(choice.devices)
             choice = choice if self._isolates_workers else _limit_to_process(choice)
-            remark = choice.mistake or f"{len(choice.devices)} left by {VARIABLE}={asked}"
+            remark = choice.mistake or f"{len(choice.devices)} left by {VARIABLE}={value}"
             if not choice.mistake and len(choice.devices) < named:
                 remark += ": CUDA gives a process one MIG instance, and nothing else"
         reasons += filter(None, [remark])
         devices = tuple(self._make_device(index, chosen) for index, chosen in enumerate(choice.devices))
-        # A list of the user's says which are wanted; if some of these are not found, it may be the silent ones.
-        missed = found.unresponsive_count if asked is None or choice.mistake else 0
+        # A list of the user's selects GPUs; if some of these are not found, they may be the unresponsive ones.
+        missed = found.unresponsive_count if value is None or choice.mistake else 0
         return Inventory(devices, ", ".join(reasons), choice.mistake, missed)
 
     def _make_device(self, index: int, chosen: CudaDevice) -> Device:
@@ -91,14 +91,14 @@ class Detector:
         )  # fmt: skip
 
     def _read_proc(self) -> NvidiaInventory | None:
-        """What the driver says of itself: one folder per GPU, named by PCI address, which is also NVML's order."""
+        """Read what the driver reports: one folder per GPU, named by PCI address, which is also NVML's order."""
         nodes = self._list_device_nodes()
         gpus: list[NvidiaGpu] = []
         for address in list_names(resolve_path(self._root, _PROC)):
             lines = read_text(resolve_path(self._root, f"{_PROC}/{address}/information")).splitlines()
             fields = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
             minor = fields.get("Device Minor", "")
-            # A container or batch system may grant fewer than are listed; the others are somebody else's.
+            # A container or batch system may grant fewer than are listed; the others belong to other users.
             if nodes is None or minor in nodes:
                 uuid = fields.get("GPU UUID", "")
                 uuid = uuid if uuid.startswith("GPU-") and "?" not in uuid else f"pci-{address}"
@@ -107,7 +107,7 @@ class Detector:
         return NvidiaInventory(tuple(gpus), "/proc/driver/nvidia") if gpus else None
 
     def _read_pci(self) -> NvidiaInventory:
-        """What is on the PCI bus, at most as many as we may open: the bus shows everybody all of them."""
+        """Return what is on the PCI bus, at most as many as we may open: the bus shows all of them to every process."""
         folder = resolve_path(self._root, "/sys/bus/pci/devices")
         addresses = [
             address
@@ -125,7 +125,7 @@ class Detector:
         return NvidiaInventory(tuple(gpus), "the PCI bus")
 
     def _list_device_nodes(self) -> set[str] | None:
-        """The numbers N of the /dev/nvidiaN that we may open; None where the driver has not made any yet."""
+        """Return the numbers N of the /dev/nvidiaN that we may open; None where the driver has not created any yet."""
         numbers = list_numbers(resolve_path(self._root, "/dev"), "nvidia")
         if not numbers:
             return None
@@ -133,10 +133,10 @@ class Detector:
 
 
 def _select_all(found: NvidiaInventory, isolates_workers: bool) -> tuple[CudaSelection, str]:
-    """The devices where no variable chooses among them, and a remark.
+    """Return the devices where no variable selects among them, and a remark.
 
-    Whether CUDA counts a silent GPU is not documented, and it numbers different models by speed unless told
-    otherwise; then ids are the only sure names.
+    Whether CUDA counts an unresponsive GPU is not documented, and it numbers different models by speed by default;
+    then only ids are reliable names.
     """
     are_sure = (
         not found.unresponsive_count and not found.empty_mig_count and len({gpu.model for gpu in found.gpus}) <= 1
@@ -151,7 +151,7 @@ def _select_all(found: NvidiaInventory, isolates_workers: bool) -> tuple[CudaSel
 
 
 def _limit_to_process(choice: CudaSelection) -> CudaSelection:
-    """What of these CUDA shows to one process: all whole GPUs, or the first that is a MIG instance or divided."""
+    """Return what CUDA shows of these to one process: all whole GPUs, or the first that is MIG or divided."""
     first = next((chosen for chosen in choice.devices if chosen.gpu and chosen.gpu.mig_ids), None)
     return choice._replace(devices=(first,)) if first else choice
 

@@ -1,16 +1,16 @@
 """NVML, the driver's own library, through nvidia-ml-py: the GPUs it lists, and what it says of each.
 
-NVML answers in PCI order and does not look at CUDA_VISIBLE_DEVICES. A GPU that fell off the bus stays in its list until
-the next boot, and answers nothing; it is counted and left out. One that may not be opened is in the list, too
-(nvmlDeviceGetCount_v2): it was granted to somebody else, and CUDA does not number it. MIG instances are read where MIG
-is on; a GPU that has been divided into none, as after a boot, is none for CUDA.
+NVML answers in PCI order and ignores CUDA_VISIBLE_DEVICES. A GPU that fell off the bus stays in its list until the
+next boot and does not answer; it is counted and left out. One that may not be opened is in the list, too
+(nvmlDeviceGetCount_v2): it was granted to another user, and CUDA does not number it. MIG instances are read where MIG
+is on; a GPU that has MIG on and no instance, as after a boot, does not exist for CUDA.
 
 The NVLink domain comes from the fabric information, which only GPUs have whose NVLink reaches beyond one machine. It
 counts when registration has completed (state 3) with success and the cluster's UUID is not zero, as XLA reads it and
 as GPU Feature Discovery labels it. Newer drivers fill a struct of version 3, older ones of version 2.
 
-A driver in trouble may answer nothing at all, and nothing can call a process back from there. So a thread of its own
-asks; when that has taken too long the node is told to be unfit, and the thread is left to wait.
+A failing driver may never answer, and a call into it cannot be interrupted. So a thread of its own makes the query;
+after the limit the node is reported unfit, and the thread is left waiting.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _STRUCTS = ("c_nvmlGpuFabricInfo_v3_t", "c_nvmlGpuFabricInfo_v2_t")
 
 
 class NvidiaInventory(NamedTuple):
-    """`source`: who was asked. `silent`: how many more GPUs the driver lists that do not answer, and `empty`: that have
-    MIG on and no instance.
+    """`source`: what was queried. `unresponsive_count`: further GPUs that the driver lists and that do not answer;
+    `empty_mig_count`: further GPUs that have MIG on and no instance.
     """
 
     gpus: tuple[NvidiaGpu, ...]
@@ -40,16 +40,17 @@ class NvidiaInventory(NamedTuple):
 
 
 class DriverTimeoutError(Exception):
-    """NVML has not answered."""
+    """NVML has not answered within the limit."""
 
 
-_query_thread: threading.Thread | None = None  # while the driver hangs nobody else asks
+_query_thread: threading.Thread | None = None  # while the driver hangs, no other query starts
 
 
 def query_gpus(root: str, module: Any = None) -> NvidiaInventory | None:
-    """What NVML lists; None if its Python module or the driver's library is missing or refuses.
+    """Return what NVML lists; None if its Python module or the driver's library is missing or refuses.
 
-    `module` stands in for nvidia-ml-py's, for tests; `root` is where /sys hangs. Raises DriverHangs after LIMIT_S.
+    `module` replaces nvidia-ml-py's, for tests; `root`: the directory above /sys. Raises DriverTimeoutError after
+    LIMIT_S.
     """
     global _query_thread
     if module is None:
@@ -91,22 +92,22 @@ def _query_driver(module: Any, root: str) -> NvidiaInventory | None:
 
 
 def _list_gpus(module: Any, root: str) -> NvidiaInventory:
-    """The GPUs that may be opened, numbered among themselves."""
+    """List the GPUs that may be opened, numbered among themselves."""
     gpus: list[NvidiaGpu] = []
-    silent = empty = 0
+    unresponsive = empty = 0
     for place in range(module.nvmlDeviceGetCount()):
         try:
             handle = module.nvmlDeviceGetHandleByIndex(place)
             uuid = _decode(module.nvmlDeviceGetUUID(handle))
         except module.NVMLError as error:
-            silent += getattr(error, "value", None) != _NO_PERMISSION
+            unresponsive += getattr(error, "value", None) != _NO_PERMISSION
             continue
         migs = _list_mig_ids(module, handle)
         if migs == ():
             empty += 1
         else:
-            gpus.append(_read_gpu(module, handle, len(gpus) + silent + empty, uuid, migs or (), root))
-    return NvidiaInventory(tuple(gpus), "NVML", silent, empty)
+            gpus.append(_read_gpu(module, handle, len(gpus) + unresponsive + empty, uuid, migs or (), root))
+    return NvidiaInventory(tuple(gpus), "NVML", unresponsive, empty)
 
 
 def _read_gpu(module: Any, handle: Any, ordinal: int, uuid: str, mig_ids: tuple[str, ...], root: str) -> NvidiaGpu:
@@ -121,7 +122,7 @@ def _read_gpu(module: Any, handle: Any, ordinal: int, uuid: str, mig_ids: tuple[
 
 
 def _list_mig_ids(module: Any, handle: Any) -> tuple[str, ...] | None:
-    """The ids of a GPU's MIG instances; None where it is not divided."""
+    """Return the ids of a GPU's MIG instances; None where it is not divided."""
     try:
         if not module.nvmlDeviceGetMigMode(handle)[0]:
             return None
@@ -135,11 +136,11 @@ def _read_mig_id(module: Any, handle: Any, index: int) -> str | None:
     try:
         return _decode(module.nvmlDeviceGetUUID(module.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)))
     except module.NVMLError:
-        return None  # places may be empty
+        return None  # an index may be empty
 
 
 def _read_numa_node(module: Any, handle: Any, root: str) -> int | None:
-    """Of the GPU's place on the PCI bus.
+    """Return the NUMA node of the GPU's address on the PCI bus.
 
     nvmlDeviceGetNumaNodeId is another thing: the node that the GPU's own memory is, on machines where it is one.
     """
@@ -147,7 +148,7 @@ def _read_numa_node(module: Any, handle: Any, root: str) -> int | None:
         domain, _, place = _decode(module.nvmlDeviceGetPciInfo(handle).busId).partition(":")
     except module.NVMLError:
         return None
-    # NVML writes the domain with eight digits, the kernel with four or as many more as it needs.
+    # NVML writes the domain with eight digits, the kernel with four or more.
     return sysfs.read_numa_node(root, f"{domain.lstrip('0').zfill(4)}:{place}")
 
 
@@ -159,7 +160,7 @@ def _read_model(module: Any, handle: Any) -> str:
 
 
 def _read_domain(module: Any, handle: Any) -> str:
-    """The NVLink domain and the GPU's partition of it, "<clusterUuid>.<cliqueId>"; "" if it is in none."""
+    """Return the NVLink domain and the GPU's partition of it, "<clusterUuid>.<cliqueId>"; "" if it is in none."""
     from ctypes import byref  # which nvidia-ml-py has loaded anyway
 
     for struct in (getattr(module, name, None) for name in _STRUCTS):
@@ -179,5 +180,5 @@ def _read_domain(module: Any, handle: Any) -> str:
 
 
 def _decode(value: str | bytes) -> str:
-    """Older releases of nvidia-ml-py give bytes."""
+    """Return the text; older releases of nvidia-ml-py return bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value

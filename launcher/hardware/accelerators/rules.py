@@ -1,8 +1,8 @@
-"""Every rule by which devices are found, named, chosen and shown, with its source: what the reference page is made of.
+"""Every rule by which devices are found, named, chosen and shown, with its source: the content of the reference page.
 
-The detectors hold the same facts as code; names that both use are taken from there, so that they cannot disagree.
-`mark` says how sure a rule is: "tried" on such a machine, "read" in the source of what obeys it, or "documented" by its
-vendor. Nothing that is only read or documented was tried on the hardware in question.
+The detectors hold the same facts as code; names that both use are defined there once.
+`evidence` says how certain a rule is: "tried" on such a machine, "read" in the source that implements it, or
+"documented" by its vendor. Nothing that is only read or documented was tried on the hardware in question.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Evidence = Literal["tried", "read", "documented"]
 
 
 class Rule(NamedTuple):
-    """`subject`: what is asked about the kind; `says`: the answer, in Markdown; `source`: where it is from."""
+    """`subject`: the question about the kind; `answer`: in Markdown; `source`: where it is from."""
 
     kind: str
     subject: str
@@ -34,7 +34,7 @@ class Rule(NamedTuple):
 
 
 def _make_detection_rule(kind: str, source: str, evidence: Evidence = "documented") -> Rule:
-    """What a machine must show before anything else of a kind is looked at."""
+    """Return the rule of what a machine must have before a kind is searched for."""
     known = KINDS[kind]
     files = ", ".join(f"`{file}`" for file in known.driver_paths)
     words = ", ".join(f"`{word}`" for word in known.variables)
@@ -61,7 +61,7 @@ _CANN = "CANN, Environment variables; ray, accelerators/npu.py"
 
 
 def _make_tpu_type_rule(model: TpuModel) -> Rule:
-    """What a type of this model stands for."""
+    """Return the rule of what a type of this model means."""
     each = f"{model.cores_per_chip} to a chip" if model.is_by_core else "of one TensorCore"
     sizes = " or ".join(filter(None, (", ".join(map(str, model.host_chips[:-1])), str(model.host_chips[-1]))))
     says = f"`{model.names[0]}-N`: N {model.counted_unit}, {each}; a host has {sizes} chips"
@@ -96,7 +96,7 @@ RULES: tuple[Rule, ...] = (
          "where its state is 3, its status success and the UUID not zero",
          "nvidia-ml-py 13.615; k8s-device-plugin, internal/lm/imex.go; XLA", "read"),
     Rule("nvidia", "shown by", f"`{KINDS['nvidia'].variable}`: the entry that was given, else the number; the id where "
-         "GPUs are silent or of several models, as CUDA orders by speed", _CUDA_GUIDE, "documented"),
+         "GPUs are unresponsive or of several models, as CUDA orders by speed", _CUDA_GUIDE, "documented"),
     _make_detection_rule("amd", _KFD, "read"),
     Rule("amd", "found by", "`/sys/class/kfd/kfd/topology/nodes/*/properties` with `simd_count` above 0, as far as "
          "they can be read; `/dev/kfd` and `/dev/dri/renderDN` must be open to us", f"{_KFD}; JAX, hardware_utils.py",

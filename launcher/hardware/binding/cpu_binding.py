@@ -1,17 +1,17 @@
-"""Which CPUs a worker is kept to: --numa-binding, as a pure function from a machine's topology to sets of CPUs.
+"""The CPUs to which a worker is bound: --numa-binding, as a pure function from a machine's topology to CPU sets.
 
 On a machine with several NUMA nodes memory and devices are near to some CPUs and far from the others. A worker that
 runs near its GPU copies faster, and one whose caches are its own is not disturbed. The modes are torchrun 2.13's:
 
     node          all CPUs of the NUMA node where the worker's device is
     socket        all CPUs of that node's socket
-    exclusive     the node's cores, shared out among its workers: no two of them run on one core
+    exclusive     the node's cores, divided among its workers: no two of them run on one core
     core-complex  the CPUs behind one of the node's last-level caches, the largest first, in turns
 
 Two things differ from there. numactl is not needed, because the supervisor sets each worker's affinity before it runs.
-And a worker whose device has no known node, one on the CPU above all, is not refused: such workers are dealt out
-evenly over the nodes. Nobody gets a CPU that the agent itself may not use; a container's cpuset and taskset hold.
-Memory is preferred from the nodes of those CPUs where there are others to prefer them to.
+And a worker whose device has no known node, in particular one on the CPU, is not refused: such workers are spread
+evenly over the nodes. No worker gets a CPU that the agent itself may not use; a container's cpuset and taskset apply.
+Memory is preferred from the nodes of those CPUs if there are other nodes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class CpuTopology(NamedTuple):
 
 
 class CpuBinding(NamedTuple):
-    """One worker's CPUs, why these, and how many cores it has to itself: at least 1, what it shares is divided.
+    """One worker's CPUs, the reason, and the number of cores it has to itself: at least 1; shared cores are divided.
 
     `memory`: the nodes whose memory it prefers; none where it makes no difference.
     """
@@ -60,9 +60,9 @@ class CpuBinding(NamedTuple):
 def bind(
     mode: NumaMode, topology: CpuTopology, allowed: frozenset[int], numa_nodes: Sequence[frozenset[int]]
 ) -> tuple[CpuBinding, ...]:
-    """Every worker's CPUs, in local order. `homes`: the NUMA nodes of each worker's devices, empty where unknown.
+    """Return every worker's CPUs, in local order. `numa_nodes`: those of each worker's devices, empty where unknown.
 
-    `allowed`: what this process may use. Raises UsageError where the mode's promise cannot be kept.
+    `allowed`: what this process may use. Raises UsageError where the mode's guarantee cannot be kept.
     """
     at = [home or dealt for home, dealt in zip(numa_nodes, _spread_workers(topology, allowed, numa_nodes), strict=True)]
     pools = [_list_near_cpus(mode, topology, home) & allowed for home in at]
@@ -94,17 +94,17 @@ def bind(
 
 
 def list_numa_nodes(slots: Sequence[Slot]) -> list[frozenset[int]]:
-    """The NUMA nodes of each slot's devices; empty where nothing says."""
+    """Return the NUMA nodes of each slot's devices; empty where unknown."""
     return [frozenset(device.numa_node for device in slot.devices if device.numa_node is not None) for slot in slots]
 
 
 def format_ranges(cpus: frozenset[int]) -> str:
-    """CPUs as the kernel writes them: 0-3,8."""
+    """Format CPUs as the kernel writes them: 0-3,8."""
     return ranges.format_ranges(sorted(cpus)).replace(" ", "")
 
 
 def describe_bindings(mode: NumaMode, bindings: Sequence[CpuBinding]) -> str:
-    """What was decided, in one line for the start."""
+    """Describe the bindings in one line for the start."""
     first, *others = (f"{format_ranges(binding.cpus)} ({binding.reason})" for binding in bindings)
     rest = "".join(f", {local_rank} to {what}" for local_rank, what in enumerate(others, 1))
     return f"{FLAG} {mode} keeps local rank 0 to CPUs {first}{rest}"
@@ -113,7 +113,7 @@ def describe_bindings(mode: NumaMode, bindings: Sequence[CpuBinding]) -> str:
 def _spread_workers(
     topology: CpuTopology, allowed: frozenset[int], numa_nodes: Sequence[frozenset[int]]
 ) -> list[frozenset[int]]:
-    """A node for each worker without one: neighbours together, as many on each node as can be."""
+    """Choose a node for each worker without one: neighbours together, the load spread as evenly as possible."""
     usable = [node for node, cpus in sorted(topology.nodes.items()) if cpus & allowed] or sorted(topology.nodes)
     strays = [local_rank for local_rank, home in enumerate(numa_nodes) if not home]
     dealt = {
@@ -132,7 +132,7 @@ def _list_near_cpus(mode: NumaMode, topology: CpuTopology, nodes: frozenset[int]
 
 
 def _require_disjoint(mode: NumaMode, numa_nodes: Sequence[frozenset[int]]) -> None:
-    """Workers of one node share it out among them. One with devices on two nodes cannot take part in both."""
+    """Workers of one node divide it among them. One with devices on two nodes cannot take part in both."""
     for local_rank, home in enumerate(numa_nodes):
         for other, its_home in enumerate(numa_nodes):
             if home != its_home and home & its_home:
@@ -147,7 +147,7 @@ def _require_disjoint(mode: NumaMode, numa_nodes: Sequence[frozenset[int]]) -> N
 def _split_cores(
     topology: CpuTopology, pool: frozenset[int], count: int, nodes: frozenset[int]
 ) -> list[frozenset[int]]:
-    """The pool's cores in `count` parts, in their order; where they do not come out even the first have one more."""
+    """Split the pool's cores into `count` parts, in their order; the first ones have one more if they do not divide."""
     cores = _group_cpus(pool, {cpu: topology.core.get(cpu, cpu) for cpu in pool})
     if len(cores) < count:
         raise UsageError(
@@ -164,7 +164,7 @@ def _split_cores(
 def _assign_complexes(
     topology: CpuTopology, pool: frozenset[int], count: int, nodes: frozenset[int]
 ) -> list[frozenset[int]]:
-    """The pool's core complexes in turns, those with most CPUs first."""
+    """Assign the pool's core complexes in turns, those with most CPUs first."""
     if not topology.cache.keys() >= pool:
         raise UsageError(
             f"{FLAG} core-complex: this kernel does not say which of the CPUs of {_format_nodes(nodes)} share a cache",
@@ -175,7 +175,7 @@ def _assign_complexes(
 
 
 def _group_cpus(pool: frozenset[int], key: Mapping[int, int]) -> list[frozenset[int]]:
-    """The CPUs that have one key in common, in the order of the keys."""
+    """Group the CPUs by their key, in the order of the keys."""
     return [frozenset(cpu for cpu in pool if key[cpu] == value) for value in sorted({key[cpu] for cpu in pool})]
 
 
@@ -185,7 +185,7 @@ def _count_cores(topology: CpuTopology, pool: frozenset[int], pools: Sequence[fr
 
 
 def _list_memory_nodes(topology: CpuTopology, pool: frozenset[int]) -> tuple[int, ...]:
-    """The nodes of these CPUs that have memory; none if they are all that have some."""
+    """Return the nodes of these CPUs that have memory; none if no other nodes have any."""
     near = {node for node, cpus in topology.nodes.items() if cpus & pool and node in topology.memory}
     return tuple(sorted(near)) if near < topology.memory else ()
 

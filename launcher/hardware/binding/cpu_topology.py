@@ -1,4 +1,4 @@
-"""What the kernel says of this machine's CPUs and memory, read only when workers are to be bound.
+"""Reads this machine's CPUs and memory from the kernel; used only when workers are to be bound.
 
 Linux shows it under /sys: the CPUs of each NUMA node, which of them are threads of one core, share a cache or sit on
 one socket, and which nodes have memory. A kernel without NUMA, as in some sandboxes, counts as one node. A list is read
@@ -15,7 +15,7 @@ from launcher.hardware.linux.sysfs import list_names, read_number, read_text
 
 
 def read_topology(allowed: frozenset[int], root: str = "/") -> CpuTopology:
-    """The topology of this machine. `allowed`: what this process may use. `root`: of /sys and /proc, for tests."""
+    """Read the topology of this machine. `allowed`: what this process may use. `root`: of /sys and /proc, for tests."""
     folder = os.path.join(root, "sys/devices/system")
     nodes = {
         int(name[4:]): cpus
@@ -36,8 +36,8 @@ def read_topology(allowed: frozenset[int], root: str = "/") -> CpuTopology:
 
 
 def _read_memory_nodes(root: str) -> frozenset[int]:
-    """The nodes that have memory, as far as the cpuset of this process goes."""
-    there = _read_cpus(os.path.join(root, "sys/devices/system/node/has_memory"))  # written as lists of CPUs are
+    """Return the nodes that have memory, within the cpuset of this process."""
+    there = _read_cpus(os.path.join(root, "sys/devices/system/node/has_memory"))  # in the format of a CPU list
     for line in read_text(os.path.join(root, "proc/self/status")).splitlines():
         if line.startswith("Mems_allowed_list:"):
             return there & _parse_cpus(line.partition(":")[2])
@@ -45,7 +45,7 @@ def _read_memory_nodes(root: str) -> frozenset[int]:
 
 
 def _map_to_lowest(cpus: Iterable[int], sharers: Callable[[int], frozenset[int]]) -> dict[int, int]:
-    """CPU -> the lowest of those it shares something with; a CPU without an answer is left out."""
+    """Map each CPU to the lowest of its sharers; a CPU without an answer is left out."""
     found: dict[int, int] = {}
     for cpu in cpus:
         if cpu not in found and (group := sharers(cpu)):
@@ -54,7 +54,7 @@ def _map_to_lowest(cpus: Iterable[int], sharers: Callable[[int], frozenset[int]]
 
 
 def _read_cache_sharers(folder: str) -> frozenset[int]:
-    """Who shares a CPU's last-level cache for data."""
+    """Return the CPUs that share a CPU's last-level cache for data."""
     levels = {}
     for name in list_names(folder):
         if name.startswith("index") and read_text(f"{folder}/{name}/type").strip() in ("Data", "Unified"):
@@ -65,12 +65,12 @@ def _read_cache_sharers(folder: str) -> frozenset[int]:
 
 
 def _read_cpus(path: str) -> frozenset[int]:
-    """The list in a file; empty if there is none."""
+    """Read the list in a file; empty if there is none."""
     return _parse_cpus(read_text(path))
 
 
 def _parse_cpus(text: str) -> frozenset[int]:
-    """A list as the kernel writes it, 0-3,8."""
+    """Parse a list as the kernel writes it, 0-3,8."""
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")

@@ -1,4 +1,4 @@
-"""The workers of this node and its CPUs: read the machine, bind, and try whether the kernel takes a memory policy.
+"""Binds the workers of this node to its CPUs: read the machine, bind, and test whether a memory policy can be set.
 
 Whether it does is known only by asking it. Containers' usual filters of system calls refuse, and a policy that
 somebody has set for the whole job, by starting the agent under numactl, is theirs and stays. Neither keeps a worker
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class NodeBinding(NamedTuple):
-    """By local rank, and what to say of it at the start."""
+    """The bindings by local rank, and a line about them for the start."""
 
     bindings: tuple[CpuBinding, ...]
     remarks: tuple[str, ...]
 
 
 def bind_node(mode: NumaMode, slots: Sequence[Slot]) -> NodeBinding:
-    """The CPUs of every worker. Raises UsageError if they cannot be bound."""
+    """Return the CPUs of every worker. Raises UsageError if they cannot be bound."""
     allowed = frozenset(os.sched_getaffinity(0))
     bindings = bind(mode, cpu_topology.read_topology(allowed), allowed, list_numa_nodes(slots))
     remarks = [describe_bindings(mode, bindings)]
@@ -40,7 +40,7 @@ def bind_node(mode: NumaMode, slots: Sequence[Slot]) -> NodeBinding:
 
 
 def _explain_refusal(node_sets: Iterable[tuple[int, ...]]) -> str:
-    """Why such policies are not set; empty if they can be. This thread's own is as before."""
+    """Explain why such policies cannot be set; empty if they can be. This thread's own is restored."""
     node_sets = sorted(node_sets)
     if not node_sets:
         return ""

@@ -1,9 +1,9 @@
-"""The control group of what an agent starts: one write kills all that is in it, whatever that has made of itself.
+"""The control group of all that an agent starts: one write kills every process in it.
 
-A process cannot leave it, nor hide in it, as it may clear its environment or close the lock. So the next agent of the
-run kills by it what is left when keeper, supervisor and agent were all killed at once (`stale_agents`). It takes a
-cgroup of version 2 in which this user may make others: one that systemd has delegated, or the top of a tree, that of a
-container or of a machine without systemd. No controller is enabled for it, so it changes no limit and no share.
+A process can clear its environment or close the lock, but it cannot leave its group. So the next agent of the run
+kills by it what is left when keeper, supervisor and agent were all killed at once (`stale_agents`). It needs a cgroup
+of version 2 in which this user may create others: one that systemd has delegated, or the root of a container's tree
+or of a machine without systemd. No controller is enabled for it, so it changes no limit and no share.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import time
 from contextlib import suppress
 
 _PREFIX = "meshrun-"
-_OLD_S = 60.0  # a keeper joins a new group within milliseconds; a run that never comes back leaves an empty one
+_OLD_S = 60.0  # a keeper joins a new group within milliseconds; a run that never returns leaves an empty one
 
 
 def make_path(name: str) -> str:
-    """The directory for a new group of this process's own; "" where none may be made."""
+    """Return the directory for a new group of this process; "" where none may be created."""
     here = find_directory(_read("/proc/self/mountinfo"), _read("/proc/self/cgroup"))
     return os.path.join(here, f"{_PREFIX}{name}-{os.urandom(4).hex()}") if here and _is_delegated(here) else ""
 
 
 def make(path: str) -> bool:
-    """Make the group, beside which empty old ones go; whether it can be killed by one write (since Linux 5.14)."""
+    """Create the group and remove empty old ones beside it; whether one write can kill it (since Linux 5.14)."""
     parent = os.path.dirname(path)
     try:
         names = os.listdir(parent)
@@ -31,7 +31,7 @@ def make(path: str) -> bool:
     except OSError:
         return False
     for beside in (f"{parent}/{name}" for name in names if name.startswith(_PREFIX)):
-        with suppress(OSError):  # another agent has taken it away
+        with suppress(OSError):  # another agent has removed it
             if os.stat(beside).st_ctime < time.time() - _OLD_S:
                 remove(beside)
     if os.path.exists(f"{path}/cgroup.kill"):
@@ -41,14 +41,14 @@ def make(path: str) -> bool:
 
 
 def list_members(path: str) -> list[int]:
-    """The processes in a group and in those within: a worker may have made one. None if there is no group."""
+    """Return the processes in a group and its subgroups: a worker may have created one. Empty if there is no group."""
     if not os.path.basename(path).startswith(_PREFIX):  # it was read from a file
         return []
     return [int(pid) for folder, _, _ in os.walk(path) for pid in _read(f"{folder}/cgroup.procs").split()]
 
 
 def clear(path: str, spared: set[int]) -> list[int]:
-    """Kill who is in the group, and what they fork meanwhile; who still was, if none of them is to be spared."""
+    """Kill the processes in the group and what they fork meanwhile; return those found. Nothing if one is `spared`."""
     left = list_members(path)
     if spared.intersection(left):
         return []
@@ -60,7 +60,7 @@ def clear(path: str, spared: set[int]) -> list[int]:
 
 
 def remove(path: str) -> None:
-    """Take the group away, and those within, if nobody is in any of them."""
+    """Remove the group and its subgroups if no process is in any of them."""
     if os.path.basename(path).startswith(_PREFIX) and not list_members(path):
         for folder, _, _ in os.walk(path, topdown=False):
             with suppress(OSError):
@@ -68,7 +68,7 @@ def remove(path: str) -> None:
 
 
 def find_directory(mounts: str, groups: str) -> str:
-    """Where a process is in the hierarchy of version 2, by its /proc/PID/mountinfo and cgroup; "" if it is not.
+    """Return a process's path in the hierarchy of version 2, from its /proc/PID/mountinfo and cgroup; "" if not in it.
 
     A path with "/.." begins outside of the cgroup namespace, as where a container sees the host's tree: a process that
     moved there would escape from the limits of its container, and from its end.
@@ -86,9 +86,9 @@ def find_directory(mounts: str, groups: str) -> str:
 
 
 def _is_delegated(path: str) -> bool:
-    """Whether it is the top of the machine's tree or of a container's, or systemd has left it or one above to its user.
+    """Whether it is the root of a machine's or container's tree, or systemd has delegated it or a parent to its user.
 
-    Only the top of a machine's tree may hold both processes and groups with controllers. They share the machine: all
+    Only the root of a machine's tree may hold both processes and groups with controllers. They share the machine: all
     workers together would get as much of it as one process beside them.
     """
     if _read(f"{path}/cgroup.subtree_control").strip():

@@ -1,6 +1,6 @@
-"""The addresses that a network interface of this node has, as the kernel lists them.
+"""The addresses of a network interface of this node, as the kernel lists them.
 
-Python's library knows the interfaces' names and nothing more. For IPv4 the kernel is asked by ioctl, which gives an
+Python's library has the interfaces' names and nothing more. For IPv4 an ioctl is used, which returns an
 interface's first address; for IPv6 a file lists all of them.
 """
 
@@ -16,15 +16,15 @@ _IF_INET6 = "/proc/net/if_inet6"  # one address a line: address, index, prefix l
 
 
 def list_addresses(name: str) -> list[str]:
-    """All addresses of a network interface, IPv4 before IPv6; none if there is no such interface."""
+    """Return all addresses of a network interface, IPv4 before IPv6; none if there is no such interface."""
     return [*_list_ipv4(name), *_list_ipv6(name)]
 
 
 def _list_ipv4(name: str) -> Iterator[str]:
     import fcntl
 
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked, contextlib.suppress(OSError):
-        found = fcntl.ioctl(asked, _SIOCGIFADDR, struct.pack("256s", name.encode(errors="replace")[:15]))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as query, contextlib.suppress(OSError):
+        found = fcntl.ioctl(query, _SIOCGIFADDR, struct.pack("256s", name.encode(errors="replace")[:15]))
         yield socket.inet_ntoa(found[20:24])
 
 

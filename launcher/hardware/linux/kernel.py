@@ -1,8 +1,8 @@
-"""What the supervisor asks of the Linux kernel and Python's library does not offer: prctl, a timer that kills, /proc.
+"""Linux kernel calls of the supervisor that Python's library lacks: prctl, a timer that kills, /proc.
 
-The picture: a process that loses its parent is handed to the nearest ancestor that declared itself a *subreaper*.
-Agent and supervisor both do, so nothing a worker leaves behind can slip away: sooner or later it becomes somebody's
-child here, and a child's pid cannot be reused before we have reaped it, which makes killing it exact. ctypes is
+A process that loses its parent becomes the child of the nearest ancestor that declared itself a *subreaper*. Agent and
+supervisor both do, so no process that a worker leaves behind escapes: sooner or later it becomes a child of one of
+them, and a child's pid cannot be reused before it has been reaped, which makes killing it exact. ctypes is
 imported in the functions (1.5 ms): the supervisor pays while the agent is busy elsewhere, the agent after its workers
 have been started.
 """
@@ -35,7 +35,7 @@ _library: ctypes.CDLL | None = None
 
 
 def load_libc() -> ctypes.CDLL:
-    """The C library, with errno kept."""
+    """Load the C library, with errno kept."""
     global _library
     if _library is None:
         import ctypes
@@ -55,20 +55,20 @@ def _check_result(result: int, call: str) -> None:
 
 
 def become_subreaper() -> None:
-    """Adopt, from now on, whatever descendant of this process loses its parent."""
+    """Adopt, from now on, every descendant of this process that loses its parent."""
     _check_result(load_libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
 
 
 def signal_on_parent_death(signum: int) -> None:
     """Have the kernel send `signum` to this process when the thread that forked it ends.
 
-    Not inherited by children, kept over exec except of a setuid program. The parent may be gone already: look.
+    Not inherited by children, kept over exec except of a setuid program. The parent may have ended already: check.
     """
     _check_result(load_libc().prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0), "prctl")
 
 
 def set_name(name: str) -> None:
-    """The name that ps and top show (at most 15 characters)."""
+    """Set the name that ps and top show (at most 15 characters)."""
     import ctypes
 
     text = ctypes.create_string_buffer(name.encode())
@@ -76,7 +76,7 @@ def set_name(name: str) -> None:
 
 
 def make_memory_file(name: str) -> int:
-    """A file in memory, closed by an exec: os.memfd_create, for a Python that was built without it."""
+    """Create a file in memory, closed by an exec: os.memfd_create, for a Python that was built without it."""
     import ctypes
 
     try:
@@ -140,13 +140,13 @@ class _ProcessStat(NamedTuple):
 
 
 def _parse_stat(text: bytes) -> _ProcessStat:
-    """/proc/<pid>/stat (proc(5)); the name in brackets may hold spaces and brackets itself."""
+    """Parse /proc/<pid>/stat (proc(5)); the name in brackets may contain spaces and brackets itself."""
     fields = text.rpartition(b")")[2].split()
     return _ProcessStat(fields[0].decode(), int(fields[1]), int(fields[6]), int(fields[19]), int(fields[28]))
 
 
 def _read_file(path: str) -> bytes:
-    """A small file of /proc; empty when the process has gone."""
+    """Read a small file of /proc; empty if the process has ended."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.readall()
@@ -162,17 +162,17 @@ def _list_directory(path: str) -> list[str]:
 
 
 def list_children(pid: int) -> list[int]:
-    """The children of a process, adopted ones and zombies included."""
+    """Return the children of a process, adopted ones and zombies included."""
     if os.path.exists("/proc/thread-self/children"):
         files = [_read_file(f"/proc/{pid}/task/{thread}/children") for thread in _list_directory(f"/proc/{pid}/task")]
         return [int(number) for text in files for number in text.split()]
-    # A kernel built without CONFIG_PROC_CHILDREN: ask every process who its parent is.
+    # A kernel built without CONFIG_PROC_CHILDREN: read the parent of every process.
     stats = ((number, _read_file(f"/proc/{number}/stat")) for number in _list_directory("/proc") if number.isdigit())
     return [int(number) for number, text in stats if text and _parse_stat(text).parent_pid == pid]
 
 
 def list_descendants(pid: int) -> set[int]:
-    """The children of a process, theirs, and so on."""
+    """Return the children of a process, their children, and so on."""
     found: set[int] = set()
     waiting = [pid]
     while waiting:
@@ -183,13 +183,13 @@ def list_descendants(pid: int) -> set[int]:
 
 
 def read_start_time(pid: int) -> int:
-    """When the process began, in the kernel's ticks since boot; 0 when there is none."""
+    """Return the start time of the process, in the kernel's ticks since boot; 0 if there is none."""
     text = _read_file(f"/proc/{pid}/stat")
     return _parse_stat(text).start_ticks if text else 0
 
 
 def is_descendant(ancestor: int, pid: int) -> bool:
-    """Upwards: to list all descendants for each of them takes seconds where workers have hundreds of processes."""
+    """Walk upwards: to list all descendants for each of them takes seconds where workers have hundreds of processes."""
     while pid > 1 and (text := _read_file(f"/proc/{pid}/stat")):
         pid = _parse_stat(text).parent_pid
         if pid == ancestor:
@@ -203,7 +203,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def describe_process(pid: int) -> str:
-    """A process for people: "pid 12 (python, state D)"; the letter is that of ps."""
+    """Describe a process for a message: "pid 12 (python, state D)"; the letter is that of ps."""
     text = _read_file(f"/proc/{pid}/stat")
     if not text:
         return f"pid {pid}"
@@ -214,8 +214,8 @@ def describe_process(pid: int) -> str:
 def is_past_user_code(pid: int) -> bool:
     """Whether no thread of the process can run an instruction of its own any more, though it is not reaped yet.
 
-    So it is when each has ended, is on its way out, or is held by the kernel (asleep in a driver, frozen)
-    with SIGKILL waiting for it.
+    True when each has ended, is inside do_exit(), or is held by the kernel (asleep in a driver, frozen) with SIGKILL
+    pending.
     """
     for thread in _list_directory(f"/proc/{pid}/task"):
         text = _read_file(f"/proc/{pid}/task/{thread}/stat")
@@ -230,12 +230,12 @@ def is_past_user_code(pid: int) -> bool:
 
 
 def kill_children(spare: Collection[int], accept_stuck: bool) -> list[int]:
-    """SIGKILL every child of this process but the spared, with its process group; give back who is still there.
+    """SIGKILL every child of this process except `spare`, with its process group; return those that still exist.
 
-    One pass: whoever is orphaned by it becomes a child of ours and belongs to the next one, so call it, and reap,
-    until nobody is left. Killing by group catches a family that forks faster than it can be listed. A group is
-    never shared with a stranger: each worker leads a session, and sessions are only handed down. With
-    `accept_stuck` those who are past user code (and whose children are) do not count as left.
+    One pass: a process orphaned by it becomes a child of ours and belongs to the next one, so call it, and reap,
+    until none is left. Killing by group catches processes that fork faster than they can be listed. A group never
+    contains a foreign process: each worker leads a session, and sessions are only inherited. With `accept_stuck`
+    those that are past user code (and whose children are) do not count as left.
     """
     own_group = os.getpgrp()
     left = []
@@ -244,7 +244,7 @@ def kill_children(spare: Collection[int], accept_stuck: bool) -> list[int]:
             continue
         try:
             group = os.getpgid(pid)
-            if group > 1 and group != own_group and group not in spare:  # 0: of another pid namespace
+            if group > 1 and group != own_group and group not in spare:  # 0: in another pid namespace
                 os.killpg(group, signal.SIGKILL)
             os.kill(pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):  # a zombie's group, or a setuid program
@@ -255,9 +255,9 @@ def kill_children(spare: Collection[int], accept_stuck: bool) -> list[int]:
 
 
 def _is_stuck_family(pid: int) -> bool:
-    """Whether a killed process that the kernel does not let go, and all it still holds as children, is past user code.
+    """Whether a killed process that the kernel does not release, and all children it still has, are past user code.
 
-    Its children cannot come to us while it is stuck, so they are killed where they are.
+    Its children cannot be adopted while it is stuck, so they are killed under it.
     """
     if not is_past_user_code(pid):
         return False

@@ -1,9 +1,9 @@
-"""Near which memory a process would have its pages: the kernel's memory policy, which Python's library does not know.
+"""The kernel's memory policy, which decides on which NUMA nodes a process gets its pages; Python's library lacks it.
 
-A worker that is kept to the CPUs of a NUMA node gets its memory there anyway, until a thread of it touches a page
-first from elsewhere, or the kernel's balancer moves it. A policy says it once. It is a preference and never a bond:
-where the node has no memory left the kernel takes it from another, while under MPOL_BIND it would kill the worker for
-want of memory on a machine that has plenty. See set_mempolicy(2).
+A worker that is bound to the CPUs of a NUMA node gets its memory there anyway, until one of its threads touches a page
+first from elsewhere, or the kernel's balancer moves it. A policy makes it explicit. It is a preference, never strict:
+if the node has no memory left the kernel takes it from another, while under MPOL_BIND it would kill the worker for
+lack of memory on a machine that has plenty. See set_mempolicy(2).
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _NODES_MAX = 1024  # CONFIG_NODES_SHIFT is 10 at most
 
 
 def prefer_nodes(nodes: Collection[int]) -> None:
-    """From now on, and over exec, take memory from these nodes as long as they have some. Raises OSError."""
+    """Take memory from these nodes while they have some, from now on and over exec. Raises OSError."""
     _set_policy(PREFERRED if len(nodes) == 1 else PREFERRED_MANY, nodes)
 
 
 def reset_policy() -> None:
-    """Linux's default again: memory of the node whose CPU touches it first. Raises OSError."""
+    """Restore Linux's default: memory of the node whose CPU touches it first. Raises OSError."""
     _set_policy(DEFAULT, ())
 
 
 def read_policy() -> tuple[int, frozenset[int]]:
-    """The policy of this thread and its nodes. Raises OSError."""
+    """Return the policy of this thread and its nodes. Raises OSError."""
     import ctypes
 
     mode, mask = ctypes.c_int(), _make_mask(())

@@ -1,10 +1,10 @@
-"""Kill a process that is no child of this one, and no stranger that was given its pid since.
+"""Kills a process that is no child of this one, and never a foreign process that has got its pid since.
 
-A pidfd names one process for good: opened first, asked about then, it cannot hit another. Linux has them from 5.3 on,
-Python from 3.9 on if the headers that it was built with knew them, which those of conda's and of portable Pythons do
-not; there the system calls are made by number. A kernel or a seccomp profile that is older refuses them: there the
-start time of the process is compared right before the kill, and what may go wrong between the two is a pid that is
-given anew within microseconds.
+A pidfd refers to one process permanently: opened first and verified then, it cannot hit another. Linux has them from
+5.3 on, Python from 3.9 on if the headers that it was built with had them, which those of conda's and of portable
+Pythons do not; there the system calls are made by number. An older kernel or seccomp profile refuses them: there the
+start time of the process is compared right before the kill, and the remaining risk is a pid that is reused within
+microseconds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NUMBERED_OTHERWISE = ("alpha", "ia64", "mips")
 
 
 def kill_exactly(pid: int, is_same_process: Callable[[], bool]) -> None:
-    """SIGKILL the process if `is_still_it` says so once the pid cannot mean another; do nothing if it has ended.
+    """SIGKILL the process if `is_same_process` confirms it once the pid is pinned; do nothing if it has ended.
 
     Raises OSError when it could not be killed: it is a setuid program, or something forbids it.
     """
@@ -40,7 +40,7 @@ def kill_exactly(pid: int, is_same_process: Callable[[], bool]) -> None:
 
 
 def _open(pid: int) -> int | None:
-    """A pidfd; None where there is none to be had. Raises ProcessLookupError when the process has ended."""
+    """Open a pidfd; None where the system cannot. Raises ProcessLookupError when the process has ended."""
     try:
         return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else _call_kernel(_PIDFD_OPEN, pid, 0)
     except ProcessLookupError:
@@ -69,7 +69,7 @@ def _send(process: int, signum: int) -> None:
 
 
 def _call_kernel(number: int, *words: int) -> int:
-    """A system call by its number. Raises OSError."""
+    """Make a system call by its number. Raises OSError."""
     if os.uname().machine.startswith(_NUMBERED_OTHERWISE):
         raise OSError(ENOSYS, os.strerror(ENOSYS))
     import ctypes
@@ -82,9 +82,9 @@ def _call_kernel(number: int, *words: int) -> int:
 
 
 def kill_descendants(pid: int) -> None:
-    """SIGKILL all that descends from a process that cannot do so itself, though they are no children of ours.
+    """SIGKILL all descendants of a process that cannot do so itself, though they are no children of ours.
 
-    Their pids may be reused at any time, so the descent of each is looked at once more when it is certain who it is.
+    Their pids may be reused at any time, so the descent of each is checked once more after its pidfd is open.
     """
     for found in kernel.list_descendants(pid):
         with suppress(OSError):

@@ -1,16 +1,17 @@
-"""The board: a page of memory in which this node's agent and its workers read what the other has written.
+"""The shared page: memory through which this node's agent and its workers read each other's state.
 
-The agent has one thing to tell its workers while they run: that they are asked to stop, and may save first. A signal
-says so too, but JAX swallows SIGTERM, a library may have taken it, and a worker that has no handler is dead before it
-could ask. A worker has two things to tell its agent: that it is alive, and that it asks for itself whether to stop.
-All of that is numbers that only grow, so nobody waits for anybody: to look costs a worker no system call and the
-agent one, and nobody is woken by a training step.
+The agent has one message to its workers while they run: a stop is requested, save first. A signal says so too, but
+JAX swallows SIGTERM, a library may have taken it, and a worker without a handler dies before it could poll. A worker
+has two messages to its agent: a heartbeat, and that it polls for a stop itself. All of these are numbers that only
+grow, so no side waits for the other: polling costs a worker no system call and the agent one, and a training step
+wakes no process.
 
-The page is a file without a name that is made before the supervisor's fork, so that workers inherit it; the kernel
-frees it with the last process. Its lines are of 64 bytes, of which the first is the agent's: the last round that was
-asked to stop, and after how many milliseconds of silence a worker is taken as failed (0: never). Each of the others is
-one worker's, by its place on the node: how often it has beaten, and the round in which it has asked whether to stop.
-Numbers are of 8 bytes, in this machine's order. `launcher.worker.talking` is the workers' end.
+The page is a file without a name that is created before the supervisor's fork, so that workers inherit it; the kernel
+frees it with the last process. Its lines have 64 bytes, of which the first is the agent's: the last round that was
+requested to stop, and the milliseconds without a heartbeat after which a worker counts as failed (0: never). Each of
+the others is one worker's, by local rank: its number of heartbeats, and the round in which it has polled for a stop.
+
+Numbers have 8 bytes, in this machine's byte order. `launcher.worker.client` is the workers' side.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sys
 from collections.abc import Sequence
 
 VARIABLE = "LAUNCHER_BOARD"
-"""Descriptor, device, inode, and the worker's line: a worker that finds another file there leaves it alone."""
+"""Descriptor, device, inode, and the worker's line: a worker does not touch another file under that descriptor."""
 LINE_SIZE = 64
 NUMBER_SIZE = 8
 STOPPED_ROUND = 0
@@ -32,7 +33,7 @@ _NAME = "meshrun-board"
 
 
 class SharedPage:
-    """The agent's end."""
+    """The agent's side."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -41,7 +42,7 @@ class SharedPage:
         self._location = f"{descriptor}:{found.st_dev}:{found.st_ino}"
 
     def begin(self, worker_count: int, timeout_s: float | None) -> None:
-        """A round is about to start on this node, and no worker of an earlier one is left. Raises OSError."""
+        """Clear the page for a round of `worker_count` workers, when none of an earlier one is left. Raises OSError."""
         self._worker_count = worker_count
         if LINE_SIZE * (1 + worker_count) > os.fstat(self.descriptor).st_size:
             os.ftruncate(self.descriptor, LINE_SIZE * (1 + worker_count))
@@ -49,20 +50,20 @@ class SharedPage:
         self._write(TIMEOUT_MS, round((timeout_s or 0) * 1000))
 
     def list_variables(self, index: int) -> dict[str, str]:
-        """What the worker at this place on the node needs to find its line."""
+        """Return the environment with which the worker of this local rank finds its line."""
         return {VARIABLE: f"{self._location}:{1 + index}"}
 
-    def request_stop(self, round: int) -> None:
-        """The workers of this round, and of any before, are asked to stop."""
-        self._write(STOPPED_ROUND, round)
+    def request_stop(self, round_number: int) -> None:
+        """Ask the workers of this round, and of any before, to stop."""
+        self._write(STOPPED_ROUND, round_number)
 
     def read_heartbeats(self) -> list[int]:
-        """How often each worker has beaten."""
+        """Return each worker's number of heartbeats."""
         return self._read_column(HEARTBEAT_COUNT)
 
-    def list_stop_pollers(self, round: int) -> frozenset[int]:
-        """The workers that have asked in this round whether to stop."""
-        return frozenset(index for index, asked in enumerate(self._read_column(POLLED_ROUND)) if asked == round)
+    def list_stop_pollers(self, round_number: int) -> frozenset[int]:
+        """Return the local ranks of the workers that have polled for a stop in this round."""
+        return frozenset(index for index, last in enumerate(self._read_column(POLLED_ROUND)) if last == round_number)
 
     def _write(self, offset: int, number: int) -> None:
         os.pwrite(self.descriptor, number.to_bytes(NUMBER_SIZE, sys.byteorder), offset)
@@ -75,7 +76,7 @@ class SharedPage:
 
 # docs/internals/decisions/0023-shared-page-for-stop-and-heartbeat.md
 def make() -> SharedPage | None:
-    """A board for the processes that are forked from here on; None where the kernel gives none."""
+    """Create a page for the processes that are forked from here on; None where the kernel refuses."""
     try:
         return SharedPage(_move_descriptor(_make_memory_file()))
     except OSError:
@@ -83,7 +84,7 @@ def make() -> SharedPage | None:
 
 
 def _make_memory_file() -> int:
-    """Raises OSError."""
+    """Create the file. Raises OSError."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create(_NAME)
     # A Python that was built for C libraries before glibc 2.27, as uv's and conda's are; the library here may be newer.
@@ -93,17 +94,17 @@ def _make_memory_file() -> int:
 
 
 def _move_descriptor(descriptor: int) -> int:
-    """The same file under a number that no shell script between agent and worker uses for a redirection."""
+    """Return the same file under a number that no shell script between agent and worker uses for a redirection."""
     if os.path.exists(f"/proc/self/fd/{_DESCRIPTOR}"):
         return descriptor
     try:
         os.dup2(descriptor, _DESCRIPTOR, inheritable=False)
-    except OSError:  # so few files may be open
+    except OSError:  # the limit of open files is lower
         return descriptor
     os.close(descriptor)
     return _DESCRIPTOR
 
 
 def list_inherited_fds(shared_page: SharedPage | None) -> Sequence[int]:
-    """What the supervisor is to keep open."""
+    """Return the descriptors that the supervisor has to keep open."""
     return () if shared_page is None else (shared_page.descriptor,)

@@ -1,6 +1,6 @@
-"""Small reads of the kernel's files, for detectors: what cannot be read counts as not there.
+"""Small reads of the kernel's files, for detectors: what cannot be read counts as absent.
 
-`root` is where /proc, /dev and /sys hang: "/" but for tests.
+`root` is the directory above /proc, /dev and /sys: "/" except in tests.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import os
 
 
 def resolve_path(root: str, absolute: str) -> str:
-    """Where a file that is usually at `absolute` is under this root."""
+    """Return the path under this root of a file that is usually at `absolute`."""
     return os.path.join(root, absolute.lstrip("/"))
 
 
 def list_names(folder: str) -> list[str]:
-    """The names in a folder, sorted; none if it cannot be read."""
+    """Return the names in a folder, sorted; none if it cannot be read."""
     try:
         return sorted(os.listdir(folder))
     except OSError:
@@ -22,7 +22,7 @@ def list_names(folder: str) -> list[str]:
 
 
 def read_text(file: str) -> str:
-    """The file's text without white space around it; "" if it cannot be read."""
+    """Return the file's text without surrounding white space; "" if it cannot be read."""
     try:
         with open(file, errors="replace") as opened:
             return opened.read().strip()
@@ -31,7 +31,7 @@ def read_text(file: str) -> str:
 
 
 def read_number(file: str) -> int | None:
-    """The whole number in a file, which may be written as 0x..; None if there is none."""
+    """Return the whole number in a file, which may be written as 0x..; None if there is none."""
     try:
         return int(read_text(file), 0)
     except ValueError:
@@ -39,7 +39,7 @@ def read_number(file: str) -> int | None:
 
 
 def read_numa_node(root: str, address: str) -> int | None:
-    """The NUMA node of a device on the PCI bus. The kernel writes -1 where the firmware does not say: None."""
+    """Return the NUMA node of a PCI device; None where the kernel says -1, because the firmware does not name it."""
     node = read_number(resolve_path(root, f"/sys/bus/pci/devices/{address.lower()}/numa_node"))
     return node if node is not None and node >= 0 else None
 
@@ -50,6 +50,6 @@ def may_open(file: str) -> bool:
 
 
 def list_numbers(folder: str, prefix: str) -> list[int]:
-    """The N of the names prefixN in a folder, in order."""
+    """Return the N of the names prefixN in a folder, ascending."""
     names = (name.removeprefix(prefix) for name in list_names(folder) if name.startswith(prefix))
     return sorted(int(name) for name in names if name.isascii() and name.isdigit())

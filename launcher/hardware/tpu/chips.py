@@ -1,11 +1,11 @@
-"""TPU chips: which ones a worker started here may open, in libtpu's order.
+"""TPU chips: those that a worker started here may open, in libtpu's order.
 
-libtpu itself is never asked, because it takes the chips for itself. Older models have a file /dev/accelN for each chip.
-Newer ones are given out by VFIO: a file /dev/vfio/N for every IOMMU group, and what is in a group stands in /sys. Other
-devices use the same files, so the maker is looked at. The files are not opened: a chip that is in use answers "busy"
-only to who tries to take it.
+libtpu itself is never loaded, because it takes the chips for itself. Older models have a file /dev/accelN for each
+chip. Newer ones use VFIO: a file /dev/vfio/N for every IOMMU group, whose content is listed in /sys. Other devices use
+the same files, so the vendor is checked. The files are not opened: only an attempt to take a chip in use would get
+"busy".
 
-Which slice the machine is a part of is another question, see `slice_identity`.
+For the slice that the machine belongs to see `slice_identity`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from launcher.hardware.tpu.slice_identity import TYPE
 from launcher.model.node import Device
 
 VISIBLE = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES")
-"""What chooses among the chips, and its older name."""
+"""The variable that selects chips, and its older name."""
 VISIBLE_PATHS = "TPU_VISIBLE_DEVICE_PATHS"
 
 _PCI = "sys/bus/pci/devices"
-_NO_CHIPS = frozenset({"0x001f", "0x0042"})  # Google's NVMe and network card, which may be handed through as well
+_NO_CHIPS = frozenset({"0x001f", "0x0042"})  # Google's NVMe and network card, which may be passed through as well
 
 
 class Chip(NamedTuple):
-    """`path`: the file in /dev that opens it; `address`: on the PCI bus, "" where that is not known."""
+    """`path`: the file in /dev that opens it; `address`: on the PCI bus, "" where unknown."""
 
     path: str
     address: str
@@ -38,7 +38,7 @@ class Chip(NamedTuple):
 
 
 class Detector:
-    """`root`: where /dev and /sys hang, `metadata`: where the metadata server is, for tests."""
+    """`root`: the directory above /dev and /sys, `metadata`: the metadata server's address, for tests."""
 
     kind = "tpu"
 
@@ -74,7 +74,7 @@ class Detector:
         return Inventory(devices, reason, mistake)
 
     def _list_accel_chips(self) -> list[Chip]:
-        """The /dev/accelN that we may open; the folder /dev/accel is of NVIDIA's drivers, and of others."""
+        """List the /dev/accelN that we may open; the folder /dev/accel is of NVIDIA's drivers, and of others."""
         names = [name for name in self._list_names("dev") if re.fullmatch("accel[0-9]+", name)]
         chips = []
         for name in sorted(names, key=lambda name: int(name[5:])):
@@ -85,7 +85,7 @@ class Detector:
         return chips
 
     def _list_vfio_chips(self) -> list[Chip]:
-        """The chips of the IOMMU groups that we may open. A group may hold several, or something else."""
+        """List the chips of the IOMMU groups that we may open. A group may contain several, or another device."""
         groups = [name for name in self._list_names("dev/vfio") if name.isascii() and name.isdigit()]
         chips = []
         for group in sorted(groups, key=int):
@@ -101,7 +101,7 @@ class Detector:
         return chips
 
     def _explain_absence(self, environ: Mapping[str, str]) -> str:
-        """Chips that are there but cannot be opened are worth a word."""
+        """Explain chips that are present but cannot be opened."""
         on_bus = sum(
             self._read_text(f"{_PCI}/{address}/vendor") == slice_types.PCI_VENDOR
             and bool(self._read_model(f"{_PCI}/{address}"))
@@ -114,7 +114,7 @@ class Detector:
         return "no TPU chip"
 
     def _describe_type(self, environ: Mapping[str, str]) -> str:
-        """ ", v5litepod-16 by TPU_ACCELERATOR_TYPE", or why that is not known."""
+        """Return ", v5litepod-16 by TPU_ACCELERATOR_TYPE", or why the type is unknown."""
         if environ.get(TYPE):
             return f", {environ[TYPE]} by {TYPE}"
         answer = cloud_metadata.fetch_metadata(environ, self._metadata)
@@ -127,7 +127,7 @@ class Detector:
 
     def _read_numa_node(self, address: str) -> int | None:
         text = self._read_text(f"{_PCI}/{address}/numa_node") if address else ""
-        return int(text) if text.isascii() and text.isdigit() else None  # -1 where the machine says nothing
+        return int(text) if text.isascii() and text.isdigit() else None  # -1 where the machine does not say
 
     def _resolve_path(self, path: str) -> str:
         return os.path.join(self._root, path)
@@ -139,7 +139,7 @@ class Detector:
             return []
 
     def _read_link(self, link: str) -> str:
-        """The last part of what a link leads to; "" if it is none."""
+        """Return the last part of a link's target; "" if it is no link."""
         try:
             return os.path.basename(os.readlink(self._resolve_path(link)))
         except OSError:
@@ -158,7 +158,7 @@ def _find_folder(chips: Sequence[Chip]) -> str:
 
 
 def _describe_mismatch(environ: Mapping[str, str], count: int) -> str:
-    """What GKE says of the chips of a host, where it is not what was found; else ""."""
+    """Return GKE's statement of the chips of a host, where it differs from what was found; else ""."""
     for name in ("TPU_CHIPS_PER_HOST_BOUNDS", "TPU_CHIPS_PER_PROCESS_BOUNDS"):
         sides = environ.get(name, "").split(",")
         if len(sides) == 3 and all(map(slice_types.is_side, sides)):
@@ -167,9 +167,9 @@ def _describe_mismatch(environ: Mapping[str, str], count: int) -> str:
 
 
 def _apply_visible(variable: str, value: str, chips: Sequence[Chip]) -> tuple[list[int], str]:
-    """The chips that are left, by number; and what is wrong with the text, "" if nothing is.
+    """Return the chips that are left, by number; and what is wrong with the text, "" if nothing is.
 
-    libtpu does not start with a chip that is not there, and what it does with a repeated one is not documented.
+    libtpu does not start with a missing chip, and its behaviour for a repeated one is not documented.
     """
     numbers = {chip.path if variable == VISIBLE_PATHS else str(number): number for number, chip in enumerate(chips)}
     chosen: list[int] = []

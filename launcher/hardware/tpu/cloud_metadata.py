@@ -1,9 +1,9 @@
-"""What a Cloud TPU machine without Kubernetes knows of its slice: asked of Google's metadata server.
+"""The slice of a Cloud TPU machine without Kubernetes, read from Google's metadata server.
 
-The answer comes under the names of the variables that GKE sets, so that everything else reads one language. The server
-is asked by its address, never by name, because a resolver may take seconds; only where a chip was found, since
-elsewhere nobody or anybody may answer; and within a limit that covers all questions together. Whoever does not sign as
-Google's server is not believed.
+The result has the names of the variables that GKE sets, so that other modules read one format. The server is queried
+by its address, never by name, because a resolver may take seconds; only where a chip was found, since elsewhere no
+server or a foreign one may answer; and within a limit that covers all queries together. An answer without the header
+of Google's server is rejected.
 
 Keys and forms: the clients of JAX (_src/clusters/cloud_tpu_cluster.py), torch_xla (_internal/tpu.py) and ray
 (accelerators/tpu.py). Not tried on hardware.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ADDRESS = ("169.254.169.254", 80)
 LIMIT_S = 1.0  # on its machine the server answers in milliseconds
-SKIP = "TPU_SKIP_MDS_QUERY"  # libtpu's own word for "do not ask": GKE sets it, and so does JAX without a chip
+SKIP = "TPU_SKIP_MDS_QUERY"  # libtpu's own variable for "do not query": GKE sets it, and so does JAX without a chip
 
 _ATTRIBUTES = "/computeMetadata/v1/instance/attributes/"
 _ANSWER_MAX = 1 << 20  # the hosts of the largest slices
@@ -37,7 +37,7 @@ _VARIABLES_BY_KEY = {
     "WORKER_ID": "TPU_WORKER_ID",
 }
 _VARIABLE_PREFIXES = ("TPU_", "MEGASCALE_")
-# Attributes of their own, for what tpu-env lacks.
+# Separate attributes, for what tpu-env lacks.
 _VARIABLES_BY_ATTRIBUTE = {
     "worker-network-endpoints": "TPU_WORKER_HOSTNAMES",
     "agent-worker-number": "TPU_WORKER_ID",
@@ -47,19 +47,19 @@ _VARIABLES_BY_ATTRIBUTE = {
 
 
 class TpuMetadata(NamedTuple):
-    """`variables`: as GKE would have set them; none if the server knows nothing of a TPU. `reason`: a sentence."""
+    """`variables`: as GKE would have set them; none if the server has no TPU data. `reason`: a sentence."""
 
     variables: Mapping[str, str]
     reason: str
 
 
-_cache: dict[tuple[str, int], TpuMetadata] = {}  # what is said of a machine holds while it is up
+_cache: dict[tuple[str, int], TpuMetadata] = {}  # a machine's data do not change while it is up
 
 
 def fetch_metadata(
     environ: Mapping[str, str], address: tuple[str, int] = ADDRESS, limit_s: float | None = None
 ) -> TpuMetadata:
-    """What the metadata server says, asked once, within `limit_s` or LIMIT_S. Only where a chip was found."""
+    """Return the metadata server's data, queried once, within `limit_s` or LIMIT_S. Only where a chip was found."""
     if environ.get(SKIP):
         return TpuMetadata({}, f"{SKIP}={environ[SKIP]}: the metadata server is not asked")
     if address not in _cache:
@@ -68,7 +68,7 @@ def fetch_metadata(
 
 
 def merge_metadata(environ: Mapping[str, str], address: tuple[str, int] = ADDRESS) -> Mapping[str, str]:
-    """These variables, and beneath them what the metadata server has answered before; nobody is asked."""
+    """Return these variables over what the metadata server has answered before; nothing is queried."""
     known = _cache.get(address)
     return {**known.variables, **environ} if known and not environ.get(SKIP) else environ
 
@@ -87,7 +87,7 @@ def _fetch_metadata(address: tuple[str, int], limit_s: float) -> TpuMetadata:
 
 
 def _parse_tpu_env(text: str) -> dict[str, str]:
-    """Flat YAML: a name, a colon and a value that may be quoted, one a line."""
+    """Parse flat YAML: a name, a colon and a value that may be quoted, one a line."""
     variables = {}
     for line in text.splitlines():
         key, _, value = line.partition(":")
@@ -99,7 +99,7 @@ def _parse_tpu_env(text: str) -> dict[str, str]:
 
 
 def _fetch_attribute(server: Server, attribute: str) -> str:
-    """One attribute; "" where there is no such. Raises NoAnswer."""
+    """Return one attribute; "" if it does not exist. Raises NoAnswer."""
     answer = server.ask(_ATTRIBUTES + attribute, {_FLAVOR: "Google"}, size_max=_ANSWER_MAX)
     if answer.headers.get(_FLAVOR.lower()) != "Google":
         raise NoAnswer("is not Google's")

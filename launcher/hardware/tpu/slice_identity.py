@@ -1,11 +1,11 @@
-"""Which slice this TPU host belongs to, and which of its hosts it is: read from what GKE, LWS or KubeRay have set.
+"""The slice of this TPU host, and the host's number in it: read from the variables that GKE, LWS or KubeRay set.
 
 The hosts of a slice are wired in a fixed order. libtpu and JAX take a host's number from TPU_WORKER_ID and the list of
 all of them from TPU_WORKER_HOSTNAMES, so ranks have to follow that order, and a slice that lacks a host cannot run.
-Slices are joined by MEGASCALE_ variables, which say how many there are and which one this is.
+MEGASCALE_ variables join slices: they say how many there are and which one this is.
 
-These variables are written by others and are checked like any input. On a Cloud TPU machine without Kubernetes they are
-not set; the metadata server says the same there, see `cloud_metadata`.
+These variables are foreign input and are validated. On a Cloud TPU machine without Kubernetes they are not set; the
+metadata server has the same data there, see `cloud_metadata`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TYPE = "TPU_ACCELERATOR_TYPE"
 HOST_BOUNDS = "TPU_HOST_BOUNDS"
 PROCESS_BOUNDS = "TPU_PROCESS_BOUNDS"  # the newer name of the same
 IDENTITY_VARIABLES = (WORKER_ID, HOSTNAMES)
-"""Without one of these, nothing says which slice this is."""
+"""Without one of these the slice is unknown."""
 
 _HOSTS_MAX = 10_000
 _NAME_MAX = 255
@@ -32,8 +32,8 @@ _NAME_MAX = 255
 class SliceIdentity(NamedTuple):
     """`name` is the same on all hosts of a slice, and "" only where a slice of one host has none.
 
-    `hostnames`: in the order of worker ids, none where nobody lists them. `slice_id` and `slice_count`: what the
-    controller of the job says, 0 and 1 where it says nothing; a round may use fewer slices, in another order.
+    `hostnames`: in the order of worker ids, none if they are not listed. `slice_id` and `slice_count`: what the job's
+    controller says, 0 and 1 if it says nothing; a round may use fewer slices, in another order.
     """
 
     name: str
@@ -45,9 +45,9 @@ class SliceIdentity(NamedTuple):
 
     @property
     def host_pattern(self) -> str:
-        """The name of any host of the slice, {} for its worker id: "train-0-{}.train"; "" where they follow none.
+        """The name of any host of the slice, {} for its worker id: "train-0-{}.train"; "" if there is no pattern.
 
-        It stands for the whole list where that would be too long to tell everybody.
+        It replaces the whole list where that would be too long to send to every node.
         """
         for end in range(len(self.hostnames[0]) if self.hostnames else 0, 0, -1):
             start = end - 1
@@ -65,12 +65,12 @@ def format_host_name(pattern: str, worker_id: int) -> str:
 
 
 def find_identity(environ: Mapping[str, str]) -> SliceIdentity | None:
-    """Where this host stands; None where nothing says so, or what is said cannot be."""
+    """Return this host's identity; None where it is unknown or contradictory."""
     return read_identity(environ)[0]
 
 
 def read_identity(environ: Mapping[str, str]) -> tuple[SliceIdentity | None, str]:
-    """Where this host stands, and in a sentence where that is from, or why it is not known."""
+    """Return this host's identity, and a sentence about its source, or why it is unknown."""
     if not any(environ.get(name) for name in IDENTITY_VARIABLES):
         return None, f"neither {WORKER_ID} nor {HOSTNAMES} is set"
     try:
@@ -104,7 +104,7 @@ def _parse_identity(environ: Mapping[str, str]) -> tuple[SliceIdentity, str]:
 
 
 def _find_name(environ: Mapping[str, str], hostnames: tuple[str, ...], host_count: int) -> str:
-    """The first host's name tells slices apart wherever hosts are listed; TPU_NAME may be that of all of a job."""
+    """Return the first listed host's name, which is unique to the slice; TPU_NAME may be that of a whole job."""
     names = [environ.get("HOSTNAME", "")] if host_count == 1 else [*hostnames[:1]]
     names.append(environ.get("TPU_NAME", ""))
     if host_count > 1:
@@ -116,10 +116,10 @@ def _find_name(environ: Mapping[str, str], hostnames: tuple[str, ...], host_coun
 
 
 def _parse_hostnames(text: str) -> tuple[str, ...]:
-    """NAME,NAME,... or, as metadata servers have written it, NAME:ID:ADDRESS,..."""
+    """Parse NAME,NAME,... or, as metadata servers have written it, NAME:ID:ADDRESS,..."""
     names = [part.strip() for part in text.split(",")] if text.strip() else []
     parts = [name.split(":") for name in names]
-    # An address like fd00::1 has two colons as well, and nothing between them.
+    # An address like fd00::1 has two colons as well, with nothing between them.
     names = [
         part[2] if len(part) == 3 and part[0] and part[1] else name for name, part in zip(names, parts, strict=True)
     ]
@@ -135,7 +135,7 @@ def _parse_hostnames(text: str) -> tuple[str, ...]:
 
 
 def _count_hosts(environ: Mapping[str, str]) -> tuple[int, str]:
-    """How many hosts the slice has, where they are not listed, and which variable says so."""
+    """Return the number of hosts of the slice, if they are not listed, and the variable that says so."""
     for variable in (HOST_BOUNDS, PROCESS_BOUNDS):
         sides = environ.get(variable, "").split(",")
         if len(sides) == 3 and all(map(slice_types.is_side, sides)):

@@ -1,8 +1,8 @@
-"""What the name of a TPU type says: "v5e-16" is 16 chips on four hosts, "v4-16" is 8 chips on two.
+"""The meaning of a TPU type's name: "v5e-16" is 16 chips on four hosts, "v4-16" is 8 chips on two.
 
 A slice is a grid of chips that are wired to each other, on one host or on many, and its type is a model and a number.
-For some models the number counts chips, for others TensorCores, of which a chip has two: the trap that this table
-is for. A topology in the place of the number ("v4-2x2x2") counts chips in every model.
+For some models the number counts chips, for others TensorCores, of which a chip has two: this table resolves that.
+A topology in place of the number ("v4-2x2x2") counts chips in every model.
 
 Sources: Google's pages of TPU versions (docs.cloud.google.com/tpu/docs/system-architecture-tpu-vm and one page per
 version); the tables of ray (accelerators/tpu.py), xpk (core/system_characteristics.py) and torch_xla
@@ -47,12 +47,12 @@ class TpuModel(NamedTuple):
         return "TensorCores" if self.is_by_core else "chips"
 
     def count_units(self, chips: int) -> int:
-        """What the type of a slice with so many chips has after the dash."""
+        """Return the number after the dash in the type of a slice with that many chips."""
         return chips * (self.cores_per_chip if self.is_by_core else 1)
 
 
 class SliceType(NamedTuple):
-    """What a type stands for. `topology`: chips along each dimension; None where several are offered under the name."""
+    """The meaning of a type. `topology`: chips along each dimension; None if several are offered under the name."""
 
     name: str
     model: TpuModel
@@ -82,14 +82,14 @@ MODELS = (
     TpuModel("v6e", ("v6e",), 1, False, 1, (1, 4, 8), _E_SIDES, 256, ("0x006f",), "tpu-v6e-slice"),
     TpuModel("tpu7x", ("tpu7x", "v7x"), 2, True, 2, (1, 4), (), 9216, ("0x0076",), "tpu7x"),
 )
-"""Every model that Google offers, or has offered, oldest first."""
+"""Every model that Google offers or has offered, oldest first."""
 
 PCI_VENDOR = "0x1ae0"  # Google; its virtual network cards have it too, so a chip is known by both ids
 TEST_PCI_ID = "0x0056"  # a chip without a public name, which JAX and torch_xla count
 
 
 def parse(text: str, host_chips: int | None = None) -> SliceType:
-    """What this type stands for. `host_chips`: how many chips this machine has, if that is known.
+    """Parse a type. `host_chips`: the number of chips of this machine, if known.
 
     It matters where a slice of 8 chips may be one machine or two. Raises UsageError for a text that is no type.
     """
@@ -124,7 +124,7 @@ def parse(text: str, host_chips: int | None = None) -> SliceType:
 
 
 def find_by_pci_id(device: str) -> str:
-    """The model with this PCI id; two models share one. "" for an id that is no TPU's."""
+    """Return the model with this PCI id; two models share one. "" for an id that is no TPU's."""
     if device == TEST_PCI_ID:
         return "TPU"
     return "/".join(model.name for model in MODELS if device in model.pci_ids)
@@ -136,7 +136,7 @@ def format_grid(topology: Sequence[int]) -> str:
 
 
 def parse_topology(text: str) -> tuple[int, ...] | None:
-    """What "4x4" or "2x2x4" says; None for a text that is no such thing."""
+    """Parse "4x4" or "2x2x4"; None for any other text."""
     sides = text.split("x")
     return tuple(map(int, sides)) if len(sides) in (2, 3) and all(map(is_side, sides)) else None
 
@@ -147,12 +147,12 @@ def is_side(text: str) -> bool:
 
 
 def format_bounds(topology: Sequence[int]) -> str:
-    """libtpu's way to write a box: three numbers, "4,4,1"."""
+    """Format a box as libtpu does: three numbers, "4,4,1"."""
     return ",".join(map(str, (*topology, 1, 1)[:3]))
 
 
 def compute_host_bounds(topology: Sequence[int], chips_per_host: int) -> tuple[int, ...] | None:
-    """How the hosts of a slice of several lie in its grid: each is a box of 2x2 chips. None where they do not fit."""
+    """Return the grid of the hosts of a slice of several: each is a box of 2x2 chips. None where they do not fit."""
     box = (2, 2, 1) if chips_per_host == CHIPS_PER_HOST else (*topology, 1, 1)[:3]
     sides = (*topology, 1, 1)[:3]
     if any(side % part for side, part in zip(sides, box, strict=True)):
@@ -161,14 +161,14 @@ def compute_host_bounds(topology: Sequence[int], chips_per_host: int) -> tuple[i
 
 
 def _split_hosts(model: TpuModel, chips: int, host_chips: int | None) -> tuple[int, int]:
-    """Hosts, and chips of each. A machine of 8 chips is offered by itself, and so are two of 4 (on GKE)."""
+    """Return the number of hosts and the chips of each. 8 chips are offered as one machine, or as two of 4 (on GKE)."""
     if chips in model.host_chips and (host_chips is None or host_chips >= chips or chips < CHIPS_PER_HOST):
         return 1, chips
     return max(1, chips // CHIPS_PER_HOST), min(chips, CHIPS_PER_HOST)
 
 
 def _list_shapes(model: TpuModel, chips: int) -> Iterator[tuple[int, ...]]:
-    """The grids that are offered of so many chips, smaller sides first."""
+    """List the grids that are offered with that many chips, smaller sides first."""
     if model.sides:
         yield from (sides for sides in model.sides if math.prod(sides) == chips)
     elif chips <= model.chips_max:
@@ -186,7 +186,7 @@ def _list_shapes(model: TpuModel, chips: int) -> Iterator[tuple[int, ...]]:
 
 
 def _list_chip_counts(model: TpuModel) -> Iterator[int]:
-    """How many chips slices of this model have."""
+    """List the numbers of chips that slices of this model have."""
     sizes = (1, 4, 8, 16, 32, *range(64, model.chips_max + 1, 64))
     return (chips for chips in sizes if any(True for _ in _list_shapes(model, chips)))
 
@@ -197,7 +197,7 @@ def _suggest_slices(model: TpuModel, chips: int) -> str:
 
 
 def _suggest_models(text: str) -> str:
-    """The types that may have been meant, else one of each: for "V5E-16", "v5lite-16", "v6-8", "tpu-v4-16"."""
+    """Suggest the types that may have been meant, else one of each: for "V5E-16", "v5lite-16", "v6-8", "tpu-v4-16"."""
     word, _, number = text.lower().removeprefix("tpu-").partition("-")
     close = [
         model
