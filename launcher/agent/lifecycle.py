@@ -1,4 +1,4 @@
-"""What the agent does with the processes of a round: a machine without hands.
+"""What the agent does with the processes of a round: a state machine without I/O.
 
 A round on this node starts, runs, is stopped and is gone. What happens (a worker ends, a stop is ordered, time
 passes) goes in; what shall be done (signal, sweep, tell the others) comes out. Stopping is always the same
@@ -6,7 +6,7 @@ three steps: a signal that workers may act on, SIGKILL when the grace is over, a
 behind, grandchildren included. Only then is the round said to be stopped.
 
     starting/running --all succeeded--> done --stop--> sweeping --gone--> no round
-            |--failure: told at once, siblings run until the stop comes
+            |--failure: reported at once, siblings run until the stop comes
             |--stop--> stopping --all ended or grace over--> sweeping
 """
 

@@ -16,7 +16,7 @@ import os
 from launcher.agent.signals import Termination, Wakeup
 from launcher.config.config import Config
 from launcher.config.options.command_line import sanitize
-from launcher.hardware.accelerators.choose import make_node_slots
+from launcher.hardware.accelerators.slots import make_node_slots
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.layout import LogLayout
 from launcher.model.errors import UnfitError

@@ -1,4 +1,4 @@
-"""What a node says of itself: its devices, the slots made of them, and where it stands in the network."""
+"""What a node says of itself: its devices, the slots made of them (hardware/accelerators/slots.py), and its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The supervisor: a small process beside the agent that starts the workers and, if need be, kills them.
+"""The agent's handle on its supervisor: orders go out, reports come in, and a last kill if it does not answer.
 
 The agent runs threads and network clients; forking from such a process is unsafe, and if it is killed or freezes,
 its workers would live on and disturb the next round. So, as one of its first acts, the agent has this process forked,
@@ -8,7 +8,7 @@ also hold a watchdog: a time until which the workers may live, which the agent k
 that the job still counts on this node. Between the two stands the keeper, for what workers leave behind when agent and
 supervisor are stopped or killed together: keeper.py.
 
-This module is the agent's side, the handle, and the fork of the keeper. messages.py is what the two say to each other,
+The fork of the keeper is here as well. messages.py is what the two say to each other,
 channel.py how it travels, loop.py the supervisor itself, and launcher/hardware/linux what all ask of Linux. Use the
 handle from one thread.
 """

@@ -29,7 +29,7 @@ from launcher.supervisor.messages import (
     WorkerSpec,
     decode_fork_server_spec,
 )
-from launcher.supervisor.spawn import (
+from launcher.supervisor.warm_fork import (
     FORK_LIMIT_S,
     SpawnContext,
     SpawnRequest,

@@ -6,7 +6,8 @@ to each new connection, one short message with the revision; and to a peer that 
 none. A member that is behind reads again.
 
 That is fast but not certain: the connection may be silent too. So every member also reads what it follows every few
-leases; its workers live no longer than `view_s` after such a read, and no member is given up before that (see `lease`).
+leases; its workers live no longer than `view_s` after such a read, and no member is given up before that (see
+`Settings.compute_gone_within_s`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The restart budget: what each round that ended is charged to, carried from seal to seal.
+"""The restart budget as a value: how many restarts are used, how a charge is made and refunded, and its way in a seal.
+
+Whether a round is charged is decided in `charge`.
 
 A worker's failure costs one restart, however many ranks fail. A round that lost a node costs nothing: the broken
 sockets of its peers are not their fault. Because the loss of a node is noticed later than the failures that it causes,

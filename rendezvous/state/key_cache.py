@@ -1,4 +1,4 @@
-"""A member's copy of the keys that it follows.
+"""Which of two values of a key is newer: a copy of keys that late and repeated values do not spoil.
 
 Replies, reads and watched events reach a member in any order. Each key is therefore kept with the revision that last
 changed it, and only something newer replaces it. A read of a prefix also removes the keys that it no longer contains,

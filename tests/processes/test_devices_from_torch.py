@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from launcher.hardware.accelerators.choose import assign_devices
 from launcher.hardware.accelerators.contract import format_visible_variable
 from launcher.hardware.accelerators.from_torch import Detector
+from launcher.hardware.accelerators.slots import assign_devices
 from launcher.model.errors import UsageError
 
 TORCH = """

@@ -39,7 +39,7 @@ BORDERS = {
     "launcher.agent.build": 1, "launcher.agent.command": 1, "launcher.agent.node_main": 2,
     "launcher.agent.worker_channel": 1,
     "launcher.config.config": 3, "launcher.config.files": 1, "launcher.config.options.rendezvous": 1,
-    "launcher.config.schedulers.detection": 2, "launcher.config.scrub": 1, "launcher.hardware.accelerators.choose": 2,
+    "launcher.config.schedulers.detection": 2, "launcher.config.scrub": 1, "launcher.hardware.accelerators.slots": 2,
     "launcher.hardware.linux.shared_page": 1, "launcher.logs.reports.round_log": 1,
     "launcher.placement.adapter.description": 1, "launcher.placement.adapter.planner_adapter": 4,
     "launcher.ranks.ports": 1, "launcher.ranks.spec_builder": 4, "rendezvous.driver.driver": 1,

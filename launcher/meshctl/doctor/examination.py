@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from launcher.agent.membership import make_settings
 from launcher.config.config import Config
-from launcher.hardware.accelerators import choose
+from launcher.hardware.accelerators import slots
 from launcher.meshctl.doctor import addresses, environment, machine_reader, probes, resources, sidecars, store
 from launcher.meshctl.doctor.findings import Finding, Severity
 from launcher.meshctl.doctor.machine import PlannedRun
@@ -52,7 +52,7 @@ class Examination:
     def _examine_workers(self) -> tuple[tuple[Slot, ...], str]:
         """The workers there would be and why, or why there can be none."""
         try:
-            return choose.make_node_slots(self._config, self._environ)
+            return slots.make_node_slots(self._config, self._environ)
         except LauncherError as error:
             self._add_stop("workers", error)
             return (), str(error)

@@ -13,8 +13,8 @@ from launcher import cli
 from launcher.agent import node_main
 from launcher.agent.health_gate import Backoff
 from launcher.config.config import Config
-from launcher.hardware.accelerators.choose import assign_devices
 from launcher.hardware.accelerators.contract import Inventory
+from launcher.hardware.accelerators.slots import assign_devices
 from launcher.model.errors import UnfitError, UsageError
 from launcher.model.node import Device
 

@@ -11,10 +11,10 @@ import pytest
 from launcher.config import plugins
 from launcher.config.options.worker_options import DeviceRequest
 from launcher.hardware.accelerators.ascend import Detector as Ascend
-from launcher.hardware.accelerators.choose import assign_devices
 from launcher.hardware.accelerators.contract import Inventory, format_visible_variable
 from launcher.hardware.accelerators.habana import Detector as Habana
 from launcher.hardware.accelerators.neuron import Detector as Neuron
+from launcher.hardware.accelerators.slots import assign_devices
 from launcher.model.errors import UsageError
 from tests.support.distributions import install
 from tests.support.hardware.devices import write

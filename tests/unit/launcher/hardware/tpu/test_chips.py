@@ -10,7 +10,7 @@ import pytest
 
 from launcher.config.options.worker_options import DeviceRequest
 from launcher.hardware.accelerators import named
-from launcher.hardware.accelerators.choose import assign_devices
+from launcher.hardware.accelerators.slots import assign_devices
 from launcher.hardware.tpu import cloud_metadata, slice_identity
 from launcher.hardware.tpu.chips import Detector
 from launcher.hardware.tpu.cloud_metadata import TpuMetadata, fetch_metadata

@@ -1,4 +1,4 @@
-"""One worker that is forked from the image, from the order to fork it until it runs.
+"""One worker that the fork server forks, from the order to fork it until it runs.
 
 There is a socket for it. One end travels to the fork server with the order, and the worker that is forked for it says
 there that it is born: by then it is the supervisor's own child, as a cold one is. It waits for its spec, and closes its

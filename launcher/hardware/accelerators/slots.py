@@ -1,4 +1,4 @@
-"""The number of workers on a node, and the devices of each.
+"""From devices to slots: the number of workers on a node, and the devices of each.
 
 torchrun's values keep their meaning: a number is used as it is, `gpu` requires GPUs, `cpu` counts CPUs, `auto` uses
 accelerators where there are any, another word is a device type that torch counts. Without a value torchrun starts

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from launcher.supervisor import spawn
+from launcher.supervisor import warm_fork
 from launcher.supervisor.channel import Channel
-from launcher.supervisor.spawn import SpawnContext, SpawnRequest, WarmFork
+from launcher.supervisor.warm_fork import SpawnContext, SpawnRequest, WarmFork
 
 
 @pytest.mark.parametrize(("is_killed", "is_reaped"), [(True, False), (False, True), (False, False)])
@@ -19,7 +19,7 @@ def test_who_is_swept_before_its_first_word_is_read_is_begun_again(
     monkeypatch: pytest.MonkeyPatch, is_killed: bool, is_reaped: bool
 ) -> None:
     """It said that it was born after the sweep had looked who is to be spared, and before it was killed."""
-    monkeypatch.setattr(spawn, "_is_child", lambda pid: True)
+    monkeypatch.setattr(warm_fork, "_is_child", lambda pid: True)
     ours, theirs = socket.socketpair()
     births: list[WarmFork] = []
     again: list[SpawnRequest] = []

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from launcher.config.options.worker_options import DeviceRequest
-from launcher.hardware.accelerators import built_in, choose, contract, named
+from launcher.hardware.accelerators import built_in, contract, named, slots
 from launcher.hardware.accelerators import cpu as cpu_devices
-from launcher.hardware.accelerators.choose import assign_devices
 from launcher.hardware.accelerators.contract import (
     KINDS,
     DeviceKind,
@@ -22,6 +21,7 @@ from launcher.hardware.accelerators.contract import (
     format_visible_variable,
 )
 from launcher.hardware.accelerators.rules import RULES
+from launcher.hardware.accelerators.slots import assign_devices
 from launcher.model.errors import UnfitError, UsageError
 from launcher.model.node import Device
 
@@ -168,27 +168,27 @@ def test_a_kind_is_looked_for_only_where_there_is_a_sign_of_it(tmp_path: Path, m
         "amd": DeviceKind("AMD GPU", "B", (str(tmp_path / "no"), str(tmp_path / "kfd"))),
         "tpu": DeviceKind("TPU chip", "C", (str(tmp_path / "accel0"),), ("TPU_WORKER_ID",)),
     }
-    monkeypatch.setattr(choose, "KINDS", known)
-    assert [detector.kind for detector in choose.list_candidates(known, {})] == ["amd"]
-    assert [detector.kind for detector in choose.list_candidates(known, {"TPU_WORKER_ID": "0"})] == ["amd", "tpu"]
-    assert choose.list_candidates(["nvidia"], {}) == ()
+    monkeypatch.setattr(slots, "KINDS", known)
+    assert [detector.kind for detector in slots.list_candidates(known, {})] == ["amd"]
+    assert [detector.kind for detector in slots.list_candidates(known, {"TPU_WORKER_ID": "0"})] == ["amd", "tpu"]
+    assert slots.list_candidates(["nvidia"], {}) == ()
 
 
 def test_a_machine_without_a_sign_imports_no_detector() -> None:
     """In a fresh interpreter, as others of this process have imported them."""
     program = (
         "import sys\n"
-        "from launcher.hardware.accelerators import choose\n"
+        "from launcher.hardware.accelerators import slots\n"
         "from launcher.hardware.accelerators.contract import KINDS\n"
-        "choose.KINDS = {kind: known._replace(driver_paths=()) for kind, known in KINDS.items()}\n"
-        "print(choose.assign_devices(None, 1, {})[1])\n"
+        "slots.KINDS = {kind: known._replace(driver_paths=()) for kind, known in KINDS.items()}\n"
+        "print(slots.assign_devices(None, 1, {})[1])\n"
         "found = [name for name in sys.modules if name.startswith('launcher.hardware.accelerators.')]\n"
         "print(*sorted(name.rpartition('.')[2] for name in found))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         "1 worker on the CPU (no accelerator found: no sign of a GPU or TPU)",
-        "choose contract cpu",
+        "contract cpu slots",
     ]
 
 
