@@ -48,8 +48,8 @@ _Examined = TypeVar("_Examined")
 
 # docs/internals/decisions/0024-health-check-before-joining.md
 class HealthGate:
-    """What stands between this node and its job. `variables`: added to the check's environment. `image`: what is
-    imported meanwhile, if anything is.
+    """What stands between this node and its job. `variables`: added to the check's environment. `fork_server`:
+    what imports modules meanwhile, if anything does.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class HealthGate:
         """What `examine` gives, once it raises no UnfitError and the check passes.
 
         Raises TemporaryError when that takes too long, LeftEarly when this node is told to go, UsageError if there
-        can be no image.
+        can be no fork server.
         """
         passed = ""
         while True:

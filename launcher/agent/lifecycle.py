@@ -21,7 +21,7 @@ SECONDARY_WINDOW_S = 0.5
 
 
 class WorkerExit(NamedTuple):
-    """How one worker ended: `exit_code` is negative for a signal; `is_echo`: it looks like the loss of a peer."""
+    """How one worker ended: `exit_code` is negative for a signal; `is_secondary`: it looks like the loss of a peer."""
 
     local_rank: int
     exit_code: int

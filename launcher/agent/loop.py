@@ -92,7 +92,7 @@ class Agent:
         self._assignment: NodeAssignment | None = None  # of the round that is or was
         self._exit: events.Exit | None = None
         self._loss_reason = ""  # why the supervisor is gone
-        self._fork_server_error: UsageError | None = None  # why there is no image
+        self._fork_server_error: UsageError | None = None  # why there is no fork server
         self._stuck_at = math.inf  # when a sweep has taken so long that it is explained
         self._poll = select.poll()
 
@@ -256,7 +256,7 @@ class Agent:
             self._carry_out_all(self._round, self._round.take_gone())
 
     def _take_fork_server_error(self, error: UsageError) -> None:
-        """There will be no image, and no worker without it: leave the job."""
+        """There will be no fork server, and no worker without it: leave the job."""
         self._fork_server_error = error
         self._leave(events.LeaveRequest(str(error), EXIT_USAGE))
 

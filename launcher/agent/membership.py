@@ -32,7 +32,7 @@ PREFIX = "meshrun"
 def make_settings(config: Config, *, handles_sigterm: bool = True) -> Settings:
     """The agreement's limits for this run. Raises UsageError for those that cannot be, such as too short a lease.
 
-    `heeds_stop`: a SIGTERM ends workers. Where it does not, as under JAX, nobody waits for that when a round has
+    `handles_sigterm`: a SIGTERM ends workers. Where it does not, as under JAX, nobody waits for that when a round has
     failed; a stop that leaves time to save is another matter.
     """
     # docs/internals/decisions/agreement.md#0004-endless-lease-in-a-private-store

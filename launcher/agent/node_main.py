@@ -35,24 +35,24 @@ def run(
 ) -> int:
     """Run the job on this node and return the exit code. Raises UsageError for what cannot be started.
 
-    `arrival`: what was done before the supervisor's fork so that this node can be one of several. `board`: made then,
-    too.
+    `startup`: what was done before the supervisor's fork so that this node can be one of several. `shared_page`: made
+    then, too.
     """
     exit_code = 1
     layout: LogLayout | None = None
-    image = None
+    fork_server = None
     try:
         if config.preload or config.standby:
             from launcher.agent.preload import ForkServerClient
 
-            image = ForkServerClient(config, supervisor, startup.node_lock.environment if startup else None)
-            image.start()
-        entry = wait_until_ready(config, supervisor, startup, image)
+            fork_server = ForkServerClient(config, supervisor, startup.node_lock.environment if startup else None)
+            fork_server.start()
+        entry = wait_until_ready(config, supervisor, startup, fork_server)
         log_dir = os.devnull if config.logs_specs else config.log_dir  # a plug-in makes its own
         layout = LogLayout(log_dir=log_dir, run_id=config.run_id or os.urandom(8).hex())
         from launcher.agent.build import build_agent  # and all of the agent: a preload goes on meanwhile
 
-        exit_code = build_agent(config, supervisor, layout, startup, *entry, shared_page, image).run()
+        exit_code = build_agent(config, supervisor, layout, startup, *entry, shared_page, fork_server).run()
     except KeyboardInterrupt:  # SIGINT, where --signals-to-handle leaves it out
         exit_code = 130
     finally:
@@ -79,10 +79,11 @@ class NodeReady(NamedTuple):
 def wait_until_ready(
     config: Config, supervisor: Supervisor, startup: Startup | None = None, fork_server: ForkServerClient | None = None
 ) -> NodeReady:
-    """Return once this node is fit to join. The image, if there is to be one, is ordered once the devices are known.
+    """Return once this node is fit to join. The fork server, if there is to be one, is ordered once the devices are
+    known.
 
-    Raises UsageError for what no waiting mends, TemporaryError if it is not fit in time, and LeftEarly if this node is
-    told to go meanwhile.
+    Raises UsageError for what no waiting mends, TemporaryError if it is not fit in time, and EarlyExitError if this
+    node is told to go meanwhile.
     """
     departure = Termination(config)
     wakeup = Wakeup([*departure.signals, "SIGCHLD"])

@@ -1,4 +1,4 @@
-"""--preload as the agent sees it: when the image is ordered, and what people are told of it.
+"""--preload as the agent sees it: when the fork server is ordered, and what people are told of it.
 
 The supervisor starts a process that imports the modules once and forks the workers (`launcher.supervisor`). An import
 takes a second or many, so it is ordered as early as can be: when it is known how many workers there will be, which
@@ -33,7 +33,7 @@ WAIT_NOTICE_S = 10.0  # a round that waits for the import for so long says so
 
 
 class ForkServerClient:
-    """The preloaded image of this node."""
+    """The fork server of this node, with the modules preloaded."""
 
     def __init__(self, config: Config, supervisor: Supervisor, process_marker: Mapping[str, str] | None = None) -> None:
         """`mark`: by what is in their environment the next agent finds processes that this one has left."""
@@ -71,7 +71,7 @@ class ForkServerClient:
         log(f"the workers wait for {what}, which has taken {so_far_s:.0f} s so far")
 
     def take(self, report: Report, now: float) -> UsageError | None:
-        """Hear of a report of the supervisor's. The error if this node cannot stay: its image cannot be made."""
+        """Hear of a report of the supervisor's. The error if this node cannot stay: its fork server cannot be made."""
         match report:
             case Preloading():  # again, if it was lost
                 self._importing_since = now

@@ -79,8 +79,8 @@ def open_store(network: StoreConfig, credentials: Credentials, limits: Settings 
 def check(store: EtcdStore, network: StoreConfig, run_id: str, *, may_be_unreachable: bool = False) -> str:
     """Log in and read where the run lies, so that a mistake costs a second; the server's version, for people.
 
-    Raises TemporaryError with what stands in the way. `may_be_away`: that nobody can be reached is no mistake, and
-    the version is "" then.
+    Raises TemporaryError with what stands in the way. `may_be_unreachable`: that no
+    server can be reached is no error, and the version is "" then.
     """
     try:
         version = store.connect()

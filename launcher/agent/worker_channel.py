@@ -1,8 +1,8 @@
 """What agent and workers have to say to each other while a round runs on this node.
 
 The agent asks workers to stop, and hears which of them ask for that by themselves; workers say that they are alive,
-or that they have saved. Most of it goes over the board (launcher/hardware/linux/shared_page.py), which wakes nobody:
-the agent looks at it when it stops a round, and now and then where silence counts as a failure.
+or that they have saved. Most of it goes over the shared page (launcher/hardware/linux/shared_page.py), which wakes
+nobody: the agent looks at it when it stops a round, and now and then where silence counts as a failure.
 
 A worker that asks by itself needs no signal, and without a handler it would die of it before it could ask. So the
 signal of a graceful stop goes to it only if its process has a handler, which the kernel knows; SIGINT never, for
@@ -31,7 +31,7 @@ ABORT_GRACE_S = 3.0
 
 
 class WorkerChannel:
-    """`board` None: this kernel has none. Raises UsageError if heartbeats were asked for then.
+    """`shared_page` None: this kernel has none. Raises UsageError if heartbeats were asked for then.
 
     `checkpoint_socket`: what hears of workers that have saved, if any does.
     """

@@ -5,7 +5,7 @@ the first of: the flag, LAUNCHER_<NAME>, PET_<NAME>, what a job controller says 
 `Config.origins` remembers which. Whatever cannot work is refused here in one sentence that names the flag or the
 variable it came from; what is accepted but changes nothing is said in `Config.notes`. No file is looked at and no
 device counted: the same words give the same Config on any machine. The rules of torchrun's rendezvous options are in
-`rendezvous`.
+`options/rendezvous.py`.
 """
 
 from __future__ import annotations
@@ -81,15 +81,15 @@ class Config:
     `nodes_max` None: any number; it is 1 for 1:N where only this machine can join. `worker_count` None was not given:
     one worker per accelerator if there are any, else 1; a word is auto, gpu, cpu, or a type of device that torch may
     know. `devices_per_worker` None: one, or what is usual for the framework. `mesh` None: one elastic axis, dp.
-    `demands`: those of `options.DEMANDS` that were given, name -> text, which the planner's adapter reads when the mesh
-    is known. `terms`: settings of the agreement that were given, field -> value. `network` None: one machine. `log_dir`
-    None: a temporary directory. `preload`: modules to import once, for workers that are forked with them; `standby`:
-    how many sets of workers wait so. `local_ranks_filter` None: all. `run_id` None: the agent draws one. `node_name`
-    None: the host's. `master_addr` None: `local_addr` if given, else loopback; `master_port` None: a free one for every
-    round; where the rounds say who is who, `node_rank` is None and so are these two. `lease_ttl_s` None: on one machine
-    no watchdog, else the agreement's default. `python` is the interpreter of the workers. `notes` are lines to print
-    once, before the first worker starts. `origins`: field, or name of an option of `demands` or `terms` -> "--flag",
-    the variable's name, or "default".
+    `placement_options`: those of `table.PLACEMENT_OPTIONS` that were given, name -> text, which the planner's adapter
+    reads when the mesh is known. `settings`: settings of the agreement that were given, field -> value. `network` None:
+    one machine. `log_dir` None: a temporary directory. `preload`: modules to import once, for workers that are forked
+    with them; `standby`: how many sets of workers wait so. `local_ranks_filter` None: all. `run_id` None: the agent
+    draws one. `node_name` None: the host's. `master_addr` None: `local_addr` if given, else loopback; `master_port`
+    None: a free one for every round; where the rounds say who is who, `node_rank` is None and so are these two.
+    `lease_ttl_s` None: on one machine no watchdog, else the agreement's default. `python` is the interpreter of the
+    workers. `notes` are lines to print once, before the first worker starts. `origins`: field, or name of such an
+    option -> "--flag", the variable's name, or "default".
     """
 
     script: str

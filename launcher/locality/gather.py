@@ -39,7 +39,8 @@ _OUTER = ("region", "zone")  # nodes of one job are seldom in two
 
 
 class Locality(NamedTuple):
-    """`levels`: outermost first, one domain for each. `remarks`: sentences for people. `looked`: who was asked.
+    """`levels`: outermost first, one domain for each. `remarks`: sentences for people. `results`: of each source that
+    was asked.
 
     `identity`: of the TPU slice that this node is a host of.
     """

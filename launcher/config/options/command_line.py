@@ -142,7 +142,7 @@ def _make_unknown_error(word: str) -> UsageError:
 def suggest(word: str, known: Mapping[str, str], similarity: float = 0.7) -> str:
     """The question after a misspelt word, or "" if nothing is near. `known`: what it may be -> how to write that.
 
-    `likeness` runs from 0 to 1, the same word; 0.7 takes --mehs for --mesh.
+    `similarity` runs from 0 to 1, the same word; 0.7 takes --mehs for --mesh.
     """
     from difflib import get_close_matches  # only on the way to an error
 

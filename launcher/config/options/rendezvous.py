@@ -1,4 +1,6 @@
-"""What torchrun's rendezvous options mean: how many nodes there are, how they find each other, what the run is called.
+"""The options of the agreement: torchrun's rendezvous options, and limits and times of ours, such as --grow.
+
+They say how many nodes there are, how these find each other, and what the run is called.
 
 With a store in the network (`network` says when) the nodes meet there, and rank 0's node says afresh in every round
 where it listens; but not where a static rendezvous has numbered the nodes beforehand (`static`). On one machine nobody

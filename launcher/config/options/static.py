@@ -58,7 +58,7 @@ def is_static(values: Mapping[str, Value], nodes_min: int) -> bool:
 def resolve_static(
     values: Mapping[str, Value], conf: Mapping[str, str], node_range: tuple[int, int | None], notes: list[str]
 ) -> StaticRendezvous:
-    """What they say; `bounds`: the least and the most nodes. Raises UsageError."""
+    """What they say; `node_range`: the least and the most nodes. Raises UsageError."""
     nodes, node_rank, (least, most) = values["nnodes"], parse_count(values["node-rank"]), node_range
     if most is None:
         raise UsageError(

@@ -33,7 +33,7 @@ MESSAGE_MAX = 40_000  # characters, more than the report shows
 
 
 class Failures:
-    """What failed in the present round. `aborts_echo`: workers abort when another has gone, as under JAX."""
+    """What failed in the present round. `aborts_are_secondary`: workers abort when another has gone, as under JAX."""
 
     def __init__(self, host: str, pump: OutputPump | None, *, aborts_are_secondary: bool = False) -> None:
         self._aborts_are_secondary = aborts_are_secondary

@@ -32,7 +32,7 @@ class RoundLog:
 
     @property
     def wake_at(self) -> float:
-        """When to call `waits` again."""
+        """When to call `log_waiting` again."""
         if self._waiting_since is None:
             return math.inf
         if self._sentence and self._noted_at is not None:

@@ -38,7 +38,7 @@ class Cgroups:
         return min(found, default=None)
 
     def read_memory_limit(self, total_bytes: int | None) -> CgroupLimit | None:
-        """In bytes. `present`: what the machine has; a limit above it is none, and version 1 always has one."""
+        """In bytes. `total_bytes`: what the machine has; a limit above it is none, and version 1 always has one."""
         found = []
         for path, most in self._read_numbers(_UNIFIED, "memory.max"):
             folder = os.path.dirname(path)

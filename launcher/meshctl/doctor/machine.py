@@ -55,7 +55,7 @@ class MachineInfo:
     `cpu_count`: the CPUs of its affinity set; `cpu_quota`, in CPUs, `memory_limit`, in bytes, and `process_limit`: the
     tightest of its cgroup and those above it. `oom_groups`: those of them whose processes the kernel kills together.
     `shared_memory`: /dev/shm. `logs`: where log files would lie. `may_lock`: it may lock memory without a limit.
-    `rdma_devices`: InfiniBand and its like. `listening`: ports of TCP on which somebody listens here. `numa_nodes`:
+    `rdma_devices`: InfiniBand and its like. `listening_ports`: TCP ports on which a process listens here. `numa_nodes`:
     node -> its CPUs, as the kernel writes them.
     """
 

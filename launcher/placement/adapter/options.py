@@ -43,7 +43,7 @@ def parse_limits_and_costs(
     nodes: Sequence[Node] = (),
     variables: Mapping[str, str] | None = None,
 ) -> tuple[Limits, Costs]:
-    """What these texts mean for this mesh; `texts` are those of `options.DEMANDS` that were given, by name.
+    """What these texts mean for this mesh; `texts` are those of `table.PLACEMENT_OPTIONS` that were given, by name.
 
     `levels`: the network's levels, outermost first, as far as they are known. `nodes`: their fullest domain is
     taken for a complete one where "whole" does not say how many nodes that has. `variables`: name -> the variable

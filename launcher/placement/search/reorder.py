@@ -4,7 +4,7 @@
 runs between, so what it brings has to be counted anew, hop by hop: for many exchanges at once, and only of items that
 stand near each other, in clusters that are not large.
 
-Where no exchange helps any more, one that costs a little may open the way to a better layout: `kicks` finds those.
+Where no exchange helps any more, one that costs a little may open the way to a better layout: `perturb` finds those.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Effort(NamedTuple):
 
     `careful`: outlines of the outermost domains that are laid out with care; `fits`: outlines that are filled in, and
     of those again with care; `tries`: orders that each region then tries with care; `improved`: candidates that
-    swaps improve; `sequences`: how often runs take the lengths of the items found for them; `kicks`:
+    swaps improve; `sequences`: how often runs take the lengths of the items found for them; `perturbations`:
     exchanges of unequal runs tried on the best layout though they cost; `beam_width` and `steps`: of `explore`.
     """
 
@@ -66,7 +66,7 @@ EFFORTS = (
 )
 
 PERTURB_ROUNDS_MAX = 4
-"""So many times `kicks` are tried in all, while they help."""
+"""So many perturbations are tried in all, while they help."""
 
 
 ORDER_BUDGET = 4_000_000

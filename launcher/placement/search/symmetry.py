@@ -1,10 +1,10 @@
 """Domains that are alike: the same rooms in the same arrangement, all the way down.
 
 To exchange two that hang from the same parent changes no cost. That is of use twice. A search that meets the domains
-in the order of their names may find a plan that one with other names would have missed; `by_kind` puts them in an
+in the order of their names may find a plan that one with other names would have missed; `sort_by_kind` puts them in an
 order that only depends on what they are. And a layout from scratch says that some leaf holds stage 0 and another
-stage 1, when the other way round nobody would have to move; `settled` lets each domain take the place of the equal one
-that held most of the same units before.
+stage 1, when the other way round nobody would have to move; `relabel_domains` lets each domain take the place of the
+equal one that held most of the same units before.
 """
 
 from __future__ import annotations
