@@ -1,4 +1,4 @@
-"""What workers of JAX begin with: it runs the script as Python would, and ends the process when the script has failed.
+"""The entry point of JAX workers: runs the script as Python would, and ends the process when the script has failed.
 
     python -u as_main.py script train.py --steps 100      like  python -u train.py --steps 100
     python -u as_main.py module train.main --steps 100    like  python -u -m train.main --steps 100
@@ -6,12 +6,12 @@
 
 JAX registers an exit handler in which a process waits for all others. After an exception or `sys.exit(3)` these
 others wait for this one, in a collective; five minutes later all are aborted, and the exit code is lost. So the failure
-is written to TORCHELASTIC_ERROR_FILE first, then it is printed, then threads are waited for and all exit handlers but
-JAX's run, for a limited time, and the process ends with the code that it would have had. Who ends well leaves as ever,
-through JAX's handler.
+is written to TORCHELASTIC_ERROR_FILE first, then printed, then this process waits for its threads and runs all exit
+handlers but JAX's, for a limited time, and ends with the code that it would have had. A script that succeeds ends as
+usual, through JAX's handler.
 
-This file is run by the workers' Python, which may be another than the agent's: it imports nothing of this project, and
-knows JAX only by name. While the script runs nothing here stays between it and Python: `__main__` is the script's own
+The workers' Python runs this file and may be another than the agent's: the file imports nothing of this project, and
+refers to JAX only by name. While the script runs no frame of this file is visible: `__main__` is the script's own
 module, and tracebacks begin with its lines.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from types import ModuleType, TracebackType
     from typing import NoReturn
 
-EXIT_LIMIT_S = 30.0  # for last uploads and checkpoints; what waits for other workers waits in vain
+EXIT_LIMIT_S = 30.0  # for last uploads and checkpoints; waiting for other workers is futile
 _JAX_HANDLERS = (
     # Those of JAX 0.10: the second clears backends, which waits for what they run, and then shuts down.
     ("jax._src.dispatch", "wait_for_tokens"),
@@ -38,7 +38,7 @@ _JAX_HANDLERS = (
 
 
 def main() -> None:
-    """Run what the words of the command line name. Returns or raises SystemExit only if that went well."""
+    """Run the script, module or path that the command line names. Returns or raises SystemExit only after a success."""
     error_file = os.environ.get("TORCHELASTIC_ERROR_FILE", "")  # before the script may change it
     _, how, *words = sys.argv
     pid = os.getpid()
@@ -51,7 +51,7 @@ def main() -> None:
             sys.orig_argv[start:] = ["-m", *words] if how == "module" else words
         {"script": _run_script, "module": _run_module, "path": _run_path}[how](words, main_module)
     except BaseException as error:
-        if os.getpid() != pid:  # a process that the script has forked, which is no worker
+        if os.getpid() != pid:  # a process that the script has forked, not a worker
             raise
         if isinstance(error, SystemExit) and compute_exit_code(_read_exit_argument(error)) == 0:
             raise
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def compute_exit_code(code: object) -> int:
-    """What the parent of a process sees that has called `sys.exit(code)`."""
+    """Return the code that the parent of a process sees that has called `sys.exit(code)`."""
     if code is None:
         return 0
     if not isinstance(code, int):
@@ -71,8 +71,7 @@ def compute_exit_code(code: object) -> int:
 def exit_process(code: int, signum: int = 0) -> NoReturn:
     """End this process with this code, or by a signal, though other workers wait for it.
 
-    Before, as at any end of Python, threads are waited for, all exit handlers but JAX's run, and open files are
-    written.
+    Before, as at any end of Python, threads are joined, all exit handlers but JAX's run, and open files are flushed.
     """
     for module, name in _JAX_HANDLERS:
         handler = getattr(sys.modules.get(module), name, None)
@@ -89,13 +88,13 @@ def exit_process(code: int, signum: int = 0) -> NoReturn:
     done = threading.Event()
     last_steps = (
         lambda: _thread.start_new_thread(force_exit, ()),
-        threading._shutdown,  # type: ignore[attr-defined]  # this and the next are what Python calls itself
+        threading._shutdown,  # type: ignore[attr-defined]  # Python itself calls this and the next
         atexit._run_exitfuncs,
         _flush_streams,
         _flush_files,
     )
     for step in last_steps:
-        with contextlib.suppress(BaseException):  # one that fails has been told of
+        with contextlib.suppress(BaseException):  # a failure has been reported
             step()
     done.set()
     if signum:
@@ -107,7 +106,7 @@ def exit_process(code: int, signum: int = 0) -> NoReturn:
 
 
 def _make_main_module(own: ModuleType) -> ModuleType:
-    """A `__main__` like the one that Python makes before it runs a script."""
+    """Create a `__main__` like the one that Python creates before it runs a script."""
     fresh = type(sys)("__main__")
     fresh.__dict__["__builtins__"] = sys.modules["builtins"]
     if "__annotations__" in vars(own):  # before Python 3.14
@@ -119,9 +118,9 @@ def _make_main_module(own: ModuleType) -> ModuleType:
 
 def _run_script(words: list[str], main_module: ModuleType) -> None:
     path = words[0]
-    file = os.path.join(os.getcwd(), path)  # not made any shorter
+    file = os.path.join(os.getcwd(), path)  # not normalised
     sys.argv = words
-    if any(_is_importable_by(hook, path) for hook in sys.path_hooks):  # a directory or an archive, as Python finds out
+    if any(_is_importable_by(hook, path) for hook in sys.path_hooks):  # a directory or an archive, by Python's own test
         import runpy
 
         if _has_own_directory():
@@ -171,7 +170,7 @@ def _run_path(words: list[str], main_module: ModuleType) -> None:
 
 
 def _has_own_directory() -> bool:
-    """Whether Python has put this file's directory on the path, where the script's belongs."""
+    """Whether Python has put this file's directory on the path, in the place of the script's."""
     return not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated
 
 
@@ -184,7 +183,7 @@ def _is_importable_by(hook: object, path: str) -> bool:
 
 
 def _require_free_port() -> None:
-    """JAX's coordinator binds with SO_REUSEPORT, also where another job's listens, which then dies: look before."""
+    """JAX's coordinator binds with SO_REUSEPORT even where another job's listens, which then dies: test the port."""
     address = os.environ.get("JAX_COORDINATOR_ADDRESS", "")
     if os.environ.get("RANK") != "0" or not address.rpartition(":")[2].isdigit():
         return
@@ -203,7 +202,7 @@ def _require_free_port() -> None:
 
 
 def _fail(error: BaseException, error_file: str) -> NoReturn:
-    """Write the failure down, print it as Python would, and end."""
+    """Record the failure, print it as Python would, and exit."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
@@ -219,7 +218,7 @@ def _fail(error: BaseException, error_file: str) -> NoReturn:
             with contextlib.suppress(Exception):  # nobody reads
                 print(said, file=sys.stderr or sys.__stderr__)
     _flush_streams()
-    exit_process(code, 2 if isinstance(error, KeyboardInterrupt) else 0)  # SIGINT, by which Python then ends, too
+    exit_process(code, 2 if isinstance(error, KeyboardInterrupt) else 0)  # SIGINT, which ends Python then, too
 
 
 def _read_exit_argument(leaving: SystemExit) -> object:
@@ -230,8 +229,8 @@ def _read_exit_argument(leaving: SystemExit) -> object:
 
 
 def _print_error(error: BaseException, trace: TracebackType | None) -> BaseException:
-    """Print it. Returns what the process ends by: a hook may call `sys.exit`."""
-    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace  # exit handlers ask for these
+    """Print the error. Returns the exception that ends the process: a hook may call `sys.exit`."""
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace  # exit handlers read these
     sys.last_exc = error  # type: ignore[attr-defined]  # Python 3.12
     try:
         sys.excepthook(type(error), error, trace)
@@ -248,7 +247,7 @@ def _print_error(error: BaseException, trace: TracebackType | None) -> BaseExcep
 
 
 def _write_error_file(path: str, error: BaseException, trace: TracebackType | None) -> None:
-    """What torch's `record` would have written; where it has, with more knowledge than we have, it stays."""
+    """Write what torch's `record` would have written; a file of its own stays, as it is more precise."""
     if not path or os.path.exists(path):
         return
     import json
@@ -278,7 +277,7 @@ def _flush_streams() -> None:
 
 
 def _flush_files() -> None:
-    """Write what the script has left in the buffers of open files; Python does it as it takes a script apart."""
+    """Flush the buffers of files that the script has left open; Python does it during its finalization."""
     import gc
     import io
 

@@ -1,10 +1,10 @@
-"""What workers tell their agent: that a checkpoint is saved. `launcher.worker` is their end.
+"""The socket on which workers report to their agent that a checkpoint is saved. `launcher.worker` is their end.
 
-A datagram socket in the kernel's abstract namespace: no file to leave behind, and any process of the job can write to
-it, also one that has inherited no descriptor. So can others on this machine, who find its name in /proc/net/unix. So
-each message begins with a token that only the job's processes know, and the kernel drops what begins otherwise (a
-socket filter): it fills no queue and does not wake the agent. The kernel also says who wrote, and only this user is
-heard.
+A datagram socket in the kernel's abstract namespace: it leaves no file behind, and any process of the job can write to
+it, also one that has inherited no descriptor. So can foreign processes on this machine, as its name is in
+/proc/net/unix. So each message begins with a token that only the job's processes know, and a socket filter in the
+kernel drops all others: they fill no queue and do not wake the agent. The kernel also adds the sender's credentials,
+and only this user's messages are accepted.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from contextlib import suppress
 from launcher.worker import SOCKET_VARIABLE
 
 MESSAGES_MAX = 64
-"""Taken in one turn of the agent's loop: workers that never stop telling do not keep it from its lease."""
+"""The most that one iteration of the agent's loop takes: a flood of messages does not delay the lease."""
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _MESSAGE_BYTES_MAX = 64
 _TOKEN_BYTES = 16
 _ATTACH_FILTER = getattr(
     socket, "SO_ATTACH_FILTER", 26
-)  # Python has no name for it; alpha and sparc have other numbers
+)  # Python lacks the constant; alpha and sparc have other numbers
 
 
 class CheckpointSocket:
-    """Register it for reading, and `take` when there is something."""
+    """Register it for reading, and call `take` when it is readable."""
 
     def __init__(self) -> None:
         name, token = f"meshrun-{os.urandom(8).hex()}", os.urandom(_TOKEN_BYTES // 2).hex()
         self.environment = {SOCKET_VARIABLE: f"{name}:{token}"}
-        """What workers need to find it and to be heard."""
+        """The variables with which workers find it and authenticate."""
         self._token = token.encode()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        with suppress(OSError):  # a sandbox without filters: `take` looks at the token as well
+        with suppress(OSError):  # a sandbox without filters: `take` checks the token as well
             _attach_token_filter(self._socket, self._token)
         self._socket.bind(f"\0{name}")
 
@@ -45,7 +45,7 @@ class CheckpointSocket:
         return self._socket.fileno()
 
     def take(self) -> list[int]:
-        """The rounds of which workers have said that a checkpoint is saved, in order; at most `MESSAGES_MAX`."""
+        """Return the rounds whose workers have reported a saved checkpoint, in order; at most `MESSAGES_MAX`."""
         rounds: list[int] = []
         for _ in range(MESSAGES_MAX):
             try:

@@ -1,12 +1,12 @@
-"""What a worker runs: by exec, and in a process forked from the preloaded image.
+"""The command of a worker: for an exec, and for a process that the fork server forks.
 
     exec                             fork
     python -u train.py --steps 9     ("script", "train.py", "--steps", "9")
     python -u -m train.main          ("module", "train.main")
     python -u -c TEXT train.py       ("code", TEXT, "train.py")
 
-The right column is read off the left one, so a forked worker runs what it would have run, JAX's with what they begin
-with, and the function of a `launch` too.
+The right column is derived from the left one, so a forked worker runs what an exec would have run, including the entry
+point of JAX workers and the function of a `launch`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FORK_SERVER = os.path.join(os.path.dirname(_HERE), "supervisor", "fork_server",
 
 
 def make_argv(config: Config, local_rank: int, *, is_jax: bool) -> tuple[str, ...]:
-    """torchrun's four ways to start a worker; -u, so that what it prints before it dies is seen."""
+    """Return the command, in one of torchrun's four forms; -u, so that output before a crash is seen."""
     python, arguments = (
         config.python,
         tuple(_substitute_local_rank(argument, local_rank) for argument in config.script_args),
@@ -43,29 +43,29 @@ def make_argv(config: Config, local_rank: int, *, is_jax: bool) -> tuple[str, ..
 
 
 def make_fork_argv(config: Config, argv: tuple[str, ...]) -> tuple[str, ...]:
-    """What a fork runs in the place of this command: how, and its words."""
+    """Return what a fork runs in place of this command: the mode, and its arguments."""
     first, *rest = argv[_find_program_index(config, argv) :]
     return {"-m": ("module", *rest), "-c": ("code", *rest)}.get(first, ("script", first, *rest))
 
 
 def make_fork_server_argv(config: Config, *, is_jax: bool) -> tuple[str, ...]:
-    """The command of the process that imports and forks: behind its own name stand how a worker begins, and its words.
+    """Return the command of the process that imports and forks: its own name, then a worker's mode and arguments.
 
-    It becomes that worker's command itself, so only words behind the script's name may differ among workers.
+    It becomes that worker's command itself, so only arguments behind the script's name may differ among workers.
     """
     argv = make_argv(config, 0, is_jax=is_jax)
     return (*argv[: _find_program_index(config, argv)], _FORK_SERVER, *make_fork_argv(config, argv))
 
 
 def _find_program_index(config: Config, argv: tuple[str, ...]) -> int:
-    """Where Python and its own options end. The function of a `launch` comes with options, and as text."""
+    """Return the index after Python and its own options. The function of a `launch` comes with options, and as text."""
     return argv.index("-c") if config.launch_mode == "program" else 2
 
 
 def _substitute_local_rank(argument: str, local_rank: int) -> str:
-    """torchrun's only macro: ${local_rank}, by the rules of string.Template."""
+    """Substitute torchrun's only macro, ${local_rank}, by the rules of string.Template."""
     if "$" not in argument:
         return argument
-    from string import Template  # seldom needed
+    from string import Template  # rarely needed
 
     return Template(argument).safe_substitute(local_rank=local_rank)

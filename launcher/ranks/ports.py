@@ -1,17 +1,17 @@
 """The port that this node offers to rank 0 of the next round.
 
-A port found free is no longer free once somebody else has looked too. So the agent keeps a socket bound to the
+A port that was found free may be taken a moment later. So the agent keeps a socket bound to the
 port, without SO_REUSEADDR while it binds and with it afterwards, and does not listen: plain probes and
 binds with SO_REUSEPORT are then refused, while a server that binds with SO_REUSEADDR, as torch's TCPStore does
 in both its forms and JAX's coordinator with SO_REUSEPORT besides, gets the port. Every round takes a fresh one, so
 nothing of a round is found in the next.
 
-The port is held on all local addresses, because that is where torch's and JAX's servers will bind. A socket that does
-not listen takes no connections: whoever dials is refused until rank 0 serves there. What nobody can hold off is a
-server that binds as rank 0 does, with SO_REUSEADDR, and listens first; `rendezvous.stores.foreign_listener` finds it.
+The port is held on all local addresses, because torch's and JAX's servers will bind to all. A socket that does not
+listen accepts no connections: clients are refused until rank 0 serves there. The agent cannot keep off a server that
+binds as rank 0 does, with SO_REUSEADDR, and listens first; `rendezvous.stores.foreign_listener` finds it.
 
-If the user has given a port, that is used in every round and nothing is offered. A stranger there is then told of, but
-explains nothing away: the next round would meet the same one.
+If the user has set a port, it is used in every round and nothing is offered. A foreign process there is then reported,
+but does not excuse the failure: the next round would meet the same one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from launcher.placement.adapter.description import NodeAssignment
 
 
 class ReservedPort:
-    """One free port of all local addresses, kept until `close`; from `ports`, FIRST and LAST, if they are given.
+    """One free port of all local addresses, held until `close`; from `ports`, FIRST and LAST, if given.
 
     Raises TemporaryError when there is none.
     """
@@ -53,7 +53,7 @@ class ReservedPort:
         raise TemporaryError(f"no port{where} can be had for rank 0: {what}", hint)
 
     def renew(self) -> None:
-        """Hold another one from now on; the same again only if no other can be had."""
+        """Hold another port from now on; the same again only if there is no other."""
         old, number = self._socket, self.number
         try:
             self._reserve(port for port in order_candidates(self._ports, number) if port != number)
@@ -66,7 +66,7 @@ class ReservedPort:
 
 
 def order_candidates(ports: tuple[int, int] | None, last: int) -> Iterable[int]:
-    """What to try, in order: in a range those after the last one first, so that a port rests as long as it can."""
+    """The ports to try: in a range those after the last one first, so that each is reused as late as possible."""
     if ports is None:
         return (0,)
     first, end = ports[0], ports[1] + 1
@@ -101,33 +101,33 @@ def _bind_to(family: socket.AddressFamily, host: str, port: int) -> socket.socke
     return held
 
 
-ATTEMPTS, RETRY_INTERVAL_S = 25, 0.02  # for a process to be gone, ten times as long as one of JAX takes
+ATTEMPTS, RETRY_INTERVAL_S = 25, 0.02  # for a process to end, ten times as long as one of JAX takes
 
 
 class MasterPort:
-    """`given` is the user's port, `ports` the range to take others from."""
+    """`user_port`: set by the user, None without; `ports`: the range to take others from."""
 
     def __init__(self, user_port: int | None, ports: tuple[int, int] | None) -> None:
         self._reserved = None if user_port is not None else ReservedPort(ports)
 
     @property
     def number(self) -> int:
-        """What this node offers for the next round, 0 if nothing."""
+        """The port that this node offers for the next round, 0 if none."""
         return self._reserved.number if self._reserved is not None else 0
 
     def renew(self) -> None:
-        """A round is over: offer another port."""
+        """Offer another port for the next round."""
         if self._reserved is not None:
             self._reserved.renew()
 
     def is_taken(self, share: NodeAssignment) -> bool:
-        """Whether rank 0 of this round is here, and somebody else listens on the port offered: its failure is ours."""
+        """Whether rank 0 of this round is here and a foreign process listens on the offered port, to blame the port."""
         if share.group_rank != 0:
             return False
         from launcher.hardware.linux import kernel
         from rendezvous.stores.foreign_listener import UNKNOWN, find_foreign_listener
 
-        # A worker that has just failed, too, may be past the point where one sees what it listened on: look again.
+        # For a worker that has just failed the kernel may not show any more what it listened on: try again.
         for _ in range(ATTEMPTS):
             stranger = find_foreign_listener(share.master_port, {os.getpid(), *kernel.list_descendants(os.getpid())})
             if stranger != UNKNOWN:

@@ -1,9 +1,9 @@
-"""What the preloaded image is made in: the environment and CPUs that all workers of this node have in common.
+"""The environment and CPUs of the fork server: those that all workers of this node have in common.
 
 Libraries read some variables when they are loaded, OMP_NUM_THREADS above all, and OpenMP counts its CPUs then. What a
-worker is told after the fork comes too late for them. So the image gets every variable that is the same for all workers
-in all rounds. Nobody lists these: the workers' own environments are made for several places that have nothing in
-common, and what comes out the same is what the image gets.
+worker gets after the fork comes too late for them. So the fork server gets every variable that is the same for all
+workers in all rounds. There is no list of these: the workers' own environments are computed for several assignments
+that have nothing in common, and the variables that come out the same are the fork server's.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ _THREADS_VARIABLE = "OMP_NUM_THREADS"
 
 
 def predict_slots(config: Config, parent: Mapping[str, str]) -> tuple[Slot, ...]:
-    """The slots of this node, as far as anything of the image depends on them, before devices are looked at; empty if
-    nobody can know.
+    """Return the slots of this node as far as the fork server depends on them, before devices are detected.
+
+    Empty if they cannot be predicted.
     """
     if not isinstance(config.worker_count, int) or config.worker_count < 2 or config.numa_binding is not None:
         return ()
     if config.framework != "torch" and (
         config.framework != "auto" or has_package("jax", config.python, parent) is not False
     ):
-        return ()  # with TPU chips here workers would be other ones
+        return ()  # TPU chips would change the workers
     return tuple(Slot(index=index, devices=()) for index in range(config.worker_count))
 
 
 def make_fork_server_spec(config: Config, slots: Sequence[Slot], parent: Mapping[str, str]) -> ForkServerSpec:
-    """The image for the workers of these slots. `parent`: the environment that they inherit.
+    """Return the spec of the fork server for the workers of these slots. `parent`: the environment that they inherit.
 
     Raises UsageError if workers cannot be bound to CPUs.
     """
@@ -47,16 +48,16 @@ def make_fork_server_spec(config: Config, slots: Sequence[Slot], parent: Mapping
     choice = choose_environments(config.framework, devices, config.python, parent)
     environments = make_environments(choice, config, parent)
     binding = bind_workers(config, slots)
-    made_for = []
+    sample_variables = []
     for number in range(max(2, len(slots))):
         slot = slots[number % len(slots)]
         place = _make_sample_place(config, number, slot, len(slots))
-        made_for.append(
+        sample_variables.append(
             _make_variables(environments, place, parent) | make_thread_variables(binding, slot.index, parent)
         )
-    variables = dict(set.intersection(*(set(one.items()) for one in made_for)))
-    if counts := [int(one[_THREADS_VARIABLE]) for one in made_for if one.get(_THREADS_VARIABLE, "").isdigit()]:
-        variables[_THREADS_VARIABLE] = str(min(counts))  # one number for all: with more than its cores a worker is slow
+    variables = dict(set.intersection(*(set(one.items()) for one in sample_variables)))
+    if counts := [int(one[_THREADS_VARIABLE]) for one in sample_variables if one.get(_THREADS_VARIABLE, "").isdigit()]:
+        variables[_THREADS_VARIABLE] = str(min(counts))  # one number for all: more threads than cores are slow
     return ForkServerSpec(
         argv=make_fork_server_argv(config, is_jax="jax" in choice.names),
         env=variables,
@@ -72,13 +73,13 @@ def _make_variables(
 ) -> dict[str, str]:
     variables: dict[str, str] = {}
     for environment in environments:
-        with suppress(UsageError):  # such a place cannot be; those that workers get may
+        with suppress(UsageError):  # an impossible assignment; those that workers get may be valid
             variables |= environment.variables(place, parent)
     return variables
 
 
 def _make_sample_place(config: Config, number: int, slot: Slot, slot_count: int) -> WorkerAssignment:
-    """A place that has nothing in common with those of other numbers but what all places of this node have."""
+    """Return an assignment that shares with those of other numbers only what all assignments of this node share."""
     axes = (config.mesh or meshes.DEFAULT_MESH).axes
     return WorkerAssignment(
         run_id=config.run_id or f"run {number}",
@@ -94,7 +95,7 @@ def _make_sample_place(config: Config, number: int, slot: Slot, slot_count: int)
         role=config.role,
         role_rank=number,
         role_world_size=slot_count + number,
-        master_addr=f"192.0.2.{number + 1}",  # RFC 5737: an address that nobody has
+        master_addr=f"192.0.2.{number + 1}",  # RFC 5737: an address without a host
         master_port=number + 1,
         mesh_axes=tuple(axis.name for axis in axes),
         mesh_shape=(number + 1,) * len(axes),

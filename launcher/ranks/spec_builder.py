@@ -1,4 +1,4 @@
-"""From a share of the world to processes: command, environment and streams of every worker of a round."""
+"""From a node's assignment to processes: command, environment and streams of every worker of a round."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LINE_PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 
 
 class WorkerSpecBuilder:
-    """Makes the workers of one job on this node; `parent` is the environment that they inherit."""
+    """Builds the specs of one job's workers on this node; `parent` is the environment that they inherit."""
 
     def __init__(
         self,
@@ -66,11 +66,11 @@ class WorkerSpecBuilder:
 
     @property
     def is_jax(self) -> bool:
-        """Whether workers are JAX's: they swallow SIGTERM, and abort when another has gone."""
+        """Whether workers run JAX: they swallow SIGTERM, and abort when another has ended."""
         return "jax" in self._choice.names
 
     def read_assignment(self, assignment: str) -> NodeAssignment:
-        """What this node shall run. Raises RecordError if no leader with this job's command can have meant that."""
+        """Return this node's assignment. Raises RecordError if no leader with this job's command can have meant it."""
         share = decode_assignment(assignment)
         if (count := len(share.ranks)) > len(self._slots):
             raise RecordError(f"it wants {format_workers(count)} of this node, which has {len(self._slots)}")
@@ -81,11 +81,11 @@ class WorkerSpecBuilder:
         return share
 
     def add_variables(self, variables: Mapping[str, str]) -> None:
-        """What every worker gets in its environment besides, whatever its rank."""
+        """Add variables to the environment of every worker."""
         self._extra_variables.update(variables)
 
     def make_pump(self) -> OutputPump | None:
-        """What carries the workers' output; None if no stream of any goes through the agent."""
+        """Return the pump for the workers' output; None if no stream of any goes through the agent."""
         if not self._routes.captures:
             return None
         from launcher.logs.pump import OutputPump
@@ -93,7 +93,7 @@ class WorkerSpecBuilder:
         return OutputPump(warn=log)
 
     def list_remarks(self) -> list[str]:
-        """Sentences for the start: whose variables the workers get, where output goes, to which CPUs they are kept."""
+        """Return sentences for the start: the workers' environments, the outputs, the CPUs to which they are bound."""
         sentences = [self._choice.reason] if self._choice.reason else []
         for environment in self._environments:
             sentences += environment.remarks(self._slots, self._parent, self._config.network is not None)
@@ -104,8 +104,9 @@ class WorkerSpecBuilder:
     def make_specs(
         self, round: int, restart_count: int, share: NodeAssignment, pump: OutputPump | None
     ) -> list[WorkerSpec]:
-        """One spec per rank of the share. Raises UsageError if the environment cannot be made, TemporaryError where
-        this machine gives too little for the streams.
+        """Return one spec per rank of the share.
+
+        Raises UsageError for an impossible environment, TemporaryError if resources for the streams are lacking.
         """
         places = [self._place_worker(round, restart_count, share, local_rank) for local_rank in range(len(share.ranks))]
         environments = {place.local_rank: self._make_variables(place) for place in places}
@@ -179,7 +180,7 @@ class WorkerSpecBuilder:
         )
 
     def _open_filters(self, pump: OutputPump | None) -> dict[str, LineFilter]:
-        """By stream, what looks for the lines that are also kept apart."""
+        """Return by stream the filter for the lines that are also kept separately."""
         filters: dict[str, LineFilter] = {}
         if pump is not None:
             wanted = (self._config.duplicate_stdout_filters, self._config.duplicate_stderr_filters)
@@ -191,7 +192,7 @@ class WorkerSpecBuilder:
     def _open_stream(
         self, stream: StreamName, place: WorkerAssignment, filters: Mapping[str, LineFilter], pump: OutputPump | None
     ) -> int | None:
-        """The descriptor this worker writes to, or None for the agent's own."""
+        """Return the descriptor to which this worker writes, or None for the agent's own."""
         way = self._routes.find_route(place.local_rank, stream)
         if way.inherits:
             return None
@@ -217,14 +218,14 @@ class WorkerSpecBuilder:
 
 
 def _list_groups(config: Config, mesh: Mesh) -> tuple[str, ...]:
-    """The groups over several axes that --traffic declares."""
+    """Return the groups over several axes that --traffic declares."""
     if "+" not in (text := config.placement_options.get("traffic", "")):
         return ()
     return tuple(dict.fromkeys(one.name for one in parse(text, mesh) if len(one.axes) > 1))
 
 
 def _make_routes(config: Config, layout: LogLayout, worker_count: int) -> PlainRoutes | PluginRoutes:
-    """What the options say of the output, or the plug-in that they name. Raises UsageError if that cannot be used."""
+    """Return the output's routes from the options or their plug-in. Raises UsageError if that cannot be used."""
     if config.logs_specs is None:
         return PlainRoutes(config, layout, worker_count)
     from launcher.logs.plugin import PluginRoutes
@@ -233,7 +234,7 @@ def _make_routes(config: Config, layout: LogLayout, worker_count: int) -> PlainR
 
 
 def bind_workers(config: Config, slots: Sequence[Slot]) -> NodeBinding | None:
-    """The CPUs of every worker; None if they are not bound. Raises UsageError if they cannot be."""
+    """Return the CPUs of every worker; None if they are not bound. Raises UsageError if they cannot be."""
     if config.numa_binding is None:
         return None
     from launcher.hardware.binding import node_binding
@@ -244,14 +245,14 @@ def bind_workers(config: Config, slots: Sequence[Slot]) -> NodeBinding | None:
 def make_thread_variables(
     cpu_binding: NodeBinding | None, local_rank: int, parent: Mapping[str, str]
 ) -> dict[str, str]:
-    """The number of threads of a worker that has cores of its own, unless somebody has said it."""
+    """Return the number of threads of a worker that has cores of its own, unless the user has set it."""
     if cpu_binding is None or "OMP_NUM_THREADS" in parent:
         return {}
     return {"OMP_NUM_THREADS": str(cpu_binding.bindings[local_rank].core_count)}
 
 
 def make_environments(choice: EnvironmentChoice, config: Config, environ: Mapping[str, str]) -> tuple[Environment, ...]:
-    """The environments of this choice, in order. Raises UsageError for a name that nobody has."""
+    """Return the environments of this choice, in order. Raises UsageError for an unknown name."""
     binding, is_virtual = config.device_binding, config.virtual_local_rank
     found: list[Environment] = []
     for name in choice.names:

@@ -1,16 +1,16 @@
-"""What a worker must be told through its environment: the contract of a framework's plug-in, and visible devices.
+"""The environment of a worker: the contract of a framework's plug-in, and visible devices.
 
-As under torchrun all workers of a node see all its devices and pick by LOCAL_RANK. Three settings narrow the sight, by
-the variable that devices of this kind have for it:
+As under torchrun all workers of a node see all its devices and pick by LOCAL_RANK. Three settings restrict the visible
+devices, by the variable that the kind of device has for it:
 
 --virtual-local-rank       the worker's entry of CUDA_VISIBLE_DEVICES, by text. LOCAL_RANK is 0 for all
---device-binding visible   the worker's own devices of any kind. LOCAL_RANK is 0 for all, because those who pick by it
-                           find one device: Megatron-LM, DeepSpeed and torch's DeviceMesh call set_device(LOCAL_RANK).
+--device-binding visible   the worker's own devices of any kind. LOCAL_RANK is 0 for all, because code that picks by it
+                           finds one device: Megatron-LM, DeepSpeed and torch's DeviceMesh call set_device(LOCAL_RANK).
                            LAUNCHER_LOCAL_RANK still counts the workers
 --devices-per-worker N     above 1 the worker's own. LOCAL_RANK still counts the workers, and a script must pick among
                            its devices from 0
 
-TPU chips are narrowed together with what else libtpu reads, by `tpu`.
+For TPU chips `tpu` does this together with the other variables that libtpu reads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rendezvous.values import NamedTuple, Protocol, dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerAssignment:
-    """One worker's place in one round. Ranks and sizes as torchrun names them; `group` is the node.
+    """One worker's ranks in one round. Ranks and sizes as torchrun names them; `group` is the node.
 
     `mesh_*` run from the outermost axis to the innermost; `mesh_groups` are the groups over several axes that were
     declared, as "dp+cp". `master_addr` and `master_port` are where rank 0
@@ -61,14 +61,14 @@ class Environment(Protocol):
     name: str
 
     def variables(self, assignment: WorkerAssignment, parent: Mapping[str, str]) -> dict[str, str]:
-        """What to add to, or overwrite in, the parent's environment for this worker."""
+        """Return what to add to, or overwrite in, the parent's environment for this worker."""
 
     def remarks(self, slots: Sequence[Slot], parent: Mapping[str, str], has_other_nodes: bool) -> list[str]:
-        """Sentences for the start. `slots`: this node's."""
+        """Return sentences for the start. `slots`: this node's."""
 
 
 LOCAL_RANK = "LAUNCHER_LOCAL_RANK"
-"""Tells the workers of a node apart where LOCAL_RANK does not."""
+"""Distinguishes the workers of a node where LOCAL_RANK does not."""
 _CUDA_VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -82,7 +82,7 @@ class VisibleDevices(NamedTuple):
 def resolve_visible_devices(
     assignment: WorkerAssignment, parent: Mapping[str, str], *, binding: str = "local-rank", is_virtual: bool = False
 ) -> VisibleDevices:
-    """What this worker sees. `binding` and `is_virtual`: --device-binding and --virtual-local-rank.
+    """Return the devices that this worker sees. `binding` and `is_virtual`: --device-binding and --virtual-local-rank.
 
     Raises UsageError if --virtual-local-rank finds no entry for the worker in CUDA_VISIBLE_DEVICES.
     """

@@ -1,10 +1,10 @@
-"""What JAX reads: so that `jax.distributed.initialize()` without arguments works in a script that knows no launcher.
+"""The variables that JAX reads, so that `jax.distributed.initialize()` works without arguments in any script.
 
 JAX takes the coordinator's address from JAX_COORDINATOR_ADDRESS, but number and count of processes only from an
 argument or from a cluster that it recognises (jax/_src/distributed.py and jax/_src/clusters of 0.10.2). The first one
-that it looks for is Open MPI, by four variables. They are set here and in no other environment: libraries that use MPI
-would take them for mpirun's. Where MPI is in use the four are left out; `launcher.worker.init_jax()` then gives JAX its
-arguments. Where one process has all TPU chips of its host JAX knows number and count from the TPU's own variables,
+that it tests for is Open MPI, by four variables. They are set here and in no other environment: libraries that use MPI
+would mistake them for mpirun's. Where MPI is in use the four are left out; `launcher.worker.init_jax()` then passes JAX
+the arguments. Where one process has all TPU chips of its host JAX takes number and count from the TPU's own variables,
 which say the same; where several share a host, these do not number processes (cloud_tpu_cluster.py).
 
 The process of rank 0 serves the coordinator at MASTER_ADDR:MASTER_PORT, which is new in every round.
@@ -24,7 +24,7 @@ _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
 
 
 class JaxEnvironment:
-    """`with_mpi`: why MPI is in use, see `choice.mpi_in_use`; the other two are the flags of the same names."""
+    """`mpi_reason`: why MPI is in use, see `detect_mpi`; the other two are the flags of the same names."""
 
     name = "jax"
 
@@ -36,7 +36,7 @@ class JaxEnvironment:
         self._is_virtual = virtual_local_rank
 
     def variables(self, assignment: WorkerAssignment, parent: Mapping[str, str]) -> dict[str, str]:
-        """What to add to, or overwrite in, the parent's environment for this worker."""
+        """Return what to add to, or overwrite in, the parent's environment for this worker."""
         address = f"[{assignment.master_addr}]" if ":" in assignment.master_addr else assignment.master_addr
         variables = {COORDINATOR: f"{address}:{assignment.master_port}"}
         if bind := _choose_bind_host(assignment.master_addr, parent):
@@ -53,14 +53,14 @@ class JaxEnvironment:
                 variables[LOCAL_DEVICES] = ",".join(ids)
         if not self._mpi_reason:
             # docs/internals/decisions/0026-open-mpi-variables-for-jax.md
-            variables["OMPI_MCA_orte_hnp_uri"] = "meshrun"  # that it is there is all that counts beside the address
+            variables["OMPI_MCA_orte_hnp_uri"] = "meshrun"  # besides the address only its presence counts
             variables["OMPI_COMM_WORLD_SIZE"] = str(assignment.world_size)
             variables["OMPI_COMM_WORLD_RANK"] = str(assignment.rank)
             variables["OMPI_COMM_WORLD_LOCAL_RANK"] = str(seen.local_rank)
         return variables
 
     def remarks(self, slots: Sequence[Slot], parent: Mapping[str, str], has_other_nodes: bool) -> list[str]:
-        """What does not work as it usually does, and what does instead."""
+        """Describe what does not work as usual, and the alternative."""
         sentences = []
         if self._mpi_reason:
             sentences.append(
@@ -77,7 +77,7 @@ class JaxEnvironment:
 
 
 def _choose_bind_host(master_addr: str, parent: Mapping[str, str]) -> str:
-    """Where rank 0 shall listen; "" leaves JAX its default, which is everywhere.
+    """Return the host on which rank 0 listens; "" keeps JAX's default, which is every address.
 
     An address that is no loopback may not be this machine's own: there may be a name or a translated address in
     front of it. The user's own choice keeps its host; its port would be the same in every round.

@@ -1,4 +1,4 @@
-"""An environment that another package offers: `--framework NAME`, entry-point group meshrun.environments."""
+"""An environment from another package: `--framework NAME`, entry-point group meshrun.environments."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ GROUP = "meshrun.environments"
 
 
 class PluginEnvironment:
-    """Raises UsageError if there is no such plug-in; `asked_by`: the option that named it."""
+    """Raises UsageError if there is no such plug-in; `requested_by`: the option that named it."""
 
     def __init__(self, name: str, requested_by: str) -> None:
         self.name = name
         self._plugin = plugins.load(GROUP, name, requested_by, built_in=("auto", "torch", "jax", "xla"))
 
     def variables(self, assignment: WorkerAssignment, parent: Mapping[str, str]) -> dict[str, str]:
-        """What the plug-in says. Raises UsageError if it fails, or gives what cannot be in an environment."""
+        """Return the plug-in's variables. Raises UsageError if it fails, or returns what an environment cannot hold."""
         found = plugins.ask(self._plugin, "variables", dict, assignment, dict(parent))
         for name, value in found.items():
             if not (isinstance(name, str) and isinstance(value, str)) or not name or {"=", "\0"} & {*name}:
@@ -28,5 +28,5 @@ class PluginEnvironment:
         return found
 
     def remarks(self, slots: Sequence[Slot], parent: Mapping[str, str], has_other_nodes: bool) -> list[str]:
-        """Where it comes from."""
+        """Name the package that it comes from."""
         return [f"what workers are told comes from {self._plugin}"]

@@ -1,6 +1,6 @@
-"""What torchrun tells its workers, word for word, and where in the mesh they stand.
+"""The variables that torchrun sets for its workers, unchanged, and those of the mesh.
 
-Scripts written for torchrun find every variable they know (those of torch 2.13). New ones are the mesh:
+Scripts written for torchrun find every variable they expect (those of torch 2.13). New are those of the mesh:
 
     MESH_AXES=pp,dp,tp  MESH_SHAPE=4,7,8  MESH_COORDS=0,3,2  MESH_TP_RANK=2  MESH_TP_SIZE=8  ...
     MESH_GROUPS=pp,dp,tp
@@ -10,7 +10,7 @@ and LAUNCHER_ROUND, which counts every restart, while TORCHELASTIC_RESTART_COUNT
 Rank 0 hosts the store at MASTER_ADDR:MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE=False), so that no round can
 read what an earlier one left behind.
 
-Which devices a worker sees, and what LOCAL_RANK is then, is in `contract`.
+For the devices that a worker sees, and LOCAL_RANK then, see `contract`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TorchEnvironment:
         self._signals = ",".join(signals_to_handle)
 
     def variables(self, assignment: WorkerAssignment, parent: Mapping[str, str]) -> dict[str, str]:
-        """What to add to, or overwrite in, the parent's environment for this worker.
+        """Return what to add to, or overwrite in, the parent's environment for this worker.
 
         Raises UsageError if --virtual-local-rank finds no entry for the worker in CUDA_VISIBLE_DEVICES.
         """
@@ -75,7 +75,7 @@ class TorchEnvironment:
         return variables
 
     def remarks(self, slots: Sequence[Slot], parent: Mapping[str, str], has_other_nodes: bool) -> list[str]:
-        """What --device-binding does not go with."""
+        """Name the options that --device-binding excludes."""
         if self._binding != "visible":
             return []
         kinds = {device.kind for slot in slots for device in slot.devices}
@@ -90,7 +90,7 @@ class TorchEnvironment:
 
 
 def _make_device_variables(slot: Slot) -> dict[str, str]:
-    """Whose workers they are: `launcher.worker` tells a framework so."""
+    """Return the worker's devices as variables, from which `launcher.worker` configures a framework."""
     return {"LAUNCHER_WORKER_DEVICES": f"{slot.devices[0].kind}:{len(slot.devices)}"} if slot.devices else {}
 
 

@@ -1,14 +1,14 @@
-"""What libtpu and torch_xla read: where several processes share the chips of a host, and which slices are joined.
+"""The variables of libtpu and torch_xla: for several processes that share a host's chips, and for joined slices.
 
 One process on each host, with all its chips, is the usual way (JAX, and torch_xla with SPMD) and needs nothing from a
-launcher: what GKE, LWS or the metadata server say of the slice reaches the worker as it is. Two things change.
+launcher: the slice's variables from GKE, LWS or the metadata server reach the worker unchanged. Two cases differ.
 
 Several slices. libtpu joins them by MEGASCALE_ variables. A controller has written these once for all; a round may have
 fewer slices, in another order, with rank 0 on another host, and old values make the start hang. So they are written
 for every round.
 
 Several processes on a host. Each gets its chips, the box that they form, the grid of all processes of the slice,
-and where each of them listens. Formula and ports are those of torch_xla (_internal/tpu.py, configure_topology), the
+and the address of each. Formula and ports are those of torch_xla (_internal/tpu.py, configure_topology), the
 splits of one host those of JAX's own tests (_src/test_multiprocess.py). Over several hosts this has not been tried on
 hardware, and public code has one example of it.
 """
@@ -40,7 +40,7 @@ Box = tuple[int, ...]
 
 
 class TpuEnvironment:
-    """`metadata`: whose answers are used, if it was asked when chips were looked for; for tests."""
+    """`metadata`: the server whose answers are used, if it was queried when chips were detected; for tests."""
 
     name = "tpu"
 
@@ -48,9 +48,9 @@ class TpuEnvironment:
         self._metadata = metadata
 
     def variables(self, assignment: WorkerAssignment, parent: Mapping[str, str]) -> dict[str, str]:
-        """What to add to, or overwrite in, the parent's environment for this worker.
+        """Return what to add to, or overwrite in, the parent's environment for this worker.
 
-        Raises UsageError where the chips cannot be shared out like that.
+        Raises UsageError where the chips cannot be divided like that.
         """
         if assignment.slot.devices[0].kind != "tpu":
             return {}
@@ -58,7 +58,7 @@ class TpuEnvironment:
         return {**_make_megascale_variables(assignment, said), **_make_process_variables(assignment, parent, said)}
 
     def remarks(self, slots: Sequence[Slot], parent: Mapping[str, str], has_other_nodes: bool) -> list[str]:
-        """Sentences for the start, about a host that is one of several of its slice."""
+        """Return sentences for the start, about a host that is one of several of its slice."""
         identity = slice_identity.find_identity(cloud_metadata.merge_metadata(parent, self._metadata))
         if slots[0].devices[0].kind != "tpu" or identity is None or identity.host_count == 1:
             return []
@@ -75,12 +75,12 @@ class TpuEnvironment:
 
 
 class XlaEnvironment:
-    """torch_xla: which PJRT client it makes, and which process of this host a worker is."""
+    """torch_xla: the PJRT client that it creates, and the worker's number among the processes of this host."""
 
     name = "xla"
 
     def variables(self, assignment: WorkerAssignment, parent: Mapping[str, str]) -> dict[str, str]:
-        """What to add to, or overwrite in, the parent's environment for this worker."""
+        """Return what to add to, or overwrite in, the parent's environment for this worker."""
         return {
             "PJRT_DEVICE": parent.get("PJRT_DEVICE") or _PJRT.get(assignment.slot.devices[0].kind, "CPU"),
             "PJRT_LOCAL_PROCESS_RANK": str(assignment.local_rank),
@@ -88,13 +88,13 @@ class XlaEnvironment:
         }
 
     def remarks(self, slots: Sequence[Slot], parent: Mapping[str, str], has_other_nodes: bool) -> list[str]:
-        """There is nothing to say."""
+        """Return no remarks."""
         return []
 
 
 # docs/internals/decisions/0031-tpu-rank-order.md
 def _make_megascale_variables(assignment: WorkerAssignment, environ: Mapping[str, str]) -> dict[str, str]:
-    """Which slice of this round it is. One slice alone is left as it is, unless somebody counts others."""
+    """Return the slice's number in this round. A single slice keeps its own, unless a controller counts others."""
     if not assignment.slice_count or not (assignment.slice_count > 1 or any(environ.get(name) for name in MEGASCALE)):
         return {}
     variables = dict(
@@ -110,7 +110,7 @@ def _make_megascale_variables(assignment: WorkerAssignment, environ: Mapping[str
 def _make_process_variables(
     assignment: WorkerAssignment, parent: Mapping[str, str], environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """The worker's chips and its place among the processes of the slice; nothing where it has the whole host."""
+    """Return the worker's chips and its place among the processes of the slice; nothing where it has the whole host."""
     own, count = len(assignment.slot.devices), assignment.local_world_size
     host_box = _find_host_box(environ, own * count)
     host_chips = math.prod(host_box)
@@ -148,7 +148,7 @@ def _make_process_variables(
 
 
 def _find_process_box(chip_count: int, host_box: Box) -> Box:
-    """The box of a process's chips. Raises UsageError."""
+    """Return the box of a process's chips. Raises UsageError."""
     host_chips = math.prod(host_box)
     box = host_box if chip_count == host_chips else _PROCESS_BOXES.get((host_chips, chip_count))
     if box is None or any(side % part for side, part in zip(host_box, box, strict=True)):
@@ -163,7 +163,7 @@ def _find_process_box(chip_count: int, host_box: Box) -> Box:
 def _resolve_hosts(
     identity: slice_identity.SliceIdentity | None, environ: Mapping[str, str], host_box: Box
 ) -> tuple[Sequence[str], Box, int]:
-    """The hosts of the slice in order, how they lie, and which this is. Raises UsageError."""
+    """Return the hosts of the slice in order, their grid, and the index of this one. Raises UsageError."""
     if identity is None:
         return ("localhost",), (1, 1, 1), 0
     host_grid = _find_host_grid(environ, host_box)
@@ -182,7 +182,7 @@ def _resolve_hosts(
 
 
 def _find_host_box(environ: Mapping[str, str], used: int) -> Box:
-    """How the chips of this host lie. `used`: how many all workers of it have."""
+    """Return the box of the chips of this host. `used`: the number of chips of all its workers."""
     box = _parse_bounds(environ, _CHIP_BOUNDS)
     if box is None and (slice_type := _parse_type(environ)) is not None:
         box = _HOST_BOXES.get(slice_type.chips_per_host)
@@ -190,7 +190,7 @@ def _find_host_box(environ: Mapping[str, str], used: int) -> Box:
 
 
 def _find_host_grid(environ: Mapping[str, str], host_box: Box) -> Box:
-    """How the hosts of the slice lie; (0, 0, 0) if nothing says so."""
+    """Return the grid of the hosts of the slice; (0, 0, 0) if unknown."""
     if bounds := _parse_bounds(environ, _HOST_BOUNDS):
         return bounds
     topology = slice_types.parse_topology(environ.get("TPU_TOPOLOGY", ""))
@@ -205,7 +205,7 @@ def _parse_type(environ: Mapping[str, str]) -> slice_types.SliceType | None:
     try:
         return slice_types.parse(environ.get(slice_identity.TYPE, ""))
     except UsageError:
-        return None  # of a model that we do not know yet
+        return None  # an unknown model
 
 
 def _is_tpu7x(assignment: WorkerAssignment, environ: Mapping[str, str]) -> bool:
@@ -214,7 +214,7 @@ def _is_tpu7x(assignment: WorkerAssignment, environ: Mapping[str, str]) -> bool:
 
 
 def _parse_bounds(environ: Mapping[str, str], names: Sequence[str]) -> Box | None:
-    """Three numbers with commas, by the first of these variables that has them."""
+    """Parse three numbers with commas, from the first of these variables that has them."""
     for name in names:
         sides = environ.get(name, "").split(",")
         if len(sides) == 3 and all(slice_types.is_side(side) for side in sides):

@@ -1,4 +1,4 @@
-"""Every variable that a worker is given: who reads it, what it says, and where that is written. Docs are made of it.
+"""Every variable of a worker's environment: its readers, its value and the source. The docs are generated from it.
 
 A name with <AXIS> stands for one variable per axis of the mesh. `framework`: with which choice of `--framework`, or on
 which devices, it is given; "" always. Lines of a source are those of the version named.
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Variable(NamedTuple):
-    """One row. `readers`: who acts on it; `says`: its value, in the words of the reference page."""
+    """One row. `readers`: what acts on it; `description`: its value, in the words of the reference page."""
 
     variable: str
     framework: str
