@@ -1,10 +1,10 @@
 """Whole messages, with descriptors, over the socket between the agent and its supervisor.
 
-A stream socket cuts its bytes where it likes and blocks when nobody reads; two processes that both block in
-send wait for each other for ever. So a channel never blocks: what does not fit waits in a queue, and what has
-not arrived yet waits in a buffer. A message is JSON (text may hold surrogate escapes, which JSON keeps exactly)
-behind a head with its length. The descriptors of a message travel with its first byte, and the kernel never
-joins the bytes of two such messages in one read, so each message finds its own.
+A stream socket splits its bytes anywhere and blocks when the peer does not read; two processes that both block in
+send deadlock. So a channel never blocks: what does not fit waits in a queue, and an incomplete message waits in a
+buffer. A message is JSON (text may contain surrogate escapes, which JSON keeps exactly) after a header with its length.
+The descriptors of a message travel with its first byte, and the kernel never joins the bytes of two such messages in
+one read, so each message gets its own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DESCRIPTOR_LIMIT = 8  # per message; a worker has two
 
 
 class Channel:
-    """One end. `ended` once the other side closed or shut down its writing half."""
+    """One end. `has_ended` once the other side closed or shut down its writing half."""
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
@@ -42,13 +42,13 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, message: Sequence[object], descriptors: tuple[int, ...] = ()) -> bool:
-        """Queue a message and write what fits; the answer is flush()'s. Descriptors must stay open until it is True."""
+        """Queue a message, write what fits, return flush()'s answer. Descriptors must stay open until it is True."""
         text = json.dumps(message).encode("ascii")
         self._outbound.append((memoryview(_HEAD.pack(len(text), len(descriptors)) + text), descriptors))
         return self.flush()
 
     def flush(self) -> bool:
-        """Write what fits; True when nothing is left to write, also because nobody will ever read it."""
+        """Write what fits; True when nothing is left to write, also because the peer has closed."""
         while self._outbound and not self._is_broken:
             data, descriptors = self._outbound[0]
             try:
@@ -66,7 +66,7 @@ class Channel:
         return True
 
     def receive(self) -> Iterator[tuple[list[Any], tuple[int, ...]]]:
-        """Each message that has arrived whole, with its descriptors (close-on-exec, the caller's from now on)."""
+        """Yield each complete message, with its descriptors (close-on-exec, the caller's from now on)."""
         space = socket.CMSG_SPACE(_DESCRIPTOR_LIMIT * array("i").itemsize)
         while not self.has_ended:
             try:
@@ -98,12 +98,12 @@ class Channel:
             yield message, descriptors
 
     def finish(self) -> None:
-        """Say that nothing more will be sent; the other side sees `ended`. Reading goes on."""
+        """Announce that nothing more will be sent; the other side's `has_ended` becomes true. Reading goes on."""
         with suppress(OSError):  # the other side has gone already
             self._socket.shutdown(socket.SHUT_WR)
 
     def abandon(self) -> None:
-        """Neither send nor receive any more; the descriptor stays, and is readable, until close()."""
+        """Stop sending and receiving; the descriptor stays, and is readable, until close()."""
         self._is_broken = self.has_ended = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)

@@ -1,7 +1,7 @@
-"""How a process is started: the fork, and what it does from there until it runs its program.
+"""Starting a process: the fork, and the child's steps from there until it runs its program.
 
-Here a mistake is quiet and lasting: whatever is open, blocked or ignored now stays so in the user's program. The
-order matters too: the parent-death signal comes before anything that can take time, and signals are let through
+A mistake here is silent and lasting: everything that is open, blocked or ignored now stays so in the user's program.
+The order matters too: the parent-death signal comes before anything that can take time, and signals are unblocked
 last, when a SIGTERM ends the worker as it should.
 """
 
@@ -33,7 +33,7 @@ class Worker:
         self.local_rank = local_rank
         self.pid = 0
         self.poll_start: Callable[[], None] | None = None
-        """Call it to learn whether it runs, as long as that is not known; it must have ended."""
+        """Reads whether it has run, while that is unknown; call it only for a worker that has ended."""
 
     @property
     def name(self) -> str:
@@ -41,7 +41,7 @@ class Worker:
 
 
 class ProcessHost(Protocol):
-    """What the supervisor's loop offers to those who start processes for it: the fork server, and workers of it."""
+    """The interface of the supervisor's loop for code that starts processes: the fork server and its workers."""
 
     pid: int
     environment: dict[bytes, bytes]
@@ -62,7 +62,7 @@ class ProcessHost(Protocol):
 
 
 def list_signals_to_reset() -> list[int]:
-    """What a worker sets back: it starts with defaults, whatever the agent or its parents had installed or ignored."""
+    """Return the signals that a worker resets: it starts with defaults, whatever the agent or its parents had set."""
     fixed = (signal.SIGKILL, signal.SIGSTOP)
     catchable = [signum for signum in signal.valid_signals() if signum not in fixed]
     return [signum for signum in catchable if signal.getsignal(signum) is not signal.SIG_DFL]
@@ -79,9 +79,9 @@ def fork(
     highest_descriptor: int,
     changed_signals: Iterable[int],
 ) -> tuple[int, int]:
-    """Fork the process and go on at once; give back its pid and the read end of the pipe for its answer.
+    """Fork the process and continue at once; return its pid and the read end of the pipe for its answer.
 
-    The pipe closes when the program runs, and brings a sentence and an error number, as JSON, if it cannot be run.
+    The pipe closes when the program runs, and carries a sentence and an error number, as JSON, if it cannot be run.
     Raises OSError.
     """
     prefer_nodes: Callable[[Collection[int]], None] | None = None
@@ -126,8 +126,8 @@ def _become(
 ) -> NoReturn:
     """Turn this freshly forked process into what the spec says, or write to `answer` why not and exit.
 
-    `environment` is the supervisor's own, changed in place as the spec asks. `keep` is what stays open, all of it open
-    over an exec in the supervisor as well; `inherit` is what this process alone has of the supervisor.
+    `environment` is the supervisor's own, changed in place as the spec asks. `keep` stays open, and is open over an
+    exec in the supervisor as well; `inherit` are descriptors of the supervisor for this process alone.
     """
     attempt = f"cannot start {name}"
     try:
@@ -139,7 +139,7 @@ def _become(
             os.dup2(spec.stdout, 1)
         if spec.stderr is not None:
             os.dup2(spec.stderr, 2)
-        # By hand: until the exec has succeeded, which may take its time, close-on-exec does nothing, and an open
+        # Explicitly: until the exec has succeeded, which may be slow, close-on-exec does nothing, and an open
         # socket here would hide the supervisor's end from the agent, an open pipe another worker's from its reader.
         close_all_but((answer, *keep, *inherit), highest_descriptor)
         for descriptor in inherit:
@@ -148,7 +148,7 @@ def _become(
             attempt = f"cannot keep {name} to its CPUs"
             os.sched_setaffinity(0, spec.affinity)
         if prefer_nodes is not None:
-            with suppress(OSError):  # the agent has tried it; a worker far from its memory is slow and not wrong
+            with suppress(OSError):  # the agent has tested it; a worker far from its memory is slow, not wrong
                 prefer_nodes(spec.memory)
         for name in spec.unset:
             environment.pop(os.fsencode(name), None)
@@ -161,7 +161,7 @@ def _become(
     except OSError as error:
         number = error.errno or EINVAL
         os.write(answer, json.dumps((f"{attempt}: {os.strerror(number)}", number)).encode())
-    except Exception as error:  # a zero byte in an argument, "=" in the name of a variable, or a bug of ours
+    except Exception as error:  # a zero byte in an argument, "=" in a variable's name, or a bug of ours
         os.write(answer, json.dumps((f"{attempt}: {str(error)[:200]}", EINVAL)).encode())
     finally:
         os._exit(127)

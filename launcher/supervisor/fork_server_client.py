@@ -1,9 +1,8 @@
-"""The supervisor's handle on a fork server: the process that imports for minutes, if need be, and forks workers in no
-time.
+"""The supervisor's handle on a fork server: a process that may import for minutes, and then forks workers at once.
 
-It is started as a worker is, by an exec, and speaks over a socket whose number it finds in its environment. It runs
-code of other people, so the supervisor never waits for it, believes nothing that it says, and kills it where it is of
-no use. What happens to workers then is decided in warm.py.
+It is started like a worker, by an exec, and communicates over a socket whose number is in its environment. It runs
+foreign code, so the supervisor never waits for it, validates everything that it sends, and kills it when it is
+useless. What happens to workers then is decided in warm.py.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _REAP_LIMIT_S = 1.0
 
 
 class ForkServerListener(Protocol):
-    """Who hears what becomes of a fork server. Of one that is lost or refused nothing more is heard."""
+    """Receives the events of a fork server. After it is lost or refused there are no more."""
 
     def on_started(self, pid: int) -> None: ...
     def on_ready(self, pid: int, seconds: float, remarks: tuple[str, ...]) -> None: ...
@@ -48,7 +47,7 @@ class ForkServer:
         self.is_ready = False
         self._is_started = self._is_over = False
         self.lost_at = math.inf
-        """When to call passed()."""
+        """When to call handle_timeout()."""
         ours, theirs = socket.socketpair()
         try:
             env = {**server_spec.env, SOCKET_VARIABLE: str(theirs.fileno())}
@@ -64,7 +63,7 @@ class ForkServer:
         finally:
             theirs.close()
         self._channel = Channel(ours)
-        self._unsent: list[socket.socket] = []  # ends of workers in orders that the socket did not take yet
+        self._unsent: list[socket.socket] = []  # ends of workers in orders that the socket has not accepted yet
         loop.watch(self._channel.fileno(), self._receive)
         self._channel.send(["preload", server_spec.modules, loop.pid, loop.kept_descriptors])
 
@@ -109,11 +108,11 @@ class ForkServer:
             self._stop_listening()
             if kernel.is_past_user_code(self.pid):
                 self.lost_at = time.monotonic() + _REAP_LIMIT_S
-            else:  # an import has run Python anew, by an exec: at once, or that comes to the script
+            else:  # an import has restarted Python, by an exec: kill it at once, before it runs the script
                 self.give_up("closed its socket")
 
     def _take(self, verb: str, *words: Any) -> None:
-        if self._is_over:  # said behind its last word
+        if self._is_over:  # sent after its last message
             return
         if verb == "ready" and not self.is_ready:
             seconds, remarks = words
@@ -127,24 +126,24 @@ class ForkServer:
             raise ValueError(f"{verb!r}"[:80])
 
     def handle_timeout(self) -> None:
-        """`lost_at` has been reached."""
+        """Handle that `lost_at` has been reached."""
         self.give_up("closed its socket")
 
     def handle_exit(self, exit_code: int) -> None:
-        """It has been reaped."""
+        """Handle its end, once it has been reaped."""
         if not self._is_started:
             self._poll_start()
         if not self._is_over:
             self._handle_loss(f"the fork server (pid {self.pid}) {describe_exit(exit_code)}{self._describe_phase()}")
 
     def give_up(self, reason: str) -> None:
-        """Kill it: `why` goes on the sentence that the listener hears."""
+        """Kill it: `reason` continues the sentence that the listener gets."""
         during = self._describe_phase()
         self.kill()
         self._listener.on_lost(f"the fork server (pid {self.pid}) {reason}{during} and was killed")
 
     def kill(self) -> None:
-        """Kill it and whoever it has beside it, and hear nothing more of it."""
+        """Kill it and its intermediate processes, and ignore further events."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         with suppress(ProcessLookupError, PermissionError):  # forked, and not yet the leader of its group

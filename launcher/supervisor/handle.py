@@ -2,15 +2,14 @@
 
 The agent runs threads and network clients; forking from such a process is unsafe, and if it is killed or freezes,
 its workers would live on and disturb the next round. So, as one of its first acts, the agent has this process forked,
-which does nothing but fork, reap, signal and kill. The two talk over a socket: orders go in, reports come out, and
-when the agent's end closes, for whatever reason, the supervisor kills every worker and all they left behind. It may
-also hold a watchdog: a time until which the workers may live, which the agent keeps extending as long as it can prove
-that the job still counts on this node. Between the two stands the keeper, for what workers leave behind when agent and
+which does nothing but fork, reap, signal and kill. The two communicate over a socket: orders go in, reports come out,
+and when the agent's end closes, for any reason, the supervisor kills every worker and all they left behind. It may
+also hold a watchdog: a time until which the workers may live, which the agent extends as long as it can prove that
+this node still belongs to the job. Between the two is the keeper, for what workers leave behind when agent and
 supervisor are stopped or killed together: keeper.py.
 
-The fork of the keeper is here as well. messages.py is what the two say to each other,
-channel.py how it travels, loop.py the supervisor itself, and launcher/hardware/linux what all ask of Linux. Use the
-handle from one thread.
+The fork of the keeper is here as well. messages.py has the messages, channel.py their transport, loop.py the
+supervisor itself, and launcher/hardware/linux the kernel calls. Use the handle from one thread.
 """
 
 from __future__ import annotations
@@ -48,11 +47,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-# A supervisor that takes no order for so long is stopped or stuck; waiting longer would freeze the agent with it.
+# A supervisor that accepts no order for this long is stopped or stuck; waiting longer would freeze the agent with it.
 ORDER_LIMIT_S = 30.0
 SWEEP_LIMIT_S = 10.0  # a killed process may hang in a driver; after this the agent ends and says so
-START_LIMIT_S = 10.0  # two forks take milliseconds, also on a machine that is very busy
-# The supervisor kills at the watchdog's end and says so at once. One that has not by then is stopped or starved.
+START_LIMIT_S = 10.0  # two forks take milliseconds, even on a very busy machine
+# The supervisor kills at the watchdog's end and reports at once. One that has not by then is stopped or starved.
 REPORT_DELAY_S = 0.1
 LOSS_LIMIT_S = 1.0  # keeper or supervisor, when the other is lost, have killed the rest in milliseconds
 
@@ -62,43 +61,43 @@ class Supervisor:
 
     def __init__(self, keeper_pid: int, channel: Channel) -> None:
         self.keeper_pid = keeper_pid
-        self._pid = 0  # the supervisor's, once it has said so
+        self._pid = 0  # the supervisor's, once it has reported it
         self._channel = channel
         self._pending_reports: list[Report] = []
         self._keeper_status: int | None = None  # the keeper's wait status, once reaped; it exits as the supervisor has
         self._loss_reason: str | None = None  # why we gave the supervisor up, if we did
         self._is_over = False  # closed by us, or its loss was reported
         self._watchdog_deadline: float | None = None
-        self._rounds: set[int] = set()  # started and not reported gone
-        self._spared_pids: set[int] = set()  # fork server and parked workers, which a sweep spares
+        self._rounds: set[int] = set()  # started and not reported as swept
+        self._spared_pids: set[int] = set()  # fork server and standby workers, which a sweep spares
         self.reports_due_at = math.inf
-        """When to call read_reports() at the latest: by then the supervisor has acted on the watchdog, and said so."""
+        """When to call read_reports() at the latest: by then the supervisor has reported the watchdog's expiry."""
 
     @classmethod
     def fork(cls, keep: Collection[int] = (), group: str = "") -> Supervisor:
-        """Fork the keeper, which forks the supervisor: call it early, with one thread and little imported, and from the
-        thread that lives longest. Raises TemporaryError.
+        """Fork the keeper, which forks the supervisor. Raises TemporaryError.
 
-        Descriptors other than 0, 1, 2, the socket and those to `keep` are closed in both, so workers never see them.
-        The kept ones, under the same numbers, live until no process of any worker is left. `group`: a control group for
-        both and all that they start.
+        Call it early, with one thread and little imported, and from the thread that lives longest. Descriptors other
+        than 0, 1, 2, the socket and those to `keep` are closed in both, so workers never see them. The kept ones, under
+        the same numbers, live until no process of any worker is left. `group`: a control group for both and all that
+        they start.
         """
         return cls(*fork_keeper(keep, group))
 
     @property
     def pid(self) -> int:
-        """The supervisor's pid, waited for if it is just being forked; the keeper's if it never was."""
+        """The supervisor's pid, waited for while it is being forked; the keeper's if it never was."""
         deadline = time.monotonic() + START_LIMIT_S
         while not self._pid and not self._channel.has_ended and self._wait_for_event(select.POLLIN, deadline):
             self._receive()
         return self._pid or self.keeper_pid
 
     def fileno(self) -> int:
-        """Readable when reports() has something to give; stop polling it after SupervisorLost or close()."""
+        """Readable when read_reports() has something; stop polling it after SupervisorLost or close()."""
         return self._channel.fileno()
 
     def preload(self, spec: ForkServerSpec) -> None:
-        """Start the fork server, once for all rounds: workers that say how (`warm`) are forked from it.
+        """Start the fork server, once for all rounds: workers whose spec sets `warm` are forked from it.
 
         Preloading is reported at once, and later Preloaded, PreloadRefused or ForkServerLost.
         """
@@ -106,7 +105,7 @@ class Supervisor:
         _become_subreaper()
 
     def spawn(self, round: int, workers: Sequence[WorkerSpec]) -> None:
-        """Start workers; each is answered by Spawned or SpawnFailed, all of them by WatchdogExpired if it ran out."""
+        """Start workers; each is answered by Spawned or SpawnFailed, all by WorkersFenced if the watchdog expired."""
         given: set[int] = set()
         self._rounds.add(round)
         self._update_due_time()
@@ -116,7 +115,7 @@ class Supervisor:
                 given.update(descriptors)
                 self._send_order("spawn", round, encode_worker_spec(worker), descriptors=descriptors)
             if any(worker.fork_argv for worker in workers):
-                self._send_order("begin")  # that all of them are forked together
+                self._send_order("begin")  # so that all of them are forked together
         finally:
             for descriptor in given:
                 os.close(descriptor)
@@ -127,14 +126,14 @@ class Supervisor:
         self._send_order("signal", round, int(signum), *([] if only is None else [list(only)]))
 
     def sweep(self, round: int) -> None:
-        """SIGKILL what is left of the round, orphans included, and report Gone; also of use after a clean end.
+        """SIGKILL what is left of the round, orphans included, and report RoundSwept; also useful after a clean end.
 
-        Orphans are not told apart by round: sweep a round before the next one is started.
+        Orphans are not distinguished by round: sweep a round before the next one is started.
         """
         self._send_order("sweep", round)
 
     def extend_watchdog(self, until: float | None) -> None:
-        """Let the workers live until `until`, in seconds of CLOCK_BOOTTIME; None, as at the start, is without end."""
+        """Let the workers live until `until`, in seconds of CLOCK_BOOTTIME; None, as at the start, means no end."""
         self._watchdog_deadline = until
         self._update_due_time()
         self._send_order("watchdog", until)
@@ -148,10 +147,9 @@ class Supervisor:
         )
 
     def read_reports(self) -> list[Report]:
-        """What the supervisor has said since the last call, in its order. Call it on SIGCHLD as well: the keeper may
-        end.
+        """Return the supervisor's reports since the last call. Call it on SIGCHLD as well: the keeper may end.
 
-        If the watchdog has run out and the supervisor is silent, what descends from it is killed in its place. The
+        If the watchdog has expired and the supervisor does not report, its descendants are killed in its place. The
         kernel's timer ends such a supervisor a moment later.
         """
         self._receive()
@@ -174,19 +172,19 @@ class Supervisor:
         return reports
 
     def reap(self) -> None:
-        """Reap whatever child of this process has ended: call it on SIGCHLD.
+        """Reap every child of this process that has ended: call it on SIGCHLD.
 
-        As PID 1 of a container, or once the supervisor is lost, the agent is handed orphans it knows nothing of.
+        As PID 1 of a container, or once the supervisor is lost, the agent adopts orphans that it has not started.
         """
         while self._reap_one(-1):
             pass
 
     def kill_orphans(self, limit_s: float) -> tuple[int, ...]:
-        """Kill keeper and supervisor, if they still live, and every child of this process, until none is.
+        """Kill keeper, supervisor and every child of this process, until none is left.
 
-        A keeper that is stopped adopts and kills nobody; once it is killed, what was its falls to this process.
+        A stopped keeper adopts children and kills none; once it is killed, this process adopts them.
 
-        For use after SupervisorLost. Gives back who was still there after `limit_s`, normally nobody.
+        For use after SupervisorLost. Returns what was still alive after `limit_s`, normally nothing.
         """
         from launcher.hardware.linux import kernel
 
@@ -200,16 +198,16 @@ class Supervisor:
             time.sleep(0.005)
 
     def describe_remaining(self) -> str:
-        """Who keeps a sweep from its end, as words: what the supervisor cannot kill, or itself if it does not run."""
+        """Describe what delays a sweep: processes that the supervisor cannot kill, or itself if it does not run."""
         from launcher.hardware.linux import kernel
 
         children = set() if kernel.is_stopped(self.pid) else {*kernel.list_children(self.pid)} - self._spared_pids
         return ", ".join(map(kernel.describe_process, sorted(children) or [self.pid]))
 
     def close(self, limit_s: float) -> None:
-        """End the supervisor in good order: it sweeps everything and exits, or is killed after `limit_s`.
+        """Let the supervisor sweep everything and exit, or kill it after `limit_s`.
 
-        What it reported meanwhile is left for reports().
+        Its last reports are left for read_reports().
         """
         self._is_over = True
         self._channel.finish()
@@ -220,7 +218,7 @@ class Supervisor:
             self.kill_orphans(limit_s)
 
     def _send_order(self, *order: object, descriptors: tuple[int, ...] = ()) -> None:
-        """Send an order. The supervisor never waits for us to read, so waiting for it to read cannot last."""
+        """Send an order. The supervisor never waits for us to read, so waiting for it to read ends."""
         if self._is_over or self._channel.has_ended or self._channel.send(order, descriptors):
             return
         deadline = time.monotonic() + ORDER_LIMIT_S
@@ -267,9 +265,9 @@ class Supervisor:
         return self._keeper_status is not None or self._reap_one(self.keeper_pid)
 
     def _wait_for_exit(self, deadline: float) -> None:
-        """Until supervisor and keeper have ended, and left nobody, or the one whose turn it is stands still.
+        """Wait until supervisor and keeper have ended and left no process, or the one to act is stopped.
 
-        When one of them is lost the other sees to the rest. Were it killed at once, and this process next, none would.
+        When one of them is lost the other kills the rest. If it were killed at once, and this process next, none would.
         """
         from launcher.hardware.linux import kernel
 
@@ -282,7 +280,7 @@ class Supervisor:
             time.sleep(0.001)
 
     def _describe_loss(self) -> str:
-        """Why the supervisor has gone, as a sentence."""
+        """Return the reason of the supervisor's loss, as a sentence."""
         if self._loss_reason:
             return self._loss_reason
         who = f"the supervisor (pid {self._pid})" if self._pid else "the supervisor"
@@ -299,21 +297,20 @@ class Supervisor:
 
 
 def _become_subreaper() -> None:
-    # The second line of defence, for when the supervisor is lost. After an order, so that importing ctypes delays
-    # nobody.
+    # The fallback for a lost supervisor. After an order, so that importing ctypes delays no worker.
     from launcher.hardware.linux import kernel
 
     kernel.become_subreaper()
 
 
 def fork_keeper(keep: Collection[int], group: str) -> tuple[int, Channel]:
-    """Fork the keeper, which forks the supervisor; its pid, and the agent's end of the talk. Raises TemporaryError."""
+    """Fork the keeper, which forks the supervisor; return its pid and the agent's end. Raises TemporaryError."""
     open_standard_streams()
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited; the kernel would hide exit codes from us
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     ours, theirs = socket.socketpair()
     agent_pid = os.getpid()
-    # No signal may reach the two before they have settled; they keep most of them blocked for good.
+    # No signal may reach the two before they have set up theirs; they keep most of them blocked permanently.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         pid = os.fork()
@@ -330,7 +327,7 @@ def fork_keeper(keep: Collection[int], group: str) -> tuple[int, Channel]:
 
 
 def open_standard_streams() -> None:
-    """Put /dev/null where 0, 1 or 2 was closed, lest a socket of ours lands there and workers write into it."""
+    """Open /dev/null where 0, 1 or 2 was closed, lest a socket of ours get the number and workers write into it."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
@@ -339,7 +336,7 @@ def open_standard_streams() -> None:
 def _run_keeper(
     agents_end: socket.socket, own_end: socket.socket, keep: Collection[int], group: str, agent_pid: int
 ) -> NoReturn:
-    """Live as the keeper, or the supervisor; never return into the agent's code, nor run its exit handlers."""
+    """Run as the keeper, or the supervisor; never return into the agent's code, nor run its exit handlers."""
     exit_code = EXIT_BUG
     try:
         agents_end.close()

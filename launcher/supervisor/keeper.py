@@ -1,23 +1,23 @@
-"""The keeper: the process between agent and supervisor, which outlives both and lets go only when nothing is left.
+"""The keeper: the process between agent and supervisor, which outlives both and ends only when nothing is left.
 
     agent -- keeper -- supervisor -- workers -- what workers start
 
 The kernel kills workers when the supervisor ends, but not what they have started: a child of a wrapper script, of
-`subprocess`, a daemon. That falls to the nearest living ancestor that adopts, and supervisor and agent may be killed
-or stopped together. So the agent forks this process first. It forks the supervisor and then only waits: it adopts,
-and when the supervisor has ended, or the agent has, it kills and reaps until it has no child any more. It holds the
-presence listener and the lock of the node all that time, so both say that nothing is left only when that is true.
+`subprocess`, a daemon. The nearest living subreaper adopts those, and supervisor and agent may be killed or stopped
+together. So the agent forks this process first. It forks the supervisor and then only waits: it adopts, and when the
+supervisor or the agent has ended, it kills and reaps until it has no child any more. It holds the presence listener
+and the lock of the node all that time, so both indicate that nothing is left only when that is true.
 
 Any two of the three may be killed or stopped, in any order:
 
-- The agent ends: the kernel sends the keeper SIGCONT, which passes it on. The supervisor kills everybody and ends.
-- The supervisor ends, also by the kernel's timer while it is stopped: the keeper kills what falls to it.
-- The keeper ends: the kernel sends the supervisor SIGCONT, which kills everybody and ends.
+- The agent ends: the kernel sends the keeper SIGCONT, which passes it on. The supervisor kills all workers and ends.
+- The supervisor ends, also by the kernel's timer while it is stopped: the keeper kills what it adopts.
+- The keeper ends: the kernel sends the supervisor SIGCONT, which kills all workers and ends.
 - Keeper and supervisor end, or one ends while the other is stopped: the agent kills that, adopts and kills the rest.
 
-So none of the three kills another that may still do its work: that would make three of two.
+So none of the three kills another that may still do its work: two losses must not become three.
 
-It runs no code of anybody else, imports nothing that the supervisor does not, and blocks every signal.
+It runs no foreign code, imports nothing that the supervisor does not, and blocks every signal.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from launcher.supervisor.messages import KEEPER_NAME, STUCK_LIMIT_S, SUPERVISOR_
 from launcher.supervisor.sweep import SWEEP_INTERVAL_S
 from rendezvous.errors import EXIT_TEMPORARY
 
-# Without its agent a supervisor ends within milliseconds, or when those that hang in a driver do not count any more.
+# Without its agent a supervisor ends within milliseconds, or when processes that hang in a driver no longer count.
 SUPERVISOR_LIMIT_S = STUCK_LIMIT_S + 1.0
 
 
 # docs/internals/decisions/0045-keeper-between-agent-and-supervisor.md
 def run(end: socket.socket, keep: Collection[int], group: str, agent_pid: int) -> int:
-    """Fork the supervisor, then keep what it leaves until nothing is left; how the supervisor ended, as an exit code.
+    """Fork the supervisor, then kill what it leaves; return how the supervisor ended, as an exit code.
 
     That is 128 + N for signal N. In the supervisor this returns 0 at its end.
     """
@@ -54,10 +54,10 @@ def run(end: socket.socket, keep: Collection[int], group: str, agent_pid: int) -
         close_all_but((end.fileno(), *keep), max(map(int, os.listdir("/proc/self/fd"))))
         set_title(KEEPER_NAME, agent_pid)
         if group:
-            _join_control_group(group)  # where that is refused all stay outside
+            _join_control_group(group)  # if that is refused all stay outside
         kernel.become_subreaper()
         kernel.signal_on_parent_death(signal.SIGCONT)
-        gc.freeze()  # what is shared with the agent stays shared: the collector never touches it
+        gc.freeze()  # pages shared with the agent stay shared: the garbage collector skips them
         attempt = "cannot fork the supervisor"
         supervisor_pid = os.fork()
     except OSError as error:  # no /proc, no descriptors, no more processes, a sandbox
@@ -78,8 +78,7 @@ def run(end: socket.socket, keep: Collection[int], group: str, agent_pid: int) -
 
 
 def _supervise(end: socket.socket, keep: Collection[int], keeper_pid: int, agent_pid: int) -> None:
-    """Be the supervisor until agent or keeper has ended, or the agent's end of the socket closed, and no process is
-    left.
+    """Run as the supervisor until agent or keeper or the agent's end of the socket has ended, and no process is left.
 
     No descriptor is open but the standard streams, `end` and those to `keep`.
     """
@@ -88,30 +87,30 @@ def _supervise(end: socket.socket, keep: Collection[int], keeper_pid: int, agent
     os.setsid()
     try:
         for descriptor in keep:
-            os.set_inheritable(descriptor, True)  # here alone: what the agent starts by itself holds nothing of them
+            os.set_inheritable(descriptor, True)  # only here: other processes of the agent do not inherit them
         set_title(SUPERVISOR_NAME, agent_pid)
         kernel.become_subreaper()
-        # If the keeper dies while we are stopped, wake up and see to the workers.
+        # If the keeper dies while we are stopped, wake up and kill the workers.
         kernel.signal_on_parent_death(signal.SIGCONT)
         loop = SupervisorLoop(end, tuple(keep), keeper_pid)
     except OSError as error:  # no descriptors, a sandbox
         Channel(end).send(("SupervisorLost", f"the supervisor cannot work here: {error.strerror}", EXIT_TEMPORARY))
         return
-    gc.freeze()  # what we share with agent and keeper stays shared: the collector never touches it
-    gc.enable()  # the agent starts without
+    gc.freeze()  # pages shared with agent and keeper stay shared: the garbage collector skips them
+    gc.enable()  # the agent starts with it disabled
     loop.run()
     if os.getppid() == keeper_pid:
-        os.kill(keeper_pid, signal.SIGCONT)  # a stopped one has only to see that nobody is left
+        os.kill(keeper_pid, signal.SIGCONT)  # a stopped one has only to find that nothing is left
 
 
 def _join_control_group(group: str) -> None:
-    """Into this control group."""
+    """Move this process into this control group."""
     with suppress(OSError), open(f"{group}/cgroup.procs", "w") as file:
         file.write("0")
 
 
 def _wait_for_supervisor(supervisor_pid: int, agent_pid: int) -> int:
-    """Be the keeper, with every signal blocked; how the supervisor ended."""
+    """Run as the keeper, with every signal blocked; return how the supervisor ended."""
     wakes = (signal.SIGCHLD, signal.SIGCONT)
     exit_code: int | None = None
     began_at = 0.0
@@ -126,7 +125,7 @@ def _wait_for_supervisor(supervisor_pid: int, agent_pid: int) -> int:
         began_at = began_at or time.monotonic()
         lasted_s = time.monotonic() - began_at
         if exit_code is None and lasted_s < SUPERVISOR_LIMIT_S:
-            os.kill(supervisor_pid, signal.SIGCONT)  # it ends by itself; killed, it would leave all to this
+            os.kill(supervisor_pid, signal.SIGCONT)  # it ends by itself; killed, it would leave only this process
         elif not kernel.kill_children((), lasted_s > STUCK_LIMIT_S):
             code = 0 if exit_code is None else exit_code  # the supervisor itself may hang in the kernel
             return code if code >= 0 else 128 - code
@@ -134,10 +133,10 @@ def _wait_for_supervisor(supervisor_pid: int, agent_pid: int) -> int:
 
 
 def set_title(name: str, agent_pid: int) -> None:
-    """What ps, top and pgrep show: a name of its own and, in place of the agent's command line, whom it belongs to.
+    """Set what ps, top and pgrep show: a name of its own and, in place of the agent's command line, the agent's pid.
 
-    With the agent's, which may hold any word, `pkill -f` would hit all three at once. The line is as long as the room
-    of the old one. Where /proc/self/mem cannot be written the old one stays, under the new name.
+    With the agent's, which may contain any word, `pkill -f` would hit all three at once. The line is as long as the
+    room of the old one. Where /proc/self/mem cannot be written the old one stays, under the new name.
     """
     kernel.set_name(name)
     with suppress(OSError, ValueError, IndexError):

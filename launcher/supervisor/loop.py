@@ -1,10 +1,10 @@
-"""The supervisor's own life: one thread, one loop, no network, no subprocess module.
+"""The supervisor's main loop: one thread, no network, no subprocess module.
 
 It waits for three things: orders from the agent, children that end, and the pipe through which a freshly forked
-worker says why it could not run its program. Everything else is a consequence. The supervisor blocks nearly all
+worker reports why it could not run its program. Everything else follows. The supervisor blocks nearly all
 signals: a Ctrl-C or a SIGTERM to the whole session is the agent's to handle, and a supervisor that died of one would
-take the workers' grace with it. What only some runs need is loaded when it is: watchdog.py, and warm.py for workers
-that are forked by somebody else.
+take the workers' grace with it. What only some runs need is loaded on demand: watchdog.py, and warm.py for workers
+that the fork server forks.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from launcher.supervisor.warm import WarmPool
     from launcher.supervisor.watchdog import Watchdog
 
-# The reports of the last moments are worth this long a wait for an agent that reads slowly.
+# The time to wait for a slow agent to read the last reports.
 FLUSH_LIMIT_S = 1.0
 
 
 class SupervisorLoop:
-    """All that the supervisor knows."""
+    """The state of the supervisor."""
 
     def __init__(self, end: socket.socket, keep: tuple[int, ...], keeper_pid: int) -> None:
         self.pid = os.getpid()
@@ -61,7 +61,7 @@ class SupervisorLoop:
         self._channel = Channel(end)
         self._watchdog: Watchdog | None = None
         self._warm_pool: WarmPool | None = None
-        self._rounds: set[int] = set()  # started and not yet reported gone
+        self._rounds: set[int] = set()  # started and not yet reported as swept
         self._sweep = ProcessSweep()
         self._is_finished = False
         self._has_lost_keeper = False
@@ -84,7 +84,7 @@ class SupervisorLoop:
             if self._warm_pool is not None:
                 self._warm_pool.advance(has_rounds=bool(self._rounds) and not self._sweep.is_active)
             for descriptor, _ in self._poll.poll(self._compute_timeout_ms()):
-                if descriptor in self._callbacks:  # what was heard before may have closed it
+                if descriptor in self._callbacks:  # an earlier callback may have closed it
                     self._callbacks[descriptor]()
             self._reap()
         deadline = time.monotonic() + FLUSH_LIMIT_S
@@ -100,13 +100,13 @@ class SupervisorLoop:
         return None if wait_s == math.inf else math.ceil(min(max(0.0, wait_s), POLL_LIMIT_S) * 1000)
 
     def watch(self, descriptor: int, callback: Callable[[], object], *, until_writable: bool = False) -> None:
-        """Call `hear` when something can be read there, or, if so wished, written."""
+        """Call `callback` when the descriptor is readable, or with `until_writable` also when it is writable."""
         self._callbacks[descriptor] = callback
         self._poll.register(descriptor, select.POLLIN | select.POLLOUT if until_writable else select.POLLIN)
         self.note_descriptors(descriptor)
 
     def unwatch(self, descriptor: int) -> None:
-        """Watch it no more; call this before it is closed."""
+        """Stop watching it; call this before it is closed."""
         del self._callbacks[descriptor]
         self._poll.unregister(descriptor)
 
@@ -117,9 +117,9 @@ class SupervisorLoop:
     # Keeper and agent
 
     def _check_keeper(self) -> None:
-        """Without one nobody would kill what workers leave if agent and supervisor were lost: then end."""
+        """End if the keeper has: what workers leave would then survive the loss of agent and supervisor."""
         if not self._has_lost_keeper and os.getppid() != self._keeper_pid:
-            self._has_lost_keeper = True  # that workers end now is no failure of theirs
+            self._has_lost_keeper = True  # the workers' end is then no failure of theirs
             self._start_sweep(self._rounds, is_last=True)
 
     def report(self, report: Report | InternalReport) -> None:
@@ -179,9 +179,9 @@ class SupervisorLoop:
     def start(
         self, spec: WorkerSpec, name: str, on_started: Callable[[list[Any]], None], inherit: tuple[int, ...] = ()
     ) -> tuple[int, Callable[[], None]]:
-        """Fork a process and go on at once; give back its pid and what to call if it ends before `told` was called.
+        """Fork a process and continue; return its pid and what to call if it ends before `on_started` was called.
 
-        `told` gets an empty list if it runs its program, or else a sentence and an error number. Raises OSError.
+        `on_started` gets an empty list if it runs its program, or else a sentence and an error number. Raises OSError.
         """
         pid, result = child.fork(
             spec,
@@ -214,12 +214,12 @@ class SupervisorLoop:
             self.report_running(worker)
 
     def report_running(self, worker: Worker) -> None:
-        """A worker runs its program, or its script."""
+        """Report that a worker runs its program, or its script."""
         worker.poll_start = None
         self.report(Spawned(worker.round, worker.local_rank, worker.pid))
 
     def report_spawn_failure(self, worker: Worker, sentence: str, error_number: int) -> None:
-        """A worker has said why it cannot run it; its end is not worth a report."""
+        """Report why a worker cannot run it; its end is not reported."""
         worker.poll_start = None
         self.workers.pop(worker.pid, None)
         self.report(SpawnFailed(worker.round, worker.local_rank, sentence, error_number))
@@ -237,7 +237,7 @@ class SupervisorLoop:
                     pass
 
     def _reap(self) -> bool:
-        """Reap all who have ended, adopted ones too; whether any child is left."""
+        """Reap all children that have ended, adopted ones too; whether any child is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -252,7 +252,7 @@ class SupervisorLoop:
             worker = self.workers.get(pid)
             if worker is not None and worker.poll_start is not None:
                 worker.poll_start()
-            if self.workers.pop(pid, None) is not None and worker is not None:  # a failure has taken it out already
+            if self.workers.pop(pid, None) is not None and worker is not None:  # a failure has removed it already
                 self.report(Exited(worker.round, worker.local_rank, pid, exit_code, time.time()))
 
     # The end of a round
@@ -270,7 +270,7 @@ class SupervisorLoop:
             return
         is_clear = not self._reap() or self._sweep.run_pass(self._list_spared)
         if self._sweep.is_last and self._watchdog is not None:
-            self._watchdog.disarm()  # it has done its duty and must not end us half way
+            self._watchdog.disarm()  # it has expired and must not end us half way
         if is_clear:
             for round in sorted(self._sweep.rounds):
                 self.report(RoundSwept(round))
@@ -311,4 +311,4 @@ class SupervisorLoop:
             self._warm_pool.stop("was killed when the watchdog had run out")
         self._start_sweep(self._rounds)
         self._advance_sweep()
-        self._watchdog.disarm()  # all have been killed; what is left to do is to reap
+        self._watchdog.disarm()  # all have been killed; only reaping is left

@@ -1,4 +1,4 @@
-"""What agent and supervisor say to each other: the order to start a worker, and the reports of what became of it."""
+"""The messages of agent and supervisor: the order to start a worker, and the reports of what became of it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from rendezvous.errors import EXIT_FENCED
 from rendezvous.values import NamedTuple
 
 POLL_LIMIT_S = 86400.0  # poll() counts milliseconds in 31 bits
-# A killed process may hang in a driver. After this long it only matters that it cannot run its own code any more.
+# A killed process may hang in a driver. After this long it need only be unable to run its own code.
 STUCK_LIMIT_S = 3.0
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# What ps shows: names without a word that is in the agent's command line.
+# The names in ps: none contains a word of the agent's command line.
 KEEPER_NAME = "mr-keeper"
 SUPERVISOR_NAME = "mr-supervisor"
 
@@ -24,10 +24,10 @@ class WorkerSpec(NamedTuple):
 
     `argv[0]` is searched on the PATH of its environment when it has no slash. Its environment is the one the
     supervisor was forked with, less `unset`, with `env` on top. `stdout` and `stderr` are descriptors to write to,
-    which the handle closes after sending; None leaves it the agent's own. `affinity`: the CPUs it is kept to;
-    `memory`: the NUMA nodes whose memory it prefers, none for as Linux does. `warm`: what a fork of the preloaded image
-    runs as `__main__` in the place of `argv`: "script", "module", "path" or "code", then its words; empty where only
-    an exec will do.
+    which the handle closes after sending; None leaves it the agent's own. `affinity`: the CPUs to which it is bound;
+    `memory`: the NUMA nodes whose memory it prefers, none for Linux's default. `warm`: what a fork of the fork server
+    runs as `__main__` in place of `argv`: "script", "module", "path" or "code", then the arguments; empty where only an
+    exec is possible.
     """
 
     local_rank: int
@@ -45,7 +45,7 @@ class ForkServerSpec(NamedTuple):
     """The fork server to start: a process that imports `modules` once and forks workers that have them.
 
     `argv`, `env`, `unset` and `affinity` are as for a worker; `env` is what all workers of every round have in common,
-    since libraries read it when they are loaded. `standby`: how many parked workers to hold beside those of a round.
+    since libraries read it when they are loaded. `standby`: the number of standby workers besides those of a round.
     """
 
     argv: tuple[str, ...]
@@ -65,7 +65,7 @@ class Spawned(NamedTuple):
 
 
 class SpawnFailed(NamedTuple):
-    """The worker could not be forked, or what it is to run not be run."""
+    """The worker could not be forked, or its program could not be run."""
 
     round: int
     local_rank: int
@@ -76,7 +76,7 @@ class SpawnFailed(NamedTuple):
 class Exited(NamedTuple):
     """A worker ended and was reaped at `at` (time.time()); `exit_code` is negative for a signal.
 
-    `pid` is 0 for one that was to be forked from the image and was signalled before it had begun: it never ran.
+    `pid` is 0 for one that was signalled before the fork server had forked it: it never ran.
     """
 
     round: int
@@ -89,7 +89,7 @@ class Exited(NamedTuple):
 class RoundSwept(NamedTuple):
     """No process of the round is left, what workers started included.
 
-    One that the kernel does not let go (asleep in a driver, frozen) counts as gone once it can run no code of its
+    One that the kernel does not release (asleep in a driver, frozen) counts as ended once it can run no code of its
     own; its Exited then follows when it is released.
     """
 
@@ -97,19 +97,19 @@ class RoundSwept(NamedTuple):
 
 
 class WorkersFenced(NamedTuple):
-    """The watchdog ran out: the supervisor kills the round, or did not start it. Gone follows."""
+    """The watchdog expired: the supervisor kills the round, or did not start it. RoundSwept follows."""
 
     round: int
 
 
 class Preloading(NamedTuple):
-    """The fork server runs and imports. Workers that are to be forked from it wait, however long that takes."""
+    """The fork server runs and imports. Workers that it is to fork wait for it without a limit."""
 
     pid: int
 
 
 class Preloaded(NamedTuple):
-    """The fork server has imported everything, in so many seconds; `remarks` are sentences for people."""
+    """The fork server has imported everything, in `seconds`; `remarks` are sentences for the user."""
 
     pid: int
     seconds: float
@@ -117,7 +117,7 @@ class Preloaded(NamedTuple):
 
 
 class PreloadRefused(NamedTuple):
-    """What the fork server has imported cannot be forked, or not be imported: nobody will be started from it.
+    """The fork server's modules cannot be imported, or a process with them cannot be forked: no worker will start.
 
     Workers that wait for it stay unstarted until their round is swept: this node has to leave.
     """
@@ -133,21 +133,21 @@ class SupervisorStarted(NamedTuple):
 
 
 class StandbyReady(NamedTuple):
-    """A worker has been forked for a later round; for the handle alone, which must know whom a sweep spares."""
+    """A worker has been forked for a later round; for the handle alone, which must know what a sweep spares."""
 
     pid: int
 
 
 class ForkServerLost(NamedTuple):
-    """The fork server has ended, or was killed for a reason that the sentence says, with what follows from it."""
+    """The fork server has ended, or was killed: the sentence gives the reason and the consequence."""
 
     sentence: str
 
 
 class SupervisorLost(NamedTuple):
-    """Supervisor or keeper ended without being asked to. Workers end with them; kill_orphans() sees to the rest.
+    """Supervisor or keeper ended unexpectedly. Workers end with them; kill_orphans() kills the rest.
 
-    They say so themselves, and that the agent should end with EXIT_TEMPORARY, where the machine refuses what it needs.
+    Where the machine refuses what they need they report it, and that the agent should end with EXIT_TEMPORARY.
     """
 
     sentence: str
@@ -178,7 +178,7 @@ REPORTS: dict[str, type[Report | InternalReport]] = {
 
 
 def describe_exit(exit_code: int) -> str:
-    """Words for an exit code: "exited with code 1" or "was killed by SIGKILL"."""
+    """Describe an exit code: "exited with code 1" or "was killed by SIGKILL"."""
     if exit_code >= 0:
         return f"exited with code {exit_code}"
     import signal
@@ -188,14 +188,14 @@ def describe_exit(exit_code: int) -> str:
 
 
 def encode_worker_spec(spec: WorkerSpec) -> list[object]:
-    """A spec as it is sent: in the place of each descriptor, which travels apart, stands whether there is one."""
+    """Encode a spec; each descriptor, which travels separately, is replaced by whether there is one."""
     affinity = None if spec.affinity is None else sorted(spec.affinity)
     streams = (spec.stdout is not None, spec.stderr is not None)
     return [spec.local_rank, spec.argv, dict(spec.env), spec.unset, *streams, affinity, spec.memory, spec.fork_argv]
 
 
 def decode_worker_spec(fields: list[Any], descriptors: tuple[int, ...]) -> WorkerSpec:
-    """The spec that was `written`, with the descriptors as this process numbers them."""
+    """Decode the spec, with the descriptors as this process numbers them."""
     local_rank, argv, env, unset, has_stdout, has_stderr, cpus, memory, warm = fields
     given = iter(descriptors)
     stdout = next(given) if has_stdout else None
@@ -205,13 +205,13 @@ def decode_worker_spec(fields: list[Any], descriptors: tuple[int, ...]) -> Worke
 
 
 def encode_fork_server_spec(spec: ForkServerSpec) -> list[object]:
-    """An image's spec as it is sent."""
+    """Encode the spec of a fork server."""
     affinity = None if spec.affinity is None else sorted(spec.affinity)
     return [spec.argv, dict(spec.env), spec.unset, affinity, spec.modules, spec.standby]
 
 
 def decode_fork_server_spec(fields: list[Any]) -> ForkServerSpec:
-    """The spec that was `encode_fork_server_spec`."""
+    """Decode what `encode_fork_server_spec` returned."""
     argv, env, unset, cpus, modules, standby = fields
     affinity = None if cpus is None else frozenset(cpus)
     return ForkServerSpec(tuple(argv), env, tuple(unset), affinity, tuple(modules), standby)

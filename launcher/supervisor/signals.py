@@ -1,4 +1,4 @@
-"""Which signals the supervisor hears: ends of children, the end of its keeper, and faults of its own."""
+"""The signals that the supervisor handles: ends of children, the end of its keeper, and faults of its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FAULT_SIGNALS = (
 
 
 def configure_signals() -> tuple[int, int, list[int]]:
-    """Have signals wake the loop. The pipe for that, read and write end, and the signals that a worker puts back."""
+    """Have signals wake the loop. Returns that pipe, read and write end, and the signals for a worker to reset."""
     wakeup, alarm = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
     for signum in _WAKEUP_SIGNALS:

@@ -1,6 +1,6 @@
-"""The end of rounds: whoever is left is killed, pass after pass, until nobody is.
+"""The end of rounds: every process that is left is killed, pass after pass, until none is.
 
-One pass cannot be enough, since killing a parent hands its orphans to the supervisor; they belong to the next one.
+One pass is not enough, since killing a parent makes its orphans the supervisor's children; the next pass kills them.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection
 from launcher.hardware.linux import kernel
 from launcher.supervisor.messages import STUCK_LIMIT_S
 
-# How often a sweep looks again while the processes it killed have not ended yet; each end wakes it as well.
+# How often a sweep checks while the processes it killed have not ended yet; each end wakes it as well.
 SWEEP_INTERVAL_S = 0.02
 
 
 class ProcessSweep:
-    """What is being swept: `rounds`, and with `is_last` everything there is."""
+    """The rounds to sweep: `rounds`, and with `is_last` all processes."""
 
     def __init__(self) -> None:
         self.rounds: set[int] = set()
@@ -31,11 +31,11 @@ class ProcessSweep:
 
     @property
     def wait_s(self) -> float:
-        """How long until the next pass."""
+        """The seconds until the next pass."""
         return self._next_pass_at - time.monotonic()
 
     def begin(self, rounds: Collection[int], *, is_last: bool = False) -> None:
-        """Sweep these as well."""
+        """Sweep these rounds as well."""
         if not self.is_active:
             self._began_at = time.monotonic()
         self._next_pass_at = 0.0
@@ -43,14 +43,14 @@ class ProcessSweep:
         self.is_last = self.is_last or is_last
 
     def has_killed(self, pid: int) -> bool:
-        """Whether it is about to end by a pass."""
+        """Whether a pass has killed it and it has not been reaped."""
         return pid in self._killed
 
     def mark_reaped(self, pid: int) -> None:
         self._killed.discard(pid)
 
     def run_pass(self, list_spared: Callable[[], Collection[int]]) -> bool:
-        """Kill who is there but the spared, if it is time to; whether nobody was."""
+        """Kill all but the spared processes, if it is time to; whether there were none."""
         now = time.monotonic()
         if self._killed and now < self._next_pass_at:
             return False

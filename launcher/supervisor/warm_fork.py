@@ -1,11 +1,11 @@
-"""One worker that the fork server forks, from the order to fork it until it runs.
+"""One worker that the fork server forks, from the order until it runs.
 
-There is a socket for it. One end travels to the fork server with the order, and the worker that is forked for it says
-there that it is born: by then it is the supervisor's own child, as a cold one is. It waits for its spec, and closes its
-end as it begins to run. So whatever happens before, it is enough to close ours: a worker without a spec ends by
-itself and has run nothing, wherever it was on its way.
+There is a socket for it. One end travels to the fork server with the order, and the worker that is forked for it
+reports there that it is ready: by then it is the supervisor's own child, like a cold one. It waits for its spec, and
+closes its end as it begins to run. So at any point before that, closing our end is enough: a worker without a spec ends
+by itself and has run nothing.
 
-It runs other people's code, so nothing that it says is believed unseen, and the supervisor never waits for it.
+It runs foreign code, so everything that it sends is validated, and the supervisor never waits for it.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from launcher.supervisor.child import ProcessHost, Worker, close_streams
 from launcher.supervisor.messages import StandbyReady, WorkerSpec, encode_worker_spec
 from rendezvous.values import NamedTuple
 
-# A fork server that is ready forks in milliseconds. One that has not within this time is stopped or stuck.
+# A ready fork server forks in milliseconds. One that has not within this time is stopped or stuck.
 FORK_LIMIT_S = 10.0
-# A worker that is lost before it is born was lost with its fork server, if that is reaped within this time.
+# A worker that is lost before it is ready was lost with its fork server, if that is reaped within this time.
 LOST_LIMIT_S = 1.0
 
 
 class SpawnRequest(NamedTuple):
-    """A worker of a round. Its streams are open here until it has been sent its spec."""
+    """A worker of a round. Its streams are open here until its spec has been sent."""
 
     round: int
     spec: WorkerSpec
 
 
 class SpawnContext(NamedTuple):
-    """What those who are on their way have in common."""
+    """What all forks in progress have in common."""
 
     loop: ProcessHost
     environment: Mapping[str, str]
-    """The agent's, as workers without a spec of their own would have it."""
+    """The agent's, on which every worker's own is based."""
     forks: list[WarmFork]
     on_ready: Callable[[], None]
     retry: Callable[[SpawnRequest], None]
-    """For a job whose worker was lost, and nobody is to blame."""
+    """For a request whose worker was lost to a sweep, which is not its failure."""
 
 
 class WarmFork:
-    """One that is ordered without a job is parked when it is born, until it is given one."""
+    """One forked worker. Without a request it is on standby when it is ready, until it gets one."""
 
     def __init__(self, context: SpawnContext, end: socket.socket, request: SpawnRequest | None) -> None:
         self.deadline = time.monotonic() + FORK_LIMIT_S
         self.request = request
-        self.pid = 0  # once it is born
-        self.is_lost = False  # it will not be born; whose fault it is is seen at the limit
-        self.was_swept = False  # a pass of a sweep may have killed it while it was nobody that we knew
+        self.pid = 0  # set once it is ready
+        self.is_lost = False  # it will not become ready; the cause is determined at the deadline
+        self.was_swept = False  # a pass of a sweep may have killed it while its pid was unknown
         self._context = context
         self._channel = Channel(end)
         self._worker: Worker | None = None
@@ -64,11 +64,11 @@ class WarmFork:
 
     @property
     def has_spec(self) -> bool:
-        """Whether its spec is on the way to it, so that it may run."""
+        """Whether its spec is being sent, so that it may run."""
         return self._worker is not None
 
     def assign(self, request: SpawnRequest) -> None:
-        """Let it run this, as soon as it is born."""
+        """Let it run this request, as soon as it is ready."""
         self.request = request
         if not self.pid:
             return
@@ -79,15 +79,15 @@ class WarmFork:
         environment = {name: value for name, value in self._context.environment.items() if name not in spec.unset}
         environment.update(spec.env)
         streams = 1 if spec.stdout is None else spec.stdout, 2 if spec.stderr is None else spec.stderr
-        whole = spec._replace(env=environment, unset=(), stdout=streams[0], stderr=streams[1])
+        full_spec = spec._replace(env=environment, unset=(), stdout=streams[0], stderr=streams[1])
         try:
-            self._channel.send(encode_worker_spec(whole), streams)
+            self._channel.send(encode_worker_spec(full_spec), streams)
             self._flush()
-        except OSError as error:  # too many descriptors are on their way
+        except OSError as error:  # too many descriptors are in flight
             self._handle_failure(f"cannot start {worker.name}: {format_os_error(error)}", error.errno or 0)
 
     def _flush(self) -> None:
-        """Send what the socket takes of a spec; its streams are needed until all of it has gone."""
+        """Send what the socket accepts of a spec; its streams stay open until all of it has been sent."""
         if self._worker is None or self._is_sent:
             return
         is_sent = self._channel.flush()
@@ -101,7 +101,7 @@ class WarmFork:
             close_streams(self.request.spec)
 
     def receive(self, reaped: int = 0) -> None:
-        """Read what it says. `reaped`: the pid of a child that has just been; if it is this one, that is all."""
+        """Read its messages. `reaped`: the pid of a child that was just reaped; if it is this one, no more follow."""
         failure: tuple[str, int] | None = None
         try:
             self._flush()
@@ -124,10 +124,10 @@ class WarmFork:
             self._handle_close()
 
     def _handle_ready(self, pid: int, reaped: int) -> None:
-        if pid != reaped and not _is_child(pid):  # of another pid namespace: nobody we could signal or spare
+        if pid != reaped and not _is_child(pid):  # of another pid namespace: it cannot be signalled or spared
             self._mark_lost()
             return
-        if self.was_swept and (pid == reaped or self._context.loop.is_killed(pid)):  # before we heard of it
+        if self.was_swept and (pid == reaped or self._context.loop.is_killed(pid)):  # before it reported
             self._retry()
             return
         self.pid = pid
@@ -138,7 +138,7 @@ class WarmFork:
             self._context.loop.report(StandbyReady(pid))
 
     def _handle_failure(self, sentence: str, error_number: int) -> None:
-        """It, or the fork server in its place, has said why it cannot run."""
+        """Handle the reason, from it or from the fork server, why it cannot run."""
         self.drop()
         if self._worker is not None:
             self._context.loop.report_spawn_failure(self._worker, sentence, error_number)
@@ -148,7 +148,7 @@ class WarmFork:
             )
 
     def _handle_close(self) -> None:
-        """Its end is closed: it runs, or it has ended."""
+        """Handle that its end is closed: it runs, or it has ended."""
         if self._worker is not None:
             self.drop()
             self._context.loop.report_running(self._worker)
@@ -160,7 +160,7 @@ class WarmFork:
             self._mark_lost()
 
     def _retry(self) -> None:
-        """A sweep of another round has hit it: its job is another one's."""
+        """Return its request after a sweep of another round has killed it."""
         self.drop()
         if self.request is not None:
             self._context.retry(self.request)
@@ -171,7 +171,7 @@ class WarmFork:
         self._context.loop.unwatch(self._channel.fileno())
 
     def drop(self) -> None:
-        """Have no more to do with it: without a spec it ends by itself. A job not sent yet is the caller's."""
+        """Close its connection: without a spec it ends by itself. A request that was not sent is left to the caller."""
         self._context.forks.remove(self)
         if self._worker is not None:
             self._mark_sent()
@@ -181,7 +181,7 @@ class WarmFork:
 
 
 def fail_request(loop: ProcessHost, request: SpawnRequest, reason: str, error_number: int) -> None:
-    """Report that a job's worker cannot be started."""
+    """Report that a request's worker cannot be started."""
     close_streams(request.spec)
     worker = Worker(request.round, request.spec.local_rank)
     loop.report_spawn_failure(worker, f"cannot start {worker.name}: {reason}", error_number)

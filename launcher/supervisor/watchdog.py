@@ -1,7 +1,7 @@
-"""The watchdog: until when workers may live, held twice.
+"""The watchdog: the deadline until which workers may live, enforced twice.
 
-The supervisor looks at it in its loop, and a timer of the kernel ends the supervisor, and its workers with it, where
-the loop does not come round. Most runs on one machine have no watchdog and never load this.
+The supervisor checks it in its loop, and a kernel timer ends the supervisor, and its workers with it, where the loop
+does not run. Most runs on one machine have no watchdog and never load this.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import time
 from launcher.hardware.linux import kernel
 from launcher.model.errors import TemporaryError
 
-# The kernel's timer fires so long after the supervisor should have killed by itself: only a supervisor that is stopped
-# or starved meets it.
+# The delay of the kernel's timer after the supervisor should have killed by itself: it hits only one that is stopped
+# or starved.
 TIMER_MARGIN_S = 0.5
 
 
@@ -41,11 +41,11 @@ class Watchdog:
 
     @property
     def wait_s(self) -> float:
-        """How long until its end has to be handled."""
+        """The seconds until its expiry has to be handled."""
         return math.inf if self._is_handled else self._deadline - time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def extend(self, until: float | None) -> None:
-        """Let it end at `until`; None is without end."""
+        """Set its expiry to `until`; None means no end."""
         self._deadline = math.inf if until is None else until
         self._is_handled = False
         if until is None or self.is_expired:
@@ -54,7 +54,7 @@ class Watchdog:
             self._timer.arm(until + TIMER_MARGIN_S)
 
     def take_expiry(self) -> bool:
-        """Whether it has run out and nobody has acted on it: true once."""
+        """Whether it has expired and that has not been handled: true once."""
         if self._is_handled or not self.is_expired:
             return False
         self._is_handled = True

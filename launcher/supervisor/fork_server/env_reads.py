@@ -1,8 +1,8 @@
-"""Which variables an import reads that no worker has yet: they differ between workers, or between rounds.
+"""Detects the variables that an import reads too early: those that differ between workers, or between rounds.
 
-A module that looks at RANK while it is imported finds nothing, here, and keeps that. So reading is watched: every way
-to a variable in `os.environ` goes through one function, which encodes its name. C code reads elsewhere and cannot be
-seen; neither is a copy of all variables, which holds none of these.
+A module that reads RANK while it is imported here finds nothing, and keeps that. So reads are recorded: every access to
+a variable in `os.environ` goes through one function, which encodes its name. Reads in C code bypass it and are not
+seen; neither is a copy of all variables, which contains none of these.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import re
 import sys
 
-# What `launcher/ranks/environments` gives to workers one by one or round by round; a test compares.
+# The variables of `launcher/ranks/environments` that differ by worker or by round; a test compares.
 WORKER_VARIABLES = re.compile(
     r"""(?:
     RANK|LOCAL_RANK|GROUP_RANK|ROLE_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_WORLD_SIZE|ROLE_WORLD_SIZE
@@ -30,7 +30,7 @@ WORKER_VARIABLES = re.compile(
 
 
 class EnvReadRecorder:
-    """Within it, notes who reads which of these variables. `read`: module to names, in order."""
+    """A context manager that records which modules read these variables. `read`: module to names, in order."""
 
     def __init__(self) -> None:
         self.reads_by_module: dict[str, list[str]] = {}
@@ -52,7 +52,7 @@ class EnvReadRecorder:
 
 
 def _find_reader() -> str:
-    """The module that asks; empty if it writes."""
+    """Return the module that reads; empty if it writes."""
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_globals.get("__name__") in ("os", "_collections_abc", "collections.abc"):
         if frame.f_code.co_name in ("__setitem__", "__delitem__"):

@@ -1,9 +1,9 @@
-"""What an import leaves behind that a fork would lose or share: threads, child processes, accelerators, open files.
+"""Detects what an import leaves behind that a fork would lose or share: threads, children, accelerators, open files.
 
-Only the thread that forks goes on in a child. A library whose threads have gone waits for them for ever, so a module
-that starts some cannot be preloaded. Except where the library knows: OpenBLAS, behind numpy, takes its threads down as
-a process forks, and starts them again where they are needed. A trial fork shows it. An accelerator's context does not
-survive a fork at all, and CUDA refuses to work in a process whose parent has as much as asked it for its devices.
+Only the thread that forks exists in a child. A library whose threads are missing waits for them for ever, so a module
+that starts some cannot be preloaded. Except where the library handles forks: OpenBLAS, behind numpy, stops its threads
+when a process forks, and starts them again where they are needed. A trial fork shows it. An accelerator's context does
+not survive a fork at all, and CUDA refuses to work in a process whose parent has only queried it for its devices.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _ACCELERATOR_PATH = re.compile(
     r"/dev/(?:nvidia[^/]*|nvidia-caps/.+|kfd|dri/.+|accel[^/]*|accel/.+|apex_\d+|vfio/.+|neuron\d+|hl\w*\d+|davinci\w+"
     r"|dxg)$"
 )
-# They say so when a fork of theirs cannot use its devices, and forks of a process that has asked for these cannot.
+# They report it when a fork of theirs cannot use its devices: in a process that has queried these, none can.
 _TORCH_BACKENDS = ("torch.cuda", "torch.xpu")
-# What many processes may have open in common: no position, or nothing that is read by position.
+# What several processes may have open in common: no position, or nothing that is read by position.
 _SHAREABLE_FILES = re.compile(r"/dev/(?!shm/)|/proc/|/sys/|/memfd:|anon_inode:\[pidfd\]")
 
 
@@ -40,7 +40,7 @@ class PreloadError(Exception):
 
 
 def check_before_import(fork: Callable[[], int]) -> None:
-    """Raise Refused for what is there before the first import: a .pth file or `sitecustomize` may start threads."""
+    """Raise PreloadError for what exists before the first import: a .pth file or `sitecustomize` may start threads."""
     _try_fork(fork)
     found = [
         ("thread", _wait_until_empty(_list_threads)),
@@ -55,9 +55,9 @@ def check_before_import(fork: Callable[[], int]) -> None:
 
 
 def check_import(module: str, children_before: frozenset[int], fork: Callable[[], int]) -> None:
-    """Raise Refused if the import of `module` left a thread, a process or an open accelerator.
+    """Raise PreloadError if the import of `module` left a thread, a process or an open accelerator.
 
-    `before`: this process's children before.
+    `children_before`: this process's children before the import.
     """
     hint = f"leave {module} out of --preload"
     if used := _find_initialized_backend():
@@ -77,7 +77,7 @@ def check_import(module: str, children_before: frozenset[int], fork: Callable[[]
 
 
 def _find_initialized_backend() -> str:
-    """The part of torch that has a context on a device; empty if none has."""
+    """Return the part of torch that has a context on a device; empty if none has."""
     return next((name for name in _TORCH_BACKENDS if _call_predicate(name, "is_initialized")), "")
 
 
@@ -86,7 +86,7 @@ def _call_predicate(name: str, predicate: str) -> bool:
 
 
 def _try_fork(fork: Callable[[], int]) -> str:
-    """Fork once, if that may show something. Gives back the part of torch that says there that it will not work."""
+    """Fork once, if that may show something. Returns the part of torch that reports there that it will not work."""
     questioned = [name for name in _TORCH_BACKENDS if name in sys.modules]
     if not questioned and not _list_threads():
         return ""
@@ -107,7 +107,7 @@ def _find_open_accelerator() -> str:
 
 
 def _list_threads() -> list[str]:
-    """The names of all threads but the first."""
+    """Return the names of all threads but the first."""
     threading = sys.modules.get("threading")
     known = {thread.native_id: thread.name for thread in threading.enumerate()} if threading else {}
     others = [number for number in map(int, os.listdir("/proc/self/task")) if number != os.getpid()]
@@ -116,7 +116,7 @@ def _list_threads() -> list[str]:
 
 
 def list_children() -> frozenset[int]:
-    """The processes whose parent this one is and that have not ended."""
+    """Return the children of this process that have not ended."""
     own = str(os.getpid())
     path = f"/proc/{own}/task/{own}/children"
     if os.path.exists(path):
@@ -141,7 +141,7 @@ def _list_processes(children_before: frozenset[int]) -> list[str]:
 
 
 def _wait_until_empty(list_remaining: Callable[[], list[str]]) -> list[str]:
-    """What is still there after a while."""
+    """Return what still exists after at most SETTLE_LIMIT_S."""
     deadline = time.monotonic() + SETTLE_LIMIT_S
     while (found := list_remaining()) and time.monotonic() < deadline:
         time.sleep(_POLL_INTERVAL_S)
@@ -149,7 +149,7 @@ def _wait_until_empty(list_remaining: Callable[[], list[str]]) -> list[str]:
 
 
 def _format_names(noun: str, names: list[str]) -> str:
-    """The threads "a" and "b", or three of many."""
+    """Format the threads "a" and "b", or three of many."""
     different = list(dict.fromkeys(names))
     shown = " and ".join(f'"{name}"' for name in different[:2])
     more = len(names) - min(len(different), 2)
@@ -158,7 +158,7 @@ def _format_names(noun: str, names: list[str]) -> str:
 
 
 def list_open_files() -> dict[int, str]:
-    """What this process has open: number and what /proc says."""
+    """Return this process's open files: number and what /proc says."""
     found = {}
     for number in os.listdir("/proc/self/fd"):
         try:
@@ -169,7 +169,7 @@ def list_open_files() -> dict[int, str]:
 
 
 def list_opened_files(descriptors_before: Iterable[int]) -> list[str]:
-    """Files, sockets and the like that have been opened since and that all workers would share."""
+    """Return files, sockets and the like that have been opened since and that all workers would share."""
     return [
         "a socket" if path.startswith("socket:") else "a pipe" if path.startswith("pipe:") else path
         for number, path in sorted(list_open_files().items())
@@ -178,7 +178,7 @@ def list_opened_files(descriptors_before: Iterable[int]) -> list[str]:
 
 
 def _read_stat(pid: str) -> list[str]:
-    """State, parent and so on, behind the name in /proc/<pid>/stat; empty when there is no such process."""
+    """Return the fields after the name in /proc/<pid>/stat: state, parent and so on; empty without such a process."""
     return _read_file(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 

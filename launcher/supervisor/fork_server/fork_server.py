@@ -1,12 +1,12 @@
-"""What the supervisor starts in the workers' Python: it becomes the command of a worker, with the hook that serves.
+"""The program that the supervisor starts in the workers' Python: it becomes a worker's command, with the hook.
 
     python -u fork_server.py script train.py a b    becomes  python -u train.py a b
     python -u fork_server.py module pkg.train a     becomes  python -u -m pkg.train a
     python -u fork_server.py code CODE a            becomes  python -u -c CODE a
 
-In two steps, since the hook is found through PYTHONPATH: a Python that does not heed it would run the script, here and
-without a rank. Such a Python is refused while that can still be done. The process stays the same, and with it the
-parent-death signal and all that the supervisor has set.
+In two steps, since the hook is found through PYTHONPATH: a Python that ignores it would run the script, here and
+without a rank. Such a Python is refused in the first step. The process stays the same, and with it the parent-death
+signal and everything else that the supervisor has set.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import os
 import sys
 
 PACKAGE_DIRECTORY = os.path.dirname(os.path.abspath(__file__))
-ROOT_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(PACKAGE_DIRECTORY)))  # where `launcher` lies
+ROOT_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(PACKAGE_DIRECTORY)))  # the directory of `launcher`
 HOOK_DIRECTORY = os.path.join(PACKAGE_DIRECTORY, "hook")
-SOCKET_VARIABLE = "LAUNCHER_FORK_SERVER"  # the number of the descriptor; for the hook, with what it puts in order
+SOCKET_VARIABLE = "LAUNCHER_FORK_SERVER"  # the number of the descriptor; for the hook, with what it restores
 _PYTHON_OPTIONS = {"script": (), "module": ("-m",), "code": ("-c",)}
 
 
 def main() -> None:
-    """Become the worker's command, or tell the supervisor why not."""
+    """Become the worker's command, or report to the supervisor why not."""
     number = int(os.environ[SOCKET_VARIABLE])
     problem = _find_problem()
     if problem:
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _find_problem() -> tuple[str, str] | None:
-    """Why this Python would not load the hook: sentence and hint."""
+    """Return why this Python would not load the hook: sentence and hint."""
     if not hasattr(sys, "orig_argv"):
         version = sys.version.split()[0]
         return f"--preload: {sys.executable} is Python {version}, and 3.10 is needed", "leave out --preload"
@@ -61,7 +61,7 @@ def _find_problem() -> tuple[str, str] | None:
 
 
 def _refuse(number: int, sentence: str, hint: str) -> None:
-    # Its own directory, which Python has put there, holds names that are no modules of their own.
+    # Its own directory, which Python has put there, contains names that are no top-level modules.
     sys.path[0 : not getattr(sys.flags, "safe_path", False)] = [ROOT_DIRECTORY]
     from launcher.supervisor.fork_server.wire import Wire
 

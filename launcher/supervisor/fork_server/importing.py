@@ -1,6 +1,6 @@
-"""The modules that are preloaded, one by one, and what there is to say of each.
+"""Imports the modules to preload, one by one, with remarks on each.
 
-They are imported as the script would: with its words in `sys.argv` and its directory first on `sys.path`, so that a
+They are imported as by the script: with its arguments in `sys.argv` and its directory first on `sys.path`, so that a
 module beside the script can be preloaded, too.
 """
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 def import_all(modules: list[str], directory: str | None, fork: Callable[[], int]) -> list[str]:
-    """Import them. Returns remarks for people; raises Refused.
+    """Import them. Returns remarks for the user; raises PreloadError.
 
     `directory`: what Python will put first on the path for the script, None for nothing.
     """
     fork_safety.check_before_import(fork)
     if directory is not None:
         sys.path.insert(0, directory)
-    # Nearly all that an import makes stays; to look through it again and again costs a sixth of the import of torch.
+    # Nearly all objects of an import stay; repeated garbage collection costs a sixth of the import of torch.
     thresholds = gc.get_threshold()
     gc.set_threshold(0, *thresholds[1:])
     remarks: list[str] = []
@@ -71,7 +71,7 @@ def _import_one(module: str, fork: Callable[[], int]) -> tuple[list[str], bool]:
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         raise PreloadError(f"importing {module} raised {_format_error(error)}", _make_hint(module)) from None
     finally:
-        if os.getpid() != own:  # the import has forked, and the child comes out of it, too
+        if os.getpid() != own:  # the import has forked, and the child returns from it, too
             os._exit(1)
     fork_safety.check_import(module, children, fork)
     remarks = []
@@ -103,11 +103,11 @@ def _read_cwd() -> str:
 
 
 def _format_error(error: BaseException) -> str:
-    """The first line of what the last line of its traceback says."""
+    """Return the first line of the last line of its traceback."""
     try:
         text = str(error).partition("\n")[0][:200]
     except Exception:
-        text = "<exception str() failed>"  # as Python says it
+        text = "<exception str() failed>"  # as Python prints it
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
@@ -125,7 +125,7 @@ def _format_names(names: list[str]) -> str:
 
 
 def _flush_files() -> None:
-    """Write what is left in the buffers of open files, lest every worker writes it once more."""
+    """Flush the buffers of open files, lest every worker write them once more."""
     for kinds in ((io.TextIOWrapper,), (io.BufferedWriter, io.BufferedRandom)):  # the first write into the second
         for file in gc.get_objects():
             if issubclass(type(file), kinds):

@@ -1,6 +1,6 @@
-"""What a worker asks of the kernel and of C, and Python's library does not offer.
+"""Kernel and C library calls of a worker that Python's library lacks.
 
-As in `launcher/supervisor`, of which nothing can be imported here; a test compares the numbers.
+As in `launcher/hardware/linux`, of which nothing can be imported here; a test compares the numbers.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def signal_on_parent_death(signum: int) -> None:
 
 
 def flush_c_streams() -> None:
-    """Write what C libraries have printed and not written yet, lest every fork writes it once more."""
+    """Flush what C libraries have printed, lest every fork write it once more."""
     _library.fflush(None)
 
 
 def prefer_memory(nodes: list[int]) -> None:
-    """Take memory from these NUMA nodes as long as they have some; where that cannot be said, as Linux does."""
+    """Take memory from these NUMA nodes while they have some; where that cannot be set, as Linux does."""
     number = SET_MEMPOLICY.get(os.uname().machine)
     if number is None or sys.maxsize < 1 << 32:  # a 32-bit Python on such a machine has other numbers
         return

@@ -1,8 +1,8 @@
-"""The life of the fork server: import, say so, and fork whenever the supervisor asks, until it has gone.
+"""The main program of the fork server: import, report, and fork on the supervisor's orders, until that has ended.
 
-Workers shall be the supervisor's own children, which it can reap and kill by number, as those that it starts by exec.
-So the fork server does not fork them itself. It forks a *go-between*, that forks the workers ordered and ends; its
-children then belong to the nearest ancestor that adopts, the supervisor. One go-between does for all orders that wait.
+Workers must be the supervisor's own children, which it can reap and kill by pid, like those that it starts by exec.
+So the fork server does not fork them itself. It forks an intermediate process that forks the workers ordered and ends;
+the nearest subreaper, the supervisor, then adopts its children. One intermediate process serves all waiting orders.
 
     in   ["preload", modules, the supervisor's pid, descriptors that workers keep], once
     out  ["ready", seconds, remarks]  or  ["refused", sentence, hint]
@@ -62,9 +62,9 @@ def serve(number: int, launch_mode: str, argument_count: int) -> None:
         linux.flush_c_streams()
         wire.send(["refused", f"--preload: {refused.sentence}", refused.hint])
         os._exit(0)
-    # What is shared stays shared: the collector of a worker, which writes to all that it looks at, does not look at it;
-    # measured with torch, that is 40 MB and 0.2 s for each worker. At the end it has to, or a file of the script's that
-    # only such things can be reached from is not written.
+    # Keep shared pages shared: the garbage collector of a worker, which writes to every object that it visits, skips
+    # frozen ones; measured with torch, that saves 40 MB and 0.2 s for each worker. At the end it has to visit them, or
+    # a file of the script's that is reachable only from them is not written.
     gc.freeze()
     atexit.register(gc.unfreeze)
     signals = _reset_signals()
@@ -75,11 +75,11 @@ def serve(number: int, launch_mode: str, argument_count: int) -> None:
 
 
 def _find_script_directory(startup: StartupSnapshot) -> str | None:
-    """What Python puts first on the path before it runs the script."""
+    """Return what Python puts first on the path before it runs the script."""
     if getattr(sys.flags, "safe_path", False):
         return None
     how, words = startup.launch_mode, startup.arguments
-    if words[0].endswith(_AS_MAIN):  # JAX's workers: what that runs in turn
+    if words[0].endswith(_AS_MAIN):  # JAX's workers: the script that it runs
         how, *words = words[1:]
     if how in ("code", "path"):
         return ""
@@ -87,12 +87,12 @@ def _find_script_directory(startup: StartupSnapshot) -> str | None:
         return os.getcwd()
     script = words[0]
     if os.path.isdir(script) or script.endswith((".zip", ".pyz")):
-        return os.path.join(os.getcwd(), script)  # stands there itself
+        return os.path.join(os.getcwd(), script)  # is there itself
     return os.path.dirname(os.path.realpath(script))
 
 
 def _reset_signals() -> tuple[dict[int, Any], set[int]]:
-    """Die of a signal as a program without Python does, from now on. Returns what a worker puts back."""
+    """Let signals kill this process as they would a program without Python. Returns what a worker restores."""
     fixed = (*_IGNORED_BY_PYTHON, SIGKILL, SIGSTOP)
     handlers = {number: getsignal(number) for number in valid_signals() if number not in fixed}
     handlers = {number: handler for number, handler in handlers.items() if handler not in (SIG_DFL, None)}
@@ -104,7 +104,7 @@ def _reset_signals() -> tuple[dict[int, Any], set[int]]:
 
 
 def _serve_forks(wire: Wire) -> tuple[Wire, int]:
-    """Fork for every order, until the supervisor's end closes. Returns in a worker: its own wire, and who forked it."""
+    """Fork for every order, until the supervisor's end closes. Returns in a worker: its wire, and its parent's pid."""
     own_pid = os.getpid()
     while True:
         order = wire.receive(wait=True)
@@ -120,7 +120,7 @@ def _serve_forks(wire: Wire) -> tuple[Wire, int]:
             _report_failure(ends, error)
             continue
         if pid == 0:
-            # If the supervisor is killed the fork server dies, and a go-between that stands still goes with it.
+            # If the supervisor is killed the fork server dies, and an intermediate process that is stuck dies with it.
             linux.signal_on_parent_death(SIGKILL)
             if os.getppid() != own_pid:
                 os._exit(0)
@@ -132,7 +132,7 @@ def _serve_forks(wire: Wire) -> tuple[Wire, int]:
 
 
 def _fork_each(ends: list[int]) -> tuple[Wire, int]:
-    """Be the go-between: fork a worker for each end, and exit. Returns in the workers."""
+    """Run as the intermediate process: fork a worker for each end, and exit. Returns in the workers."""
     go_between = os.getpid()
     for place, end in enumerate(ends):
         try:
@@ -157,7 +157,7 @@ def _report_failure(ends: list[int], error: OSError) -> None:
 
 
 def _fork() -> int:
-    """os.fork, without Python's remark (3.12) on the threads that fork_safety.py knows to be harmless."""
+    """Call os.fork, without Python's warning (3.12) on the threads that fork_safety.py knows to be harmless."""
     warnings = sys.modules.get("warnings")
     if warnings is None:
         return os.fork()

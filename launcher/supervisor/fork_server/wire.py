@@ -1,7 +1,6 @@
-"""Whole messages, with descriptors, as the supervisor's channel sends them: a head, JSON, descriptors with the first
-byte.
+"""Whole messages in the format of the supervisor's channel: a header, JSON, descriptors with the first byte.
 
-The head is the length of the JSON, four bytes with the highest first, and the number of descriptors, one byte. Here
+The header is the length of the JSON, four bytes in big-endian order, and the number of descriptors, one byte. Here
 reading may block: fork server and worker have nothing else to do.
 """
 
@@ -23,7 +22,7 @@ _DESCRIPTOR_LIMIT = 8  # per message, as in the supervisor's channel
 
 
 class Wire:
-    """One end, owner of the descriptor. `ended` once the other side has closed."""
+    """One end, owner of the descriptor. `has_ended` once the other side has closed."""
 
     def __init__(self, descriptor: int) -> None:
         os.set_blocking(descriptor, True)
@@ -36,7 +35,7 @@ class Wire:
         return self._socket.fileno()
 
     def send(self, message: list[object]) -> None:
-        """Write a message. One that nobody will read is dropped."""
+        """Write a message. It is dropped if the other side has closed."""
         text = json.dumps(message).encode("ascii")
         try:
             self._socket.sendall(len(text).to_bytes(4, "big") + b"\0" + text)

@@ -1,10 +1,10 @@
-"""A forked worker: parked until the supervisor says what it is, then turned into that.
+"""A forked worker: on standby until the supervisor sends its spec, then turned into the worker of that spec.
 
-As in `launcher/supervisor/child.py`, a mistake here is quiet and lasting: what is open, blocked or ignored now stays so
-in the user's program. What a worker does between fork and exec is done here between fork and script.
+As in `launcher/supervisor/child.py`, a mistake here is silent and lasting: what is open, blocked or ignored now stays
+so in the user's program. The steps of a worker between fork and exec happen here between fork and script.
 
     out  ["born", pid], once it is the supervisor's child and dies with it
-    in   the worker's spec, as `launcher/supervisor/messages.py` writes it, with its streams and its whole environment;
+    in   the worker's spec, as `launcher/supervisor/messages.py` encodes it, with its streams and full environment;
          or the end: exit
     out  ["failed", sentence, errno], or nothing: the end closes as the script begins
 """
@@ -30,7 +30,7 @@ _ADOPTION_INTERVAL_S = 0.0005
 
 
 class StartupSnapshot:
-    """What the fork server was started as, before anything was imported."""
+    """The fork server's command and environment, before anything was imported."""
 
     def __init__(self, *, launch_mode: str, arguments: list[str], environment: dict[str, str]) -> None:
         self.launch_mode = launch_mode
@@ -39,9 +39,9 @@ class StartupSnapshot:
 
 
 def wait_for_spec(wire: Wire, intermediate_pid: int, supervisor_pid: int) -> tuple[list[Any], list[int]]:
-    """Wait for what this process is to be; its spec and descriptors. Exits if nobody wants it any more."""
+    """Wait for the worker's spec; return it and its descriptors. Exits if the supervisor closes the connection."""
     os.setsid()
-    while os.getppid() == intermediate_pid:  # it forks the others yet
+    while os.getppid() == intermediate_pid:  # it still forks the others
         time.sleep(_ADOPTION_INTERVAL_S)
     if os.getppid() != supervisor_pid:
         os._exit(127)
@@ -64,7 +64,7 @@ def become_worker(
     *,
     signals: tuple[dict[int, Any], set[int]],
 ) -> None:
-    """Be the worker of this spec, as far as that comes before its script; or say why not, and exit."""
+    """Set up this process as the worker of this spec, up to its script; or report why not, and exit."""
     local_rank, _, variables, _, has_stdout, has_stderr, affinity, memory, (how, *words) = spec
     attempt = f"cannot start the worker of local rank {local_rank}"
     try:
@@ -77,7 +77,7 @@ def become_worker(
             attempt = f"cannot keep the worker of local rank {local_rank} to its CPUs"
             os.sched_setaffinity(0, affinity)
         if memory:
-            linux.prefer_memory(memory)  # the agent has tried it; far from its memory a worker is slow and not wrong
+            linux.prefer_memory(memory)  # the agent has tested it; far from its memory a worker is slow, not wrong
         attempt = f"cannot run {words[0][:200]!r}"
         if (how, words[0]) != (startup.launch_mode, startup.arguments[0]):
             raise ValueError(f"the fork server was started for {startup.arguments[0][:200]!r}")
@@ -98,19 +98,19 @@ def become_worker(
 
 
 def _redirect(source: int, target: int, stream: Any) -> None:
-    """Have a standard stream write there, and look at it anew as at the start of Python: can it seek, what is a block?
+    """Redirect a standard stream, and test it again as at the start of Python: can it seek, what is its block size?
 
-    The text stream stays the same object, since a handler of logging may hold it. Below it is a new one: whether it can
-    seek a FileIO never asks again.
+    The text stream stays the same object, since a handler of logging may refer to it. Below it is a new one: a FileIO
+    never tests again whether it can seek.
     """
     os.dup2(source, target)
     if source != target:
         os.close(source)
     try:
         raw = stream.buffer
-    except (AttributeError, ValueError):  # an import has replaced it, or taken it apart
+    except (AttributeError, ValueError):  # an import has replaced or detached it
         return
-    if type(stream) is io.TextIOWrapper and type(raw) is io.FileIO:  # so it is under -u
+    if type(stream) is io.TextIOWrapper and type(raw) is io.FileIO:  # the case under -u
         name, line_buffering, write_through = raw.name, stream.line_buffering, stream.write_through
         encoding, errors = stream.encoding, stream.errors
         raw = io.FileIO(target, "wb", closefd=False)
@@ -119,14 +119,14 @@ def _redirect(source: int, target: int, stream: Any) -> None:
 
 
 def _set_arguments(startup: StartupSnapshot, arguments: list[str]) -> None:
-    """Words that only this worker has, as `--local-rank=3`; what an import has made of the others stays."""
+    """Set arguments that only this worker has, as `--local-rank=3`; an import's changes of the others stay."""
     if arguments != startup.arguments:
         sys.orig_argv[len(sys.orig_argv) - len(startup.arguments) :] = arguments
         sys.argv[1:] = arguments[1:]
 
 
 def _set_environment(startup: StartupSnapshot, variables: dict[str, str]) -> None:
-    """What an exec would give; and over it what an import has changed, unless it would have seen another value here."""
+    """Set the environment of an exec, plus changes by imports, unless an import would have seen another value here."""
     given = dict(variables)
     before, now = startup.environment, dict(os.environ)
     for name in {**before, **now}:

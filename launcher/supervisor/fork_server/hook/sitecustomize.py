@@ -1,7 +1,7 @@
-"""What Python's `site` loads in a fork server, in the place of the user's own `sitecustomize`, which comes next.
+"""The module that Python's `site` loads in a fork server, in place of the user's own `sitecustomize`, loaded next.
 
-Whatever goes wrong here ends the process: Python would only remark on it, and run the script. Only a forked worker that
-was let go comes out at the end; it leaves as the user's `sitecustomize` did, or as if there were none.
+Every error here ends the process: Python would only report it, and run the script. Only a forked worker that got its
+spec comes out at the end; it returns or raises as the user's `sitecustomize` did, or returns if there is none.
 """
 
 import os
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 
 def _load_user_module() -> Exception | None:
-    """Take this one out of sight and load the user's. Returns what that raised."""
+    """Hide this module and load the user's. Returns what that raised."""
     room = os.path.dirname(__file__)
     sys.path[:] = [entry for entry in sys.path if entry != room]
     sys.path_importer_cache.pop(room, None)
     del sys.modules["sitecustomize"]
     try:
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
-    except Exception as error:  # `site` tells of it
+    except Exception as error:  # `site` reports it
         return error.with_traceback(None)
     return None
 
 
 def _load_server() -> "Any":
-    """Load the server, without a trace in sys.modules: scripts and preloaded modules import their own."""
+    """Load the server, leaving no trace in sys.modules: scripts and preloaded modules import their own."""
     root = os.path.abspath(__file__)
     for _ in ("sitecustomize.py", "hook", "fork_server", "supervisor", "launcher"):
         root = os.path.dirname(root)
@@ -57,7 +57,7 @@ def _main() -> Exception | None:
     if path:
         os.environ["PYTHONPATH"] = rest
     error = _load_user_module()
-    if os.getpid() == int(pid):  # else something that the fork server's Python has started before it came here
+    if os.getpid() == int(pid):  # else a process that the fork server's Python has started before this point
         serve = _load_server()
         site = sys.modules["site"]
         if site.ENABLE_USER_SITE:  # what comes after sitecustomize, and before the script's imports
