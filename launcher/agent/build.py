@@ -55,9 +55,9 @@ def build_agent(
     shared_page: SharedPage | None,
     fork_server: ForkServerClient | None = None,
 ) -> Agent:
-    """The agent of this node, a member of its job. `reason`: why there are so many slots.
+    """Build the agent of this node, a member of its job. `reason`: explains the number of slots.
 
-    Raises UsageError for what cannot be asked of the nodes that there are, TemporaryError when the store fails.
+    Raises UsageError for options that the present nodes cannot satisfy, TemporaryError when the store fails.
     """
     host = startup.name if startup else config.node_name or os.uname().nodename
     mesh = config.mesh or meshes.DEFAULT_MESH
@@ -136,7 +136,7 @@ def _join_alone(
     worker_port: int,
     wake: Callable[[], None],
 ) -> NodeMembership:
-    """The member of a job of one machine, whose store is inside this process."""
+    """Build the member of a job of one machine, whose store is inside this process."""
     asked = resolve_limits(config, mesh)
     require_feasible_alone(mesh, asked[0], slot_count)
     planner = PlannerAdapter(mesh, *asked)
@@ -148,7 +148,7 @@ def _join_alone(
     )
     machine = MemberMachine(
         settings=settings,
-        # Nobody else reads the store of one machine, so nothing has to be compared with other agents.
+        # No other agent reads the store of one machine, so nothing has to be compared with others.
         spec=Spec(mesh=str(mesh), limits=format_options(*asked), digest=""),
         node_name=node_name,
         boot_id="",

@@ -1,7 +1,7 @@
 """This node as one of several: its membership over a store in the network, and the store itself if it serves it.
 
-What `membership` is for one machine. Everything that runs a thread is begun here, after the supervisor's fork; what had
-to happen before it has happened in `startup`.
+The counterpart of `membership`, which is for one machine. Everything that runs a thread starts here, after the
+supervisor's fork; `startup` has done what must precede it.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from rendezvous.stores.server.server import StoreServer
 
 PORT_TAKEN_LIMIT_S = 10.0
-"""How long a port that is taken is looked at: the agent that took it may not answer yet."""
-_PAUSE_S = 0.1  # between two looks
-SILENCE_DIVISOR = 2  # a connection on which nothing is heard for this part of a lease's time is silent
+"""How long to probe a port that is taken: the agent that took it may not answer yet."""
+_PAUSE_S = 0.1  # between two probes
+SILENCE_DIVISOR = 2  # a connection without data for this part of a lease's time is unresponsive
 
 
 class SliceFields(TypedDict, total=False):
-    """Fields of a description that hosts of TPU slices have."""
+    """The fields of a description that hosts of TPU slices have."""
 
     index: int
     slice_hosts: int
@@ -55,7 +55,7 @@ class SliceFields(TypedDict, total=False):
 
 
 class ClusterMembership(NodeMembership):
-    """Raises UsageError and TemporaryError, when the store does not take this node in."""
+    """Raises UsageError and TemporaryError, when the store does not admit this node."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class ClusterMembership(NodeMembership):
             listener=startup.listener,
             address=startup.presence_address,
             secret=startup.credentials.secret,
-            submit=lambda event: self.driver.submit(event),  # there is one before anybody appears
+            submit=lambda event: self.driver.submit(event),  # there is one before any peer appears
             clock=read_clock,
             silence_s=settings.lease_ttl_s / SILENCE_DIVISOR,
         )
@@ -138,7 +138,7 @@ class ClusterMembership(NodeMembership):
         super().__init__(driver, settings.call_limit_s)
 
     def close(self) -> None:
-        """Give everything up, the store that others may need last."""
+        """Close everything, the store that others may need last."""
         super().close()
         self._close_server()
 
@@ -147,32 +147,32 @@ class ClusterMembership(NodeMembership):
             self._server.close()
 
     def _serve(self, is_numbered: bool) -> StoreServer | None:
-        arrival = self._startup
-        if not arrival.serves_at:
+        startup = self._startup
+        if not startup.serves_at:
             return None
-        # Several agents of this machine may have seen no store, and one of them binds the port first: the others join
-        # it as clients, as soon as it answers. If two have number 0, that is said when they meet.
-        is_sole = bool(arrival.network.is_host) and not is_numbered
+        # Several agents of this machine may have found no store, and one of them binds the port first: the others join
+        # it as clients, as soon as it answers. If two have number 0, that is reported when they meet.
+        is_sole = bool(startup.network.is_host) and not is_numbered
         deadline = time.monotonic() + min(PORT_TAKEN_LIMIT_S, self._settings.start_timeout_s)
         while True:
             try:
-                server = stores.serve(arrival.network, arrival.serves_at, arrival.credentials)
+                server = stores.serve(startup.network, startup.serves_at, startup.credentials)
                 break
             except PortTaken as error:
-                found = "wrong" if is_sole else probe(arrival.network).kind
+                found = "wrong" if is_sole else probe(startup.network).kind
                 if found == "good":
                     return None
                 if found == "wrong" or time.monotonic() >= deadline:
                     raise TemporaryError(str(error), "all nodes may be given another port") from None
             time.sleep(_PAUSE_S)
-        log(f"this agent serves the job's store at {arrival.network.endpoints[0]}; if it is lost, the job is lost")
+        log(f"this agent serves the job's store at {startup.network.endpoints[0]}; if it is lost, the job is lost")
         return server
 
     def _open_store(self, run_id: str, node_rank: int | None) -> Store:
         network = self._startup.network
         store = stores.open_store(network, self._startup.credentials, self._settings)
         try:
-            # It was there a moment ago: if it is away again, whoever joins waits for it and says so.
+            # It answered a moment ago: if it is away again, joining waits for it and reports it.
             version = stores.check(store, network, run_id, may_be_unreachable=True)
             if node_rank is not None:
                 require_unique_rank(store, self._startup, run_id, node_rank, lease_ttl_s=self._settings.lease_ttl_s)
@@ -192,7 +192,7 @@ class ClusterMembership(NodeMembership):
 
 
 def resolve_node_locality(config: Config, startup: Startup, devices: Sequence[Device]) -> Locality:
-    """Where this node stands, which is told to people. Raises UsageError and TemporaryError for what they say wrong."""
+    """Return this node's locality, and log it. Raises UsageError and TemporaryError for a source's errors."""
     found = resolve_locality(
         config, os.environ, names=(startup.name, os.uname().nodename, startup.address), devices=devices
     )
@@ -206,14 +206,14 @@ def resolve_node_locality(config: Config, startup: Startup, devices: Sequence[De
 
 
 def _make_slice_fields(identity: SliceIdentity | None) -> SliceFields:
-    """What the others must know of this host of a TPU slice."""
+    """Return what the other nodes must know of this host of a TPU slice."""
     if identity is None:
         return {}
     return {"index": identity.worker_id, "slice_hosts": identity.host_count, "host_pattern": identity.host_pattern}
 
 
 def _format_agreed_options(settings: Settings) -> str:
-    """Of the terms, those on which nodes that differed would disagree later, as options; defaults are left out."""
+    """Format the settings on which nodes that differed would disagree later, as options; defaults are left out."""
     usual = Settings
     words = {
         f"--lease-ttl {settings.lease_ttl_s:g}": settings.lease_ttl_s != usual.lease_ttl_s,
@@ -227,12 +227,12 @@ def _format_agreed_options(settings: Settings) -> str:
 
 
 def _format_master_options(config: Config) -> str:
-    """Where the nodes are numbered, that they are; and the port, which is the same on all, though written anew."""
+    """Format, where nodes are numbered, that they are; and the port, which is the same on all."""
     return "" if config.node_rank is None else f" --rdzv-backend static --master-port {config.master_port}"
 
 
 def _hash_command(config: Config) -> str:
-    """What all nodes must run alike, in a few letters: the command and its arguments."""
+    """Return a short hash of what all nodes must run alike: the command and its arguments."""
     import hashlib
 
     command = json.dumps([config.launch_mode, config.script, *config.script_args])

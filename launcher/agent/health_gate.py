@@ -1,11 +1,11 @@
 """The wait of a node until it is fit: the user's --health-check, pauses, and the signals that end both at once.
 
-The supervisor runs the check as it runs workers, which is how nothing of it outlives its time: in a session of its own,
-swept with all its children when it has ended or its time is over, and killed if the agent is. What the check prints is
-read here and shown when it has failed, so stdout stays the workers'.
+The supervisor runs the check like a worker, so that nothing of it outlives its time: in a session of its own, swept
+with all its children when it has ended or its time is over, and killed if the agent is. The check's output is read
+here and shown when it has failed, so stdout stays the workers'.
 
 The pauses are those between rounds without progress, 1 s and then twice as long each time up to 60 s: a device that
-comes back soon is used soon, and a check that takes the whole machine is not run all the time.
+returns soon is used soon, and a check that occupies the whole machine does not run all the time.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ _Examined = TypeVar("_Examined")
 
 # docs/internals/decisions/0024-health-check-before-joining.md
 class HealthGate:
-    """What stands between this node and its job. `variables`: added to the check's environment. `fork_server`:
-    what imports modules meanwhile, if anything does.
+    """Holds this node back from its job until it is fit.
+
+    `variables`: added to the check's environment. `fork_server`: imports meanwhile, None without --preload.
     """
 
     def __init__(
@@ -73,21 +74,21 @@ class HealthGate:
         self._backoff = Backoff(limit_s, read_clock())
         self._last_reason = ""
         self._check_number = 1  # rounds count from 1 upwards, checks from 0 downwards
-        self._needs_sweep = False  # something of the last check has not been seen to be gone
+        self._needs_sweep = False  # the end of the last check has not been confirmed
         self._poll = select.poll()
         self._poll.register(wakeup, select.POLLIN)
         self._poll.register(supervisor, select.POLLIN)
 
     def wait_until_fit(self, examine: Callable[[], _Examined]) -> _Examined:
-        """What `examine` gives, once it raises no UnfitError and the check passes.
+        """Return the result of `examine`, once it raises no UnfitError and the check passes.
 
-        Raises TemporaryError when that takes too long, LeftEarly when this node is told to go, UsageError if there
-        can be no fork server.
+        Raises TemporaryError when that takes too long, LeftEarly when this node has to leave, UsageError if the fork
+        server cannot start.
         """
         passed = ""
         while True:
             try:
-                if self._command is not None:  # first: it has a limit, while a driver that hangs holds us in `look`
+                if self._command is not None:  # first: it has a limit, while a driver that hangs blocks `examine`
                     passed = self._run_check(self._command)
                 found = examine()
                 break
@@ -100,7 +101,7 @@ class HealthGate:
         return found
 
     def _wait_for_retry(self, error: UnfitError) -> None:
-        """Say why, and wait for the next look."""
+        """Log the reason, and wait for the next examination."""
         pause_s = self._backoff.take_pause(read_clock())
         limit_s = self._backoff.limit_s
         if pause_s is None:
@@ -122,12 +123,12 @@ class HealthGate:
     # --- the check ---
 
     def _run_check(self, command: str) -> str:
-        """Run it; a sentence for the start. Raises UnfitError if it fails."""
+        """Run the check; return a sentence for the start. Raises UnfitError if it fails."""
         self._wait_for_sweep()
         self._check_number -= 1
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(read_end, False)
-        kept_end = os.dup(write_end)  # a check that closes its output has not ended, and must not keep us busy
+        kept_end = os.dup(write_end)  # a check that closes its output has not ended, and must not make us spin
         spec = WorkerSpec(
             local_rank=0,
             argv=("/bin/sh", "-c", f"exec </dev/null; {command}"),
@@ -152,7 +153,7 @@ class HealthGate:
         return f"{self._origin} passed after {read_clock() - start:.2g} s"
 
     def _wait_for_check(self, read_end: int, tail: bytearray, until: float) -> str:
-        """How it failed, as the end of a sentence; empty if it has not."""
+        """Return how it failed, as the end of a sentence; empty if it passed."""
         self._poll.register(read_end, select.POLLIN)
         try:
             while read_clock() < until:
@@ -168,7 +169,7 @@ class HealthGate:
         return f"had not ended after {self._timeout_s:g} s and was killed"
 
     def _wait_for_sweep(self) -> None:
-        """Wait until nothing is left of the last check. Raises UnfitError for what does not go."""
+        """Wait until nothing is left of the last check. Raises UnfitError for processes that do not end."""
         until = read_clock() + SWEEP_LIMIT_S
         while self._needs_sweep:
             if read_clock() >= until:
@@ -179,10 +180,10 @@ class HealthGate:
                 isinstance(one, RoundSwept) and one.round == self._check_number for one in self._wait_for_reports(until)
             )
 
-    # --- what else may happen ---
+    # --- other events ---
 
     def _wait_for_reports(self, until: float) -> list[Report]:
-        """Until something happens, or this time; what the supervisor says."""
+        """Wait for an event, or until this time; return the supervisor's reports."""
         wake_at = min(until, self._termination.wake_at)
         self._poll.poll(math.ceil(min(max(0.0, wake_at - read_clock()), POLL_LIMIT_S) * 1000))
         for signum in self._wakeup.take():
@@ -203,7 +204,7 @@ class HealthGate:
 
 
 def _read_output(read_end: int, tail: bytearray) -> None:
-    """Take what the check has printed; the end of it is kept."""
+    """Read the output of the check; its end is kept."""
     try:
         tail += os.read(read_end, _READ_BYTES)
     except BlockingIOError:
@@ -227,7 +228,7 @@ def _format_last_lines(tail: bytearray) -> str:
 
 
 class Backoff:
-    """Of one node that began to look at `now`, and may go on for `limit_s`."""
+    """The pauses of a node that was first examined at `now`, and may continue for `limit_s`."""
 
     def __init__(self, limit_s: float, now: float) -> None:
         self.limit_s = limit_s
@@ -235,7 +236,7 @@ class Backoff:
         self._next_s = Settings.backoff_first_s
 
     def take_pause(self, now: float) -> float | None:
-        """How long to wait after a look that failed; None for no more. The last look is when the time has passed."""
+        """Return the pause in seconds after a failed examination; None for no more. The last one is at the limit."""
         if now >= self._deadline:
             return None
         pause_s = min(self._next_s, self._deadline - now)

@@ -1,12 +1,12 @@
-"""What the agent does with the processes of a round: a state machine without I/O.
+"""The life cycle of a round's processes on one node: a state machine without I/O.
 
-A round on this node starts, runs, is stopped and is gone. What happens (a worker ends, a stop is ordered, time
-passes) goes in; what shall be done (signal, sweep, tell the others) comes out. Stopping is always the same
-three steps: a signal that workers may act on, SIGKILL when the grace is over, and a sweep that leaves nothing
-behind, grandchildren included. Only then is the round said to be stopped.
+A round on this node starts, runs, is stopped and is gone. Events go in (a worker ends, a stop is ordered, time
+passes); actions come out (signal, sweep, report to the other nodes). Stopping is always the same three steps: a
+signal that workers may act on, SIGKILL when the grace is over, and a sweep that leaves nothing behind,
+grandchildren included. Only then is the round reported as stopped.
 
     starting/running --all succeeded--> done --stop--> sweeping --gone--> no round
-            |--failure: reported at once, siblings run until the stop comes
+            |--failure: reported at once, the other workers run until the stop comes
             |--stop--> stopping --all ended or grace over--> sweeping
 """
 
@@ -17,7 +17,7 @@ import math
 from rendezvous.values import NamedTuple
 
 SECONDARY_WINDOW_S = 0.5
-"""How long a failure that looks like a lost peer waits for a better one on this node."""
+"""How long a failure that looks secondary, such as a lost peer, waits for a primary one on this node."""
 
 
 class WorkerExit(NamedTuple):
@@ -61,7 +61,7 @@ class Round:
     def __init__(self, round: int, worker_count: int) -> None:
         self.round = round
         self.live = set(range(worker_count))
-        self.failures: list[WorkerExit] = []  # before any stop, in the order in which they were seen
+        self.failures: list[WorkerExit] = []  # before any stop, in the order of observation
         self.wake_at = math.inf
         self.is_gone = False
         self.is_stopping = False
@@ -70,7 +70,7 @@ class Round:
         self._report_at = math.inf
 
     def take_exit(self, worker_exit: WorkerExit, now: float) -> list[RoundAction]:
-        """A worker has ended, or could not be started."""
+        """Handle that a worker has ended, or could not be started."""
         self.live.discard(worker_exit.local_rank)
         if self._is_sweeping:
             return []
@@ -90,12 +90,12 @@ class Round:
         """End the round: the signal now, SIGKILL after `grace_s`. A later stop can only shorten the grace."""
         if self._is_sweeping:
             return []
-        told = [] if self.is_stopping else self._report_failure()
+        report = [] if self.is_stopping else self._report_failure()
         is_first, self.is_stopping = not self.is_stopping, True
         self.wake_at = now + grace_s if is_first else min(self.wake_at, now + grace_s)
         if not self.live or grace_s <= 0:
-            return [*told, *self._sweep()]
-        return [*told, SignalWorkers(signum)] if is_first else told
+            return [*report, *self._sweep()]
+        return [*report, SignalWorkers(signum)] if is_first else report
 
     def kill(self) -> list[RoundAction]:
         """End the round without a signal that workers could act on."""
@@ -103,7 +103,7 @@ class Round:
         return [] if self._is_sweeping else self._sweep()
 
     def advance(self, now: float) -> list[RoundAction]:
-        """Time has passed: `wake_at` may have been reached."""
+        """Handle that time has passed: `wake_at` may have been reached."""
         actions: list[RoundAction] = []
         if now >= self._report_at:
             actions += self._report_failure()
@@ -114,7 +114,7 @@ class Round:
         return actions
 
     def take_gone(self) -> list[RoundAction]:
-        """Nothing of the round is left."""
+        """Handle that nothing of the round is left."""
         if self.is_gone:
             return []
         self.is_gone = True

@@ -1,8 +1,8 @@
-"""The agent: the loop that joins agreement, workers and signals on one node.
+"""The agent: the loop that connects agreement, workers and signals on one node.
 
-It waits for three things at once: reports of the supervisor, events of the agreement, and signals. Each is handed
-to the machine that knows what it means (`rendezvous.machine` for the job, `lifecycle` for the processes of a
-round), and what that machine wants done is done here. Signal handlers do nothing but wake the loop.
+It waits for three things at once: reports of the supervisor, events of the agreement, and signals. Each is passed
+to the state machine that handles it (`rendezvous.machine` for the job, `lifecycle` for the processes of a round),
+and that machine's actions are carried out here. Signal handlers do nothing but wake the loop.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from launcher.agent.preload import ForkServerClient
     from launcher.logs.pump import OutputPump
 
-STUCK_LIMIT_S = 3.0  # killed processes that are still there are named
-DRAIN_LIMIT_S = 5.0  # for a console that takes no more
+STUCK_LIMIT_S = 3.0  # killed processes that still exist are named
+DRAIN_LIMIT_S = 5.0  # for a console that accepts no more
 
 
 class Agent:
-    """Its parts come from `build`. `reason`: why there are so many workers, for the first line."""
+    """Its parts come from `build`. `reason`: explains the number of workers, for the first line."""
 
     def __init__(
         self,
@@ -89,11 +89,11 @@ class Agent:
         self._failures = failures
 
         self._round: lifecycle.Round | None = None
-        self._assignment: NodeAssignment | None = None  # of the round that is or was
+        self._assignment: NodeAssignment | None = None  # of the current or last round
         self._exit: events.Exit | None = None
-        self._loss_reason = ""  # why the supervisor is gone
+        self._loss_reason = ""  # why the supervisor was lost
         self._fork_server_error: UsageError | None = None  # why there is no fork server
-        self._stuck_at = math.inf  # when a sweep has taken so long that it is explained
+        self._stuck_at = math.inf  # when a sweep has taken so long that its delay is logged
         self._poll = select.poll()
 
     def run(self) -> int:
@@ -116,7 +116,7 @@ class Agent:
                 self._pump.close()
 
     def _wait(self) -> None:
-        """Until something happens."""
+        """Wait for an event."""
         if self._round is None:
             self._round_log.log_waiting(read_clock())
         talk_at = self._worker_channel.wake_at
@@ -129,7 +129,7 @@ class Agent:
         self._poll.poll(math.ceil(min(max(0.0, wake_at - read_clock()), POLL_LIMIT_S) * 1000))
 
     def _run_once(self) -> None:
-        """Everything that has happened since the last time."""
+        """Handle everything that has happened since the last time."""
         for signum in self._wakeup.take():
             self._take_signal(signum)
         if leave := self._termination.check_file(read_clock()):
@@ -151,12 +151,12 @@ class Agent:
                 f"not everything is gone {STUCK_LIMIT_S:g} s after SIGKILL: waiting for "
                 f"{self._supervisor.describe_remaining()}"
             )
-        # Looped, because what is done here (a spawn that fails, a round with nothing left) may go straight back.
+        # A loop, because an action (a spawn that fails, a round with nothing left) may cause the next event at once.
         while actions := self._driver.run():
             for action in actions:
                 self._carry_out(action)
 
-    # --- what the agreement wants ---
+    # --- actions of the agreement ---
 
     def _carry_out(self, action: events.Action) -> None:
         self._record(action)
@@ -192,7 +192,7 @@ class Agent:
             self._fork_server.expect_workers(read_clock())
 
     def _refuse(self, round: int, error: RecordError) -> None:
-        """Run nothing of it. Others wait for this node's ranks, so it has failed, and the leader seals another one."""
+        """Run nothing of it. Others wait for this node's ranks, so it has failed, and the leader seals a new round."""
         log(f"round {round} cannot run here, since no leader wrote this node's assignment: {error}")
         self._round, self._assignment = lifecycle.Round(round, 0), None
         self._driver.submit(events.RoundFailed(round, 1, False, ""))
@@ -209,7 +209,7 @@ class Agent:
         if mode == "grace" and grace_s > 0 and round.live:
             log(f"{signal.Signals(signum).name} is passed to the workers, which have {grace_s:g} s")
 
-    # --- what the supervisor says ---
+    # --- reports of the supervisor ---
 
     def _take_report(self, report: Report) -> None:
         self._record(report)
@@ -239,13 +239,14 @@ class Agent:
     def _take_exit(
         self, round: lifecycle.Round, local_rank: int, pid: int, exit_code: int, at: float, sentence: str | None
     ) -> None:
-        # A worker that ends because it was told to has not failed.
+        # A worker that ends because it was stopped has not failed.
         has_failed = exit_code != 0 and not round.is_stopping
-        is_echo = has_failed and self._failures.note(local_rank, pid, exit_code, at, sentence)
-        self._carry_out_all(round, round.take_exit(lifecycle.WorkerExit(local_rank, exit_code, is_echo), read_clock()))
+        is_secondary = has_failed and self._failures.note(local_rank, pid, exit_code, at, sentence)
+        worker_exit = lifecycle.WorkerExit(local_rank, exit_code, is_secondary)
+        self._carry_out_all(round, round.take_exit(worker_exit, read_clock()))
 
     def _take_supervisor_loss(self, sentence: str, exit_code: int) -> None:
-        """The supervisor is gone, and the kernel kills its workers. See that all are, then leave the job."""
+        """Handle the supervisor's loss: the kernel kills its workers. Check that all are dead, then leave the job."""
         self._loss_reason = sentence
         self._poll.unregister(self._supervisor)
         left = self._supervisor.kill_orphans(SWEEP_LIMIT_S)
@@ -256,11 +257,11 @@ class Agent:
             self._carry_out_all(self._round, self._round.take_gone())
 
     def _take_fork_server_error(self, error: UsageError) -> None:
-        """There will be no fork server, and no worker without it: leave the job."""
+        """Leave the job: without the fork server no worker can start."""
         self._fork_server_error = error
         self._leave(events.LeaveRequest(str(error), EXIT_USAGE))
 
-    # --- what the round wants ---
+    # --- actions of the round ---
 
     def _carry_out_all(self, round: lifecycle.Round, actions: list[lifecycle.RoundAction]) -> None:
         for action in actions:
@@ -303,12 +304,12 @@ class Agent:
         self._driver.submit(leave)
 
     def _finish(self, end: events.Exit) -> int:
-        """Leave nothing behind, then say how it ended."""
+        """Leave nothing behind, then report how it ended."""
         if self._round is not None and not self._loss_reason:
             self._supervisor.sweep(self._round.round)
         self._supervisor.close(SWEEP_LIMIT_S)
         if self._pump is not None:
-            self._pump.drain(DRAIN_LIMIT_S)  # what it could not write it says itself when it is closed
+            self._pump.drain(DRAIN_LIMIT_S)  # when it is closed, it reports what it could not write
         if self._fork_server_error is not None and (end.verdict is None or end.verdict.kind != "failure"):
             raise self._fork_server_error
         self._failures.report_end(end, self._script, self._loss_reason)

@@ -1,8 +1,8 @@
-"""How this node takes part in the agreement: what it says of itself, by which limits, over which store.
+"""This node's membership in the agreement: its description, its limits, its store.
 
-On one machine the store is inside the agent and nobody else can reach it. So the lease has no end and there is
-no watchdog unless one is asked for: Ctrl-Z or a debugger must not kill a run. With other nodes both are needed, and the
-store is in the network; what that takes is in `cluster`.
+On one machine the store is inside the agent and no other process can reach it. So the lease has no end and there is
+no watchdog unless the user sets one: Ctrl-Z or a debugger must not kill a run. With other nodes both are needed, and
+the store is in the network; see `cluster`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ PREFIX = "meshrun"
 
 
 def make_settings(config: Config, *, handles_sigterm: bool = True) -> Settings:
-    """The agreement's limits for this run. Raises UsageError for those that cannot be, such as too short a lease.
+    """Return the agreement's limits for this run. Raises UsageError for impossible ones, such as too short a lease.
 
-    `handles_sigterm`: a SIGTERM ends workers. Where it does not, as under JAX, nobody waits for that when a round has
+    `handles_sigterm`: a SIGTERM ends workers. Where it does not, as under JAX, nothing waits for that when a round has
     failed; a stop that leaves time to save is another matter.
     """
     # docs/internals/decisions/agreement.md#0004-endless-lease-in-a-private-store
@@ -43,14 +43,14 @@ def make_settings(config: Config, *, handles_sigterm: bool = True) -> Settings:
             max_restarts=config.max_restarts,
             shutdown_timeout_s=config.shutdown_timeout_s,
             restart_grace_s=min(Settings.restart_grace_s, config.shutdown_timeout_s) if handles_sigterm else 0.0,
-            **config.settings,  # type: ignore[arg-type]  # the options have read each by its field's type
+            **config.settings,  # type: ignore[arg-type]  # the options have parsed each by its field's type
         )
     except SettingsError as error:
         raise UsageError(f"{config.origins['lease_ttl_s']}: {error}", error.hint) from None
 
 
 def resolve_limits(config: Config, mesh: Mesh, levels: Sequence[str] = ()) -> tuple[Limits, Costs]:
-    """What is asked of the placement. `levels`: those that may be asked for. Raises UsageError if it cannot be read."""
+    """The limits and costs of the placement. `levels`: the known ones. Raises UsageError for unreadable options."""
     variables = {
         name: config.origins[name] for name in config.placement_options if not config.origins[name].startswith("--")
     }
@@ -68,9 +68,9 @@ def resolve_limits(config: Config, mesh: Mesh, levels: Sequence[str] = ()) -> tu
 
 
 def require_feasible_alone(mesh: Mesh, limits: Limits, slot_count: int) -> None:
-    """One machine is all there will be: nobody needs to wait for others that could make it possible.
+    """Check that the slots of one machine make a world, since no other node will join.
 
-    Raises UsageError if its slots do not make a world.
+    Raises UsageError if they do not.
     """
     world = assess_feasibility([Node(id="this", slot_count=slot_count)], mesh, limits)
     if not world.world_size:
@@ -80,18 +80,18 @@ def require_feasible_alone(mesh: Mesh, limits: Limits, slot_count: int) -> None:
 
 
 def require_feasible(config: Config, mesh: Mesh, limits: Limits, slot_count: int) -> None:
-    """Raise UsageError for what no number of nodes like this one could ever form: nobody should wait for it.
+    """Raise UsageError if no number of nodes like this one could ever form a world, so that waiting is futile.
 
-    Only where the user has said how many workers a node has. A count that was found may differ elsewhere, or here
-    because a device has failed; then the agent that leads says what it waits for. Domains of the network are left to
-    it, too: only the nodes know which there are.
+    Only where the user has set the number of workers of a node. A detected number may differ elsewhere, or here because
+    a device has failed; then the leading agent reports what it waits for. Domains of the network are left to it, too:
+    only the nodes know which there are.
     """
     if not isinstance(config.worker_count, int):
         return
     least = mesh.replica_size * (limits.elastic_min if mesh.elastic_axis else 1)
     count = max(
         limits.nodes_min, 2 * -(-least // slot_count) + 1
-    )  # a unit that fits leaves less than half a node empty
+    )  # a block that fits leaves less than half a node empty
     count = count if limits.nodes_max is None else min(count, limits.nodes_max)
     within = {axis: level for axis, level in limits.within.items() if level == HOST}
     alike = [Node(id=str(index), slot_count=slot_count) for index in range(count)]
@@ -105,7 +105,7 @@ def require_feasible(config: Config, mesh: Mesh, limits: Limits, slot_count: int
 
 
 class NodeMembership:
-    """This node's member of the job. Close it when the agent is done."""
+    """This node's membership of the job. Close it when the agent has ended."""
 
     def __init__(self, driver: Driver, call_limit_s: float) -> None:
         self.driver = driver
@@ -116,10 +116,10 @@ class NodeMembership:
 
 
 def read_clock() -> float:
-    """Seconds that also pass while the machine sleeps; never compared with another machine's."""
+    """Return seconds that also pass while the machine sleeps; never compared with another machine's."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def draw_random() -> float:
-    """A random number in [0, 1)."""
+    """Return a random number in [0, 1)."""
     return int.from_bytes(os.urandom(6), "big") / 2**48

@@ -1,12 +1,12 @@
-"""One node of a job: from the first look at itself to its exit code, whatever happens in between.
+"""One node of a job: from its own examination to its exit code.
 
-A node that has lost one of its GPUs joins as fast as any other, fails first, and takes everybody's round with it. So a
-node looks at itself between the supervisor's fork and its membership: are the devices there that were asked for, do
-they answer, is there room for logs, and does the user's own --health-check pass? One that is not fit says why and looks
-again, with pauses, up to --start-timeout. The others do not see it meanwhile.
+A node that has lost one of its GPUs joins as fast as any other, fails first, and ends the round of all nodes. So a
+node examines itself between the supervisor's fork and its membership: are the requested devices present, do they
+answer, is there space for logs, and does the user's own --health-check pass? One that is not fit logs the reason and
+repeats the examination, with pauses, up to --start-timeout. The other nodes do not see it meanwhile.
 
-Here is what every start pays for, which is next to nothing. `health_gate` is imported where there is something to wait
-for, and the agent itself (`build`) once the node is fit.
+This module contains what every start costs, which is next to nothing. `health_gate` is imported when there is
+something to wait for, and the agent itself (`build`) once the node is fit.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 def run(
     config: Config, supervisor: Supervisor, startup: Startup | None = None, shared_page: SharedPage | None = None
 ) -> int:
-    """Run the job on this node and return the exit code. Raises UsageError for what cannot be started.
+    """Run the job on this node and return the exit code. Raises UsageError for a job that cannot start.
 
-    `startup`: what was done before the supervisor's fork so that this node can be one of several. `shared_page`: made
+    `startup`: the preparation, before the supervisor's fork, of a node that is one of several. `shared_page`: created
     then, too.
     """
     exit_code = 1
@@ -48,9 +48,9 @@ def run(
             fork_server = ForkServerClient(config, supervisor, startup.node_lock.environment if startup else None)
             fork_server.start()
         entry = wait_until_ready(config, supervisor, startup, fork_server)
-        log_dir = os.devnull if config.logs_specs else config.log_dir  # a plug-in makes its own
+        log_dir = os.devnull if config.logs_specs else config.log_dir  # a plug-in creates its own
         layout = LogLayout(log_dir=log_dir, run_id=config.run_id or os.urandom(8).hex())
-        from launcher.agent.build import build_agent  # and all of the agent: a preload goes on meanwhile
+        from launcher.agent.build import build_agent  # and all of the agent: a preload continues meanwhile
 
         exit_code = build_agent(config, supervisor, layout, startup, *entry, shared_page, fork_server).run()
     except KeyboardInterrupt:  # SIGINT, where --signals-to-handle leaves it out
@@ -63,12 +63,12 @@ def run(
 
 
 FREE_BYTES_MIN = 16 << 20
-"""With less left a log disk is full: a worker's traceback, its last lines and a page of anything else still fit."""
-FREE_FRACTION_MIN = 0.01  # a small disk is full later
+"""With less left a log disk counts as full: a traceback, a worker's last lines and some more pages still fit."""
+FREE_FRACTION_MIN = 0.01  # a small disk counts as full later
 
 
 class NodeReady(NamedTuple):
-    """A fit node: its slots, why there are so many, and what has listened for signals since before it was looked at."""
+    """A fit node: its slots, the reason for their number, and the signal handling since before the examination."""
 
     slots: tuple[Slot, ...]
     reason: str
@@ -79,11 +79,10 @@ class NodeReady(NamedTuple):
 def wait_until_ready(
     config: Config, supervisor: Supervisor, startup: Startup | None = None, fork_server: ForkServerClient | None = None
 ) -> NodeReady:
-    """Return once this node is fit to join. The fork server, if there is to be one, is ordered once the devices are
-    known.
+    """Return once this node is fit to join. With --preload, start the fork server once the devices are known.
 
-    Raises UsageError for what no waiting mends, TemporaryError if it is not fit in time, and EarlyExitError if this
-    node is told to go meanwhile.
+    Raises UsageError for what waiting cannot fix, TemporaryError if it is not fit in time, and LeftEarly if this node
+    has to leave meanwhile.
     """
     departure = Termination(config)
     wakeup = Wakeup([*departure.signals, "SIGCHLD"])
@@ -99,7 +98,7 @@ def wait_until_ready(
         try:
             return NodeReady(*examine(), departure, wakeup)
         except UnfitError:
-            pass  # it is looked at again
+            pass  # it is examined again
     from launcher.agent.health_gate import HealthGate
 
     place = startup.node_lock.environment if startup else {}
@@ -111,7 +110,7 @@ def wait_until_ready(
 
 
 def require_log_space(config: Config) -> None:
-    """Raise UnfitError if what is to be kept of this job has no place: the directory that was named for its logs."""
+    """Raise UnfitError if there is no space for the job's logs in the directory that was named for them."""
     directory = config.log_dir
     if not directory or directory == os.devnull or config.logs_specs is not None:
         return
@@ -122,10 +121,10 @@ def require_log_space(config: Config) -> None:
         raise UnfitError(f"{name} cannot be looked at: {error.strerror}") from None
     if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
         raise UnfitError(f"{name} is not writable", "see mount and ls -ld")
-    is_root = os.geteuid() == 0  # a part of many disks is kept for root
+    is_root = os.geteuid() == 0  # many file systems reserve a part for root
     free = (disk.f_bfree if is_root else disk.f_bavail) * disk.f_frsize
     files = disk.f_ffree if is_root else disk.f_favail
     if free < min(FREE_BYTES_MIN, disk.f_blocks * disk.f_frsize * FREE_FRACTION_MIN):
         raise UnfitError(f"{name} is on a full disk: {free / (1 << 20):.1f} MiB are free", "see df -h")
-    if disk.f_files and not files:  # some file systems do not count
+    if disk.f_files and not files:  # some file systems do not count files
         raise UnfitError(f"{name} is on a disk where no more files can be made", "see df -i")

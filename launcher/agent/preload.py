@@ -1,10 +1,9 @@
-"""--preload as the agent sees it: when the fork server is ordered, and what people are told of it.
+"""The agent's side of --preload: when the fork server is started, and what is logged of it.
 
 The supervisor starts a process that imports the modules once and forks the workers (`launcher.supervisor`). An import
-takes a second or many, so it is ordered as early as can be: when it is known how many workers there will be, which
-decides how many threads a library makes ready for. That is before this node looks at its devices, or else right after,
-and always before it waits for a health check, for the store or for other nodes. A round that comes too early waits in
-the supervisor.
+takes a second or many, so it starts as early as possible: when the number of workers is known, for which libraries size
+their thread pools. That is before this node detects its devices, or else right after, and always before it waits for a
+health check, for the store or for other nodes. A round that starts earlier waits in the supervisor.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from launcher.supervisor.messages import (
     Spawned,
 )
 
-WAIT_NOTICE_S = 10.0  # a round that waits for the import for so long says so
+WAIT_NOTICE_S = 10.0  # a round that waits this long for the import is logged
 
 
 class ForkServerClient:
-    """The fork server of this node, with the modules preloaded."""
+    """The fork server of this node, and its messages to the user."""
 
     def __init__(self, config: Config, supervisor: Supervisor, process_marker: Mapping[str, str] | None = None) -> None:
-        """`mark`: by what is in their environment the next agent finds processes that this one has left."""
+        """`process_marker`: variables by which the next agent finds processes that this one has left."""
         self._config = config
         self._supervisor = supervisor
         self._process_marker = process_marker or {}
@@ -44,10 +43,10 @@ class ForkServerClient:
         self._importing_since: float | None = None
         self._is_ready = False
         self.wake_at = math.inf
-        """When to call `late`."""
+        """When to call `report_delay`."""
 
     def start(self, slots: Sequence[Slot] = ()) -> None:
-        """Have it made, unless it is: for these slots, or for what is known of them before devices are looked at.
+        """Start it, unless it runs: for these slots, or for what is known of them before devices are detected.
 
         Raises UsageError if workers cannot be bound to CPUs.
         """
@@ -59,21 +58,21 @@ class ForkServerClient:
             self._supervisor.preload(spec._replace(env={**spec.env, **self._process_marker}))
 
     def expect_workers(self, now: float) -> None:
-        """Workers are about to be forked from it."""
+        """Note that workers are about to be forked from it."""
         if not self._is_ready:
             self.wake_at = now + WAIT_NOTICE_S
 
     def report_delay(self, now: float) -> None:
-        """`wake_at` was reached: workers wait. Say for what."""
+        """Log what workers wait for, when `wake_at` was reached."""
         self.wake_at = math.inf
         so_far_s = WAIT_NOTICE_S if self._importing_since is None else now - self._importing_since
         what = f"the import of {self._format_modules()} (--preload)" if self._config.preload else "a Python (--standby)"
         log(f"the workers wait for {what}, which has taken {so_far_s:.0f} s so far")
 
     def take(self, report: Report, now: float) -> UsageError | None:
-        """Hear of a report of the supervisor's. The error if this node cannot stay: its fork server cannot be made."""
+        """Handle a report of the supervisor. Returns the error if this node cannot stay: preloading was refused."""
         match report:
-            case Preloading():  # again, if it was lost
+            case Preloading():  # repeated, if it was lost
                 self._importing_since = now
             case Preloaded(_, seconds, remarks):
                 self._is_ready, self.wake_at = True, math.inf

@@ -1,10 +1,10 @@
-"""The signals of the agent: how they wake its loop, and when they tell this node to leave.
+"""The signals of the agent: how they wake its loop, and when they make this node leave.
 
 Clouds and batch systems announce a preemption in their own way: a signal that means nothing else, or a file that
-appears. Both mean the same here as SIGTERM to the agent: this node leaves the job, with all the grace there is.
+appears. Both mean the same here as SIGTERM to the agent: this node leaves the job, with the full grace period.
 
-Anything that happens wakes the agent's loop by one pipe, written to by signals and by threads. A signal handler does
-nothing but note the number; the loop decides what it means.
+Every event wakes the agent's loop by one pipe, to which signals and threads write. A signal handler only records the
+number; the loop decides what it means.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FILE_INTERVAL_S = 1.0  # preemptions are announced some 30 s ahead
 
 
 class Termination:
-    """`signum`: what workers are sent when this node goes; None until it is told to."""
+    """`signum`: the signal that workers get when this node leaves; None until it has to."""
 
     def __init__(self, config: Config) -> None:
         self.signum: int | None = None
@@ -36,16 +36,16 @@ class Termination:
 
     @property
     def signals(self) -> Sequence[str]:
-        """The signals that the agent must take."""
+        """The signals that the agent must handle."""
         return self._signal_names
 
     @property
     def wake_at(self) -> float:
-        """When to look for the file again."""
+        """When to check for the file again."""
         return self._file_at
 
     def take_signal(self, signum: int) -> LeaveRequest | None:
-        """A signal has come; what it means, None if this node was told to go before."""
+        """Return what a signal means; None if this node was asked to leave before."""
         if self.signum is not None:
             return None
         name = signal.Signals(signum).name
@@ -54,7 +54,7 @@ class Termination:
         return self._terminate(signum, f"stopped by {name}", 128 + signum)
 
     def check_file(self, now: float) -> LeaveRequest | None:
-        """Time has passed; whether the file is there now."""
+        """Check for the file when it is time to; return a request if it exists."""
         if now < self._file_at or self._file is None:
             return None
         self._file_at = now + FILE_INTERVAL_S
@@ -68,7 +68,7 @@ class Termination:
 
 
 def _list_forwarded_signals(config: Config) -> Sequence[str]:
-    """What --signals-to-handle says; by default not a SIGHUP that is ignored already, for that is what nohup is for."""
+    """--signals-to-handle; by default without a SIGHUP that is ignored already, since that is nohup's purpose."""
     names = config.signals_to_handle
     if config.origins["signals_to_handle"] == "default" and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         return [name for name in names if name != "SIGHUP"]
@@ -76,7 +76,7 @@ def _list_forwarded_signals(config: Config) -> Sequence[str]:
 
 
 class Wakeup:
-    """Use from the main thread, but for `wake`. `names` are the signals to take, "SIGTERM" and so on."""
+    """Use from the main thread, except for `wake`. `names`: the signals to handle, "SIGTERM" and so on."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._read_end, self._write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -91,15 +91,15 @@ class Wakeup:
 
     def wake(self) -> None:
         """Wake the loop, from any thread."""
-        with contextlib.suppress(BlockingIOError):  # the pipe is full: the loop is woken already
+        with contextlib.suppress(BlockingIOError):  # the pipe is full: the loop has been woken already
             os.write(self._write_end, b"\0")
 
     def take(self) -> list[int]:
-        """Forget that the loop was woken; the signals since the last call, in order."""
+        """Clear the wake-up; return the signals since the last call, in order."""
         with contextlib.suppress(BlockingIOError):
             while len(os.read(self._read_end, 4096)) == 4096:
                 pass
-        # Taken one by one: a signal may come between any two instructions.
+        # Removed one by one: a signal may come between any two instructions.
         return [self._signals.pop(0) for _ in range(len(self._signals))]
 
     def _note(self, signum: int, frame: object) -> None:

@@ -1,7 +1,6 @@
-"""Opening the store in which a job's nodes meet, and serving it where that is this node's part.
+"""Opens the store of a job's nodes, and serves it where that is this node's part.
 
-grpc is imported here at the earliest, so after the supervisor's fork: it runs threads, and threads and forks do not
-mix.
+grpc is imported here at the earliest, so after the supervisor's fork: it runs threads, which a fork would lose.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ if TYPE_CHECKING:
     from rendezvous.stores.etcd.store import EtcdStore
     from rendezvous.stores.server.server import StoreServer
 
-SERVED_USER = "meshrun"  # whom the token of a served store belongs to
+SERVED_USER = "meshrun"  # the user of a served store's token
 
 
 def require_grpc() -> None:
-    """Raise UsageError if there is no grpc to import: one machine does without, so it is an extra. Imports nothing."""
+    """Raise UsageError if grpc is not installed: one machine does without, so it is an extra. Imports nothing."""
     import importlib.util
 
     if importlib.util.find_spec("grpc") is None:
@@ -37,7 +36,7 @@ def require_grpc() -> None:
 
 
 def require_h2() -> None:
-    """Raise UsageError if this node is to serve the store and there is no h2 to serve it with. Imports nothing."""
+    """Raise UsageError if this node is to serve the store and h2 is not installed. Imports nothing."""
     import importlib.util
 
     if importlib.util.find_spec("h2") is None:
@@ -48,9 +47,9 @@ def require_h2() -> None:
 
 
 def open_store(network: StoreConfig, credentials: Credentials, limits: Settings | None = None) -> EtcdStore:
-    """A client of the store; nobody is contacted yet. Raises UsageError for files that cannot be used.
+    """Return a client of the store, without connecting yet. Raises UsageError for files that cannot be used.
 
-    Without `limits`, for a person who keeps no lease, a read is waited for as long as a write: the store may be slow.
+    Without `limits`, for a command that keeps no lease, a read has the time limit of a write: the store may be slow.
     """
     require_grpc()
     from rendezvous.stores.etcd.store import EtcdStore, Tls
@@ -77,10 +76,10 @@ def open_store(network: StoreConfig, credentials: Credentials, limits: Settings 
 
 
 def check(store: EtcdStore, network: StoreConfig, run_id: str, *, may_be_unreachable: bool = False) -> str:
-    """Log in and read where the run lies, so that a mistake costs a second; the server's version, for people.
+    """Log in and read the run's location, so that a mistake shows within a second; return the server's version.
 
-    Raises TemporaryError with what stands in the way. `may_be_unreachable`: that no
-    server can be reached is no error, and the version is "" then.
+    Raises TemporaryError with the reason. `may_be_unreachable`: an unreachable store is no error, and the version is
+    "" then.
     """
     try:
         version = store.connect()
@@ -95,7 +94,7 @@ def check(store: EtcdStore, network: StoreConfig, run_id: str, *, may_be_unreach
 def serve(network: StoreConfig, hosts: Sequence[str], credentials: Credentials) -> StoreServer:
     """Serve the job's store at these addresses of this node and the port of its endpoint, until it is closed.
 
-    Raises PortTaken, and TemporaryError where it cannot be for another reason.
+    Raises PortTaken, and TemporaryError for another reason.
     """
     from rendezvous.stores.server.server import StoreServer
 

@@ -1,12 +1,12 @@
-"""What agent and workers have to say to each other while a round runs on this node.
+"""The communication of agent and workers while a round runs on this node.
 
-The agent asks workers to stop, and hears which of them ask for that by themselves; workers say that they are alive,
-or that they have saved. Most of it goes over the shared page (launcher/hardware/linux/shared_page.py), which wakes
-nobody: the agent looks at it when it stops a round, and now and then where silence counts as a failure.
+The agent asks workers to stop, and sees which of them poll for that; workers send heartbeats, or report a saved
+checkpoint. Most of it goes over the shared page (launcher/hardware/linux/shared_page.py), which wakes no process: the
+agent reads it when it stops a round, and periodically where missing heartbeats count as a failure.
 
-A worker that asks by itself needs no signal, and without a handler it would die of it before it could ask. So the
-signal of a graceful stop goes to it only if its process has a handler, which the kernel knows; SIGINT never, for
-Python's own handler would break off the step.
+A worker that polls needs no signal, and without a handler it would die of it before it could poll. So the signal of a
+graceful stop goes to it only if its process has a handler, which the kernel shows; SIGINT never, since Python's own
+handler would interrupt the step.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from launcher.ranks.checkpoint_socket import CheckpointSocket
 
 ABORT_GRACE_S = 3.0
-"""From SIGABRT, on which a silent worker prints its stacks, to SIGKILL; then it has failed even if it is not gone."""
+"""From SIGABRT, on which an unresponsive worker prints its stacks, to SIGKILL; then it has failed, ended or not."""
 
 
 class WorkerChannel:
-    """`shared_page` None: this kernel has none. Raises UsageError if heartbeats were asked for then.
+    """`shared_page` None: the kernel refused one. Raises UsageError if heartbeats were requested then.
 
-    `checkpoint_socket`: what hears of workers that have saved, if any does.
+    `checkpoint_socket`: receives the reports of saved checkpoints; None without.
     """
 
     def __init__(
@@ -56,23 +56,23 @@ class WorkerChannel:
         self._unresponsive: dict[int, float] = {}  # local rank -> when it is killed, infinite once it has been
 
     def register(self, poll: select.poll) -> None:
-        """Have the agent's loop wake when a worker has something to say."""
+        """Have the agent's loop wake when a worker has sent a message."""
         if self._checkpoint_socket is not None:
             poll.register(self._checkpoint_socket, select.POLLIN)
 
     def take_saved_rounds(self) -> list[int]:
-        """The rounds of which workers have said that a checkpoint is saved."""
+        """Return the rounds whose workers have reported a saved checkpoint."""
         return self._checkpoint_socket.take() if self._checkpoint_socket is not None else []
 
     @property
     def wake_at(self) -> float:
-        """When to call `lost`."""
+        """When to call `check_heartbeats`."""
         if self._heartbeats is None:
             return math.inf
         return min((self._heartbeats.wake_at, *self._unresponsive.values()))
 
     def begin(self, worker_count: int, now: float) -> None:
-        """A round is about to start."""
+        """Prepare for a round that is about to start."""
         self._pids, self._unresponsive = {}, {}
         if self._timeout_s is not None:
             from launcher.agent.heartbeats import Heartbeats
@@ -82,44 +82,44 @@ class WorkerChannel:
             self._shared_page.begin(worker_count, self._timeout_s)
 
     def add_worker(self, local_rank: int, pid: int) -> None:
-        """A worker runs."""
+        """Note that a worker runs."""
         self._pids[local_rank] = pid
 
-    def request_stop(self, round: int) -> None:
-        """The workers of this round may save, and should end."""
-        self._stop_round = round
+    def request_stop(self, round_number: int) -> None:
+        """Ask the workers of this round to save and end."""
+        self._stop_round = round_number
         if self._shared_page is not None:
-            self._shared_page.request_stop(round)
+            self._shared_page.request_stop(round_number)
 
-    def signal_workers(self, round: Round, signum: int) -> None:
-        """Send the signal of a stop to the workers that it is meant for."""
-        is_asked = self._shared_page is not None and round.round == self._stop_round
-        askers = self._shared_page.list_stop_pollers(round.round) if self._shared_page is not None and is_asked else ()
-        spared = {rank for rank in askers if signum == signal.SIGINT or not self._has_handler(rank, signum)}
-        self._supervisor.signal(round.round, signum, sorted(round.live - spared) if spared else None)
+    def signal_workers(self, local_round: Round, signum: int) -> None:
+        """Send a stop's signal to all workers except those that poll and would not handle it."""
+        page = self._shared_page if local_round.round == self._stop_round else None
+        pollers = page.list_stop_pollers(local_round.round) if page is not None else ()
+        spared = {rank for rank in pollers if signum == signal.SIGINT or not self._has_handler(rank, signum)}
+        self._supervisor.signal(local_round.round, signum, sorted(local_round.live - spared) if spared else None)
 
-    def check_heartbeats(self, round: Round, now: float) -> list[tuple[int, int, str]]:
-        """Look for silent workers, and send SIGABRT to them. Who is still there `ABORT_GRACE_S` later is lost: its
-        local rank, its pid, and a sentence why.
+    def check_heartbeats(self, local_round: Round, now: float) -> list[tuple[int, int, str]]:
+        """Send SIGABRT to workers that are unresponsive, and SIGKILL to those that still live `ABORT_GRACE_S` later.
 
-        Workers that have been told to end may be silent: they save, and their time is limited anyway.
+        Returns these: local rank, pid, and a sentence with the reason. Workers that are stopping are not checked: they
+        save, and their time is limited anyway.
         """
         if self._shared_page is None or self._heartbeats is None:
             return []
-        live: Collection[int] = () if round.is_stopping else round.live
+        live: Collection[int] = () if local_round.is_stopping else local_round.live
         if now >= self._heartbeats.wake_at:
-            silent = self._heartbeats.observe(self._shared_page.read_heartbeats(), live, now)
-            self._unresponsive.update(dict.fromkeys(silent, now + ABORT_GRACE_S))
-            if silent:
-                self._supervisor.signal(round.round, signal.SIGABRT, silent)
+            hung = self._heartbeats.observe(self._shared_page.read_heartbeats(), live, now)
+            self._unresponsive.update(dict.fromkeys(hung, now + ABORT_GRACE_S))
+            if hung:
+                self._supervisor.signal(local_round.round, signal.SIGABRT, hung)
         stuck = [rank for rank, at in self._unresponsive.items() if at <= now and rank in live]
         if stuck:
-            self._supervisor.signal(round.round, signal.SIGKILL, stuck)
+            self._supervisor.signal(local_round.round, signal.SIGKILL, stuck)
         self._unresponsive.update((rank, math.inf) for rank, at in self._unresponsive.items() if at <= now)
         return [(rank, self._pids.get(rank, 0), self.explain_end(rank) or "") for rank in stuck]
 
     def explain_end(self, local_rank: int) -> str | None:
-        """Why we have ended this worker; None if we have not."""
+        """Return why the agent has ended this worker; None if it has not."""
         return f"no heartbeat for {self._timeout_s:g} s" if local_rank in self._unresponsive else None
 
     def _has_handler(self, local_rank: int, signum: int) -> bool:

@@ -1,1 +1,1 @@
-"""What a node of a job on several machines does before it forks its supervisor."""
+"""The steps of a node of a multi-machine job before it forks its supervisor."""

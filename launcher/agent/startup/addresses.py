@@ -1,12 +1,12 @@
 """The address by which the other nodes reach this one.
 
 A node has many addresses, and most of them are of no use to others: loopback, link-local, those of container bridges.
-The one that is right without being told is the one that packets to the store come from, because the store is a place
-that all nodes can reach. The kernel says which it is when a UDP socket is connected, and sends nothing for that.
-Whoever knows better says so: an address, or the name of an interface.
+The best default is the source address of packets to the store, because all nodes can reach the store. The kernel
+returns it when a UDP socket is connected, and sends nothing for that. The user may set another address, or the name
+of an interface.
 
 A host's own name is of no help on the host itself: some distributions write it into /etc/hosts as 127.0.1.1, while
-others find it under its real address. Who is meant by such a name takes the address that it has towards the world.
+others find it under its real address. A node with such a name uses its source address towards the outside.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from rendezvous.stores.addresses import is_local_only, split_address
 
 LOOPBACK = "127.0.0.1"
 _LOOPBACK_HOSTS = ("localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback")
-# Of networks for documentation (RFC 5737, RFC 3849): the way there is the way to anywhere, and nothing is sent.
+# Of networks for documentation (RFC 5737, RFC 3849): the route there is the default route, and nothing is sent.
 _DOCUMENTATION_ENDPOINTS = ("192.0.2.1:9", "[2001:db8::1]:9")
 
 
 def find_own_address(*, local_addr: str | None, interface: str | None, endpoints: Sequence[str]) -> str:
-    """An address of this node for the others, in digits: the one given, or the interface's first that others can use,
+    """Return a numeric address of this node for the others: the one set, or the interface's first usable one,
     or the one from which the first of the store's `endpoints` (HOST:PORT) that has a route is reached, or loopback.
 
-    Raises UsageError for an unknown name or interface, and for an address that nobody else can reach while the store is
-    on another host.
+    Raises UsageError for an unknown name or interface, and for an address that no other node can reach while the store
+    is on another host.
     """
     if local_addr is not None:
         address, what = _resolve_host(local_addr), f"--local-addr {local_addr}"
@@ -52,7 +52,7 @@ def find_own_address(*, local_addr: str | None, interface: str | None, endpoints
 
 
 def find_source_address(endpoint: str) -> str:
-    """The address from which packets to HOST:PORT leave this node; "" if there is no such host or no route."""
+    """Return the source address of packets to HOST:PORT; "" if there is no such host or no route."""
     for family, place in _resolve_endpoint(endpoint):
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asked:
             asked.connect(place)
@@ -61,9 +61,9 @@ def find_source_address(endpoint: str) -> str:
 
 
 def find_serving_addresses(endpoint: str, *, local_addr: str | None, interface: str | None) -> tuple[str, ...]:
-    """The addresses of this node, in digits, that HOST of HOST:PORT stands for; none if it is on another.
+    """Return the numeric addresses of this node to which HOST of HOST:PORT resolves; none if it is on another.
 
-    If these are of use to this node alone, though a name by which others mean it, the one that they can use too.
+    If only this node can use these, though it is a name that others use for it, add the one that they can use.
     Raises UsageError for an unknown name or interface.
     """
     found = tuple(
@@ -79,7 +79,7 @@ def find_serving_addresses(endpoint: str, *, local_addr: str | None, interface: 
 
 
 def _is_own_name(endpoint: str) -> bool:
-    """Whether HOST is a name by which others mean this node, and stands for loopback addresses here."""
+    """Whether HOST is a name that others use for this node, and resolves to loopback addresses here."""
     host = split_address(endpoint)[0]
     found = [str(place[0]) for _, place in _resolve_endpoint(endpoint)]
     is_meant = host in found or host.partition(".")[0] in _LOOPBACK_HOSTS
@@ -87,7 +87,7 @@ def _is_own_name(endpoint: str) -> bool:
 
 
 def find_main_address() -> str:
-    """The address from which this node speaks to the world at large, or else its first that others can use; or ""."""
+    """Return the source address of this node towards the outside, or else its first that others can use; or ""."""
     interfaces = [name for _, name in socket.if_nameindex()]
     others = (address for name in interfaces for address in list_addresses(name))
     usable = (
@@ -99,12 +99,12 @@ def find_main_address() -> str:
 
 
 def is_resolvable(endpoint: str) -> bool:
-    """Whether HOST stands for an address."""
+    """Whether HOST resolves to an address."""
     return bool(_resolve_endpoint(endpoint))
 
 
 def is_numeric(host: str) -> bool:
-    """Whether this is an address and no name, so that it will never mean anything else."""
+    """Whether this is an address and no name, so that its meaning never changes."""
     return ":" in host or host.replace(".", "").isdigit()
 
 
@@ -121,7 +121,7 @@ def _is_own(family: int, address: str) -> bool:
 
 
 def find_interface_address(name: str) -> str:
-    """The first address of a network interface that others can use, IPv4 before IPv6; else its first of all.
+    """Return the first address of an interface that others can use, IPv4 before IPv6; else its first of all.
 
     Raises UsageError.
     """
@@ -133,7 +133,7 @@ def find_interface_address(name: str) -> str:
 
 
 def _resolve_host(host: str) -> str:
-    """The address that a name stands for. Raises UsageError."""
+    """Return the address to which a name resolves. Raises UsageError."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

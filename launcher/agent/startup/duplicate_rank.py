@@ -1,12 +1,11 @@
-"""Two nodes with one number: looked for before this one joins, where the user has numbered the nodes.
+"""Detects two nodes with one number before this one joins, where the user has numbered the nodes.
 
-An agent that comes back, or that takes the place of one on its way out, finds the other's member for a moment. Once a
-round has been sealed it joins all the same and stands by, because then somebody may be leaving. Before that a number
-given twice can only be a mistake, once a dead agent's lease is over; and whoever made it should hear of it now and not
-at the time-out.
+An agent that returns, or that replaces one that is about to leave, finds the other's member for a moment. Once a round
+has been sealed it joins all the same as a spare, because the other may be leaving. Before that a number given twice can
+only be a mistake, once a dead agent's lease has expired; and the user should learn of it now and not at the time-out.
 
-Two that come in the same moment would both find nobody. So each writes down first that it comes, for as long as a
-lease lives: until then it is a member, or it is not coming.
+Two that start in the same moment would both find no other. So each first writes a claim, for the time of a lease: until
+then it is a member, or it is not joining.
 """
 
 from __future__ import annotations
@@ -41,22 +40,22 @@ class _RankHolder(NamedTuple):
 
 
 def require_unique_rank(store: Store, startup: Startup, run_id: str, node_rank: int, *, lease_ttl_s: float) -> None:
-    """Raise UsageError, with both names, if another node has this number and keeps it for longer than a lease lives.
+    """Raise UsageError, with both names, if another node has this number for longer than the time of a lease.
 
-    A signal ends the wait: whoever takes it will leave anyway.
+    A signal ends the wait: its handler will end this process or make it leave.
     """
     patience_s = lease_ttl_s + 1
     deadline, said = time.monotonic() + patience_s, False
-    look = _RankClaims(store, startup, run_id, node_rank)
-    look.announce(lease_ttl_s)
+    claims = _RankClaims(store, startup, run_id, node_rank)
+    claims.announce(lease_ttl_s)
     with _record_signals() as signals:
-        while not signals and (other := look.find_holder()):
+        while not signals and (other := claims.find_holder()):
             sentence = describe_duplicate_rank(startup.name, other.name, node_rank)
             if other.is_begun:
                 log(f"{sentence}: {startup.name} stands by until {other.name} is gone")
                 return
             if time.monotonic() >= deadline:
-                look.withdraw()
+                claims.withdraw()
                 raise UsageError(sentence, "each node has a number of its own, from 0")
             if not said:
                 said = True
@@ -66,7 +65,7 @@ def require_unique_rank(store: Store, startup: Startup, run_id: str, node_rank: 
 
 @contextmanager
 def _record_signals() -> Iterator[list[int]]:
-    """The signals that come meanwhile; who takes them is told as ever."""
+    """Record the signals that come meanwhile; their handlers run as usual."""
     found: list[int] = []
     before = {signum: signal.getsignal(signum) for signum in _END_SIGNALS}
 
@@ -87,7 +86,7 @@ def _record_signals() -> Iterator[list[int]]:
 
 
 class _RankClaims:
-    """At the members of the run's job, and at who has said before this node that it comes."""
+    """Reads the members of the run's job, and the claims that were written before this node's."""
 
     def __init__(self, store: Store, startup: Startup, run_id: str, node_rank: int) -> None:
         self._store = store
@@ -95,14 +94,14 @@ class _RankClaims:
         self._prefix, self._run_id = startup.network.prefix, run_id
         self._node_rank = node_rank
         self._claim_prefix = records.make_node_number_prefix(self._prefix, run_id, node_rank)
-        self._claim_revision = 0  # the revision at which this node has said that it comes
+        self._claim_revision = 0  # the revision of this node's claim
         self._lease = 0
 
     def announce(self, ttl_s: float) -> None:
-        """Say that this node comes; where the store is away nothing is said, and whoever joins waits for it."""
-        arrival, key = self._startup, self._claim_prefix + os.urandom(8).hex()
-        own = Member(member_id="", node_name=arrival.name, boot_id=arrival.boot_id, description="")
-        value = records.encode(own, key, arrival.credentials.secret)
+        """Write this node's claim; if the store is away none is written, and joining waits for the store."""
+        startup, key = self._startup, self._claim_prefix + os.urandom(8).hex()
+        own = Member(member_id="", node_name=startup.name, boot_id=startup.boot_id, description="")
+        value = records.encode(own, key, startup.credentials.secret)
         try:
             self._lease = self._store.lease_grant(ttl_s).id
             self._claim_revision = self._store.put(key, value, lease=self._lease)
@@ -110,36 +109,36 @@ class _RankClaims:
             return
 
     def withdraw(self) -> None:
-        """Say no longer that it comes."""
+        """Delete this node's claim."""
         with suppress(StoreError):
             self._store.lease_revoke(self._lease)
 
     def find_holder(self) -> _RankHolder | None:
-        """Another node with the number, if there is one; None where the store cannot say."""
+        """Return another node with the number; None if there is none or the store does not answer."""
         prefix, run_id = self._prefix, self._run_id
         try:
             reads = (Get(records.make_current_key(prefix, run_id)), Get(self._claim_prefix, prefix=True))
-            current, coming = self._store.txn((), reads).found
+            current, claims = self._store.txn((), reads).found
             members: tuple[KeyValue, ...] = ()
             is_begun = False
             if current.first is not None:
                 job = records.make_job_keys(prefix, run_id, current.first.value.decode(errors="replace"))
-                round, found = self._store.txn((), (Get(job.round), Get(job.members, prefix=True))).found
-                is_begun, members = round.first is not None, found.items
+                current_round, found = self._store.txn((), (Get(job.round), Get(job.members, prefix=True))).found
+                is_begun, members = current_round.first is not None, found.items
         except StoreError:
             return None
         for item in members:
             member = self._decode_other(item)
             if member is not None and self._has_rank(member):
                 return _RankHolder(member.node_name, is_begun)
-        for item in coming.items:
+        for item in claims.items:
             member = self._decode_other(item)
             if member is not None and item.create_revision < self._claim_revision:
                 return _RankHolder(member.node_name, is_begun)
         return None
 
     def _decode_other(self, item: KeyValue) -> Member | None:
-        """Another node, from what it has written."""
+        """Return another node, from its record."""
         try:
             member = records.decode(Member, item.value, item.key, self._startup.credentials.secret)
         except RecordError:

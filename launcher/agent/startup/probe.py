@@ -1,9 +1,9 @@
-"""What is at the other end: looked at with plain sockets, before anything waits for it.
+"""Probes the store's endpoints with plain sockets, before anything waits for them.
 
 A gRPC client says "unavailable" for a wrong port, a web server, TLS where there is none and none where there is,
-and for a server that will be up in a second. People need to know which. So the first bytes of a connection are
-exchanged here by hand: whoever answers the preface of HTTP/2 with settings may be etcd, and everybody else is told
-apart by what they answer instead. What may change by waiting is "absent", what a person has to change is "wrong".
+and for a server that will be up in a second. The user needs to know which. So the first bytes of a connection are
+exchanged here explicitly: a server that answers the HTTP/2 preface with settings may be etcd, and others are
+distinguished by their answers. What may change by waiting is "absent", what the user has to change is "wrong".
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PLAIN_HINT = "write etcd:// in front of it, without protocol=https and certific
 
 
 class ProbeResult(NamedTuple):
-    """`sentence` is "" if all is well."""
+    """`sentence` is "" if there is no problem."""
 
     kind: Literal["good", "absent", "wrong"]
     sentence: str = ""
@@ -38,7 +38,7 @@ class ProbeResult(NamedTuple):
 
 
 def probe(network: StoreConfig) -> ProbeResult:
-    """The best that is found at any of the endpoints: one good server is enough. Raises UsageError for bad files."""
+    """Return the best result of any of the endpoints: one good server is enough. Raises UsageError for bad files."""
     context = _make_context(network) if network.uses_tls else None
     found = []
     for endpoint in network.endpoints:
@@ -46,7 +46,7 @@ def probe(network: StoreConfig) -> ProbeResult:
         if finding.kind == "good":
             return finding
         found.append(finding)
-    # With a server that may come up yet there is hope, whatever the others are.
+    # A server that may still start is worth waiting for, whatever the others are.
     return next((finding for finding in found if finding.kind == "absent"), found[0])
 
 
@@ -85,7 +85,7 @@ def _probe_plain(
         reply = _send_preface(connection)
     if _is_settings(reply):
         return ProbeResult("good")
-    if reply.startswith((b"HTTP/", b"<")):  # the latter is the body alone, which old servers send a stranger
+    if reply.startswith((b"HTTP/", b"<")):  # the latter is the body alone, which old servers send without a request
         return ProbeResult("wrong", f"{endpoint} is a web server, not {wanted}", hint)
     if _is_tls(address):
         return ProbeResult("wrong", f"{endpoint} speaks TLS, and is named without", tls_hint)
@@ -130,7 +130,7 @@ def _probe_tls(
 
 
 def _explain_no_answer(endpoint: str, what: str, address: tuple[str, int]) -> ProbeResult:
-    """Nothing came back over TLS: perhaps something does without."""
+    """Explain that TLS got no answer: test whether a connection without it does."""
     with contextlib.suppress(OSError), socket.create_connection(address, LIMIT_S) as connection:
         if _send_preface(connection):
             return ProbeResult("wrong", f"{endpoint} does not speak TLS", _PLAIN_HINT)
@@ -138,7 +138,7 @@ def _explain_no_answer(endpoint: str, what: str, address: tuple[str, int]) -> Pr
 
 
 def _send_preface(connection: socket.socket) -> bytes:
-    """Say what an HTTP/2 client says first; the first bytes of the answer."""
+    """Send the first bytes of an HTTP/2 client; return the first bytes of the answer."""
     connection.settimeout(LIMIT_S)
     connection.sendall(_PREFACE)
     reply = b""
@@ -155,7 +155,7 @@ def _is_settings(reply: bytes) -> bool:
 def _is_tls(address: tuple[str, int]) -> bool:
     import ssl
 
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # nothing is said over it, so nobody has to be believed
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # no data are sent over it, so the peer need not be verified
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     try:
@@ -193,7 +193,7 @@ def _require_readable(name: str, path: str | None) -> None:
 
 
 def _refuse_password() -> str:
-    """Called for a key with a password: asking on the terminal is no answer for an agent."""
+    """Called for a key with a password: an agent cannot prompt on the terminal."""
     raise ValueError("the key has a password")
 
 

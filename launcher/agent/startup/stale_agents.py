@@ -1,20 +1,20 @@
-"""What an earlier agent of this run has left on this node: seen to before a new one joins.
+"""Ends what an earlier agent of this run has left on this node, before a new one joins.
 
 The keeper of an agent that was killed ends all that its workers have started, and holds the lock until that is done. If
-agent, keeper and supervisor were all killed at once, what workers started is left, with the device in its hands. Two
-things tell. The *place* of an agent is a locked file, one for each run and node name (and choice of visible devices) on
-this host; keeper, supervisor and workers hold the same lock, so it is free only when the last of them is gone. And
-workers carry a mark in their environment, which they hand down, by which they are found in /proc wherever they have
-gone: the same in every life of the place, but for the end, which is new each time. Who has neither is found in the
-control group, where the agent could make one.
+agent, keeper and supervisor were all killed at once, processes that workers started are left and still use the device.
+Two things identify them. The *node lock* is a locked file, one for each run and node name (and choice of visible
+devices) on this host; keeper, supervisor and workers hold the same lock, so it is free only when the last of them has
+ended. And workers have a marker in their environment, which their children inherit and by which they are found in
+/proc: the same in every life of the node lock, except for its end, which is new each time. Processes that have neither
+are found in the control group, if the agent could create one.
 
-A keeper is given time, since what it has adopted is lost from sight if it is killed. Whoever else is left of a dead
-agent is killed, and no stranger under a reused pid can be hit. An agent that lives
-is not: two agents under one name are a mistake that only people can mend, and the second one says so and ends.
+A keeper is given time, since the children that it has adopted cannot be found if it is killed. All other processes of a
+dead agent are killed, and no foreign process under a reused pid can be hit. An agent that lives is not: two agents
+under one name are a mistake that only the user can correct, and the second one reports it and ends.
 Containers see neither each other's processes nor, as a rule, each other's files.
 
-Whoever leaves in good order takes the file away. Only the holder of its lock may, and a lock counts only if the file
-is still found under its name once it is locked.
+An agent that ends normally removes the file. Only the holder of its lock may, and a lock counts only if the file is
+still found under its name once it is locked.
 """
 
 from __future__ import annotations
@@ -37,20 +37,19 @@ from rendezvous.errors import MeshrunError
 from rendezvous.values import NamedTuple
 
 LIMIT_S = 10.0
-"""Killed processes are gone in milliseconds; one that hangs in a driver for longer needs a person, or another node."""
+"""Killed processes end in milliseconds; one that hangs in a driver for longer needs the user, or another node."""
 RETRY_S = 0.05
 PATIENCE_S = 0.2
-"""Who has just locked the file writes its name there next; until then it looks like a lock that no agent holds."""
+"""An agent that has just locked the file writes its pid there next; until then no agent seems to hold the lock."""
 KEEPER_LIMIT_S = 5.0
-"""A keeper needs milliseconds, or 3 s where a process hangs in a driver; one that was stopped goes on by a signal."""
+"""A keeper needs milliseconds, or 3 s where a process hangs in a driver; a signal continues a stopped one."""
 LOCK_VARIABLE = "LAUNCHER_PLACE"
 _OWNER_SIZE = 64  # of an agent in the file
 _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS")
 
 
 class NodeLock(NamedTuple):
-    """`lock` is to be kept open by the agent and inherited by keeper, supervisor and workers; `environment` is for
-    workers.
+    """`lock`: kept open by the agent and inherited by keeper, supervisor and workers; `environment`: for the workers.
 
     `group`: the control group for the keeper and all below it, "" if there is none.
     """
@@ -61,7 +60,7 @@ class NodeLock(NamedTuple):
     group: str = ""
 
     def release(self) -> None:
-        """Give the place up, and take the file away if nobody else holds it, as a process may that cannot be ended."""
+        """Release the lock, and remove the file if no process that cannot be ended still holds it."""
         os.close(self.descriptor)
         control_group.remove(self.group)
         with suppress(OSError):
@@ -77,16 +76,16 @@ class NodeLock(NamedTuple):
 def take_node_lock(
     run_id: str, node_name: str, environ: Mapping[str, str], *, limit_s: float = LIMIT_S, folder: str = ""
 ) -> NodeLock:
-    """Clear away what an earlier life of this run has left here, and take its place; call before the supervisor's fork.
+    """End what an earlier agent of this run has left here, and take its lock; call before the supervisor's fork.
 
-    `folder`: where the locks lie, by default a directory of this user's. Raises TemporaryError with the pids of those
-    who are still there after `limit_s`, and UsageError when there is no directory that is this user's alone.
+    `folder`: the directory of the locks, by default one of this user's. Raises TemporaryError with the pids that still
+    exist after `limit_s`, and UsageError when there is no directory that only this user can write to.
     """
     name = _hash_text("\0".join((run_id, node_name, *(environ.get(variable, "") for variable in _VISIBLE_DEVICES))))
     path = _find_lock_path(f"{name}.lock", [folder] if folder else _list_lock_dirs())
     spared = _list_ancestors(os.getpid())
     began = time.monotonic()
-    deadline, agentless_since, has_told = began + limit_s, math.inf, False
+    deadline, agentless_since, has_logged = began + limit_s, math.inf, False
     refused: dict[int, str] = {}
     lock = None
     try:
@@ -107,11 +106,11 @@ def take_node_lock(
                 for pid in holders:
                     if now < agentless_since + KEEPER_LIMIT_S and _is_keeper(pid):
                         with suppress(OSError):
-                            os.kill(pid, signal.SIGCONT)  # harmless, whoever that is by now
+                            os.kill(pid, signal.SIGCONT)  # harmless, even if the pid was reused
                     else:
                         refused[pid] = _kill(pid, name, "" if lock is not None else path)
-            elif agent and not has_told:
-                has_told = True
+            elif agent and not has_logged:
+                has_logged = True
                 log(f"agent {agent} of run {run_id} is here as {node_name}: waiting up to {limit_s:g} s for its end")
             time.sleep(RETRY_S)
     except BaseException:
@@ -145,7 +144,7 @@ def _make_refusal(
 
 
 def _make_group(lock: int, name: str) -> str:
-    """A group for what this agent will start, noted before it is made; "" if none can be made."""
+    """Create a group for what this agent will start, recorded before it is created; "" if none can be."""
     group = control_group.make_path(name)
     os.ftruncate(lock, _OWNER_SIZE)
     os.pwrite(lock, os.fsencode(group), _OWNER_SIZE)
@@ -156,17 +155,17 @@ def _make_group(lock: int, name: str) -> str:
 
 
 def _list_lock_dirs() -> list[str]:
-    """Where locks may lie. All agents of a user on a host have to come to the same one, whatever their environment."""
+    """The directories for locks. All agents of a user on a host must use the same, whatever their environment."""
     uid = os.geteuid()
-    # The last two cannot be made by others first; but they are root's alone, or go when the user logs out.
+    # Others cannot create the last two first; but they are only root's, or disappear when the user logs out.
     # docs/internals/decisions/0042-node-lock-directory.md
     return [f"/tmp/meshrun-{uid}", f"/dev/shm/meshrun-{uid}", f"/run/meshrun-{uid}", f"/run/user/{uid}/meshrun"]
 
 
 def _find_lock_path(file: str, folders: list[str]) -> str:
-    """The path of the lock: where an agent has left the file, or else in the first directory that can be used.
+    """Return the path of the lock: where an agent has left the file, or else in the first usable directory.
 
-    Raises UsageError, or TemporaryError if all that is missing is space.
+    Raises UsageError, or TemporaryError if only space is lacking.
     """
     for folder in folders:
         path = os.path.join(folder, file)
@@ -189,7 +188,7 @@ def _find_lock_path(file: str, folders: list[str]) -> str:
 
 
 def _find_fault(folder: str) -> tuple[str, int] | None:
-    """Why nothing can be locked there, and the errno; made if need be. Others may write beside it: it must be ours."""
+    """Return why nothing can be locked there, and the errno; create it if necessary. It must be this user's."""
     try:
         with suppress(FileExistsError):
             os.mkdir(folder, 0o700)
@@ -204,9 +203,9 @@ def _find_fault(folder: str) -> tuple[str, int] | None:
 
 
 def _lock(path: str) -> int | None:
-    """The file, locked and with this process's name in it; None if somebody else has it.
+    """Return the file, locked and with this process's pid in it; None if another process has locked it.
 
-    Who waits keeps nothing open: whoever has the file open is taken for one of the agent's.
+    A waiting agent keeps nothing open: a process that has the file open counts as one of the agent's.
     """
     try:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -227,7 +226,7 @@ def _lock(path: str) -> int | None:
 
 
 def _is_at(path: str, lock: int) -> bool:
-    """Whether the open file is still the one of that name: the holder before may have taken it away."""
+    """Whether the open file is still the one of that name: the previous holder may have removed it."""
     try:
         return os.path.samestat(os.fstat(lock), os.lstat(path))
     except FileNotFoundError:
@@ -241,25 +240,25 @@ def _make_lock_error(path: str, error: OSError) -> MeshrunError:
 
 
 def _read_agent_pid(path: str) -> str:
-    """The pid of the agent that has locked the file, if it is still the same process; else ""."""
+    """Return the pid of the agent that has locked the file, if it is still the same process; else ""."""
     words = _read(path)[:_OWNER_SIZE].split()
     if len(words) != 2 or not words[0].isdigit():
-        return ""  # it is about to write it, or was killed before: it has started nothing then
+        return ""  # it is about to write it, or was killed before that: it has started nothing
     is_same = _read_start_time(int(words[0])) == words[1].decode(errors="replace")
     return words[0].decode() if is_same else ""
 
 
 def _read_start_time(pid: int) -> str:
-    """When the process began, in the kernel's ticks; "" if it has ended. Tells apart two that share a pid."""
+    """Return the start time of a process, in the kernel's ticks; "" if it has ended. It detects a reused pid."""
     fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return fields[19].decode() if fields and fields[0] not in (b"Z", b"X") else ""
 
 
-# --- who is left ---
+# --- processes that are left ---
 
 
 def _list_leftovers(name: str, path: str, spared: set[int]) -> list[int]:
-    """This user's processes that carry the mark of this place, or that have the locked file open (if it is given)."""
+    """This user's processes that have this lock's marker, or that have the locked file open (if `path` is set)."""
     return [pid for pid in _list_own_processes() if pid not in spared and _is_leftover(pid, name, path)]
 
 
@@ -290,7 +289,7 @@ def _has_open(pid: int, path: str) -> bool:
 
 
 def _list_ancestors(pid: int) -> set[int]:
-    """A process and all it descends from: an agent may have been started by what carries the mark."""
+    """Return a process and all its ancestors: an agent may have been started by a process with the marker."""
     line: set[int] = set()
     while pid > 0 and pid not in line:
         line.add(pid)
@@ -300,7 +299,7 @@ def _list_ancestors(pid: int) -> set[int]:
 
 
 def _kill(pid: int, name: str, path: str) -> str:
-    """Kill the process if it is still one of those; why it could not be killed, "" if it could."""
+    """Kill the process if it is still one of those; return why it could not be killed, "" if it could."""
     try:
         kill_exactly(pid, lambda: _is_leftover(pid, name, path))
     except OSError as error:

@@ -1,10 +1,10 @@
-"""What a node of a job on several machines does before it forks the supervisor: look round, and take its place.
+"""What a node of a multi-machine job does before it forks the supervisor: find the store and take its node lock.
 
-It waits until the store answers, or it turns out that this node is to serve it, so that nothing has been started for a
-job that cannot begin; it finds the address by which others reach this node; it sees to what an earlier agent of the run
-has left here; and it binds the listener whose silence will prove, one day, that nothing of this node is left. That has
-to happen before the fork, because keeper, supervisor and workers hold the listener too. While nothing runs here, any
-signal ends the process at once.
+It waits until the store answers, or it turns out that this node is to serve it, so that nothing is started for a job
+that cannot begin; it finds the address by which others reach this node; it ends what an earlier agent of the run has
+left here; and it binds the listener whose closing will prove that nothing of this node is left. That has to happen
+before the fork, because keeper, supervisor and workers hold the listener too. While nothing runs here, any signal ends
+the process at once.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from rendezvous.stores.addresses import join_address, split_address
 from rendezvous.stores.foreign_listener import find_foreign_listener
 from rendezvous.values import NamedTuple, replace
 
-PAUSE_S = 0.25  # between two looks at a store that is not there yet
-STALE_S = 30.0  # a name may go on meaning the machine that had it before for so long: the usual life of such an answer
+PAUSE_S = 0.25  # between two probes of a store that does not answer yet
+STALE_S = 30.0  # a name may resolve to its previous machine for this long: the usual lifetime of a DNS answer
 _END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Startup(NamedTuple):
     """`address`: where others reach this node, and its workers each other. `serves_at`: the addresses of this node at
-    which it is to serve the store, none if that is somewhere else.
+    which it is to serve the store, none if another node does.
 
-    `listener` is for the presence of this node, `place` what keeps a second agent off; `boot_id` is the kernel's word
-    for this boot of the machine.
+    `listener` is for the presence of this node, `node_lock` keeps a second agent off; `boot_id` is the kernel's id of
+    this boot of the machine.
     """
 
     network: StoreConfig
@@ -76,8 +76,8 @@ class Startup(NamedTuple):
 
 
 def start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) -> Startup:
-    """Raises UsageError for what nobody can mend by waiting, TemporaryError when the store does not come in time."""
-    open_standard_streams()  # or the listener might land on one of them, and not with the workers
+    """Raises UsageError for what waiting cannot fix, TemporaryError when the store does not answer in time."""
+    open_standard_streams()  # or the listener might get one of their numbers, and not reach the workers
     with _end_on_signal():
         return _start_up(config, network, environ)
 
@@ -86,19 +86,19 @@ def _start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) 
     stores.require_grpc()
     require_timer()
     found = credentials.read(network, environ)
-    if config.locality_file is not None:  # whether this node is in it is seen later, with its address
+    if config.locality_file is not None:  # whether this node is in it is checked later, with its address
         read_file(config.locality_file)
     limit_s = float(config.settings.get("start_timeout_s", Settings.start_timeout_s))
     serves_at = _find_store(config, network, limit_s)
     if serves_at:
         stores.require_h2()
     if serves_at and not is_here(network.endpoints[0]):
-        _, port = split_address(network.endpoints[0])  # the others come by another way
+        _, port = split_address(network.endpoints[0])  # the others use another route
         network = replace(network, endpoints=(join_address(serves_at[0], port),))
     address = find_own_address(local_addr=config.local_addr, interface=config.interface, endpoints=network.endpoints)
     name = config.node_name or os.uname().nodename
     run = config.run_id or "none"
-    # Runs in a store that agents serve seldom have names of their own: there the store tells them apart.
+    # Runs in a store that agents serve rarely have names of their own: there the store distinguishes them.
     run = f"{run} at {network.endpoints[0]}" if network.backend == "served" else run
     place = take_node_lock(run, name, environ)
     try:
@@ -121,9 +121,9 @@ def _start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) 
 
 @contextmanager
 def _end_on_signal() -> Iterator[None]:
-    """Let the kernel end this process: Python would wait for a name to be looked up before it saw a Ctrl-C.
+    """Let the kernel end this process: Python would handle a Ctrl-C only after a name look-up.
 
-    For process 1 of a container the kernel drops what is not handled.
+    For process 1 of a container the kernel drops signals that are not handled.
     """
 
     def exit_process(signum: int, frame: object) -> None:
@@ -141,7 +141,7 @@ def _end_on_signal() -> Iterator[None]:
 
 
 def _find_store(config: Config, network: StoreConfig, limit_s: float) -> tuple[str, ...]:
-    """Wait for the store; or, if it is this node's to serve and nobody does, where to serve it."""
+    """Wait for the store; or, if this node is to serve it and no other does, return the addresses to serve it at."""
     host = split_address(network.endpoints[0])[0]
     if network.backend == "etcd":
         wait_for_store(network, limit_s)
@@ -179,7 +179,7 @@ def _find_store(config: Config, network: StoreConfig, limit_s: float) -> tuple[s
 
 
 def choose_serving_addresses(config: Config, network: StoreConfig) -> tuple[str, ...]:
-    """Where this node would serve the store: it is the one that is named, or that was told to. Raises UsageError."""
+    """Return where this node would serve the store: if it is the named host, or was set to. Raises UsageError."""
     endpoint = network.endpoints[0]
     if at := find_serving_addresses(endpoint, local_addr=config.local_addr, interface=config.interface):
         return at
@@ -205,7 +205,7 @@ def choose_serving_addresses(config: Config, network: StoreConfig) -> tuple[str,
 
 
 def _is_named_by_scheduler(config: Config, network: StoreConfig) -> bool:
-    """Whether nobody has said who serves the store, but the environment of a job controller."""
+    """Whether only the environment of a scheduler, not the user, determines the store's node."""
     return config.node_rank is None and network.is_host is not None and "is_host" not in config.rdzv_conf
 
 
@@ -218,10 +218,10 @@ def wait_for_store(
     claim: Callable[[], tuple[str, ...]] = tuple,
     is_sole: bool = False,
 ) -> tuple[str, ...]:
-    """Look until a store answers, or nobody does where this node is to: then what `claim` says, its addresses.
+    """Probe until a store answers, or none does and this node is to serve it: then return the addresses of `claim`.
 
-    `whose`: who serves it, for people. `is_sole`: this node was told that nobody else does. Raises UsageError for what
-    is no store, TemporaryError after `limit_s`.
+    `server_note`: which node serves it, for messages. `is_sole`: this node was set to serve it alone. Raises UsageError
+    for a server that is no store, TemporaryError after `limit_s`.
     """
     deadline, said = time.monotonic() + limit_s, ""
     while True:
@@ -248,7 +248,7 @@ def wait_for_store(
 
 
 def require_master_port(config: Config) -> None:
-    """See that rank 0 can listen where all nodes were told that it does; if that is here. Raises TemporaryError."""
+    """Check that rank 0 can listen on the port that all nodes were given, if that is here. Raises TemporaryError."""
     if config.node_rank != 0 or config.master_port is None:
         return
     if holder := find_foreign_listener(config.master_port):
@@ -259,7 +259,7 @@ def require_master_port(config: Config) -> None:
 
 
 def listen(config: Config, address: str) -> socket.socket:
-    """Where the other agents reach this one. Raises UsageError and TemporaryError."""
+    """Listen for the other agents. Raises UsageError and TemporaryError."""
     first, last = config.port_range or (0, 0)
     try:
         return connections.bind(address, range(first, last + 1))
@@ -274,7 +274,7 @@ def listen(config: Config, address: str) -> socket.socket:
 
 
 def read_boot_id() -> str:
-    """The kernel's name for this boot of the machine, "" where it has none."""
+    """Return the kernel's id of this boot of the machine, "" where it has none."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
