@@ -61,7 +61,7 @@ class Handler(RendezvousHandler):
     """`address` of this node; `worker_count`: how many workers it said to have, None if nobody knew."""
 
     def __init__(self, member: TorchrunMember, run_id: str, address: str, worker_count: int | None) -> None:
-        self._member = member
+        self._membership = member
         self._run_id = run_id
         self._address = address
         self._worker_count = worker_count
@@ -93,7 +93,7 @@ class Handler(RendezvousHandler):
             raise RendezvousConnectionError(_format_error(error)) from None
 
     def _wait_for_round(self) -> RendezvousInfo:
-        member = self._member
+        member = self._membership
         member.report_stopped()
         while (found := member.wait_for_round()) is not None:
             start, share = found
@@ -114,7 +114,7 @@ class Handler(RendezvousHandler):
         own = RoundStore(
             store,
             worker_count=self._worker_count,
-            report_succeeded=self._member.report_succeeded,
+            report_succeeded=self._membership.report_succeeded,
             wait_for_all=self._wait_for_all,
         )
         if self.use_agent_store:
@@ -125,14 +125,14 @@ class Handler(RendezvousHandler):
 
     def num_nodes_waiting(self) -> int:
         """1 if torchrun shall stop its workers and come to `next_rendezvous`, which knows why."""
-        return int(self._member.is_over())
+        return int(self._membership.is_over())
 
     def is_closed(self) -> bool:
-        return self._member.end is not None
+        return self._membership.end is not None
 
     def set_closed(self) -> None:
         """End the job, as far as this node is concerned with it."""
-        self._member.give_up(1, "", -1)
+        self._membership.give_up(1, "", -1)
 
     def shutdown(self) -> bool:
         """Called by torchrun when it is done, whatever the reason, unless a signal ends it.
@@ -142,7 +142,7 @@ class Handler(RendezvousHandler):
         if self._leave_finalizer.detach() is None:
             return True
         error = sys.exc_info()[1]  # torchrun calls from a `finally`
-        member = self._member
+        member = self._membership
         if member.end is None:
             self._finish(error)
         member.close()
@@ -151,7 +151,7 @@ class Handler(RendezvousHandler):
         return True
 
     def _finish(self, error: BaseException | None) -> None:
-        member = self._member
+        member = self._membership
         if member.has_workers and error is None:  # a torchrun with another kind of barrier
             member.report_succeeded()
             self._try_to_wait()
@@ -170,7 +170,7 @@ class Handler(RendezvousHandler):
 
     def _wait_for_all(self, limit_s: float) -> None:
         """Wait until the workers of all nodes have succeeded. Raises RendezvousClosedError when they do not."""
-        member = self._member
+        member = self._membership
         if not member.wait_until_over(limit_s):
             raise TimeoutError(f"the workers of other nodes have not finished within {limit_s:g} s")
         why = member.explain_end()

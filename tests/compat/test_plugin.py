@@ -173,7 +173,7 @@ def test_a_handler_that_was_never_asked_for_a_round_has_nobody_to_wait_for(
     told = RendezvousParameters("meshrun", etcd.endpoint, "unasked", 1, 1)
     unasked = create(told)  # type: ignore[arg-type]  # whose settings may be of any kind
     assert unasked.shutdown()
-    end = unasked._member.end
+    end = unasked._membership.end
     assert end is not None
     assert end.reason == "torchrun has ended"  # known at once
 
