@@ -222,7 +222,7 @@ def test_a_workers_end_is_reported_though_a_frozen_fork_holds_its_socket(tmp_pat
 
 
 def test_a_hung_fork_server_is_killed_at_the_limit_and_workers_start_cold(tmp_path: Path) -> None:
-    with WarmAgent(tmp_path, setup="from launcher.supervisor import spawn; spawn.FORK_LIMIT_S = 0.3") as agent:
+    with WarmAgent(tmp_path, setup="from launcher.supervisor import warm_fork; warm_fork.FORK_LIMIT_S = 0.3") as agent:
         server = agent.is_preloaded()
         os.kill(server, signal.SIGSTOP)
         agent.spawn(1, SLEEP)
@@ -234,7 +234,9 @@ def test_a_hung_fork_server_is_killed_at_the_limit_and_workers_start_cold(tmp_pa
 
 @pytest.mark.parametrize("how", ["stray", "lie"])
 def test_a_fork_server_that_loses_its_forks_is_no_longer_used(tmp_path: Path, how: str) -> None:
-    with WarmAgent(tmp_path, how, setup="from launcher.supervisor import spawn; spawn.LOST_LIMIT_S = 0.2") as agent:
+    with WarmAgent(
+        tmp_path, how, setup="from launcher.supervisor import warm_fork; warm_fork.LOST_LIMIT_S = 0.2"
+    ) as agent:
         for round, then in ((1, "1 worker is started without it"), (2, "workers are started without it from here on")):
             agent.spawn(round, SLEEP)
             server = agent.is_preloaded()
